@@ -1,0 +1,218 @@
+"""Every error that Springtide raises on purpose, in one tree.
+
+    SpringtideError
+    ├── SettingsError (ValueError)        a setting is wrong: key, value, source, what is allowed
+    ├── UsageError                        the command line asks for something impossible
+    ├── MissingExtraError (ImportError)   an optional dependency is not installed
+    ├── RecordError (ValueError)          one record is refused; `reason` goes to the dead letters
+    │   ├── UndecodableRecordError        the bytes are not what the topic's codec reads
+    │   ├── UnsupportedVersionError       a major version that this release does not know
+    │   ├── InvalidRecordError            decoded, but a field breaks the topic's contract
+    │   ├── KeyMismatchError              the payload speaks of another node than its key
+    │   ├── FutureWindowError             the window ends too far ahead of the broker's clock
+    │   └── OversizedRecordError          larger than the topic takes
+    ├── KafkaError
+    │   ├── BrokerUnavailableError        no broker answers
+    │   ├── TopicDriftError               a topic is missing or not what the registry declares
+    │   └── LocalKafkaError               the local broker
+    │       ├── JarFetchError             the jars could not be fetched
+    │       ├── JarChecksumError          a jar is not the one that was tested
+    │       ├── JavaNotFoundError         no Java of a sufficient version
+    │       └── BrokerStartError          the broker did not become ready
+    ├── KernelError                       reading cgroups or /proc
+    │   ├── KernelFileError               a file is there but cannot be read or understood
+    │   └── UnsupportedByKernelError      the kernel does not offer the feature
+    ├── StateError                        model state
+    │   └── CheckpointError (ValueError)  a checkpoint cannot be read or does not fit
+    └── NotReadyError                     data is stale, missing or still being loaded
+
+An error says what went wrong and where in its message, and what to do in `hint`. `exit_code` is
+what the command line ends with: 1 failure, 2 usage, 3 condition found, 4 stale or missing data.
+"""
+
+from typing import ClassVar, Self
+
+
+class SpringtideError(Exception):
+    """Root of the tree: `message` is what and where, `hint` what to do about it."""
+
+    exit_code: ClassVar[int] = 1
+    default_hint: ClassVar[str | None] = None
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint if hint is not None else self.default_hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class SettingsError(SpringtideError, ValueError):
+    """A setting is wrong. `key` is dotted, `source` says where the value came from."""
+
+    exit_code = 2
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        key: str | None = None,
+        source: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.key = key
+        self.source = source
+
+
+class UsageError(SpringtideError):
+    """The command line asks for something that cannot be done."""
+
+    exit_code = 2
+
+
+class MissingExtraError(SpringtideError, ImportError):
+    """A part is used whose optional dependency is not installed; `extra` names it."""
+
+    exit_code = 2
+
+    def __init__(self, what: str, extra: str, *, module: str | None = None) -> None:
+        missing = f": no module named {module!r}" if module else ""
+        super().__init__(
+            f"{what} is not installed{missing}", hint=f"pip install 'springtide[{extra}]'"
+        )
+        self.extra = extra
+
+
+class RecordError(SpringtideError, ValueError):
+    """One record is refused and costs nothing but itself.
+
+    `reason` is a short slug, the same in the dead-letter header and in the metric's label. `topic`,
+    `partition` and `offset` say where the record lies, once whoever consumes it has filled them in
+    with `at()`: a codec does not know them.
+    """
+
+    reason: ClassVar[str] = "refused"
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.topic: str | None = None
+        self.partition: int | None = None
+        self.offset: int | None = None
+
+    def at(self, topic: str, partition: int, offset: int) -> Self:
+        """The same error, which now says where its record lies."""
+        self.topic, self.partition, self.offset = topic, partition, offset
+        return self
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self.topic is None:
+            return text
+        return f"{self.topic}[{self.partition}]@{self.offset}: {text}"
+
+
+class UndecodableRecordError(RecordError):
+    """The bytes are not what the topic's codec reads (truncated, another format, empty)."""
+
+    reason = "undecodable"
+
+
+class UnsupportedVersionError(RecordError):
+    """A major version that this release does not know."""
+
+    reason = "unsupported_version"
+    default_hint = "upgrade the readers before the writers"
+
+
+class InvalidRecordError(RecordError):
+    """Decoded, but a field breaks the topic's contract."""
+
+    reason = "invalid"
+
+
+class KeyMismatchError(RecordError):
+    """The payload speaks of another node (or entity) than the record key."""
+
+    reason = "key_mismatch"
+
+
+class FutureWindowError(RecordError):
+    """The window ends further ahead of the broker's append time than is tolerated."""
+
+    reason = "future_window"
+    default_hint = "set the clock of the node (NTP)"
+
+
+class OversizedRecordError(RecordError):
+    """The record is larger than its topic takes."""
+
+    reason = "oversized"
+
+
+class KafkaError(SpringtideError):
+    """Something about Kafka, other than the content of a record."""
+
+
+class BrokerUnavailableError(KafkaError):
+    """No broker answers at the bootstrap servers."""
+
+    default_hint = "start one with `springtide kafka start` or set kafka.bootstrap_servers"
+
+
+class TopicDriftError(KafkaError):
+    """A topic is missing, or is not what the registry declares."""
+
+    exit_code = 3
+    default_hint = "create or mend it with `springtide topics apply`"
+
+
+class LocalKafkaError(KafkaError):
+    """The local broker could not be prepared, started or stopped."""
+
+
+class JarFetchError(LocalKafkaError):
+    """The jars could not be fetched."""
+
+
+class JarChecksumError(LocalKafkaError):
+    """A jar is not the one that was tested: its SHA-256 differs."""
+
+
+class JavaNotFoundError(LocalKafkaError):
+    """No Java of a sufficient version was found."""
+
+
+class BrokerStartError(LocalKafkaError):
+    """The broker did not become ready; the message carries the end of its log."""
+
+
+class KernelError(SpringtideError):
+    """Reading cgroups or /proc failed; `path` is the file."""
+
+    def __init__(self, message: str, *, path: str, hint: str | None = None) -> None:
+        super().__init__(f"{path}: {message}", hint=hint)
+        self.path = path
+
+
+class KernelFileError(KernelError, ValueError):
+    """A file of the kernel is there but cannot be read or understood."""
+
+
+class UnsupportedByKernelError(KernelError):
+    """The kernel does not offer a feature (no PSI, no such controller)."""
+
+
+class StateError(SpringtideError):
+    """Model state is not what it must be."""
+
+
+class CheckpointError(StateError, ValueError):
+    """A checkpoint cannot be read, or does not fit the model that should take it over."""
+
+
+class NotReadyError(SpringtideError):
+    """Data is missing, stale or still being loaded."""
+
+    exit_code = 4

@@ -1,0 +1,89 @@
+"""`springtide.checkpoints`: exact model state, and who claims and who completed a round.
+
+Three kinds of record share the topic; the partition is always given explicitly, because the key
+carries the writer's epoch: a paused worker that wakes up overwrites nobody.
+
+- `<node>@<epoch>`: a node's models, covering `windows` below `covers`;
+- `@marker@<epoch>`: all checkpoints of a round are in; replay may begin at `resume`;
+- `@claim@<member>`: a worker took the partition; the record's own offset becomes its epoch.
+"""
+
+from typing import Literal
+
+from pipeline.errors import InvalidRecordError
+from pipeline.topics.codec import Record
+
+
+class NodeCheckpoint(Record, frozen=True, kw_only=True):
+    """Models of one node: `state` is the exact snapshot, `prediction` and `node_state` the last
+    reported results as they were written; `covers` is the first `windows` offset not in it."""
+
+    node: str
+    epoch: int
+    round: int
+    generation: int
+    covers: int
+    state: bytes
+    prediction: bytes
+    node_state: bytes
+
+
+class RoundMarker(Record, frozen=True, kw_only=True):
+    """A round of `epoch` is complete: every node's checkpoint covers at least `resume`.
+
+    `joined` is the highest sample offset found in `windows` when the round began, -1 if none.
+    """
+
+    epoch: int
+    round: int
+    generation: int
+    resume: int
+    joined: int
+    nodes: int
+
+
+class Claim(Record, frozen=True, kw_only=True):
+    """A worker (process `member`) took this partition at `claimed_at`."""
+
+    member: str
+    claimed_at: str
+
+
+KeyKind = Literal["node", "marker", "claim"]
+
+_MARKER = "@marker@"
+_CLAIM = "@claim@"
+
+
+def node_key(node: str, epoch: int) -> bytes:
+    return f"{node}@{epoch}".encode()
+
+
+def marker_key(epoch: int) -> bytes:
+    return f"{_MARKER}{epoch}".encode()
+
+
+def claim_key(member: str) -> bytes:
+    return f"{_CLAIM}{member}".encode()
+
+
+def parse_key(key: bytes) -> tuple[KeyKind, str, int]:
+    """Kind, node or member, and epoch (-1 for a claim) of a checkpoint key.
+
+    >>> parse_key(b"node-1@42")
+    ('node', 'node-1', 42)
+
+    Raises `InvalidRecordError` for any other key.
+    """
+    try:
+        text = key.decode()
+        if text.startswith(_CLAIM):
+            return "claim", text.removeprefix(_CLAIM), -1
+        if text.startswith(_MARKER):
+            return "marker", "", int(text.removeprefix(_MARKER))
+        node, separator, epoch = text.rpartition("@")
+        if separator and node:
+            return "node", node, int(epoch)
+    except ValueError as error:
+        raise InvalidRecordError(f"checkpoint key {key[:80]!r} is not readable") from error
+    raise InvalidRecordError(f"checkpoint key {key[:80]!r} is none of node, marker and claim")

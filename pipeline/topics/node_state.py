@@ -1,0 +1,48 @@
+"""`springtide.node-state`: the row of the state table: one document per node, keyed by its name.
+
+Written by the model agent after every applied window; read by the extender, `top`, and whoever
+asks "how is this node, and how sure are we". None is unknown.
+"""
+
+import msgspec
+
+from pipeline.topics.resources import Usage
+from pipeline.topics.results import Result
+
+
+class Counters(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened to this node's windows since its models began; each a fact of the log."""
+
+    applied: int = 0
+    duplicate: int = 0
+    late: int = 0
+    second_exporter: int = 0
+    gaps: int = 0
+    untrained: int = 0
+    bad_values: int = 0
+
+
+class NodeStateRecord(Result, frozen=True, kw_only=True):
+    """Usage of the last window (its average; memory without page cache), peaks, and ages.
+
+    `skew_seconds` is the broker's append time minus the window's end: transport delay plus the
+    error of the node's clock. `peaks` maps predictor to the node's peak.
+    """
+
+    window_seconds: float
+    coverage: float
+    simulated: bool = False
+    node_known: bool = False
+    skew_seconds: float | None = None
+    allocatable: Usage = Usage()
+    capacity: Usage = Usage()
+    usage: Usage = Usage()
+    system_usage: Usage = Usage()
+    host_app_usage: Usage = Usage()
+    class_usage: dict[str, Usage] = msgspec.field(default_factory=dict)
+    pods: int = 0
+    unknown_pods: int = 0
+    peaks: dict[str, Usage] = msgspec.field(default_factory=dict)
+    prod_reclaimable: Usage = Usage()
+    prod_peak: Usage = Usage()
+    counters: Counters = Counters()

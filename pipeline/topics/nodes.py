@@ -1,0 +1,51 @@
+"""`springtide.nodes`: what a node is, keyed by its name; a tombstone when it is deleted.
+
+Written by the cluster watcher or by the file source, read by the join (which puts allocatable and
+strategy beside each sample) and by the state table.
+"""
+
+import msgspec
+
+from pipeline.topics.codec import Record
+from pipeline.topics.resources import Resources
+
+
+class Strategy(msgspec.Struct, frozen=True, kw_only=True):
+    """The policy in force for one node. It takes effect with the window that carries it.
+
+    A peak is raised by `safety_margin_percent`; a pod younger than `cold_start_seconds` counts
+    its request; N-sigma adds `nsigma_multiplier` standard deviations to the mean.
+    """
+
+    safety_margin_percent: float = 10.0
+    cold_start_seconds: float = 86_400.0
+    nsigma_multiplier: float = 5.0
+
+
+class Taint(msgspec.Struct, frozen=True, kw_only=True):
+    key: str
+    effect: str
+    value: str = ""
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    type: str
+    status: str
+    reason: str = ""
+    last_transition_time: str | None = None
+
+
+class NodeRecord(Record, frozen=True, kw_only=True):
+    """A Kubernetes Node, trimmed to what decisions need."""
+
+    node: str
+    uid: str = ""
+    allocatable: Resources = Resources()
+    capacity: Resources = Resources()
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    conditions: tuple[Condition, ...] = ()
+    strategy: Strategy | None = None
+    strategy_hash: str = ""

@@ -1,0 +1,74 @@
+"""`springtide.pods`: what a pod is, keyed `<node>/<uid>`; a tombstone when it is gone.
+
+Written by the cluster watcher or by the file source. A pod without a node has the empty node.
+The join finds a pod by `cgroup_uid`, the name of its cgroup: for static pods that is the
+annotation `kubernetes.io/config.hash`, else the uid.
+"""
+
+from typing import Any
+
+import msgspec
+
+from pipeline.errors import InvalidRecordError
+from pipeline.topics.codec import Record
+from pipeline.topics.resources import Resources
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str
+    name: str
+
+
+class Container(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    requests: Resources = Resources()
+    limits: Resources = Resources()
+    restartable: bool = False
+
+
+class PodRecord(Record, frozen=True, kw_only=True):
+    """A Kubernetes Pod, trimmed to what decisions need; times are RFC 3339, UTC.
+
+    `pod_class` is prod, mid, batch, free or none; `requests` and `limits` are the effective ones
+    (init containers, restartable ones, overhead and pod-level resources counted).
+    """
+
+    node: str
+    uid: str
+    cgroup_uid: str
+    namespace: str
+    name: str
+    owner: Owner | None = None
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+    priority: int | None = None
+    pod_class: str = "none"
+    qos: str = ""
+    requests: Resources = Resources()
+    limits: Resources = Resources()
+    overhead: Resources = Resources()
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    node_selector: dict[str, str] = msgspec.field(default_factory=dict)
+    affinity: dict[str, Any] | None = None
+    tolerations: tuple[dict[str, Any], ...] = ()
+    phase: str = ""
+    created_at: str | None = None
+    started_at: str | None = None
+    deleted_at: str | None = None
+
+
+def pod_key(node: str, uid: str) -> bytes:
+    """The record key of a pod; where it lies is decided by `node` alone."""
+    return f"{node}/{uid}".encode()
+
+
+def split_pod_key(key: bytes) -> tuple[str, str]:
+    """Node and uid of a pod's record key; raises `InvalidRecordError` if it is none."""
+    try:
+        node, separator, uid = key.decode().rpartition("/")
+    except UnicodeDecodeError as error:
+        raise InvalidRecordError("pod key is not UTF-8") from error
+    if not separator or not uid:
+        raise InvalidRecordError(f"pod key {key[:80]!r} is not <node>/<uid>")
+    return node, uid

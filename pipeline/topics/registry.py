@@ -1,0 +1,152 @@
+"""Every topic of Springtide, declared once.
+
+From this table `springtide topics apply` creates them, `springtide topics check` reports drift,
+and docs/topics.md is printed. All topics share one number of partitions (fixed for the life of a
+generation), so that all of a node has one owner; names carry the prefix of the settings.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
+MAX_RECORD_BYTES: Final = 4 * 1024 * 1024
+
+Codec = Literal["arrow", "json", "msgpack", "bytes"]
+Cleanup = Literal["delete", "compact"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """One topic: `key` in words, `record` the module below `pipeline.topics` with its type."""
+
+    name: str
+    key: str
+    value: str
+    codec: Codec
+    cleanup: Cleanup
+    written_by: str
+    retention_ms: int | None = None
+    partitions: int | None = None
+    record: str | None = None
+
+    def full_name(self, prefix: str) -> str:
+        """The topic's name on the broker."""
+        return f"{prefix}.{self.name}"
+
+    def config(self) -> Mapping[str, str]:
+        """The broker's settings of this topic that `apply` sets and `check` compares."""
+        common = {
+            "message.timestamp.type": "LogAppendTime",
+            "max.message.bytes": str(MAX_RECORD_BYTES),
+            "cleanup.policy": self.cleanup,
+        }
+        if self.cleanup == "delete":
+            return common | {"retention.ms": str(self.retention_ms)}
+        # A tombstone must outlive the longest absence of a reader; segments roll hourly, because
+        # the active segment is never compacted.
+        return common | {
+            "segment.ms": str(HOUR_MS),
+            "min.cleanable.dirty.ratio": "0.2",
+            "delete.retention.ms": str(DAY_MS),
+        }
+
+
+SAMPLES: Final = Topic(
+    name="samples", key="node", codec="arrow", cleanup="delete", retention_ms=24 * HOUR_MS,
+    value="usage of a node and its pods in one window, a row per entity",
+    written_by="node exporter", record="samples",
+)  # fmt: skip
+NODES: Final = Topic(
+    name="nodes", key="node", codec="json", cleanup="compact",
+    value="what a node is: allocatable, labels, taints, strategy",
+    written_by="cluster watcher or file source", record="nodes",
+)  # fmt: skip
+PODS: Final = Topic(
+    name="pods", key="node/uid", codec="json", cleanup="compact",
+    value="what a pod is: cgroup uid, class, requests, limits, phase",
+    written_by="cluster watcher or file source", record="pods",
+)  # fmt: skip
+WORKLOADS: Final = Topic(
+    name="workloads", key="namespace/kind/name", codec="json", cleanup="compact",
+    value="replicas and PodDisruptionBudgets", written_by="cluster watcher",
+)  # fmt: skip
+FLEET: Final = Topic(
+    name="fleet", key="pool or workload", codec="json", cleanup="compact", partitions=1,
+    value="means and deviations of node pools, priors of workloads", written_by="planner",
+)  # fmt: skip
+WINDOWS: Final = Topic(
+    name="windows", key="node", codec="arrow", cleanup="delete", retention_ms=3 * DAY_MS,
+    value="the log of record: a sample and what was known beside it",
+    written_by="join agent", record="windows",
+)  # fmt: skip
+PREDICTIONS: Final = Topic(
+    name="predictions", key="node", codec="json", cleanup="compact",
+    value="peaks by predictor for node, system, classes and pods, with terms",
+    written_by="model agent", record="predictions",
+)  # fmt: skip
+RESOURCES: Final = Topic(
+    name="resources", key="node", codec="json", cleanup="compact",
+    value="Mid and Batch, each with its terms", written_by="model agent",
+)  # fmt: skip
+NODE_STATE: Final = Topic(
+    name="node-state", key="node", codec="json", cleanup="compact",
+    value="the row of the state table: usage now, peaks, ages",
+    written_by="model agent", record="node_state",
+)  # fmt: skip
+NODE_VIEWS: Final = Topic(
+    name="node-views", key="node", codec="json", cleanup="compact",
+    value="all that a node actuator needs, with a generation", written_by="view agent",
+)  # fmt: skip
+ALERTS: Final = Topic(
+    name="alerts", key="node", codec="json", cleanup="delete", retention_ms=7 * DAY_MS,
+    value="hot-node alerts: opened, escalated, eased, closed", written_by="model agent",
+)  # fmt: skip
+EVICTION_REQUESTS: Final = Topic(
+    name="eviction-requests", key="node", codec="json", cleanup="delete", retention_ms=DAY_MS,
+    value="a node actuator asks for relief", written_by="node actuator",
+)  # fmt: skip
+EVICTION_PLANS: Final = Topic(
+    name="eviction-plans", key="node", codec="json", cleanup="delete", retention_ms=7 * DAY_MS,
+    value="which pod leaves which node, why, where it would fit", written_by="planner",
+)  # fmt: skip
+ACTIONS: Final = Topic(
+    name="actions", key="node", codec="json", cleanup="delete", retention_ms=30 * DAY_MS,
+    value="what an actuator did, or refused to do and why", written_by="actuators",
+)  # fmt: skip
+ACCURACY: Final = Topic(
+    name="accuracy", key="node", codec="json", cleanup="delete", retention_ms=30 * DAY_MS,
+    value="predictions held against what happened", written_by="model agent",
+)  # fmt: skip
+CHECKPOINTS: Final = Topic(
+    name="checkpoints", key="node@epoch", codec="msgpack", cleanup="compact",
+    value="exact model state, round markers and claims",
+    written_by="model agent", record="checkpoints",
+)  # fmt: skip
+DEAD_LETTERS: Final = Topic(
+    name="dead-letters", key="as it came", codec="bytes", cleanup="delete",
+    retention_ms=14 * DAY_MS, value="records that could not be used; the reason in headers",
+    written_by="everyone", record="dead_letters",
+)  # fmt: skip
+
+TOPICS: Final = (
+    SAMPLES, NODES, PODS, WORKLOADS, FLEET, WINDOWS, PREDICTIONS, RESOURCES, NODE_STATE,
+    NODE_VIEWS, ALERTS, EVICTION_REQUESTS, EVICTION_PLANS, ACTIONS, ACCURACY, CHECKPOINTS,
+    DEAD_LETTERS,
+)  # fmt: skip
+
+
+def markdown_table() -> str:
+    """The registry as the table of docs/topics.md."""
+    lines = [
+        "| topic | key | value | codec | kept | written by |",
+        "|---|---|---|---|---|---|",
+    ]
+    for topic in TOPICS:
+        kept = "compacted" if topic.retention_ms is None else f"{topic.retention_ms // HOUR_MS} h"
+        lines.append(
+            f"| `springtide.{topic.name}` | {topic.key} | {topic.value} | {topic.codec} "
+            f"| {kept} | {topic.written_by} |"
+        )
+    return "\n".join(lines) + "\n"

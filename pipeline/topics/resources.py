@@ -1,0 +1,79 @@
+"""Amounts of CPU and memory as records carry them, and Kubernetes quantities as text.
+
+Shared by every record that speaks of usage (`Usage`, floats as measured) or of requests, limits
+and allocatable (`Resources`, integers as Kubernetes wants them).
+"""
+
+import re
+from decimal import ROUND_CEILING, Decimal, InvalidOperation
+
+import msgspec
+
+from pipeline.errors import InvalidRecordError
+
+_SUFFIX: dict[str, Decimal] = {
+    "": Decimal(1),
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTPE", start=1)},
+    **{
+        suffix: Decimal(1024) ** power
+        for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)
+    },
+}
+_QUANTITY = re.compile(
+    r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)([a-zA-Z]{0,2})\Z"
+)
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured or predicted usage; None is unknown, never 0."""
+
+    cpu_cores: float | None = None
+    memory_bytes: float | None = None
+
+
+class Resources(msgspec.Struct, frozen=True, kw_only=True):
+    """Amounts that Kubernetes gives as quantities; None where the resource is not stated."""
+
+    cpu_millicores: int | None = None
+    memory_bytes: int | None = None
+
+
+def parse_quantity(text: str | int | float) -> Decimal:
+    """The exact value of a Kubernetes quantity such as `500m`, `2Gi` or `1e3`.
+
+    >>> parse_quantity("1.5Gi")
+    Decimal('1610612736.0')
+
+    Raises `InvalidRecordError` for anything else.
+    """
+    match = _QUANTITY.match(str(text))
+    if match is None or match[2] not in _SUFFIX:
+        raise InvalidRecordError(f"{str(text)[:80]!r} is no Kubernetes quantity")
+    try:
+        value = Decimal(match[1]) * _SUFFIX[match[2]]
+    except InvalidOperation as error:
+        raise InvalidRecordError(f"{str(text)[:80]!r} is no Kubernetes quantity") from error
+    if abs(value) > 2**62:
+        raise InvalidRecordError(f"quantity {str(text)[:80]!r} is out of range")
+    return value
+
+
+def millicores(text: str | int | float) -> int:
+    """A CPU quantity in milli-cores, rounded up as Kubernetes rounds.
+
+    >>> millicores("0.5"), millicores("1500m"), millicores(2)
+    (500, 1500, 2000)
+    """
+    return int((parse_quantity(text) * 1000).to_integral_value(ROUND_CEILING))
+
+
+def whole_bytes(text: str | int | float) -> int:
+    """A memory quantity in bytes, rounded up.
+
+    >>> whole_bytes("64Mi")
+    67108864
+    """
+    return int(parse_quantity(text).to_integral_value(ROUND_CEILING))

@@ -15,7 +15,7 @@ def partition_of(node: str, partitions: int) -> int:
     """Partition of `node` among `partitions`: Kafka's murmur2 of the UTF-8 name, made positive.
 
     >>> partition_of("node-1", 16)
-    1
+    10
     """
     if partitions < 1:
         raise ValueError(f"partitions must be at least 1, not {partitions}")

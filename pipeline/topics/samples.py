@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any, Final, Literal
 
 import nanoarrow as na
+from nanoarrow.c_array import CArray
 from nanoarrow.ipc import StreamWriter
 
 VERSION: Final = 1
@@ -144,7 +145,7 @@ def _type(name: str) -> na.Schema:
     return na.list_(na.float64()) if name in LIST_COLUMNS else na.float64()
 
 
-def _column(name: str, values: list[Any]) -> na.CArray:
+def _column(name: str, values: list[Any]) -> CArray:
     if name in TEXT_COLUMNS:
         return na.c_array(values, na.string())
     if name in LIST_COLUMNS:
@@ -152,7 +153,7 @@ def _column(name: str, values: list[Any]) -> na.CArray:
     return na.c_array(values, na.float64())
 
 
-def _list_column(values: list[Iterable[float | None] | None]) -> na.CArray:
+def _list_column(values: list[Iterable[float | None] | None]) -> CArray:
     items: list[float | None] = []
     offsets = [0]
     for value in values:

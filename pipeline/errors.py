@@ -21,6 +21,7 @@
     │       └── BrokerStartError          the broker did not become ready
     ├── KernelError                       reading cgroups or /proc
     │   ├── KernelFileError               a file is there but cannot be read or understood
+    │   ├── CgroupGoneError               the cgroup was removed while it was read
     │   └── UnsupportedByKernelError      the kernel does not offer the feature
     ├── StateError                        model state
     │   └── CheckpointError (ValueError)  a checkpoint cannot be read or does not fit
@@ -198,6 +199,10 @@ class KernelError(SpringtideError):
 
 class KernelFileError(KernelError, ValueError):
     """A file of the kernel is there but cannot be read or understood."""
+
+
+class CgroupGoneError(KernelError):
+    """The cgroup was removed while it was read: its pod or process has ended."""
 
 
 class UnsupportedByKernelError(KernelError):

@@ -1,4 +1,4 @@
-"""Settings described from their own types: for `--help`, for docs/settings.md, for error messages."""
+"""Settings described from their own types, for `--help`, docs/settings.md and error messages."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -147,10 +147,10 @@ model:
 
 The variable of a key is `SPRINGTIDE_` and the key in upper case with `_` for each dot
 (`SPRINGTIDE_MODEL_HALF_LIFE_SECONDS_CPU=21600`), its flag the key without its section
-(`--half-life-seconds-cpu 21600`), on the commands that use it. `null`, or an empty variable, unsets a
-key that may be unset; lists are written as YAML. What the kubelet adds for Services
-(`SPRINGTIDE_EXTENDER_SERVICE_HOST`, `SPRINGTIDE_EXTENDER_PORT=tcp://...`) is not taken for a setting.
-An unknown key, an unknown variable or a value out of range ends the command with code 2 and a
+(`--half-life-seconds-cpu 21600`), on the commands that use it. `null`, or an empty variable, unsets
+a key that may be unset; lists are written as YAML. What the kubelet adds for Services
+(`SPRINGTIDE_EXTENDER_SERVICE_HOST`, `SPRINGTIDE_EXTENDER_PORT=tcp://...`) is not taken for a
+setting. An unknown key, an unknown variable or a value out of range ends the command with code 2 and a
 message that names key, value, source and what is allowed.
 """
 

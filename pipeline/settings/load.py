@@ -1,7 +1,7 @@
 """Where settings come from: defaults, one YAML file, `SPRINGTIDE_` variables, flags; later wins.
 
-Every value is checked by itself, so that an error can name its key, the value, the source and what is
-allowed; all errors are reported at once. Unknown keys and unknown variables are errors, too.
+Every value is checked by itself, so that an error can name its key, the value, the source and
+what is allowed; all errors are reported at once. Unknown keys and unknown variables are errors, too.
 """
 
 import difflib
@@ -72,8 +72,8 @@ def load_settings(
 ) -> Settings:
     """The settings in force.
 
-    `path` is the YAML file, or None; of `environ` only `SPRINGTIDE_` variables are read; `overrides`
-    maps dotted keys to values of flags. Raises SettingsError, which lists all that is wrong.
+    `path` is the YAML file, or None; of `environ` only `SPRINGTIDE_` variables are read;
+    `overrides` maps dotted keys to values of flags. Raises SettingsError, which lists all that is wrong.
     """
     types = leaf_types()
     given: dict[str, _Given] = {}
@@ -142,7 +142,7 @@ class _StrictLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)
             if isinstance(key, str) and key in seen:
                 raise yaml.MarkedYAMLError(
                     problem=f"key {key!r} is given twice", problem_mark=key_node.start_mark

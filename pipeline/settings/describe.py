@@ -150,8 +150,8 @@ The variable of a key is `SPRINGTIDE_` and the key in upper case with `_` for ea
 (`--half-life-seconds-cpu 21600`), on the commands that use it. `null`, or an empty variable, unsets
 a key that may be unset; lists are written as YAML. What the kubelet adds for Services
 (`SPRINGTIDE_EXTENDER_SERVICE_HOST`, `SPRINGTIDE_EXTENDER_PORT=tcp://...`) is not taken for a
-setting. An unknown key, an unknown variable or a value out of range ends the command with code 2 and a
-message that names key, value, source and what is allowed.
+setting. An unknown key, an unknown variable or a value out of range ends the command with code 2
+and a message that names key, value, source and what is allowed.
 """
 
 

@@ -1,7 +1,7 @@
 """Where settings come from: defaults, one YAML file, `SPRINGTIDE_` variables, flags; later wins.
 
 Every value is checked by itself, so that an error can name its key, the value, the source and
-what is allowed; all errors are reported at once. Unknown keys and unknown variables are errors, too.
+what is allowed; all are reported at once. Unknown keys and unknown variables are errors, too.
 """
 
 import difflib
@@ -73,7 +73,8 @@ def load_settings(
     """The settings in force.
 
     `path` is the YAML file, or None; of `environ` only `SPRINGTIDE_` variables are read;
-    `overrides` maps dotted keys to values of flags. Raises SettingsError, which lists all that is wrong.
+    `overrides` maps dotted keys to values of flags. Raises SettingsError, which lists all that
+    is wrong.
     """
     types = leaf_types()
     given: dict[str, _Given] = {}

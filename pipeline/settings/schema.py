@@ -143,22 +143,21 @@ class KafkaSettings(Section, frozen=True, kw_only=True):
 class HostApplicationCgroup(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a host application's cgroup is, in Koordinator's spelling."""
 
-    relative_path: Annotated[Text, Meta(description="Path below the base.")] = field(
-        name="relativePath"
-    )
     base: Literal["CgroupRoot", "Kubepods", "KubepodsBurstable", "KubepodsBesteffort"] = (
         "CgroupRoot"
     )
     parent_dir: str = field(name="parentDir", default="")
+    relative_path: str = field(name="relativePath", default="")
 
 
 class HostApplication(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A process group outside Kubernetes whose usage is measured by itself."""
 
     name: Text
-    cgroup_path: HostApplicationCgroup = field(name="cgroupPath")
     priority: Literal["koord-prod", "koord-mid", "koord-batch", "koord-free", ""] = ""
     qos: Literal["LSE", "LSR", "LS", "BE", "SYSTEM", ""] = ""
+    # None: host-latency-sensitive/<name>, host-best-effort/<name> or <name>, by the QoS.
+    cgroup_path: HostApplicationCgroup | None = field(name="cgroupPath", default=None)
 
 
 class ExporterSettings(Section, frozen=True, kw_only=True):

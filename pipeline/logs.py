@@ -1,0 +1,161 @@
+"""Structured logs on standard error: one event, then its fields.
+
+    log = get_logger(__name__)
+    log.info("window published", node=node, rows=12)
+
+A terminal gets lines for people, everything else one JSON object a line. Underneath is the standard
+library, so that aiokafka, Faust and aiohttp come out the same way. Nothing here knows a secret:
+settings keep theirs in `Secret`, which prints as stars.
+"""
+
+import json
+import logging
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, TextIO
+
+from pipeline.clock import format_time
+
+_STANDARD = frozenset({"exc_info", "stack_info", "stacklevel", "extra"})
+
+# Talks at most this often each, with the count of what was left out: a client that looks for its
+# broker reconnects up to 2,800 times a second and says so each time.
+NOISY_LOGGERS = ("aiokafka", "kafka", "mode", "faust", "asyncio")
+NOISY_BURST = 10
+NOISY_PERIOD_SECONDS = 10.0
+
+
+class FieldLogger(logging.LoggerAdapter[logging.Logger]):
+    """A standard logger whose keyword arguments become fields of the event."""
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        fields = {name: kwargs.pop(name) for name in list(kwargs) if name not in _STANDARD}
+        bound = self.extra or {}
+        kwargs["extra"] = {**kwargs.get("extra", {}), "fields": {**bound, **fields}}
+        return msg, kwargs
+
+    def bind(self, **fields: object) -> "FieldLogger":
+        """A logger that adds these fields to every event."""
+        return FieldLogger(self.logger, {**(self.extra or {}), **fields})
+
+
+def get_logger(name: str, **fields: object) -> FieldLogger:
+    """The logger of a module: `get_logger(__name__)`; `fields` are added to every event."""
+    return FieldLogger(logging.getLogger(name), fields)
+
+
+def configure_logging(
+    level: str = "info", format: str = "auto", *, stream: TextIO | None = None
+) -> None:
+    """Send every log of this process to `stream` (standard error). Safe to call again.
+
+    `format` is `human`, `json` or `auto`: human if the stream is a terminal.
+    """
+    stream = stream or sys.stderr
+    human = format == "human" or (format == "auto" and stream.isatty())
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(HumanFormatter() if human else JsonFormatter())
+    handler.addFilter(RateLimit())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    logging.captureWarnings(True)
+
+
+class JsonFormatter(logging.Formatter):
+    """One line of JSON: time, level, logger, event, then the fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": format_time(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        for name, value in _fields(record).items():
+            line[name if name not in line else f"{name}_"] = _plain(value)
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+class HumanFormatter(logging.Formatter):
+    """`21:04:05 warning node_exporter.publish  broker is away  buffered=7`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        fields = "".join(f"  {name}={_short(value)}" for name, value in _fields(record).items())
+        line = f"{clock} {record.levelname.lower():7} {record.name}  {record.getMessage()}{fields}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class RateLimit(logging.Filter):
+    """Lets `burst` records of a noisy logger through in each period and counts the others.
+
+    Errors always pass unless they repeat one text. The first record of the next period carries the
+    number of those that were left out as the field `suppressed`.
+    """
+
+    def __init__(
+        self,
+        names: tuple[str, ...] = NOISY_LOGGERS,
+        burst: int = NOISY_BURST,
+        period_seconds: float = NOISY_PERIOD_SECONDS,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self._names = names
+        self._burst = burst
+        self._period_seconds = period_seconds
+        self._monotonic = monotonic
+        # (logger, level, template) -> start of the period, passed, left out. Bounded by the
+        # number of log calls in the libraries: templates, not texts.
+        self._seen: dict[tuple[str, int, str], tuple[float, int, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name.split(".", 1)[0] not in self._names:
+            return True
+        key = (record.name, record.levelno, str(record.msg)[:80])
+        if key not in self._seen and len(self._seen) >= 1000:
+            self._seen.clear()
+        now = self._monotonic()
+        start, passed, left_out = self._seen.get(key, (now, 0, 0))
+        if now - start >= self._period_seconds:
+            if left_out:
+                record.__dict__["fields"] = {**_fields(record), "suppressed": left_out}
+            start, passed, left_out = now, 0, 0
+        if passed < self._burst:
+            self._seen[key] = (start, passed + 1, left_out)
+            return True
+        self._seen[key] = (start, passed, left_out + 1)
+        return False
+
+
+def _fields(record: logging.LogRecord) -> Mapping[str, object]:
+    fields = getattr(record, "fields", None)
+    return fields if isinstance(fields, dict) else {}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, bytes):
+        return value[:256].decode("utf-8", "backslashreplace")
+    return value
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = value if isinstance(value, str) else str(_plain(value))
+    return json.dumps(text, ensure_ascii=False) if _needs_quotes(text) else text
+
+
+def _needs_quotes(text: str) -> bool:
+    return not text or any(c in ' "=' or not c.isprintable() for c in text)

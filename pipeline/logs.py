@@ -28,7 +28,7 @@ NOISY_PERIOD_SECONDS = 10.0
 
 
 class FieldLogger(logging.LoggerAdapter[logging.Logger]):
-    """A standard logger whose keyword arguments become fields of the event."""
+    """A standard logger whose keyword arguments become fields of the event (not `msg`, `level`)."""
 
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]

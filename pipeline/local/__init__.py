@@ -1,0 +1,1 @@
+"""A real Apache Kafka on this machine, with nothing but pip: Java, jars, broker."""

@@ -1,0 +1,290 @@
+"""A real Apache Kafka broker as a child process on loopback, started and stopped by a program.
+
+One node, KRaft, plain text. It is ready when it answers a metadata request; it keeps port and data
+over `stop` and `start`; with its `close`, or with the death of the program however it dies, process
+and temporary folder are gone: `pipeline.local.keeper` sees to that.
+"""
+
+import os
+import re
+import secrets
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from pipeline.errors import BrokerStartError, LocalKafkaError
+from pipeline.local import keeper
+from pipeline.local.child import KeptChild
+from pipeline.local.jars import ensure_jars
+from pipeline.local.java import Java, find_java
+from pipeline.local.probe import HOST, answering_racks, free_port, is_free
+
+# Storage must be formatted with some id; one that never changes needs no run of Java to make it.
+CLUSTER_ID: Final = "c3ByaW5ndGlkZS1sb2NhbA"
+MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
+
+_PORT_ATTEMPTS = 5
+_LOG_KEPT_BYTES = 16 * 1024 * 1024
+_TAIL_LINES = 15
+_PORT_LOST = re.compile("Address already in use|BindException|[Ff]ailed to bind")
+
+_BROKER_JVM = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError")
+_FORMAT_JVM = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_ANY_JVM = (
+    "-XX:-UsePerfData",  # else a file in /tmp outlives a kill -9
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSXXX",
+    "-Dorg.slf4j.simpleLogger.showThreadName=false",
+)
+
+_T = TypeVar("_T")
+
+
+def server_properties(
+    *, port: int, controller_port: int, log_dir: Path, identity: str
+) -> dict[str, str]:
+    """The broker's settings: one node of both roles, nothing replicated, small background load.
+
+    `identity` goes out as the rack, by which the broker that answers is known to be this one.
+    """
+    return {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "controller.listener.names": "CONTROLLER",
+        "broker.rack": identity,
+        "log.dirs": str(log_dir),
+        # Topics are made by `springtide topics apply`, never by a typing mistake.
+        "auto.create.topics.enable": "false",
+        "num.partitions": "16",
+        "default.replication.factor": "1",
+        "min.insync.replicas": "1",
+        "message.max.bytes": str(MAX_MESSAGE_BYTES),
+        "replica.fetch.max.bytes": str(MAX_MESSAGE_BYTES),
+        "offsets.topic.num.partitions": "4",
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.num.partitions": "4",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.num.partitions": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        "num.network.threads": "2",
+        "num.io.threads": "4",
+        "num.recovery.threads.per.data.dir": "2",
+        "background.threads": "2",
+        "log.cleaner.threads": "1",
+        "log.cleaner.dedupe.buffer.size": str(8 * 1024 * 1024),
+        "log.segment.bytes": str(128 * 1024 * 1024),
+        "log.index.size.max.bytes": str(1024 * 1024),
+    }
+
+
+class LocalKafka:
+    """A broker of our own. Not safe for use by several threads at once.
+
+    Without `data_dir` its data lies in a temporary folder that goes with it; with one, data stay
+    and the next broker on that folder finds them. Without `port` a free one is chosen, which it
+    keeps from its first start on.
+    """
+
+    def __init__(self, data_dir: Path | None = None, port: int | None = None) -> None:
+        self._given_dir = data_dir
+        self._dir: Path | None = None
+        self._port = port
+        self._java: Java | None = None
+        self._child: KeptChild | None = None
+        self._pid: int | None = None
+        self._launched_at_byte = 0
+        self._identity = f"local-{secrets.token_hex(8)}"
+
+    @property
+    def port(self) -> int:
+        """Where it listens on 127.0.0.1; LocalKafkaError before the first start."""
+        return _known(self._port)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What clients take as `bootstrap_servers`."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def data_dir(self) -> Path:
+        """The folder of data, settings and log."""
+        return _known(self._dir)
+
+    @property
+    def log_file(self) -> Path:
+        """What Kafka says."""
+        return self.data_dir / "kafka.log"
+
+    @property
+    def java(self) -> Java:
+        """The Java that runs it."""
+        return _known(self._java)
+
+    @property
+    def pid(self) -> int | None:
+        """The JVM's process id; None while it does not run."""
+        if self._child is None or not self._child.is_running():
+            self._pid = None
+        return self._pid
+
+    def start(self, timeout_seconds: float = 60.0) -> None:
+        """Start it, or start it again with the same port and data; return when it is ready.
+
+        Fetches the jars first, if they are not there. Raises BrokerStartError with the end of
+        Kafka's log if it ends or is not ready in `timeout_seconds` (the download not counted),
+        JavaNotFoundError, or what `ensure_jars` raises.
+        """
+        if self.pid is not None:
+            return
+        self._java = self._java or find_java()
+        class_path = os.pathsep.join(map(str, ensure_jars()))
+        deadline = time.monotonic() + timeout_seconds
+        self._prepare()
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            port = free_port() if self._port is None else self._port
+            if self._port is not None and not is_free(port):
+                raise BrokerStartError(
+                    f"port {port} of {HOST} is taken",
+                    hint=f"choose another, or see who has it: ss -ltnp 'sport = :{port}'",
+                )
+            if self._launch(class_path, port, deadline):
+                self._port = port
+                return
+            if attempt == _PORT_ATTEMPTS or not _PORT_LOST.search(self._log_since_launch()):
+                raise self._start_error(timed_out=time.monotonic() >= deadline)
+
+    def stop(self) -> None:
+        """SIGTERM and wait, SIGKILL after 20 s; port and data are kept for the next start."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would be; port and data are kept for the next start."""
+        self._end(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Stop, and remove the temporary folder if it is one; closing twice is fine."""
+        if self._child is not None:
+            self._child.close()
+            self._child = self._pid = None
+        if self._given_dir is None and self._dir is not None:
+            shutil.rmtree(self._dir, ignore_errors=True)
+            self._dir = None
+
+    def announce(self, path: Path, state: dict[str, Any]) -> None:
+        """Write `state` to a file that stays locked, and there, as long as the broker does."""
+        _known(self._child).ask("announced", do="announce", path=str(path), state=state)
+
+    def detach(self) -> None:
+        """Let it outlive this program; from now on SIGTERM to its keeper stops it."""
+        child = _known(self._child)
+        child.ask("detached", do="detach")
+        child.let_go()
+        self._child = self._pid = None
+
+    def _end(self, number: signal.Signals) -> None:
+        if self.pid is not None:
+            _known(self._child).signal(number, keeper.GRACE_SECONDS)
+        self._pid = None
+
+    def _prepare(self) -> None:
+        if self._dir is None:
+            self._dir = _make_dir(self._given_dir)
+        (self._dir / "tmp").mkdir(exist_ok=True)
+        if self.log_file.exists() and self.log_file.stat().st_size > _LOG_KEPT_BYTES:
+            self.log_file.replace(self.log_file.with_suffix(".log.1"))
+        if self._child is None:
+            remove = self._dir if self._given_dir is None else None
+            self._child = KeptChild(self.log_file, remove)
+
+    def _launch(self, class_path: str, port: int, deadline: float) -> bool:
+        child = _known(self._child)
+        settings = server_properties(
+            port=port,
+            controller_port=free_port(),
+            log_dir=self.data_dir / "data",
+            identity=self._identity,
+        )
+        file = self.data_dir / "server.properties"
+        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        self._launched_at_byte = self.log_file.stat().st_size
+        java, shared = str(self.java.path), [*_ANY_JVM, f"-Djava.io.tmpdir={self.data_dir / 'tmp'}"]
+        shared += ["-cp", class_path]
+        formatted = self.data_dir / "formatted"
+        if not formatted.exists():
+            tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted"]
+            tool += ["--cluster-id", CLUSTER_ID, "--config", str(file)]
+            child.start([java, *_FORMAT_JVM, *shared, *tool], cwd=self.data_dir)
+            if child.wait(deadline) != 0:
+                child.signal(signal.SIGKILL, 0)
+                return False
+            formatted.write_text(CLUSTER_ID + "\n")
+        argv = [java, *_BROKER_JVM, *shared, "kafka.Kafka", str(file)]
+        self._pid = child.start(argv, cwd=self.data_dir)
+        while self.pid is not None:
+            if self._identity in answering_racks(port):
+                return True
+            if time.monotonic() > deadline:
+                self._end(signal.SIGKILL)
+            time.sleep(0.05)
+        return False
+
+    def _log_since_launch(self) -> str:
+        with self.log_file.open("rb") as file:
+            file.seek(self._launched_at_byte)
+            return file.read().decode(errors="replace")
+
+    def _start_error(self, *, timed_out: bool) -> BrokerStartError:
+        lines = self._log_since_launch().splitlines()
+        # What went wrong stands above the stack traces, not in them.
+        telling = [line for line in lines if not line.startswith(("\tat ", "\t... "))]
+        tail = "\n".join(f"  {line}" for line in telling[-_TAIL_LINES:])
+        what = "was not ready in time" if timed_out else "ended instead of starting"
+        return BrokerStartError(
+            f"Kafka {what} ({self.java}, data in {self.data_dir}); its log ends:\n{tail}\n",
+            hint="make room if it lacks memory or disk; remove the data folder if that is damaged "
+            "and may be lost",
+        )
+
+
+@contextmanager
+def local_kafka(data_dir: Path | None = None, port: int | None = None) -> Iterator[LocalKafka]:
+    """A broker that is ready, for the length of a `with` block."""
+    broker = LocalKafka(data_dir, port)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.close()
+
+
+def _known(value: _T | None) -> _T:
+    if value is None:
+        raise LocalKafkaError("the local broker does not run", hint="call start() first")
+    return value
+
+
+def _make_dir(wanted: Path | None) -> Path:
+    try:
+        if wanted is None:
+            return Path(tempfile.mkdtemp(prefix="springtide-kafka-"))
+        wanted.mkdir(parents=True, exist_ok=True)
+        return wanted.resolve()
+    except OSError as error:
+        where = wanted or tempfile.gettempdir()
+        raise LocalKafkaError(
+            f"cannot make the broker's data folder in {where}: {error.strerror}",
+            hint="give another with --data-dir, or set TMPDIR",
+        ) from error

@@ -1,0 +1,155 @@
+"""The broker's keeper: a small process between us and the JVM, so that nothing is left behind.
+
+It is the parent of the JVM and the owner of its temporary folder. It obeys lines of JSON on its
+standard input; when that ends, because whoever started it closed it, died or was killed with -9,
+it stops the JVM, removes the folder and ends. Told to `detach`, it outlives its parent and does
+the same at SIGTERM. The kernel kills the JVM if the keeper itself is killed.
+
+Started as a script with nothing but the standard library, in a session of its own:
+`python -I keeper.py [FOLDER-TO-REMOVE]`. Requests, each answered by one line:
+
+    {"do": "start", "argv": [...], "log": path, "cwd": path}   {"pid": 123}
+    {"do": "stop", "signal": 15, "grace_seconds": 20}          {"stopped": 143}
+    {"do": "announce", "path": path, "state": {...}}           {"announced": path}
+    {"do": "detach"}                                           {"detached": true}
+
+A JVM that ends by itself is reported by {"exited": code} as it happens; a request that fails is
+answered by {"error": text}. The announced file is locked (flock) as long as the keeper lives, so
+a reader can tell a running broker from what a crash left.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+_PR_SET_PDEATHSIG = 1
+GRACE_SECONDS = 20.0
+
+
+class Keeper:
+    def __init__(self, remove: Path | None) -> None:
+        self.remove = remove
+        self.child: subprocess.Popen[bytes] | None = None
+        self.announced: TextIO | None = None
+        self.detached = False
+        self.ending = False
+        self.wake, self._woken_by = os.pipe()
+        os.set_blocking(self._woken_by, False)
+        signal.set_wakeup_fd(self._woken_by, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._end)
+
+    def _end(self, *_: object) -> None:
+        self.ending = True
+
+    def run(self) -> None:
+        """Obey until there is nobody left to obey and nothing left to keep."""
+        try:
+            pending = b""
+            while not self.ending:
+                watched = [self.wake] if self.detached else [self.wake, 0]
+                ready, _, _ = select.select(watched, [], [])
+                if self.wake in ready:
+                    os.read(self.wake, 4096)
+                    self._reap()
+                if 0 in ready:
+                    data = os.read(0, 65536)
+                    if not data:
+                        return
+                    *lines, pending = (pending + data).split(b"\n")
+                    for line in lines:
+                        self._obey(json.loads(line))
+        finally:
+            self._clean_up()
+
+    def _obey(self, request: dict[str, Any]) -> None:
+        try:
+            match request:
+                case {"do": "start", "argv": argv, "log": log, "cwd": cwd}:
+                    self._reply(pid=self._start(argv, log, cwd))
+                case {"do": "stop", "signal": number, "grace_seconds": grace_seconds}:
+                    self._reply(stopped=self._stop(number, grace_seconds))
+                case {"do": "announce", "path": path, "state": state}:
+                    self._announce(Path(path), state)
+                    self._reply(announced=path)
+                case {"do": "detach"}:
+                    self.detached = True
+                    self._reply(detached=True)
+                case _:
+                    self._reply(error=f"not a request: {request!r}")
+        except OSError as error:
+            self._reply(error=str(error))
+
+    def _start(self, argv: list[str], log: str, cwd: str) -> int:
+        with Path(log).open("ab") as output:
+            self.child = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=cwd,
+                process_group=0,
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            )
+        return self.child.pid
+
+    def _stop(self, number: int, grace_seconds: float) -> int | None:
+        if self.child is None:
+            return None
+        child, self.child = self.child, None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, number)
+        try:
+            return child.wait(grace_seconds)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            return child.wait()
+
+    def _reap(self) -> None:
+        if self.child is None or self.child.poll() is None:
+            return
+        code, self.child = self.child.returncode, None
+        self._reply(exited=code)
+        if self.detached:
+            self.ending = True
+
+    def _announce(self, path: Path, state: dict[str, Any]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file.truncate(0)
+        json.dump({**state, "keeper_pid": os.getpid()}, file)
+        file.flush()
+        self.announced = file
+
+    def _reply(self, **answer: object) -> None:
+        # Nobody has to listen: the parent may be gone, and we clean up all the same.
+        with contextlib.suppress(OSError):
+            os.write(1, json.dumps(answer).encode() + b"\n")
+
+    def _clean_up(self) -> None:
+        self._stop(signal.SIGTERM, GRACE_SECONDS)
+        if self.remove is not None:
+            shutil.rmtree(self.remove, ignore_errors=True)
+        if self.announced is not None:
+            with contextlib.suppress(OSError):
+                Path(self.announced.name).unlink()
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    Keeper(Path(sys.argv[1]) if len(sys.argv) > 1 else None).run()

@@ -206,6 +206,13 @@ class ExporterSettings(Section, frozen=True, kw_only=True):
         Literal["auto", "systemd", "cgroupfs"],
         Meta(description="How the kubelet names pod cgroups; auto looks."),
     ] = "auto"
+    cgroup_parent: Annotated[
+        str,
+        Meta(
+            description="Directory that holds kubepods, below the cgroup root: the kubelet's "
+            "--cgroup-root, such as kubelet.slice under kind. Empty: kubepods is at the top."
+        ),
+    ] = ""
     host_applications: Annotated[
         tuple[HostApplication, ...],
         Meta(

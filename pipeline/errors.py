@@ -25,6 +25,7 @@
     │   └── UnsupportedByKernelError      the kernel does not offer the feature
     ├── StateError                        model state
     │   └── CheckpointError (ValueError)  a checkpoint cannot be read or does not fit
+    ├── EmptyWindowError (ValueError)     a statistic is asked of no samples
     └── NotReadyError                     data is stale, missing or still being loaded
 
 An error says what went wrong and where in its message, and what to do in `hint`. `exit_code` is
@@ -215,6 +216,10 @@ class StateError(SpringtideError):
 
 class CheckpointError(StateError, ValueError):
     """A checkpoint cannot be read, or does not fit the model that should take it over."""
+
+
+class EmptyWindowError(SpringtideError, ValueError):
+    """A statistic is asked of a window without samples."""
 
 
 class NotReadyError(SpringtideError):

@@ -40,6 +40,8 @@ _ANY_JVM = (
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSXXX",
     "-Dorg.slf4j.simpleLogger.showThreadName=false",
+    # All settings, three times a start: server.properties says those that are ours.
+    "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.common.config.AbstractConfig=warn",
 )
 
 _T = TypeVar("_T")
@@ -79,6 +81,9 @@ def server_properties(
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
+        # After a kill the broker is let in again when its last session is over.
+        "broker.heartbeat.interval.ms": "1000",
+        "broker.session.timeout.ms": "5000",
         "num.network.threads": "2",
         "num.io.threads": "4",
         "num.recovery.threads.per.data.dir": "2",

@@ -1,0 +1,22 @@
+"""One real broker for the whole integration session; each test makes topics of its own names."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.local.kafka import LocalKafka, local_kafka
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[LocalKafka]:
+    """A ready broker: `broker.bootstrap_servers`. Who stops it must start it again."""
+    with local_kafka() as kafka:
+        yield kafka
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here) and "broker" in getattr(item, "fixturenames", ()):
+            item.add_marker("broker")

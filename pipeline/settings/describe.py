@@ -52,24 +52,29 @@ def description(kind: Any) -> str:
 
 def is_nullable(kind: Any) -> bool:
     """Whether null (unset) is allowed."""
-    return NoneType in _parts(kind)
+    return NoneType in _members(kind)
 
 
 def is_secret(kind: Any) -> bool:
     """Whether the value must never be shown."""
-    return Secret in _parts(kind)
+    return Secret in _members(kind)
 
 
 def is_structured(kind: Any) -> bool:
     """Whether the value is a list or mapping: in a variable or flag it is written as YAML."""
-    return any(get_origin(part) is tuple for part in _parts(kind))
+    return any(get_origin(part) is tuple for part in _members(kind))
 
 
-def _parts(kind: Any) -> tuple[Any, ...]:
+def plain_types(kind: Any) -> tuple[Any, ...]:
+    """The bare types of a key, without annotations and without None."""
+    return tuple(member for member in _members(kind) if member is not NoneType)
+
+
+def _members(kind: Any) -> tuple[Any, ...]:
     if get_origin(kind) is Annotated:
-        return _parts(kind.__origin__)
+        return _members(kind.__origin__)
     if get_origin(kind) in (Union, UnionType):
-        return tuple(part for member in get_args(kind) for part in _parts(member))
+        return tuple(part for member in get_args(kind) for part in _members(member))
     return (kind,)
 
 
@@ -124,7 +129,7 @@ def settings_markdown() -> str:
             doc = (get_type_hints(Settings)[name].__doc__ or "").strip()
             lines += ["", f"## {name}", "", doc, ""]
             lines += ["| key | default | allowed | meaning |", "|---|---|---|---|"]
-        cells = (f"`{setting.key}`", f"`{_written(setting.default)}`", setting.allowed, setting.doc)
+        cells = (f"`{setting.key}`", f"`{written(setting.default)}`", setting.allowed, setting.doc)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -155,7 +160,17 @@ and a message that names key, value, source and what is allowed.
 """
 
 
-def _written(value: object) -> str:
-    if value is None or value == ():
-        return "null" if value is None else "[]"
-    return str(value).lower() if isinstance(value, bool) else f"{value}"
+def written(value: object) -> str:
+    """A value as it is written in the settings file."""
+    match value:
+        case None:
+            return "null"
+        case ():
+            return "[]"
+        case "":
+            return '""'
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:.15g}"
+    return f"{value}"

@@ -1,0 +1,129 @@
+"""The `springtide` command: commands by name, loaded when asked for; errors as two lines.
+
+A command is a module `pipeline.cli.<name>` with a click command called `command`. It is imported
+when it is run, so that help is instant and an exporter needs nothing that only a worker has.
+"""
+
+import importlib
+import platform
+import traceback
+from typing import Any, NamedTuple
+
+import click
+
+from pipeline import __version__
+from pipeline.cli.options import global_options, remember_globals
+from pipeline.errors import MissingExtraError, SpringtideError
+
+_OURS = frozenset({"pipeline", "actuators", "node_exporter"})
+_INTERRUPTED = 130
+
+
+class _Entry(NamedTuple):
+    help: str
+    extra: str | None  # which pip extra brings what it needs
+
+
+COMMANDS = {
+    "demo": _Entry("See it all run on this machine: broker, exporter, worker, extender.", "local"),
+    "exporter": _Entry("Sample this node's cgroups and /proc, publish windows.", None),
+    "worker": _Entry("Join samples with what is known, predict peaks, publish them.", "pipeline"),
+    "extender": _Entry("Answer a scheduler's filter and prioritize questions.", "pipeline"),
+    "topics": _Entry("Create the topics, check them for drift, print their table.", None),
+    "kafka": _Entry("Run a real Kafka broker on this machine.", "local"),
+    "top": _Entry("Show nodes with usage, predicted peak and age.", "pipeline"),
+    "doctor": _Entry("Check this installation and say what to do.", None),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when the command is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        try:
+            module = importlib.import_module(f"pipeline.cli.{cmd_name}")
+        except ModuleNotFoundError as error:
+            raise _missing(error, cmd_name) from error
+        command = module.command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            failure: SpringtideError = _missing(error, ctx.invoked_subcommand or "")
+            failure.__cause__ = error
+        except SpringtideError as error:
+            failure = error
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(_INTERRUPTED)
+        report(failure, debug=bool(remember_globals(ctx).get("debug")))
+        return ctx.exit(failure.exit_code)
+
+
+def report(error: SpringtideError, *, debug: bool = False) -> None:
+    """On standard error: a line with what went wrong, a line with what to do about it."""
+    if debug:
+        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+    click.echo(f"error: {error.message}", err=True)
+    if error.hint:
+        click.echo(f"  fix: {error.hint}", err=True)
+
+
+def _missing(error: ModuleNotFoundError, command: str) -> SpringtideError:
+    missing = error.name or ""
+    if missing.split(".", 1)[0] in _OURS:
+        if missing == f"pipeline.cli.{command}":
+            return SpringtideError(
+                f"`springtide {command}` is not part of this build",
+                hint="install the whole of the distribution `springtide`",
+            )
+        raise error  # a broken installation or a mistake of ours: the traceback is wanted
+    extra = COMMANDS[command].extra if command in COMMANDS else None
+    if extra is None:
+        return SpringtideError(
+            f"`springtide {command}` needs the module {missing!r}, which is not installed",
+            hint="pip install --force-reinstall springtide",
+        )
+    return MissingExtraError(f"what `springtide {command}` needs", extra, module=missing)
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 fine, 1 failure, 2 usage or settings, 3 condition found, 4 stale or "
+    "missing data, 130 interrupted. Start with `springtide demo`; when something is wrong, with "
+    "`springtide doctor`.",
+)
+@click.version_option(
+    __version__, message=f"springtide %(version)s (Python {platform.python_version()})"
+)
+@global_options
+@click.pass_context
+def cli(context: click.Context, /, **given: object) -> None:
+    """Springtide: the peak that each Kubernetes node will really reach, as a stream over Kafka.
+
+    Every setting of a command can be given in a YAML file, as a variable SPRINGTIDE_<SECTION>_<KEY>
+    or as a flag; the later wins.
+    """
+    remember_globals(context, **given)
+
+
+def main() -> None:
+    """Entry point of the script `springtide`."""
+    cli(prog_name="springtide")
+
+
+if __name__ == "__main__":
+    main()

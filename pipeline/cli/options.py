@@ -1,0 +1,165 @@
+"""Flags made from settings, for every command alike.
+
+    @click.command()
+    @settings_options(*KAFKA_CLIENT, "exporter.*")
+    def command(settings: Settings) -> None: ...
+
+gives a flag for each key (`kafka.bootstrap_servers` is `--bootstrap-servers`), reads file, environment
+and flags, sets up the log, and calls the command with the settings in force.
+"""
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+import click
+
+from pipeline.logs import configure_logging
+from pipeline.settings import describe_settings, flag_name, load_settings
+from pipeline.settings.describe import (
+    SettingDescription,
+    is_secret,
+    leaf_types,
+    plain_types,
+    written,
+)
+
+# What a command needs that talks to Kafka and to nobody else.
+KAFKA_CLIENT = (
+    "kafka.bootstrap_servers",
+    "kafka.topic_prefix",
+    "kafka.security_protocol",
+    "kafka.sasl_mechanism",
+    "kafka.sasl_username",
+    "kafka.ssl_ca_file",
+    "kafka.ssl_cert_file",
+    "kafka.ssl_key_file",
+    "kafka.request_timeout_seconds",
+)
+
+_PARAMETER = "setting__"
+_GLOBAL = ("config", "debug", "log_level", "log_format")
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+def global_options(function: FunctionT) -> FunctionT:
+    """`--config`, `--log-level`, `--log-format`, `--debug`: before or after the command's name."""
+    types = leaf_types()
+    for decorate in (
+        click.option("--debug", is_flag=True, default=None, help="Show tracebacks of errors."),
+        click.option(
+            "--log-format",
+            type=click.Choice(get_args(plain_types(types["log.format"])[0])),
+            help="How the log looks; auto: human on a terminal, JSON otherwise.",
+        ),
+        click.option(
+            "--log-level",
+            type=click.Choice(get_args(plain_types(types["log.level"])[0])),
+            help="Least important message shown  [default: info]",
+        ),
+        click.option(
+            "--config",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Settings file (YAML)  [env: SPRINGTIDE_CONFIG]",
+        ),
+    ):
+        function = decorate(function)
+    return function
+
+
+def remember_globals(context: click.Context, **given: object) -> dict[str, Any]:
+    """Keep what was given of the global options; nearer to the command wins. Gives them all."""
+    known: dict[str, Any] = context.find_root().ensure_object(dict)
+    known.update({name: value for name, value in given.items() if value is not None})
+    return known
+
+
+def settings_options(*keys: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: flags for these dotted keys; `section.*` is every key of a section.
+
+    The command gets the `Settings` in force as its argument `settings`. Secrets get no flag, since
+    everybody on the machine can read a command line.
+    """
+    described = _expand(keys)
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def run(**parameters: Any) -> Any:
+            given = {name: parameters.pop(name) for name in _GLOBAL}
+            known = remember_globals(click.get_current_context(), **given)
+            overrides = {
+                setting.key: value
+                for setting in described
+                if (value := parameters.pop(_parameter(setting.key))) is not None
+            }
+            for name in ("level", "format"):
+                if f"log_{name}" in known:
+                    overrides[f"log.{name}"] = known[f"log_{name}"]
+            settings = load_settings(_settings_file(known), os.environ, overrides)
+            configure_logging(settings.log.level, settings.log.format)
+            return function(settings=settings, **parameters)
+
+        decorated: Callable[..., Any] = global_options(run)
+        for setting in reversed(described):
+            decorated = _option(setting)(decorated)
+        return decorated
+
+    return decorate
+
+
+def _settings_file(known: dict[str, Any]) -> Path | None:
+    # Not by click's envvar: the option exists twice, and the nearer one must not be overruled.
+    path: Path | None = known.get("config")
+    if path is None and (name := os.environ.get("SPRINGTIDE_CONFIG")):
+        path = Path(name)
+    return path
+
+
+def _expand(keys: tuple[str, ...]) -> list[SettingDescription]:
+    types = leaf_types()
+    wanted: dict[str, None] = {}
+    for key in keys:
+        matching = list(_matching(key, types))
+        if not matching:
+            raise ValueError(f"no setting {key!r}")
+        wanted.update(dict.fromkeys(matching))
+    flags: dict[str, str] = {}
+    for key in wanted:
+        other = flags.setdefault(flag_name(key), key)
+        if other != key:
+            raise ValueError(f"{flag_name(key)} would be both {other} and {key}")
+    return [setting for setting in describe_settings() if setting.key in wanted]
+
+
+def _matching(pattern: str, types: dict[str, Any]) -> Iterator[str]:
+    for key, kind in types.items():
+        whole_section = pattern.endswith(".*") and key.startswith(pattern[:-1])
+        if (key == pattern or whole_section) and not is_secret(kind):
+            yield key
+
+
+def _parameter(key: str) -> str:
+    return _PARAMETER + key.replace(".", "__")
+
+
+def _option(setting: SettingDescription) -> Callable[[FunctionT], FunctionT]:
+    types = plain_types(leaf_types()[setting.key])
+    help = f"{setting.doc}  [{setting.key}, default: {written(setting.default)}]"
+    flag = flag_name(setting.key)
+    if types[0] is bool:
+        negative = f"--no-{flag.removeprefix('--')}"
+        return click.option(f"{flag}/{negative}", _parameter(setting.key), default=None, help=help)
+    # Values stay texts: the settings check them, with the same words wherever they come from.
+    return click.option(
+        flag, _parameter(setting.key), type=str, metavar=_metavar(types[0]), help=help
+    )
+
+
+def _metavar(kind: Any) -> str:
+    if getattr(kind, "__origin__", None) is Literal:
+        return "|".join(get_args(kind))
+    return {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH"}.get(kind, "YAML")

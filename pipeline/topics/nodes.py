@@ -19,7 +19,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
 
     safety_margin_percent: float = 10.0
     cold_start_seconds: float = 86_400.0
-    nsigma_multiplier: float = 5.0
+    nsigma_multiplier: float = 3.0
 
 
 class Taint(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,13 +25,27 @@ class EntityPeaks(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelTerms = ModelTerms()
 
 
-class PodPeaks(EntityPeaks, frozen=True, kw_only=True):
-    """Peaks of one pod. A cold pod (younger than the cold start) counts its request instead."""
+class UsageColumns(msgspec.Struct, frozen=True, kw_only=True):
+    """Usage of many entities, a value for each; None (NaN while in memory) is unknown."""
 
-    uid: str
-    pod_class: str
-    cold: bool = False
-    request: Usage = Usage()
+    cpu_cores: list[float | None] = msgspec.field(default_factory=list)
+    memory_bytes: list[float | None] = msgspec.field(default_factory=list)
+
+
+class PodPeaks(msgspec.Struct, frozen=True, kw_only=True):
+    """Peaks of the node's pods as columns, in order of uid: a hundred pods cost a few lists.
+
+    A cold pod (younger than the cold start) or an unknown one counts its `request`; its own peak
+    is stated all the same. `age_seconds` is None where the pod is not known.
+    """
+
+    uid: list[str] = msgspec.field(default_factory=list)
+    pod_class: list[str] = msgspec.field(default_factory=list)
+    cold: list[bool] = msgspec.field(default_factory=list)
+    samples: list[int] = msgspec.field(default_factory=list)
+    age_seconds: list[float | None] = msgspec.field(default_factory=list)
+    request: UsageColumns = UsageColumns()
+    peaks: dict[str, UsageColumns] = msgspec.field(default_factory=dict)
 
 
 class Reclaimable(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +69,6 @@ class PredictionRecord(Result, frozen=True, kw_only=True):
     node_peaks: EntityPeaks = EntityPeaks()
     system: EntityPeaks = EntityPeaks()
     classes: dict[str, EntityPeaks] = msgspec.field(default_factory=dict)
-    pods: tuple[PodPeaks, ...] = ()
+    pods: PodPeaks = PodPeaks()
     reclaimable: dict[str, Reclaimable] = msgspec.field(default_factory=dict)
     cold_pods: tuple[str, ...] = ()

@@ -1,0 +1,210 @@
+"""One cgroup's counters, asked for in the same words on v1 and on v2.
+
+`detect_layout` finds out once which version a machine has; `open_cgroup` gives the counters of one
+directory. Each counter is None where this kernel does not have it; every read may raise
+`CgroupGoneError` (the pod or process has ended) or `KernelFileError`.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+from node_exporter.kernel import parse
+from node_exporter.kernel.files import KernelFile
+from node_exporter.kernel.parse import CgroupMemory, Pressure, Throttling
+from pipeline.errors import KernelFileError
+
+PressureResource = Literal["cpu", "memory", "io"]
+PRESSURE_RESOURCES: Final[tuple[PressureResource, ...]] = ("cpu", "memory", "io")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the machine's cgroups are.
+
+    `cpu` and `memory` hold the trees with CPU time and memory: one and the same on v2. `bandwidth`
+    is the tree of throttling counters. `pressure` is the v2 tree, which hybrid machines mount as
+    `unified`; None where there is none.
+    """
+
+    version: Literal[1, 2]
+    cpu: str
+    bandwidth: str
+    memory: str
+    pressure: str | None
+
+
+class Cgroup(Protocol):
+    """What a cgroup of either version can be asked."""
+
+    def cpu(self) -> tuple[int | None, Throttling | None]:
+        """CPU time used so far in nanoseconds, and the bandwidth counters."""
+        ...
+
+    def memory(self) -> CgroupMemory | None:
+        """Memory with descendants."""
+        ...
+
+    def charged_bytes(self) -> int | None:
+        """All memory charged, page cache included."""
+        ...
+
+    def cold_bytes(self) -> int | None:
+        """Page cache that was not used lately (kidled kernels)."""
+        ...
+
+    def pressure(self, resource: PressureResource) -> Pressure | None:
+        """Stall times of a resource."""
+        ...
+
+    def close(self) -> None:
+        """Give back the open files."""
+        ...
+
+
+def detect_layout(cgroup_root: str) -> Layout:
+    """The layout below `cgroup_root`, normally /sys/fs/cgroup.
+
+    v2 is told by `cgroup.controllers`, which only the root of a v2 hierarchy has. Raises
+    `KernelFileError` where neither version can be found.
+    """
+    if os.path.exists(os.path.join(cgroup_root, "cgroup.controllers")):
+        return Layout(2, cgroup_root, cgroup_root, cgroup_root, cgroup_root)
+    cpuacct, cpu, memory = (_v1_mount(cgroup_root, c) for c in ("cpuacct", "cpu", "memory"))
+    if cpuacct is None or memory is None:
+        raise KernelFileError(
+            "neither cgroup v2 nor the v1 controllers cpuacct and memory are mounted here",
+            path=cgroup_root,
+            hint="mount the host's /sys/fs/cgroup here, or point exporter.cgroup_root at it",
+        )
+    unified = os.path.join(cgroup_root, "unified")
+    hybrid = os.path.exists(os.path.join(unified, "cgroup.controllers"))
+    return Layout(1, cpuacct, cpu or cpuacct, memory, unified if hybrid else None)
+
+
+def open_cgroup(layout: Layout, relative: str) -> Cgroup:
+    """The cgroup at `relative` below the roots of `layout`; files are opened when first read."""
+    return V1Cgroup(layout, relative) if layout.version == 1 else V2Cgroup(layout, relative)
+
+
+class V1Cgroup:
+    """A cgroup of version 1: a directory in each controller's own tree."""
+
+    __slots__ = ("_charged", "_cold", "_memory", "_pressure", "_stat", "_usage")
+
+    def __init__(self, layout: Layout, relative: str) -> None:
+        memory = os.path.join(layout.memory, relative)
+        self._usage = KernelFile(os.path.join(layout.cpu, relative, "cpuacct.usage"))
+        self._stat = KernelFile(os.path.join(layout.bandwidth, relative, "cpu.stat"))
+        self._memory = KernelFile(f"{memory}/memory.stat")
+        self._charged = KernelFile(f"{memory}/memory.usage_in_bytes")
+        self._cold = KernelFile(f"{memory}/memory.idle_page_stats")
+        # Hybrid machines have pressure in the v2 tree, if the runtime keeps one there as well;
+        # kernels of some vendors have it beside cpuacct.
+        unified = os.path.join(layout.pressure, relative) if layout.pressure else None
+        beside = os.path.join(layout.cpu, relative)
+        self._pressure = _pressure_files(unified if unified and _exists(unified) else beside)
+
+    def cpu(self) -> tuple[int | None, Throttling | None]:
+        usage, stat = self._usage.read(), self._stat.read()
+        return (
+            None if usage is None else parse.single(usage, self._usage.path),
+            None if stat is None else parse.throttling_v1(stat, self._stat.path),
+        )
+
+    def memory(self) -> CgroupMemory | None:
+        data = self._memory.read()
+        return None if data is None else parse.memory_stat_v1(data, self._memory.path)
+
+    def charged_bytes(self) -> int | None:
+        return _single(self._charged)
+
+    def cold_bytes(self) -> int | None:
+        data = self._cold.read()
+        return None if data is None else parse.cold_bytes(data, self._cold.path)
+
+    def pressure(self, resource: PressureResource) -> Pressure | None:
+        return _read_pressure(self._pressure[resource])
+
+    def close(self) -> None:
+        for file in (self._usage, self._stat, self._memory, self._charged, self._cold):
+            file.close()
+        for file in self._pressure.values():
+            file.close()
+
+
+class V2Cgroup:
+    """A cgroup of version 2: one directory."""
+
+    __slots__ = ("_charged", "_memory", "_pressure", "_stat")
+
+    def __init__(self, layout: Layout, relative: str) -> None:
+        directory = os.path.join(layout.cpu, relative)
+        self._stat = KernelFile(f"{directory}/cpu.stat")
+        self._memory = KernelFile(f"{directory}/memory.stat")
+        self._charged = KernelFile(f"{directory}/memory.current")
+        self._pressure = _pressure_files(directory)
+
+    def cpu(self) -> tuple[int | None, Throttling | None]:
+        data = self._stat.read()
+        if data is None:
+            return None, None
+        path = self._stat.path
+        # Every v2 cgroup accounts its time; only the cpu controller adds the bandwidth fields.
+        limited = b"nr_periods" in data
+        return (
+            parse.usage_ns_v2(data, path),
+            parse.throttling_v2(data, path) if limited else None,
+        )
+
+    def memory(self) -> CgroupMemory | None:
+        data = self._memory.read()
+        return None if data is None else parse.memory_stat_v2(data, self._memory.path)
+
+    def charged_bytes(self) -> int | None:
+        return _single(self._charged)
+
+    def cold_bytes(self) -> int | None:
+        return None  # kidled is a feature of v1 kernels
+
+    def pressure(self, resource: PressureResource) -> Pressure | None:
+        return _read_pressure(self._pressure[resource])
+
+    def close(self) -> None:
+        for file in (self._stat, self._memory, self._charged, *self._pressure.values()):
+            file.close()
+
+
+def _pressure_files(directory: str) -> dict[PressureResource, KernelFile]:
+    return {r: KernelFile(f"{directory}/{r}.pressure") for r in PRESSURE_RESOURCES}
+
+
+def _read_pressure(file: KernelFile) -> Pressure | None:
+    data = file.read()
+    return None if data is None else parse.pressure(data, file.path)
+
+
+def _single(file: KernelFile) -> int | None:
+    data = file.read()
+    return None if data is None else parse.single(data, file.path)
+
+
+def _exists(directory: str) -> bool:
+    return os.path.isdir(directory)
+
+
+def _v1_mount(cgroup_root: str, controller: str) -> str | None:
+    """Directory of a v1 controller, mounted alone or together with others (`cpu,cpuacct`)."""
+    alone = os.path.join(cgroup_root, controller)
+    if _exists(alone):
+        return alone
+    try:
+        names = sorted(os.listdir(cgroup_root))
+    except OSError as error:
+        raise KernelFileError(
+            error.strerror or "cannot be listed",
+            path=cgroup_root,
+            hint="point exporter.cgroup_root at the mount of the cgroup file systems",
+        ) from error
+    together = (n for n in names if controller in n.split(","))
+    return next((os.path.join(cgroup_root, n) for n in together), None)

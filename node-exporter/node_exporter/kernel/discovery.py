@@ -1,0 +1,86 @@
+"""Which pods and containers exist on this node, by the names of their cgroups alone.
+
+No kubelet and no API server is asked: a pod is there when its directory is. Only three directories
+are listed (kubepods and the two classes below it), which is cheap enough for every second and, as
+link counts can hide one pod that replaces another, surer than looking for changes.
+"""
+
+import os
+from typing import NamedTuple
+
+from node_exporter.kernel.cgroup import Layout
+from node_exporter.kernel.paths import (
+    ContainerId,
+    Driver,
+    KubeQOS,
+    parse_container_dir,
+    parse_pod_dir,
+    qos_dir,
+)
+from pipeline.errors import CgroupGoneError, KernelFileError
+
+
+class PodDir(NamedTuple):
+    """A pod's cgroup: `path` is relative to the roots of the layout."""
+
+    uid: str
+    kube_qos: KubeQOS
+    path: str
+
+
+class ContainerDir(NamedTuple):
+    """A container's cgroup: `path` is relative to the roots of the layout."""
+
+    container: ContainerId
+    path: str
+
+
+def detect_driver(layout: Layout, parent: str = "") -> Driver | None:
+    """The kubelet's cgroup driver by its kubepods directory below `parent`; None if there is none.
+
+    A node that has just been started has none yet: ask again.
+    """
+    for driver in (Driver.SYSTEMD, Driver.CGROUPFS):
+        if os.path.isdir(os.path.join(layout.cpu, qos_dir(driver, KubeQOS.GUARANTEED, parent))):
+            return driver
+    return None
+
+
+def list_pods(layout: Layout, driver: Driver, parent: str = "") -> list[PodDir]:
+    """Every pod with a cgroup now, in the order of UIDs; none where kubepods has gone."""
+    pods = [
+        PodDir(uid, kube_qos, f"{directory}/{name}")
+        for kube_qos in KubeQOS
+        for directory in (qos_dir(driver, kube_qos, parent),)
+        for name in _subdirectories(os.path.join(layout.cpu, directory))
+        if (uid := parse_pod_dir(driver, name)) is not None
+    ]
+    pods.sort()
+    return pods
+
+
+def list_containers(layout: Layout, driver: Driver, pod: PodDir) -> list[ContainerDir]:
+    """The pod's containers, its sandbox among them; `CgroupGoneError` if the pod has ended."""
+    directory = os.path.join(layout.cpu, pod.path)
+    names = _subdirectories(directory)
+    if not names and not os.path.isdir(directory):
+        raise CgroupGoneError("the pod has ended", path=directory)
+    return sorted(
+        ContainerDir(container, f"{pod.path}/{name}")
+        for name in names
+        if (container := parse_container_dir(driver, name)) is not None
+    )
+
+
+def _subdirectories(directory: str) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise KernelFileError(
+            error.strerror or "cannot be listed",
+            path=directory,
+            hint="run as root, or give this user read access",
+        ) from error

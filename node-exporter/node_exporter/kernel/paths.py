@@ -1,0 +1,162 @@
+"""How kubelet, container runtimes and Koordinator name cgroup directories; pure.
+
+Paths are relative to a controller's root (v1) or to the one hierarchy (v2), without a slash at
+either end. Two cgroup drivers name the same pod differently; four runtimes name containers. Static
+pods have the hash of their manifest where others have a UUID; nothing else differs.
+"""
+
+import posixpath
+import re
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from pipeline.errors import KernelError
+
+
+class Driver(StrEnum):
+    """The kubelet's cgroup driver."""
+
+    SYSTEMD = "systemd"
+    CGROUPFS = "cgroupfs"
+
+
+class KubeQOS(StrEnum):
+    """Quality of service class of a pod, as Kubernetes derives it from requests and limits."""
+
+    GUARANTEED = "Guaranteed"
+    BURSTABLE = "Burstable"
+    BEST_EFFORT = "BestEffort"
+
+
+class ContainerId(NamedTuple):
+    """A container as its directory names it; `runtime` None where the driver does not say."""
+
+    runtime: str | None
+    id: str
+
+
+_QOS_WORD: Final = {KubeQOS.BURSTABLE: "burstable", KubeQOS.BEST_EFFORT: "besteffort"}
+_SCOPE_OF_RUNTIME: Final = {
+    "docker": "docker",
+    "containerd": "cri-containerd",
+    "pouch": "pouch",
+    "cri-o": "crio",
+}
+_RUNTIME_OF_SCOPE: Final = {scope: runtime for runtime, scope in _SCOPE_OF_RUNTIME.items()}
+
+_UID = r"(?P<uid>[0-9A-Za-z][0-9A-Za-z_.-]*)"
+_POD: Final = {
+    # A kubelet with a cgroup root of its own (kind) has it in front of each name.
+    Driver.SYSTEMD: re.compile(rf"(?:.*-)?kubepods(?:-burstable|-besteffort)?-pod{_UID}\.slice"),
+    Driver.CGROUPFS: re.compile(rf"pod{_UID}"),
+}
+_SCOPE: Final = re.compile(r"(docker|cri-containerd|pouch|crio)-([0-9A-Za-z_.-]+)\.scope")
+_BARE_ID: Final = re.compile(r"[0-9A-Za-z]{8,}")
+_HOST_APP_BASE: Final = {
+    "CgroupRoot": None,
+    "Kubepods": KubeQOS.GUARANTEED,
+    "KubepodsBurstable": KubeQOS.BURSTABLE,
+    "KubepodsBesteffort": KubeQOS.BEST_EFFORT,
+}
+_HOST_APP_PARENT: Final = {
+    "LSE": "host-latency-sensitive",
+    "LSR": "host-latency-sensitive",
+    "LS": "host-latency-sensitive",
+    "BE": "host-best-effort",
+}
+
+
+def qos_dir(driver: Driver, kube_qos: KubeQOS, parent: str = "") -> str:
+    """Directory that holds the pods of a class; that of Guaranteed is kubepods itself.
+
+    `parent` is the kubelet's --cgroup-root, empty unless it runs nested.
+    """
+    word = _QOS_WORD.get(kube_qos)
+    if driver is Driver.CGROUPFS:
+        return posixpath.join(parent, "kubepods", word or "").rstrip("/")
+    prefix = _slice_prefix(parent)
+    top = posixpath.join(parent, f"{prefix}kubepods.slice")
+    return f"{top}/{prefix}kubepods-{word}.slice" if word else top
+
+
+def pod_dir(driver: Driver, kube_qos: KubeQOS, uid: str, parent: str = "") -> str:
+    """Directory of a pod; systemd reads '-' as a path separator, so '_' stands for it there."""
+    top = qos_dir(driver, kube_qos, parent)
+    if driver is Driver.CGROUPFS:
+        return f"{top}/pod{uid}"
+    stem = posixpath.basename(top).removesuffix(".slice")
+    return f"{top}/{stem}-pod{uid.replace('-', '_')}.slice"
+
+
+def container_dir(driver: Driver, container_id: str) -> str | None:
+    """Directory of a container below its pod, from an id as Pod status has it; None if unusable."""
+    runtime, separator, name = container_id.partition("://")
+    if not separator or not name or runtime not in _SCOPE_OF_RUNTIME:
+        return None
+    return name if driver is Driver.CGROUPFS else f"{_SCOPE_OF_RUNTIME[runtime]}-{name}.scope"
+
+
+def parse_pod_dir(driver: Driver, name: str) -> str | None:
+    """UID of the pod whose directory has this name, with '-' for '_'; None if it is not a pod's."""
+    match = _POD[driver].fullmatch(name)
+    return match["uid"].replace("_", "-") if match else None
+
+
+def parse_container_dir(driver: Driver, name: str) -> ContainerId | None:
+    """The container whose directory has this name; None if it is not a container's."""
+    if driver is Driver.CGROUPFS:
+        return ContainerId(None, name) if _BARE_ID.fullmatch(name) else None
+    match = _SCOPE.fullmatch(name)
+    return ContainerId(_RUNTIME_OF_SCOPE[match[1]], match[2]) if match else None
+
+
+def kube_qos_of_path(path: str) -> KubeQOS:
+    """Class of a pod by the path of its cgroup."""
+    for kube_qos in (KubeQOS.BEST_EFFORT, KubeQOS.BURSTABLE):
+        if _QOS_WORD[kube_qos] in path:
+            return kube_qos
+    return KubeQOS.GUARANTEED
+
+
+def host_app_dir(
+    driver: Driver,
+    name: str,
+    qos: str = "",
+    *,
+    base: str | None = None,
+    parent_dir: str | None = None,
+    relative_path: str | None = None,
+    parent: str = "",
+) -> str:
+    """Directory of a host application, from Koordinator's `cgroupPath`, else from name and QoS.
+
+    `base` is CgroupRoot, Kubepods, KubepodsBurstable or KubepodsBesteffort. Raises `KernelError`
+    for another base and for a path that leaves it or names nothing.
+    """
+    if base is None and not parent_dir and not relative_path:
+        top, below = _HOST_APP_PARENT.get(qos, ""), name
+    else:
+        if base not in (None, *_HOST_APP_BASE):
+            raise KernelError(
+                f"unknown base {base!r}",
+                path=f"host application {name}",
+                hint=f"one of {', '.join(_HOST_APP_BASE)}",
+            )
+        kube_qos = _HOST_APP_BASE[base] if base else None
+        top = qos_dir(driver, kube_qos, parent) if kube_qos else ""
+        below = posixpath.join((parent_dir or "").strip("/"), (relative_path or "").strip("/"))
+    path = posixpath.normpath(posixpath.join(top, below.strip("/") or "."))
+    inside = posixpath.normpath(below).split("/", 1)[0] != ".."
+    if not inside or path in (".", "") or "\0" in path:
+        raise KernelError(
+            f"{below!r} is not a directory below {top or 'the cgroup root'!r}",
+            path=f"host application {name}",
+            hint="give parentDir and relativePath without '..'",
+        )
+    return path
+
+
+def _slice_prefix(parent: str) -> str:
+    # systemd: kubelet.slice/kubelet-kubepods.slice; a parent that is no slice adds nothing.
+    last = posixpath.basename(parent)
+    return f"{last.removesuffix('.slice')}-" if last.endswith(".slice") else ""

@@ -1,0 +1,235 @@
+"""Layouts, drivers, discovery, counters: on real v1 cgroups, and on fakes of what is not here."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from node_exporter.kernel import discovery
+from node_exporter.kernel.cgroup import detect_layout, open_cgroup
+from node_exporter.kernel.files import KernelFile, read_table
+from node_exporter.kernel.paths import Driver, KubeQOS, pod_dir, qos_dir
+from node_exporter.kernel.proc import NodeFiles, boot_id, machine_id
+from pipeline.errors import CgroupGoneError, KernelFileError
+from tests.cgroup_tree import cgroup_tree
+
+UID = "11111111-2222-3333-4444-555555555555"
+STATIC = "0123456789abcdef0123456789abcdef"
+V2_MEMORY = "anon 9\nfile 9\ninactive_anon 1\nactive_anon 2\ninactive_file 30\nactive_file 40\n"
+
+
+def fake_v2(root: Path) -> Path:
+    (root / "cgroup.controllers").write_text("cpu memory\n")
+    return root
+
+
+def fake_pod(root: Path, path: str) -> Path:
+    directory = root / path
+    directory.mkdir(parents=True)
+    (directory / "cpu.stat").write_text(
+        "usage_usec 5\nnr_periods 3\nnr_throttled 2\nthrottled_usec 7\n"
+    )
+    (directory / "memory.stat").write_text(V2_MEMORY + "unevictable 4\n")
+    (directory / "memory.current").write_text("99\n")
+    for resource in ("cpu", "memory", "io"):
+        (directory / f"{resource}.pressure").write_text(
+            "some avg10=0.00 avg60=0.00 avg300=0.00 total=17\n"
+        )
+    return directory
+
+
+@pytest.mark.cgroups
+def test_this_machine_is_hybrid() -> None:
+    layout = detect_layout("/sys/fs/cgroup")
+    assert layout.version == 1
+    assert layout.cpu == "/sys/fs/cgroup/cpuacct"
+    assert layout.bandwidth == "/sys/fs/cgroup/cpu"
+    assert layout.pressure == "/sys/fs/cgroup/unified"
+
+
+@pytest.mark.cgroups
+@pytest.mark.parametrize("driver", Driver)
+def test_pods_are_found_and_read_and_seen_to_go(driver: Driver) -> None:
+    layout = detect_layout("/sys/fs/cgroup")
+    with cgroup_tree("kernel", ("cpu", "cpuacct", "memory", "unified")) as tree:
+        assert discovery.detect_driver(layout, tree.name) is None
+        below = len(tree.name) + 1
+        for kube_qos, uid in zip(KubeQOS, (UID, STATIC, "short"), strict=True):
+            tree.make(pod_dir(driver, kube_qos, uid, tree.name)[below:])
+        assert discovery.detect_driver(layout, tree.name) is driver
+        pods = discovery.list_pods(layout, driver, tree.name)
+        assert [(pod.uid, pod.kube_qos) for pod in pods] == [
+            (STATIC, KubeQOS.BURSTABLE),
+            (UID, KubeQOS.GUARANTEED),
+            ("short", KubeQOS.BEST_EFFORT),
+        ]
+
+        pod = pods[1]
+        name = "ab" * 32
+        container = f"cri-containerd-{name}.scope" if driver is Driver.SYSTEMD else name
+        tree.make(f"{pod.path[below:]}/{container}")
+        (found,) = discovery.list_containers(layout, driver, pod)
+        assert (found.container.id, found.path) == (name, f"{pod.path}/{container}")
+
+        tree.python(found.path[below:], "x = b'x' * (8 << 20)\nwhile True: pass")
+        cgroup = open_cgroup(layout, pod.path)
+        used, throttling = cgroup.cpu()
+        assert used is not None
+        deadline = time.monotonic() + 20
+        while (memory := cgroup.memory()) is None or memory.anon_bytes < 8 << 20:
+            assert time.monotonic() < deadline, memory
+            time.sleep(0.02)
+        later, _ = cgroup.cpu()
+        assert later is not None
+        assert later > used  # of the container, read at the pod
+        assert throttling is not None
+        assert cgroup.charged_bytes() is not None
+        assert cgroup.cold_bytes() is None
+        pressure = cgroup.pressure("cpu")
+        assert pressure is not None
+        assert pressure.full is not None
+
+        tree.remove(pod.path[below:])  # though its files are open
+        with pytest.raises(CgroupGoneError):
+            cgroup.cpu()
+        with pytest.raises(CgroupGoneError):
+            cgroup.memory()
+        cgroup.close()
+        with pytest.raises(CgroupGoneError):
+            open_cgroup(layout, pod.path).cpu()
+        with pytest.raises(CgroupGoneError):
+            discovery.list_containers(layout, driver, pod)
+        assert len(discovery.list_pods(layout, driver, tree.name)) == 2
+
+
+def test_fake_v2_gives_the_same_answers(tmp_path: Path) -> None:
+    layout = detect_layout(str(fake_v2(tmp_path)))
+    assert layout.version == 2
+    for kube_qos in KubeQOS:
+        fake_pod(tmp_path, pod_dir(Driver.SYSTEMD, kube_qos, f"{UID}{kube_qos[0].lower()}"))
+    assert discovery.detect_driver(layout) is Driver.SYSTEMD
+    pods = discovery.list_pods(layout, Driver.SYSTEMD)
+    assert [pod.kube_qos for pod in pods] == [
+        KubeQOS.BURSTABLE if pod.uid.endswith("bu") else pod.kube_qos for pod in pods
+    ]
+    assert len(pods) == 3
+    cgroup = open_cgroup(layout, pods[0].path)
+    assert cgroup.cpu() == (5000, (3, 2, 7000))
+    assert cgroup.memory() == (7, 70)
+    assert cgroup.charged_bytes() == 99
+    assert cgroup.cold_bytes() is None
+    pressure = cgroup.pressure("io")
+    assert pressure is not None
+    assert (pressure.some.total_us, pressure.full) == (17, None)
+    cgroup.close()
+
+
+def test_fake_v2_without_controllers_states_what_it_does_not_have(tmp_path: Path) -> None:
+    layout = detect_layout(str(fake_v2(tmp_path)))
+    path = pod_dir(Driver.CGROUPFS, KubeQOS.BURSTABLE, UID)
+    (tmp_path / path).mkdir(parents=True)
+    (tmp_path / path / "cpu.stat").write_text("usage_usec 5\nuser_usec 5\n")
+    cgroup = open_cgroup(layout, path)
+    assert cgroup.cpu() == (5000, None)
+    assert cgroup.memory() is None
+    assert cgroup.charged_bytes() is None
+    assert cgroup.pressure("cpu") is None
+
+
+@pytest.mark.parametrize(
+    ("scope", "runtime"),
+    [
+        ("docker-{}.scope", "docker"),
+        ("cri-containerd-{}.scope", "containerd"),
+        ("crio-{}.scope", "cri-o"),
+        ("pouch-{}.scope", "pouch"),
+        ("{}", None),
+    ],
+)
+def test_fake_containers_of_every_runtime(tmp_path: Path, scope: str, runtime: str | None) -> None:
+    layout = detect_layout(str(fake_v2(tmp_path)))
+    driver = Driver.SYSTEMD if runtime else Driver.CGROUPFS
+    path = pod_dir(driver, KubeQOS.BEST_EFFORT, STATIC)
+    name = "c0ffee" * 8
+    (tmp_path / path / scope.format(name)).mkdir(parents=True)
+    (tmp_path / path / "cgroup.procs").write_text("")
+    (pod,) = discovery.list_pods(layout, driver)
+    assert (pod.uid, pod.kube_qos) == (STATIC, KubeQOS.BEST_EFFORT)
+    (container,) = discovery.list_containers(layout, driver, pod)
+    assert container.container == (runtime, name)
+
+
+def test_fake_v1_controllers_mounted_together(tmp_path: Path) -> None:
+    path = pod_dir(Driver.CGROUPFS, KubeQOS.GUARANTEED, UID)
+    together, memory = tmp_path / "cpu,cpuacct" / path, tmp_path / "memory" / path
+    together.mkdir(parents=True)
+    memory.mkdir(parents=True)
+    (together / "cpuacct.usage").write_text("123\n")
+    (memory / "memory.idle_page_stats").write_text("nonsense")
+    layout = detect_layout(str(tmp_path))
+    cgroup = open_cgroup(layout, path)
+    assert cgroup.cpu() == (123, None)
+    assert cgroup.pressure("cpu") is None
+    with pytest.raises(KernelFileError, match="idle_page_stats"):
+        cgroup.cold_bytes()
+
+
+def test_a_root_without_cgroups_says_what_to_do(tmp_path: Path) -> None:
+    for root in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(KernelFileError, match=r"exporter\.cgroup_root"):
+            detect_layout(str(root))
+
+
+def test_a_file_is_read_in_full_again_and_again(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"a" * 4096)
+    file = KernelFile(str(path))
+    assert file.read() == b"a" * 4096
+    path.write_bytes(b"b" * 50_000)
+    assert file.read() == b"b" * 50_000
+    file.close()
+    path.unlink()
+    assert file.read() is None
+    assert read_table(str(path)) is None
+
+
+def test_a_file_that_cannot_be_read_is_an_error_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(KernelFileError, match=str(tmp_path)):
+        KernelFile(str(tmp_path)).read()  # a directory
+    with pytest.raises(KernelFileError, match=str(tmp_path)):
+        read_table(str(tmp_path))
+
+
+@pytest.mark.cgroups
+def test_this_node_is_read() -> None:
+    node = NodeFiles()
+    ticks, memory = node.ticks(), node.meminfo()
+    assert 0 < ticks.busy < ticks.total
+    assert 0 < memory.used_bytes < memory.total_bytes
+    assert node.online_cpus() == os.cpu_count()
+    assert node.network() is not None
+    assert node.disks() is not None
+    assert node.pressure("memory") is not None
+    assert len(boot_id()) == 36
+    assert machine_id()
+    node.close()
+
+
+def test_fake_node_without_features_states_it(tmp_path: Path) -> None:
+    node = NodeFiles(str(tmp_path), str(tmp_path / "sys"))
+    assert node.pressure("cpu") is None
+    assert node.network() is None
+    assert node.disks() is None
+    assert node.online_cpus() is None
+    assert machine_id(str(tmp_path)) == boot_id(str(tmp_path)) == ""
+    with pytest.raises(KernelFileError, match=r"exporter\.proc_root"):
+        node.ticks()
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/dev").write_text(
+        "a\nb\n lo: 9 0 0 0 0 0 0 0 9\n veth0: 1 0 0 0 0 0 0 0 2\n eth0: 10 0 0 0 0 0 0 0 20\n"
+    )
+    assert node.network() == (11, 22)  # no interface is known to be real: all but the loopback
+    (tmp_path / "sys/class/net/eth0/device").mkdir(parents=True)
+    assert node.network() == (10, 20)
+    assert qos_dir(Driver.SYSTEMD, KubeQOS.GUARANTEED) == "kubepods.slice"

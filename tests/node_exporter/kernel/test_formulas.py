@@ -1,0 +1,45 @@
+"""Usage formulas at their edges."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node_exporter.kernel import formulas
+from node_exporter.kernel.parse import Throttling
+
+
+def test_a_counter_or_a_clock_that_goes_back_gives_no_usage() -> None:
+    assert formulas.cpu_cores(5, 6, 10) is None
+    assert formulas.cpu_cores(6, 5, 0) is None
+    assert formulas.cpu_cores(6, 5, -1) is None
+    assert formulas.node_cpu_cores(5, 6, 1.0, 100) is None
+    assert formulas.node_cpu_cores(6, 5, 0.0, 100) is None
+
+
+def test_throttling_without_periods_is_none_of_them() -> None:
+    assert formulas.throttled_ratio(Throttling(5, 5, 1), Throttling(9, 9, 2)) == 0
+
+
+def test_best_effort_limit_without_quota_is_its_cpus() -> None:
+    assert formulas.best_effort_limit_millicores((0, 1, 5), -1, 100_000) == 3000
+    assert formulas.best_effort_limit_millicores((0,), 250_000, 0) == 1000
+
+
+def test_more_cold_than_used_is_no_hot_memory() -> None:
+    assert formulas.hot_bytes(5, 6) == 0
+    assert formulas.system_usage(1.0, [2.0], [3.0]) == 0.0
+
+
+@given(n=st.integers(1, 400), percent=st.integers(0, 100))
+def test_ranks_are_exact(n: int, percent: int) -> None:
+    values = [float(i) for i in range(1, n + 1)]
+    assert formulas.rank_percentile(values, Fraction(percent, 100)) == max(1, n * percent // 100)
+
+
+def test_no_values_have_no_statistics() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        formulas.rank_percentile([], Fraction(1, 2))
+    with pytest.raises(ValueError, match="no values"):
+        formulas.average([])

@@ -1,0 +1,298 @@
+"""The model bank of one partition: what the windows of its nodes teach, and the peaks in it.
+
+Owes the rest: a pure function of the windows applied. Each window of a node counts once, in the
+order of event time; the bits of a node's models and peaks depend on its own windows alone, not on
+which other nodes share the bank or how windows were batched, and `restore(state_of(..))` goes on
+as if nothing had happened.
+
+A batch is worked off in rounds in which no node occurs twice. In a round everything per pod is an
+array operation over all its nodes; only the bookkeeping per window is a Python loop.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+
+from pipeline.processors import percentile, snapshot, system_usage
+from pipeline.processors.classes import CLASS_CODES, CLASSES
+from pipeline.processors.histogram import decay_factor, shift_factor, shifted_reference_ms
+from pipeline.processors.node import ByteArray, NodeModels
+from pipeline.processors.nsigma import NSigmaV1
+from pipeline.processors.peaks import NodePeaks, peaks_of
+from pipeline.processors.percentile import Percentile, Predictor
+from pipeline.processors.rows import NEVER, IntArray, Rows
+from pipeline.processors.window import (
+    ENTITIES,
+    FIRST_CLASS,
+    NODE,
+    PLAUSIBLE,
+    SYSTEM,
+    UNKNOWN,
+    FloatArray,
+    ModelConfig,
+    NodeWindow,
+    Outcome,
+    Status,
+)
+
+_UNKNOWN_CLASS: Final = CLASS_CODES["unknown"]
+_LARGEST: Final = float(np.finfo(np.float64).max)
+
+
+class Bank:
+    """Models of all nodes of one partition. Not for several threads at once."""
+
+    def __init__(self, config: ModelConfig | None = None) -> None:
+        self.config = config or ModelConfig()
+        self._rows = Rows(self.config.layouts)
+        self._nodes: dict[str, NodeModels] = {}
+        self._percentile = Percentile(self.config)
+        self._others: tuple[Predictor, ...] = (NSigmaV1(self.config),)
+        self._half_life_ms = self.config.half_life_ms
+        self._expiration_ms = round(self.config.expiration_seconds * 1000)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the nodes with models, ascending."""
+        return tuple(sorted(self._nodes))
+
+    @property
+    def predictors(self) -> tuple[str, ...]:
+        """Names under which peaks are given."""
+        return (self._percentile.name, *(predictor.name for predictor in self._others))
+
+    @property
+    def num_rows(self) -> int:
+        """Entities with a model."""
+        return len(self._rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the model columns, spare rows included."""
+        return self._rows.nbytes
+
+    def end_ms(self, node: str) -> int | None:
+        """End of the last window applied to a node; None if it has none."""
+        known = self._nodes.get(node)
+        return None if known is None else known.end_ms
+
+    def gaps(self, node: str) -> int:
+        """Windows found missing in the life of a node's models."""
+        known = self._nodes.get(node)
+        return 0 if known is None else known.gaps
+
+    # -- learning
+
+    def apply(self, windows: Sequence[NodeWindow]) -> list[Outcome]:
+        """Apply windows in the order given; one outcome for each."""
+        outcomes: list[Outcome | None] = [None] * len(windows)
+        for positions in _rounds(windows):
+            applied: list[tuple[int, NodeWindow, NodeModels]] = []
+            for position in positions:
+                window = windows[position]
+                status = self._status(window)
+                if status == "applied":
+                    node, outcome = self._admit(window)
+                    applied.append((position, window, node))
+                else:
+                    outcome = Outcome(window.node, window.end_ms, status)
+                outcomes[position] = outcome
+            self._learn([(window, node) for _, window, node in applied])
+            for position, _, node in applied:
+                learned = outcomes[position]
+                if learned and node.absent and (expired := self._expire(node)):
+                    outcomes[position] = dataclasses.replace(learned, expired=expired)
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def _status(self, window: NodeWindow) -> Status:
+        known = self._nodes.get(window.node)
+        if known is None or window.end_ms > known.end_ms:
+            return "applied"
+        if window.end_ms < known.end_ms:
+            return "late"
+        same = (window.machine_id, window.epoch) == (known.machine_id, known.epoch)
+        return "duplicate" if same else "second_exporter"
+
+    def _admit(self, window: NodeWindow) -> tuple[NodeModels, Outcome]:
+        """Bring what is kept of the node up to this window; its models learn afterwards."""
+        node = self._nodes.get(window.node)
+        gap, restarted = 0, False
+        if node is None:
+            fixed = self._rows.allocate(len(ENTITIES))
+            node = self._nodes[window.node] = NodeModels(window.machine_id, window.epoch, fixed)
+        else:
+            length = max(window.end_ms - window.start_ms, 1)
+            gap = max((window.start_ms - node.end_ms + length // 2) // length, 0)
+            restarted = window.machine_id != node.machine_id
+        if restarted:
+            self._rows.clear(node.fixed)
+        node.machine_id, node.epoch = window.machine_id, window.epoch
+        node.end_ms, node.window_ms = window.end_ms, window.end_ms - window.start_ms
+        node.coverage = window.coverage
+        node.applied += 1
+        node.gaps += gap
+        self._list_pods(node, window)
+        trained = window.coverage >= self.config.minimum_coverage
+        if trained:
+            self._move_references(node)
+        return node, Outcome(window.node, window.end_ms, "applied", trained, gap, restarted)
+
+    def _list_pods(self, node: NodeModels, window: NodeWindow) -> None:
+        listing = tuple(window.pod_uids)
+        if listing != node.listing:
+            # Of a UID that is there twice the first counts.
+            first = {uid: at for at, uid in reversed(list(enumerate(listing)))}
+            node.uids = tuple(sorted(first))
+            node.order = np.array([first[uid] for uid in node.uids], dtype=np.int64)
+            new = [uid for uid in node.uids if uid not in node.pods]
+            node.pods.update(zip(new, self._rows.allocate(len(new)).tolist(), strict=True))
+            node.rows = np.array([node.pods[uid] for uid in node.uids], dtype=np.int64)
+            node.absent = tuple(uid for uid in node.pods if uid not in first)
+            node.listing = listing
+        order = node.order
+        classes = np.asarray(window.pod_classes, dtype=np.int8)[order]
+        known_class = (classes >= 0) & (classes < len(CLASSES))
+        node.classes = np.where(known_class, classes, np.int8(_UNKNOWN_CLASS))
+        node.requests = _clean(window.requests[order])
+        node.ages = np.asarray(window.pod_ages, dtype=np.float64)[order] + 0.0
+        node.active = np.asarray(window.pod_active, dtype=np.bool_)[order]
+        node.allocatable = _clean(window.allocatable)
+
+    def _move_references(self, node: NodeModels) -> None:
+        """One reference per node and resource, for all its histograms and moments."""
+        for r, half_life_ms in enumerate(self._half_life_ms):
+            old = node.reference_ms[r]
+            new = shifted_reference_ms(old, node.end_ms, half_life_ms)
+            if old is not None and new != old:
+                self._rows.shift(node.all_rows(), r, shift_factor(old, new, half_life_ms))
+            node.reference_ms[r] = new
+
+    def _learn(self, admitted: Sequence[tuple[NodeWindow, NodeModels]]) -> None:
+        for _, node in admitted:
+            self._rows.seen_ms[node.rows] = node.end_ms
+        minimum = self.config.minimum_coverage
+        taught = [(window, node) for window, node in admitted if window.coverage >= minimum]
+        if not taught:
+            return
+        nodes = [node for _, node in taught]
+        window_of = np.repeat(np.arange(len(nodes)), [len(node.rows) for node in nodes])
+        pods = _clean(
+            np.concatenate([window.pods[node.order] for window, node in taught]), PLAUSIBLE
+        )
+        classes = np.concatenate([node.classes for node in nodes])
+        fixed = np.stack([node.fixed for node in nodes])
+        values = self._entity_values(
+            [window for window, _ in taught], fixed, window_of, pods, classes
+        )
+        factors = np.array([self._factors(node) for node in nodes])
+        ends = np.array([node.end_ms for node in nodes], dtype=np.int64)
+        self._rows.train(
+            np.concatenate([fixed.ravel(), *(node.rows for node in nodes)]),
+            np.concatenate([values.reshape(-1, 2), pods]),
+            np.concatenate([np.repeat(factors, len(ENTITIES), axis=0), factors[window_of]]),
+            np.concatenate([np.repeat(ends, len(ENTITIES)), ends[window_of]]),
+        )
+
+    def _entity_values(
+        self,
+        windows: Sequence[NodeWindow],
+        fixed: IntArray,
+        window_of: IntArray,
+        pods: FloatArray,
+        classes: ByteArray,
+    ) -> FloatArray:
+        """The samples of node, system and classes, (windows, entities, 2). A pod whose usage is
+        not known is skipped; sums run in UID order."""
+        count = len(windows)
+        node = _clean(np.stack([window.node_usage for window in windows]), PLAUSIBLE)
+        host = _clean(np.stack([window.host_apps for window in windows]), PLAUSIBLE)
+        usage = np.where(np.isnan(pods), 0.0, pods)
+        by_class = percentile.sum_by(
+            window_of * len(CLASSES) + classes, usage, count * len(CLASSES)
+        ).reshape(count, len(CLASSES), 2)
+        values = np.empty((count, len(ENTITIES), 2))
+        values[:, NODE] = node
+        values[:, SYSTEM] = system_usage.remainder(
+            node, percentile.sum_by(window_of, usage, count), host
+        )
+        values[:, FIRST_CLASS:] = by_class
+        # A node that never had a pod of unknown class has no model for it: an idle model would
+        # cost a bucket of every node's Prod peak.
+        unknown_pods = np.bincount(window_of[classes == _UNKNOWN_CLASS], minlength=count)
+        begun = self._rows.last_ms[fixed[:, UNKNOWN]] != NEVER
+        values[(unknown_pods == 0) & ~begun, UNKNOWN] = np.nan
+        return values
+
+    def _factors(self, node: NodeModels) -> list[float]:
+        factors = []
+        for reference, half_life_ms in zip(node.reference_ms, self._half_life_ms, strict=True):
+            assert reference is not None
+            factors.append(decay_factor(node.end_ms, reference, half_life_ms))
+        return factors
+
+    # -- forgetting
+
+    def _expire(self, node: NodeModels) -> tuple[str, ...]:
+        oldest = node.end_ms - self._expiration_ms
+        expired = tuple(
+            uid for uid in sorted(node.absent) if self._rows.seen_ms[node.pods[uid]] < oldest
+        )
+        if expired:
+            self._rows.release(np.array([node.pods.pop(uid) for uid in expired], dtype=np.int64))
+            node.absent = tuple(uid for uid in node.absent if uid in node.pods)
+        return expired
+
+    def forget(self, node: str) -> bool:
+        """Drop all models of a node that has departed; False if there were none."""
+        gone = self._nodes.pop(node, None)
+        if gone is None:
+            return False
+        self._rows.release(gone.all_rows())
+        return True
+
+    # -- peaks
+
+    def peaks(self, nodes: Iterable[str]) -> list[NodePeaks]:
+        """Peaks of these nodes. Raises KeyError for a node without models."""
+        names = list(nodes)
+        known = [self._nodes[name] for name in names]
+        return peaks_of(names, known, self._rows, self.config, self._percentile, self._others)
+
+    # -- state
+
+    def state_of(self, node: str) -> bytes:
+        """The exact state of a node's models. Raises KeyError for a node without models."""
+        return snapshot.capture(node, self._nodes[node], self._rows, self.config.fingerprint)
+
+    def restore(self, node: str, data: bytes) -> None:
+        """Take over the state of a node, in place of what was known of it.
+
+        Raises CheckpointError, and leaves the bank as it was, if the bytes are damaged, of another
+        version, of another node, or of models with other half-lives, buckets or statistic.
+        """
+        columns = snapshot.read(node, data, self._rows.layouts, self.config.fingerprint)
+        self.forget(node)
+        self._nodes[node] = snapshot.install(columns, self._rows)
+
+
+def _rounds(windows: Sequence[NodeWindow]) -> list[list[int]]:
+    """Positions in `windows`, grouped so that no node is twice in a group and order is kept."""
+    rounds: list[list[int]] = []
+    seen: dict[str, int] = {}
+    for position, window in enumerate(windows):
+        turn = seen.get(window.node, 0)
+        seen[window.node] = turn + 1
+        if turn == len(rounds):
+            rounds.append([])
+        rounds[turn].append(position)
+    return rounds
+
+
+def _clean(values: FloatArray, largest: FloatArray | float = _LARGEST) -> FloatArray:
+    """Bad values (NaN, negative, infinite, beyond belief) as NaN, unknown."""
+    values = np.asarray(values, dtype=np.float64)
+    return np.where((values >= 0.0) & (values <= largest), values, np.nan)

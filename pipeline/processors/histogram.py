@@ -1,0 +1,232 @@
+"""Histograms with decaying weights: bucket layouts, quantiles, the decay reference, checkpoints.
+
+Owes the rest: arithmetic on weight arrays of shape (rows, buckets) whose bits do not depend on
+how many rows are handled together. Buckets are found on stored edges, sums run from left to right
+in each row, and the decay factor of a window is one Python float. Every weight is 0 or at least
+the layout's epsilon; lighter ones vanish. A quantile of an empty histogram is NaN: unknown.
+
+Formulas: the histogram of the Vertical Pod Autoscaler and of Koordinator (bucket i of an
+exponential layout starts at first*(ratio**i - 1)/(ratio - 1); a sample at time t weighs
+2**((t - reference)/half_life)).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.errors import CheckpointError
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+# The reference lies on multiples of the half-life counted from 0001-01-01T00:00:00Z.
+YEAR_ONE_MS: Final = 62_135_596_800_000
+MAX_HALF_LIVES: Final = 100
+CHECKPOINT_SCALE: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Buckets by their starts: bucket i holds starts[i] <= v < starts[i+1], the ends are open.
+
+    `starts` float64 (buckets,) ascending; `ends` likewise, what a quantile answers for a bucket
+    (the next start; for the last bucket its own start).
+    """
+
+    name: str
+    epsilon: float
+    starts: FloatArray = field(repr=False, compare=False)
+    ends: FloatArray = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.starts.flags.writeable = False
+        object.__setattr__(self, "ends", np.append(self.starts[1:], self.starts[-1:]))
+        self.ends.flags.writeable = False
+
+    @property
+    def num_buckets(self) -> int:
+        return len(self.starts)
+
+    def find(self, values: npt.ArrayLike) -> IntArray:
+        """The bucket of each value (any shape, int64), clamped to the first and last one."""
+        found = np.searchsorted(self.starts, np.asarray(values, dtype=np.float64), side="right") - 1
+        return np.maximum(found, 0).astype(np.int64)
+
+
+def linear_layout(*, max_value: float, bucket_size: float, epsilon: float) -> Layout:
+    """Buckets of equal size up to `max_value`. Raises ValueError unless all are positive."""
+    _require_positive(max_value=max_value, bucket_size=bucket_size, epsilon=epsilon)
+    buckets = math.ceil(max_value / bucket_size) + 1
+    return Layout(
+        name=f"linear(max={max_value!r},size={bucket_size!r},epsilon={epsilon!r})",
+        epsilon=epsilon,
+        starts=np.array([i * bucket_size for i in range(buckets)]),
+    )
+
+
+def exponential_layout(
+    *, max_value: float, first_bucket_size: float, ratio: float, epsilon: float
+) -> Layout:
+    """Buckets that grow by `ratio`. Raises ValueError unless all are positive and ratio > 1."""
+    _require_positive(max_value=max_value, first_bucket_size=first_bucket_size, epsilon=epsilon)
+    if not (math.isfinite(ratio) and ratio > 1):
+        raise ValueError(f"ratio is {ratio!r}; buckets can only grow by more than 1")
+    growth = math.log(max_value * (ratio - 1) / first_bucket_size + 1) / math.log(ratio)
+    starts = [
+        first_bucket_size * (ratio**i - 1) / (ratio - 1) for i in range(math.ceil(growth) + 1)
+    ]
+    return Layout(
+        name=(
+            f"exponential(max={max_value!r},first={first_bucket_size!r},ratio={ratio!r},"
+            f"epsilon={epsilon!r})"
+        ),
+        epsilon=epsilon,
+        starts=np.array(starts),
+    )
+
+
+def _require_positive(**settings: float) -> None:
+    for name, value in settings.items():
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} is {value!r}; a histogram layout needs it above 0")
+
+
+CPU_LAYOUT: Final = exponential_layout(
+    max_value=1024.0, first_bucket_size=0.025, ratio=1.05, epsilon=1e-4
+)
+MEMORY_LAYOUT: Final = exponential_layout(
+    max_value=float(2 << 40), first_bucket_size=float(5 << 20), ratio=1.05, epsilon=1e-4
+)
+
+
+def add(weights: FloatArray, layout: Layout, values: FloatArray, weight: FloatArray) -> None:
+    """Add one sample per row in place: `values` and `weight` float64 (rows,), weight >= 0.
+
+    A NaN value is no sample, and a weight below epsilon adds nothing.
+    """
+    if np.any(weight < 0):
+        raise ValueError("a sample of negative weight; subtract it instead")
+    rows = np.flatnonzero(~np.isnan(values) & (weight >= layout.epsilon))
+    weights[rows, layout.find(values[rows])] += weight[rows]
+
+
+def subtract(weights: FloatArray, layout: Layout, values: FloatArray, weight: FloatArray) -> None:
+    """Take one sample per row away in place; what falls below epsilon becomes exactly 0."""
+    if np.any(weight < 0):
+        raise ValueError("a sample of negative weight; add it instead")
+    rows = np.flatnonzero(~np.isnan(values))
+    buckets = layout.find(values[rows])
+    left = weights[rows, buckets] - weight[rows]
+    weights[rows, buckets] = np.where(left < layout.epsilon, 0.0, left)
+
+
+def merge(weights: FloatArray, others: FloatArray) -> None:
+    """Add the histograms `others` to `weights` in place; same layout, same reference."""
+    if weights.shape != others.shape:
+        raise ValueError(
+            f"cannot merge layouts of {weights.shape[-1]} and {others.shape[-1]} buckets"
+        )
+    weights += others
+
+
+def is_empty(weights: FloatArray) -> npt.NDArray[np.bool_]:
+    """Which rows hold no sample, bool (rows,)."""
+    return np.asarray(~weights.any(axis=-1))
+
+
+def quantile_buckets(weights: FloatArray, fractions: Sequence[float]) -> IntArray:
+    """The bucket of each quantile, int64 (fractions, rows); -1 where the row is empty.
+
+    The first bucket at which the running weight reaches fraction * total: below 0 the lowest
+    filled bucket, above 1 the highest.
+    """
+    running = np.cumsum(weights, axis=1)
+    total = running[:, -1]
+    found = np.empty((len(fractions), len(weights)), dtype=np.int64)
+    for i, fraction in enumerate(fractions):
+        # The smallest positive number finds the first filled bucket where the threshold is 0.
+        threshold = np.maximum(min(fraction, 1.0) * total, np.nextafter(0.0, 1.0))
+        found[i] = np.argmax(running >= threshold[:, None], axis=1)
+    found[:, total <= 0.0] = -1
+    return found
+
+
+def quantiles(weights: FloatArray, layout: Layout, fractions: Sequence[float]) -> FloatArray:
+    """Quantiles of each row, float64 (fractions, rows): the END of the bucket reached, except
+    that the last bucket of the layout answers its start; NaN where the row is empty."""
+    found = quantile_buckets(weights, fractions)
+    return np.where(found < 0, np.nan, layout.ends[found])
+
+
+def nearest_reference_ms(time_ms: int, half_life_ms: int) -> int:
+    """The multiple of the half-life nearest to `time_ms` (Unix milliseconds; tie = later)."""
+    since_year_one = time_ms + YEAR_ONE_MS
+    return (2 * since_year_one + half_life_ms) // (2 * half_life_ms) * half_life_ms - YEAR_ONE_MS
+
+
+def shifted_reference_ms(reference_ms: int | None, time_ms: int, half_life_ms: int) -> int:
+    """The reference to use for a sample at `time_ms`: it moves only when the sample is more than
+    100 half-lives ahead of it, or when there is none yet."""
+    if reference_ms is not None and time_ms <= reference_ms + MAX_HALF_LIVES * half_life_ms:
+        return reference_ms
+    return nearest_reference_ms(time_ms, half_life_ms)
+
+
+def shift_factor(old_reference_ms: int, new_reference_ms: int, half_life_ms: int) -> float:
+    """What weights are multiplied by when the reference moves: an exact power of two."""
+    distance = new_reference_ms - old_reference_ms
+    return math.ldexp(1.0, -((2 * distance + half_life_ms) // (2 * half_life_ms)))
+
+
+def decay_factor(time_ms: int, reference_ms: int, half_life_ms: int) -> float:
+    """The weight of a sample at `time_ms` relative to one at the reference."""
+    return float(2.0 ** ((time_ms - reference_ms) / half_life_ms))
+
+
+def scale(weights: FloatArray, layout: Layout, factor: float) -> None:
+    """Multiply all weights in place; what falls below epsilon becomes exactly 0."""
+    weights *= factor
+    weights[weights < layout.epsilon] = 0.0
+
+
+def save_checkpoint(weights: FloatArray) -> tuple[float, dict[int, int]]:
+    """One histogram (buckets,) in the rounded form of Koordinator and VPA: total weight, and the
+    weights scaled so that the heaviest is 10000, rounded half up, zeros dropped."""
+    heaviest = float(weights.max(initial=0.0))
+    if heaviest <= 0.0:
+        return 0.0, {}
+    total = float(np.cumsum(weights)[-1])
+    rounded = np.floor(weights / heaviest * CHECKPOINT_SCALE + 0.5).astype(np.int64)
+    return total, {int(i): int(rounded[i]) for i in np.flatnonzero(rounded)}
+
+
+def load_checkpoint(
+    layout: Layout, total_weight: float, bucket_weights: Mapping[int, int]
+) -> FloatArray:
+    """The weights (buckets,) that a rounded checkpoint stands for; add them to a histogram.
+
+    Raises CheckpointError for a negative or non-finite total or a bucket outside the layout.
+    """
+    if not (math.isfinite(total_weight) and total_weight >= 0):
+        raise CheckpointError(
+            f"totalWeight of a histogram checkpoint is {total_weight!r}; it must be 0 or more"
+        )
+    weights = np.zeros(layout.num_buckets)
+    for bucket, weight in bucket_weights.items():
+        if not 0 <= bucket < layout.num_buckets or weight < 0:
+            raise CheckpointError(
+                f"bucket {bucket} with weight {weight} of a histogram checkpoint is outside the "
+                f"layout of {layout.num_buckets} buckets; it was written with other bucket settings"
+            )
+        weights[bucket] = weight
+    stored = float(np.cumsum(weights)[-1])
+    if stored > 0.0:
+        weights = weights * total_weight / stored
+        weights[weights < layout.epsilon] = 0.0
+    return weights

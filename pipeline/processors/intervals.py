@@ -1,0 +1,24 @@
+"""How often a node reports and over which span: defaults and lower limits."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+DEFAULT_REPORT_SECONDS: Final = 60
+MIN_REPORT_SECONDS: Final = 30
+DEFAULT_AGGREGATE_SECONDS: Final = 300
+MIN_AGGREGATE_SECONDS: Final = 60
+
+
+class CollectInterval(NamedTuple):
+    """Effective seconds between reports, and seconds over which usage is averaged."""
+
+    report_seconds: int
+    aggregate_seconds: int
+
+
+def collect_interval(report_seconds: int | None, aggregate_seconds: int | None) -> CollectInterval:
+    """What is in force when a policy asks for these; None is not set."""
+    report = DEFAULT_REPORT_SECONDS if report_seconds is None else report_seconds
+    span = DEFAULT_AGGREGATE_SECONDS if aggregate_seconds is None else aggregate_seconds
+    return CollectInterval(max(report, MIN_REPORT_SECONDS), max(span, MIN_AGGREGATE_SECONDS))

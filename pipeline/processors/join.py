@@ -1,0 +1,189 @@
+"""The join: what is known of a node and its pods, put beside one sample.
+
+Pure: a sample and the inventory's view of its node in, one self-contained `Window` out. This is
+where bad values become null and are counted, and where a pod of which nothing is known gets the
+class `unknown`. The outcome is written to the log, so nothing after it depends on luck.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.clock import parse_time
+from pipeline.errors import FutureWindowError
+from pipeline.processors.classes import CLASS_CODES
+from pipeline.topics.nodes import NodeRecord, Strategy
+from pipeline.topics.pods import PodRecord
+from pipeline.topics.resources import Resources
+from pipeline.topics.samples import LIST_COLUMNS, NUMBER_COLUMNS, SampleHeader
+from pipeline.topics.windows import CLASSES, FIELDS, POD_FIELDS, NodeFacts, Window
+
+Floats = npt.NDArray[np.float64]
+
+_MAX_CPU_CORES: Final = 1e6
+_MAX_BYTES: Final = 2.0**60
+_MAX_SECONDS: Final = 86_400.0 * 1e4
+
+
+def _largest(column: str) -> float:
+    if column.startswith(("coverage", "pressure_")) or column.endswith("_ratio"):
+        return 1.0
+    if "cpu_cores" in column:
+        return _MAX_CPU_CORES
+    return _MAX_SECONDS if column.endswith("_seconds") else _MAX_BYTES
+
+
+_LARGEST: Final[Mapping[str, float]] = {
+    name: _largest(name) for name in (*NUMBER_COLUMNS, *LIST_COLUMNS)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """What is known of one node at this moment: `record` is None where no source speaks of it,
+    `pods` are its pods by the uid in their cgroup's name."""
+
+    record: NodeRecord | None
+    pods: Mapping[str, PodRecord]
+
+
+def check_not_future(header: SampleHeader, appended_ms: int, tolerance_seconds: float) -> None:
+    """Raise `FutureWindowError` if the window ends too far ahead of the broker's append time."""
+    ahead = (header.window_end_ms - appended_ms) / 1000
+    if ahead > tolerance_seconds:
+        raise FutureWindowError(
+            f"{header.node}: window ends {ahead:.0f} s after the broker received it, "
+            f"more than the {tolerance_seconds:.0f} s allowed"
+        )
+
+
+def join(
+    header: SampleHeader,
+    rows: pa.RecordBatch,
+    view: NodeView,
+    default_strategy: Strategy,
+    *,
+    sample_offset: int,
+    appended_ms: int,
+) -> Window:
+    """The window for one sample; `rows` are those of `read_samples`, in `FIELDS` order after."""
+    clean, bad_values = without_bad_values(rows)
+    pods = pod_columns(
+        clean.column("kind").to_pylist(), clean.column("id").to_pylist(), view.pods,
+        header.window_end_ms / 1000,
+    )  # fmt: skip
+    return Window(
+        type="window",
+        header=header,
+        rows=pa.RecordBatch.from_arrays([*clean.columns, *pods], schema=pa.schema(FIELDS)),
+        node=node_facts(view.record, clean, default_strategy),
+        sample_offset=sample_offset,
+        appended_ms=appended_ms,
+        bad_values=bad_values,
+    )
+
+
+def without_bad_values(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
+    """`rows` with every number that is NaN, negative, infinite or beyond belief made null.
+
+    Gives the number of such values per column, too; columns without any are not copied.
+    """
+    bad_values: dict[str, int] = {}
+    columns = list(rows.columns)
+    for at, name in enumerate(rows.schema.names):
+        column = columns[at]
+        if name not in _LARGEST or column.null_count == len(column):
+            continue
+        flat = column.values if name in LIST_COLUMNS else column
+        bad = _bad(flat, _LARGEST[name])
+        if not bad.any():
+            continue
+        bad_values[name] = int(bad.sum())
+        mended = pa.array(flat.to_numpy(zero_copy_only=False), mask=bad | _null(flat))
+        if name in LIST_COLUMNS:
+            mended = pa.ListArray.from_arrays(column.offsets, mended, mask=column.is_null())
+        columns[at] = mended
+    if not bad_values:
+        return rows, bad_values
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema), bad_values
+
+
+def _bad(column: pa.DoubleArray, largest: float) -> npt.NDArray[np.bool_]:
+    values = np.frombuffer(column.buffers()[1], np.float64, len(column), column.offset * 8)
+    # Written so that NaN, which compares false with everything, is bad.
+    bad = ~((values >= 0.0) & (values <= largest))
+    return bad & ~_null(column) if column.null_count else bad
+
+
+def _null(column: pa.Array) -> npt.NDArray[np.bool_]:
+    nulls: npt.NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+    return nulls
+
+
+def pod_columns(
+    kinds: Sequence[str], ids: Sequence[str], pods: Mapping[str, PodRecord], end: float
+) -> list[pa.Array]:
+    """The columns `POD_FIELDS` for rows of these kinds and ids; `end` in Unix seconds.
+
+    Rows that are no pods are null. A pod that is not in `pods` has the class unknown, and nothing
+    else is said of it.
+    """
+    columns: dict[str, list[object]] = {field.name: [None] * len(kinds) for field in POD_FIELDS}
+    for row, (kind, uid) in enumerate(zip(kinds, ids, strict=True)):
+        if kind != "pod":
+            continue
+        pod = pods.get(uid)
+        if pod is None:
+            columns["pod_class"][row] = CLASS_CODES["unknown"]
+            continue
+        for name, value in _pod_values(pod, end):
+            columns[name][row] = value
+    codes = pa.array(columns.pop("pod_class"), pa.int8())
+    others = [pa.array(columns[field.name], field.type) for field in POD_FIELDS[1:]]
+    return [pa.DictionaryArray.from_arrays(codes, pa.array(CLASSES)), *others]
+
+
+def _pod_values(pod: PodRecord, end: float) -> list[tuple[str, object]]:
+    age = None if pod.created_at is None else max(0.0, end - parse_time(pod.created_at))
+    return [
+        ("pod_class", CLASS_CODES.get(pod.pod_class, CLASS_CODES["none"])),
+        ("namespace", pod.namespace),
+        ("name", pod.name),
+        ("koordinator_qos", pod.qos),
+        ("phase", pod.phase),
+        ("owner_kind", pod.owner.kind if pod.owner else None),
+        ("owner_name", pod.owner.name if pod.owner else None),
+        # A pod that is known and asks for nothing asks for 0, which is not unknown.
+        ("request_cpu_millicores", pod.requests.cpu_millicores or 0),
+        ("request_memory_bytes", pod.requests.memory_bytes or 0),
+        ("limit_cpu_millicores", pod.limits.cpu_millicores),
+        ("limit_memory_bytes", pod.limits.memory_bytes),
+        ("age_seconds", age),
+        ("deleting", pod.deleted_at is not None),
+    ]
+
+
+def node_facts(
+    record: NodeRecord | None, rows: pa.RecordBatch, default_strategy: Strategy
+) -> NodeFacts:
+    """What the window says of its node; without a record, the capacity of its own row serves."""
+    if record is not None:
+        return NodeFacts(
+            known=True,
+            allocatable=record.allocatable,
+            capacity=record.capacity,
+            strategy=record.strategy or default_strategy,
+            strategy_hash=record.strategy_hash,
+        )
+    row = rows.column("kind").to_pylist().index("node")
+    cpu_cores = rows.column("capacity_cpu_cores")[row].as_py()
+    memory_bytes = rows.column("capacity_memory_bytes")[row].as_py()
+    capacity = Resources(
+        cpu_millicores=None if cpu_cores is None else round(cpu_cores * 1000),
+        memory_bytes=None if memory_bytes is None else round(memory_bytes),
+    )
+    return NodeFacts(allocatable=capacity, capacity=capacity, strategy=default_strategy)

@@ -1,0 +1,167 @@
+"""The percentile predictor: quantiles of decayed histograms, and what Prod leaves unused.
+
+Owes the rest: peaks per entity, and Koordinator's pair of views of a node. The pod view trusts
+each pod's own peak and counts requests of cold pods; the class view takes the peak of Prod as a
+whole. What can be reclaimed is the smaller of both, the peak the larger. Units in the pair are
+whole millicores and bytes, held in float64 (exact below 2**53); NaN is unknown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.processors.classes import CLASS_CODES
+from pipeline.processors.rows import IntArray, Rows
+from pipeline.processors.window import FloatArray, ModelConfig
+
+BoolArray = npt.NDArray[np.bool_]
+
+TO_KUBERNETES: Final = np.array([1000.0, 1.0])
+"""Cores and bytes to millicores and bytes."""
+
+_PROD, _NONE, _UNKNOWN = (CLASS_CODES[name] for name in ("prod", "none", "unknown"))
+
+
+class Predictor(Protocol):
+    """What gives a peak: `name` is what it is published under."""
+
+    name: str
+
+    def peak(self, bank: Rows, rows: IntArray) -> FloatArray:
+        """Peaks (n, 2) of these rows, cores and bytes, margin included; NaN without samples."""
+        ...
+
+
+class Percentile:
+    """p95 of cpu and p98 of memory, times the safety margin."""
+
+    name = "percentile"
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._fractions = config.fractions
+        self._margin = config.margin
+
+    def quantile(self, bank: Rows, rows: IntArray) -> FloatArray:
+        """The quantiles (n, 2) without the margin."""
+        return bank.quantile(rows, self._fractions)
+
+    def peak(self, bank: Rows, rows: IntArray) -> FloatArray:
+        return self.quantile(bank, rows) * self._margin
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaimable:
+    """What one view says of k nodes, each (k, 2): what can be reclaimed and the peak of Prod.
+
+    `unpredicted` is the request of cold and unpredicted pods, `requests` the sum of requests that
+    the view started from; both are terms of the result.
+    """
+
+    amount: FloatArray
+    peak: FloatArray
+    unpredicted: FloatArray
+    requests: FloatArray
+
+
+def kubernetes_units(usage: FloatArray) -> FloatArray:
+    """Usage (.., 2) in cores and bytes as whole millicores and bytes, cut toward zero."""
+    return np.asarray(np.trunc(usage * TO_KUBERNETES))
+
+
+def counts_as_prod(classes: npt.NDArray[np.int8], active: BoolArray) -> BoolArray:
+    """The pods of which Prod's peak is made: class prod, none or unknown, neither being deleted
+    nor ended."""
+    prod = (classes == _PROD) | (classes == _NONE) | (classes == _UNKNOWN)
+    return np.asarray(active & prod)
+
+
+def pod_view(
+    node_of: IntArray,
+    quantiles: FloatArray,
+    requests: FloatArray,
+    classes: npt.NDArray[np.int8],
+    cold: BoolArray,
+    active: BoolArray,
+    allocatable: FloatArray,
+    margin: float,
+) -> Reclaimable:
+    """From the pods' own models: n pods of k nodes, `node_of` (n,) in 0..k-1.
+
+    A pod that is cold or has no model counts its request in the peak and gives nothing; a pod of
+    unknown class or request gives nothing either. Formula: colocation by Koordinator, pod level.
+    """
+    counted = counts_as_prod(classes, active)[:, None]
+    peaks = np.trunc(margin * quantiles)
+    has_peak, has_request = ~np.isnan(peaks), ~np.isnan(requests)
+    # Of a cold pod whose request is not known, its model is all that can be said.
+    predicted = counted & has_peak & (~cold[:, None] | ~has_request)
+    unpredicted = counted & ~predicted & has_request
+    gives = predicted & has_request & ~cold[:, None] & (classes != _UNKNOWN)[:, None]
+    k = len(allocatable)
+    unreclaimable = sum_by(node_of, np.where(predicted, peaks, 0.0), k)
+    waiting = sum_by(node_of, np.where(unpredicted, requests, 0.0), k)
+    unused = sum_by(node_of, np.where(gives, np.maximum(requests - peaks, 0.0), 0.0), k)
+    return Reclaimable(
+        amount=np.minimum(np.maximum(allocatable - unreclaimable, 0.0), unused),
+        peak=unreclaimable + waiting,
+        unpredicted=waiting,
+        requests=sum_by(node_of, np.where(counted & has_request, requests, 0.0), k),
+    )
+
+
+def request_sums(
+    node_of: IntArray,
+    requests: FloatArray,
+    classes: npt.NDArray[np.int8],
+    active: BoolArray,
+    nodes: int,
+) -> FloatArray:
+    """What Prod asks for on each node, (nodes, 2); a pod of unknown class or request adds 0."""
+    counted = counts_as_prod(classes, active) & (classes != _UNKNOWN)
+    known = counted[:, None] & ~np.isnan(requests)
+    return sum_by(node_of, np.where(known, requests, 0.0), nodes)
+
+
+def class_view(
+    system: FloatArray,
+    prod: FloatArray,
+    none: FloatArray,
+    unknown: FloatArray,
+    requests: FloatArray,
+    allocatable: FloatArray,
+    margin: float,
+) -> Reclaimable:
+    """From the class models, all (k, 2): quantiles of system, prod, none and unknown.
+
+    A missing model makes the result unknown, except that a node that never had a pod of unknown
+    class has no such model and adds nothing for it.
+    """
+    peak = np.trunc(margin * (system + prod + none + np.where(np.isnan(unknown), 0.0, unknown)))
+    room = np.maximum(allocatable - peak, 0.0)
+    return Reclaimable(
+        amount=np.minimum(room, np.maximum(requests - peak, 0.0)),
+        peak=peak,
+        unpredicted=np.zeros_like(peak),
+        requests=requests,
+    )
+
+
+def combine(pods: Reclaimable, classes: Reclaimable) -> Reclaimable:
+    """The careful one of two views per resource; unknown if either is."""
+    return Reclaimable(
+        amount=np.minimum(pods.amount, classes.amount),
+        peak=np.maximum(pods.peak, classes.peak),
+        unpredicted=pods.unpredicted,
+        requests=classes.requests,
+    )
+
+
+def sum_by(node_of: IntArray, values: FloatArray, nodes: int) -> FloatArray:
+    """Sums of `values` (n, 2) per node, added in the order in which they stand."""
+    return np.stack(
+        [np.bincount(node_of, weights=values[:, r], minlength=nodes) for r in range(2)], axis=1
+    )

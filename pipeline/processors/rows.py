@@ -1,0 +1,161 @@
+"""The columns of a model bank: one row per entity, histograms and moments of cpu and memory.
+
+Owes the rest: rows that are handed out empty, trained, scaled, read and given back by arrays of
+row numbers. What happens to a row depends on that row alone, to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.processors import histogram, moments
+from pipeline.processors.histogram import Layout
+from pipeline.processors.window import RESOURCES, FloatArray
+
+IntArray = npt.NDArray[np.int64]
+_T = TypeVar("_T", bound=np.generic)
+
+NEVER: Final = -1
+"""The time of something that has not happened, in columns of milliseconds."""
+
+_FIRST_CAPACITY: Final = 1024
+
+
+class Rows:
+    """`weights[r]` are the buckets of resource r, (rows, buckets); `weight`, `mean`, `squares`
+    and `samples` are (rows, 2); `first_ms`, `last_ms` are the ends of the first and last window
+    that trained the row, `seen_ms` of the last one that listed it."""
+
+    def __init__(self, layouts: Sequence[Layout]) -> None:
+        self.layouts = tuple(layouts)
+        self.weights: list[FloatArray] = [np.zeros((0, lay.num_buckets)) for lay in layouts]
+        self.weight: FloatArray = np.zeros((0, 2))
+        self.mean: FloatArray = np.zeros((0, 2))
+        self.squares: FloatArray = np.zeros((0, 2))
+        self.samples: IntArray = np.zeros((0, 2), np.int64)
+        self.first_ms: IntArray = np.zeros(0, np.int64)
+        self.last_ms: IntArray = np.zeros(0, np.int64)
+        self.seen_ms: IntArray = np.zeros(0, np.int64)
+        self._free: list[int] = []
+        self._capacity = 0
+
+    def __len__(self) -> int:
+        """Rows in use."""
+        return self._capacity - len(self._free)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all columns, used or not."""
+        columns = (*self.weights, self.weight, self.mean, self.squares, self.samples)
+        return sum(c.nbytes for c in (*columns, self.first_ms, self.last_ms, self.seen_ms))
+
+    def allocate(self, count: int) -> IntArray:
+        """`count` empty rows."""
+        if count > len(self._free):
+            self._grow(self._capacity + count - len(self._free))
+        taken = [self._free.pop() for _ in range(count)]
+        return np.array(taken, dtype=np.int64)
+
+    def release(self, rows: IntArray) -> None:
+        """Empty these rows and take them back."""
+        self.clear(rows)
+        self._free.extend(rows.tolist())
+
+    def clear(self, rows: IntArray) -> None:
+        """Make these rows as they were when handed out."""
+        for weights in self.weights:
+            weights[rows] = 0.0
+        for moment in (self.weight, self.mean, self.squares):
+            moment[rows] = 0.0
+        self.samples[rows] = 0
+        for times in (self.first_ms, self.last_ms, self.seen_ms):
+            times[rows] = NEVER
+
+    def train(
+        self, rows: IntArray, values: FloatArray, factors: FloatArray, end_ms: IntArray
+    ) -> None:
+        """One sample per row, `values` (n, 2) with decay `factors` (n, 2); NaN is no sample.
+
+        `rows` are distinct; `end_ms` (n,) is the end of each row's window.
+        """
+        for r in range(len(RESOURCES)):
+            self._add_to_histogram(r, rows, values[:, r], factors[:, r])
+        self.weight[rows], self.mean[rows], self.squares[rows] = moments.add(
+            self.weight[rows], self.mean[rows], self.squares[rows], values, factors
+        )
+        known = ~np.isnan(values)
+        self.samples[rows] += known
+        fed = known.any(axis=1)
+        rows, end_ms = rows[fed], end_ms[fed]
+        first = self.first_ms[rows]
+        self.first_ms[rows] = np.where(first == NEVER, end_ms, first)
+        self.last_ms[rows] = end_ms
+
+    def _add_to_histogram(
+        self, resource: int, rows: IntArray, values: FloatArray, factors: FloatArray
+    ) -> None:
+        layout, weights = self.layouts[resource], self.weights[resource]
+        known = np.flatnonzero(~np.isnan(values) & (factors >= layout.epsilon))
+        if len(known) < len(rows):
+            rows, values, factors = rows[known], values[known], factors[known]
+        cells = rows * layout.num_buckets + layout.find(values)
+        weights.reshape(-1)[cells] += factors
+
+    def shift(self, rows: IntArray, resource: int, factor: float) -> None:
+        """Scale what these rows hold of a resource because its decay reference moved."""
+        weights = self.weights[resource][rows]
+        histogram.scale(weights, self.layouts[resource], factor)
+        self.weights[resource][rows] = weights
+        scaled = self.weight[rows, resource] * factor
+        vanished = scaled < self.layouts[resource].epsilon
+        self.weight[rows, resource] = np.where(vanished, 0.0, scaled)
+        self.mean[rows, resource] = np.where(vanished, 0.0, self.mean[rows, resource])
+        squares = self.squares[rows, resource] * factor
+        self.squares[rows, resource] = np.where(vanished, 0.0, squares)
+
+    def quantile(self, rows: IntArray, fractions: Sequence[float]) -> FloatArray:
+        """One quantile per resource, (n, 2), cores and bytes; NaN where a row has no sample."""
+        answer = np.empty((len(rows), len(RESOURCES)))
+        for r, fraction in enumerate(fractions):
+            weights = self.weights[r][rows]
+            answer[:, r] = histogram.quantiles(weights, self.layouts[r], (fraction,))[0]
+        return answer
+
+    def sparse(self, rows: IntArray, resource: int) -> tuple[IntArray, IntArray, FloatArray]:
+        """The filled buckets of these rows: how many each has, which, and their weights."""
+        weights = self.weights[resource][rows]
+        at, buckets = np.nonzero(weights)
+        return np.bincount(at, minlength=len(rows)), buckets, weights[at, buckets]
+
+    def load_sparse(
+        self, rows: IntArray, resource: int, counts: IntArray, buckets: IntArray, kept: FloatArray
+    ) -> None:
+        """Put what `sparse` gave into empty rows."""
+        self.weights[resource][np.repeat(rows, counts), buckets] = kept
+
+    def _grow(self, needed: int) -> None:
+        capacity = max(needed, self._capacity * 3 // 2, _FIRST_CAPACITY)
+        self.weights = [_resized(weights, capacity) for weights in self.weights]
+        self.weight = _resized(self.weight, capacity)
+        self.mean = _resized(self.mean, capacity)
+        self.squares = _resized(self.squares, capacity)
+        self.samples = _resized(self.samples, capacity)
+        self.first_ms = _resized(self.first_ms, capacity, NEVER)
+        self.last_ms = _resized(self.last_ms, capacity, NEVER)
+        self.seen_ms = _resized(self.seen_ms, capacity, NEVER)
+        # Taken from the end, so that rows of one node lie side by side.
+        self._free[:0] = range(capacity - 1, self._capacity - 1, -1)
+        self._capacity = capacity
+
+
+def _resized(column: npt.NDArray[_T], rows: int, fill: int = 0) -> npt.NDArray[_T]:
+    # np.zeros leaves pages untouched that no row uses yet; a fill would claim them all.
+    grown = np.zeros((rows, *column.shape[1:]), dtype=column.dtype)
+    grown[: len(column)] = column
+    if fill:
+        grown[len(column) :] = fill
+    return grown

@@ -1,0 +1,223 @@
+"""The exact state of one node's models as bytes.
+
+Owes the rest: equal state gives equal bytes (pods in UID order, nothing of row numbers or of other
+nodes in it), and what is read back goes on bit for bit. Layout: 8 bytes of magic and version, a
+CRC-32 of the rest, then zlib-compressed MessagePack.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.errors import CheckpointError
+from pipeline.processors.histogram import Layout
+from pipeline.processors.node import NodeModels
+from pipeline.processors.rows import IntArray, Rows
+from pipeline.processors.window import ENTITIES, RESOURCES, FloatArray
+
+MAGIC: Final = b"STBANK"
+VERSION: Final = 1
+_HEADER: Final = struct.Struct("<6sHI")
+# Weights are near random bits: more effort costs time and saves next to nothing.
+_COMPRESSION: Final = 1
+
+
+class NodeState(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a bank knows of a node. Columns are little-endian array bytes: first the entities
+    of every node, then the pods in the order of `uids`, which is ascending.
+
+    `listed` holds the positions in `uids` of the pods of the last window; `classes`, `requests`,
+    `ages`, `active` are of those. `buckets` and the like are one entry per resource.
+    """
+
+    fingerprint: str
+    node: str
+    machine_id: str
+    epoch: int
+    end_ms: int
+    window_ms: int
+    coverage: float
+    applied: int
+    gaps: int
+    reference_ms: tuple[int | None, int | None]
+    allocatable: bytes
+    uids: tuple[str, ...]
+    listed: bytes
+    classes: bytes
+    requests: bytes
+    ages: bytes
+    active: bytes
+    weight: bytes
+    mean: bytes
+    squares: bytes
+    samples: bytes
+    first_ms: bytes
+    last_ms: bytes
+    seen_ms: bytes
+    bucket_counts: tuple[bytes, bytes]
+    buckets: tuple[bytes, bytes]
+    bucket_weights: tuple[bytes, bytes]
+
+
+def pack(column: npt.NDArray[Any], dtype: str) -> bytes:
+    """A column as little-endian bytes of `dtype`."""
+    return np.ascontiguousarray(column, dtype=dtype).tobytes()
+
+
+def unpack(data: bytes, dtype: str, rows: int, columns: int = 0) -> npt.NDArray[Any]:
+    """What `pack` gave, (rows,) or (rows, columns). Raises CheckpointError for another length."""
+    size = np.dtype(dtype).itemsize * rows * max(columns, 1)
+    if len(data) != size:
+        raise CheckpointError(
+            f"a column of the node state has {len(data)} bytes instead of {size}",
+            hint="rebuild the node from the windows log",
+        )
+    column = np.frombuffer(data, dtype=dtype).astype(np.dtype(dtype).newbyteorder("="))
+    return column.reshape(rows, columns) if columns else column
+
+
+def encode(state: NodeState) -> bytes:
+    """The state as bytes; equal states give equal bytes."""
+    body = zlib.compress(msgspec.msgpack.encode(state), _COMPRESSION)
+    return _HEADER.pack(MAGIC, VERSION, zlib.crc32(body)) + body
+
+
+def decode(data: bytes) -> NodeState:
+    """The state in `data`. Raises CheckpointError if it is not one of this version, or damaged."""
+    if len(data) < _HEADER.size or not data.startswith(MAGIC):
+        raise CheckpointError(f"not a node state: {len(data)} bytes that begin {data[:8]!r}")
+    _, version, crc = _HEADER.unpack_from(data)
+    if version != VERSION:
+        raise CheckpointError(
+            f"node state of layout version {version}; this release reads {VERSION}",
+            hint="rebuild the node from the windows log, or use the release that wrote it",
+        )
+    body = data[_HEADER.size :]
+    if zlib.crc32(body) != crc:
+        raise CheckpointError(
+            f"node state of {len(data)} bytes is damaged: its checksum does not match",
+            hint="rebuild the node from the windows log",
+        )
+    try:
+        return msgspec.msgpack.decode(zlib.decompress(body), type=NodeState)
+    except (zlib.error, msgspec.DecodeError) as error:
+        raise CheckpointError(f"node state cannot be read: {error}") from error
+
+
+def capture(name: str, node: NodeModels, rows: Rows, fingerprint: str) -> bytes:
+    """The state of a node as bytes."""
+    uids = tuple(sorted(node.pods))
+    at = np.concatenate([node.fixed, np.array([node.pods[uid] for uid in uids], np.int64)])
+    position = {uid: i for i, uid in enumerate(uids)}
+    cpu, memory = (rows.sparse(at, r) for r in range(len(RESOURCES)))
+    return encode(
+        NodeState(
+            fingerprint=fingerprint,
+            node=name,
+            machine_id=node.machine_id,
+            epoch=node.epoch,
+            end_ms=node.end_ms,
+            window_ms=node.window_ms,
+            coverage=node.coverage,
+            applied=node.applied,
+            gaps=node.gaps,
+            reference_ms=(node.reference_ms[0], node.reference_ms[1]),
+            allocatable=pack(node.allocatable, "<f8"),
+            uids=uids,
+            listed=pack(np.array([position[uid] for uid in node.uids], np.int64), "<u4"),
+            classes=pack(node.classes, "<i1"),
+            requests=pack(node.requests, "<f8"),
+            ages=pack(node.ages, "<f8"),
+            active=pack(node.active, "<u1"),
+            weight=pack(rows.weight[at], "<f8"),
+            mean=pack(rows.mean[at], "<f8"),
+            squares=pack(rows.squares[at], "<f8"),
+            samples=pack(rows.samples[at], "<i8"),
+            first_ms=pack(rows.first_ms[at], "<i8"),
+            last_ms=pack(rows.last_ms[at], "<i8"),
+            seen_ms=pack(rows.seen_ms[at], "<i8"),
+            bucket_counts=(pack(cpu[0], "<u2"), pack(memory[0], "<u2")),
+            buckets=(pack(cpu[1], "<u2"), pack(memory[1], "<u2")),
+            bucket_weights=(pack(cpu[2], "<f8"), pack(memory[2], "<f8")),
+        )
+    )
+
+
+def read(name: str, data: bytes, layouts: Sequence[Layout], fingerprint: str) -> NodeState:
+    """The state in `data`, checked for `install`. Raises CheckpointError if it does not fit."""
+    state = decode(data)
+    if state.node != name:
+        raise CheckpointError(f"state of node {state.node!r:.100} given for node {name!r:.100}")
+    if state.fingerprint != fingerprint:
+        raise CheckpointError(
+            f"state of node {name!r:.100} is of model {state.fingerprint!r:.40}, not of "
+            f"{fingerprint!r}: half-lives, buckets or training statistic differ",
+            hint="rebuild the node from the windows log",
+        )
+    for r, layout in enumerate(layouts):
+        _, buckets, _ = _sparse(state, r)
+        if len(buckets) and buckets.max() >= layout.num_buckets:
+            raise CheckpointError(f"state of node {name!r:.100} has a bucket outside the layout")
+    listed = _listed(state)
+    if len(listed) and listed.max() >= len(state.uids):
+        raise CheckpointError(f"state of node {name!r:.100} lists a pod that it does not hold")
+    return state
+
+
+def install(state: NodeState, rows: Rows) -> NodeModels:
+    """Put a checked state into new rows; the node that goes on from there."""
+    count = len(ENTITIES) + len(state.uids)
+    at = rows.allocate(count)
+    rows.weight[at] = unpack(state.weight, "<f8", count, 2)
+    rows.mean[at] = unpack(state.mean, "<f8", count, 2)
+    rows.squares[at] = unpack(state.squares, "<f8", count, 2)
+    rows.samples[at] = unpack(state.samples, "<i8", count, 2)
+    rows.first_ms[at] = unpack(state.first_ms, "<i8", count)
+    rows.last_ms[at] = unpack(state.last_ms, "<i8", count)
+    rows.seen_ms[at] = unpack(state.seen_ms, "<i8", count)
+    for r in range(len(RESOURCES)):
+        rows.load_sparse(at, r, *_sparse(state, r))
+    listed = _listed(state)
+    shown = {state.uids[i] for i in listed}
+    pods = at[len(ENTITIES) :]
+    return NodeModels(
+        machine_id=state.machine_id,
+        epoch=state.epoch,
+        fixed=at[: len(ENTITIES)],
+        end_ms=state.end_ms,
+        window_ms=state.window_ms,
+        coverage=state.coverage,
+        applied=state.applied,
+        gaps=state.gaps,
+        reference_ms=list(state.reference_ms),
+        allocatable=unpack(state.allocatable, "<f8", 2),
+        pods=dict(zip(state.uids, pods.tolist(), strict=True)),
+        uids=tuple(state.uids[i] for i in listed),
+        rows=pods[listed],
+        absent=tuple(uid for uid in state.uids if uid not in shown),
+        classes=unpack(state.classes, "<i1", len(listed)),
+        requests=unpack(state.requests, "<f8", len(listed), 2),
+        ages=unpack(state.ages, "<f8", len(listed)),
+        active=unpack(state.active, "<u1", len(listed)).astype(np.bool_),
+    )
+
+
+def _listed(state: NodeState) -> IntArray:
+    return unpack(state.listed, "<u4", len(state.listed) // 4).astype(np.int64)
+
+
+def _sparse(state: NodeState, resource: int) -> tuple[IntArray, IntArray, FloatArray]:
+    counts = unpack(state.bucket_counts[resource], "<u2", len(ENTITIES) + len(state.uids))
+    filled = int(counts.sum())
+    return (
+        counts.astype(np.int64),
+        unpack(state.buckets[resource], "<u2", filled).astype(np.int64),
+        unpack(state.bucket_weights[resource], "<f8", filled),
+    )

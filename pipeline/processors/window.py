@@ -1,0 +1,125 @@
+"""What the model bank reads and answers: settings, one window of one node, the outcome of it.
+
+Owes the rest: plain values. Usage arrays have two columns, cpu in cores and memory in bytes;
+requests and allocatable, as Kubernetes counts them, cpu in millicores and memory in bytes. NaN is
+unknown. Times are whole milliseconds since the Unix epoch, UTC.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.processors.classes import CLASSES
+from pipeline.processors.histogram import CPU_LAYOUT, MEMORY_LAYOUT, Layout
+
+FloatArray = npt.NDArray[np.float64]
+
+CPU: Final = 0
+MEMORY: Final = 1
+RESOURCES: Final = ("cpu", "memory")
+
+ENTITIES: Final = ("node", "system", *CLASSES)
+"""Entities that every node has, in the order of their rows; its pods come after them."""
+NODE: Final = ENTITIES.index("node")
+SYSTEM: Final = ENTITIES.index("system")
+FIRST_CLASS: Final = ENTITIES.index(CLASSES[0])
+UNKNOWN: Final = ENTITIES.index("unknown")
+
+PLAUSIBLE: Final = np.array([1e6, 2.0**60])
+"""Largest usage that is believed (cores, bytes); what is above is a bad value, not a sample."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """How models learn and what peaks they give.
+
+    `half_life_seconds` (cpu, memory) and the bucket layouts shape the state and are part of the
+    `fingerprint`; the rest only changes what is done with it. `fractions` are the quantiles that
+    the percentile predictor takes of cpu and memory.
+    """
+
+    half_life_seconds: tuple[float, float] = (43_200.0, 86_400.0)
+    cold_start_seconds: float = 86_400.0
+    safety_margin_percent: float = 10.0
+    training_statistic: str = "p90"
+    expiration_seconds: float = 1800.0
+    nsigma_multiplier: float = 3.0
+    minimum_coverage: float = 0.5
+    fractions: tuple[float, float] = (0.95, 0.98)
+    layouts: tuple[Layout, Layout] = (CPU_LAYOUT, MEMORY_LAYOUT)
+
+    @property
+    def half_life_ms(self) -> tuple[int, int]:
+        cpu, memory = self.half_life_seconds
+        return round(cpu * 1000), round(memory * 1000)
+
+    @property
+    def margin(self) -> float:
+        """What a quantile is multiplied by: 1.1 for a safety margin of 10 percent."""
+        return (100.0 + self.safety_margin_percent) / 100.0
+
+    @property
+    def fingerprint(self) -> str:
+        """Names all that shapes the state; state of another fingerprint cannot be taken over."""
+        text = "|".join(
+            (
+                *(str(ms) for ms in self.half_life_ms),
+                *(layout.name for layout in self.layouts),
+                self.training_statistic,
+            )
+        )
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeWindow:
+    """One window of one node, pods in any order; arrays are not written to.
+
+    `pods` is the training statistic of each pod, `node` and `host_apps` that of the node and of
+    the sum of host applications (zeros where there are none). `pod_ages` are seconds since
+    creation; `pod_active` is False for pods that are being deleted or have ended. The exporter's
+    `epoch` and the `machine_id` tell two exporters under one node name apart.
+    """
+
+    node: str
+    machine_id: str
+    epoch: int
+    start_ms: int
+    end_ms: int
+    coverage: float
+    node_usage: FloatArray
+    host_apps: FloatArray = field(default_factory=lambda: np.zeros(2))
+    allocatable: FloatArray = field(default_factory=lambda: np.full(2, np.nan))
+    pod_uids: Sequence[str] = ()
+    pod_classes: npt.NDArray[np.int8] = field(default_factory=lambda: np.zeros(0, np.int8))
+    pods: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
+    requests: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
+    pod_ages: FloatArray = field(default_factory=lambda: np.zeros(0))
+    pod_active: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+
+
+Status = Literal["applied", "duplicate", "late", "second_exporter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a window.
+
+    `trained` is False where the coverage was too low. `gap` counts the windows missing before
+    this one. `restarted` says that another machine took the node's name, so that its node, system
+    and class models began anew. `expired` are the pods whose models were dropped.
+    """
+
+    node: str
+    end_ms: int
+    status: Status
+    trained: bool = False
+    gap: int = 0
+    restarted: bool = False
+    expired: tuple[str, ...] = ()

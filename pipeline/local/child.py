@@ -49,9 +49,15 @@ class KeptChild:
         self._running = False
 
     def is_running(self) -> bool:
-        """Whether the child has not ended."""
-        self._receive(0)
+        """Whether the child has not ended, and its keeper neither."""
+        with contextlib.suppress(LocalKafkaError):
+            self._receive(0)
         return self._running
+
+    @property
+    def exit_code(self) -> int | None:
+        """With what the child ended by itself or with its keeper; negative for a signal."""
+        return self._exit_code
 
     def wait(self, deadline: float) -> int | None:
         """The child's exit code; None if it runs on at `deadline` (of `time.monotonic`)."""

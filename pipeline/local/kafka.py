@@ -14,8 +14,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from pipeline.errors import BrokerStartError, LocalKafkaError
 from pipeline.local import keeper
@@ -23,6 +24,7 @@ from pipeline.local.child import KeptChild
 from pipeline.local.jars import ensure_jars
 from pipeline.local.java import Java, find_java
 from pipeline.local.probe import HOST, answering_racks, free_port, is_free
+from pipeline.local.running import RunningBroker, state_file
 
 # Storage must be formatted with some id; one that never changes needs no run of Java to make it.
 CLUSTER_ID: Final = "c3ByaW5ndGlkZS1sb2NhbA"
@@ -188,9 +190,28 @@ class LocalKafka:
             shutil.rmtree(self._dir, ignore_errors=True)
             self._dir = None
 
-    def announce(self, path: Path, state: dict[str, Any]) -> None:
-        """Write `state` to a file that stays locked, and there, as long as the broker does."""
-        _known(self._child).ask("announced", do="announce", path=str(path), state=state)
+    def wait(self) -> int | None:
+        """Wait until it ends; its exit code (143: by SIGTERM), None if its keeper was killed."""
+        child = _known(self._child)
+        while self.pid is not None:
+            time.sleep(0.2)
+        return child.exit_code
+
+    def announce(self, started_at: str) -> None:
+        """Let `pipeline.local.running` find it, as long as it has its keeper."""
+        running = RunningBroker(
+            port=self.port,
+            pid=_known(self.pid),
+            keeper_pid=0,
+            identity=self._identity,
+            data_dir=str(self.data_dir),
+            log_file=str(self.log_file),
+            java=str(self.java),
+            started_at=started_at,
+        )
+        _known(self._child).ask(
+            "announced", do="announce", path=str(state_file(self.port)), state=asdict(running)
+        )
 
     def detach(self) -> None:
         """Let it outlive this program; from now on SIGTERM to its keeper stops it."""
@@ -246,19 +267,23 @@ class LocalKafka:
             time.sleep(0.05)
         return False
 
+    def log_tail(self) -> str:
+        """The last lines of Kafka's log since it was launched, without stack frames."""
+        lines = self._log_since_launch().splitlines()
+        # What went wrong stands above the stack traces, not in them.
+        telling = [line for line in lines if not line.startswith(("\tat ", "\t... "))]
+        return "\n".join(f"  {line}" for line in telling[-_TAIL_LINES:])
+
     def _log_since_launch(self) -> str:
         with self.log_file.open("rb") as file:
             file.seek(self._launched_at_byte)
             return file.read().decode(errors="replace")
 
     def _start_error(self, *, timed_out: bool) -> BrokerStartError:
-        lines = self._log_since_launch().splitlines()
-        # What went wrong stands above the stack traces, not in them.
-        telling = [line for line in lines if not line.startswith(("\tat ", "\t... "))]
-        tail = "\n".join(f"  {line}" for line in telling[-_TAIL_LINES:])
         what = "was not ready in time" if timed_out else "ended instead of starting"
         return BrokerStartError(
-            f"Kafka {what} ({self.java}, data in {self.data_dir}); its log ends:\n{tail}\n",
+            f"Kafka {what} ({self.java}, data in {self.data_dir}); its log ends:\n"
+            f"{self.log_tail()}\n",
             hint="make room if it lacks memory or disk; remove the data folder if that is damaged "
             "and may be lost",
         )

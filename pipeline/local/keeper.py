@@ -40,6 +40,7 @@ class Keeper:
         self.remove = remove
         self.child: subprocess.Popen[bytes] | None = None
         self.announced: TextIO | None = None
+        self.announced_at: Path | None = None
         self.detached = False
         self.ending = False
         self.wake, self._woken_by = os.pipe()
@@ -125,13 +126,15 @@ class Keeper:
             self.ending = True
 
     def _announce(self, path: Path, state: dict[str, Any]) -> None:
+        # Locked and written before it is there: what a reader finds unlocked is a leftover.
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+")
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        file.truncate(0)
+        unready = path.with_suffix(f".{os.getpid()}")
+        file = unready.open("w")
+        fcntl.flock(file, fcntl.LOCK_EX)
         json.dump({**state, "keeper_pid": os.getpid()}, file)
         file.flush()
-        self.announced = file
+        unready.replace(path)
+        self.announced, self.announced_at = file, path
 
     def _reply(self, **answer: object) -> None:
         # Nobody has to listen: the parent may be gone, and we clean up all the same.
@@ -139,12 +142,12 @@ class Keeper:
             os.write(1, json.dumps(answer).encode() + b"\n")
 
     def _clean_up(self) -> None:
-        self._stop(signal.SIGTERM, GRACE_SECONDS)
+        if self.child is not None:
+            self._reply(exited=self._stop(signal.SIGTERM, GRACE_SECONDS))
         if self.remove is not None:
             shutil.rmtree(self.remove, ignore_errors=True)
-        if self.announced is not None:
-            with contextlib.suppress(OSError):
-                Path(self.announced.name).unlink()
+        if self.announced_at is not None:
+            self.announced_at.unlink(missing_ok=True)
 
 
 def _die_with_parent() -> None:

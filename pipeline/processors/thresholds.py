@@ -1,0 +1,123 @@
+"""Filter by usage: may a node take more, given what its last window used of its allocatable?
+
+Owes the rest: the comparison of Koordinator's LoadAware filter, vectorised, and the words in which
+a refusal is told. A node passes where nothing is known (no usage, no allocatable, or a window that
+is too old to speak for the present): a filter that guesses would take capacity away for nothing.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+RESOURCES: Final = ("cpu", "memory")
+
+
+class UsageVerdict(NamedTuple):
+    """What the filter found, one entry per node in every array; resources in a fixed order.
+
+    `fresh` is where the window is young enough to be judged, `known` where it is fresh and at
+    least one resource with a threshold could be compared. `over` and `percent` are by resource.
+    """
+
+    refused: BoolArray
+    known: BoolArray
+    fresh: BoolArray
+    over: Mapping[str, BoolArray]
+    percent: Mapping[str, FloatArray]
+
+
+def usage_percent(used: FloatArray, allocatable: FloatArray) -> FloatArray:
+    """`used` as percent of `allocatable`, unrounded; NaN where either is unknown.
+
+    Unknown is what is NaN, infinite or negative, and an allocatable of zero.
+    """
+    known = np.isfinite(used) & (used >= 0) & np.isfinite(allocatable) & (allocatable > 0)
+    with np.errstate(all="ignore"):
+        return np.where(known, used / np.where(known, allocatable, 1.0) * 100.0, np.nan)
+
+
+def over_threshold(percent: FloatArray, threshold_percent: float) -> BoolArray:
+    """Where usage, rounded half up to a whole percent, is above the threshold; 0 switches it off.
+
+    Koordinator's rule: with a threshold of 65, 65.4 % passes and 65.5 % does not. NaN passes.
+    """
+    if threshold_percent <= 0:
+        return np.zeros(len(percent), np.bool_)
+    with np.errstate(invalid="ignore"):
+        over: BoolArray = np.floor(percent + 0.5) > threshold_percent
+    return over
+
+
+def is_fresh(age_seconds: FloatArray, stale_after_seconds: float) -> BoolArray:
+    """Where a window is young enough to speak for the present; NaN is not.
+
+    Exactly `stale_after_seconds` is too old. So is as much in the future: there one of two clocks
+    is wrong, and nobody knows which.
+    """
+    with np.errstate(invalid="ignore"):
+        fresh: BoolArray = np.abs(age_seconds) < stale_after_seconds
+    return fresh
+
+
+def filter_by_usage(
+    used: Mapping[str, FloatArray],
+    allocatable: Mapping[str, FloatArray],
+    age_seconds: FloatArray,
+    *,
+    thresholds_percent: Mapping[str, float],
+    stale_after_seconds: float,
+) -> UsageVerdict:
+    """Judge nodes by the average usage of their last window over their allocatable.
+
+    `used` and `allocatable` hold an array (nodes,) for each resource in `thresholds_percent`, in
+    one unit per resource; `age_seconds` is the age of the windows. Source of the rule:
+    Koordinator's LoadAwareScheduling filter, without the estimates of pods not yet measured.
+    """
+    fresh = is_fresh(age_seconds, stale_after_seconds)
+    known = np.zeros(len(age_seconds), np.bool_)
+    refused = np.zeros(len(age_seconds), np.bool_)
+    percents, overs = {}, {}
+    for resource, threshold in thresholds_percent.items():
+        percent = usage_percent(used[resource], allocatable[resource])
+        over = over_threshold(percent, threshold) & fresh
+        percents[resource], overs[resource] = percent, over
+        refused |= over
+        if threshold > 0:
+            known |= fresh & ~np.isnan(percent)
+    return UsageVerdict(refused, known, fresh, overs, percents)
+
+
+def refusal(
+    node: str,
+    verdict: UsageVerdict,
+    row: int,
+    *,
+    thresholds_percent: Mapping[str, float],
+    age_seconds: float,
+) -> str:
+    """Why the node in `row` of the verdict is refused: which threshold, which value, how old."""
+    reasons = [
+        f"{resource} usage {_number(float(verdict.percent[resource][row]))}% of allocatable is "
+        f"over the {threshold:g}% threshold"
+        for resource, threshold in thresholds_percent.items()
+        if verdict.over[resource][row]
+    ]
+    return f"{node}: {' and '.join(reasons)} (window ended {age_text(age_seconds)})"
+
+
+def age_text(age_seconds: float) -> str:
+    """An age for people: `12 s ago`, `5 min ago`; the future is named as such."""
+    if age_seconds < -0.5:
+        return f"{-age_seconds:.0f} s in the future"
+    if age_seconds < 600:
+        return f"{max(0.0, age_seconds):.0f} s ago"
+    return f"{age_seconds / 60:.0f} min ago"
+
+
+def _number(percent: float) -> str:
+    return f"{percent:.1f}" if percent < 1e6 else f"{percent:.3g}"

@@ -1,0 +1,311 @@
+"""Keeps a `Table` equal to the compacted topics, by a plain consumer without a group.
+
+Owes the rest: the table is filled in one step, when all that lay in the topics at the start has
+been read (`caught_up`), then follows them live. While the broker is away the table keeps what it
+has, `state` says so, and reading goes on where it stopped; a log that was deleted, or that has
+forgotten tombstones meanwhile, is read anew beside the table, which then takes it over in one step.
+A bad record costs itself: it goes to `on_bad` as a dead letter, is counted, and is passed over.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn, TypeVar
+
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka import errors as kafka_errors
+from aiokafka.admin import AIOKafkaAdminClient
+
+from pipeline.clock import Clock
+from pipeline.errors import (
+    BrokerUnavailableError,
+    InvalidRecordError,
+    KafkaError,
+    KeyMismatchError,
+    RecordError,
+    TopicDriftError,
+)
+from pipeline.logs import get_logger
+from pipeline.table.columns import Table
+from pipeline.topics.codec import Record, decode_json
+from pipeline.topics.dead_letters import DeadLetter, dead_letter
+from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.registry import DAY_MS, MAX_RECORD_BYTES, NODE_STATE, NODES, Topic
+
+FED_BY: Final[tuple[Topic, ...]] = (NODE_STATE, NODES)
+
+# A tombstone is kept for a day; after half of that away one may have been missed.
+_FORGOTTEN_AFTER_SECONDS: Final = DAY_MS / 2000
+_PROBE_EVERY_SECONDS: Final = 2.0
+_PROBE_TIMEOUT_SECONDS: Final = 5.0
+_START_TIMEOUT_SECONDS: Final = 30.0
+_PAUSE_SECONDS: Final = (0.25, 5.0)
+# So few records at a time that a request never waits long for the event loop.
+_RECORDS_AT_ONCE: Final = 100
+_POLL_MS: Final = 250
+
+_log = get_logger(__name__)
+
+OnBad = Callable[[DeadLetter], Awaitable[None]]
+Positions = dict[TopicPartition, int]
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+@dataclass(slots=True)
+class FeedState:
+    """How the feed is doing: for readiness, metrics and people.
+
+    `lag_records` is how far behind the ends of the logs, None before they are known; `contact` is
+    the clock's time at which the broker last answered.
+    """
+
+    message: str = "starting"
+    caught_up: bool = False
+    connected: bool = False
+    lag_records: int | None = None
+    contact: float | None = None
+    applied: int = 0
+    older: int = 0
+    tombstones: int = 0
+    rereads: int = 0
+    bad: Counter[str] = field(default_factory=Counter)
+
+
+class _RereadError(Exception):
+    """What was read no longer fits the log; the message says why."""
+
+
+class Feed:
+    """Feeds `table` from the topics of `prefix`; `client` is what aiokafka's clients take
+    (`bootstrap_servers` and security). `run` until cancelled.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        *,
+        client: Mapping[str, Any],
+        prefix: str,
+        clock: Clock,
+        on_bad: OnBad | None = None,
+    ) -> None:
+        self.table = table
+        self.state = FeedState()
+        self._client = client
+        self._topics = {topic.full_name(prefix): topic for topic in FED_BY}
+        self._clock = clock
+        self._on_bad = on_bad
+        self._positions: Positions = {}
+        self._seen_at = clock.monotonic()
+        self._caught_up = asyncio.Event()
+        self._troubled = asyncio.Event()
+
+    async def wait_caught_up(self) -> None:
+        """Return when the table holds all that lay in the topics when reading began."""
+        await self._caught_up.wait()
+
+    async def wait_troubled(self) -> str:
+        """Return the message when the feed cannot reach the broker or its topics."""
+        await self._troubled.wait()
+        return self.state.message
+
+    async def run(self) -> NoReturn:
+        """Feed the table for ever: connect, catch up, follow, and again after a failure."""
+        pause, longest = _PAUSE_SECONDS
+        while True:
+            try:
+                await self._connect_and_follow()
+            except _RereadError as reason:
+                self.state.rereads += 1
+                self._positions = {}
+                _log.warning("reading the topics anew", reason=str(reason))
+                pause = _PAUSE_SECONDS[0]
+            except (KafkaError, kafka_errors.KafkaError, OSError, TimeoutError) as error:
+                pause = _PAUSE_SECONDS[0] if self.state.connected else min(2 * pause, longest)
+                self._trouble(error)
+            await self._clock.sleep(pause)
+
+    def _trouble(self, error: Exception) -> None:
+        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        message = str(error) if isinstance(error, KafkaError) else f"broker is away: {said}"
+        if message != self.state.message:
+            _log.warning(
+                "table is not fed; it keeps what it has", reason=message, nodes=len(self.table)
+            )
+        self.state.message = message
+        self.state.connected = False
+        self._troubled.set()
+
+    async def _connect_and_follow(self) -> None:
+        async with asyncio.timeout(_START_TIMEOUT_SECONDS):
+            partitions = await self._partitions()
+        consumer = AIOKafkaConsumer(
+            **self._client,
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            max_partition_fetch_bytes=MAX_RECORD_BYTES,
+        )
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_SECONDS):
+                await consumer.start()
+            consumer.assign(partitions)
+            if not self._positions:
+                await self._load(consumer, partitions)
+            await self._follow(consumer, partitions)
+        except kafka_errors.OffsetOutOfRangeError as error:
+            raise _RereadError(
+                "the log no longer has the offset that was to be read next"
+            ) from error
+        finally:
+            await consumer.stop()
+
+    async def _partitions(self) -> list[TopicPartition]:
+        """All partitions of the topics. Raises `TopicDriftError` if one is missing.
+
+        Asks for all topics: asking for one by name would make some brokers create it.
+        """
+        admin = AIOKafkaAdminClient(**self._client)
+        try:
+            await admin.start()
+            found = {topic["topic"]: topic for topic in await admin.describe_topics()}
+        except kafka_errors.KafkaConnectionError as error:
+            servers = self._client.get("bootstrap_servers")
+            raise BrokerUnavailableError(f"no broker answers at {servers}") from error
+        finally:
+            await admin.close()
+        if missing := sorted(set(self._topics) - set(found)):
+            raise TopicDriftError(f"waiting for topic {' and '.join(missing)}")
+        return [
+            TopicPartition(name, partition["partition"])
+            for name in self._topics
+            for partition in found[name]["partitions"]
+        ]
+
+    async def _load(self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> None:
+        """Read all that is there now into a fresh table, then let ours become it."""
+        began = self._clock.monotonic()
+        async with asyncio.timeout(_START_TIMEOUT_SECONDS):
+            positions: Positions = await consumer.beginning_offsets(partitions)
+            ends: Positions = await consumer.end_offsets(partitions)
+        for partition, offset in positions.items():
+            consumer.seek(partition, offset)
+        self._contact(ends, positions)
+        self.state.message = "catching up"
+        fresh, heard = Table(self.table.columns), self._clock.monotonic()
+        while any(positions[partition] < end for partition, end in ends.items()):
+            if await self._take(consumer, fresh, positions):
+                heard = self._clock.monotonic()
+                self._contact(ends, positions)
+            elif self._clock.monotonic() - heard > _PROBE_TIMEOUT_SECONDS:
+                # Nothing came: either the broker is away, which this says, or it is slow.
+                await self._probe(consumer, positions)
+                heard = self._clock.monotonic()
+        self.table.adopt(fresh)
+        self._positions = positions
+        self.state.caught_up = True
+        self._caught_up.set()
+        _log.info(
+            "table caught up",
+            nodes=len(self.table),
+            records=sum(ends.values()),
+            seconds=round(self._clock.monotonic() - began, 3),
+        )
+
+    async def _follow(self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> None:
+        if set(self._positions) != set(partitions):
+            raise _RereadError("the topics have other partitions than before")
+        if self._clock.monotonic() - self._seen_at > _FORGOTTEN_AFTER_SECONDS:
+            raise _RereadError("away for so long that tombstones may be gone")
+        for partition, offset in self._positions.items():
+            consumer.seek(partition, offset)
+        await self._probe(consumer, self._positions)
+        self.state.message = "following"
+        due = self._clock.monotonic() + _PROBE_EVERY_SECONDS
+        while True:
+            await self._take(consumer, self.table, self._positions)
+            if self._clock.monotonic() >= due:
+                await self._probe(consumer, self._positions)
+                due = self._clock.monotonic() + _PROBE_EVERY_SECONDS
+
+    async def _probe(self, consumer: AIOKafkaConsumer, positions: Positions) -> None:
+        """Ask where the logs end: only so is a broker that is away told from one that is quiet."""
+        async with asyncio.timeout(_PROBE_TIMEOUT_SECONDS):
+            ends: Positions = await consumer.end_offsets(list(positions))
+        if any(ends[partition] < position for partition, position in positions.items()):
+            raise _RereadError("a log ends before what was already read: the topic was made anew")
+        self._contact(ends, positions)
+
+    def _contact(self, ends: Positions, positions: Positions) -> None:
+        self.state.connected = True
+        self.state.contact = self._clock.now()
+        self._seen_at = self._clock.monotonic()
+        behind = (max(0, end - positions[partition]) for partition, end in ends.items())
+        self.state.lag_records = sum(behind)
+
+    async def _take(self, consumer: AIOKafkaConsumer, table: Table, positions: Positions) -> bool:
+        """Apply the next records to `table` and move `positions`; whether anything came."""
+        batches = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE)
+        for records in batches.values():
+            for record in records:
+                await self._apply(table, record)
+        before = sum(positions.values())
+        for partition in positions:
+            positions[partition] = await consumer.position(partition)
+        return sum(positions.values()) > before
+
+    async def _apply(self, table: Table, record: ConsumerRecord) -> None:
+        try:
+            newer = apply(table, self._topics[record.topic], record.key, record.value)
+        except RecordError as error:
+            await self._refuse(record, error.at(record.topic, record.partition, record.offset))
+            return
+        self.state.applied += newer
+        self.state.older += not newer
+        self.state.tombstones += record.value is None
+
+    async def _refuse(self, record: ConsumerRecord, error: RecordError) -> None:
+        self.state.bad[error.reason] += 1
+        _log.warning("record refused", reason=error.reason, error=str(error))
+        if self._on_bad:
+            await self._on_bad(
+                dead_letter(
+                    record.topic, record.partition, record.offset, record.key, record.value, error
+                )
+            )
+
+
+def apply(table: Table, topic: Topic, key: bytes | None, value: bytes | None) -> bool:
+    """Apply one record of `topic` to `table`; False if it was older than what is there.
+
+    Raises `RecordError` for one that cannot be used, and leaves the table as it was.
+    """
+    node = _node_of(key)
+    if topic is NODE_STATE:
+        if value is None:
+            table.drop_state(node)
+            return True
+        return table.put_state(_record(NodeStateRecord, node, value))
+    if value is None:
+        table.drop_node(node)
+        return True
+    return table.put_node(_record(NodeRecord, node, value))
+
+
+def _node_of(key: bytes | None) -> str:
+    if not key:
+        raise InvalidRecordError("record has no key")
+    try:
+        return key.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRecordError(f"key {key[:80]!r} is not UTF-8") from error
+
+
+def _record(kind: type[RecordT], node: str, value: bytes) -> RecordT:
+    record = decode_json(kind, value)
+    said: str = record.node  # type: ignore[attr-defined]
+    if said != node:
+        raise KeyMismatchError(f"payload speaks of {said[:80]!r}, key of {node[:80]!r}")
+    return record

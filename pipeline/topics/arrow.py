@@ -1,11 +1,15 @@
 """Reading Arrow IPC records whose bytes may be anything, with pyarrow.
 
-One place decides what a columnar record must be: one non-empty batch, valid to the last offset,
-with a header in the schema's metadata. Everything else raises an error of `pipeline.errors` that
-a dead letter can carry. The exporter does not import this module (pyarrow costs it 25 MB).
+One place decides what a columnar record must be: one batch, valid to the last offset, of bounded
+size, uncompressed, with a header in the schema's metadata. Everything else raises an error of
+`pipeline.errors` that a dead letter can carry. The exporter does not import this module (pyarrow
+costs it 25 MB).
 """
 
-from collections.abc import Mapping
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -14,7 +18,15 @@ from pipeline.topics import samples
 from pipeline.topics.codec import check_version
 from pipeline.topics.samples import KINDS, LIST_COLUMNS, NUMBER_COLUMNS, TEXT_COLUMNS, SampleHeader
 
-_MAX_MS = 1 << 53
+MAX_ROWS: Final = 65_536
+"""Rows of a record. A column of nulls states its length and has no bytes, so that the size of a
+record bounds nothing."""
+
+_MAX_DICTIONARIES = 64
+_MAX_INT = 1 << 53
+_MAX_WINDOW_MS = 86_400_000
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,16}")
+_NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 _TYPES: dict[str, pa.DataType] = {
     **{name: pa.string() for name in TEXT_COLUMNS},
@@ -22,32 +34,45 @@ _TYPES: dict[str, pa.DataType] = {
     **{name: pa.list_(pa.float64()) for name in LIST_COLUMNS},
 }
 SAMPLE_FIELDS: tuple[pa.Field, ...] = tuple(pa.field(name, kind) for name, kind in _TYPES.items())
+SAMPLE_SCHEMA: Final = pa.schema(SAMPLE_FIELDS)
+
+# What pyarrow raises for bytes that are not what they say; UnicodeDecodeError is a ValueError.
+_ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, MemoryError, OverflowError)
 
 
 def read_batch(data: bytes) -> pa.RecordBatch:
     """The one record batch in the IPC stream `data`, fully validated.
 
     Raises `UndecodableRecordError` for bytes that are no Arrow stream or whose buffers do not
-    hold together, `InvalidRecordError` for a stream with no batch or several.
+    hold together, `InvalidRecordError` for a stream with no batch or several, with compressed
+    buffers or with more than `MAX_ROWS` rows.
     """
     if not data:
         raise UndecodableRecordError("record is empty")
     try:
+        _check_messages(list(pa.ipc.MessageReader.open_stream(pa.py_buffer(data))))
         with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-            batches = list(reader)
-        for batch in batches:
+            batch = reader.read_next_batch()
+        if batch.num_rows <= MAX_ROWS:
             batch.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
+    except InvalidRecordError:
+        raise
+    except (*_ARROW_ERRORS, StopIteration, struct.error) as error:
         raise UndecodableRecordError(f"no Arrow stream: {str(error)[:200]}") from error
-    if len(batches) != 1:
-        raise InvalidRecordError(f"stream holds {len(batches)} batches, not one")
-    return batches[0]
+    if batch.num_rows > MAX_ROWS:
+        raise InvalidRecordError(f"batch has {batch.num_rows} rows, more than {MAX_ROWS}")
+    return batch
 
 
 def read_metadata(batch: pa.RecordBatch) -> Mapping[str, str]:
     """The schema's metadata as text; raises `UndecodableRecordError` if it is not UTF-8."""
+    return metadata_of(batch.schema)
+
+
+def metadata_of(schema: pa.Schema) -> Mapping[str, str]:
+    """The metadata of `schema` as text; raises `UndecodableRecordError` if it is not UTF-8."""
     try:
-        return {k.decode(): v.decode() for k, v in (batch.schema.metadata or {}).items()}
+        return {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
     except UnicodeDecodeError as error:
         raise UndecodableRecordError("schema metadata is not UTF-8") from error
 
@@ -62,13 +87,20 @@ def metadata_text(metadata: Mapping[str, str], name: str) -> str:
 def metadata_int(metadata: Mapping[str, str], name: str) -> int:
     """A whole number of a header; raises `InvalidRecordError` for anything else."""
     text = metadata_text(metadata, name)
-    try:
-        value = int(text)
-    except ValueError as error:
-        raise InvalidRecordError(f"header {name!r} is no whole number: {text[:40]!r}") from error
-    if abs(value) > _MAX_MS:
+    if not _WHOLE_NUMBER.fullmatch(text):
+        raise InvalidRecordError(f"header {name!r} is no whole number: {text[:40]!r}")
+    value = int(text)
+    if abs(value) > _MAX_INT:
         raise InvalidRecordError(f"header {name!r} is out of range: {text[:40]}")
     return value
+
+
+def check_schema(metadata: Mapping[str, str], name: str, version: int) -> None:
+    """Raise `InvalidRecordError` or `UnsupportedVersionError` unless this is `name`, `version`."""
+    found = metadata_text(metadata, "schema")
+    if found != name:
+        raise InvalidRecordError(f"schema is {found[:80]!r}, not {name}")
+    check_version(metadata_int(metadata, "version"), version, name)
 
 
 def read_header(metadata: Mapping[str, str]) -> SampleHeader:
@@ -83,7 +115,8 @@ def read_header(metadata: Mapping[str, str]) -> SampleHeader:
         window_end_ms=metadata_int(metadata, "window_end_ms"),
         simulated=metadata.get("simulated") == "true",
     )
-    if not 0 < header.window_end_ms - header.window_start_ms <= 86_400_000:
+    check_node_name(header.node)
+    if not 0 < header.window_end_ms - header.window_start_ms <= _MAX_WINDOW_MS:
         raise InvalidRecordError("window is not longer than 0 s and at most a day")
     if header.window_start_ms < 0:
         raise InvalidRecordError("window begins before 1970")
@@ -92,9 +125,10 @@ def read_header(metadata: Mapping[str, str]) -> SampleHeader:
 
 def check_node_name(node: str) -> None:
     """Raise `InvalidRecordError` for what Kubernetes would not take as a node's name."""
-    if not 0 < len(node.encode()) <= 253:
-        raise InvalidRecordError(f"node name has {len(node.encode())} bytes, not 1 to 253")
-    if not all(c.isascii() and (c.isalnum() or c in "-.") for c in node) or node != node.lower():
+    length = len(node.encode(errors="replace"))
+    if not 0 < length <= 253:
+        raise InvalidRecordError(f"node name has {length} bytes, not 1 to 253")
+    if not _NODE_NAME.fullmatch(node):
         raise InvalidRecordError(f"node name {node[:80]!r} is not a lower-case DNS name")
 
 
@@ -106,34 +140,51 @@ def read_samples(data: bytes) -> tuple[SampleHeader, pa.RecordBatch]:
     """
     batch = read_batch(data)
     metadata = read_metadata(batch)
-    if metadata.get("schema") != samples.SCHEMA_NAME:
-        raise InvalidRecordError(f"schema is {metadata.get('schema')!r}, not {samples.SCHEMA_NAME}")
-    check_version(metadata_int(metadata, "version"), samples.VERSION, samples.SCHEMA_NAME)
+    check_schema(metadata, samples.SCHEMA_NAME, samples.VERSION)
     header = read_header(metadata)
-    check_node_name(header.node)
     if batch.num_rows == 0:
         raise InvalidRecordError("batch has no rows")
-    columns = [_column(batch, field) for field in SAMPLE_FIELDS]
-    read = pa.RecordBatch.from_arrays(columns, schema=pa.schema(SAMPLE_FIELDS))
+    read = known_columns(batch, SAMPLE_SCHEMA)
     _check_rows(read)
     return header, read
 
 
-def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    indices = batch.schema.get_all_field_indices(field.name)
-    if not indices:
-        return pa.nulls(batch.num_rows, field.type)
-    if len(indices) > 1:
-        raise InvalidRecordError(f"column {field.name!r} is there {len(indices)} times")
-    found = batch.column(indices[0])
-    if found.type.equals(field.type):
-        return found
+def known_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """`batch` in exactly the columns of `schema`: unknown ones dropped, missing ones null.
+
+    Numbers of another width become floats. Nothing else is converted: what a dictionary, a view
+    or a run-length says in few bytes could be gigabytes when written out. Raises
+    `InvalidRecordError` for another type and for a name that is there twice.
+    """
+    if batch.schema.equals(schema):
+        return batch.replace_schema_metadata(None)
     try:
-        return found.cast(field.type)
-    except (pa.ArrowException, ValueError) as error:
-        raise InvalidRecordError(
-            f"column {field.name!r} is {found.type}, not {field.type}"
-        ) from error
+        names = batch.schema.names
+    except UnicodeDecodeError as error:
+        raise UndecodableRecordError("a column's name is not UTF-8") from error
+    index = {name: i for i, name in enumerate(names)}
+    if len(index) != len(names):
+        raise InvalidRecordError("two columns of one name")
+    columns = [
+        _as_type(batch.column(index[field.name]), field)
+        if field.name in index
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _as_type(column: pa.Array, field: pa.Field) -> pa.Array:
+    found = column.type
+    if found == field.type:
+        return column
+    if pa.types.is_null(found):
+        return pa.nulls(len(column), field.type)
+    is_number = pa.types.is_integer(found) or pa.types.is_floating(found)
+    if is_number and pa.types.is_floating(field.type):
+        return column.cast(field.type, safe=False)
+    kind = type(found).__name__ if pa.types.is_nested(found) else str(found)
+    raise InvalidRecordError(f"column {field.name!r} is {kind[:80]}, not {field.type}")
 
 
 def _check_rows(batch: pa.RecordBatch) -> None:
@@ -144,3 +195,45 @@ def _check_rows(batch: pa.RecordBatch) -> None:
         raise InvalidRecordError(f"kind of a row is none of {', '.join(KINDS)}")
     if None in ids or len(set(zip(kinds, ids, strict=True))) != len(ids):
         raise InvalidRecordError("two rows of one entity, or one without an id")
+
+
+def _check_messages(messages: Iterable[Any]) -> None:
+    kinds: dict[str, int] = {}
+    for message in messages:
+        kinds[message.type] = kinds.get(message.type, 0) + 1
+        if message.type in ("record batch", "dictionary") and _is_compressed(message):
+            # Decompression trusts a length of the sender's: 4 MiB can become 64 GiB.
+            raise InvalidRecordError("buffers are compressed", hint="let Kafka compress, not Arrow")
+    batches = kinds.pop("record batch", 0)
+    if batches != 1:
+        raise InvalidRecordError(f"stream holds {batches} batches, not one")
+    if kinds.pop("schema", 0) != 1 or kinds.pop("dictionary", 0) > _MAX_DICTIONARIES or kinds:
+        raise InvalidRecordError("stream is not one schema, its dictionaries and one batch")
+
+
+def _is_compressed(message: Any) -> bool:
+    """Whether the RecordBatch in this message has the field `compression`, which pyarrow obeys
+    but does not show. Positions of fields are those of Arrow's Message.fbs."""
+    buffer = memoryview(message.metadata)
+    (root,) = struct.unpack_from("<I", buffer)
+    header = _flatbuffer_table(buffer, root, field=2)
+    if message.type == "dictionary":
+        header = None if header is None else _flatbuffer_table(buffer, header, field=1)
+    return header is not None and _flatbuffer_field(buffer, header, field=3) is not None
+
+
+def _flatbuffer_table(buffer: memoryview, table: int, field: int) -> int | None:
+    position = _flatbuffer_field(buffer, table, field)
+    if position is None:
+        return None
+    return position + int(struct.unpack_from("<I", buffer, position)[0])
+
+
+def _flatbuffer_field(buffer: memoryview, table: int, field: int) -> int | None:
+    vtable = table - int(struct.unpack_from("<i", buffer, table)[0])
+    (size,) = struct.unpack_from("<H", buffer, vtable)
+    slot = 4 + 2 * field
+    if slot + 2 > size:
+        return None
+    (offset,) = struct.unpack_from("<H", buffer, vtable + slot)
+    return table + int(offset) if offset else None

@@ -8,6 +8,7 @@ carries the writer's epoch: a paused worker that wakes up overwrites nobody.
 - `@claim@<member>`: a worker took the partition; the record's own offset becomes its epoch.
 """
 
+import re
 from typing import Literal
 
 from pipeline.errors import InvalidRecordError
@@ -53,6 +54,9 @@ KeyKind = Literal["node", "marker", "claim"]
 
 _MARKER = "@marker@"
 _CLAIM = "@claim@"
+_EPOCH = "(0|[1-9][0-9]{0,18})"
+_NODE_KEY = re.compile(f"([^@]+)@{_EPOCH}", re.DOTALL)
+_MARKER_KEY = re.compile(f"{_MARKER}{_EPOCH}")
 
 
 def node_key(node: str, epoch: int) -> bytes:
@@ -77,13 +81,12 @@ def parse_key(key: bytes) -> tuple[KeyKind, str, int]:
     """
     try:
         text = key.decode()
-        if text.startswith(_CLAIM):
-            return "claim", text.removeprefix(_CLAIM), -1
-        if text.startswith(_MARKER):
-            return "marker", "", int(text.removeprefix(_MARKER))
-        node, separator, epoch = text.rpartition("@")
-        if separator and node:
-            return "node", node, int(epoch)
-    except ValueError as error:
-        raise InvalidRecordError(f"checkpoint key {key[:80]!r} is not readable") from error
+    except UnicodeDecodeError as error:
+        raise InvalidRecordError(f"checkpoint key {key[:80]!r} is not UTF-8") from error
+    if match := _NODE_KEY.fullmatch(text):
+        return "node", match[1], int(match[2])
+    if match := _MARKER_KEY.fullmatch(text):
+        return "marker", "", int(match[1])
+    if len(text) > len(_CLAIM) and text.startswith(_CLAIM):
+        return "claim", text.removeprefix(_CLAIM), -1
     raise InvalidRecordError(f"checkpoint key {key[:80]!r} is none of node, marker and claim")

@@ -6,6 +6,7 @@ equal bytes. Reading accepts unknown fields and refuses, with an error of `pipel
 schema (`InvalidRecordError`) and what a newer major version wrote (`UnsupportedVersionError`).
 """
 
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -62,11 +63,15 @@ def check_version(found: int, supported: int, what: str) -> None:
         )
 
 
+@cache
+def _version_of(kind: type[Record]) -> int:
+    return int(next(f.default for f in msgspec.structs.fields(kind) if f.name == "version"))
+
+
 def _decode(decode: Any, kind: type[RecordT], data: bytes) -> RecordT:
-    supported = kind.__struct_defaults__[0] if kind.__struct_defaults__ else 1
     name = kind.__name__
     try:
-        check_version(decode(data, type=_Versioned).version, supported, name)
+        check_version(decode(data, type=_Versioned).version, _version_of(kind), name)
         record: RecordT = decode(data, type=kind)
     except msgspec.ValidationError as error:
         raise InvalidRecordError(f"{name} breaks its schema: {error}") from error

@@ -42,5 +42,5 @@ def dead_letter(
     return DeadLetter(
         key=None if key is None else key[:MAX_KEY_BYTES],
         value=whole[:MAX_VALUE_BYTES],
-        headers=[(name, text.encode()) for name, text in headers.items()],
+        headers=[(name, text.encode(errors="backslashreplace")) for name, text in headers.items()],
     )

@@ -12,16 +12,18 @@ from typing import Any, Final, Literal
 import msgspec
 import pyarrow as pa
 
-from pipeline.errors import InvalidRecordError
+from pipeline.errors import InvalidRecordError, UndecodableRecordError
 from pipeline.topics.arrow import (
     SAMPLE_FIELDS,
+    check_schema,
+    known_columns,
     metadata_int,
+    metadata_of,
     metadata_text,
     read_batch,
     read_header,
     read_metadata,
 )
-from pipeline.topics.codec import check_version
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.resources import Resources
 from pipeline.topics.samples import SampleHeader
@@ -78,6 +80,7 @@ class Window:
 
 
 _SCHEMA = pa.schema(FIELDS)
+_CLASSES = pa.array(CLASSES, pa.string())
 _facts = msgspec.json.Encoder(order="deterministic")
 
 
@@ -122,16 +125,14 @@ def decode_window(data: bytes) -> Window:
     """The window in `data`. Raises the errors of `read_samples`."""
     batch = read_batch(data)
     metadata = read_metadata(batch)
-    if metadata.get("schema") != SCHEMA_NAME:
-        raise InvalidRecordError(f"schema is {metadata.get('schema')!r}, not {SCHEMA_NAME}")
-    check_version(metadata_int(metadata, "version"), VERSION, SCHEMA_NAME)
+    check_schema(metadata, SCHEMA_NAME, VERSION)
     kind = metadata_text(metadata, "type")
     if kind not in ("window", "departure"):
         raise InvalidRecordError(f"type {kind[:40]!r} is neither window nor departure")
     return Window(
         type="window" if kind == "window" else "departure",
         header=read_header(metadata),
-        rows=_known_columns(batch),
+        rows=_class_codes(known_columns(batch, _SCHEMA)),
         node=_struct(metadata, "node_facts", NodeFacts),
         sample_offset=metadata_int(metadata, "sample_offset"),
         appended_ms=metadata_int(metadata, "appended_ms"),
@@ -145,24 +146,26 @@ def sample_offset_of(data: bytes) -> int:
     Reads the schema and leaves the rows alone: the join scans its own output with this.
     """
     try:
-        metadata = pa.ipc.read_schema(pa.py_buffer(data)).metadata or {}
-        return int(metadata[b"sample_offset"])
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise InvalidRecordError("no window") from error
+        schema = pa.ipc.read_schema(pa.py_buffer(data))
+    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+        raise UndecodableRecordError(f"no Arrow stream: {str(error)[:200]}") from error
+    metadata = metadata_of(schema)
+    check_schema(metadata, SCHEMA_NAME, VERSION)
+    return metadata_int(metadata, "sample_offset")
 
 
-def _known_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-    if batch.schema.equals(_SCHEMA):
-        return batch
-    names = set(batch.schema.names)
-    columns = [
-        batch.column(field.name) if field.name in names else pa.nulls(batch.num_rows, field.type)
-        for field in FIELDS
-    ]
-    try:
-        return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
-    except (pa.ArrowException, TypeError) as error:
-        raise InvalidRecordError(f"columns are not those of a window: {error}") from error
+def _class_codes(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """`rows` with `pod_class` on the dictionary CLASSES, whatever dictionary the writer had."""
+    column = rows.column("pod_class")
+    if column.dictionary.equals(_CLASSES):
+        return rows
+    code = {name: index for index, name in enumerate(CLASSES)}
+    codes = [code.get(name, code["unknown"]) for name in column.dictionary.to_pylist()]
+    indices = [None if index is None else codes[index] for index in column.indices.to_pylist()]
+    mapped = pa.DictionaryArray.from_arrays(pa.array(indices, pa.int8()), _CLASSES)
+    return rows.set_column(
+        rows.schema.get_field_index("pod_class"), _SCHEMA.field("pod_class"), mapped
+    )
 
 
 def _struct(metadata: Mapping[str, str], name: str, kind: Any) -> Any:

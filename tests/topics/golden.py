@@ -1,0 +1,298 @@
+"""Golden files: the bytes of every record type as some release wrote them.
+
+`python -m tests.topics.golden` compares the bytes written today with the newest file of each type
+and ends with 1 if they differ; with `--write` it adds what differs as the next revision. A file
+that was released is never changed nor deleted: tests/topics/test_golden.py reads them all. (One
+that no release has contained may be deleted before `--write`.)
+"""
+
+import base64
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from pipeline.errors import InvalidRecordError
+from pipeline.topics import windows
+from pipeline.topics.arrow import read_samples
+from pipeline.topics.checkpoints import Claim, NodeCheckpoint, RoundMarker
+from pipeline.topics.codec import Record, decode_json, decode_pack, encode_json, encode_pack
+from pipeline.topics.dead_letters import DeadLetter, dead_letter
+from pipeline.topics.node_state import Counters, NodeStateRecord
+from pipeline.topics.nodes import Condition, NodeRecord, Strategy, Taint
+from pipeline.topics.pods import Container, Owner, PodRecord
+from pipeline.topics.predictions import (
+    EntityPeaks,
+    ModelTerms,
+    PodPeaks,
+    PredictionRecord,
+    Reclaimable,
+    UsageColumns,
+)
+from pipeline.topics.resources import Resources, Usage
+from pipeline.topics.samples import (
+    LIST_COLUMNS,
+    NUMBER_COLUMNS,
+    SampleBatch,
+    SampleHeader,
+    encode_samples,
+)
+
+FOLDER = Path(__file__).parent.parent / "data" / "golden"
+
+HEADER = SampleHeader(
+    node="node-1.example",
+    machine_id="0123456789abcdef0123456789abcdef",
+    boot_id="6f1f4c1e-2b3a-4c5d-8e9f-0a1b2c3d4e5f",
+    epoch=1_700_000_000_123,
+    sequence=42,
+    window_start_ms=1_700_000_010_000,
+    window_end_ms=1_700_000_040_000,
+)
+STATIC_POD = "1f9a6a5f0f5b4e8f8f2c7d1f3b2a4c6e"
+POD = "0b5d8c2e-6f0a-4a53-9c3e-d1f2a3b4c5d6"
+
+
+class Golden(NamedTuple):
+    """A record type: what today's release writes of one record, and how it is read."""
+
+    name: str
+    suffix: str
+    record: Any
+    write: Callable[[Any], bytes]
+    read: Callable[[bytes], Any]
+
+    def files(self) -> list[Path]:
+        """Every revision, oldest first."""
+        return sorted(FOLDER.glob(f"{self.name}.[0-9][0-9][0-9].{self.suffix}"))
+
+
+def sample_rows() -> list[dict[str, Any]]:
+    """A node row with every column, a pod, a static pod, the best-effort tier and a host
+    application."""
+    numbers = {name: index + 0.25 for index, name in enumerate(NUMBER_COLUMNS)}
+    points = {name: [0.0, 1.0, None, 2.5] for name in LIST_COLUMNS}
+    usage = {name: value for name, value in numbers.items() if not name.startswith("capacity")}
+    return [
+        {"kind": "node", "id": "", **numbers, **points},
+        {"kind": "pod", "id": POD, "qos": "Burstable", **usage},
+        {"kind": "pod", "id": STATIC_POD, "qos": "Guaranteed", "coverage": 0.5},
+        {"kind": "tier", "id": "besteffort", "cpu_cores_avg": 0.125},
+        {"kind": "host_app", "id": "nginx", "cpu_cores_avg": float("nan"), "coverage": 1.0},
+    ]
+
+
+def window_record() -> windows.Window:
+    """The sample above as the join writes it."""
+    schema = pa.schema(windows.FIELDS)
+    known = {
+        "pod_class": "prod", "namespace": "shop", "name": "cart-0", "koordinator_qos": "LS",
+        "phase": "Running", "owner_kind": "StatefulSet", "owner_name": "cart",
+        "request_cpu_millicores": 500.0, "request_memory_bytes": 2.0**30,
+        "limit_cpu_millicores": 1000.0, "limit_memory_bytes": None, "age_seconds": 3600.5,
+        "deleting": False,
+    }  # fmt: skip
+    rows = sample_rows()
+    rows[1] |= known
+    rows[2] |= {"pod_class": "unknown"}
+    rows[4]["cpu_cores_avg"] = None
+    columns = [
+        pa.array([row.get(field.name) for row in rows], field.type)
+        if field.name != "pod_class"
+        else _class_column([row.get("pod_class") for row in rows])
+        for field in schema
+    ]
+    return windows.Window(
+        type="window",
+        header=HEADER,
+        rows=pa.RecordBatch.from_arrays(columns, schema=schema),
+        node=windows.NodeFacts(
+            known=True,
+            allocatable=Resources(cpu_millicores=3_800, memory_bytes=15 * 2**30),
+            capacity=Resources(cpu_millicores=4_000, memory_bytes=16 * 2**30),
+            strategy=Strategy(safety_margin_percent=12.5),
+            strategy_hash="9a0364b9",
+        ),
+        sample_offset=1234,
+        appended_ms=1_700_000_040_250,
+        bad_values={"cpu_cores_avg": 1},
+    )
+
+
+def _class_column(names: list[str | None]) -> pa.DictionaryArray:
+    codes = [None if name is None else windows.CLASSES.index(name) for name in names]
+    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8()), pa.array(windows.CLASSES))
+
+
+_LARGE = Resources(cpu_millicores=4_000, memory_bytes=16 * 2**30)
+_SMALL = Resources(cpu_millicores=250, memory_bytes=256 * 2**20)
+_USAGE = Usage(cpu_cores=1.25, memory_bytes=3.5 * 2**30)
+
+NODE = NodeRecord(
+    node=HEADER.node,
+    uid="7c4c0b4f-8c39-4f6f-a2d7-0e6f9b1a2c3d",
+    allocatable=Resources(cpu_millicores=3_800, memory_bytes=15 * 2**30),
+    capacity=_LARGE,
+    labels={"zone": "b", "kubernetes.io/os": "linux"},
+    annotations={"note": "grün"},
+    taints=(Taint(key="dedicated", value="shop", effect="NoSchedule"),),
+    unschedulable=True,
+    conditions=(Condition(type="Ready", status="True", reason="KubeletReady"),),
+    strategy=Strategy(),
+    strategy_hash="9a0364b9",
+)
+POD_RECORD = PodRecord(
+    node=HEADER.node,
+    uid=POD,
+    cgroup_uid=POD,
+    namespace="shop",
+    name="cart-0",
+    owner=Owner(kind="StatefulSet", name="cart"),
+    labels={"app": "cart"},
+    annotations={"b": "2", "a": "1"},
+    priority=9500,
+    pod_class="prod",
+    qos="LS",
+    requests=_SMALL,
+    limits=Resources(cpu_millicores=1_000),
+    overhead=Resources(cpu_millicores=10),
+    containers=(Container(name="cart", requests=_SMALL),),
+    init_containers=(Container(name="mesh", limits=_SMALL, restartable=True),),
+    node_selector={"zone": "b"},
+    affinity={"podAntiAffinity": {"z": 1, "a": [1, 2.5, None, True]}},
+    tolerations=({"operator": "Exists"},),
+    phase="Running",
+    created_at="2023-11-14T21:13:30Z",
+    started_at="2023-11-14T21:13:33Z",
+)
+PREDICTION = PredictionRecord(
+    node=HEADER.node,
+    as_of="2023-11-14T22:14:00Z",
+    generation=0,
+    offset=777,
+    epoch=12,
+    safety_margin_percent=10.0,
+    cold_start_seconds=86_400.0,
+    nsigma_multiplier=3.0,
+    allocatable=Usage(cpu_cores=3.8, memory_bytes=15.0 * 2**30),
+    node_peaks=EntityPeaks(
+        peaks={"percentile": _USAGE, "nsigma": Usage(cpu_cores=float("nan"))},
+        model=ModelTerms(samples=9, first_at="2023-11-14T22:10:00Z"),
+    ),
+    system=EntityPeaks(peaks={"percentile": Usage(cpu_cores=0.1)}),
+    classes={"prod": EntityPeaks(peaks={"percentile": _USAGE}), "batch": EntityPeaks()},
+    pods=PodPeaks(
+        uid=[POD, STATIC_POD],
+        pod_class=["prod", "unknown"],
+        cold=[False, True],
+        samples=[9, 1],
+        age_seconds=[3600.5, None],
+        request=UsageColumns(cpu_cores=[0.25, None], memory_bytes=[2.0**28, float("nan")]),
+        peaks={"percentile": UsageColumns(cpu_cores=[0.5, 0.25], memory_bytes=[2.0**29, None])},
+    ),
+    reclaimable={"percentile": Reclaimable(amount=_USAGE, peak=_USAGE, unpredicted=_USAGE)},
+    cold_pods=(STATIC_POD,),
+)
+NODE_STATE = NodeStateRecord(
+    node=HEADER.node,
+    as_of="2023-11-14T22:14:00Z",
+    generation=0,
+    offset=777,
+    epoch=12,
+    window_seconds=30.0,
+    coverage=1.0,
+    node_known=True,
+    skew_seconds=0.25,
+    allocatable=Usage(cpu_cores=3.8, memory_bytes=15.0 * 2**30),
+    capacity=Usage(cpu_cores=4.0, memory_bytes=16.0 * 2**30),
+    usage=_USAGE,
+    class_usage={"prod": _USAGE, "batch": Usage(cpu_cores=0.0, memory_bytes=0.0)},
+    pods=2,
+    unknown_pods=1,
+    peaks={"percentile": _USAGE},
+    counters=Counters(applied=9, bad_values=1),
+)
+CHECKPOINT = NodeCheckpoint(
+    node=HEADER.node, epoch=12, round=3, generation=0, covers=778,
+    state=bytes(range(256)), prediction=b"{}", node_state=b"",
+)  # fmt: skip
+MARKER = RoundMarker(epoch=12, round=3, generation=0, resume=640, joined=1234, nodes=20)
+CLAIM = Claim(member="worker-0", claimed_at="2023-11-14T22:14:00.250Z")
+DEAD_LETTER = dead_letter(
+    "springtide.samples", 3, 99, b"node-1", b"\xff\x00 no Arrow", InvalidRecordError("no rows")
+)
+
+
+def _plain(record: Record) -> Any:
+    # NaN is written as null: what is read back has None there.
+    return msgspec.json.decode(encode_json(record), type=type(record))
+
+
+def _write_samples(rows: list[dict[str, Any]]) -> bytes:
+    return encode_samples(SampleBatch(HEADER, rows))
+
+
+def _write_dead_letter(letter: DeadLetter) -> bytes:
+    key = None if letter.key is None else base64.b64encode(letter.key).decode()
+    headers = [[name, value.decode()] for name, value in letter.headers]
+    value = base64.b64encode(letter.value).decode()
+    return msgspec.json.encode({"key": key, "value": value, "headers": headers})
+
+
+def _json(name: str, record: Record) -> Golden:
+    kind = type(record)
+    return Golden(name, "json", _plain(record), encode_json, lambda data: decode_json(kind, data))
+
+
+def _pack(name: str, record: Record) -> Golden:
+    kind = type(record)
+    return Golden(name, "msgpack", record, encode_pack, lambda data: decode_pack(kind, data))
+
+
+GOLDEN = (
+    Golden("samples", "arrow", sample_rows(), _write_samples, read_samples),
+    Golden("windows", "arrow", window_record(), windows.encode_window, windows.decode_window),
+    Golden(
+        "windows-departure", "arrow", windows.departure(HEADER.node, 1_700_000_040_250),
+        windows.encode_window, windows.decode_window,
+    ),
+    _json("nodes", NODE),
+    _json("pods", POD_RECORD),
+    _json("predictions", PREDICTION),
+    _json("node-state", NODE_STATE),
+    _pack("checkpoints-node", CHECKPOINT),
+    _pack("checkpoints-marker", MARKER),
+    _pack("checkpoints-claim", CLAIM),
+    Golden("dead-letters", "json", DEAD_LETTER, _write_dead_letter, msgspec.json.decode),
+)  # fmt: skip
+
+
+def changed() -> Iterator[tuple[Golden, bytes]]:
+    """The types whose bytes are not those of their newest file, with the bytes of today."""
+    for golden in GOLDEN:
+        data = golden.write(golden.record)
+        files = golden.files()
+        if not files or files[-1].read_bytes() != data:
+            yield golden, data
+
+
+def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--write"]):
+        sys.stderr.write("usage: python -m tests.topics.golden [--write]\n")
+        return 2
+    found = list(changed())
+    for golden, data in found:
+        revision = len(golden.files()) + 1
+        path = FOLDER / f"{golden.name}.{revision:03d}.{golden.suffix}"
+        if arguments:
+            FOLDER.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        sys.stdout.write(f"{'wrote' if arguments else 'differs'}: {path.name}\n")
+    return 1 if found and not arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -195,38 +195,45 @@ def scale(weights: FloatArray, layout: Layout, factor: float) -> None:
     weights[weights < layout.epsilon] = 0.0
 
 
-def save_checkpoint(weights: FloatArray) -> tuple[float, dict[int, int]]:
-    """One histogram (buckets,) in the rounded form of Koordinator and VPA: total weight, and the
-    weights scaled so that the heaviest is 10000, rounded half up, zeros dropped."""
+def save_checkpoint(weights: FloatArray) -> dict[str, Any]:
+    """One histogram (buckets,) in the rounded form of Koordinator and VPA: `totalWeight`, and
+    `bucketWeights` scaled so that the heaviest is 10000, rounded half up, zeros dropped."""
     heaviest = float(weights.max(initial=0.0))
     if heaviest <= 0.0:
-        return 0.0, {}
-    total = float(np.cumsum(weights)[-1])
+        return {"totalWeight": 0.0, "bucketWeights": {}}
     rounded = np.floor(weights / heaviest * CHECKPOINT_SCALE + 0.5).astype(np.int64)
-    return total, {int(i): int(rounded[i]) for i in np.flatnonzero(rounded)}
+    return {
+        "totalWeight": float(np.cumsum(weights)[-1]),
+        "bucketWeights": {str(i): int(rounded[i]) for i in np.flatnonzero(rounded)},
+    }
 
 
-def load_checkpoint(
-    layout: Layout, total_weight: float, bucket_weights: Mapping[int, int]
-) -> FloatArray:
+def load_checkpoint(layout: Layout, stored: Mapping[str, Any] | None) -> FloatArray:
     """The weights (buckets,) that a rounded checkpoint stands for; add them to a histogram.
 
-    Raises CheckpointError for a negative or non-finite total or a bucket outside the layout.
+    Raises CheckpointError if there is none, its total is negative or not finite, or a bucket is
+    not of the layout.
     """
-    if not (math.isfinite(total_weight) and total_weight >= 0):
-        raise CheckpointError(
-            f"totalWeight of a histogram checkpoint is {total_weight!r}; it must be 0 or more"
-        )
+    if stored is None:
+        raise CheckpointError("there is no histogram checkpoint to load")
+    try:
+        total = float(stored["totalWeight"])
+        buckets = {int(i): float(weight) for i, weight in stored["bucketWeights"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"not a histogram checkpoint: {error!r}") from error
+    if not (math.isfinite(total) and total >= 0):
+        raise CheckpointError(f"totalWeight of a histogram checkpoint is {total!r}, not 0 or more")
     weights = np.zeros(layout.num_buckets)
-    for bucket, weight in bucket_weights.items():
-        if not 0 <= bucket < layout.num_buckets or weight < 0:
+    for bucket, weight in buckets.items():
+        if not (0 <= bucket < layout.num_buckets and math.isfinite(weight) and weight >= 0):
             raise CheckpointError(
-                f"bucket {bucket} with weight {weight} of a histogram checkpoint is outside the "
-                f"layout of {layout.num_buckets} buckets; it was written with other bucket settings"
+                f"bucket {bucket} with weight {weight!r} of a histogram checkpoint does not fit "
+                f"{layout.num_buckets} buckets",
+                hint="it was written with other bucket settings",
             )
         weights[bucket] = weight
-    stored = float(np.cumsum(weights)[-1])
-    if stored > 0.0:
-        weights = weights * total_weight / stored
+    sum_stored = float(np.cumsum(weights)[-1])
+    if sum_stored > 0.0:
+        weights = weights * total / sum_stored
         weights[weights < layout.epsilon] = 0.0
     return weights

@@ -26,6 +26,7 @@
     ├── StateError                        model state
     │   └── CheckpointError (ValueError)  a checkpoint cannot be read or does not fit
     ├── EmptyWindowError (ValueError)     a statistic is asked of no samples
+    ├── BadRequestError (ValueError)      an HTTP request that is not the question it should be
     └── NotReadyError                     data is stale, missing or still being loaded
 
 An error says what went wrong and where in its message, and what to do in `hint`. `exit_code` is
@@ -220,6 +221,10 @@ class CheckpointError(StateError, ValueError):
 
 class EmptyWindowError(SpringtideError, ValueError):
     """A statistic is asked of a window without samples."""
+
+
+class BadRequestError(SpringtideError, ValueError):
+    """An HTTP request that is not the question it should be; the answer is a status of 400."""
 
 
 class NotReadyError(SpringtideError):

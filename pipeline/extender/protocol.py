@@ -1,0 +1,154 @@
+"""Messages of the kube-scheduler extender protocol: bytes to a question, an answer to bytes.
+
+Owes the rest: top-level keys in any letter case read, capitalised keys written; an answer in the
+form of the question (names, or whole Node objects passed back byte for byte, never parsed deeper
+than their name); for everything that is no question a `BadRequestError` that says what is wrong.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from pipeline.errors import BadRequestError
+
+FILTER_KEYS: Final = "an object with Pod and either NodeNames or Nodes"
+
+T = TypeVar("T")
+
+
+class OwnerReference(msgspec.Struct, frozen=True):
+    kind: str = ""
+    controller: bool | None = None
+
+
+class PodMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    owner_references: tuple[OwnerReference, ...] | None = None
+
+
+class Pod(msgspec.Struct, frozen=True):
+    """The part of a Pod that is read so far."""
+
+    metadata: PodMetadata = PodMetadata()
+
+    @property
+    def title(self) -> str:
+        """`namespace/name` for people."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def of_daemon_set(self) -> bool:
+        return any(owner.kind == "DaemonSet" for owner in self.metadata.owner_references or ())
+
+
+class _NodeMetadata(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _Node(msgspec.Struct, frozen=True):
+    metadata: _NodeMetadata
+
+
+class _NodeList(msgspec.Struct, frozen=True):
+    items: tuple[msgspec.Raw, ...] | None = None
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What filter and prioritize are asked: about which pod, and which nodes, each once.
+
+    `nodes` holds the Node objects as they came, in the order of `names`; None in the form with
+    names alone.
+    """
+
+    pod: Pod
+    names: tuple[str, ...]
+    nodes: tuple[msgspec.Raw, ...] | None = None
+
+
+class _FilterAnswer(msgspec.Struct, frozen=True, rename="pascal"):
+    nodes: Any
+    node_names: Sequence[str] | None
+    failed_nodes: Mapping[str, str]
+    failed_and_unresolvable_nodes: Mapping[str, str]
+    error: str = ""
+
+
+class _HostPriority(msgspec.Struct, frozen=True, rename="pascal"):
+    host: str
+    score: int
+
+
+_names = msgspec.json.Decoder(list[str] | None)
+_nodes = msgspec.json.Decoder(_NodeList | None)
+_node = msgspec.json.Decoder(_Node)
+_pod = msgspec.json.Decoder(Pod)
+_top = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_encoder = msgspec.json.Encoder()
+
+
+def read_question(body: bytes) -> Question:
+    """The question in the body of a filter or prioritize request.
+
+    Raises `BadRequestError`: not JSON, no object, a part of the wrong type, no pod, or not exactly
+    one of NodeNames and Nodes. Unknown keys are accepted. A name that is given twice counts once.
+    """
+    top = _decode(_top, body, "body")
+    parts = {key.lower(): value for key, value in top.items()}
+    if "pod" not in parts:
+        raise BadRequestError("Pod is missing", hint=f"send {FILTER_KEYS}")
+    pod = _decode(_pod, parts["pod"], "Pod")
+    names = _decode(_names, parts["nodenames"], "NodeNames") if "nodenames" in parts else None
+    listed = _decode(_nodes, parts["nodes"], "Nodes") if "nodes" in parts else None
+    if (names is None) == (listed is None):
+        raise BadRequestError(
+            f"{'neither' if names is None else 'both'} NodeNames and Nodes",
+            hint=f"send {FILTER_KEYS}, as nodeCacheCapable says",
+        )
+    if listed is None:
+        return Question(pod, tuple(dict.fromkeys(names or ())))
+    by_name: dict[str, msgspec.Raw] = {}
+    for position, item in enumerate(listed.items or ()):
+        name = _decode(_node, item, f"Nodes.items[{position}]").metadata.name
+        by_name.setdefault(name, item)
+    return Question(pod, tuple(by_name), tuple(by_name.values()))
+
+
+def filter_answer(question: Question, refused: Mapping[str, str]) -> bytes:
+    """The reply to filter: all nodes of the question but those in `refused` (node to reason).
+
+    Refusals are given as unresolvable: to evict pods would not make the node's usage of the last
+    window lower, so preemption should not try.
+    """
+    kept = [name for name in question.names if name not in refused]
+    nodes = None
+    if question.nodes is not None:
+        pairs = zip(question.names, question.nodes, strict=True)
+        nodes = {"metadata": {}, "items": [node for name, node in pairs if name not in refused]}
+    return _encoder.encode(
+        _FilterAnswer(
+            nodes=nodes,
+            node_names=kept if nodes is None else None,
+            failed_nodes={},
+            failed_and_unresolvable_nodes=refused,
+        )
+    )
+
+
+def prioritize_answer(names: Sequence[str], scores: Sequence[int]) -> bytes:
+    """The reply to prioritize: a whole number per node (kube-scheduler drops a reply with 7.0)."""
+    pairs = zip(names, scores, strict=True)
+    return _encoder.encode([_HostPriority(host, score) for host, score in pairs])
+
+
+def _decode(decoder: "msgspec.json.Decoder[T]", data: bytes | msgspec.Raw, what: str) -> T:
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        raise BadRequestError(f"{what}: {error}", hint=f"send {FILTER_KEYS}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequestError(f"{what} is not JSON: {error}", hint=f"send {FILTER_KEYS}") from error
+    except RecursionError as error:
+        raise BadRequestError(f"{what} is nested too deeply") from error

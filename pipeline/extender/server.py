@@ -1,0 +1,320 @@
+"""The service: filter and prioritize for a scheduler, health and metrics, nodes for people.
+
+Owes the rest: a clear JSON answer to whatever comes in, no 500 for anything that a client may send,
+and in mode `observe` no influence on the scheduler at all: every node passes with score 0, also
+while the table is not caught up, and what would have been said is counted and logged. In mode `act`
+a table that is not caught up answers 503, because it must neither pass nor refuse what it has not
+seen; with `ignorable: true` the scheduler then goes on without us.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+from aiohttp.abc import AbstractAccessLogger
+
+from pipeline.clock import Clock, format_time
+from pipeline.errors import BadRequestError, NotReadyError, SettingsError
+from pipeline.extender.decide import Policy, judge, score
+from pipeline.extender.protocol import Question, filter_answer, prioritize_answer, read_question
+from pipeline.logs import get_logger
+from pipeline.metrics import CONTENT_TYPE, counter, declare_role, histogram, page
+from pipeline.processors.thresholds import is_fresh
+from pipeline.settings import ExtenderSettings
+from pipeline.table import Feed, FeedState, Table
+from pipeline.table.metrics import watch
+
+# 5,000 Node objects are about 32 MB.
+MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+BODY_TIMEOUT_SECONDS: Final = 30.0
+DRAIN_SECONDS: Final = 10.0
+LOG_PERIOD_SECONDS: Final = 1.0
+
+VERBS: Final = ("filter", "prioritize")
+
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+LATENCY = histogram(
+    "extender_request_seconds", "Time from headers to answer.", ["verb"], buckets=_SECONDS
+)
+REQUESTS = counter("extender_requests", "Requests answered.", ["verb", "status"])
+VERDICTS = counter(
+    "extender_verdicts",
+    "Nodes judged by filter: passed, refused, unknown (passed without being judged), not_ready, "
+    "exempt (the pod's kind passes everywhere). In mode observe: what would have been said.",
+    ["mode", "verdict"],
+)
+
+_log = get_logger(__name__)
+_json = msgspec.json.Encoder()
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Extender:
+    """The handlers over one table. `state` says whether the table may be trusted yet."""
+
+    def __init__(
+        self, table: Table, state: FeedState, settings: ExtenderSettings, clock: Clock
+    ) -> None:
+        self.draining = False
+        self._table = table
+        self._state = state
+        self._policy = Policy.of(settings)
+        self._mode = settings.mode
+        self._clock = clock
+        self._said: dict[str, tuple[float, int]] = {}  # verb -> when, and how many not since
+
+    def app(self) -> web.Application:
+        """The aiohttp application."""
+        app = web.Application(middlewares=[_answer_errors], client_max_size=MAX_BODY_BYTES)
+        app.router.add_post("/filter", self.filter)
+        app.router.add_post("/prioritize", self.prioritize)
+        app.router.add_get("/healthz", self.healthz)
+        app.router.add_get("/readyz", self.readyz)
+        app.router.add_get("/metrics", self.metrics)
+        app.router.add_get("/v1/nodes", self.nodes)
+        app.router.add_get("/v1/nodes/{node}", self.node)
+        return app
+
+    async def filter(self, request: web.Request) -> web.Response:
+        """Which nodes may take the pod."""
+        question = read_question(await _body(request))
+        refused: Mapping[str, str] = {}
+        counts = {"exempt": len(question.names)}
+        if not self._may_judge():
+            counts = {"not_ready": len(question.names)}
+        elif not question.pod.of_daemon_set:
+            judgement = judge(self._table, question.names, self._clock.now(), self._policy)
+            refused, counts = judgement.refused, judgement.counts()
+        for verdict, count in counts.items():
+            VERDICTS.labels(self._mode, verdict).inc(count)
+        self._say("filter", question, counts, list(refused.values())[:3])
+        return _reply(filter_answer(question, refused if self._mode == "act" else {}))
+
+    async def prioritize(self, request: web.Request) -> web.Response:
+        """How good each node is for the pod, 0 to 10."""
+        question = read_question(await _body(request))
+        scores = [0] * len(question.names)
+        if self._may_judge():
+            would_be = score(self._table, question.names, self._clock.now(), self._policy)
+            best = max(zip(would_be, question.names, strict=True), default=None)
+            self._say("prioritize", question, {"best": best and best[0]}, best and best[1])
+            scores = would_be if self._mode == "act" else scores
+        return _reply(prioritize_answer(question.names, scores))
+
+    async def healthz(self, _request: web.Request) -> web.Response:
+        """Alive: the event loop turns."""
+        return _reply(_json.encode({"status": "ok"}))
+
+    async def readyz(self, _request: web.Request) -> web.Response:
+        """Ready: the table is caught up and nobody asked us to go."""
+        ready = self._state.caught_up and not self.draining
+        status = {
+            "status": "draining" if self.draining else "ready" if ready else "not ready",
+            "mode": self._mode,
+            "table": self._state.message,
+            "nodes": len(self._table),
+            "lag_records": self._state.lag_records,
+            "connected": self._state.connected,
+        }
+        return _reply(_json.encode(status), status=200 if ready else 503)
+
+    async def metrics(self, _request: web.Request) -> web.Response:
+        """The metrics page."""
+        return web.Response(body=page(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def nodes(self, _request: web.Request) -> web.Response:
+        """The state of every node, by name."""
+        self._must_be_ready()
+        now = self._clock.now()
+        items = [self._shown(name, now) for name in self._table]
+        document = {
+            "apiVersion": "springtide/v1",
+            "kind": "NodeStateList",
+            "now": format_time(now),
+            "items": [item for item in items if item],
+        }
+        return _reply(_json.encode(document))
+
+    async def node(self, request: web.Request) -> web.Response:
+        """The state of one node."""
+        self._must_be_ready()
+        name = request.match_info["node"]
+        shown = self._shown(name, self._clock.now())
+        if shown is None:
+            known = "is known but has no window yet" if name in self._table else "is not known"
+            return _error(404, f"node {name[:253]!r} {known}", "GET /v1/nodes lists all")
+        return _reply(_json.encode({"apiVersion": "springtide/v1", "kind": "NodeState", **shown}))
+
+    def _shown(self, name: str, now: float) -> dict[str, Any] | None:
+        state = self._table.snapshot(name).state
+        if state is None:
+            return None
+        age = self._table.ages(self._table.lookup([name]), now)
+        fresh = bool(is_fresh(age, self._policy.stale_after_seconds)[0])
+        fields = {field: getattr(state, field) for field in state.__struct_fields__}
+        return {**fields, "age_seconds": round(float(age[0]), 3), "stale": not fresh}
+
+    def _may_judge(self) -> bool:
+        """Whether the table can be asked. In mode act it must be; raises `NotReadyError`."""
+        if self._mode == "act":
+            self._must_be_ready()
+        return self._state.caught_up
+
+    def _must_be_ready(self) -> None:
+        if not self._state.caught_up:
+            raise NotReadyError(
+                f"the state table is not caught up: {self._state.message}",
+                hint="wait; with `ignorable: true` the scheduler goes on without this extender",
+            )
+
+    def _say(self, verb: str, question: Question, counts: Mapping[str, Any], what: object) -> None:
+        now = self._clock.monotonic()
+        said_at, unsaid = self._said.get(verb, (-math.inf, 0))
+        if now - said_at < LOG_PERIOD_SECONDS:
+            self._said[verb] = (said_at, unsaid + 1)
+            return
+        _log.info(
+            "answer" if self._mode == "act" else "would-be answer",
+            verb=verb,
+            mode=self._mode,
+            pod=question.pod.title,
+            nodes=len(question.names),
+            **counts,
+            answer=what,
+            suppressed=unsaid,
+        )
+        self._said[verb] = (now, 0)
+
+
+@web.middleware
+async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Whatever is raised becomes a JSON answer; time and status are measured on the way."""
+    began = time.perf_counter()
+    response = await _answered(request, handler)
+    resource = request.match_info.route.resource
+    verb = resource.canonical.strip("/") if resource else "unknown"
+    LATENCY.labels(verb).observe(time.perf_counter() - began)
+    REQUESTS.labels(verb, str(response.status)).inc()
+    return response
+
+
+async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except BadRequestError as error:
+        return _error(400, error.message, error.hint)
+    except NotReadyError as error:
+        return _error(503, error.message, error.hint, {"Retry-After": "1"})
+    except web.HTTPNotFound:
+        offered = ", ".join(f"POST /{verb}" for verb in VERBS)
+        return _error(404, f"no such path: {request.path[:200]}", f"this extender has {offered}")
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        message = f"{request.method} is not for {request.path[:200]}"
+        return _error(405, message, f"use {allowed}", {"Allow": allowed})
+    except web.HTTPRequestEntityTooLarge:
+        limit = f"the body is larger than {MAX_BODY_BYTES} bytes"
+        return _error(413, limit, "set nodeCacheCapable: true, so that only names are sent")
+    except web.HTTPException as error:
+        return _error(error.status, error.reason)
+
+
+async def _body(request: web.Request) -> bytes:
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
+            return await request.read()
+    except TimeoutError:
+        message = f"the body did not arrive within {BODY_TIMEOUT_SECONDS:g} s"
+        raise BadRequestError(message) from None
+    except web.RequestPayloadError as error:
+        raise BadRequestError(f"the body is not readable: {error}") from error
+
+
+def _reply(body: bytes, *, status: int = 200) -> web.Response:
+    return web.Response(body=body, status=status, content_type="application/json")
+
+
+def _error(
+    status: int, message: str, hint: str | None = None, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    document = {"Error": message} | ({"Hint": hint} if hint else {})
+    return web.Response(
+        body=_json.encode(document), status=status, content_type="application/json", headers=headers
+    )
+
+
+class AccessLog(AbstractAccessLogger):
+    """One event a request; probes and scrapes only at level debug."""
+
+    _quiet = frozenset({"/healthz", "/readyz", "/metrics"})
+
+    def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
+        write = _access.debug if request.path in self._quiet else _access.info
+        write(
+            "request",
+            method=request.method,
+            path=request.path[:200],
+            status=response.status,
+            request_bytes=request.content_length,
+            response_bytes=response.body_length,
+            milliseconds=round(time * 1000, 3),
+            remote=request.remote,
+        )
+
+
+_access = get_logger("pipeline.extender.access")
+
+
+async def serve(
+    feed: Feed,
+    settings: ExtenderSettings,
+    clock: Clock,
+    stop: asyncio.Event,
+    on_listening: Callable[[int], None] | None = None,
+) -> None:
+    """Feed the table and answer questions until `stop` is set; then finish what is under way.
+
+    `on_listening` gets the port when it is open. Raises `SettingsError` if it cannot be.
+    """
+    declare_role("extender")
+    watch(feed.table, feed.state, clock, settings.stale_after_seconds)
+    extender = Extender(feed.table, feed.state, settings, clock)
+    runner = web.AppRunner(
+        extender.app(), access_log_class=AccessLog, shutdown_timeout=DRAIN_SECONDS
+    )
+    await runner.setup()
+    feeding = asyncio.create_task(feed.run(), name="feed")
+    stopping = asyncio.create_task(stop.wait(), name="stop")
+    try:
+        port = await _listen(runner, settings)
+        _log.info("listening", host=settings.host, port=port, mode=settings.mode)
+        if on_listening:
+            on_listening(port)
+        await asyncio.wait({feeding, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if feeding.done():
+            feeding.result()  # it never ends but by an error of ours
+    finally:
+        extender.draining = True
+        _log.info("stopping", drain_seconds=DRAIN_SECONDS)
+        await runner.cleanup()
+        for task in (feeding, stopping):
+            task.cancel()
+        await asyncio.gather(feeding, stopping, return_exceptions=True)
+
+
+async def _listen(runner: web.AppRunner, settings: ExtenderSettings) -> int:
+    try:
+        await web.TCPSite(runner, settings.host, settings.port).start()
+    except OSError as error:
+        raise SettingsError(
+            f"cannot listen on {settings.host}:{settings.port}: {error}",
+            key="extender.port",
+            hint="another process has the port: set extender.port to another, or 0 for any",
+        ) from error
+    port: int = runner.addresses[0][1]
+    return port

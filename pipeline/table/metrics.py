@@ -1,0 +1,76 @@
+"""The table on the metrics page: how many nodes, how old, how far behind its topics."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from pipeline.clock import Clock
+from pipeline.metrics import NAMESPACE, REGISTRY
+from pipeline.table.columns import Table
+from pipeline.table.feed import FeedState
+
+
+class _Watched(NamedTuple):
+    table: Table
+    state: FeedState
+    clock: Clock
+    stale_after_seconds: float
+
+
+class _TableCollector(Collector):
+    """Reads the table when the page is asked for; nothing is counted twice."""
+
+    watched: _Watched | None = None
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        if self.watched is None:
+            return
+        table, state, clock, stale_after = self.watched
+        ages = table.ages(table.lookup(list(table)), clock.now())
+        known = ages[~np.isnan(ages)]
+        contact = np.nan if state.contact is None else clock.now() - state.contact
+        stale = len(ages) - int((np.abs(known) < stale_after).sum())
+        youngest, oldest = (known.min(), known.max()) if known.size else (np.nan, np.nan)
+        behind = np.nan if state.lag_records is None else state.lag_records
+        for name, value, documentation in (
+            ("nodes", len(table), "Nodes in the table."),
+            ("stale_nodes", stale, "Nodes without a window that is young enough to be judged."),
+            ("newest_window_age_seconds", youngest, "Age of the youngest window in the table."),
+            ("oldest_window_age_seconds", oldest, "Age of the oldest window in the table."),
+            ("lag_records", behind, "Records of the topics that are not in the table yet."),
+            ("contact_age_seconds", contact, "Seconds since the broker last answered."),
+            ("connected", state.connected, "1 if the broker answers."),
+            ("caught_up", state.caught_up, "1 if all that lay in the topics at start was read."),
+        ):
+            yield GaugeMetricFamily(f"{NAMESPACE}_table_{name}", documentation, float(value))
+        yield _records(state)
+        bad = CounterMetricFamily(
+            f"{NAMESPACE}_table_bad_records", "Records refused, by reason.", labels=["reason"]
+        )
+        for reason, count in sorted(state.bad.items()):
+            bad.add_metric([reason], count)
+        yield bad
+
+
+def _records(state: FeedState) -> Metric:
+    records = CounterMetricFamily(
+        f"{NAMESPACE}_table_records", "Records read: applied, older.", labels=["outcome"]
+    )
+    records.add_metric(["applied"], state.applied)
+    records.add_metric(["older"], state.older)
+    return records
+
+
+_COLLECTOR = _TableCollector()
+REGISTRY.register(_COLLECTOR)
+
+
+def watch(table: Table, state: FeedState, clock: Clock, stale_after_seconds: float) -> None:
+    """Show this table on the metrics page of the process, in place of one shown before."""
+    _COLLECTOR.watched = _Watched(table, state, clock, stale_after_seconds)

@@ -69,6 +69,6 @@ def split_pod_key(key: bytes) -> tuple[str, str]:
         node, separator, uid = key.decode().rpartition("/")
     except UnicodeDecodeError as error:
         raise InvalidRecordError("pod key is not UTF-8") from error
-    if not separator or not uid:
+    if not separator or not uid or "/" in node:
         raise InvalidRecordError(f"pod key {key[:80]!r} is not <node>/<uid>")
     return node, uid

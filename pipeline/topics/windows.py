@@ -93,7 +93,7 @@ def departure(node: str, appended_ms: int) -> Window:
     return Window(
         type="departure",
         header=header,
-        rows=pa.RecordBatch.from_pylist([], schema=_SCHEMA),
+        rows=_class_codes(pa.RecordBatch.from_pylist([], schema=_SCHEMA)),
         node=NodeFacts(),
         sample_offset=-1,
         appended_ms=appended_ms,

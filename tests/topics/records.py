@@ -1,0 +1,59 @@
+"""Hypothesis strategies for every record: made from the types of their fields."""
+
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from hypothesis import strategies as st
+
+from pipeline.topics.checkpoints import Claim, NodeCheckpoint, RoundMarker
+from pipeline.topics.codec import Record
+from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.pods import PodRecord
+from pipeline.topics.predictions import PredictionRecord
+
+JSON_RECORDS: tuple[type[Record], ...] = (NodeRecord, PodRecord, PredictionRecord, NodeStateRecord)
+PACK_RECORDS: tuple[type[Record], ...] = (NodeCheckpoint, RoundMarker, Claim)
+
+_SCALARS: dict[Any, st.SearchStrategy[Any]] = {
+    str: st.text(max_size=20),
+    int: st.integers(-(2**63), 2**63 - 1),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    bool: st.booleans(),
+    bytes: st.binary(max_size=64),
+    NoneType: st.none(),
+    Any: st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=8),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+        ),
+        max_leaves=6,
+    ),
+}
+
+
+def records(kind: type[Record]) -> st.SearchStrategy[Any]:
+    """Any valid record of `kind`, in the version of today."""
+    hints = get_type_hints(kind)
+    hints.pop("version")
+    return st.builds(kind, **{name: _values(hint) for name, hint in hints.items()})
+
+
+def _values(hint: Any) -> st.SearchStrategy[Any]:
+    if hint in _SCALARS:
+        return _SCALARS[hint]
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return st.one_of(*(_values(argument) for argument in arguments))
+    if origin is Literal:
+        return st.sampled_from(arguments)
+    if origin is dict:
+        return st.dictionaries(_values(arguments[0]), _values(arguments[1]), max_size=3)
+    if origin is list:
+        return st.lists(_values(arguments[0]), max_size=3)
+    if origin is tuple:
+        return st.lists(_values(arguments[0]), max_size=2).map(tuple)
+    assert issubclass(hint, msgspec.Struct), hint
+    hints = get_type_hints(hint)
+    return st.builds(hint, **{name: _values(inner) for name, inner in hints.items()})

@@ -1,0 +1,39 @@
+"""Nothing of a refused record is lost that the source topic still keeps."""
+
+import hashlib
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import FutureWindowError, InvalidRecordError, UndecodableRecordError
+from pipeline.topics.dead_letters import MAX_KEY_BYTES, MAX_VALUE_BYTES, dead_letter
+
+
+@given(st.none() | st.binary(max_size=50), st.none() | st.binary(max_size=500))
+def test_says_where_the_record_lay_and_what_it_was(key: bytes | None, value: bytes | None) -> None:
+    letter = dead_letter("springtide.samples", 3, 99, key, value, FutureWindowError("ends late"))
+    headers = dict(letter.headers)
+    assert (letter.key, letter.value) == (key, value or b"")
+    assert headers["topic"] == b"springtide.samples"
+    assert (headers["partition"], headers["offset"]) == (b"3", b"99")
+    assert headers["length"] == str(len(value or b"")).encode()
+    assert headers["sha256"] == hashlib.sha256(value or b"").hexdigest().encode()
+    assert headers["reason"] == b"future_window"
+    assert b"ends late" in headers["error"]
+
+
+def test_keeps_the_first_64_kib_and_the_length_and_digest_of_all() -> None:
+    value = bytes(range(256)) * 1024
+    letter = dead_letter("t", 0, 0, b"k" * 5000, value, UndecodableRecordError("x"))
+    headers = dict(letter.headers)
+    assert letter.value == value[: 64 * 1024]
+    assert len(letter.value) == MAX_VALUE_BYTES
+    assert letter.key == b"k" * MAX_KEY_BYTES
+    assert headers["length"] == b"262144"
+    assert headers["sha256"] == hashlib.sha256(value).hexdigest().encode()
+
+
+def test_any_text_of_an_error_fits_a_header() -> None:
+    letter = dead_letter("t", 0, 0, None, None, InvalidRecordError("\ud800 ü" * 2000))
+    assert len(dict(letter.headers)["error"]) <= 1024 * 6
+    assert dict(letter.headers)["error"].startswith(b"\\ud800 \xc3\xbc")

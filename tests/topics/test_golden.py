@@ -1,0 +1,92 @@
+"""What was ever written stays readable, and no change of a format goes unnoticed."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from pipeline.topics.arrow import read_samples
+from pipeline.topics.windows import Window, decode_window, encode_window
+from tests.topics import golden
+from tests.topics.golden import FOLDER, GOLDEN, Golden
+
+
+def newest(name: str) -> bytes:
+    (found,) = [g for g in GOLDEN if g.name == name]
+    return found.files()[-1].read_bytes()
+
+
+@pytest.mark.parametrize("kind", GOLDEN, ids=lambda g: g.name)
+def test_bytes_of_today_are_those_of_the_newest_file(kind: Golden) -> None:
+    assert kind.files(), "no golden file: python -m tests.topics.golden --write"
+    assert kind.write(kind.record) == kind.files()[-1].read_bytes(), (
+        "the format changed: if that is meant and readers accept both forms, "
+        "python -m tests.topics.golden --write"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"), [(g, p) for g in GOLDEN for p in g.files()], ids=lambda v: v.name
+)
+def test_every_file_ever_written_is_read(kind: Golden, path: Any) -> None:
+    kind.read(path.read_bytes())
+
+
+def test_no_golden_file_is_without_a_reader() -> None:
+    known = {path for kind in GOLDEN for path in kind.files()}
+    assert {path for path in FOLDER.iterdir() if path.is_file()} == known
+
+
+@pytest.mark.parametrize(
+    "kind", [g for g in GOLDEN if g.suffix == "msgpack" or g.name == "nodes"], ids=lambda g: g.name
+)
+def test_what_is_read_is_what_was_written(kind: Golden) -> None:
+    assert kind.read(newest(kind.name)) == kind.record
+
+
+@pytest.mark.parametrize("name", ["pods", "predictions", "node-state"])
+def test_json_is_read_as_written_with_unknown_for_nan(name: str) -> None:
+    (kind,) = [g for g in GOLDEN if g.name == name]
+    assert kind.read(newest(name)) == kind.record
+    assert b"NaN" not in newest(name)
+
+
+def test_samples_are_read_as_written() -> None:
+    header, rows = read_samples(newest("samples"))
+    assert header == golden.HEADER
+    for row, expected in zip(rows.to_pylist(), golden.sample_rows(), strict=True):
+        for name, value in row.items():
+            wanted = expected.get(name)
+            assert value == wanted or (value != value and wanted != wanted), name
+
+
+def test_windows_are_read_as_written() -> None:
+    window = decode_window(newest("windows"))
+    expected = golden.window_record()
+    assert window.rows.equals(expected.rows)
+    for name in msgspec.structs.asdict(window.node):
+        assert getattr(window.node, name) == getattr(expected.node, name)
+    for name in ("type", "header", "sample_offset", "appended_ms", "bad_values"):
+        assert getattr(window, name) == getattr(expected, name), name
+
+
+def test_a_window_read_and_written_again_is_the_same_bytes() -> None:
+    for name in ("windows", "windows-departure"):
+        window: Window = decode_window(newest(name))
+        assert encode_window(window) == newest(name)
+
+
+def test_write_adds_a_revision_and_leaves_the_old_one(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(golden, "FOLDER", tmp_path)
+    assert golden.main(["--write"]) == 0
+    assert golden.main([]) == 0
+    old = tmp_path / "nodes.001.json"
+    old.write_bytes(b"{}")
+    assert golden.main([]) == 1
+    assert "differs: nodes.002.json" in capsys.readouterr().out
+    assert golden.main(["--write"]) == 0
+    assert old.read_bytes() == b"{}"
+    assert golden.main([]) == 0
+    assert golden.main(["--wat"]) == 2

@@ -1,0 +1,70 @@
+"""Record keys that carry more than a node's name: they are read back, or refused by name."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import InvalidRecordError
+from pipeline.topics.checkpoints import claim_key, marker_key, node_key, parse_key
+from pipeline.topics.pods import pod_key, split_pod_key
+
+_NODES = st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,60}[a-z0-9])?", fullmatch=True)
+_EPOCHS = st.integers(0, 2**63 - 1)
+
+
+@given(_NODES, _EPOCHS)
+def test_node_key(node: str, epoch: int) -> None:
+    assert parse_key(node_key(node, epoch)) == ("node", node, epoch)
+
+
+@given(_EPOCHS)
+def test_marker_key(epoch: int) -> None:
+    assert parse_key(marker_key(epoch)) == ("marker", "", epoch)
+
+
+@given(st.text(min_size=1, max_size=40))
+def test_claim_key(member: str) -> None:
+    assert parse_key(claim_key(member)) == ("claim", member, -1)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        b"", b"node", b"@", b"node@", b"@5", b"node@x", b"node@-1", b"node@1_0", b"node@ 1",
+        b"node@01", b"node@+1", b"node@1.0", b"a@b@3", b"@marker@", b"@marker@x", b"@marker@-1",
+        b"@marker@5@6", b"@claim@", b"@other@5", b"\xff@5", b"node@\xd9\xa1", b"node@" + b"9" * 30,
+        b"node@5\n",
+    ],
+)  # fmt: skip
+def test_key_that_is_none(key: bytes) -> None:
+    with pytest.raises(InvalidRecordError, match="checkpoint key"):
+        parse_key(key)
+
+
+@given(st.binary(max_size=60) | st.text(alphabet="@marker1claimnod-", max_size=30).map(str.encode))
+def test_a_key_that_is_read_is_the_one_that_was_written(key: bytes) -> None:
+    with suppress(InvalidRecordError):
+        kind, name, epoch = parse_key(key)
+        written = {
+            "node": node_key(name, epoch), "marker": marker_key(epoch), "claim": claim_key(name),
+        }  # fmt: skip
+        assert written[kind] == key
+
+
+@given(_NODES | st.just(""), st.from_regex(r"[-0-9a-f]{1,36}", fullmatch=True))
+def test_pod_key(node: str, uid: str) -> None:
+    assert split_pod_key(pod_key(node, uid)) == (node, uid)
+
+
+@pytest.mark.parametrize("key", [b"", b"node", b"node/", b"/", b"\xff/u", b"a/b/c"])
+def test_pod_key_that_is_none(key: bytes) -> None:
+    with pytest.raises(InvalidRecordError, match="pod key"):
+        split_pod_key(key)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_pod_key_or_refused(key: bytes) -> None:
+    with suppress(InvalidRecordError):
+        assert pod_key(*split_pod_key(key)) == key

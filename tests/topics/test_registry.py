@@ -1,0 +1,58 @@
+"""The registry declares what the broker, the documentation and every reader rely on."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from pipeline.topics.registry import DAY_MS, HOUR_MS, TOPICS, Topic, markdown_table
+
+REPOSITORY = Path(__file__).parent.parent.parent
+
+
+def test_names_are_unique_and_lower_case() -> None:
+    names = [topic.name for topic in TOPICS]
+    assert len(set(names)) == len(names) == 17
+    # Kafka mixes `.` and `_` up in the names of its metrics.
+    assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", name) for name in names)
+
+
+@pytest.mark.parametrize("topic", TOPICS, ids=lambda t: t.name)
+def test_settings_of_every_topic(topic: Topic) -> None:
+    config = topic.config()
+    assert config["message.timestamp.type"] == "LogAppendTime"
+    assert config["cleanup.policy"] == topic.cleanup
+    if topic.cleanup == "delete":
+        assert topic.retention_ms is not None
+        assert topic.retention_ms >= DAY_MS
+        assert config["retention.ms"] == str(topic.retention_ms)
+        assert not {"segment.ms", "delete.retention.ms"} & set(config)
+    else:
+        assert topic.retention_ms is None
+        assert int(config["segment.ms"]) <= HOUR_MS
+        assert 0.1 <= float(config["min.cleanable.dirty.ratio"]) <= 0.3
+        assert int(config["delete.retention.ms"]) >= DAY_MS
+    assert topic.full_name("tide.test") == f"tide.test.{topic.name}"
+
+
+def test_the_log_outlives_the_samples() -> None:
+    by_name = {topic.name: topic for topic in TOPICS}
+    windows, samples = by_name["windows"].retention_ms, by_name["samples"].retention_ms
+    assert windows is not None
+    assert samples is not None
+    assert windows > samples
+
+
+@pytest.mark.parametrize("topic", [t for t in TOPICS if t.record], ids=lambda t: t.name)
+def test_record_modules_are_there(topic: Topic) -> None:
+    assert importlib.import_module(f"pipeline.topics.{topic.record}").__doc__
+
+
+def test_only_the_fleet_topic_has_its_own_number_of_partitions() -> None:
+    assert {topic.name: topic.partitions for topic in TOPICS if topic.partitions} == {"fleet": 1}
+
+
+def test_documentation_has_the_table() -> None:
+    text = (REPOSITORY / "docs" / "topics.md").read_text("utf-8")
+    assert markdown_table() in text, "write the output of `springtide topics table` into it"

@@ -1,0 +1,71 @@
+"""Kubernetes quantities as text become exact amounts, or are refused."""
+
+from contextlib import suppress
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import InvalidRecordError
+from pipeline.topics.resources import millicores, parse_quantity, whole_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0", "0"), ("1", "1"), ("500m", "0.5"), ("1.5Gi", "1610612736"), ("2Ki", "2048"),
+        ("1k", "1000"), ("1M", "1e6"), ("1e3", "1000"), ("1E3", "1000"), ("1E", "1e18"),
+        ("2Ei", "2305843009213693952"), ("-1", "-1"), ("+1", "1"), (".5", "0.5"), ("5.", "5"),
+        ("100n", "1e-7"), ("3u", "3e-6"), ("1e-3", "0.001"), (5, "5"), (0.25, "0.25"),
+        ("0.1", "0.1"), ("12Ti", "13194139533312"), ("1Pi", "1125899906842624"), ("4T", "4e12"),
+    ],
+)  # fmt: skip
+def test_quantity(text: str | int | float, value: str) -> None:
+    assert parse_quantity(text) == Decimal(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", " 1", "1 ", "1\n", "m", "Gi", "1gi", "1KI", "1K", "1ki", "1GiB", "1mm", "1,5", "0x10",
+        "1e", "1e9999", "nan", "inf", "NaN", "Infinity", "１", "1_000", "--1", "1e99Ei", "8Ei",
+        "9" * 400, None, True, [], {},
+    ],
+)  # fmt: skip
+def test_quantity_that_is_none(text: str) -> None:
+    with pytest.raises(InvalidRecordError, match="quantity"):
+        parse_quantity(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1", 1000),
+        ("0.1m", 1),
+        ("1.5", 1500),
+        ("1500u", 2),
+        ("0", 0),
+        ("-0.5", -500),
+        ("2k", 2_000_000),
+    ],
+)
+def test_millicores_are_rounded_up(text: str, expected: int) -> None:
+    assert millicores(text) == expected
+
+
+@pytest.mark.parametrize(("text", "expected"), [("1", 1), ("0.5", 1), ("1Mi", 2**20), ("1500m", 2)])
+def test_bytes_are_rounded_up(text: str, expected: int) -> None:
+    assert whole_bytes(text) == expected
+
+
+@given(st.text(alphabet="0123456789.+-eEmunkKMGTPi ", max_size=12) | st.text(max_size=12))
+def test_any_text_is_a_bounded_quantity_or_refused(text: str) -> None:
+    with suppress(InvalidRecordError):
+        assert abs(parse_quantity(text)) <= 2**62
+        assert isinstance(millicores(text), int)
+
+
+@given(st.integers(0, 2**62))
+def test_whole_numbers_are_exact(value: int) -> None:
+    assert whole_bytes(str(value)) == value

@@ -1,0 +1,41 @@
+"""Readers keep the newer result of a node: by generation and offset, not by arrival."""
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.topics.results import Result, supersedes
+
+
+def result(generation: int, offset: int, epoch: int = 0) -> Result:
+    return Result(node="n", as_of="x", generation=generation, offset=offset, epoch=epoch)
+
+
+def test_anything_supersedes_nothing() -> None:
+    assert supersedes(result(0, 0), None)
+
+
+def test_order_is_generation_then_offset() -> None:
+    assert supersedes(result(0, 6), result(0, 5))
+    assert not supersedes(result(0, 5), result(0, 6))
+    assert supersedes(result(1, 0), result(0, 99))
+    assert not supersedes(result(0, 99), result(1, 0))
+
+
+def test_the_same_position_written_again_is_taken_whoever_wrote_it() -> None:
+    assert supersedes(result(0, 5, epoch=1), result(0, 5, epoch=2))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), min_size=1), st.randoms())
+def test_the_newest_wins_in_any_order_of_arrival(
+    positions: list[tuple[int, int]], random: Random
+) -> None:
+    random.shuffle(positions)
+    kept: Result | None = None
+    for generation, offset in positions:
+        new = result(generation, offset)
+        if supersedes(new, kept):
+            kept = new
+    assert kept is not None
+    assert (kept.generation, kept.offset) == max(positions)

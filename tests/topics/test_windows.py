@@ -1,0 +1,227 @@
+"""The log of record: what the join wrote is read, and anything else is refused."""
+
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import (
+    InvalidRecordError,
+    RecordError,
+    UndecodableRecordError,
+    UnsupportedVersionError,
+)
+from pipeline.processors.classes import CLASSES as PROCESSOR_CLASSES
+from pipeline.topics.nodes import Strategy
+from pipeline.topics.windows import (
+    CLASSES,
+    FIELDS,
+    NodeFacts,
+    decode_window,
+    departure,
+    encode_window,
+    sample_offset_of,
+)
+from tests.topics import golden
+from tests.topics.hostile import bit_flips, replaced, stream
+
+WINDOW = golden.window_record()
+VALID = encode_window(WINDOW)
+METADATA: dict[str, str] = {
+    key.decode(): value.decode()
+    for key, value in pa.ipc.read_schema(pa.py_buffer(VALID)).metadata.items()
+}
+
+
+def changed(**changes: str) -> dict[str, str]:
+    return METADATA | changes
+
+
+def without(name: str) -> dict[str, str]:
+    return {key: value for key, value in METADATA.items() if key != name}
+
+
+def columns(**changes: Any) -> dict[str, Any]:
+    return dict(zip(WINDOW.rows.schema.names, WINDOW.rows.columns, strict=True)) | changes
+
+
+def test_classes_have_the_codes_of_the_processors() -> None:
+    assert CLASSES == PROCESSOR_CLASSES
+
+
+def test_departure_is_read_as_such() -> None:
+    window = decode_window(encode_window(departure("node-1", 1_700_000_000_000)))
+    assert (window.type, window.header.node, window.rows.num_rows) == ("departure", "node-1", 0)
+    assert (window.sample_offset, window.appended_ms) == (-1, 1_700_000_000_000)
+    assert window.rows.schema.equals(pa.schema(FIELDS))
+
+
+def test_offset_of_the_sample_is_found_without_the_rows() -> None:
+    assert sample_offset_of(VALID) == WINDOW.sample_offset
+    assert sample_offset_of(encode_window(departure("n", 1))) == -1
+    assert sample_offset_of(VALID[: len(VALID) // 2]) == WINDOW.sample_offset
+
+
+@given(
+    st.integers(0, 2**53), st.integers(0, 2**53),
+    st.dictionaries(st.text(max_size=8), st.integers(0, 2**40), max_size=4),
+    st.floats(0, 1000), st.text(max_size=20),
+)  # fmt: skip
+def test_round_trip(
+    offset: int, appended: int, bad: dict[str, int], margin: float, strategy_hash: str
+) -> None:
+    facts = NodeFacts(strategy=Strategy(safety_margin_percent=margin), strategy_hash=strategy_hash)
+    window = type(WINDOW)(
+        type="window", header=golden.HEADER, rows=WINDOW.rows, node=facts,
+        sample_offset=offset, appended_ms=appended, bad_values=bad,
+    )  # fmt: skip
+    data = encode_window(window)
+    read = decode_window(data)
+    assert (read.header, read.node, read.bad_values) == (window.header, facts, bad)
+    assert (read.sample_offset, read.appended_ms) == (offset, appended)
+    assert read.rows.equals(window.rows)
+    assert encode_window(read) == data
+
+
+def test_order_of_what_was_counted_does_not_change_the_bytes() -> None:
+    one = {"a": 1, "b": 2}
+    other = {"b": 2, "a": 1}
+    parts = {name: getattr(WINDOW, name) for name in WINDOW.__slots__}
+    windows = [type(WINDOW)(**(parts | {"bad_values": bad})) for bad in (one, other)]
+    assert encode_window(windows[0]) == encode_window(windows[1])
+
+
+def test_slices_and_copies_are_the_same_bytes() -> None:
+    twice = pa.Table.from_batches([WINDOW.rows, WINDOW.rows]).combine_chunks().to_batches()[0]
+    parts = {name: getattr(WINDOW, name) for name in WINDOW.__slots__}
+    rows = twice.slice(WINDOW.rows.num_rows)
+    assert encode_window(type(WINDOW)(**(parts | {"rows": rows}))) == VALID
+
+
+def test_unknown_columns_and_headers_are_dropped_and_missing_ones_take_defaults() -> None:
+    some = {"kind": ["node"], "id": [""], "gpu": [1.0], "request_cpu_millicores": [500]}
+    facts = '{"known":true,"zone":"b"}'
+    window = decode_window(stream(some, changed(node_facts=facts, more="x")))
+    assert window.rows.schema.equals(pa.schema(FIELDS))
+    assert window.rows.column("request_cpu_millicores").to_pylist() == [500.0]
+    assert window.rows.column("pod_class").to_pylist() == [None]
+    assert window.rows.column("deleting").to_pylist() == [None]
+    assert window.node == NodeFacts(known=True)
+
+
+def test_classes_get_their_codes_whatever_dictionary_the_writer_had() -> None:
+    names = ["batch", None, "prod", "of tomorrow", "batch"]
+    classes = (
+        pa.array(names, pa.string()).dictionary_encode().cast(FIELDS_BY_NAME["pod_class"].type)
+    )
+    assert classes.dictionary.to_pylist()[0] == "batch"
+    window = decode_window(stream(columns(pod_class=classes), METADATA))
+    column = window.rows.column("pod_class")
+    assert column.to_pylist() == ["batch", None, "prod", "unknown", "batch"]
+    assert column.indices.to_pylist() == [2, None, 0, 5, 2]
+
+
+FIELDS_BY_NAME = {field.name: field for field in FIELDS}
+
+
+@pytest.mark.parametrize("version", ["0", "2", "77"])
+def test_unknown_version(version: str) -> None:
+    data = stream(columns(), changed(version=version))
+    for read in (decode_window, sample_offset_of):
+        with pytest.raises(UnsupportedVersionError, match=f"version {version}"):
+            read(data)
+
+
+@pytest.mark.parametrize("name", sorted(set(METADATA) - {"simulated"}))
+def test_header_that_is_missing(name: str) -> None:
+    with pytest.raises(InvalidRecordError, match=name):
+        decode_window(stream(columns(), without(name)))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("schema", "springtide.samples"), ("type", "arrival"), ("type", ""),
+        ("sample_offset", "x"), ("sample_offset", "9" * 16), ("appended_ms", "1.5"),
+        ("node", "A b"), ("window_end_ms", "0"), ("node_facts", ""), ("node_facts", "[]"),
+        ("node_facts", '{"known":1}'), ("node_facts", '{"allocatable":{"cpu_millicores":"1"}}'),
+        ("node_facts", "[" * 100_000), ("bad_values", '{"a":"b"}'), ("bad_values", "null"),
+    ],
+)  # fmt: skip
+def test_header_that_is_wrong(name: str, text: str) -> None:
+    with pytest.raises(InvalidRecordError):
+        decode_window(stream(columns(), changed(**{name: text})))
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("pod_class", ["prod"] * 5), ("pod_class", [1.0] * 5), ("deleting", ["no"] * 5),
+        ("pod_class", pa.array(["prod"] * 5).dictionary_encode()), ("deleting", [1] * 5),
+        ("namespace", [1] * 5), ("age_seconds", [["x"]] * 5),
+    ],
+)  # fmt: skip
+def test_column_of_another_type(name: str, column: Any) -> None:
+    with pytest.raises(InvalidRecordError, match=f"column '{name}' is"):
+        decode_window(stream(columns(**{name: column}), METADATA))
+
+
+def test_a_class_beyond_the_dictionary_is_refused() -> None:
+    indices = pa.array([1, 2, 3, 4, 5], pa.int8())
+    classes = pa.DictionaryArray.from_arrays(indices, pa.array(CLASSES))
+    data = stream(columns(pod_class=classes), METADATA)
+    beyond = data.replace(bytes([1, 2, 3, 4, 5]), bytes([1, 2, 99, 4, 5]))
+    below = data.replace(bytes([1, 2, 3, 4, 5]), bytes([1, 2, 255, 4, 5]))
+    for hostile in (beyond, below):
+        assert hostile != data
+        with pytest.raises(UndecodableRecordError):
+            decode_window(hostile)
+
+
+def test_compressed_windows_are_refused() -> None:
+    with pytest.raises(InvalidRecordError, match="compressed"):
+        decode_window(stream(columns(), METADATA, compression="zstd"))
+
+
+def test_rows_without_bytes_are_refused() -> None:
+    data = stream({"kind": pa.nulls(77_777)}, METADATA)
+    with pytest.raises(InvalidRecordError, match="rows"):
+        decode_window(replaced(data, 77_777, 2**40))
+
+
+@given(st.binary(max_size=400))
+def test_random_bytes_are_refused(data: bytes) -> None:
+    for hostile in (data, b"\xff\xff\xff\xff" + data, VALID[:1000] + data):
+        with pytest.raises(RecordError):
+            decode_window(hostile)
+        with pytest.raises(RecordError):
+            sample_offset_of(hostile)
+
+
+def test_every_truncation_is_refused() -> None:
+    with_end = VALID.rfind(b"\xff\xff\xff\xff\x00\x00\x00\x00")
+    for length in range(with_end):
+        with pytest.raises(RecordError):
+            decode_window(VALID[:length])
+
+
+def test_flipped_bits_are_read_or_refused() -> None:
+    for data in bit_flips(VALID, stride=17):
+        with suppress(RecordError):
+            decode_window(data)
+        with suppress(RecordError):
+            sample_offset_of(data)
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_changed_headers_are_read_or_refused(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(METADATA)))
+    text = data.draw(st.text(max_size=30) | st.integers().map(str))
+    with suppress(RecordError):
+        window = decode_window(stream(columns(), changed(**{name: text})))
+        assert isinstance(msgspec.json.encode(window.node), bytes)

@@ -4,8 +4,8 @@
     @settings_options(*KAFKA_CLIENT, "exporter.*")
     def command(settings: Settings) -> None: ...
 
-gives a flag for each key (`kafka.bootstrap_servers` is `--bootstrap-servers`), reads file, environment
-and flags, sets up the log, and calls the command with the settings in force.
+gives a flag for each key (`kafka.bootstrap_servers` is `--bootstrap-servers`), reads file,
+environment and flags, sets up the log, and calls the command with the settings in force.
 """
 
 import functools

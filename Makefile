@@ -1,0 +1,93 @@
+# Everything a developer does, in one place. `make help` lists it.
+
+PYTHON ?= python3.11
+ARGS ?=
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+# The environment is made anew when the lock changes, the project is installed again when its own
+# file does. A stamp is the last thing written, so an interrupted setup starts over.
+LOCKED := $(VENV)/.locked-$(shell sha256sum requirements-dev.lock | cut -c1-16)
+INSTALLED := $(VENV)/.installed-$(shell cat requirements-dev.lock pyproject.toml | sha256sum | cut -c1-16)
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo '  ARGS="..." is handed on: make demo ARGS="--fleet 200 --for 60s", make test ARGS="-k settings"'
+
+.PHONY: setup
+setup: $(INSTALLED) ## Make .venv from the lock (once; again when the lock changes)
+
+$(LOCKED):
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "setup: no $(PYTHON) here; Python 3.11 or newer is needed: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "setup: making $(VENV) with $$($(PYTHON) -V) from requirements-dev.lock; the first time this fetches about 150 MB"
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --require-hashes -r requirements-dev.lock
+	@touch $@
+
+$(INSTALLED): $(LOCKED)
+	@echo "setup: installing springtide into $(VENV) (editable)"
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@rm -f $(VENV)/.installed-*
+	@touch $@
+
+.PHONY: lint
+lint: setup ## ruff, mypy --strict, import contracts
+	@echo "lint: ruff check";        $(BIN)/ruff check --quiet .
+	@echo "lint: ruff format";       $(BIN)/ruff format --quiet --check .
+	@echo "lint: mypy --strict";     $(BIN)/mypy
+	@echo "lint: import contracts";  PYTHONPATH=.:node-exporter $(BIN)/lint-imports --no-timings | tail -n 3
+
+.PHONY: jars
+jars: setup ## Fetch the local broker's jars (once; checked by SHA-256)
+	@$(BIN)/springtide kafka fetch
+
+.PHONY: test
+test: setup lint jars ## Lint, then every test: real broker, real cgroups
+	@$(BIN)/python -m pytest --cov --cov-report=term --cov-fail-under=95 $(ARGS)
+
+.PHONY: demo
+demo: setup ## Broker, exporter, worker and extender on this machine
+	@$(BIN)/springtide demo $(ARGS)
+
+.PHONY: bench
+bench: setup jars ## Cost of the exporter, throughput of the worker
+	@$(BIN)/python -m benchmarks.exporter $(ARGS)
+	@$(BIN)/python -m benchmarks.ingest $(ARGS)
+
+.PHONY: soak
+soak: setup jars ## Memory of every role for an hour; ARGS="--hours 8" at night
+	@$(BIN)/python -m benchmarks.soak $(ARGS)
+
+.PHONY: docs
+docs: setup ## Make docs/settings.md from the settings' types
+	@$(BIN)/python -c 'from pipeline.settings import settings_markdown as m; print(end=m())' > docs/settings.md.new
+	@mv docs/settings.md.new docs/settings.md
+
+# --no-emit-*: a lock must not tie anybody to one registry.
+COMPILE = .venv-lock/bin/pip-compile --quiet --generate-hashes --no-emit-index-url \
+  --no-emit-trusted-host --no-header --strip-extras $(ARGS)
+
+.PHONY: lock
+lock: ## Resolve the pins again; ARGS="--upgrade" for newer ones
+	@test -x .venv-lock/bin/pip-compile || { $(PYTHON) -m venv .venv-lock && \
+	  .venv-lock/bin/pip install --quiet --disable-pip-version-check 'pip-tools>=7.5,<8'; }
+	@echo "lock: requirements-dev.lock, then the two for images, from the same pins"
+	@$(COMPILE) --extra dev --extra local --extra pipeline -o requirements-dev.lock pyproject.toml
+	@$(COMPILE) --extra pipeline -c requirements-dev.lock -o requirements-pipeline.lock pyproject.toml
+	@$(COMPILE) -c requirements-dev.lock -o requirements-exporter.lock pyproject.toml
+
+.PHONY: clean
+clean: ## Remove what can be made again
+	rm -rf $(VENV) .venv-lock build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage \
+	  .import_linter_cache htmlcov
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

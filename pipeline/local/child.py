@@ -50,8 +50,9 @@ class KeptChild:
 
     def is_running(self) -> bool:
         """Whether the child has not ended, and its keeper neither."""
-        with contextlib.suppress(LocalKafkaError):
-            self._receive(0)
+        if self._running:
+            with contextlib.suppress(LocalKafkaError):
+                self._receive(0)
         return self._running
 
     @property

@@ -242,7 +242,7 @@ def _unsound(directory: Path, jars: Iterable[Jar]) -> list[Jar]:
 def _is_sound(path: Path, jar: Jar) -> bool:
     try:
         return path.stat().st_size == jar.size_bytes and _sha256(path) == jar.sha256
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 

@@ -239,7 +239,7 @@ class LocalKafka:
         child = _known(self._child)
         settings = server_properties(
             port=port,
-            controller_port=free_port(),
+            controller_port=free_port(other_than=port),
             log_dir=self.data_dir / "data",
             identity=self._identity,
         )

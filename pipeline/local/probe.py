@@ -4,6 +4,8 @@ import random
 import socket
 import struct
 
+from pipeline.errors import LocalKafkaError
+
 HOST = "127.0.0.1"
 # Below 32768 begins no ephemeral range: a client that reconnects in a loop to a stopped broker
 # cannot be given the broker's port as its own, connect to itself and hold the port.
@@ -27,9 +29,18 @@ def is_free(port: int) -> bool:
     return True
 
 
-def free_port() -> int:
-    """A port that was free a moment ago; another process may still take it first."""
-    return next(port for port in iter(lambda: random.choice(PORTS), None) if is_free(port))
+def free_port(other_than: int | None = None) -> int:
+    """A port that was free a moment ago; another process may still take it first.
+
+    LocalKafkaError if none of the whole range is.
+    """
+    for port in random.sample(PORTS, len(PORTS)):
+        if port != other_than and is_free(port):
+            return port
+    raise LocalKafkaError(
+        f"no free port between {PORTS.start} and {PORTS.stop - 1} on {HOST}",
+        hint="see who has them: ss -ltnp; or name one with --port",
+    )
 
 
 def answering_racks(port: int, timeout_seconds: float = 1.0) -> list[str | None]:

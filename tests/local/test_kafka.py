@@ -1,0 +1,234 @@
+"""The launcher against the real Kafka: started, stopped, killed, restarted, abandoned."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import UnknownTopicOrPartitionError
+
+from pipeline.errors import BrokerStartError, JavaNotFoundError, LocalKafkaError
+from pipeline.local import kafka as launcher
+from pipeline.local.kafka import MAX_MESSAGE_BYTES, LocalKafka, local_kafka, server_properties
+from pipeline.local.probe import HOST, free_port, is_free
+from tests.processes import eventually, is_alive
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[LocalKafka]:
+    with local_kafka() as broker:
+        yield broker
+
+
+async def make_topic(bootstrap_servers: str, topic: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    await admin.start()
+    try:
+        await admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1)])
+    finally:
+        await admin.close()
+
+
+async def produce(bootstrap_servers: str, topic: str, *values: bytes) -> None:
+    async with AIOKafkaProducer(
+        bootstrap_servers=bootstrap_servers,
+        enable_idempotence=True,
+        max_request_size=MAX_MESSAGE_BYTES,
+    ) as producer:
+        for value in values:
+            await producer.send_and_wait(topic, value)
+
+
+async def consume(bootstrap_servers: str, topic: str, count: int) -> list[bytes]:
+    async with AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=bootstrap_servers,
+        group_id=f"{topic}-readers",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    ) as consumer:
+        return [(await asyncio.wait_for(consumer.getone(), 20)).value for _ in range(count)]
+
+
+@pytest.mark.broker
+async def test_what_is_produced_is_consumed_by_a_group(broker: LocalKafka) -> None:
+    large = os.urandom(MAX_MESSAGE_BYTES - 1024)
+    await make_topic(broker.bootstrap_servers, "launcher.round-trip")
+    await produce(broker.bootstrap_servers, "launcher.round-trip", b"one", large)
+    assert await consume(broker.bootstrap_servers, "launcher.round-trip", 2) == [b"one", large]
+
+
+@pytest.mark.broker
+async def test_no_topic_comes_from_a_typing_mistake(broker: LocalKafka) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers, request_timeout_ms=1000)
+    await producer.start()
+    try:
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await producer.send_and_wait("launcher.mistyped", b"x")
+    finally:
+        await producer.stop()
+
+
+@pytest.mark.broker
+def test_stop_and_kill_and_start_keep_port_and_data(broker: LocalKafka) -> None:
+    topic, at, first = "launcher.kept", broker.bootstrap_servers, broker.pid
+    asyncio.run(make_topic(at, topic))
+    asyncio.run(produce(at, topic, b"before the stop"))
+    broker.stop()
+    assert broker.pid is None
+    assert is_free(broker.port)
+    broker.stop()  # nothing to do
+    broker.start()
+    broker.start()  # nothing to do
+    assert (broker.bootstrap_servers, broker.pid is not None) == (at, True)
+    assert broker.pid != first
+    asyncio.run(produce(at, topic, b"before the kill"))
+    broker.kill()
+    assert is_free(broker.port)
+    broker.start()
+    asyncio.run(produce(at, topic, b"after it"))
+    assert asyncio.run(consume(at, topic, 3)) == [
+        b"before the stop",
+        b"before the kill",
+        b"after it",
+    ]
+
+
+@pytest.mark.broker
+def test_a_port_lost_in_the_race_is_given_up_and_nothing_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with socket.create_server((HOST, free_port())) as winner:
+        taken = winner.getsockname()[1]
+        draws = iter([taken])
+        monkeypatch.setattr(
+            launcher, "free_port", lambda other_than=None: next(draws, None) or free_port()
+        )
+        with local_kafka() as broker:
+            assert "Address already in use" in broker.log_file.read_text()
+            port, pid, folder = broker.port, broker.pid, broker.data_dir
+            assert port != taken
+            assert pid is not None
+            assert is_alive(pid)
+            assert folder.parent == tmp_path
+    assert not is_alive(pid)
+    assert is_free(port)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.broker
+def test_kill_9_of_the_program_leaves_no_java_and_no_folder(tmp_path: Path) -> None:
+    program = (
+        "import time\n"
+        "from pipeline.local.kafka import LocalKafka\n"
+        "broker = LocalKafka()\n"
+        "broker.start()\n"
+        "print(broker.pid, broker.port, broker.data_dir, flush=True)\n"
+        "time.sleep(300)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert parent.stdout is not None
+    pid, port, folder = parent.stdout.readline().split()
+    assert is_alive(int(pid))
+    assert Path(folder).parent == tmp_path
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert eventually(lambda: not is_alive(int(pid)) and not list(tmp_path.iterdir()))
+    assert is_free(int(port))
+
+
+@pytest.mark.broker
+def test_a_failing_start_shows_the_end_of_the_log_and_keeps_what_it_was_given(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "meta.properties").write_text(
+        "version=1\nnode.id=77\ncluster.id=another-cluster-s-data1\ndirectory.id=x\n"
+    )
+    (tmp_path / "formatted").touch()
+    broker = LocalKafka(tmp_path)
+    try:
+        with pytest.raises(BrokerStartError, match="ended instead of starting") as caught:
+            broker.start()
+    finally:
+        broker.close()
+    assert "meta.properties" in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+    assert (data / "meta.properties").exists()
+    assert not Path(f"/proc/{broker.pid}").exists()
+
+
+@pytest.mark.broker
+def test_a_start_that_takes_too_long_is_given_up() -> None:
+    broker = LocalKafka()
+    try:
+        with pytest.raises(BrokerStartError, match="was not ready in time"):
+            broker.start(timeout_seconds=0.3)
+        assert broker.pid is None
+    finally:
+        folder = broker.data_dir
+        broker.close()
+    assert not folder.exists()
+
+
+def test_a_port_that_was_asked_for_and_is_taken_is_an_error() -> None:
+    with socket.create_server((HOST, 0)) as server:
+        port = server.getsockname()[1]
+        broker = LocalKafka(port=port)
+        try:
+            with pytest.raises(BrokerStartError, match=f"port {port} .* is taken"):
+                broker.start()
+        finally:
+            broker.close()
+
+
+def test_no_java_is_told_before_anything_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_found() -> None:
+        raise JavaNotFoundError("none")
+
+    monkeypatch.setattr(launcher, "find_java", none_found)
+    monkeypatch.setattr(launcher, "ensure_jars", lambda: pytest.fail("fetched"))
+    with pytest.raises(JavaNotFoundError), local_kafka():
+        pass
+
+
+def test_a_data_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(LocalKafkaError, match="cannot make the broker's data folder"),
+        local_kafka(tmp_path / "file" / "data"),
+    ):
+        pass
+
+
+def test_before_the_first_start_there_is_nothing_to_know() -> None:
+    broker = LocalKafka()
+    for unknown in ("bootstrap_servers", "data_dir", "java", "log_file"):
+        with pytest.raises(LocalKafkaError, match="does not run"):
+            getattr(broker, unknown)
+    assert broker.pid is None
+    broker.stop()
+    broker.close()
+
+
+def test_the_settings_name_no_address_but_loopback(tmp_path: Path) -> None:
+    settings = server_properties(port=1, controller_port=2, log_dir=tmp_path, identity="local-test")
+    addresses = settings["listeners"] + settings["advertised.listeners"]
+    assert addresses.count("://") == addresses.count(f"://{HOST}:") == 3

@@ -1,0 +1,90 @@
+"""Ports and the one request that decides whether a broker is ready."""
+
+import socket
+import struct
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from pipeline.local.probe import HOST, PORTS, answering_racks, free_port, is_free
+
+
+def ephemeral_start() -> int:
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:  # noqa: PTH123
+        return int(file.read().split()[0])
+
+
+def test_free_ports_lie_below_those_that_clients_are_given() -> None:
+    ports = {free_port() for _ in range(50)}
+    assert max(ports) < min(32768, ephemeral_start())
+    assert len(ports) > 40, "they are drawn at random: two programs seldom choose the same"
+    assert all(is_free(port) for port in ports)
+
+
+def test_a_taken_port_is_not_free() -> None:
+    with socket.create_server((HOST, 0)) as server:
+        assert not is_free(server.getsockname()[1])
+    assert free_port(other_than=PORTS[0]) != PORTS[0]
+
+
+def test_a_port_with_closed_connections_is_free_again() -> None:
+    with socket.create_server((HOST, 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection((HOST, port)):
+            server.accept()[0].close()
+    assert is_free(port)
+
+
+def answer_with(reply: Callable[[socket.socket], None]) -> int:
+    server = socket.create_server((HOST, 0))
+
+    def serve() -> None:
+        with server, server.accept()[0] as connection:
+            connection.recv(4096)
+            reply(connection)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return int(server.getsockname()[1])
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def metadata(racks: list[str | None], correlation_id: int = 7) -> bytes:
+    body = struct.pack(">ii", correlation_id, len(racks))
+    for number, rack in enumerate(racks):
+        body += struct.pack(">ih", number, len(HOST)) + HOST.encode() + struct.pack(">i", 9092)
+        body += struct.pack(">h", -1 if rack is None else len(rack)) + (rack or "").encode()
+    return body + struct.pack(">ii", 1, 0)
+
+
+def test_the_racks_of_a_fake_cluster_are_read() -> None:
+    answer = framed(metadata(["local-a", None, "local-c"]))
+    assert answering_racks(answer_with(lambda to: to.sendall(answer))) == [
+        "local-a", None, "local-c",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\0\0",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        framed(b""),
+        framed(metadata(["a"])[:-20]),
+        framed(metadata(["a"], correlation_id=8)),
+        framed(struct.pack(">ii", 7, 1000)),
+    ],
+)
+def test_fake_brokers_that_talk_nonsense_are_not_ready(answer: bytes) -> None:
+    assert answering_racks(answer_with(lambda to: to.sendall(answer))) == []
+
+
+def test_who_is_silent_or_not_there_is_not_ready() -> None:
+    with socket.create_server((HOST, 0)) as server:
+        port = server.getsockname()[1]
+        assert answering_racks(port, timeout_seconds=0.1) == []
+    assert answering_racks(port) == []

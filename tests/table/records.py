@@ -1,0 +1,45 @@
+"""Node states for tests of whoever reads the table."""
+
+from typing import Any
+
+from pipeline.clock import format_time
+from pipeline.table import Table
+from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.resources import Usage
+
+NOW = 1_700_000_000.0
+GIB = 2.0**30
+
+
+def node_state(
+    node: str,
+    *,
+    cpu: float | None = 1.0,
+    memory: float | None = 4 * GIB,
+    cores: float | None = 4.0,
+    room: float | None = 16 * GIB,
+    age: float = 10.0,
+    offset: int = 0,
+    generation: int = 1,
+    **more: Any,
+) -> NodeStateRecord:
+    """A node of 4 cores and 16 GiB that uses a quarter of each, 10 s before `NOW`."""
+    return NodeStateRecord(
+        node=node,
+        as_of=format_time(NOW - age),
+        generation=generation,
+        offset=offset,
+        epoch=1,
+        window_seconds=30.0,
+        coverage=1.0,
+        allocatable=Usage(cpu_cores=cores, memory_bytes=room),
+        usage=Usage(cpu_cores=cpu, memory_bytes=memory),
+        **more,
+    )
+
+
+def table_of(*states: NodeStateRecord) -> Table:
+    table = Table()
+    for state in states:
+        assert table.put_state(state)
+    return table

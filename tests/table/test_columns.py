@@ -1,0 +1,186 @@
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import InvalidRecordError
+from pipeline.table import COLUMNS, UNKNOWN_ROW, Row, Table
+from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.resources import Resources, Usage
+from tests.table.records import GIB, NOW, node_state, table_of
+from tests.topics.records import records
+
+
+def value(table: Table, node: str, column: str) -> float:
+    return float(table[column][table.lookup([node])][0])
+
+
+def test_unknown_names_have_the_missing_value_in_every_column() -> None:
+    table = table_of(*(node_state(f"n{i}", simulated=True) for i in range(200)))
+    rows = table.lookup(["stranger", "n3", ""])
+    assert rows[0] == rows[2] == UNKNOWN_ROW
+    for column in COLUMNS:
+        np.testing.assert_equal(table[column.name][rows][0], column.missing)
+    assert table.snapshot("stranger") == Row()
+
+
+def test_values_land_in_the_row_of_their_node_whatever_the_number_of_nodes() -> None:
+    table = table_of(*(node_state(f"n{i}", cpu=float(i)) for i in range(1000)))
+    names = [f"n{i}" for i in (999, 0, 63, 64, 127, 500)]
+    assert table["usage_cpu_cores"][table.lookup(names)].tolist() == [999, 0, 63, 64, 127, 500]
+    assert len(table) == 1000
+    assert list(table) == sorted(f"n{i}" for i in range(1000))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "wins"),
+    [((1, 5), (1, 6), True), ((1, 5), (1, 5), True), ((1, 5), (1, 4), False),
+     ((1, 5), (2, 0), True), ((2, 0), (1, 9), False)],
+)  # fmt: skip
+def test_only_a_later_place_in_the_log_replaces(
+    first: tuple[int, int], second: tuple[int, int], wins: bool
+) -> None:
+    table = table_of(node_state("a", generation=first[0], offset=first[1], cpu=1.0))
+    assert table.put_state(node_state("a", generation=second[0], offset=second[1], cpu=2.0)) == wins
+    assert value(table, "a", "usage_cpu_cores") == (2.0 if wins else 1.0)
+
+
+def test_a_node_that_left_is_not_brought_back_by_what_was_written_before() -> None:
+    table = table_of(node_state("a", offset=7))
+    table.drop_state("a")
+    assert "a" not in table
+    assert not table.put_state(node_state("a", offset=7))
+    assert not table.put_state(node_state("a", offset=3))
+    assert table.put_state(node_state("a", offset=8))
+
+
+def test_rows_of_nodes_that_left_are_used_again_and_start_empty() -> None:
+    table = table_of(node_state("a", cpu=3.0, simulated=True), node_state("b"))
+    row = table.lookup(["a"])[0]
+    table.drop_state("a")
+    table.put_node(NodeRecord(node="c"))
+    assert table.lookup(["c"])[0] == row
+    assert np.isnan(value(table, "c", "usage_cpu_cores"))
+    assert not value(table, "c", "simulated")
+
+
+def test_a_row_lives_as_long_as_one_topic_knows_the_node() -> None:
+    table = table_of(node_state("a"))
+    table.put_node(NodeRecord(node="a"))
+    table.drop_state("a")
+    assert np.isnan(value(table, "a", "as_of_seconds"))
+    table.drop_node("a")
+    assert len(table) == 0
+    table.drop_node("a")
+    table.drop_state("a")
+
+
+def test_allocatable_is_what_the_node_says_then_the_window_then_capacity() -> None:
+    capacity = Usage(cpu_cores=8.0, memory_bytes=32 * GIB)
+    table = table_of(node_state("a", cores=None, room=16 * GIB, capacity=capacity))
+    assert value(table, "a", "allocatable_cpu_cores") == 8.0
+    assert value(table, "a", "allocatable_memory_bytes") == 16 * GIB
+    table.put_node(NodeRecord(node="a", allocatable=Resources(cpu_millicores=3500)))
+    assert value(table, "a", "allocatable_cpu_cores") == 3.5
+    assert value(table, "a", "allocatable_memory_bytes") == 16 * GIB
+    table.drop_node("a")
+    assert value(table, "a", "allocatable_cpu_cores") == 8.0
+
+
+def test_peaks_are_found_by_the_predictors_names() -> None:
+    peaks = {"percentile": Usage(cpu_cores=1.5), "nsigma-v1": Usage(memory_bytes=9.0)}
+    table = table_of(node_state("a", peaks=peaks))
+    assert value(table, "a", "peak_percentile_cpu_cores") == 1.5
+    assert value(table, "a", "peak_nsigma_v1_memory_bytes") == 9.0
+    assert np.isnan(value(table, "a", "peak_nsigma_v1_cpu_cores"))
+
+
+def test_ages_are_to_the_end_of_the_window() -> None:
+    table = table_of(node_state("a", age=12.5))
+    ages = table.ages(table.lookup(["a", "b"]), NOW)
+    assert ages[0] == 12.5
+    assert np.isnan(ages[1])
+
+
+@pytest.mark.parametrize("bad", [{"as_of": "yesterday"}, {"pods": 10**400}])
+def test_a_record_that_cannot_be_read_leaves_the_table_as_it_was(bad: dict[str, object]) -> None:
+    table = table_of(node_state("a", cpu=1.0))
+    with pytest.raises(InvalidRecordError):
+        table.put_state(msgspec.structs.replace(node_state("a", offset=9, cpu=2.0), **bad))
+    with pytest.raises(InvalidRecordError):
+        table.put_state(msgspec.structs.replace(node_state("b"), **bad))
+    assert list(table) == ["a"]
+    assert value(table, "a", "usage_cpu_cores") == 1.0
+    assert table.put_state(node_state("b"))
+
+
+def test_taken_values_do_not_change_when_the_table_does() -> None:
+    table = table_of(node_state("a", cpu=1.0))
+    taken = table["usage_cpu_cores"][table.lookup(["a"])]
+    table.put_state(node_state("a", offset=1, cpu=2.0))
+    assert taken.tolist() == [1.0]
+
+
+def test_adopting_replaces_everything_in_one_step() -> None:
+    table = table_of(node_state("old", offset=1_000_000), node_state("both", offset=1_000_000))
+    other = table_of(node_state("both", offset=5, cpu=0.5), node_state("new"))
+    table.adopt(other)
+    assert list(table) == ["both", "new"]
+    assert value(table, "both", "usage_cpu_cores") == 0.5
+    assert len(other) == 0
+    other.put_state(node_state("x"))
+    assert "x" not in table
+
+
+Change = tuple[str, str, int]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["put", "drop", "node", "gone"]),
+            st.sampled_from("abcd"),
+            st.integers(0, 6),
+        ),
+        max_size=40,
+    )
+)
+def test_the_table_equals_a_plain_dictionary(changes: list[Change]) -> None:
+    table = Table()
+    states: dict[str, int] = {}
+    nodes: set[str] = set()
+    buried: dict[str, int] = {}
+    for what, name, offset in changes:
+        if what == "put":
+            newer = offset >= states.get(name, 0) and offset > buried.get(name, -1)
+            assert table.put_state(node_state(name, offset=offset, cpu=float(offset))) == newer
+            if newer:
+                states[name] = offset
+                buried.pop(name, None)
+        elif what == "drop":
+            table.drop_state(name)
+            if name in states:
+                buried[name] = states.pop(name)
+        elif what == "node":
+            table.put_node(NodeRecord(node=name))
+            nodes.add(name)
+        else:
+            table.drop_node(name)
+            nodes.discard(name)
+    assert list(table) == sorted(nodes | set(states))
+    shown = table["usage_cpu_cores"][table.lookup(list("abcd"))]
+    np.testing.assert_equal(shown, [float(states.get(name, np.nan)) for name in "abcd"])
+
+
+@given(st.lists(records(NodeStateRecord), max_size=5))
+def test_any_record_is_taken_or_refused_by_an_error_of_ours(states: list[NodeStateRecord]) -> None:
+    table = Table()
+    for state in states:
+        try:
+            table.put_state(state)
+        except InvalidRecordError:
+            continue
+        for column in COLUMNS:
+            assert not np.isinf(table[column.name].astype(float)).any()

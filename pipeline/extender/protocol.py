@@ -104,7 +104,7 @@ def read_question(body: bytes) -> Question:
     listed = _decode(_nodes, parts["nodes"], "Nodes") if "nodes" in parts else None
     if (names is None) == (listed is None):
         raise BadRequestError(
-            f"{'neither' if names is None else 'both'} NodeNames and Nodes",
+            "neither NodeNames nor Nodes" if names is None else "both NodeNames and Nodes",
             hint=f"send {FILTER_KEYS}, as nodeCacheCapable says",
         )
     if listed is None:

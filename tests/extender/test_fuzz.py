@@ -1,0 +1,133 @@
+"""Whatever is sent, no 500; and what is a question gets an answer that the scheduler can read."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.clock import ManualClock
+from pipeline.errors import BadRequestError
+from pipeline.extender.protocol import read_question
+from pipeline.extender.server import Extender
+from pipeline.settings import ExtenderSettings
+from pipeline.table import FeedState
+from tests.extender.conftest import ALL, cluster
+from tests.extender.scheduler import read_filter
+from tests.table.records import NOW
+
+Ask = Any
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=10),
+    st.sampled_from(ALL),
+)
+fields = st.sampled_from(["metadata", "name", "items", "ownerReferences", "kind"])
+json_values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(fields | st.text(max_size=5), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+names = st.lists(st.sampled_from(ALL) | st.text(max_size=8), max_size=8)
+node = st.fixed_dictionaries(
+    {"metadata": st.fixed_dictionaries({"name": st.sampled_from(ALL)})}, optional={"x": json_values}
+)
+keys = st.sampled_from(["Pod", "pod", "NodeNames", "nodenames", "Nodes", "NODES", "other"])
+bodies = st.dictionaries(
+    keys,
+    json_values
+    | names
+    | st.just({})
+    | st.fixed_dictionaries({"items": st.lists(node, max_size=4)}),
+    max_size=4,
+)
+valid = st.fixed_dictionaries({"Pod": st.just({})}).flatmap(
+    lambda pod: st.one_of(
+        names.map(lambda n: pod | {"NodeNames": n}),
+        st.lists(node, max_size=6).map(lambda n: pod | {"Nodes": {"items": n}}),
+    )
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ask() -> Iterator[Ask]:
+    """`ask(path, body)`: status and body of a real request to an extender in mode act."""
+    loop = asyncio.new_event_loop()
+    extender = Extender(
+        cluster(), FeedState(caught_up=True), ExtenderSettings(mode="act"), ManualClock(NOW)
+    )
+    client: Any = TestClient(TestServer(extender.app(), loop=loop), loop=loop)
+    loop.run_until_complete(client.start_server())
+
+    async def asked(path: str, body: bytes) -> tuple[int, bytes]:
+        response = await client.post(path, data=body)
+        return response.status, await response.read()
+
+    yield lambda path, body: loop.run_until_complete(asked(path, body))
+    loop.run_until_complete(client.close())
+    loop.close()
+
+
+quick = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@quick
+@given(body=bodies | json_values, path=st.sampled_from(["/filter", "/prioritize"]))
+def test_any_json_is_answered(ask: Ask, body: Any, path: str) -> None:
+    sent = msgspec.json.encode(body)
+    status, answer = ask(path, sent)
+    reply = msgspec.json.decode(answer)
+    assert status in (200, 400)
+    try:
+        question = read_question(sent)
+    except BadRequestError:
+        assert status == 400
+        assert reply["Error"]
+        return
+    assert status == 200
+    if path == "/filter":
+        outcome = read_filter(
+            status, reply, sent=list(question.names), node_cache_capable=question.nodes is None
+        )
+        assert not outcome.error
+        kept, refused = set(outcome.feasible or ()), set(outcome.unresolvable)
+        assert kept | refused == set(question.names)
+        assert not kept & refused
+
+
+@quick
+@given(body=st.binary(max_size=200))
+def test_any_bytes_are_answered(ask: Ask, body: bytes) -> None:
+    status, answer = ask("/filter", body)
+    assert status in (200, 400)
+    assert msgspec.json.decode(answer)
+
+
+@quick
+@given(body=valid)
+def test_answers_are_those_of_a_plain_loop(ask: Ask, body: dict[str, Any]) -> None:
+    question = read_question(msgspec.json.encode(body))
+    reply = msgspec.json.decode(ask("/filter", msgspec.json.encode(body))[1])
+    expected = [name for name in question.names if name not in ("hot", "full")]
+    if question.nodes is None:
+        assert reply["NodeNames"] == expected
+    else:
+        assert [item["metadata"]["name"] for item in reply["Nodes"]["items"]] == expected
+        sent = {n["metadata"]["name"]: n for n in reversed(body["Nodes"]["items"])}
+        assert reply["Nodes"]["items"] == [sent[name] for name in expected]
+    scores = msgspec.json.decode(ask("/prioritize", msgspec.json.encode(body))[1])
+    known = {"idle": 9, "busy": 5, "hot": 3, "full": 3}
+    assert scores == [{"Host": n, "Score": known.get(n, 0)} for n in question.names]

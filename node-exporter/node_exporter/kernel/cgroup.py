@@ -90,7 +90,7 @@ def open_cgroup(layout: Layout, relative: str) -> Cgroup:
 class V1Cgroup:
     """A cgroup of version 1: a directory in each controller's own tree."""
 
-    __slots__ = ("_charged", "_cold", "_memory", "_pressure", "_stat", "_usage")
+    __slots__ = ("_charged", "_cold", "_events", "_memory", "_pressure", "_stat", "_usage")
 
     def __init__(self, layout: Layout, relative: str) -> None:
         memory = os.path.join(layout.memory, relative)
@@ -102,8 +102,11 @@ class V1Cgroup:
         # Hybrid machines have pressure in the v2 tree, if the runtime keeps one there as well;
         # kernels of some vendors have it beside cpuacct.
         unified = os.path.join(layout.pressure, relative) if layout.pressure else None
-        beside = os.path.join(layout.cpu, relative)
-        self._pressure = _pressure_files(unified if unified and _exists(unified) else beside)
+        in_unified = unified is not None and _exists(unified)
+        self._events = KernelFile(f"{unified}/cgroup.events") if in_unified else None
+        self._pressure = _pressure_files(
+            unified if unified and in_unified else os.path.join(layout.cpu, relative)
+        )
 
     def cpu(self) -> tuple[int | None, Throttling | None]:
         usage, stat = self._usage.read(), self._stat.read()
@@ -124,9 +127,16 @@ class V1Cgroup:
         return None if data is None else parse.cold_bytes(data, self._cold.path)
 
     def pressure(self, resource: PressureResource) -> Pressure | None:
+        if self._events is not None:
+            # A v2 directory that nobody put the pod's processes into feels no pressure, ever.
+            events = self._events.read()
+            if events is None or b"populated 1" not in events:
+                return None
         return _read_pressure(self._pressure[resource])
 
     def close(self) -> None:
+        if self._events is not None:
+            self._events.close()
         for file in (self._usage, self._stat, self._memory, self._charged, self._cold):
             file.close()
         for file in self._pressure.values():

@@ -1,0 +1,442 @@
+"""One collection: what node, pods, tiers and host applications used since the last one.
+
+Reads every second on a small budget: descriptors stay open, pods are found by three directory
+listings, and what is only needed as a mean (pressure, network, disks) is read every few seconds,
+since its counters lose nothing in between. What cannot be read costs one sample of one entity.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple, TypeVar
+
+from node_exporter.kernel import formulas
+from node_exporter.kernel.cgroup import (
+    PRESSURE_RESOURCES,
+    Cgroup,
+    Layout,
+    detect_layout,
+    open_cgroup,
+)
+from node_exporter.kernel.discovery import detect_driver, list_pods
+from node_exporter.kernel.parse import CpuTicks, Pressure, Throttling, Traffic
+from node_exporter.kernel.paths import Driver, KubeQOS, host_app_dir, qos_dir
+from node_exporter.kernel.proc import NodeFiles, ticks_per_second
+from pipeline.clock import Clock
+from pipeline.errors import CgroupGoneError, KernelError, KernelFileError
+from pipeline.logs import get_logger
+from pipeline.settings import ExporterSettings, HostApplication
+
+Kind = Literal["node", "pod", "tier", "host_app"]
+ValueT = TypeVar("ValueT")
+
+BEST_EFFORT_TIER: Final = "besteffort"
+
+FEATURES: Final = (
+    "cpu",
+    "memory",
+    "throttling",
+    "hot_page_cache",
+    "node_pressure",
+    "pod_pressure",
+    "network",
+    "disk",
+)
+"""What a kernel may not offer; its values are unknown then."""
+
+# A reading older than this many intervals says nothing about the present: the next one starts anew.
+_FORGET_INTERVALS: Final = 20
+# Pressure, network and disks are read on these points of the grid (and at the end of windows).
+_SLOW_MS: Final = 5000
+
+log = get_logger(__name__)
+
+
+class Entity(NamedTuple):
+    """Whose usage it is; `id` is a pod's UID or a name, empty for the node."""
+
+    kind: Kind
+    id: str
+    qos: str | None
+
+
+NODE: Final = Entity("node", "", None)
+
+
+class Stall(NamedTuple):
+    """Time stalled, in microseconds, over a time observed in seconds; None: not known."""
+
+    seconds: float
+    cpu_some_us: int
+    memory_some_us: int
+    memory_full_us: int | None
+    io_some_us: int
+    io_full_us: int | None
+
+
+class Usage(NamedTuple):
+    """What one entity used in one collection; None is unknown."""
+
+    entity: Entity
+    cpu_ns: int | None
+    """CPU time since the reading before."""
+    elapsed_seconds: float | None
+    """Time since the reading before."""
+    memory_bytes: int | None
+    """Without page cache."""
+    memory_with_page_cache_bytes: int | None
+    memory_with_hot_page_cache_bytes: int | None
+    throttling: Throttling | None = None
+    """Growth of the bandwidth counters since the reading before."""
+    stall: Stall | None = None
+
+    @property
+    def cpu_cores(self) -> float | None:
+        """Cores used on average since the reading before."""
+        if self.cpu_ns is None or not self.elapsed_seconds:
+            return None
+        return self.cpu_ns / (self.elapsed_seconds * 1e9)
+
+
+class Rates(NamedTuple):
+    """Bytes moved by the node, over a time observed in seconds."""
+
+    seconds: float
+    network: Traffic | None
+    disk: Traffic | None
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """All that was read at one tick."""
+
+    at_ms: int
+    usages: tuple[Usage, ...]
+    """The node's first, if it could be read."""
+    rates: Rates | None
+    system_cpu_cores: float | None = None
+    """Node minus pods minus host applications; None if one of them is unknown or outdated."""
+    system_memory_bytes: int | None = None
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Samples that were not taken, by reason."""
+    errors: Counter[str] = field(default_factory=Counter)
+    """Readings that failed, by what was read."""
+
+
+class _Latest(NamedTuple):
+    """The newest usage of an entity, which bridges a reading that fails."""
+
+    at: float
+    cpu_cores: float | None
+    memory_bytes: int | None
+
+
+class _Previous(NamedTuple):
+    at: float
+    cpu_ns: int
+    throttling: Throttling | None
+
+
+@dataclass(slots=True, eq=False)
+class _Tracked:
+    """A cgroup that is read at every tick, and its last reading."""
+
+    entity: Entity
+    path: str
+    cgroup: Cgroup
+    previous: _Previous | None = None
+    latest: _Latest | None = None
+    stalled: tuple[float, tuple[Pressure, ...]] | None = None
+
+
+class Sampler:
+    """Reads one node. `collect` is called once per tick, `close` at the end."""
+
+    def __init__(self, settings: ExporterSettings, clock: Clock) -> None:
+        """Raises `KernelFileError` if there are no cgroups below the root."""
+        self._settings = settings
+        self._clock = clock
+        self._layout: Layout = detect_layout(str(settings.cgroup_root))
+        self._files = NodeFiles(str(settings.proc_root), str(settings.sys_root))
+        self._driver: Driver | None = None
+        self._tracked: dict[tuple[Kind, str], _Tracked] = {}
+        for app in settings.host_applications:
+            _host_app_path(app, Driver.SYSTEMD, settings.cgroup_parent)  # refuse it now, not later
+        self._root = open_cgroup(self._layout, "")
+        self._node_latest: _Latest | None = None
+        self._node_previous: tuple[float, CpuTicks] | None = None
+        self._node_stalled: tuple[float, tuple[Pressure, ...]] | None = None
+        self._traffic: tuple[float, Traffic | None, Traffic | None] | None = None
+        self._forget_seconds = _FORGET_INTERVALS * settings.collect_interval_seconds
+        self.unsupported: frozenset[str] = frozenset()
+        """Features that this kernel, as far as it was read, does not offer."""
+        self._seen: dict[str, bool] = {}
+
+    def collect(self, at_ms: int, *, ends_window: bool = False) -> Collection:
+        """Read everything once, for the grid point `at_ms`."""
+        dropped: Counter[str] = Counter()
+        errors: Counter[str] = Counter()
+        slow = ends_window or at_ms % _SLOW_MS == 0
+        node = self._attempt("node", errors, lambda: self._read_node(slow, dropped))
+        self._attempt("pods", errors, self._follow_pods)
+        usages = [] if node is None else [node]
+        usages.extend(self._read_tracked(slow, dropped, errors))
+        rates = self._attempt("traffic", errors, self._read_rates) if slow else None
+        self._state_unsupported()
+        cores, memory = self._system()
+        return Collection(at_ms, tuple(usages), rates, cores, memory, dropped, errors)
+
+    def capacity(self) -> tuple[int | None, int | None]:
+        """(online CPUs, MemTotal in bytes) of the node."""
+        errors: Counter[str] = Counter()
+        cpus = self._attempt("node", errors, self._files.online_cpus)
+        memory = self._attempt("node", errors, self._files.meminfo)
+        return cpus, memory.total_bytes if memory else None
+
+    def close(self) -> None:
+        """Give back all open files."""
+        for tracked in self._tracked.values():
+            tracked.cgroup.close()
+        self._tracked.clear()
+        self._root.close()
+        self._files.close()
+
+    def _read_node(self, slow: bool, dropped: Counter[str]) -> Usage:
+        at, ticks, memory = self._clock.monotonic(), self._files.ticks(), self._files.meminfo()
+        cpu_ns = elapsed = None
+        if self._node_previous is not None:
+            before, previous = self._node_previous
+            cpu_ns, elapsed = self._since(
+                at, ticks.busy, before, previous.busy, dropped, 1_000_000_000 // ticks_per_second()
+            )
+        self._node_previous = (at, ticks)
+        cold = self._root.cold_bytes()
+        stall = None
+        if slow:
+            now = _all_pressure(self._files.pressure)
+            self._note("node_pressure", now is not None)
+            stall, self._node_stalled = _stall(at, now, self._node_stalled, self._forget_seconds)
+        with_cache = memory.used_with_page_cache_bytes
+        usage = Usage(
+            NODE,
+            cpu_ns,
+            elapsed,
+            memory.used_bytes,
+            with_cache,
+            _hot(with_cache, cold),
+            None,
+            stall,
+        )
+        self._node_latest = _Latest(at, usage.cpu_cores, usage.memory_bytes)
+        return usage
+
+    def _follow_pods(self) -> None:
+        """Track the cgroups that are there now, and no others."""
+        parent = self._settings.cgroup_parent
+        if self._settings.cgroup_driver != "auto":
+            self._driver = Driver(self._settings.cgroup_driver)
+        elif self._driver is None:
+            self._driver = detect_driver(self._layout, parent)
+        places = list(self._places(parent))
+        wanted = {(entity.kind, entity.id): (entity, path) for entity, path in places}
+        for key, tracked in list(self._tracked.items()):
+            if wanted.get(key) != (tracked.entity, tracked.path):
+                self._forget(key)
+        for key, (entity, path) in wanted.items():
+            if key not in self._tracked:
+                self._tracked[key] = _Tracked(entity, path, open_cgroup(self._layout, path))
+
+    def _places(self, parent: str) -> Iterable[tuple[Entity, str]]:
+        """Each entity that has a cgroup, or may have one, and where that is."""
+        if self._driver is not None:
+            pods = list_pods(self._layout, self._driver, parent)
+            for pod in pods:
+                yield Entity("pod", pod.uid, pod.kube_qos.value), pod.path
+            best_effort = qos_dir(self._driver, KubeQOS.BEST_EFFORT, parent)
+            yield Entity("tier", BEST_EFFORT_TIER, None), best_effort
+            if not pods and self._settings.cgroup_driver == "auto":
+                self._driver = None  # look again: kubepods may come back under another driver
+        for app in self._settings.host_applications:
+            path = _host_app_path(app, self._driver or Driver.CGROUPFS, parent)
+            yield Entity("host_app", app.name, app.qos or None), path
+
+    def _forget(self, key: tuple[Kind, str]) -> None:
+        self._tracked.pop(key).cgroup.close()
+
+    def _read_tracked(
+        self, slow: bool, dropped: Counter[str], errors: Counter[str]
+    ) -> Iterable[Usage]:
+        gone: list[tuple[Kind, str]] = []
+        for key, tracked in self._tracked.items():
+            entity = tracked.entity
+            try:
+                yield self._read_one(tracked, slow, dropped)
+            except CgroupGoneError:
+                gone.append(key)
+            except KernelFileError as error:
+                errors[entity.kind] += 1
+                dropped["unreadable"] += 1
+                log.debug("a cgroup could not be read", kind=entity.kind, id=entity.id, why=error)
+        for key in gone:
+            self._forget(key)
+
+    def _read_one(self, tracked: _Tracked, slow: bool, dropped: Counter[str]) -> Usage:
+        cgroup = tracked.cgroup
+        at = self._clock.monotonic()
+        used_ns, throttling = cgroup.cpu()
+        memory = cgroup.memory()
+        cpu_ns = elapsed = grown = None
+        if used_ns is not None:
+            if (previous := tracked.previous) is not None:
+                cpu_ns, elapsed = self._since(at, used_ns, previous.at, previous.cpu_ns, dropped, 1)
+                if cpu_ns is not None:
+                    grown = _growth(throttling, previous.throttling)
+            tracked.previous = _Previous(at, used_ns, throttling)
+        stall = None
+        if slow:
+            now = _all_pressure(cgroup.pressure)
+            self._note("pod_pressure", now is not None)
+            stall, tracked.stalled = _stall(at, now, tracked.stalled, self._forget_seconds)
+        self._note("cpu", used_ns is not None)
+        self._note("throttling", throttling is not None)
+        self._note("memory", memory is not None)
+        without = with_cache = hot = None
+        if memory is not None:
+            without = memory.anon_bytes
+            with_cache = without + memory.file_bytes
+            if tracked.entity.kind == "host_app":
+                with_cache = cgroup.charged_bytes()
+            hot = _hot(with_cache, cgroup.cold_bytes())
+        self._note("hot_page_cache", hot is not None)
+        usage = Usage(tracked.entity, cpu_ns, elapsed, without, with_cache, hot, grown, stall)
+        tracked.latest = _Latest(at, usage.cpu_cores, without)
+        return usage
+
+    def _system(self) -> tuple[float | None, int | None]:
+        """What node has used beyond its pods and host applications."""
+        parts = [t.latest for t in self._tracked.values() if t.entity.kind != "tier"]
+        oldest = self._clock.monotonic() - self._settings.system_outdated_seconds
+        node = self._node_latest
+        if node is None or node.at < oldest or any(p is None or p.at < oldest for p in parts):
+            return None, None
+        cores = [part.cpu_cores for part in parts if part is not None]
+        memory = [part.memory_bytes for part in parts if part is not None]
+        left_cores = _remainder(node.cpu_cores, cores)
+        left_memory = _remainder(node.memory_bytes, memory)
+        return left_cores, None if left_memory is None else int(left_memory)
+
+    def _since(
+        self, at: float, now: int, before: float, previous: int, dropped: Counter[str], unit_ns: int
+    ) -> tuple[int | None, float | None]:
+        elapsed = at - before
+        if now < previous:
+            dropped["counter_went_backwards"] += 1
+            return None, None
+        if elapsed > self._forget_seconds or elapsed <= 0:
+            dropped["previous_too_old"] += 1
+            return None, None
+        return (now - previous) * unit_ns, elapsed
+
+    def _read_rates(self) -> Rates | None:
+        at, network, disk = self._clock.monotonic(), self._files.network(), self._files.disks()
+        self._note("network", network is not None)
+        self._note("disk", disk is not None)
+        before, self._traffic = self._traffic, (at, network, disk)
+        if before is None or at - before[0] > self._forget_seconds + _SLOW_MS / 1000:
+            return None
+        return Rates(at - before[0], _moved(network, before[1]), _moved(disk, before[2]))
+
+    def _attempt(
+        self, what: str, errors: Counter[str], read: Callable[[], ValueT]
+    ) -> ValueT | None:
+        try:
+            return read()
+        except KernelError as error:
+            errors[what] += 1
+            log.debug("a reading failed", what=what, why=error)
+            return None
+
+    def _note(self, feature: str, offered: bool) -> None:
+        # Offered to one entity is offered: a pod of its own may lack a directory.
+        self._seen[feature] = self._seen.get(feature, False) or offered
+
+    def _state_unsupported(self) -> None:
+        missing = frozenset(name for name, offered in self._seen.items() if not offered)
+        if news := missing - self.unsupported:
+            log.info("not offered by this kernel, reported as unknown", features=sorted(news))
+        self.unsupported = missing
+
+
+def _host_app_path(app: HostApplication, driver: Driver, parent: str) -> str:
+    given = app.cgroup_path
+    return host_app_dir(
+        driver,
+        app.name,
+        app.qos,
+        base=given.base if given else None,
+        parent_dir=given.parent_dir if given else None,
+        relative_path=given.relative_path if given else None,
+        parent=parent,
+    )
+
+
+def _remainder(node: float | None, parts: list[float | None] | list[int | None]) -> float | None:
+    known = [part for part in parts if part is not None]
+    if node is None or len(known) < len(parts):
+        return None
+    return formulas.system_usage(node, known, ())
+
+
+def _hot(with_page_cache: int | None, cold: int | None) -> int | None:
+    if with_page_cache is None or cold is None:
+        return None
+    return formulas.hot_bytes(with_page_cache, cold)
+
+
+def _growth(now: Throttling | None, previous: Throttling | None) -> Throttling | None:
+    if now is None or previous is None:
+        return None
+    grown = Throttling(*(a - b for a, b in zip(now, previous, strict=True)))
+    return grown if min(grown) >= 0 else None
+
+
+def _moved(now: Traffic | None, previous: Traffic | None) -> Traffic | None:
+    if now is None or previous is None:
+        return None
+    moved = Traffic(now.in_bytes - previous.in_bytes, now.out_bytes - previous.out_bytes)
+    return moved if min(moved) >= 0 else None
+
+
+def _all_pressure(read: Callable[..., Pressure | None]) -> tuple[Pressure, ...] | None:
+    found = tuple(p for resource in PRESSURE_RESOURCES if (p := read(resource)) is not None)
+    return found if len(found) == len(PRESSURE_RESOURCES) else None
+
+
+def _stall(
+    at: float,
+    now: tuple[Pressure, ...] | None,
+    before: tuple[float, tuple[Pressure, ...]] | None,
+    forget_seconds: float,
+) -> tuple[Stall | None, tuple[float, tuple[Pressure, ...]] | None]:
+    """(stalled since `before`, what to remember)."""
+    if now is None:
+        return None, None
+    if before is None or not 0 < at - before[0] <= forget_seconds + _SLOW_MS / 1000:
+        return None, (at, now)
+    (cpu, memory, io), (cpu0, memory0, io0) = now, before[1]
+    stall = Stall(
+        at - before[0],
+        cpu.some.total_us - cpu0.some.total_us,
+        memory.some.total_us - memory0.some.total_us,
+        _full(memory, memory0),
+        io.some.total_us - io0.some.total_us,
+        _full(io, io0),
+    )
+    backwards = any(value is not None and value < 0 for value in stall)
+    return None if backwards else stall, (at, now)
+
+
+def _full(now: Pressure, before: Pressure) -> int | None:
+    if now.full is None or before.full is None:
+        return None
+    return now.full.total_us - before.full.total_us

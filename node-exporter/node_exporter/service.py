@@ -1,0 +1,231 @@
+"""The exporter as a whole: tick, collect, close windows, hand them on; end without losing one.
+
+`run` is the long-running role, `collect_window` gives one window for `--once`. What happens to a
+window when the clock is moved, when readings are missed or when the process ends is decided in
+`WindowMaker`: a window is given out with the coverage that it really has, and no end twice.
+"""
+
+import asyncio
+import resource
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+from node_exporter import metrics
+from node_exporter.buffer import EncodedWindow, WindowBuffer
+from node_exporter.kernel.proc import boot_id, machine_id
+from node_exporter.live import LiveServer
+from node_exporter.publish import Publisher
+from node_exporter.sampler import Collection, Sampler
+from node_exporter.ticks import Tick, Ticker
+from node_exporter.window import EmittedEnds, Window, window_end_ms
+from pipeline.clock import Clock, SystemClock, format_time
+from pipeline.logs import get_logger
+from pipeline.metrics import serve_metrics
+from pipeline.settings import ExporterSettings, Settings, node_name
+from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
+
+_FLUSH_SECONDS: Final = 10.0
+
+log = get_logger(__name__)
+
+
+class WindowMaker:
+    """Collections in, finished windows out, each with its header."""
+
+    def __init__(self, settings: ExporterSettings, node: str, sampler: Sampler, epoch: int) -> None:
+        self.settings = settings
+        self.node = node
+        self.sampler = sampler
+        self._epoch = epoch
+        self._window_ms = settings.window_seconds * 1000
+        self._interval_ms = interval_ms(settings)
+        self._machine_id = machine_id()
+        self._boot_id = boot_id(str(settings.proc_root))
+        self._window: Window | None = None
+        self._ends = EmittedEnds(self._window_ms)
+        self._sequence = 0
+
+    def collect(self, tick: Tick) -> tuple[Collection, list[SampleBatch]]:
+        """Read everything for the tick; the windows that ended with it, seldom more than one."""
+        end_ms = window_end_ms(tick.at_ms, self._window_ms)
+        ends_window = tick.at_ms == end_ms
+        collection = self.sampler.collect(tick.at_ms, ends_window=ends_window)
+        finished = []
+        if self._window is not None and self._window.end_ms != end_ms:
+            # Ticks were missed, or the clock was moved: the window in hand is what it is.
+            finished.append(self.close())
+        if self._window is None:
+            self._window = Window(end_ms, self._window_ms, self._interval_ms)
+        self._window.add(collection)
+        if ends_window:
+            finished.append(self.close())
+        return collection, [batch for batch in finished if batch is not None]
+
+    def close(self) -> SampleBatch | None:
+        """The window in hand as it is; None if there is none, or if its end was given out."""
+        window, self._window = self._window, None
+        if window is None:
+            return None
+        if not self._ends.claim(window.end_ms):
+            metrics.WINDOWS_DROPPED.labels("end_repeated").inc()
+            return None
+        header = SampleHeader(
+            node=self.node,
+            machine_id=self._machine_id,
+            boot_id=self._boot_id,
+            epoch=self._epoch,
+            sequence=self._sequence,
+            window_start_ms=window.start_ms,
+            window_end_ms=window.end_ms,
+        )
+        self._sequence += 1
+        metrics.LAST_WINDOW_END.set(window.end_ms / 1000)
+        return SampleBatch(header, window.rows(*self.sampler.capacity()))
+
+
+def interval_ms(settings: ExporterSettings) -> int:
+    """The collection interval in whole milliseconds."""
+    return round(settings.collect_interval_seconds * 1000)
+
+
+async def collect_window(
+    settings: ExporterSettings, environ: Mapping[str, str], clock: Clock
+) -> SampleBatch:
+    """The next window of which at least half can be collected."""
+    sampler = Sampler(settings, clock)
+    maker = WindowMaker(settings, node_name(settings, environ), sampler, _epoch(clock))
+    ticker = Ticker(clock, interval_ms(settings))
+    end_ms = window_end_ms(round(clock.now() * 1000), settings.window_seconds * 1000)
+    log.info(
+        "collecting one window", seconds=settings.window_seconds, from_=format_time(end_ms / 1000)
+    )
+    try:
+        while True:
+            for batch in maker.collect(await ticker.next())[1]:
+                if batch.rows[0]["coverage"] >= 0.5:
+                    return batch
+    finally:
+        sampler.close()
+
+
+async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | None = None) -> None:
+    """Export until SIGTERM or SIGINT; then flush what is in hand.
+
+    Raises `KernelFileError` or `SettingsError` for what cannot work from the start.
+    """
+    clock = clock or SystemClock()
+    exporter = settings.exporter
+    node = node_name(exporter, environ)
+    _allow_many_files()
+    sampler = Sampler(exporter, clock)
+    maker = WindowMaker(exporter, node, sampler, _epoch(clock))
+    buffer = WindowBuffer(exporter.buffer_bytes)
+    live = LiveServer(exporter.socket_path, node)
+    publisher = Publisher(buffer, settings.kafka, node, clock)
+    await live.start()
+    page = serve_metrics("exporter", exporter.metrics_host, exporter.metrics_port)
+    log.info(
+        "exporter started",
+        node=node,
+        window_seconds=exporter.window_seconds,
+        kafka=settings.kafka.bootstrap_servers,
+        socket=str(exporter.socket_path),
+        metrics_port=page.port if page else None,
+    )
+    publishing = asyncio.create_task(publisher.run())
+    collecting = asyncio.create_task(_collect_forever(maker, clock, buffer, live))
+    stopping = asyncio.create_task(_stop_signal())
+    try:
+        done, _ = await asyncio.wait(
+            (publishing, collecting, stopping), return_when=asyncio.FIRST_COMPLETED
+        )
+        await _cancel(collecting)
+        if (batch := maker.close()) is not None:
+            _hand_on(batch, buffer)
+        await _flush(buffer, publishing)
+        for task in done - {stopping}:
+            task.result()
+    finally:
+        await _cancel(collecting, publishing, stopping)
+        await live.stop()
+        sampler.close()
+        if page is not None:
+            page.close()
+
+
+async def _collect_forever(
+    maker: WindowMaker, clock: Clock, buffer: WindowBuffer, live: LiveServer
+) -> None:
+    ticker = Ticker(clock, interval_ms(maker.settings))
+    while True:
+        tick = await ticker.next()
+        note_tick(tick)
+        with metrics.COLLECTION_SECONDS.time():
+            collection, finished = maker.collect(tick)
+            live.add(collection)
+        metrics.record(collection, maker.settings, maker.node)
+        metrics.record_unsupported(maker.sampler.unsupported)
+        for batch in finished:
+            _hand_on(batch, buffer)
+
+
+def note_tick(tick: Tick) -> None:
+    """Count and say what was wrong with the time since the last tick."""
+    if tick.missed:
+        metrics.COLLECTIONS_MISSED.inc(tick.missed)
+    if tick.stepped_seconds:
+        forward = tick.stepped_seconds > 0
+        metrics.CLOCK_STEPS.labels("forward" if forward else "backward").inc()
+        log.warning("the wall clock was moved", seconds=round(tick.stepped_seconds, 3))
+
+
+def _hand_on(batch: SampleBatch, buffer: WindowBuffer) -> None:
+    with metrics.UPDATE_SECONDS.time():
+        value = encode_samples(batch)
+    dropped = buffer.append(EncodedWindow(batch.header.window_end_ms, value))
+    if dropped:
+        metrics.WINDOWS_DROPPED.labels("buffer_full").inc(dropped)
+
+
+async def _flush(buffer: WindowBuffer, publishing: asyncio.Task[None]) -> None:
+    """Wait for Kafka to take what waits, but not for ever."""
+    emptied = asyncio.ensure_future(buffer.empty())
+    await asyncio.wait(
+        (emptied, publishing), timeout=_FLUSH_SECONDS, return_when=asyncio.FIRST_COMPLETED
+    )
+    await _cancel(emptied)
+    if lost := len(buffer):
+        log.error("ended with windows that Kafka did not take", windows=lost)
+    else:
+        log.info("exporter stopped, every window is in Kafka")
+
+
+async def _stop_signal() -> None:
+    loop = asyncio.get_running_loop()
+    asked = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked.set)
+    await asked.wait()
+
+
+async def _cancel(*tasks: asyncio.Future[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with suppress(asyncio.CancelledError, Exception):
+            await task
+
+
+def _epoch(clock: Clock) -> int:
+    return int(clock.now() * 1000)
+
+
+def _allow_many_files() -> None:
+    # Some files per pod stay open; the usual soft limit of 1024 would do for 200 pods.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (min(hard, 65_536) if hard > 0 else 65_536, hard)
+        )

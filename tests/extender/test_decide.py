@@ -1,7 +1,5 @@
 """Both answers over tables of any content, against a plain loop over the records."""
 
-import math
-
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,9 +36,7 @@ def refused(state: NodeStateRecord, age: float) -> bool:
         return False
     cpu = percent(state.usage.cpu_cores, state.allocatable.cpu_cores)
     memory = percent(state.usage.memory_bytes, state.allocatable.memory_bytes)
-    return (cpu is not None and math.floor(cpu + 0.5) > 65) or (
-        memory is not None and math.floor(memory + 0.5) > 95
-    )
+    return (cpu is not None and cpu + 0.5 >= 66) or (memory is not None and memory + 0.5 >= 96)
 
 
 @given(st.lists(states, max_size=12))

@@ -1,0 +1,287 @@
+"""Topics on the broker as the registry declares them: created, compared, mended.
+
+`check_topics` says what differs, `apply_topics` creates what is missing and sets what drifted.
+Neither changes a number of partitions or of copies: with another number of partitions a node's
+records would lie elsewhere, which needs a new generation of topics below another prefix.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import NoError, TopicAlreadyExistsError, for_code
+
+from pipeline.errors import KafkaError, TopicDriftError
+from pipeline.settings import KafkaSettings
+from pipeline.topics.client import client_options, our_errors
+from pipeline.topics.registry import TOPICS, Topic
+
+CONNECT_SECONDS: Final = 10.0
+"""How long a broker has to answer at first."""
+
+_REQUEST_SECONDS = 30.0
+_VISIBLE_SECONDS = 20.0
+_SET_ON_TOPIC = 1  # config_source of DescribeConfigs: set on the topic itself, no default
+
+Kind = Literal["missing", "config", "partitions", "replication"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """A topic as the broker has it. `replication` is the least of its partitions; `own_config` is
+    what was set on the topic itself, `config` what is in force."""
+
+    partitions: int
+    replication: int
+    config: Mapping[str, str] = field(default_factory=dict)
+    own_config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """One way in which a topic is not what the registry and the settings say."""
+
+    topic: str
+    kind: Kind
+    wanted: str
+    found: str | None = None
+    key: str | None = None
+
+    @property
+    def mendable(self) -> bool:
+        """Whether `apply_topics` mends it."""
+        return self.kind in ("missing", "config")
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "missing":
+                return f"{self.topic} is missing"
+            case "config":
+                found = "not set" if self.found is None else self.found
+                return f"{self.topic}: {self.key} is {found}, not {self.wanted}"
+            case "partitions":
+                return (
+                    f"{self.topic} has {self.found} partitions, not {self.wanted}: never changed "
+                    "in place; set kafka.partitions to what is there, or begin a new generation "
+                    "with another kafka.topic_prefix"
+                )
+            case "replication":
+                return (
+                    f"{self.topic} has {self.found} copies of a partition, not {self.wanted}: "
+                    "reassign its partitions with Kafka's own tools, or set "
+                    "kafka.replication_factor to what is there"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What was done (or would be, in a dry run) to a topic."""
+
+    topic: str
+    action: Literal["create", "alter"]
+    config: Mapping[str, str]
+    partitions: int | None = None
+    replication: int | None = None
+
+    def __str__(self) -> str:
+        config = ", ".join(f"{name}={value}" for name, value in self.config.items())
+        if self.action == "create":
+            return (
+                f"create {self.topic}: {self.partitions} partitions, "
+                f"{self.replication} copies, {config}"
+            )
+        return f"alter {self.topic}: {config}"
+
+
+async def check_topics(kafka: KafkaSettings) -> list[Drift]:
+    """How the broker's topics differ from the registry; empty where they do not.
+
+    Raises `BrokerUnavailableError` within `CONNECT_SECONDS` if no broker answers.
+    """
+    async with _admin(kafka, "checking topics") as admin:
+        return list(find_drift(kafka, await _describe(admin, kafka)))
+
+
+async def apply_topics(
+    kafka: KafkaSettings,
+    dry_run: bool = False,
+    progress: Callable[[Change], None] = lambda change: None,
+) -> list[Change]:
+    """Create the topics that are missing and set what drifted; gives what was changed.
+
+    A dry run changes nothing and gives what would be. `progress` is told of each change when it
+    is done. What `apply` does not mend (`Drift.mendable`) is left alone: `check_topics` names it.
+    Raises `BrokerUnavailableError` within `CONNECT_SECONDS` if no broker answers, `KafkaError` if
+    it refuses a change.
+    """
+    async with _admin(kafka, "applying topics") as admin:
+        found = await _describe(admin, kafka)
+        changes = list(plan_changes(kafka, found))
+        if dry_run:
+            return changes
+        for change in changes:
+            if change.action == "create":
+                await _create(admin, change)
+            else:
+                await _alter(admin, change, found[change.topic])
+            progress(change)
+        created = {change.topic for change in changes if change.action == "create"}
+        await _until_visible(admin, created)
+    return changes
+
+
+async def require_topics(kafka: KafkaSettings) -> None:
+    """Raise `TopicDriftError` if a topic is missing or has another number of partitions.
+
+    What a role asks before it begins: other drift does no harm to what is read and written.
+    """
+    harmful = [d for d in await check_topics(kafka) if d.kind in ("missing", "partitions")]
+    if harmful:
+        more = f" (and {len(harmful) - 1} more)" if len(harmful) > 1 else ""
+        raise TopicDriftError(f"{harmful[0]}{more}")
+
+
+def find_drift(kafka: KafkaSettings, found: Mapping[str, TopicState]) -> Iterator[Drift]:
+    """The differences between the registry and what the broker has, by full topic name."""
+    for topic in TOPICS:
+        name = topic.full_name(kafka.topic_prefix)
+        state = found.get(name)
+        if state is None:
+            yield Drift(topic=name, kind="missing", wanted="a topic")
+            continue
+        for kind, wanted, has in (
+            ("partitions", _partitions(topic, kafka), state.partitions),
+            ("replication", kafka.replication_factor, state.replication),
+        ):
+            if wanted != has:
+                yield Drift(topic=name, kind=kind, wanted=str(wanted), found=str(has))  # type: ignore[arg-type]
+        for key, value in topic.config().items():
+            has_value = state.config.get(key)
+            if has_value is None or not _same(value, has_value):
+                yield Drift(topic=name, kind="config", key=key, wanted=value, found=has_value)
+
+
+def plan_changes(kafka: KafkaSettings, found: Mapping[str, TopicState]) -> Iterator[Change]:
+    """The changes that mend what can be mended."""
+    drifts = list(find_drift(kafka, found))
+    for topic in TOPICS:
+        name = topic.full_name(kafka.topic_prefix)
+        mine = [drift for drift in drifts if drift.topic == name]
+        if any(drift.kind == "missing" for drift in mine):
+            yield Change(
+                topic=name,
+                action="create",
+                config=topic.config(),
+                partitions=_partitions(topic, kafka),
+                replication=kafka.replication_factor,
+            )
+        elif config := {d.key: d.wanted for d in mine if d.kind == "config" and d.key}:
+            yield Change(topic=name, action="alter", config=config)
+
+
+def _partitions(topic: Topic, kafka: KafkaSettings) -> int:
+    return topic.partitions or kafka.partitions
+
+
+def _same(wanted: str, found: str) -> bool:
+    if wanted == found:
+        return True
+    try:
+        return float(wanted) == float(found)
+    except ValueError:
+        # cleanup.policy and its like are lists without an order.
+        return sorted(wanted.split(",")) == sorted(found.split(","))
+
+
+@asynccontextmanager
+async def _admin(kafka: KafkaSettings, doing: str) -> AsyncIterator[AIOKafkaAdminClient]:
+    options = client_options(kafka)
+    options["request_timeout_ms"] = min(
+        options["request_timeout_ms"], round(_REQUEST_SECONDS * 1000)
+    )
+    with our_errors(kafka, doing):
+        admin = AIOKafkaAdminClient(**options)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await admin.start()
+            yield admin
+        finally:
+            await admin.close()
+
+
+async def _describe(admin: AIOKafkaAdminClient, kafka: KafkaSettings) -> dict[str, TopicState]:
+    # All topics, because a broker may create the one that is asked for by name.
+    wanted = {topic.full_name(kafka.topic_prefix) for topic in TOPICS}
+    metadata = [t for t in await admin.describe_topics() if t["topic"] in wanted]
+    resources = [ConfigResource(ConfigResourceType.TOPIC, t["topic"]) for t in metadata]
+    configs: dict[str, Any] = {}
+    for response in await admin.describe_configs(resources) if resources else []:
+        for code, message, _, name, entries in response.resources:
+            _raise_for(code, name, message)
+            configs[name] = entries
+    return {t["topic"]: _state(t["partitions"], configs[t["topic"]]) for t in metadata}
+
+
+def _state(partitions: list[Mapping[str, Any]], entries: list[tuple[Any, ...]]) -> TopicState:
+    known = [(name, value, source) for name, value, _, source, *_ in entries if value is not None]
+    return TopicState(
+        partitions=len(partitions),
+        replication=min((len(p["replicas"]) for p in partitions), default=0),
+        config={name: value for name, value, _ in known},
+        own_config={name: value for name, value, source in known if source == _SET_ON_TOPIC},
+    )
+
+
+async def _create(admin: AIOKafkaAdminClient, change: Change) -> None:
+    new = NewTopic(
+        change.topic, change.partitions, change.replication, topic_configs=dict(change.config)
+    )
+    response = await admin.create_topics([new])
+    for name, code, *message in response.topic_errors:
+        # Somebody else was faster: what they made, `check` will judge.
+        if for_code(code) is not TopicAlreadyExistsError:
+            _raise_for(code, name, message[0] if message else None)
+
+
+async def _alter(admin: AIOKafkaAdminClient, change: Change, state: TopicState) -> None:
+    # The request replaces all that is set on the topic, so what others have set is sent along.
+    config = {**state.own_config, **change.config}
+    resource = ConfigResource(ConfigResourceType.TOPIC, change.topic, config)
+    for response in await admin.alter_configs([resource]):
+        for code, message, _, name in response.resources:
+            _raise_for(code, name, message)
+
+
+async def _until_visible(admin: AIOKafkaAdminClient, names: set[str]) -> None:
+    async with asyncio.timeout(_VISIBLE_SECONDS):
+        while True:
+            led = {
+                topic["topic"]
+                for topic in await admin.describe_topics()
+                if topic["partitions"] and all(p["leader"] >= 0 for p in topic["partitions"])
+            }
+            if names <= led:
+                return
+            await asyncio.sleep(0.1)
+
+
+def _raise_for(code: int, topic: str, message: str | None) -> None:
+    error = for_code(code)
+    if error is NoError:
+        return
+    hints = {
+        "InvalidReplicationFactorError": "set kafka.replication_factor to at most the number of "
+        "brokers",
+        "TopicAuthorizationFailedError": "give this user the ACLs to create, describe and alter "
+        "topics",
+        "ClusterAuthorizationFailedError": "give this user the ACLs to create, describe and alter "
+        "topics",
+    }
+    raise KafkaError(
+        f"{topic}: the broker refused: {error.__name__}{f': {message}' if message else ''}",
+        hint=hints.get(error.__name__),
+    )

@@ -1,0 +1,110 @@
+"""From our settings to an aiokafka client: addresses, security, timeouts, and errors of our tree.
+
+Everybody who makes an aiokafka producer, consumer or admin client takes its connection from
+`client_options`, so that a cluster with TLS and SASL works for every role or for none.
+"""
+
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from aiokafka import errors
+from aiokafka.errors import KafkaError as ClientError
+
+from pipeline.errors import BrokerUnavailableError, KafkaError, SettingsError
+from pipeline.settings import KafkaSettings
+
+_UNREACHABLE: Final = (
+    errors.KafkaConnectionError,
+    errors.KafkaTimeoutError,
+    errors.NoBrokersAvailable,
+    errors.NodeNotReadyError,
+    errors.RequestTimedOutError,
+    TimeoutError,
+    OSError,
+)
+_DENIED: Final = (
+    errors.AuthenticationFailedError,
+    errors.SaslAuthenticationFailed,
+    errors.UnsupportedSaslMechanismError,
+    errors.IllegalSaslStateError,
+)
+_FORBIDDEN: Final = (
+    errors.ClusterAuthorizationFailedError,
+    errors.GroupAuthorizationFailedError,
+    errors.TopicAuthorizationFailedError,
+)
+
+
+def client_options(kafka: KafkaSettings) -> dict[str, Any]:
+    """The keyword arguments that any aiokafka client takes for its connection.
+
+    Raises `SettingsError` if a certificate cannot be read.
+    """
+    options: dict[str, Any] = {
+        "bootstrap_servers": kafka.bootstrap_servers,
+        "request_timeout_ms": round(kafka.request_timeout_seconds * 1000),
+        "security_protocol": kafka.security_protocol,
+    }
+    if kafka.security_protocol in ("SSL", "SASL_SSL"):
+        options["ssl_context"] = _ssl_context(kafka)
+    if kafka.security_protocol.startswith("SASL"):
+        options |= {
+            "sasl_mechanism": kafka.sasl_mechanism,
+            "sasl_plain_username": kafka.sasl_username,
+            "sasl_plain_password": kafka.sasl_password and kafka.sasl_password.reveal(),
+        }
+    return options
+
+
+@contextmanager
+def our_errors(kafka: KafkaSettings, doing: str) -> Iterator[None]:
+    """Turns what aiokafka raises inside into errors that say what to do; `doing` begins them.
+
+    Raises `BrokerUnavailableError` where no broker answers (a `TimeoutError` counts as that),
+    `KafkaError` otherwise.
+    """
+    where = f"{doing}: the broker at {kafka.bootstrap_servers}"
+    try:
+        yield
+    except _DENIED as error:
+        raise KafkaError(
+            f"{where} refused who we are ({_text(error)})",
+            hint="check kafka.security_protocol, kafka.sasl_mechanism, _username and _password",
+        ) from error
+    except _FORBIDDEN as error:
+        raise KafkaError(
+            f"{where} does not allow it ({_text(error)})",
+            hint="give this role's user the ACLs that it needs",
+        ) from error
+    except _UNREACHABLE as error:
+        raise BrokerUnavailableError(f"{where} does not answer ({_text(error)})") from error
+    except ClientError as error:
+        raise KafkaError(f"{where} said {_text(error)}") from error
+
+
+def _ssl_context(kafka: KafkaSettings) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=kafka.ssl_ca_file)
+    except OSError as error:  # ssl.SSLError is one
+        raise _unusable("ssl_ca_file", kafka.ssl_ca_file, error) from error
+    if kafka.ssl_cert_file is not None:
+        try:
+            context.load_cert_chain(kafka.ssl_cert_file, kafka.ssl_key_file)
+        except OSError as error:
+            pair = f"{kafka.ssl_cert_file} with {kafka.ssl_key_file}"
+            raise _unusable("ssl_cert_file", pair, error) from error
+    return context
+
+
+def _unusable(key: str, what: object, error: OSError) -> SettingsError:
+    return SettingsError(
+        f"kafka.{key}: {what} cannot be used: {error.strerror or error}",
+        key=f"kafka.{key}",
+        hint="a readable file in PEM format; certificate and key must belong together",
+    )
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:300] if str(error) else type(error).__name__

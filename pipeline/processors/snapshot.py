@@ -168,25 +168,23 @@ def read(name: str, data: bytes, layouts: Sequence[Layout], fingerprint: str) ->
     listed = _listed(state)
     if len(listed) and listed.max() >= len(state.uids):
         raise CheckpointError(f"state of node {name!r:.100} lists a pod that it does not hold")
+    _columns(state)
+    _facts(state, len(listed))
+    unpack(state.allocatable, "<f8", 2)
     return state
 
 
 def install(state: NodeState, rows: Rows) -> NodeModels:
-    """Put a checked state into new rows; the node that goes on from there."""
-    count = len(ENTITIES) + len(state.uids)
-    at = rows.allocate(count)
-    rows.weight[at] = unpack(state.weight, "<f8", count, 2)
-    rows.mean[at] = unpack(state.mean, "<f8", count, 2)
-    rows.squares[at] = unpack(state.squares, "<f8", count, 2)
-    rows.samples[at] = unpack(state.samples, "<i8", count, 2)
-    rows.first_ms[at] = unpack(state.first_ms, "<i8", count)
-    rows.last_ms[at] = unpack(state.last_ms, "<i8", count)
-    rows.seen_ms[at] = unpack(state.seen_ms, "<i8", count)
+    """Put a state that `read` has checked into new rows; the node that goes on from there."""
+    at = rows.allocate(len(ENTITIES) + len(state.uids))
+    for name, column in _columns(state).items():
+        getattr(rows, name)[at] = column
     for r in range(len(RESOURCES)):
         rows.load_sparse(at, r, *_sparse(state, r))
     listed = _listed(state)
     shown = {state.uids[i] for i in listed}
     pods = at[len(ENTITIES) :]
+    facts = _facts(state, len(listed))
     return NodeModels(
         machine_id=state.machine_id,
         epoch=state.epoch,
@@ -202,11 +200,35 @@ def install(state: NodeState, rows: Rows) -> NodeModels:
         uids=tuple(state.uids[i] for i in listed),
         rows=pods[listed],
         absent=tuple(uid for uid in state.uids if uid not in shown),
-        classes=unpack(state.classes, "<i1", len(listed)),
-        requests=unpack(state.requests, "<f8", len(listed), 2),
-        ages=unpack(state.ages, "<f8", len(listed)),
-        active=unpack(state.active, "<u1", len(listed)).astype(np.bool_),
+        classes=facts["classes"],
+        requests=facts["requests"],
+        ages=facts["ages"],
+        active=facts["active"],
     )
+
+
+def _columns(state: NodeState) -> dict[str, npt.NDArray[Any]]:
+    """The columns of `Rows` that are kept as they are."""
+    count = len(ENTITIES) + len(state.uids)
+    return {
+        "weight": unpack(state.weight, "<f8", count, 2),
+        "mean": unpack(state.mean, "<f8", count, 2),
+        "squares": unpack(state.squares, "<f8", count, 2),
+        "samples": unpack(state.samples, "<i8", count, 2),
+        "first_ms": unpack(state.first_ms, "<i8", count),
+        "last_ms": unpack(state.last_ms, "<i8", count),
+        "seen_ms": unpack(state.seen_ms, "<i8", count),
+    }
+
+
+def _facts(state: NodeState, pods: int) -> dict[str, npt.NDArray[Any]]:
+    """What the last window said of its pods."""
+    return {
+        "classes": unpack(state.classes, "<i1", pods),
+        "requests": unpack(state.requests, "<f8", pods, 2),
+        "ages": unpack(state.ages, "<f8", pods),
+        "active": unpack(state.active, "<u1", pods).astype(np.bool_),
+    }
 
 
 def _listed(state: NodeState) -> IntArray:

@@ -132,12 +132,11 @@ def compare(wanted: Any, actual: Any, *, cut: bool = False, at: str = "") -> lis
 
 def _same(wanted: Any, actual: Any, cut: bool) -> bool:
     if isinstance(wanted, bool) or isinstance(actual, bool) or not _number(wanted):
-        equal: bool = wanted == actual
-        return equal and type(wanted) is type(actual)
+        return type(wanted) is type(actual) and bool(wanted == actual)
     if not _number(actual):
         return False
     if cut and isinstance(wanted, int) and float(actual).is_integer():
-        return abs(wanted - actual) <= 1
+        return bool(abs(wanted - actual) <= 1)
     return math.isclose(wanted, actual, rel_tol=RELATIVE, abs_tol=0.0)
 
 

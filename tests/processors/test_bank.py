@@ -1,0 +1,395 @@
+"""What a bank does with windows, one behaviour at a time."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from pipeline.processors.bank import Bank
+from pipeline.processors.histogram import CPU_LAYOUT, MEMORY_LAYOUT
+from pipeline.processors.peaks import NodePeaks
+from pipeline.processors.window import ENTITIES, ModelConfig, Outcome
+from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, window
+
+NAN = np.nan
+
+
+def _bank(**settings: float) -> Bank:
+    return Bank(ModelConfig(**({"cold_start_seconds": 0.0} | settings)))
+
+
+def _peaks(bank: Bank, node: str = "node-a") -> NodePeaks:
+    return bank.peaks([node])[0]
+
+
+def _samples(bank: Bank) -> dict[str, list[float | None]]:
+    """The last single sample of each entity, from the mean (the bank got one window)."""
+    peaks, margin = _peaks(bank), bank.config.margin
+    found = {}
+    for i, entity in enumerate(ENTITIES):
+        values = peaks.peaks["nsigma-v1"][i] / margin
+        found[entity] = [None if np.isnan(v) else round(float(v), 6) for v in values]
+    return found
+
+
+def _end(cores: float) -> float:
+    return float(CPU_LAYOUT.ends[CPU_LAYOUT.find(cores)])
+
+
+# -- what is learned
+
+
+def test_node_system_and_classes_get_their_samples() -> None:
+    bank = _bank()
+    bank.apply(
+        [
+            window(
+                1,
+                [
+                    Pod("b", (1.0, GIB), "batch"),
+                    Pod("a", (2.0, GIB), "prod"),
+                    Pod("c", (0.5, GIB), "prod"),
+                ],
+                usage=(8.0, 10 * GIB),
+                host_apps=(0.25, GIB),
+            )
+        ]
+    )
+    samples = _samples(bank)
+    assert samples["node"] == [8.0, 10 * GIB]
+    assert samples["prod"] == [2.5, 2 * GIB]
+    assert samples["batch"] == [1.0, GIB]
+    assert samples["mid"] == samples["free"] == samples["none"] == [0.0, 0.0]
+    assert samples["system"] == [4.25, 6 * GIB]
+
+
+def test_weakness_failed_node_query_trained_the_system_with_zero() -> None:
+    """Upstream trains the system model with 0 where the node's query failed; ours learns nothing."""
+    bank = _bank()
+    bank.apply([window(1, [Pod("a", (1.0, GIB))], usage=(NAN, 9 * GIB))])
+    assert _samples(bank)["system"] == [None, 8 * GIB]
+    assert _samples(bank)["node"] == [None, 9 * GIB]
+    assert _samples(bank)["prod"] == [1.0, GIB]
+
+
+def test_unknown_host_applications_leave_the_system_unknown() -> None:
+    bank = _bank()
+    bank.apply([window(1, host_apps=(NAN, 0.0))])
+    assert _samples(bank)["system"] == [None, 8 * GIB]
+
+
+def test_a_pod_without_usage_is_skipped() -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod("a", (NAN, GIB)), Pod("b", (1.0, GIB))])])
+    assert _samples(bank)["prod"] == [1.0, 2 * GIB]
+    peaks = _peaks(bank)
+    assert peaks.pod_samples.tolist() == [[0, 1], [1, 1]]
+    assert np.isnan(peaks.pod_peaks["percentile"][0, 0])
+    assert not np.isnan(peaks.pod_peaks["percentile"][0, 1])
+
+
+@pytest.mark.parametrize("bad", [NAN, -1.0, np.inf, -np.inf, 1e300])
+def test_a_bad_value_is_no_sample(bad: float) -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod("a", (bad, bad))], usage=(bad, bad))])
+    peaks = _peaks(bank)
+    assert peaks.pod_samples.tolist() == [[0, 0]]
+    assert peaks.samples[ENTITIES.index("node")].tolist() == [0, 0]
+    assert _samples(bank)["prod"] == [0.0, 0.0]
+
+
+def test_pods_above_the_node_leave_an_idle_system() -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod("a", (9.0, 9 * GIB))], usage=(8.0, 8 * GIB))])
+    assert _samples(bank)["system"] == [0.0, 0.0]
+
+
+def test_the_unknown_class_has_no_model_before_its_first_pod() -> None:
+    bank = _bank()
+    unknown = ENTITIES.index("unknown")
+    bank.apply([window(1)])
+    assert _peaks(bank).samples[unknown].tolist() == [0, 0]
+    bank.apply([window(2, [Pod("a", (1.0, GIB), "unknown")])])
+    bank.apply([window(3)])
+    assert _peaks(bank).samples[unknown].tolist() == [2, 2]
+
+
+def test_a_class_code_that_nobody_knows_is_unknown() -> None:
+    odd = window(1, [Pod("a", (1.0, GIB))])
+    odd.pod_classes[0] = 77
+    bank = _bank()
+    bank.apply([odd])
+    assert _samples(bank)["unknown"] == [1.0, GIB]
+    assert _peaks(bank).pod_classes.tolist() == [5]
+
+
+def test_of_a_uid_that_is_there_twice_the_first_counts() -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod("a", (1.0, GIB)), Pod("a", (2.0, GIB))])])
+    assert _samples(bank)["prod"] == [1.0, GIB]
+    assert _peaks(bank).pod_uids == ("a",)
+
+
+def test_low_coverage_trains_nothing_but_time_goes_on() -> None:
+    bank = _bank()
+    first, low = bank.apply([window(1), window(2, [Pod("a", (1.0, GIB))], coverage=0.49)])
+    assert (first.trained, low.status, low.trained) == (True, "applied", False)
+    assert bank.end_ms("node-a") == START_MS + 2 * LENGTH_MS
+    assert _peaks(bank).samples[0].tolist() == [1, 1]
+    assert _peaks(bank).pod_samples.tolist() == [[0, 0]]
+    assert bank.apply([window(2)])[0].status == "duplicate"
+
+
+def test_times_of_the_first_and_last_sample() -> None:
+    bank = _bank()
+    bank.apply([window(i, [Pod("a", (1.0, GIB))]) for i in (1, 2, 5)])
+    peaks = _peaks(bank)
+    assert peaks.pod_first_ms.tolist() == [START_MS + LENGTH_MS]
+    assert peaks.pod_last_ms.tolist() == [START_MS + 5 * LENGTH_MS]
+    assert peaks.first_ms[0] == START_MS + LENGTH_MS
+    assert peaks.pod_samples.tolist() == [[3, 3]]
+    assert peaks.end_ms == START_MS + 5 * LENGTH_MS
+
+
+# -- order, duplicates, gaps
+
+
+@pytest.mark.parametrize(
+    ("end", "epoch", "machine", "status"),
+    [
+        (5, 1, "machine-1", "duplicate"),
+        (5, 2, "machine-1", "second_exporter"),
+        (5, 1, "machine-2", "second_exporter"),
+        (4, 1, "machine-1", "late"),
+        (4, 2, "machine-2", "late"),
+        (6, 2, "machine-1", "applied"),
+    ],
+)
+def test_a_window_counts_only_if_it_ends_later(
+    end: int, epoch: int, machine: str, status: str
+) -> None:
+    bank = _bank()
+    bank.apply([window(5)])
+    before = bank.state_of("node-a")
+    (outcome,) = bank.apply([window(end, usage=(9.0, GIB), epoch=epoch, machine=machine)])
+    assert outcome.status == status
+    assert (bank.state_of("node-a") == before) == (status != "applied")
+
+
+def test_missing_windows_are_counted() -> None:
+    bank = _bank()
+    outcomes = bank.apply([window(1), window(2), window(5), window(6)])
+    assert [outcome.gap for outcome in outcomes] == [0, 0, 2, 0]
+    assert bank.gaps("node-a") == 2
+    assert bank.gaps("nobody") == 0
+
+
+def test_outcomes_come_in_the_order_of_the_windows() -> None:
+    bank = _bank()
+    outcomes = bank.apply(
+        [window(1), window(1, node="node-b"), window(1), window(2), window(1, node="node-c")]
+    )
+    assert [(o.node[-1], o.status) for o in outcomes] == [
+        ("a", "applied"), ("b", "applied"), ("a", "duplicate"), ("a", "applied"), ("c", "applied"),
+    ]  # fmt: skip
+    assert bank.nodes == ("node-a", "node-b", "node-c")
+
+
+def test_nothing_to_apply() -> None:
+    assert Bank().apply([]) == []
+    assert Bank().peaks([]) == []
+
+
+# -- life and death
+
+
+def test_another_machine_starts_node_system_and_classes_anew_but_not_the_pods() -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod("a", (1.0, GIB))]), window(2, [Pod("a", (1.0, GIB))])])
+    (outcome,) = bank.apply([window(3, [Pod("a", (1.0, GIB))], machine="machine-2")])
+    assert outcome.restarted
+    peaks = _peaks(bank)
+    assert peaks.samples[0].tolist() == [1, 1]
+    assert peaks.samples[ENTITIES.index("prod")].tolist() == [1, 1]
+    assert peaks.pod_samples.tolist() == [[3, 3]]
+
+
+def test_a_pod_is_dropped_30_minutes_after_it_was_last_seen() -> None:
+    bank = _bank(expiration_seconds=3 * LENGTH_MS / 1000)
+    outcomes = bank.apply(
+        [window(1, [Pod("a", (1.0, GIB)), Pod("b", (1.0, GIB))])]
+        + [window(i, [Pod("b", (1.0, GIB))]) for i in range(2, 6)]
+    )
+    # Exactly the limit is kept, beyond it is dropped.
+    assert [outcome.expired for outcome in outcomes] == [(), (), (), (), ("a",)]
+    assert bank.num_rows == len(ENTITIES) + 1
+    bank.apply([window(6, [Pod("a", (1.0, GIB)), Pod("b", (1.0, GIB))])])
+    assert _peaks(bank).pod_samples.tolist() == [[1, 1], [6, 6]]
+
+
+def test_a_pod_that_comes_back_in_time_keeps_its_model() -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod("a", (1.0, GIB))]), window(2), window(3, [Pod("a", (1.0, GIB))])])
+    assert _peaks(bank).pod_samples.tolist() == [[2, 2]]
+
+
+def test_after_an_outage_of_hours_pods_that_are_still_there_keep_their_models() -> None:
+    bank = _bank()
+    (_, outcome) = bank.apply(
+        [window(1, [Pod("a", (1.0, GIB))]), window(99, [Pod("a", (1.0, GIB))])]
+    )
+    assert outcome.expired == ()
+    assert _peaks(bank).pod_samples.tolist() == [[2, 2]]
+
+
+def test_a_departed_node_is_forgotten_and_begins_anew() -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod("a", (1.0, GIB))]), window(1, node="node-b")])
+    assert bank.forget("node-a")
+    assert not bank.forget("node-a")
+    assert bank.nodes == ("node-b",)
+    assert bank.end_ms("node-a") is None
+    assert bank.num_rows == len(ENTITIES)
+    with pytest.raises(KeyError):
+        bank.peaks(["node-a"])
+    bank.apply([window(1)])
+    fresh = _bank()
+    fresh.apply([window(1)])
+    assert bank.state_of("node-a") == fresh.state_of("node-a")
+
+
+def test_rows_are_used_again() -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod(f"p{i}", (1.0, GIB)) for i in range(3000)])])
+    bytes_before = bank.nbytes
+    for i in range(2, 12):
+        bank.forget("node-a")
+        bank.apply([window(i, [Pod(f"q{i}-{j}", (1.0, GIB)) for j in range(3000)])])
+    assert bank.nbytes == bytes_before
+    assert bank.num_rows == 3000 + len(ENTITIES)
+
+
+# -- peaks
+
+
+def test_percentile_is_the_bucket_end_times_the_margin() -> None:
+    bank = _bank()
+    bank.apply([window(i, [Pod("a", (2.0, GIB))]) for i in range(1, 30)])
+    peaks = _peaks(bank)
+    assert peaks.pod_quantiles[0, 0] == _end(2.0)
+    assert peaks.pod_peaks["percentile"][0, 0] == _end(2.0) * 1.1
+    memory = float(MEMORY_LAYOUT.ends[MEMORY_LAYOUT.find(GIB)])
+    assert peaks.pod_peaks["percentile"][0, 1] == memory * 1.1
+
+
+def test_nsigma_is_mean_and_deviations_times_the_margin() -> None:
+    bank = _bank(nsigma_multiplier=2.0, safety_margin_percent=50.0)
+    bank.apply([window(i, usage=(cores, GIB)) for i, cores in enumerate((1.0, 2.0, 6.0), 1)])
+    cpu, memory = _peaks(bank).peaks["nsigma-v1"][0]
+    assert cpu == pytest.approx((3.0 + 2.0 * np.std([1, 2, 6])) * 1.5, rel=1e-2)
+    assert memory == pytest.approx(GIB * 1.5)
+
+
+def test_a_pod_is_cold_up_to_its_cold_start_and_then_not() -> None:
+    bank = Bank(ModelConfig(cold_start_seconds=100.0))
+    pods = [Pod("a", (0.5, GIB), age=100.0), Pod("b", (0.5, GIB), age=100.5)]
+    bank.apply([window(1, pods)])
+    peaks = _peaks(bank)
+    assert peaks.pod_cold.tolist() == [True, False]
+    assert peaks.reclaimable.unpredicted.tolist() == [1000.0, GIB]
+
+
+def test_a_pod_of_unknown_age_is_cold_until_its_model_is_old_enough() -> None:
+    bank = Bank(ModelConfig(cold_start_seconds=2 * LENGTH_MS / 1000))
+    cold = []
+    for i in range(1, 6):
+        bank.apply([window(i, [Pod("a", (0.5, GIB), age=NAN)])])
+        cold.append(bool(_peaks(bank).pod_cold[0]))
+    assert cold == [True, True, True, False, False]
+
+
+def test_reclaimable_is_the_careful_one_of_both_views() -> None:
+    bank = _bank()
+    pods = [
+        Pod("a", (0.5, GIB / 4), requests=(2000.0, GIB)),
+        Pod("b", (0.5, GIB / 4), "batch", requests=(4000.0, GIB)),
+    ]
+    bank.apply([window(1, pods, usage=(1.25, GIB))])
+    result = _peaks(bank).reclaimable
+    pod_peak = np.trunc(1.1 * np.trunc(_end(0.5) * 1000))
+    assert result.pods_peak[0] == pod_peak
+    assert result.pods_amount[0] == 2000 - pod_peak
+    class_peak = np.trunc(1.1 * sum(np.trunc(_end(v) * 1000) for v in (0.25, 0.5, 0.0)))
+    assert result.classes_peak[0] == class_peak
+    assert result.classes_amount[0] == 2000 - class_peak
+    assert result.amount[0] == min(result.pods_amount[0], result.classes_amount[0])
+    assert result.peak[0] == max(pod_peak, class_peak)
+    assert result.requests.tolist() == [2000.0, GIB]
+
+
+def test_a_pod_of_unknown_class_is_in_the_peak_and_gives_nothing() -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod("a", (0.5, GIB), "unknown", requests=(4000.0, 8 * GIB))])])
+    result = _peaks(bank).reclaimable
+    assert result.pods_peak[0] == np.trunc(1.1 * np.trunc(_end(0.5) * 1000))
+    assert result.amount.tolist() == [0.0, 0.0]
+    assert result.requests.tolist() == [0.0, 0.0]
+    assert result.classes_peak[0] > result.pods_peak[0]
+
+
+def test_unknown_allocatable_or_system_leaves_reclaimable_unknown() -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod("a", (0.5, GIB))], allocatable=(NAN, 64 * GIB))])
+    assert np.isnan(_peaks(bank).reclaimable.amount).tolist() == [True, False]
+    bank.apply([window(1, [Pod("a", (0.5, GIB))], node="node-b", usage=(NAN, 8 * GIB))])
+    result = _peaks(bank, "node-b").reclaimable
+    assert np.isnan(result.peak).tolist() == [True, False]
+
+
+def test_weakness_young_finished_pod_added_its_request_to_the_peak() -> None:
+    """Upstream asks for the age before the phase, so a finished young pod still counts."""
+    bank = Bank(ModelConfig(cold_start_seconds=100.0))
+    bank.apply([window(1, [Pod("a", (0.5, GIB), age=1.0, active=False)])])
+    result = _peaks(bank).reclaimable
+    assert result.pods_peak.tolist() == [0.0, 0.0]
+    assert result.unpredicted.tolist() == [0.0, 0.0]
+
+
+def test_a_cold_pod_without_known_request_counts_its_model() -> None:
+    bank = Bank(ModelConfig(cold_start_seconds=100.0))
+    bank.apply([window(1, [Pod("a", (0.5, GIB), age=1.0, requests=(NAN, NAN))])])
+    result = _peaks(bank).reclaimable
+    assert result.pods_peak[0] == np.trunc(1.1 * np.trunc(_end(0.5) * 1000))
+    assert result.pods_amount.tolist() == [0.0, 0.0]
+
+
+def test_peaks_of_a_node_without_any_sample_are_unknown() -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod("a", (1.0, GIB))], coverage=0.0)])
+    peaks = _peaks(bank)
+    for name in bank.predictors:
+        assert np.isnan(peaks.peaks[name]).all()
+        assert np.isnan(peaks.pod_peaks[name]).all()
+    assert peaks.first_ms.tolist() == [-1] * len(ENTITIES)
+
+
+# -- settings
+
+
+def test_the_fingerprint_names_what_shapes_the_state() -> None:
+    base = ModelConfig()
+    assert base.fingerprint == ModelConfig().fingerprint
+    same = dataclasses.replace(
+        base, safety_margin_percent=20.0, cold_start_seconds=1.0, nsigma_multiplier=5.0
+    )
+    assert same.fingerprint == base.fingerprint
+    for other in (
+        dataclasses.replace(base, half_life_seconds=(43_200.0, 43_200.0)),
+        dataclasses.replace(base, layouts=(CPU_LAYOUT, CPU_LAYOUT)),
+        dataclasses.replace(base, training_statistic="avg"),
+    ):
+        assert other.fingerprint != base.fingerprint
+
+
+def test_outcomes_are_values() -> None:
+    assert Outcome("n", 1, "late") == Outcome("n", 1, "late")

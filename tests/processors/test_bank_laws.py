@@ -1,0 +1,223 @@
+"""Laws of the bank over random streams of windows, bit by bit."""
+
+import dataclasses
+from fractions import Fraction
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.processors.bank import Bank
+from pipeline.processors.histogram import CPU_LAYOUT, MEMORY_LAYOUT
+from pipeline.processors.peaks import NodePeaks
+from pipeline.processors.window import ModelConfig, NodeWindow
+from tests.processors.reference import SlowHistogram, mean_and_variance
+from tests.processors.windows import GIB, Pod, streams, window
+
+# Half-lives of one and two windows: all weights are powers of two, and shifts come soon.
+CONFIG = ModelConfig(
+    half_life_seconds=(120.0, 240.0), cold_start_seconds=300.0, expiration_seconds=1200.0
+)
+LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
+
+
+def _run(windows: list[NodeWindow]) -> Bank:
+    bank = Bank(CONFIG)
+    bank.apply(windows)
+    return bank
+
+
+def _states(bank: Bank) -> dict[str, bytes]:
+    return {node: bank.state_of(node) for node in bank.nodes}
+
+
+def _bits(peaks: NodePeaks) -> bytes:
+    arrays = [
+        *peaks.peaks.values(),
+        *peaks.pod_peaks.values(),
+        peaks.quantiles,
+        peaks.pod_quantiles,
+        peaks.samples,
+        peaks.pod_samples,
+        peaks.first_ms,
+        peaks.last_ms,
+        peaks.pod_cold,
+        *(getattr(peaks.reclaimable, name) for name in peaks.reclaimable.__slots__),
+    ]
+    return b"|".join([repr(peaks.pod_uids).encode(), *(a.tobytes() for a in arrays)])
+
+
+@given(streams(), st.data())
+@LAWS
+def test_batch_boundaries_change_no_bit(windows: list[NodeWindow], data: st.DataObject) -> None:
+    whole = _run(windows)
+    pieces = Bank(CONFIG)
+    outcomes = []
+    rest = windows
+    while rest:
+        size = data.draw(st.integers(1, len(rest)))
+        outcomes += pieces.apply(rest[:size])
+        rest = rest[size:]
+    assert _states(pieces) == _states(whole)
+    assert outcomes == Bank(CONFIG).apply(windows)
+
+
+@given(streams(), st.randoms(use_true_random=False))
+@LAWS
+def test_the_order_across_nodes_changes_no_bit(windows: list[NodeWindow], random: Random) -> None:
+    expected = _states(_run(windows))
+    turns = [w.node for w in windows]
+    random.shuffle(turns)
+    queues = {node: [w for w in windows if w.node == node] for node in turns}
+    shuffled = [queues[node].pop(0) for node in turns]
+    assert _states(_run(shuffled)) == expected
+
+
+@given(streams())
+@LAWS
+def test_a_node_has_the_same_bits_alone(windows: list[NodeWindow]) -> None:
+    together = _run(windows)
+    peaks = {p.node: p for p in together.peaks(together.nodes)}
+    for node in together.nodes:
+        alone = _run([w for w in windows if w.node == node])
+        assert alone.state_of(node) == together.state_of(node)
+        assert _bits(alone.peaks([node])[0]) == _bits(peaks[node])
+        assert _bits(together.peaks([node])[0]) == _bits(peaks[node])
+
+
+@given(streams(), st.data())
+@LAWS
+def test_a_restored_bank_goes_on_as_if_nothing_had_happened(
+    windows: list[NodeWindow], data: st.DataObject
+) -> None:
+    cut = data.draw(st.integers(0, len(windows)))
+    first = _run(windows[:cut])
+    second = Bank(CONFIG)
+    # Other rows are taken, and freed, before and between.
+    second.apply([window(1, [Pod(f"x{i}", (1.0, GIB)) for i in range(5)], node="other")])
+    for node in reversed(first.nodes):
+        second.restore(node, first.state_of(node))
+        assert second.state_of(node) == first.state_of(node)
+        assert _bits(second.peaks([node])[0]) == _bits(first.peaks([node])[0])
+    second.forget("other")
+    assert second.apply(windows[cut:]) == first.apply(windows[cut:])
+    assert _states(second) == _states(first)
+    for node in first.nodes:
+        assert _bits(second.peaks([node])[0]) == _bits(first.peaks([node])[0])
+
+
+@given(streams(), st.randoms(use_true_random=False))
+@LAWS
+def test_the_order_of_pods_in_a_window_changes_no_bit(
+    windows: list[NodeWindow], random: Random
+) -> None:
+    shuffled = []
+    for w in windows:
+        if len(set(w.pod_uids)) < len(w.pod_uids):
+            shuffled.append(w)  # of a doubled UID the first counts, so its order matters
+            continue
+        order = list(range(len(w.pod_uids)))
+        random.shuffle(order)
+        columns = ("pod_classes", "pods", "requests", "pod_ages", "pod_active")
+        moved = {name: getattr(w, name)[order] for name in columns}
+        uids = [w.pod_uids[i] for i in order]
+        shuffled.append(dataclasses.replace(w, pod_uids=uids, **moved))
+    assert _states(_run(shuffled)) == _states(_run(windows))
+
+
+@given(streams())
+@LAWS
+def test_duplicates_and_late_windows_change_no_bit(windows: list[NodeWindow]) -> None:
+    bank = _run(windows)
+    before = _states(bank)
+    assert all(outcome.status != "applied" for outcome in bank.apply(windows))
+    assert _states(bank) == before
+
+
+@given(streams())
+@LAWS
+def test_peaks_are_known_exactly_where_there_are_samples(windows: list[NodeWindow]) -> None:
+    bank = _run(windows)
+    for peaks in bank.peaks(bank.nodes):
+        for name in bank.predictors:
+            vanished = np.isnan(peaks.quantiles)
+            assert (np.isnan(peaks.peaks[name]) == vanished).all()
+            assert (vanished[peaks.samples == 0]).all()
+            recent = (peaks.last_ms == peaks.end_ms)[:, None] & (peaks.samples > 0)
+            both = recent & (peaks.samples == peaks.samples.max(axis=1, keepdims=True))
+            assert not vanished[both].any()
+            assert (np.isnan(peaks.pod_peaks[name]) == np.isnan(peaks.pod_quantiles)).all()
+            for values in (peaks.peaks[name], peaks.pod_peaks[name]):
+                assert (values[~np.isnan(values)] >= 0).all()
+
+
+@given(streams())
+@LAWS
+def test_a_shift_of_the_whole_stream_by_half_lives_changes_no_peak(
+    windows: list[NodeWindow],
+) -> None:
+    """24,000 s is a whole number of both half-lives, so every weight keeps its power of two."""
+    later = [
+        dataclasses.replace(w, start_ms=w.start_ms + 24_000_000, end_ms=w.end_ms + 24_000_000)
+        for w in windows
+    ]
+    one, two = _run(windows), _run(later)
+    for a, b in zip(one.peaks(one.nodes), two.peaks(two.nodes), strict=True):
+        assert a.quantiles.tobytes() == b.quantiles.tobytes()
+        assert a.pod_quantiles.tobytes() == b.pod_quantiles.tobytes()
+        assert a.peaks["nsigma-v1"].tobytes() == b.peaks["nsigma-v1"].tobytes()
+
+
+USAGE = st.tuples(
+    st.integers(0, 64 * 8).map(lambda n: n / 8), st.integers(0, 256).map(lambda n: n * GIB / 4)
+)
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), USAGE, USAGE), min_size=1, max_size=70))
+@settings(deadline=None, max_examples=40)
+def test_the_bank_agrees_with_exact_fractions(
+    steps: list[tuple[int, tuple[float, float], tuple[float, float]]],
+) -> None:
+    """One node and one pod, each against its own slow histogram and exact moments."""
+    bank = Bank(CONFIG)
+    end = 0
+    fed: list[tuple[int, tuple[float, float], tuple[float, float]]] = []
+    for step, node, pod in steps:
+        end += step
+        bank.apply([window(end, [Pod("a", pod)], usage=node)])
+        fed.append((end, node, pod))
+    (peaks,) = bank.peaks(["node-a"])
+    for r, (layout, windows_per_half_life, fraction) in enumerate(
+        [(CPU_LAYOUT, 1, Fraction(95, 100)), (MEMORY_LAYOUT, 2, Fraction(98, 100))]
+    ):
+        for which, quantile, nsigma in (
+            (1, peaks.quantiles[0, r], peaks.peaks["nsigma-v1"][0, r]),
+            (2, peaks.pod_quantiles[0, r], peaks.pod_peaks["nsigma-v1"][0, r]),
+        ):
+            slow = SlowHistogram(layout.starts.tolist())
+            samples = []
+            for at, *values in fed:
+                age = Fraction(end - at, windows_per_half_life)
+                weight = Fraction(2.0 ** -float(age))
+                if float(age) > 100:
+                    continue
+                value = values[which - 1][r]
+                slow.add(value, weight)
+                samples.append((value, weight))
+            mean, variance = mean_and_variance(samples)
+            expected = (float(mean) + 3 * float(variance) ** 0.5) * 1.1
+            assert nsigma == pytest.approx(expected, rel=1e-6, abs=1e-3 if r else 1e-9)
+            near = {
+                slow.quantile(fraction + e) for e in (0, Fraction(1, 10**12), -Fraction(1, 10**12))
+            }
+            assert quantile in near
+
+
+def test_the_stream_of_the_laws_reaches_a_shift() -> None:
+    bank = _run([window(1), window(131)])
+    later = _run([window(131)])
+    assert bank.peaks(["node-a"])[0].quantiles.tobytes() == (
+        later.peaks(["node-a"])[0].quantiles.tobytes()
+    )

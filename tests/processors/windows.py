@@ -1,0 +1,101 @@
+"""Windows for the tests of the bank: by hand, and at random with everything that can be wrong."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+from pipeline.processors.classes import CLASS_CODES
+from pipeline.processors.window import NodeWindow
+
+START_MS = 1_700_000_040_000
+LENGTH_MS = 120_000
+GIB = float(1 << 30)
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod of a hand-made window; `requests` in millicores and bytes."""
+
+    uid: str
+    usage: tuple[float, float]
+    pod_class: str = "prod"
+    requests: tuple[float, float] = (1000.0, GIB)
+    age: float = 1e9
+    active: bool = True
+
+
+def window(
+    end: int,
+    pods: Sequence[Pod] = (),
+    *,
+    node: str = "node-a",
+    usage: tuple[float, float] = (4.0, 8 * GIB),
+    host_apps: tuple[float, float] = (0.0, 0.0),
+    coverage: float = 1.0,
+    machine: str = "machine-1",
+    epoch: int = 1,
+    allocatable: tuple[float, float] = (16_000.0, 64 * GIB),
+    length_ms: int = LENGTH_MS,
+) -> NodeWindow:
+    """The `end`-th window of a node on the grid."""
+    end_ms = START_MS + end * LENGTH_MS
+    return NodeWindow(
+        node=node,
+        machine_id=machine,
+        epoch=epoch,
+        start_ms=end_ms - length_ms,
+        end_ms=end_ms,
+        coverage=coverage,
+        node_usage=np.array(usage),
+        host_apps=np.array(host_apps),
+        allocatable=np.array(allocatable),
+        pod_uids=[pod.uid for pod in pods],
+        pod_classes=np.array([CLASS_CODES[pod.pod_class] for pod in pods], np.int8),
+        pods=np.array([pod.usage for pod in pods], float).reshape(-1, 2),
+        requests=np.array([pod.requests for pod in pods], float).reshape(-1, 2),
+        pod_ages=np.array([pod.age for pod in pods], float),
+        pod_active=np.array([pod.active for pod in pods], np.bool_),
+    )
+
+
+BAD = st.sampled_from([np.nan, -1.0, np.inf, -np.inf, 1e300])
+CPU_USAGE = st.floats(min_value=0, max_value=64) | BAD
+MEMORY_USAGE = st.floats(min_value=0, max_value=64 * GIB) | BAD
+PODS = st.lists(
+    st.builds(
+        Pod,
+        uid=st.sampled_from([f"pod-{i}" for i in range(6)]),
+        usage=st.tuples(CPU_USAGE, MEMORY_USAGE),
+        pod_class=st.sampled_from(list(CLASS_CODES)),
+        requests=st.tuples(st.sampled_from([0.0, 1500.0, np.nan]), st.just(GIB)),
+        age=st.sampled_from([10.0, 1e9, np.nan]),
+        active=st.booleans(),
+    ),
+    max_size=5,
+)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[NodeWindow]:
+    """Windows of up to three nodes in some order, with gaps, duplicates and late ones."""
+    windows = []
+    ends = {"node-a": 0, "node-b": 0, "node-c": 0}
+    for _ in range(draw(st.integers(1, 14))):
+        node = draw(st.sampled_from(sorted(ends)))
+        # 130 windows on is more than 100 half-lives of 120 s, and 20 is past the expiration.
+        ends[node] += draw(st.sampled_from([1, 1, 1, 1, 0, -1, 3, 20, 130]))
+        windows.append(
+            window(
+                ends[node],
+                draw(PODS),
+                node=node,
+                usage=(draw(CPU_USAGE), draw(MEMORY_USAGE)),
+                host_apps=draw(st.sampled_from([(0.0, 0.0), (0.5, GIB), (np.nan, 0.0)])),
+                coverage=draw(st.sampled_from([1.0, 1.0, 1.0, 0.5, 0.49])),
+                machine=draw(st.sampled_from(["m1", "m1", "m1", "m1", "m2"])),
+                epoch=draw(st.integers(1, 2)),
+            )
+        )
+    return windows

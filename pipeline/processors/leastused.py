@@ -39,11 +39,9 @@ def least_used(
     total = sum(weights.values())
     if total <= 0 or min(weights.values()) < 0:
         raise ValueError(f"weights must be at least 0 and not all 0, not {dict(weights)}")
-    scores = (
-        weight * _unused_percent(used[resource], allocatable[resource], resource)
-        for resource, weight in weights.items()
-    )
-    summed: IntArray = sum(scores, np.int64(0))  # type: ignore[assignment]
+    summed = np.zeros(len(next(iter(used.values()))), np.int64)
+    for resource, weight in weights.items():
+        summed += weight * _unused_percent(used[resource], allocatable[resource], resource)
     return summed // total
 
 
@@ -60,7 +58,7 @@ def _unused_percent(used: FloatArray, allocatable: FloatArray, resource: str) ->
 
 
 def _whole(amount: FloatArray, resource: str) -> IntArray:
-    scaled = amount * _WHOLE_UNITS.get(resource, 1.0)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
+        scaled = amount * _WHOLE_UNITS.get(resource, 1.0)
         known = np.isfinite(amount) & (scaled >= 0) & (scaled <= _LARGEST)
     return np.where(known, np.rint(np.where(known, scaled, 0.0)), -1.0).astype(np.int64)

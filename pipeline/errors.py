@@ -20,7 +20,7 @@
     │       ├── JavaNotFoundError         no Java of a sufficient version
     │       └── BrokerStartError          the broker did not become ready
     ├── KernelError                       reading cgroups or /proc
-    │   ├── KernelFileError               a file is there but cannot be read or understood
+    │   ├── KernelFileError (ValueError)  a file is there but cannot be read or understood
     │   ├── CgroupGoneError               the cgroup was removed while it was read
     │   └── UnsupportedByKernelError      the kernel does not offer the feature
     ├── StateError                        model state

@@ -25,7 +25,9 @@ class _Entry(NamedTuple):
 
 
 COMMANDS = {
-    "demo": _Entry("See it all run on this machine: broker, exporter, worker, extender.", "local,pipeline"),
+    "demo": _Entry(
+        "See it all run on this machine: broker, exporter, worker, extender.", "local,pipeline"
+    ),
     "exporter": _Entry("Sample this node's cgroups and /proc, publish windows.", None),
     "worker": _Entry("Join samples with what is known, predict peaks, publish them.", "pipeline"),
     "extender": _Entry("Answer a scheduler's filter and prioritize questions.", "pipeline"),

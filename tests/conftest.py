@@ -1,0 +1,22 @@
+"""What holds for all tests: pure ones first, those that need the broker last."""
+
+from pathlib import Path
+
+import pytest
+
+# Fixtures that stand for a running broker, wherever they are defined.
+_BROKER_FIXTURES = frozenset({"broker", "kafka"})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        names = getattr(item, "fixturenames", ())
+        if "integration" in Path(item.path).parts or _BROKER_FIXTURES.intersection(names):
+            item.add_marker(pytest.mark.broker)
+    items.sort(key=lambda item: item.get_closest_marker("broker") is not None)
+
+
+@pytest.fixture
+def project() -> Path:
+    """The root of the working tree."""
+    return Path(__file__).parent.parent

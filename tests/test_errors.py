@@ -1,0 +1,69 @@
+"""The error tree: what is drawn is what is there, and every error can be shown and counted."""
+
+import inspect
+import pickle
+import re
+
+import pytest
+
+from pipeline import errors
+from pipeline.errors import KernelFileError, RecordError, SettingsError, SpringtideError
+
+ALL = [
+    error
+    for error in vars(errors).values()
+    if inspect.isclass(error) and issubclass(error, SpringtideError)
+]
+
+
+def test_the_drawn_tree_is_the_real_one() -> None:
+    drawing = re.findall(r"^    ([│├└─ ]*)(\w+)(?: \((\w+)\))?", errors.__doc__ or "", re.MULTILINE)
+    ancestors: list[str] = []
+    drawn = {}
+    for indent, name, builtin in drawing:
+        depth = len(indent) // 4
+        ancestors[depth:] = [name]
+        drawn[name] = (ancestors[depth - 1] if depth else "Exception", builtin or None)
+    real = {}
+    for error in ALL:
+        bases = [base.__name__ for base in error.__bases__]
+        real[error.__name__] = (bases[0], bases[1] if len(bases) > 1 else None)
+    assert drawn == real
+
+
+@pytest.mark.parametrize("error", ALL)
+def test_exit_codes_and_docstrings(error: type[SpringtideError]) -> None:
+    assert error.exit_code in {1, 2, 3, 4}
+    assert error.__doc__
+
+
+def test_reasons_are_slugs_and_differ() -> None:
+    reasons = [error.reason for error in ALL if issubclass(error, RecordError)]
+    assert len(set(reasons)) == len(reasons)
+    assert all(re.fullmatch(r"[a-z_]+", reason) for reason in reasons)
+
+
+def test_a_record_error_says_where_its_record_lies() -> None:
+    error = RecordError("bad", hint="mend it").at("springtide.samples", 3, 41)
+    assert str(error) == "springtide.samples[3]@41: bad (mend it)"
+    assert isinstance(error, ValueError)
+
+
+def test_a_kernel_error_names_its_file() -> None:
+    error = KernelFileError("no number", path="/sys/fs/cgroup/cpu.stat")
+    assert str(error) == "/sys/fs/cgroup/cpu.stat: no number"
+
+
+def test_a_settings_error_carries_key_and_source() -> None:
+    error = SettingsError("bad", key="log.level", source="flag --log-level")
+    assert (error.key, error.source, error.exit_code) == ("log.level", "flag --log-level", 2)
+
+
+def test_a_default_hint_gives_way_to_a_better_one() -> None:
+    assert "springtide kafka start" in str(errors.BrokerUnavailableError("none"))
+    assert str(errors.BrokerUnavailableError("none", hint="wait")) == "none (wait)"
+
+
+def test_errors_survive_a_trip_between_processes() -> None:
+    again = pickle.loads(pickle.dumps(SpringtideError("what", hint="how")))
+    assert (again.message, again.hint) == ("what", "how")

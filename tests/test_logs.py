@@ -1,0 +1,117 @@
+"""Logs: fields, formats, and libraries that say too much."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from pipeline.logs import RateLimit, configure_logging, get_logger
+from pipeline.settings import Secret
+
+
+@pytest.fixture(autouse=True)
+def keep_root_logger() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def logged(format: str, *, level: str = "info", stream: io.StringIO | None = None) -> io.StringIO:
+    stream = stream or io.StringIO()
+    configure_logging(level, format, stream=stream)
+    return stream
+
+
+def test_a_pipe_gets_one_json_object_a_line() -> None:
+    stream = logged("auto")
+    get_logger("a", role="worker").bind(node="n-1").info("window applied", rows=7, cpu=float("nan"))
+    get_logger("a").warning("two\nlines")
+    first, second = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert first.pop("time").endswith("Z")
+    assert first == {
+        "level": "info",
+        "logger": "a",
+        "event": "window applied",
+        "role": "worker",
+        "node": "n-1",
+        "rows": 7,
+        "cpu": None,
+    }
+    assert second["event"] == "two\nlines"
+
+
+def test_a_terminal_gets_lines_for_people() -> None:
+    stream = logged("auto", stream=Terminal())
+    get_logger("a").warning("broker is away", buffered=7, why="no route", share=1 / 3)
+    assert stream.getvalue()[9:] == (
+        'warning a  broker is away  buffered=7  why="no route"  share=0.333333\n'
+    )
+
+
+def test_tracebacks_are_kept_in_both_formats() -> None:
+    for format in ("json", "human"):
+        stream = logged(format)
+        try:
+            raise ValueError("inner")
+        except ValueError:
+            get_logger("a").exception("failed", node="n")
+        assert "ValueError: inner" in stream.getvalue()
+
+
+def test_levels_and_repeated_configuration() -> None:
+    logged("json")
+    stream = logged("json", level="warning")
+    get_logger("a").info("not shown")
+    logging.getLogger("aiokafka").warning("from a library: %s", 5)
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == [
+        "from a library: 5"
+    ]
+
+
+def test_fields_cannot_overwrite_the_event_and_bytes_are_readable() -> None:
+    stream = logged("json")
+    get_logger("a").info("it", logger="x", key=b"\xffn", when=object)
+    line = json.loads(stream.getvalue())
+    assert (line["event"], line["logger"], line["logger_"], line["key"]) == (
+        "it",
+        "a",
+        "x",
+        "\\xffn",
+    )
+
+
+def test_a_secret_prints_as_stars() -> None:
+    for format in ("json", "human"):
+        stream = logged(format)
+        get_logger("a").info("connecting %s", Secret("hunter2"), password=Secret("hunter2"))
+        assert "hunter2" not in stream.getvalue()
+        assert stream.getvalue().count("***") == 2
+
+
+def test_a_noisy_library_is_cut_short_and_the_rest_counted() -> None:
+    now = [0.0]
+    limit = RateLimit(names=("aiokafka",), burst=3, period_seconds=10, monotonic=lambda: now[0])
+
+    def offered(name: str, number: int) -> bool | logging.LogRecord:
+        record = logging.LogRecord(name, logging.ERROR, "", 1, "no broker at %d", (number,), None)
+        return record if limit.filter(record) else False
+
+    assert sum(bool(offered("aiokafka.conn", n)) for n in range(2800)) == 3
+    assert sum(bool(offered("pipeline.agents", n)) for n in range(50)) == 50
+    now[0] = 10.0
+    record = offered("aiokafka.conn", 1)
+    assert isinstance(record, logging.LogRecord)
+    assert record.__dict__["fields"] == {"suppressed": 2797}
+    # Another message of the same library is not drowned by the first.
+    other = logging.LogRecord("aiokafka.conn", logging.ERROR, "", 1, "other", None, None)
+    assert limit.filter(other)

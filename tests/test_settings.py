@@ -1,0 +1,306 @@
+"""Settings: precedence, validation, and errors that say what to do."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import SettingsError
+from pipeline.settings import (
+    Settings,
+    describe_settings,
+    flag_name,
+    load_settings,
+    node_name,
+    settings_markdown,
+    state_directory,
+    variable_name,
+)
+from pipeline.settings.describe import is_secret, leaf_types, written
+
+KEYS = tuple(leaf_types())
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "springtide.yaml"
+    path.write_text(text)
+    return path
+
+
+def refusal(
+    path: Path | None = None,
+    environ: dict[str, str] | None = None,
+    overrides: dict[str, object] | None = None,
+) -> SettingsError:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(path, environ or {}, overrides or {})
+    assert caught.value.exit_code == 2
+    return caught.value
+
+
+def test_nothing_given_is_the_defaults() -> None:
+    assert load_settings(None, {"HOME": "/root", "PATH": "/bin"}, {}) == Settings()
+
+
+def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+        exporter: {window_seconds: 10, collect_interval_seconds: 2, cgroup_driver: systemd}
+        model: {half_life_seconds: {cpu: 60, memory: 120}}
+        extender:  # all keys commented out
+        """,
+    )
+    settings = load_settings(
+        path,
+        {
+            "SPRINGTIDE_EXPORTER_WINDOW_SECONDS": "20",
+            "SPRINGTIDE_MODEL_HALF_LIFE_SECONDS_CPU": "90",
+        },
+        {"exporter.window_seconds": "60"},
+    )
+    assert settings.exporter.window_seconds == 60
+    assert settings.model.half_life_seconds.cpu == 90
+    assert settings.model.half_life_seconds.memory == 120
+    assert settings.exporter.collect_interval_seconds == 2
+    assert settings.exporter.cgroup_driver == "systemd"
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key != "exporter.host_applications"])
+def test_every_default_can_be_written_in_each_place(key: str, tmp_path: Path) -> None:
+    text = written(next(s.default for s in describe_settings() if s.key == key))
+    *sections, name = key.split(".")
+    lines = [f"{'  ' * depth}{section}:" for depth, section in enumerate(sections)]
+    path = write(tmp_path, "\n".join([*lines, f"{'  ' * len(sections)}{name}: {text}"]))
+    assert load_settings(path, {}, {}) == Settings()
+    assert load_settings(None, {variable_name(key): text.strip('"')}, {}) == Settings()
+    assert load_settings(None, {}, {key: text.strip('"')}) == Settings()
+
+
+def test_variables_and_flags_tell_keys_apart() -> None:
+    assert len({variable_name(key) for key in KEYS}) == len(KEYS)
+    assert flag_name("model.half_life_seconds.cpu") == "--half-life-seconds-cpu"
+
+
+@pytest.mark.parametrize(
+    ("key", "bad", "allowed"),
+    [
+        ("exporter.window_seconds", "7", "a divisor of 86400"),
+        ("exporter.window_seconds", "0", "a whole number from 1 to 3600"),
+        ("exporter.window_seconds", "30.5", "a whole number"),
+        ("exporter.window_seconds", "thirty", "a whole number"),
+        ("exporter.collect_interval_seconds", "0.05", "from 0.1"),
+        ("exporter.collect_interval_seconds", "nan", "a number"),
+        ("exporter.collect_interval_seconds", "inf", "a number"),
+        ("exporter.collect_interval_seconds", "60", "at most window_seconds (30)"),
+        ("exporter.node_name", "Node 1", "lower-case"),
+        ("exporter.node_name", "n" * 254, "253"),
+        ("exporter.metrics_port", "65536", "0 to 65535, or null"),
+        ("exporter.host_applications", "[{nam: a}]", "a list"),
+        ("exporter.host_applications", "[", "a list"),
+        ("exporter.host_applications", "[{name: a}, {name: a}]", "each name once"),
+        ("kafka.bootstrap_servers", "", "host:port"),
+        ("kafka.bootstrap_servers", "localhost", "host:port"),
+        ("kafka.bootstrap_servers", "a:1, b:2", "host:port"),
+        ("kafka.topic_prefix", "my topics", "a name of"),
+        ("kafka.security_protocol", "ssl", "one of"),
+        ("kafka.security_protocol", "SASL_SSL", "a value, because security_protocol is SASL_SSL"),
+        ("kafka.ssl_cert_file", "/a.pem", "certificate and key are given together"),
+        ("worker.supervise", "perhaps", "true or false"),
+        ("worker.restart_backoff_min_seconds", "31", "restart_backoff_min_seconds (31)"),
+        ("worker.data_dir", "/a\0b", "a path, or null"),
+        ("model.training_statistic", "p99", "p95"),
+        ("model.minimum_coverage", "1.01", "a number from 0 to 1"),
+        ("extender.mode", "Act", "one of act, observe"),
+        ("log.level", "7", "one of"),
+    ],
+)
+def test_a_bad_value_is_named_with_its_source_and_what_is_allowed(
+    key: str, bad: str, allowed: str
+) -> None:
+    by_variable = refusal(environ={variable_name(key): bad})
+    by_flag = refusal(overrides={key: bad})
+    for error in (by_variable, by_flag):
+        assert allowed in error.message
+        assert key.split(".")[0] in error.message
+        assert error.hint
+    if allowed[:4] not in ("a va", "cert", "rest"):  # these blame the key that is missing
+        assert f"variable {variable_name(key)}" in by_variable.message
+        assert f"flag {flag_name(key)}" in by_flag.message
+
+
+def test_the_value_is_shown() -> None:
+    assert (
+        "'thirty' is not allowed"
+        in refusal(overrides={"exporter.window_seconds": "thirty"}).message
+    )
+
+
+def test_texts_in_the_file_are_not_taken_for_numbers(tmp_path: Path) -> None:
+    error = refusal(write(tmp_path, "exporter: {window_seconds: '30'}\nworker: {id: 7}"))
+    assert "exporter.window_seconds: '30' is not allowed" in error.message
+    assert "worker.id: 7 is not allowed" in error.message
+    assert f"file {tmp_path}/springtide.yaml" in error.message
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    error = refusal(
+        environ={"SPRINGTIDE_EXPORTER_WINDOW_SECOND": "5", "SPRINGTIDE_LOG_LEVEL": "loud"},
+        overrides={"extender.port": "-1", "kafka.bootstrap_server": "a:1"},
+    )
+    assert error.message.startswith("4 settings are wrong")
+    assert "did you mean SPRINGTIDE_EXPORTER_WINDOW_SECONDS?" in error.message
+    assert "kafka.bootstrap_server: unknown setting, did you mean kafka.bootstrap_servers?" in (
+        error.message
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("kafka: {bootstrap_server: 'a:1'}", "did you mean kafka.bootstrap_servers?"),
+        ("kafak: {bootstrap_servers: 'a:1'}", "unknown setting"),
+        ("kafka: 5", "a section is due, its keys are bootstrap_servers"),
+        ("kafka: [1]", "a list where a section is due"),
+        ("- kafka", "a list where sections are due"),
+        ("just words", "a text where sections are due"),
+        ("log: {level: info}\nlog: {level: debug}", "key 'log' is given twice"),
+        ("a: [", "not valid YAML"),
+        ("? [a]\n: b", "not valid YAML"),
+        ("exporter: {host_applications: [{name: a, cgroupPath: {relativPath: x}}]}", "relativPath"),
+        ("model: {half_life_seconds: 3600}", "its keys are cpu, memory"),
+        ("5: 6", "unknown setting"),
+        ("exporter: {window_seconds: null}", "null is not allowed"),
+        ("extender: {mode: [act]}", "what is given is not allowed"),
+    ],
+)
+def test_a_file_that_is_wrong_says_where(text: str, expected: str, tmp_path: Path) -> None:
+    assert expected in refusal(write(tmp_path, text)).message
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    assert "No such file" in refusal(tmp_path / "none.yaml").message
+    assert "Is a directory" in refusal(tmp_path).message
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    assert "not valid YAML" in refusal(binary).message
+
+
+def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
+    assert load_settings(write(tmp_path, "# nothing yet\n"), {}, {}) == Settings()
+
+
+def test_what_the_kubelet_adds_for_services_is_no_setting() -> None:
+    links = {
+        "SPRINGTIDE_EXTENDER_SERVICE_HOST": "10.0.0.7",
+        "SPRINGTIDE_EXTENDER_SERVICE_PORT": "8888",
+        "SPRINGTIDE_EXTENDER_SERVICE_PORT_HTTP": "8888",
+        "SPRINGTIDE_EXTENDER_PORT": "tcp://10.0.0.7:8888",
+        "SPRINGTIDE_EXTENDER_PORT_8888_TCP": "tcp://10.0.0.7:8888",
+        "SPRINGTIDE_EXTENDER_PORT_8888_TCP_ADDR": "10.0.0.7",
+        "SPRINGTIDE_CONFIG": "/etc/springtide.yaml",
+    }
+    assert load_settings(None, links, {}) == Settings()
+    assert load_settings(None, {"SPRINGTIDE_EXTENDER_PORT": "80"}, {}).extender.port == 80
+
+
+def test_null_and_empty_unset_what_may_be_unset() -> None:
+    for text in ("", "null"):
+        given = {"SPRINGTIDE_EXPORTER_METRICS_PORT": text, "SPRINGTIDE_KAFKA_SASL_USERNAME": text}
+        settings = load_settings(None, given, {})
+        assert settings.exporter.metrics_port is None
+        assert settings.kafka.sasl_username is None
+
+
+def test_host_applications_in_koordinators_spelling(tmp_path: Path) -> None:
+    text = (
+        "[{name: nginx, priority: koord-prod, qos: LS, "
+        "cgroupPath: {base: CgroupRoot, parentDir: host/, relativePath: nginx}}, {name: agent}]"
+    )
+    in_file = load_settings(write(tmp_path, f"exporter: {{host_applications: {text}}}"), {}, {})
+    by_variable = load_settings(None, {"SPRINGTIDE_EXPORTER_HOST_APPLICATIONS": text}, {})
+    assert in_file == by_variable
+    nginx, agent = in_file.exporter.host_applications
+    assert nginx.cgroup_path is not None
+    assert (nginx.cgroup_path.parent_dir, nginx.cgroup_path.relative_path) == ("host/", "nginx")
+    assert (agent.cgroup_path, agent.qos) == (None, "")
+
+
+def test_a_password_is_never_shown() -> None:
+    sasl = {
+        "SPRINGTIDE_KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
+        "SPRINGTIDE_KAFKA_SASL_MECHANISM": "PLAIN",
+        "SPRINGTIDE_KAFKA_SASL_USERNAME": "me",
+        "SPRINGTIDE_KAFKA_SASL_PASSWORD": "hunter2",
+    }
+    settings = load_settings(None, sasl, {})
+    assert settings.kafka.sasl_password is not None
+    assert settings.kafka.sasl_password.reveal() == "hunter2"
+    assert "hunter2" not in f"{settings} {settings!r}"
+    assert "hunter2" not in refusal(overrides={"kafka.sasl_password": ["hunter2"]}).message
+    assert [key for key in KEYS if is_secret(leaf_types()[key])] == ["kafka.sasl_password"]
+
+
+@given(st.sampled_from(KEYS), st.text())
+def test_any_text_is_a_value_or_a_settings_error(key: str, text: str) -> None:
+    try:
+        load_settings(None, {variable_name(key): text}, {})
+    except SettingsError as error:
+        assert error.key
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=8,
+    )
+)
+def test_any_value_of_a_flag_is_a_value_or_a_settings_error(value: object) -> None:
+    for key in ("exporter.window_seconds", "exporter.host_applications", "worker.data_dir"):
+        try:
+            load_settings(None, {}, {key: value})
+        except SettingsError as error:
+            assert error.key == key
+
+
+@given(st.integers(min_value=1, max_value=3600))
+def test_windows_lie_on_one_grid_of_utc(seconds: int) -> None:
+    try:
+        load_settings(None, {}, {"exporter.window_seconds": seconds})
+        accepted = True
+    except SettingsError:
+        accepted = False
+    assert accepted == (86_400 % seconds == 0)
+
+
+def test_the_node_name_comes_from_setting_then_variable_then_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "Host-1.Example")
+    none = Settings().exporter
+    given = load_settings(None, {}, {"exporter.node_name": "n-1"}).exporter
+    assert node_name(given, {"NODE_NAME": "n-2"}) == "n-1"
+    assert node_name(none, {"NODE_NAME": "n-2"}) == "n-2"
+    assert node_name(none, {"NODE_NAME": ""}) == "host-1.example"
+    with pytest.raises(SettingsError, match="NODE_NAME 'n 2' is no Node name"):
+        node_name(none, {"NODE_NAME": "n 2"})
+
+
+def test_the_state_directory_follows_xdg() -> None:
+    assert state_directory({"XDG_STATE_HOME": "/s", "HOME": "/h"}) == Path("/s/springtide")
+    assert state_directory({"XDG_STATE_HOME": "s", "HOME": "/h"}) == Path(
+        "/h/.local/state/springtide"
+    )
+
+
+def test_every_setting_is_described() -> None:
+    for setting in describe_settings():
+        assert setting.doc.endswith("."), setting.key
+        assert setting.allowed
+
+
+def test_the_settings_page_is_current(project: Path) -> None:
+    assert (project / "docs" / "settings.md").read_text() == settings_markdown(), "run `make docs`"

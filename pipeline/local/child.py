@@ -32,6 +32,8 @@ class KeptChild:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 cwd="/",
+                # Java reads and writes paths in the encoding of the locale: not all are ASCII.
+                env={**os.environ, "LC_ALL": "C.UTF-8"},
                 start_new_session=True,
                 bufsize=0,
             )

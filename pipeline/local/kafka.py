@@ -12,7 +12,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -95,6 +95,20 @@ def server_properties(
         "log.segment.bytes": str(128 * 1024 * 1024),
         "log.index.size.max.bytes": str(1024 * 1024),
     }
+
+
+def properties_text(settings: Mapping[str, str]) -> str:
+    """A Java properties file: ASCII, everything else and backslashes as UTF-16 escapes."""
+    return "".join(f"{key}={_escaped(value)}\n" for key, value in settings.items())
+
+
+def _escaped(value: str) -> str:
+    units = value.encode("utf-16-be")
+    codes = [int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2)]
+    return "".join(
+        chr(code) if 0x20 < code < 0x7F and code != ord("\\") else f"\\u{code:04x}"
+        for code in codes
+    )
 
 
 class LocalKafka:
@@ -244,7 +258,7 @@ class LocalKafka:
             identity=self._identity,
         )
         file = self.data_dir / "server.properties"
-        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        file.write_text(properties_text(settings), encoding="ascii")
         self._launched_at_byte = self.log_file.stat().st_size
         java, shared = str(self.java.path), [*_ANY_JVM, f"-Djava.io.tmpdir={self.data_dir / 'tmp'}"]
         shared += ["-cp", class_path]
@@ -307,13 +321,18 @@ def _known(value: _T | None) -> _T:
 
 
 def _make_dir(wanted: Path | None) -> Path:
+    where = wanted or Path(tempfile.gettempdir())
+    if "," in str(where.absolute()):
+        raise LocalKafkaError(
+            f"Kafka takes the comma in {where} for the end of a path",
+            hint="choose a data folder without one",
+        )
     try:
         if wanted is None:
             return Path(tempfile.mkdtemp(prefix="springtide-kafka-"))
         wanted.mkdir(parents=True, exist_ok=True)
         return wanted.resolve()
     except OSError as error:
-        where = wanted or tempfile.gettempdir()
         raise LocalKafkaError(
             f"cannot make the broker's data folder in {where}: {error.strerror}",
             hint="give another with --data-dir, or set TMPDIR",

@@ -3,17 +3,31 @@
 import random
 import socket
 import struct
+from pathlib import Path
 
 from pipeline.errors import LocalKafkaError
 
 HOST = "127.0.0.1"
-# Below 32768 begins no ephemeral range: a client that reconnects in a loop to a stopped broker
-# cannot be given the broker's port as its own, connect to itself and hold the port.
-PORTS = range(20000, 32768)
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 _METADATA = 3
 _VERSION = 1  # the oldest that names the racks
 _CORRELATION_ID = 7
+
+
+def port_range(ephemeral: Path = _EPHEMERAL) -> range:
+    """The ports to choose from: below those that the kernel gives to clients (32768 by default).
+
+    A client that reconnects in a loop to a stopped broker on a port of that range could be given
+    the broker's port as its own, connect to itself and hold it.
+    """
+    try:
+        first_ephemeral = int(ephemeral.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        first_ephemeral = 32768
+    stop = min(first_ephemeral, 32768)
+    # A host that gives nearly all of its ports to clients leaves no such place.
+    return range(max(1024, stop - 12768), stop) if stop > 2048 else range(20000, 32768)
 
 
 def is_free(port: int) -> bool:
@@ -34,11 +48,12 @@ def free_port(other_than: int | None = None) -> int:
 
     LocalKafkaError if none of the whole range is.
     """
-    for port in random.sample(PORTS, len(PORTS)):
+    ports = port_range()
+    for port in random.sample(ports, len(ports)):
         if port != other_than and is_free(port):
             return port
     raise LocalKafkaError(
-        f"no free port between {PORTS.start} and {PORTS.stop - 1} on {HOST}",
+        f"no free port between {ports.start} and {ports.stop - 1} on {HOST}",
         hint="see who has them: ss -ltnp; or name one with --port",
     )
 

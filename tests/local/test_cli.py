@@ -27,6 +27,7 @@ class Cli:
             "PYTHONPATH": str(ROOT),
             "XDG_STATE_HOME": str(home / "state"),
             "XDG_DATA_HOME": str(home / "data"),
+            "LC_ALL": "C",
             "TERM": "dumb",
         }
 
@@ -48,8 +49,14 @@ class Cli:
 
 
 @pytest.fixture
-def cli(tmp_path: Path) -> Iterator[Cli]:
-    cli = Cli(tmp_path)
+def home(tmp_path: Path) -> Path:
+    # Homes have such names, and Java's files and paths have their own encodings.
+    return tmp_path / "José \\ söker 雪🌊"
+
+
+@pytest.fixture
+def cli(home: Path) -> Iterator[Cli]:
+    cli = Cli(home)
     yield cli
     for broker in json.loads(cli("status", "-o", "json")[1])["items"]:
         cli("stop", "--port", str(broker["port"]))
@@ -73,7 +80,7 @@ def test_help(cli: Cli, name: str) -> None:
 
 
 @pytest.mark.broker
-def test_a_detached_broker_is_found_used_and_stopped(cli: Cli, tmp_path: Path) -> None:
+def test_a_detached_broker_is_found_used_and_stopped(cli: Cli, home: Path) -> None:
     port = str(free_port())
     code, out, err = cli("start", "--detach", "--port", port)
     assert (code, f"ready at 127.0.0.1:{port}" in out) == (0, True), err
@@ -83,7 +90,7 @@ def test_a_detached_broker_is_found_used_and_stopped(cli: Cli, tmp_path: Path) -
         assert re.search(shown, out), shown
     (broker,) = json.loads(cli("status", "-o", "json")[1])["items"]
     assert broker["answers"] is True
-    assert Path(broker["data_dir"]) == tmp_path / "data" / "springtide" / "kafka"
+    assert Path(broker["data_dir"]) == home / "data" / "springtide" / "kafka"
 
     code, _, err = cli("start", "--detach", "--port", port)
     assert (code, "is running already" in err) == (1, True)
@@ -116,13 +123,13 @@ def test_in_the_foreground_a_signal_is_a_clean_end(cli: Cli, number: signal.Sign
 
 
 @pytest.mark.broker
-def test_what_a_crash_left_is_not_taken_for_a_broker(cli: Cli, tmp_path: Path) -> None:
+def test_what_a_crash_left_is_not_taken_for_a_broker(cli: Cli, home: Path) -> None:
     port = str(free_port())
     assert cli("start", "--detach", "--port", port)[0] == 0
     (broker,) = json.loads(cli("status", "-o", "json")[1])["items"]
     os.kill(broker["keeper_pid"], signal.SIGKILL)
     assert eventually(lambda: not is_alive(broker["pid"]))
-    assert list((tmp_path / "state" / "springtide" / "kafka").glob("*.json"))
+    assert list((home / "state" / "springtide" / "kafka").glob("*.json"))
     assert cli("status")[0] == 4
     assert "no local Kafka broker is running" in cli("stop")[1]
 

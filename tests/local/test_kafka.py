@@ -15,7 +15,13 @@ from aiokafka.errors import UnknownTopicOrPartitionError
 
 from pipeline.errors import BrokerStartError, JavaNotFoundError, LocalKafkaError
 from pipeline.local import kafka as launcher
-from pipeline.local.kafka import MAX_MESSAGE_BYTES, LocalKafka, local_kafka, server_properties
+from pipeline.local.kafka import (
+    MAX_MESSAGE_BYTES,
+    LocalKafka,
+    local_kafka,
+    properties_text,
+    server_properties,
+)
 from pipeline.local.probe import HOST, free_port, is_free
 from tests.processes import eventually, is_alive
 
@@ -216,6 +222,18 @@ def test_a_data_folder_that_cannot_be_made(tmp_path: Path) -> None:
         local_kafka(tmp_path / "file" / "data"),
     ):
         pass
+
+
+def test_a_comma_in_a_path_is_refused_since_kafka_splits_there(tmp_path: Path) -> None:
+    with pytest.raises(LocalKafkaError, match="comma"), local_kafka(tmp_path / "a,b"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_properties_are_ascii_with_javas_escapes() -> None:
+    assert properties_text({"a": "/x", "b.c": " é\\🌊"}) == (
+        "a=/x\nb.c=\\u0020\\u00e9\\u005c\\ud83c\\udf0a\n"
+    )
 
 
 def test_before_the_first_start_there_is_nothing_to_know() -> None:

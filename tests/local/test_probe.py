@@ -4,28 +4,43 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from pipeline.local.probe import HOST, PORTS, answering_racks, free_port, is_free
-
-
-def ephemeral_start() -> int:
-    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:  # noqa: PTH123
-        return int(file.read().split()[0])
+from pipeline.local.probe import HOST, answering_racks, free_port, is_free, port_range
 
 
 def test_free_ports_lie_below_those_that_clients_are_given() -> None:
     ports = {free_port() for _ in range(50)}
-    assert max(ports) < min(32768, ephemeral_start())
+    assert ports <= set(port_range())
     assert len(ports) > 40, "they are drawn at random: two programs seldom choose the same"
     assert all(is_free(port) for port in ports)
+
+
+@pytest.mark.parametrize(
+    ("setting", "start", "stop"),
+    [
+        ("32768\t60999\n", 20000, 32768),
+        ("15000\t65000\n", 2232, 15000),
+        ("10000 65535", 1024, 10000),
+        ("49152\t65535\n", 20000, 32768),
+        ("1024\t65535\n", 20000, 32768),
+        ("", 20000, 32768),
+        ("many", 20000, 32768),
+    ],
+)
+def test_the_range_follows_the_kernels_setting(
+    tmp_path: Path, setting: str, start: int, stop: int
+) -> None:
+    (tmp_path / "range").write_text(setting)
+    assert port_range(tmp_path / "range") == range(start, stop)
+    assert port_range(tmp_path / "nothing") == range(20000, 32768)
 
 
 def test_a_taken_port_is_not_free() -> None:
     with socket.create_server((HOST, 0)) as server:
         assert not is_free(server.getsockname()[1])
-    assert free_port(other_than=PORTS[0]) != PORTS[0]
 
 
 def test_a_port_with_closed_connections_is_free_again() -> None:

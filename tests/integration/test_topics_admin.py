@@ -1,0 +1,260 @@
+"""Topics on the real broker: made, compared, mended, and clear words where that is not possible."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from msgspec.structs import replace
+
+from pipeline.errors import BrokerUnavailableError, KafkaError, TopicDriftError
+from pipeline.local.kafka import LocalKafka
+from pipeline.settings import KafkaSettings
+from pipeline.topics import admin
+from pipeline.topics.admin import CONNECT_SECONDS, apply_topics, check_topics, require_topics
+from pipeline.topics.client import client_options
+from pipeline.topics.registry import TOPICS
+
+REPOSITORY = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def kafka(broker: LocalKafka) -> KafkaSettings:
+    """Settings with topics of this test alone."""
+    return KafkaSettings(
+        bootstrap_servers=broker.bootstrap_servers,
+        topic_prefix=f"test-{uuid4().hex[:8]}",
+        partitions=3,
+    )
+
+
+@asynccontextmanager
+async def admin_client(kafka: KafkaSettings) -> AsyncIterator[AIOKafkaAdminClient]:
+    client = AIOKafkaAdminClient(**client_options(kafka))
+    await client.start()
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def set_by_hand(kafka: KafkaSettings, topic: str, config: dict[str, str]) -> None:
+    async with admin_client(kafka) as client:
+        name = f"{kafka.topic_prefix}.{topic}"
+        await client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, config)])
+
+
+async def test_apply_makes_what_check_finds_clean(kafka: KafkaSettings) -> None:
+    missing = await check_topics(kafka)
+    assert [d.kind for d in missing] == ["missing"] * len(TOPICS)
+    assert all(d.mendable for d in missing)
+
+    would = await apply_topics(kafka, dry_run=True)
+    assert [c.action for c in would] == ["create"] * len(TOPICS)
+    assert await check_topics(kafka) == missing
+
+    told: list[object] = []
+    changes = await apply_topics(kafka, progress=told.append)
+    assert changes == would == told
+    assert await check_topics(kafka) == []
+    assert await apply_topics(kafka) == []
+    await require_topics(kafka)
+
+    async with admin_client(kafka) as client:
+        found = {t["topic"]: len(t["partitions"]) for t in await client.describe_topics()}
+    for topic in TOPICS:
+        assert found[topic.full_name(kafka.topic_prefix)] == (topic.partitions or 3)
+
+
+async def test_a_setting_changed_by_hand_is_reported_and_mended(kafka: KafkaSettings) -> None:
+    await apply_topics(kafka)
+    # The request replaces all settings of the topic: only these two are left.
+    await set_by_hand(kafka, "samples", {"retention.ms": "60000", "min.insync.replicas": "1"})
+    await asyncio.sleep(0.5)
+
+    drift = {d.key: d for d in await check_topics(kafka)}
+    assert set(drift) == {"retention.ms", "message.timestamp.type", "max.message.bytes"}
+    assert (drift["retention.ms"].found, drift["retention.ms"].wanted) == ("60000", "86400000")
+    assert "samples: retention.ms is 60000, not 86400000" in str(drift["retention.ms"])
+    await require_topics(kafka)  # harms nobody who reads or writes
+
+    assert len(await apply_topics(kafka, dry_run=True)) == 1
+    assert len(await check_topics(kafka)) == 3
+    (change,) = await apply_topics(kafka)
+    assert change.action == "alter"
+    await asyncio.sleep(0.5)
+    assert await check_topics(kafka) == []
+
+    async with admin_client(kafka) as client:
+        resource = ConfigResource(ConfigResourceType.TOPIC, f"{kafka.topic_prefix}.samples")
+        (response,) = await client.describe_configs([resource])
+        entries = {name: source for name, _, _, source, *_ in response.resources[0][4]}
+    assert entries["min.insync.replicas"] == 1, "what others have set on the topic is kept"
+
+
+async def test_another_number_of_partitions_is_never_changed(kafka: KafkaSettings) -> None:
+    async with admin_client(kafka) as client:
+        await client.create_topics([NewTopic(f"{kafka.topic_prefix}.windows", 5, 1)])
+    await apply_topics(kafka)
+    (drift,) = await check_topics(kafka)
+    assert (drift.kind, drift.found, drift.wanted, drift.mendable) == (
+        "partitions",
+        "5",
+        "3",
+        False,
+    )
+    assert "new generation" in str(drift)
+    assert await apply_topics(kafka) == []
+    with pytest.raises(TopicDriftError, match="5 partitions, not 3"):
+        await require_topics(kafka)
+
+
+async def test_copies_are_reported(kafka: KafkaSettings) -> None:
+    await apply_topics(kafka)
+    drift = await check_topics(replace(kafka, replication_factor=3))
+    assert {d.kind for d in drift} == {"replication"}
+    assert len(drift) == len(TOPICS)
+    assert not any(d.mendable for d in drift)
+
+
+async def test_more_copies_than_brokers_is_a_clear_error(kafka: KafkaSettings) -> None:
+    with pytest.raises(KafkaError, match="InvalidReplicationFactor") as caught:
+        await apply_topics(replace(kafka, replication_factor=3))
+    assert caught.value.hint is not None
+    assert "kafka.replication_factor" in caught.value.hint
+
+
+async def test_two_at_a_time(kafka: KafkaSettings) -> None:
+    await asyncio.gather(apply_topics(kafka), apply_topics(kafka))
+    assert await check_topics(kafka) == []
+
+
+async def test_topics_of_another_prefix_are_not_ours(kafka: KafkaSettings) -> None:
+    await apply_topics(kafka)
+    other = replace(kafka, topic_prefix=f"{kafka.topic_prefix}x")
+    assert len(await check_topics(other)) == len(TOPICS)
+
+
+async def test_the_largest_record_fits_and_the_broker_sets_the_time(kafka: KafkaSettings) -> None:
+    await apply_topics(kafka)
+    topic = f"{kafka.topic_prefix}.samples"
+    producer = AIOKafkaProducer(
+        **client_options(kafka), acks="all", enable_idempotence=True, max_request_size=5 * 2**20
+    )
+    await producer.start()
+    try:
+        before = time.time() * 1000
+        sent = await producer.send_and_wait(topic, b"x" * (4 * 2**20 - 200), timestamp_ms=1000)
+    finally:
+        await producer.stop()
+    assert sent.timestamp_type == 1
+    consumer = AIOKafkaConsumer(topic, **client_options(kafka), auto_offset_reset="earliest")
+    await consumer.start()
+    try:
+        message = await asyncio.wait_for(consumer.getone(), 20)
+    finally:
+        await consumer.stop()
+    assert len(message.value) == 4 * 2**20 - 200
+    assert before - 5000 < message.timestamp < before + 60_000
+
+
+# ---- no broker
+
+
+@contextmanager
+def silent_port() -> Iterator[int]:
+    """A port that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+async def test_no_broker_is_said_at_once() -> None:
+    begun = time.monotonic()
+    with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:\d+ does not answer"):
+        await check_topics(KafkaSettings(bootstrap_servers=f"127.0.0.1:{free_port()}"))
+    assert time.monotonic() - begun < 5
+
+
+async def test_a_port_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "CONNECT_SECONDS", 1.0)
+    begun = time.monotonic()
+    with silent_port() as port, pytest.raises(BrokerUnavailableError):
+        await apply_topics(KafkaSettings(bootstrap_servers=f"127.0.0.1:{port}"))
+    assert time.monotonic() - begun < 4
+
+
+async def test_wrong_security_is_an_error_within_bounded_time(broker: LocalKafka) -> None:
+    begun = time.monotonic()
+    with pytest.raises(KafkaError):
+        await check_topics(
+            KafkaSettings(bootstrap_servers=broker.bootstrap_servers, security_protocol="SSL")
+        )
+    assert time.monotonic() - begun < CONNECT_SECONDS + 3
+
+
+# ---- the command
+
+
+def springtide(*arguments: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("SPRINGTIDE_")}
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline.cli.main", *arguments],
+        cwd=REPOSITORY, env=clean, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
+def test_the_command(kafka: KafkaSettings) -> None:
+    where = (
+        "--bootstrap-servers", kafka.bootstrap_servers, "--topic-prefix", kafka.topic_prefix,
+        "--partitions", "3",
+    )  # fmt: skip
+    run = springtide("topics", "check", "--json", *where)
+    assert run.returncode == 3
+    report = json.loads(run.stdout)
+    assert len(report["drift"]) == report["topics"] == len(TOPICS)
+    assert report["drift"][0]["kind"] == "missing"
+
+    run = springtide("topics", "apply", "--dry-run", *where)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("would create") == len(TOPICS)
+    assert springtide("topics", "check", *where).returncode == 3
+
+    run = springtide("topics", "apply", *where)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("create ") == len(TOPICS)
+
+    run = springtide("topics", "check", *where)
+    assert (run.returncode, run.stdout) == (0, f"{len(TOPICS)} topics are as declared\n")
+    run = springtide("topics", "apply", *where)
+    assert (run.returncode, run.stdout) == (0, "nothing to do: all topics are as declared\n")
+
+    run = springtide("topics", "check", *where[:-1], "4")
+    assert run.returncode == 3
+    assert "has 3 partitions, not 4" in run.stdout
+    run = springtide("topics", "apply", *where[:-1], "4")
+    assert run.returncode == 3
+    assert "never changed" in run.stdout
+
+
+def test_the_command_without_a_broker() -> None:
+    run = springtide("topics", "check", "--bootstrap-servers", f"127.0.0.1:{free_port()}")
+    assert run.returncode == 1
+    assert "does not answer" in run.stderr
+    assert "springtide kafka start" in run.stderr
+    assert "Traceback" not in run.stderr

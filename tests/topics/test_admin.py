@@ -1,0 +1,104 @@
+"""What differs and what would be done about it, without a broker."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.settings import KafkaSettings
+from pipeline.topics.admin import Drift, TopicState, find_drift, plan_changes
+from pipeline.topics.registry import TOPICS
+
+KAFKA = KafkaSettings(topic_prefix="tide", partitions=8)
+
+
+def declared() -> dict[str, TopicState]:
+    return {
+        topic.full_name("tide"): TopicState(
+            partitions=topic.partitions or 8, replication=1, config=topic.config()
+        )
+        for topic in TOPICS
+    }
+
+
+def changed(name: str, **changes: object) -> dict[str, TopicState]:
+    found = declared()
+    was = {n: getattr(found[name], n) for n in ("partitions", "replication", "config")}
+    return found | {name: TopicState(**{**was, **changes})}  # type: ignore[arg-type]
+
+
+def test_as_declared() -> None:
+    assert list(find_drift(KAFKA, declared())) == []
+    assert list(plan_changes(KAFKA, declared())) == []
+
+
+def test_an_empty_cluster() -> None:
+    changes = list(plan_changes(KAFKA, {}))
+    assert [c.topic for c in changes] == [t.full_name("tide") for t in TOPICS]
+    assert {c.partitions for c in changes} == {1, 8}
+    assert "create tide.samples: 8 partitions, 1 copies, " in str(changes[0])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"), [("0.2", "0.20"), ("3600000", "3600000.0"), ("delete", "delete")]
+)
+def test_the_same_value_in_other_words_is_no_drift(wanted: str, found: str) -> None:
+    name, key = next(
+        (t.full_name("tide"), k) for t in TOPICS for k, v in t.config().items() if v == wanted
+    )
+    config = {**declared()[name].config, key: found}
+    assert list(find_drift(KAFKA, changed(name, config=config))) == []
+
+
+@pytest.mark.parametrize("found", ["delete,compact", "delete"])
+def test_another_policy_is_drift(found: str) -> None:
+    config = {**declared()["tide.nodes"].config, "cleanup.policy": found}
+    (drift,) = find_drift(KAFKA, changed("tide.nodes", config=config))
+    assert str(drift) == f"tide.nodes: cleanup.policy is {found}, not compact"
+    assert drift.mendable
+
+
+def test_a_key_that_is_not_there() -> None:
+    config = dict(declared()["tide.nodes"].config)
+    del config["segment.ms"]
+    (drift,) = find_drift(KAFKA, changed("tide.nodes", config=config))
+    assert str(drift) == "tide.nodes: segment.ms is not set, not 3600000"
+    (change,) = plan_changes(KAFKA, changed("tide.nodes", config=config))
+    assert str(change) == "alter tide.nodes: segment.ms=3600000"
+
+
+@pytest.mark.parametrize(
+    ("field", "kind"), [("partitions", "partitions"), ("replication", "replication")]
+)
+@pytest.mark.parametrize("number", [2, 9])
+def test_what_cannot_be_mended_plans_nothing(field: str, kind: str, number: int) -> None:
+    found = changed("tide.windows", **{field: number})
+    (drift,) = find_drift(KAFKA, found)
+    assert (drift.kind, drift.found, drift.mendable) == (kind, str(number), False)
+    assert str(number) in str(drift)
+    assert list(plan_changes(KAFKA, found)) == []
+
+
+def test_missing_says_so() -> None:
+    assert str(Drift(topic="t", kind="missing", wanted="a topic")) == "t is missing"
+
+
+@given(
+    st.sets(st.sampled_from([t.full_name("tide") for t in TOPICS])),
+    st.sets(st.sampled_from([t.full_name("tide") for t in TOPICS])),
+)
+def test_carrying_out_the_plan_leaves_nothing_that_is_mendable(
+    missing: set[str], bent: set[str]
+) -> None:
+    found = declared()
+    for name in bent:
+        found[name] = TopicState(partitions=8, replication=1, config={"cleanup.policy": "x"})
+    for name in missing:
+        del found[name]
+    for change in plan_changes(KAFKA, found):
+        was = found.get(change.topic)
+        found[change.topic] = TopicState(
+            partitions=change.partitions or (was.partitions if was else 0),
+            replication=change.replication or 1,
+            config={**(was.config if was else {}), **change.config},
+        )
+    assert not [d for d in find_drift(KAFKA, found) if d.mendable]

@@ -1,0 +1,94 @@
+"""Our settings as aiokafka takes them, and its errors as ours."""
+
+import ssl
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, errors
+from aiokafka.admin import AIOKafkaAdminClient
+
+from pipeline.errors import BrokerUnavailableError, KafkaError, SettingsError
+from pipeline.settings import KafkaSettings, Secret
+from pipeline.topics.client import client_options, our_errors
+
+
+def test_plain() -> None:
+    kafka = KafkaSettings(bootstrap_servers="a:1,b:2", request_timeout_seconds=1.5)
+    assert client_options(kafka) == {
+        "bootstrap_servers": "a:1,b:2",
+        "request_timeout_ms": 1500,
+        "security_protocol": "PLAINTEXT",
+    }
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_sasl(mechanism: str) -> None:
+    options = client_options(
+        KafkaSettings(
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism=mechanism,  # type: ignore[arg-type]
+            sasl_username="me",
+            sasl_password=Secret("hush"),
+        )
+    )
+    assert options["sasl_mechanism"] == mechanism
+    assert (options["sasl_plain_username"], options["sasl_plain_password"]) == ("me", "hush")
+    assert "ssl_context" not in options
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL"])
+def test_tls_checks_the_broker(protocol: str) -> None:
+    context = client_options(KafkaSettings(security_protocol=protocol))["ssl_context"]  # type: ignore[arg-type]
+    assert context.verify_mode == ssl.CERT_REQUIRED
+    assert context.check_hostname
+
+
+def test_certificates_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    missing = KafkaSettings(security_protocol="SSL", ssl_ca_file=tmp_path / "ca.pem")
+    with pytest.raises(SettingsError, match=r"ssl_ca_file: .*ca\.pem cannot be used: No such file"):
+        client_options(missing)
+    garbage = tmp_path / "cert.pem"
+    garbage.write_text("no certificate")
+    with pytest.raises(SettingsError, match="ssl_ca_file"):
+        client_options(KafkaSettings(security_protocol="SSL", ssl_ca_file=garbage))
+    pair = KafkaSettings(security_protocol="SSL", ssl_cert_file=garbage, ssl_key_file=garbage)
+    with pytest.raises(SettingsError, match="ssl_cert_file") as caught:
+        client_options(pair)
+    assert caught.value.key == "kafka.ssl_cert_file"
+
+
+@pytest.mark.parametrize("client", [AIOKafkaProducer, AIOKafkaConsumer, AIOKafkaAdminClient])
+async def test_every_kind_of_client_takes_the_options(client: type) -> None:
+    kafka = KafkaSettings(
+        security_protocol="SASL_SSL", sasl_mechanism="SCRAM-SHA-512",
+        sasl_username="me", sasl_password=Secret("hush"),
+    )  # fmt: skip
+    made = client(**client_options(kafka))
+    await (made.close() if client is AIOKafkaAdminClient else made.stop())
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected", "says"),
+    [
+        (errors.KafkaConnectionError("x"), BrokerUnavailableError, "does not answer"),
+        (errors.RequestTimedOutError(), BrokerUnavailableError, "does not answer"),
+        (TimeoutError(), BrokerUnavailableError, "does not answer .TimeoutError"),
+        (ConnectionRefusedError(111, "refused"), BrokerUnavailableError, "refused"),
+        (errors.AuthenticationFailedError("no"), KafkaError, "refused who we are"),
+        (errors.SaslAuthenticationFailed("no"), KafkaError, "refused who we are"),
+        (errors.TopicAuthorizationFailedError("t"), KafkaError, "does not allow"),
+        (errors.PolicyViolationError("p"), KafkaError, "said PolicyViolationError"),
+    ],
+)
+def test_errors(raised: Exception, expected: type[KafkaError], says: str) -> None:
+    with (
+        pytest.raises(expected, match=f"looking: the broker at 127.0.0.1:9092 .*{says}") as caught,
+        our_errors(KafkaSettings(), "looking"),
+    ):
+        raise raised
+    assert type(caught.value) is expected
+
+
+def test_other_errors_pass() -> None:
+    with pytest.raises(ZeroDivisionError), our_errors(KafkaSettings(), "looking"):
+        raise ZeroDivisionError

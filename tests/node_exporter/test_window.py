@@ -1,0 +1,170 @@
+"""What a window says: exact statistics, real coverage, unknown as None, no end twice."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node_exporter.kernel.parse import Throttling, Traffic
+from node_exporter.sampler import NODE, Collection, Entity, Rates, Stall, Usage
+from node_exporter.window import EmittedEnds, Window, expected_collections, window_end_ms
+
+POD = Entity("pod", "uid-1", "Burstable")
+TIER = Entity("tier", "besteffort", None)
+END = 1_700_000_010_000
+WINDOW = 10_000
+
+
+def usage(
+    entity: Entity = POD,
+    cores: float | None = 1.0,
+    memory: int | None = 100,
+    throttling: Throttling | None = None,
+    stall: Stall | None = None,
+) -> Usage:
+    cpu_ns = None if cores is None else round(cores * 1e9)
+    elapsed = None if cores is None else 1.0
+    cached = None if memory is None else 2 * memory
+    return Usage(entity, cpu_ns, elapsed, memory, cached, None, throttling, stall)
+
+
+def window_of(*per_tick: list[Usage], rates: Rates | None = None) -> Window:
+    window = Window(END, WINDOW, 1000)
+    for i, usages in enumerate(per_tick):
+        window.add(Collection(window.start_ms + 1000 * (i + 1), tuple(usages), rates))
+    return window
+
+
+def row_of(window: Window, entity: Entity = POD) -> dict[str, object]:
+    (row,) = [r for r in window.rows(2, 1024) if (r["kind"], r["id"]) == (entity.kind, entity.id)]
+    return row
+
+
+@given(at=st.integers(0, 2**41), window=st.integers(1, 86_400_000))
+def test_a_moment_belongs_to_the_window_that_ends_at_or_after_it(at: int, window: int) -> None:
+    end = window_end_ms(at, window)
+    assert end % window == 0
+    assert end - window < at <= end
+
+
+@given(interval=st.integers(100, 3000), count=st.integers(1, 60), number=st.integers(10**5, 10**6))
+def test_expected_collections_are_the_points_inside(interval: int, count: int, number: int) -> None:
+    window = max(interval, count * 1000)
+    end = number * window
+    points = range((end - window) // interval - 1, end // interval + 2)
+    inside = [k for k in points if end - window < k * interval <= end]
+    assert expected_collections(end, window, interval) == len(inside)
+
+
+@given(values=st.lists(st.integers(0, 10**13), min_size=1, max_size=40))
+def test_statistics_are_exact(values: list[int]) -> None:
+    window = window_of(*[[usage(memory=value)] for value in values])
+    row = row_of(window)
+    ascending = sorted(values)
+    for name, p in (("p90", Fraction(9, 10)), ("p95", Fraction(19, 20))):
+        rank = int(len(values) * p)
+        assert row[f"memory_bytes_{name}"] == ascending[max(0, rank - 1)]
+    assert row["memory_bytes_max"] == max(values)
+    assert row["memory_bytes_last"] == values[-1]
+    assert row["memory_bytes_avg"] == float(Fraction(sum(values), len(values)))
+
+
+def test_p90_of_thirty_is_the_27th() -> None:
+    # 30 * 0.9 is 27.000000000000004 or 26.999999999999996 in floats, as the platform likes.
+    row = row_of(window_of(*[[usage(cores=float(i))] for i in range(1, 31)]))
+    assert row["cpu_cores_p90"] == 27.0
+    assert row["cpu_cores_p95"] == 28.0
+
+
+def test_the_cpu_average_weighs_by_time() -> None:
+    window = Window(END, WINDOW, 1000)
+    for at, cpu_ns, elapsed in ((1, 10**9, 1.0), (9, 4 * 10**9, 8.0)):
+        one = Usage(POD, cpu_ns, elapsed, 1, 1, None)
+        window.add(Collection(window.start_ms + at * 1000, (one,), None))
+    row = row_of(window)
+    assert row["cpu_cores_avg"] == pytest.approx(5 / 9)
+    assert row["cpu_cores_max"] == 1.0
+    assert row["coverage"] == 0.2
+
+
+def test_a_pod_that_comes_and_goes_has_the_coverage_of_its_life() -> None:
+    there, node = [usage(), usage(NODE)], [usage(NODE)]
+    first = [usage(cores=None), usage(NODE)]  # a first reading has memory, and no usage of CPU yet
+    window = window_of(node, node, first, there, there, there, node, node, node, node)
+    assert row_of(window)["coverage"] == 0.3
+    assert row_of(window, NODE)["coverage"] == 1.0
+    assert row_of(window)["memory_bytes_last"] == 100.0
+
+
+def test_the_node_comes_first_and_the_rest_in_order() -> None:
+    window = window_of([usage(), usage(Entity("pod", "a", None)), usage(TIER), usage(NODE)])
+    kinds = [(row["kind"], row["id"]) for row in window.rows(2, 1024)]
+    assert kinds == [("node", ""), ("tier", "besteffort"), ("pod", "a"), ("pod", "uid-1")]
+
+
+def test_without_any_reading_the_node_row_is_there_and_knows_nothing() -> None:
+    (row,) = window_of([], []).rows(None, None)
+    assert row["coverage"] == 0.0
+    assert row["cpu_cores_avg"] is None
+    assert row["capacity_cpu_cores"] is None
+    assert row["network_receive_bytes_per_second"] is None
+    assert row["points_cpu_cores"] == []
+
+
+def test_unknown_stays_unknown() -> None:
+    row = row_of(window_of([usage(memory=None)], [usage(memory=None)]))
+    assert row["memory_bytes_avg"] is None
+    assert row["memory_with_hot_page_cache_bytes_max"] is None
+    assert "cpu_throttled_ratio" not in row
+    assert "pressure_cpu_some" not in row
+
+
+def test_throttling_and_pressure_are_shares_of_what_was_seen() -> None:
+    stall = Stall(5.0, 500_000, 0, None, 6_000_000, 0)
+    window = window_of(
+        [usage(throttling=Throttling(10, 5, 10**9))],
+        [usage(throttling=Throttling(10, 10, 10**9), stall=stall)],
+        [usage(throttling=Throttling(0, 0, 0), stall=stall)],
+    )
+    row = row_of(window)
+    assert row["cpu_throttled_ratio"] == 0.75
+    assert row["cpu_throttled_seconds"] == 2.0
+    assert row["pressure_cpu_some"] == pytest.approx(0.1)
+    assert row["pressure_memory_some"] == 0.0
+    assert row["pressure_io_some"] == 1.0  # never more than all of the time
+    assert "pressure_memory_full" not in row
+
+
+def test_no_period_throttled_is_a_known_zero() -> None:
+    row = row_of(window_of([usage(throttling=Throttling(0, 0, 0))]))
+    assert row["cpu_throttled_ratio"] == 0.0
+
+
+def test_the_node_row_has_rates_and_points() -> None:
+    rates = Rates(5.0, Traffic(50, 100), None)
+    window = window_of([usage(NODE, 0.5, 7)], [usage(NODE, None, 8)], rates=rates)
+    row = row_of(window, NODE)
+    assert row["network_receive_bytes_per_second"] == 10.0
+    assert row["network_transmit_bytes_per_second"] == 20.0
+    assert row["disk_read_bytes_per_second"] is None
+    assert row["points_offset_seconds"] == [1.0, 2.0]
+    assert row["points_cpu_cores"] == [0.5, None]
+    assert row["points_memory_bytes"] == [7.0, 8.0]
+
+
+def test_an_end_is_given_out_once_however_the_clock_is_moved() -> None:
+    ends = EmittedEnds(30)
+    assert [ends.claim(end) for end in (30, 60, 90)] == [True, True, True]
+    assert [ends.claim(end) for end in (60, 90, 120)] == [False, False, True]
+    day = 86_400
+    assert [ends.claim(end) for end in (day, day + 30)] == [True, True]
+    # Set right again after a day ahead: silent for what was given out, not for the day.
+    assert [ends.claim(end) for end in (120, 150, day, day + 60)] == [False, True, False, True]
+
+
+@given(st.lists(st.integers(1, 60), max_size=60))
+def test_ends_are_distinct_in_any_order(numbers: list[int]) -> None:
+    ends = EmittedEnds(30)
+    given_out = [number for number in numbers if ends.claim(number * 30)]
+    assert len(given_out) == len(set(given_out)) == len(set(numbers))

@@ -12,6 +12,7 @@ exponential layout starts at first*(ratio**i - 1)/(ratio - 1); a sample at time 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ IntArray = npt.NDArray[np.int64]
 YEAR_ONE_MS: Final = 62_135_596_800_000
 MAX_HALF_LIVES: Final = 100
 CHECKPOINT_SCALE: Final = 10_000
+_MANY_ROWS: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +148,26 @@ def quantile_buckets(weights: FloatArray, fractions: Sequence[float]) -> IntArra
     The first bucket at which the running weight reaches fraction * total: below 0 the lowest
     filled bucket, above 1 the highest.
     """
-    running = np.cumsum(weights, axis=1)
-    total = running[:, -1]
+    running = _running_sums(weights)
+    total = running[-1]
     found = np.empty((len(fractions), len(weights)), dtype=np.int64)
     for i, fraction in enumerate(fractions):
         # The smallest positive number finds the first filled bucket where the threshold is 0.
         threshold = np.maximum(min(fraction, 1.0) * total, np.nextafter(0.0, 1.0))
-        found[i] = np.argmax(running >= threshold[:, None], axis=1)
+        found[i] = (running < threshold).sum(axis=0, dtype=np.int16)
     found[:, total <= 0.0] = -1
     return found
+
+
+def _running_sums(weights: FloatArray) -> FloatArray:
+    """Sums from the first bucket up to each, (buckets, rows). Both ways add strictly from left to
+    right within a row, so they give the same bits; the second is faster for many rows."""
+    if len(weights) < _MANY_ROWS:
+        return np.cumsum(weights, axis=1).T
+    running = np.ascontiguousarray(weights.T)
+    for before, after in itertools.pairwise(running):
+        after += before
+    return running
 
 
 def quantiles(weights: FloatArray, layout: Layout, fractions: Sequence[float]) -> FloatArray:

@@ -12,9 +12,10 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors import histogram, moments
+from pipeline.processors import moments
+from pipeline.processors.buckets import Buckets
 from pipeline.processors.histogram import Layout
-from pipeline.processors.window import RESOURCES, FloatArray
+from pipeline.processors.window import FloatArray
 
 IntArray = npt.NDArray[np.int64]
 _T = TypeVar("_T", bound=np.generic)
@@ -26,13 +27,13 @@ _FIRST_CAPACITY: Final = 1024
 
 
 class Rows:
-    """`weights[r]` are the buckets of resource r, (rows, buckets); `weight`, `mean`, `squares`
-    and `samples` are (rows, 2); `first_ms`, `last_ms` are the ends of the first and last window
-    that trained the row, `seen_ms` of the last one that listed it."""
+    """`buckets[r]` are the histograms of resource r; `weight`, `mean`, `squares` and `samples` are
+    (rows, 2); `first_ms`, `last_ms` are the ends of the first and last window that trained the
+    row, `seen_ms` of the last one that listed it."""
 
     def __init__(self, layouts: Sequence[Layout]) -> None:
         self.layouts = tuple(layouts)
-        self.weights: list[FloatArray] = [np.zeros((0, lay.num_buckets)) for lay in layouts]
+        self.buckets = [Buckets(layout) for layout in layouts]
         self.weight: FloatArray = np.zeros((0, 2))
         self.mean: FloatArray = np.zeros((0, 2))
         self.squares: FloatArray = np.zeros((0, 2))
@@ -50,25 +51,29 @@ class Rows:
     @property
     def nbytes(self) -> int:
         """Memory of all columns, used or not."""
-        columns = (*self.weights, self.weight, self.mean, self.squares, self.samples)
-        return sum(c.nbytes for c in (*columns, self.first_ms, self.last_ms, self.seen_ms))
+        moments_bytes = self.weight.nbytes + self.mean.nbytes + self.squares.nbytes
+        times = self.first_ms.nbytes + self.last_ms.nbytes + self.seen_ms.nbytes
+        buckets = sum(buckets.nbytes for buckets in self.buckets)
+        return moments_bytes + times + buckets + self.samples.nbytes
 
     def allocate(self, count: int) -> IntArray:
         """`count` empty rows."""
         if count > len(self._free):
             self._grow(self._capacity + count - len(self._free))
-        taken = [self._free.pop() for _ in range(count)]
-        return np.array(taken, dtype=np.int64)
+        split = len(self._free) - count
+        taken = self._free[split:]
+        del self._free[split:]
+        return np.array(taken[::-1], dtype=np.int64)
 
     def release(self, rows: IntArray) -> None:
         """Empty these rows and take them back."""
         self.clear(rows)
-        self._free.extend(rows.tolist())
+        self._free.extend(rows[::-1].tolist())
 
     def clear(self, rows: IntArray) -> None:
         """Make these rows as they were when handed out."""
-        for weights in self.weights:
-            weights[rows] = 0.0
+        for buckets in self.buckets:
+            buckets.clear(rows)
         for moment in (self.weight, self.mean, self.squares):
             moment[rows] = 0.0
         self.samples[rows] = 0
@@ -82,52 +87,42 @@ class Rows:
 
         `rows` are distinct; `end_ms` (n,) is the end of each row's window.
         """
-        for r in range(len(RESOURCES)):
-            self._add_to_histogram(r, rows, values[:, r], factors[:, r])
+        for r, buckets in enumerate(self.buckets):
+            known = np.flatnonzero(
+                ~np.isnan(values[:, r]) & (factors[:, r] >= buckets.layout.epsilon)
+            )
+            buckets.add(rows[known], values[known, r], factors[known, r])
         self.weight[rows], self.mean[rows], self.squares[rows] = moments.add(
             self.weight[rows], self.mean[rows], self.squares[rows], values, factors
         )
-        known = ~np.isnan(values)
-        self.samples[rows] += known
-        fed = known.any(axis=1)
+        learned = ~np.isnan(values)
+        self.samples[rows] += learned
+        fed = learned.any(axis=1)
         rows, end_ms = rows[fed], end_ms[fed]
         first = self.first_ms[rows]
         self.first_ms[rows] = np.where(first == NEVER, end_ms, first)
         self.last_ms[rows] = end_ms
 
-    def _add_to_histogram(
-        self, resource: int, rows: IntArray, values: FloatArray, factors: FloatArray
-    ) -> None:
-        layout, weights = self.layouts[resource], self.weights[resource]
-        known = np.flatnonzero(~np.isnan(values) & (factors >= layout.epsilon))
-        if len(known) < len(rows):
-            rows, values, factors = rows[known], values[known], factors[known]
-        cells = rows * layout.num_buckets + layout.find(values)
-        weights.reshape(-1)[cells] += factors
-
     def shift(self, rows: IntArray, resource: int, factor: float) -> None:
         """Scale what these rows hold of a resource because its decay reference moved."""
-        weights = self.weights[resource][rows]
-        histogram.scale(weights, self.layouts[resource], factor)
-        self.weights[resource][rows] = weights
+        self.buckets[resource].scale(rows, factor)
         scaled = self.weight[rows, resource] * factor
-        vanished = scaled < self.layouts[resource].epsilon
-        self.weight[rows, resource] = np.where(vanished, 0.0, scaled)
-        self.mean[rows, resource] = np.where(vanished, 0.0, self.mean[rows, resource])
-        squares = self.squares[rows, resource] * factor
-        self.squares[rows, resource] = np.where(vanished, 0.0, squares)
+        kept = scaled >= self.layouts[resource].epsilon
+        self.weight[rows, resource] = np.where(kept, scaled, 0.0)
+        self.mean[rows, resource] = np.where(kept, self.mean[rows, resource], 0.0)
+        self.squares[rows, resource] = np.where(kept, self.squares[rows, resource] * factor, 0.0)
 
     def quantile(self, rows: IntArray, fractions: Sequence[float]) -> FloatArray:
         """One quantile per resource, (n, 2), cores and bytes; NaN where a row has no sample."""
-        answer = np.empty((len(rows), len(RESOURCES)))
-        for r, fraction in enumerate(fractions):
-            weights = self.weights[r][rows]
-            answer[:, r] = histogram.quantiles(weights, self.layouts[r], (fraction,))[0]
-        return answer
+        answers = [
+            buckets.quantile(rows, fraction)
+            for buckets, fraction in zip(self.buckets, fractions, strict=True)
+        ]
+        return np.stack(answers, axis=1)
 
     def sparse(self, rows: IntArray, resource: int) -> tuple[IntArray, IntArray, FloatArray]:
         """The filled buckets of these rows: how many each has, which, and their weights."""
-        weights = self.weights[resource][rows]
+        weights = self.buckets[resource].dense(rows)
         at, buckets = np.nonzero(weights)
         return np.bincount(at, minlength=len(rows)), buckets, weights[at, buckets]
 
@@ -135,11 +130,12 @@ class Rows:
         self, rows: IntArray, resource: int, counts: IntArray, buckets: IntArray, kept: FloatArray
     ) -> None:
         """Put what `sparse` gave into empty rows."""
-        self.weights[resource][np.repeat(rows, counts), buckets] = kept
+        self.buckets[resource].load(rows, counts, buckets, kept)
 
     def _grow(self, needed: int) -> None:
         capacity = max(needed, self._capacity * 3 // 2, _FIRST_CAPACITY)
-        self.weights = [_resized(weights, capacity) for weights in self.weights]
+        for buckets in self.buckets:
+            buckets.grow(capacity)
         self.weight = _resized(self.weight, capacity)
         self.mean = _resized(self.mean, capacity)
         self.squares = _resized(self.squares, capacity)

@@ -47,8 +47,8 @@ def client_options(kafka: KafkaSettings) -> dict[str, Any]:
         "request_timeout_ms": round(kafka.request_timeout_seconds * 1000),
         "security_protocol": kafka.security_protocol,
     }
-    if kafka.security_protocol in ("SSL", "SASL_SSL"):
-        options["ssl_context"] = _ssl_context(kafka)
+    if (context := ssl_context(kafka)) is not None:
+        options["ssl_context"] = context
     if kafka.security_protocol.startswith("SASL"):
         options |= {
             "sasl_mechanism": kafka.sasl_mechanism,
@@ -56,6 +56,26 @@ def client_options(kafka: KafkaSettings) -> dict[str, Any]:
             "sasl_plain_password": kafka.sasl_password and kafka.sasl_password.reveal(),
         }
     return options
+
+
+def ssl_context(kafka: KafkaSettings) -> ssl.SSLContext | None:
+    """How the broker's certificate is checked and which one is shown to it; None without TLS.
+
+    Raises `SettingsError` if a certificate cannot be read.
+    """
+    if kafka.security_protocol not in ("SSL", "SASL_SSL"):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=kafka.ssl_ca_file)
+    except OSError as error:  # ssl.SSLError is one
+        raise _unusable("ssl_ca_file", kafka.ssl_ca_file, error) from error
+    if kafka.ssl_cert_file is not None:
+        try:
+            context.load_cert_chain(kafka.ssl_cert_file, kafka.ssl_key_file)
+        except OSError as error:
+            pair = f"{kafka.ssl_cert_file} with {kafka.ssl_key_file}"
+            raise _unusable("ssl_cert_file", pair, error) from error
+    return context
 
 
 @contextmanager
@@ -82,20 +102,6 @@ def our_errors(kafka: KafkaSettings, doing: str) -> Iterator[None]:
         raise BrokerUnavailableError(f"{where} does not answer ({_text(error)})") from error
     except ClientError as error:
         raise KafkaError(f"{where} said {_text(error)}") from error
-
-
-def _ssl_context(kafka: KafkaSettings) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=kafka.ssl_ca_file)
-    except OSError as error:  # ssl.SSLError is one
-        raise _unusable("ssl_ca_file", kafka.ssl_ca_file, error) from error
-    if kafka.ssl_cert_file is not None:
-        try:
-            context.load_cert_chain(kafka.ssl_cert_file, kafka.ssl_key_file)
-        except OSError as error:
-            pair = f"{kafka.ssl_cert_file} with {kafka.ssl_key_file}"
-            raise _unusable("ssl_cert_file", pair, error) from error
-    return context
 
 
 def _unusable(key: str, what: object, error: OSError) -> SettingsError:

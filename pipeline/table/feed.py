@@ -9,7 +9,8 @@ A bad record costs itself: it goes to `on_bad` as a dead letter, is counted, and
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -41,6 +42,7 @@ _FORGOTTEN_AFTER_SECONDS: Final = DAY_MS / 2000
 _PROBE_EVERY_SECONDS: Final = 2.0
 _PROBE_TIMEOUT_SECONDS: Final = 5.0
 _START_TIMEOUT_SECONDS: Final = 30.0
+_STOP_TIMEOUT_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = (0.25, 5.0)
 # So few records at a time that a request never waits long for the event loop.
 _RECORDS_AT_ONCE: Final = 100
@@ -50,6 +52,7 @@ _log = get_logger(__name__)
 
 OnBad = Callable[[DeadLetter], Awaitable[None]]
 Positions = dict[TopicPartition, int]
+T = TypeVar("T")
 RecordT = TypeVar("RecordT", bound=Record)
 
 
@@ -122,7 +125,7 @@ class Feed:
                 self._positions = {}
                 _log.warning("reading the topics anew", reason=str(reason))
                 pause = _PAUSE_SECONDS[0]
-            except (KafkaError, kafka_errors.KafkaError, OSError, TimeoutError) as error:
+            except (KafkaError, kafka_errors.KafkaError, OSError) as error:
                 pause = _PAUSE_SECONDS[0] if self.state.connected else min(2 * pause, longest)
                 self._trouble(error)
             await self._clock.sleep(pause)
@@ -139,8 +142,7 @@ class Feed:
         self._troubled.set()
 
     async def _connect_and_follow(self) -> None:
-        async with asyncio.timeout(_START_TIMEOUT_SECONDS):
-            partitions = await self._partitions()
+        partitions = await _within(_START_TIMEOUT_SECONDS, self._partitions())
         consumer = AIOKafkaConsumer(
             **self._client,
             group_id=None,
@@ -149,8 +151,7 @@ class Feed:
             max_partition_fetch_bytes=MAX_RECORD_BYTES,
         )
         try:
-            async with asyncio.timeout(_START_TIMEOUT_SECONDS):
-                await consumer.start()
+            await _within(_START_TIMEOUT_SECONDS, consumer.start())
             consumer.assign(partitions)
             if not self._positions:
                 await self._load(consumer, partitions)
@@ -160,7 +161,8 @@ class Feed:
                 "the log no longer has the offset that was to be read next"
             ) from error
         finally:
-            await consumer.stop()
+            with suppress(kafka_errors.KafkaError, OSError):
+                await _within(_STOP_TIMEOUT_SECONDS, consumer.stop())
 
     async def _partitions(self) -> list[TopicPartition]:
         """All partitions of the topics. Raises `TopicDriftError` if one is missing.
@@ -187,9 +189,10 @@ class Feed:
     async def _load(self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> None:
         """Read all that is there now into a fresh table, then let ours become it."""
         began = self._clock.monotonic()
-        async with asyncio.timeout(_START_TIMEOUT_SECONDS):
-            positions: Positions = await consumer.beginning_offsets(partitions)
-            ends: Positions = await consumer.end_offsets(partitions)
+        positions: Positions = await _within(
+            _START_TIMEOUT_SECONDS, consumer.beginning_offsets(partitions)
+        )
+        ends: Positions = await _within(_START_TIMEOUT_SECONDS, consumer.end_offsets(partitions))
         for partition, offset in positions.items():
             consumer.seek(partition, offset)
         self._contact(ends, positions)
@@ -232,8 +235,9 @@ class Feed:
 
     async def _probe(self, consumer: AIOKafkaConsumer, positions: Positions) -> None:
         """Ask where the logs end: only so is a broker that is away told from one that is quiet."""
-        async with asyncio.timeout(_PROBE_TIMEOUT_SECONDS):
-            ends: Positions = await consumer.end_offsets(list(positions))
+        ends: Positions = await _within(
+            _PROBE_TIMEOUT_SECONDS, consumer.end_offsets(list(positions))
+        )
         if any(ends[partition] < position for partition, position in positions.items()):
             raise _RereadError("a log ends before what was already read: the topic was made anew")
         self._contact(ends, positions)
@@ -275,6 +279,24 @@ class Feed:
                     record.topic, record.partition, record.offset, record.key, record.value, error
                 )
             )
+
+
+async def _within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, or `TimeoutError` after `seconds` (an OSError, as all that comes of
+    connections). A client that is stopped while its broker is away may raise the cancellation of
+    its own tasks; that must not look like one of ours.
+    """
+    task = asyncio.create_task(work)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+    finally:
+        task.cancel()
+    if not done:
+        task.add_done_callback(lambda late: late.cancelled() or late.exception())
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    if task.cancelled():
+        raise ConnectionError("the client gave up")
+    return task.result()
 
 
 def apply(table: Table, topic: Topic, key: bytes | None, value: bytes | None) -> bool:

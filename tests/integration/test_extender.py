@@ -1,0 +1,271 @@
+"""The extender and its table over a real broker."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from pipeline.clock import SystemClock, format_time
+from pipeline.extender.server import serve
+from pipeline.local.kafka import LocalKafka
+from pipeline.settings import ExtenderSettings
+from pipeline.table import Feed, Table
+from pipeline.table.dead_letters import DeadLetterWriter
+from pipeline.topics.codec import encode_json
+from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.registry import DEAD_LETTERS, NODE_STATE, NODES, Topic
+from pipeline.topics.resources import Resources
+from tests.table.records import node_state
+
+PARTITIONS = 3
+
+
+class Cluster:
+    """Topics of one prefix, a producer into them, and what must be closed at the end."""
+
+    def __init__(self, broker: LocalKafka, prefix: str) -> None:
+        self.broker = broker
+        self.prefix = prefix
+        self.client = {"bootstrap_servers": broker.bootstrap_servers, "request_timeout_ms": 10_000}
+
+    def name(self, topic: Topic) -> str:
+        return topic.full_name(self.prefix)
+
+    async def create(self, *topics: Topic, partitions: int = PARTITIONS) -> None:
+        async with self._admin() as admin:
+            await admin.create_topics(
+                [
+                    NewTopic(self.name(t), partitions, 1, topic_configs=dict(t.config()))
+                    for t in topics
+                ]
+            )
+
+    async def delete(self, topic: Topic) -> None:
+        async with self._admin() as admin:
+            await admin.delete_topics([self.name(topic)])
+            while self.name(topic) in await admin.list_topics():  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
+    @asynccontextmanager
+    async def _admin(self) -> AsyncIterator[Any]:
+        admin = AIOKafkaAdminClient(**self.client)
+        await admin.start()
+        try:
+            yield admin
+        finally:
+            await admin.close()
+
+    async def send(self, topic: Topic, *records: tuple[str, bytes | None]) -> None:
+        producer = AIOKafkaProducer(**self.client, enable_idempotence=True)
+        await producer.start()
+        try:
+            for key, value in records:
+                await producer.send(self.name(topic), value, key=key.encode())
+            await producer.flush()
+        finally:
+            await producer.stop()
+
+    async def states(self, *states: NodeStateRecord) -> None:
+        await self.send(NODE_STATE, *((state.node, encode_json(state)) for state in states))
+
+
+@pytest.fixture
+def cluster(broker: LocalKafka) -> Cluster:
+    return Cluster(broker, f"extender-{uuid.uuid4().hex[:8]}")
+
+
+@asynccontextmanager
+async def following(cluster: Cluster, **options: Any) -> AsyncIterator[Feed]:
+    feed = Feed(
+        Table(), client=cluster.client, prefix=cluster.prefix, clock=SystemClock(), **options
+    )
+    task = asyncio.create_task(feed.run())
+    try:
+        yield feed
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+def fresh(node: str, **more: Any) -> NodeStateRecord:
+    """A state whose window has just ended, by the machine's clock."""
+    return msgspec.structs.replace(
+        node_state(node, **more), as_of=format_time(SystemClock().now() - 5)
+    )
+
+
+def cpu(feed: Feed, node: str) -> float:
+    return float(feed.table["usage_cpu_cores"][feed.table.lookup([node])][0])
+
+
+async def test_the_whole_way_from_topic_to_answer(cluster: Cluster) -> None:
+    settings = ExtenderSettings(mode="act", host="127.0.0.1", port=0)
+    feed = Feed(Table(), client=cluster.client, prefix=cluster.prefix, clock=SystemClock())
+    stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve(feed, settings, SystemClock(), stop, port.set_result))
+    base = f"http://127.0.0.1:{await asyncio.wait_for(port, 5)}"
+    body = {"Pod": {"metadata": {"name": "p"}}, "NodeNames": ["calm", "hot", "stranger"]}
+    async with aiohttp.ClientSession(base) as session:
+        await until(lambda: "waiting for topic" in feed.state.message)
+        async with session.get("/readyz") as response:
+            assert response.status == 503
+            assert cluster.name(NODE_STATE) in (await response.json())["table"]
+        async with session.post("/filter", json=body) as response:
+            assert response.status == 503
+        async with session.get("/healthz") as response:
+            assert response.status == 200
+
+        await cluster.create(NODE_STATE, NODES)
+        await cluster.states(
+            fresh("calm", cpu=1.0), fresh("hot", cpu=1.0), fresh("hot", cpu=3.9, offset=1)
+        )
+        await cluster.send(
+            NODES,
+            (
+                "calm",
+                encode_json(NodeRecord(node="calm", allocatable=Resources(cpu_millicores=2000))),
+            ),
+        )
+        await asyncio.wait_for(feed.wait_caught_up(), 30)
+        await until(lambda: len(feed.table) == 2 and cpu(feed, "hot") == 3.9)
+        await until(lambda: feed.table.snapshot("calm").node is not None)
+        async with session.get("/readyz") as response:
+            assert response.status == 200
+        async with session.post("/filter", json=body) as response:
+            reply = await response.json()
+        assert reply["NodeNames"] == ["calm", "stranger"]
+        said = reply["FailedAndUnresolvableNodes"]["hot"]
+        assert said.startswith("hot: cpu usage 97.5% of allocatable is over the 65% threshold")
+        async with session.post("/prioritize", json=body) as response:
+            scores = {entry["Host"]: entry["Score"] for entry in await response.json()}
+        # calm: half of the 2 cores that the Node says it has, three quarters of memory unused.
+        assert scores == {"calm": 6, "hot": 3, "stranger": 0}
+        async with session.get("/metrics") as response:
+            page = await response.text()
+        assert "springtide_table_caught_up 1.0" in page
+        assert "springtide_table_nodes 2.0" in page
+    stop.set()
+    await asyncio.wait_for(serving, 15)
+
+
+async def test_older_results_replace_nothing_and_tombstones_remove(cluster: Cluster) -> None:
+    await cluster.create(NODE_STATE, NODES)
+    await cluster.states(fresh("a", offset=10, cpu=1.0), fresh("b", offset=11, cpu=1.0))
+    async with following(cluster) as feed:
+        await asyncio.wait_for(feed.wait_caught_up(), 30)
+        assert list(feed.table) == ["a", "b"]
+        await cluster.states(fresh("a", offset=9, cpu=3.0), fresh("b", offset=12, cpu=3.0))
+        await until(lambda: feed.state.older == 1 and cpu(feed, "b") == 3.0)
+        assert cpu(feed, "a") == 1.0
+        await cluster.send(NODE_STATE, ("a", None))
+        await until(lambda: "a" not in feed.table)
+        await cluster.states(fresh("a", offset=10, cpu=1.0), fresh("b", offset=13, cpu=2.0))
+        await until(lambda: cpu(feed, "b") == 2.0 and feed.state.older == 2)
+        assert list(feed.table) == ["b"]
+
+
+async def test_a_bad_record_costs_itself_and_lies_in_the_dead_letters(cluster: Cluster) -> None:
+    await cluster.create(NODE_STATE, NODES)
+    await cluster.create(DEAD_LETTERS, partitions=1)
+    good = encode_json(fresh("good"))
+    bad = {
+        "undecodable": ("n1", b"\x00 no JSON"),
+        "invalid": ("n2", encode_json(fresh("n2")).replace(b'"as_of":"', b'"as_of":"late ')),
+        "key_mismatch": ("n3", good),
+        "unsupported_version": (
+            "n4",
+            encode_json(fresh("n4")).replace(b'"version":1', b'"version":9'),
+        ),
+    }
+    await cluster.send(NODE_STATE, *bad.values(), ("good", good))
+    letters = DeadLetterWriter(cluster.client, cluster.prefix)
+    async with following(cluster, on_bad=letters.send) as feed:
+        await asyncio.wait_for(feed.wait_caught_up(), 30)
+        assert list(feed.table) == ["good"]
+        assert dict(feed.state.bad) == dict.fromkeys(bad, 1)
+    await letters.close()
+    assert letters.lost == 0
+    consumer = AIOKafkaConsumer(**cluster.client, group_id=None)
+    await consumer.start()
+    partition = TopicPartition(cluster.name(DEAD_LETTERS), 0)
+    consumer.assign([partition])
+    consumer.seek(partition, 0)
+    got = []
+    while len(got) < len(bad):
+        got += (await consumer.getmany(timeout_ms=1000)).get(partition, [])
+    await consumer.stop()
+    found = {dict(one.headers)["reason"].decode(): (one.key.decode(), one.value) for one in got}
+    assert found == bad
+
+
+async def test_a_thousand_nodes_are_there_when_it_says_caught_up(cluster: Cluster) -> None:
+    await cluster.create(NODE_STATE, NODES)
+    await cluster.states(*(fresh(f"n{i}", cpu=1.0) for i in range(1000)))
+    await cluster.states(*(fresh(f"n{i}", cpu=2.0, offset=1) for i in range(1000)))
+    async with following(cluster) as feed:
+        assert len(feed.table) == 0
+        await asyncio.wait_for(feed.wait_caught_up(), 30)
+        assert len(feed.table) == 1000
+        rows = feed.table.lookup(list(feed.table))
+        assert set(feed.table["usage_cpu_cores"][rows]) == {2.0}
+        assert feed.state.lag_records == 0
+
+
+async def test_a_topic_made_anew_is_read_anew(cluster: Cluster) -> None:
+    await cluster.create(NODE_STATE, NODES)
+    await cluster.states(
+        *(fresh(f"old{i}", offset=1000) for i in range(20)), fresh("both", offset=1000)
+    )
+    async with following(cluster) as feed:
+        await asyncio.wait_for(feed.wait_caught_up(), 30)
+        assert len(feed.table) == 21
+        await cluster.delete(NODE_STATE)
+        await cluster.create(NODE_STATE)
+        await cluster.states(fresh("both", offset=0, cpu=3.0))
+        await until(lambda: list(feed.table) == ["both"])
+        assert cpu(feed, "both") == 3.0
+        assert feed.state.rereads >= 1
+        assert feed.state.caught_up
+
+
+async def test_broker_stopped_and_started_again(broker: LocalKafka, cluster: Cluster) -> None:
+    await cluster.create(NODE_STATE, NODES)
+    await cluster.states(fresh("a", cpu=1.0))
+    async with following(cluster) as feed:
+        await asyncio.wait_for(feed.wait_caught_up(), 30)
+        await until(lambda: feed.state.message == "following")
+        await asyncio.to_thread(broker.stop)
+        try:
+            await until(lambda: not feed.state.connected)
+            assert "away" in feed.state.message or "no broker answers" in feed.state.message
+            assert feed.state.caught_up
+            assert cpu(feed, "a") == 1.0
+        finally:
+            await asyncio.to_thread(broker.start)
+        await cluster.states(fresh("a", cpu=2.0, offset=1), fresh("b"))
+        await until(lambda: len(feed.table) == 2 and cpu(feed, "a") == 2.0)
+        await until(lambda: feed.state.connected and feed.state.message == "following")
+        assert feed.state.rereads == 0
+
+
+async def test_no_broker_at_all_is_said(cluster: Cluster) -> None:
+    cluster.client["bootstrap_servers"] = "127.0.0.1:1"
+    async with following(cluster) as feed:
+        message = await asyncio.wait_for(feed.wait_troubled(), 30)
+        assert "no broker answers at 127.0.0.1:1" in message
+        assert not feed.state.caught_up

@@ -1,0 +1,145 @@
+"""Windows over time: clock steps, missed ticks, half windows, memory that does not grow."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node_exporter.buffer import EncodedWindow, WindowBuffer
+from node_exporter.sampler import Sampler
+from node_exporter.service import WindowMaker
+from node_exporter.ticks import Tick
+from pipeline.clock import ManualClock
+from pipeline.topics.samples import SampleBatch
+from tests.node_exporter.fake_node import FakeNode
+
+START = 1_700_000_000_000  # a whole multiple of the window
+
+
+class Maker:
+    """A window maker over a fake node whose wall and monotonic time the test sets."""
+
+    def __init__(self, folder: Path) -> None:
+        self.node = FakeNode(folder)
+        self.node.pod("a", 0)
+        self.clock = ManualClock(START / 1000)
+        settings = self.node.settings()
+        self.maker = WindowMaker(settings, "fake", Sampler(settings, self.clock), 42)
+        self.finished: list[SampleBatch] = []
+
+    async def tick(self, *seconds: float, jump: float = 0.0) -> None:
+        """Read at these seconds after the start, by the wall clock."""
+        self.clock.jump(jump)
+        for second in seconds:
+            await self.clock.advance(second - self.clock.now() + START / 1000)
+            tick = Tick(START + round(second * 1000), self.clock.monotonic(), 0, 0.0)
+            self.finished += self.maker.collect(tick)[1]
+
+    @property
+    def ends(self) -> list[float]:
+        return [(b.header.window_end_ms - START) / 1000 for b in self.finished]
+
+    def coverages(self, id: str = "") -> list[Any]:
+        return [row["coverage"] for b in self.finished for row in b.rows if row["id"] == id]
+
+
+async def test_whole_windows_follow_one_another_without_a_gap(tmp_path: Path) -> None:
+    made = Maker(tmp_path)
+    await made.tick(*range(1, 31))
+    assert made.ends == [10, 20, 30]
+    assert made.coverages() == [0.9, 1.0, 1.0]  # the first reading has nothing to compare with
+    assert [b.header.sequence for b in made.finished] == [0, 1, 2]
+    assert {b.header.epoch for b in made.finished} == {42}
+    header = made.finished[0].header
+    assert header.window_end_ms - header.window_start_ms == 10_000
+
+
+async def test_cpu_between_the_windows_is_not_lost(tmp_path: Path) -> None:
+    made = Maker(tmp_path)
+    for second in range(1, 31):
+        made.node.pod("a", second**2 * 10**7)
+        await made.tick(second)
+    average = [row["cpu_cores_avg"] for b in made.finished for row in b.rows if row["id"] == "a"]
+    assert average[1:] == pytest.approx([(20**2 - 10**2) / 1000, (30**2 - 20**2) / 1000])
+
+
+async def test_a_window_cut_by_missed_ticks_says_how_much_it_saw(tmp_path: Path) -> None:
+    made = Maker(tmp_path)
+    await made.tick(*range(1, 15))
+    await made.tick(*range(27, 41))  # stopped from 15 to 26
+    assert made.ends == [10, 20, 30, 40]
+    assert made.coverages() == [0.9, 0.4, 0.4, 1.0]
+
+
+async def test_a_pod_that_appears_mid_window_has_the_coverage_of_its_life(tmp_path: Path) -> None:
+    made = Maker(tmp_path)
+    await made.tick(*range(1, 14))
+    made.node.pod("b", 0)
+    await made.tick(*range(14, 21))
+    assert made.coverages("b") == [0.6]
+    assert made.coverages("a") == [0.9, 1.0]
+
+
+async def test_a_clock_set_forward_cuts_the_window_in_hand(tmp_path: Path) -> None:
+    made = Maker(tmp_path)
+    await made.tick(*range(1, 13))
+    await made.tick(*range(104, 111), jump=91)
+    assert made.ends == [10, 20, 110]
+    assert made.coverages()[1:] == [0.2, 0.7]
+
+
+async def test_a_clock_set_back_repeats_no_end(tmp_path: Path) -> None:
+    made = Maker(tmp_path)
+    await made.tick(*range(1, 33))
+    assert made.ends == [10, 20, 30]
+    await made.tick(*range(7, 51), jump=-26)
+    assert made.ends == [10, 20, 30, 40, 50]  # 40 as it was cut at 32; 10 to 40 not again
+    assert made.coverages()[3:] == [0.2, 1.0]
+
+
+async def test_a_clock_set_back_within_the_window_cuts_nothing(tmp_path: Path) -> None:
+    made = Maker(tmp_path)
+    await made.tick(*range(1, 18))
+    await made.tick(*range(15, 21), jump=-3)
+    assert made.ends == [10, 20]
+    assert made.coverages() == [0.9, 1.0]  # never more than all of it
+
+
+async def test_half_a_window_is_given_out_at_the_end_as_what_it_is(tmp_path: Path) -> None:
+    made = Maker(tmp_path)
+    await made.tick(*range(1, 14))
+    batch = made.maker.close()
+    assert batch is not None
+    assert (batch.header.window_end_ms - START, batch.rows[0]["coverage"]) == (20_000, 0.3)
+    assert made.maker.close() is None
+
+
+async def test_the_buffer_drops_the_oldest_and_keeps_the_order() -> None:
+    buffer = WindowBuffer(100)
+    windows = [EncodedWindow(i, bytes(30)) for i in range(8)]
+    assert [buffer.append(window) for window in windows] == [0, 0, 0, 1, 1, 1, 1, 1]
+    assert (len(buffer), buffer.bytes) == (3, 90)
+    seen = []
+    while len(buffer):
+        seen.append((await buffer.first()).end_ms)
+        assert (await buffer.first()).end_ms == seen[-1]  # it stays until it is done with
+        buffer.remove_first()
+    assert seen == [5, 6, 7]
+    assert buffer.bytes == 0
+    await buffer.empty()
+
+
+async def test_the_window_that_is_being_sent_is_never_dropped() -> None:
+    buffer = WindowBuffer(100)
+    buffer.append(EncodedWindow(0, bytes(60)))
+    sending = await buffer.first()
+    assert [buffer.append(EncodedWindow(i, bytes(60))) for i in (1, 2)] == [0, 1]
+    assert await buffer.first() is sending
+    buffer.remove_first()
+    assert (await buffer.first()).end_ms == 2
+
+
+async def test_a_window_larger_than_the_buffer_is_still_sent() -> None:
+    buffer = WindowBuffer(10)
+    assert buffer.append(EncodedWindow(0, bytes(60))) == 0
+    assert (await buffer.first()).end_ms == 0

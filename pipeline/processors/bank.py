@@ -23,7 +23,8 @@ from pipeline.processors.histogram import decay_factor, shift_factor, shifted_re
 from pipeline.processors.node import ByteArray, NodeModels
 from pipeline.processors.nsigma import NSigmaV1
 from pipeline.processors.peaks import NodePeaks, peaks_of
-from pipeline.processors.percentile import Percentile, Predictor
+from pipeline.processors.percentile import Percentile
+from pipeline.processors.predictor import Predictor
 from pipeline.processors.rows import NEVER, IntArray, Rows
 from pipeline.processors.window import (
     ENTITIES,
@@ -50,8 +51,9 @@ class Bank:
         self.config = config or ModelConfig()
         self._rows = Rows(self.config.layouts)
         self._nodes: dict[str, NodeModels] = {}
-        self._percentile = Percentile(self.config)
-        self._others: tuple[Predictor, ...] = (NSigmaV1(self.config),)
+        self._percentile = Percentile(self.config.fractions)
+        self._others: tuple[Predictor, ...] = (NSigmaV1(),)
+        self._strategy = self.config.strategy
         self._half_life_ms = self.config.half_life_ms
         self._expiration_ms = round(self.config.expiration_seconds * 1000)
 
@@ -133,6 +135,7 @@ class Bank:
         node.machine_id, node.epoch = window.machine_id, window.epoch
         node.end_ms, node.window_ms = window.end_ms, window.end_ms - window.start_ms
         node.coverage = window.coverage
+        node.strategy = window.strategy or self._strategy
         node.applied += 1
         node.gaps += gap
         self._list_pods(node, window)
@@ -260,7 +263,7 @@ class Bank:
         """Peaks of these nodes. Raises KeyError for a node without models."""
         names = list(nodes)
         known = [self._nodes[name] for name in names]
-        return peaks_of(names, known, self._rows, self.config, self._percentile, self._others)
+        return peaks_of(names, known, self._rows, self._percentile, self._others)
 
     # -- state
 

@@ -18,6 +18,7 @@ from pipeline.processors.histogram import (
     FloatArray,
     IntArray,
     Layout,
+    is_empty,
     quantile_buckets,
     scale,
 )
@@ -100,13 +101,19 @@ class Buckets:
             answer[at] = np.where(found < 0, np.nan, end)
         return answer
 
-    def scale(self, rows: IntArray, factor: float) -> None:
-        """Multiply all weights of these rows; what falls below epsilon becomes 0."""
+    def scale(self, rows: IntArray, factor: float) -> npt.NDArray[np.bool_]:
+        """Multiply all weights of these rows; what falls below epsilon becomes 0.
+
+        Gives which rows still hold something, (n,).
+        """
+        filled = np.zeros(len(rows), np.bool_)
         for slab, at in self._by_slab(rows):
             slots = self._slot[rows[at]]
             weights = slab.data[slots]
             scale(weights, self.layout, factor)
             slab.data[slots] = weights
+            filled[at] = ~is_empty(weights)
+        return filled
 
     def clear(self, rows: IntArray) -> None:
         """Leave nothing in these rows."""

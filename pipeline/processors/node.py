@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from pipeline.processors.rows import NEVER, IntArray
 from pipeline.processors.window import FloatArray
+from pipeline.topics.nodes import Strategy
 
 BoolArray = npt.NDArray[np.bool_]
 ByteArray = npt.NDArray[np.int8]
@@ -30,6 +31,7 @@ class NodeModels:
     end_ms: int = NEVER
     window_ms: int = 0
     coverage: float = 0.0
+    strategy: Strategy = field(default_factory=Strategy)
     applied: int = 0
     gaps: int = 0
     reference_ms: list[int | None] = field(default_factory=lambda: [None, None])

@@ -1,10 +1,11 @@
-"""N-sigma, version 1: the peak is the decayed mean plus N standard deviations, times the margin."""
+"""N-sigma, version 1: the peak is the decayed mean plus N standard deviations."""
 
 from __future__ import annotations
 
 from pipeline.processors import moments
+from pipeline.processors.predictor import PeakSettings
 from pipeline.processors.rows import IntArray, Rows
-from pipeline.processors.window import FloatArray, ModelConfig
+from pipeline.processors.window import FloatArray
 
 
 class NSigmaV1:
@@ -12,11 +13,7 @@ class NSigmaV1:
 
     name = "nsigma-v1"
 
-    def __init__(self, config: ModelConfig) -> None:
-        self._multiplier = config.nsigma_multiplier
-        self._margin = config.margin
-
-    def peak(self, bank: Rows, rows: IntArray) -> FloatArray:
-        """Peaks (n, 2), cores and bytes, margin included; NaN without samples."""
+    def peak(self, bank: Rows, rows: IntArray, settings: PeakSettings) -> FloatArray:
+        """Peaks (n, 2), cores and bytes, before the margin; NaN without samples."""
         deviation = moments.stdev(bank.weight[rows], bank.squares[rows])
-        return (bank.mean[rows] + self._multiplier * deviation) * self._margin
+        return bank.mean[rows] + settings.nsigma_multiplier[:, None] * deviation

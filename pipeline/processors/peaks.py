@@ -14,7 +14,8 @@ import numpy as np
 from pipeline.processors import percentile
 from pipeline.processors.classes import CLASS_CODES
 from pipeline.processors.node import BoolArray, ByteArray, NodeModels
-from pipeline.processors.percentile import Percentile, Predictor, kubernetes_units
+from pipeline.processors.percentile import Percentile, kubernetes_units
+from pipeline.processors.predictor import Predictor, settings_of
 from pipeline.processors.rows import NEVER, IntArray, Rows
 from pipeline.processors.window import (
     ENTITIES,
@@ -22,7 +23,6 @@ from pipeline.processors.window import (
     SYSTEM,
     UNKNOWN,
     FloatArray,
-    ModelConfig,
 )
 
 _PROD, _NONE = (FIRST_CLASS + CLASS_CODES[name] for name in ("prod", "none"))
@@ -76,21 +76,28 @@ def peaks_of(
     names: Sequence[str],
     known: Sequence[NodeModels],
     rows: Rows,
-    config: ModelConfig,
-    quantiles_by: Percentile,
+    deciding: Percentile,
     others: Sequence[Predictor],
 ) -> list[NodePeaks]:
     """Peaks of the nodes `names`, whose models are `known`, in that order."""
     if not known:
         return []
     at = np.concatenate([*(node.fixed for node in known), *(node.rows for node in known)])
-    quantiles = quantiles_by.quantile(rows, at)
-    peaks = {quantiles_by.name: quantiles * config.margin}
-    peaks |= {predictor.name: predictor.peak(rows, at) for predictor in others}
-    samples, first, last = rows.samples[at], rows.first_ms[at], rows.last_ms[at]
     split = len(known) * len(ENTITIES)
-    cold = _cold(known, first[split:], config.cold_start_seconds)
-    views = _reclaimable(known, quantiles[:split], quantiles[split:], cold, config.margin)
+    node_of = np.repeat(np.arange(len(known)), [len(node.rows) for node in known])
+    per_node = settings_of(known)
+    settings = per_node.take(
+        np.concatenate([np.repeat(np.arange(len(known)), len(ENTITIES)), node_of])
+    )
+    margin = settings.margin[:, None]
+    quantiles = deciding.peak(rows, at, settings)
+    peaks = {deciding.name: quantiles * margin}
+    peaks |= {other.name: other.peak(rows, at, settings) * margin for other in others}
+    samples, first, last = rows.samples[at], rows.first_ms[at], rows.last_ms[at]
+    cold = _cold(known, node_of, first[split:], per_node.cold_start_seconds)
+    views = _reclaimable(
+        known, node_of, quantiles[:split], quantiles[split:], cold, per_node.margin
+    )
     answers = []
     start = split
     for i, (name, node) in enumerate(zip(names, known, strict=True)):
@@ -122,23 +129,25 @@ def peaks_of(
     return answers
 
 
-def _cold(nodes: Sequence[NodeModels], first_ms: IntArray, cold_start_seconds: float) -> BoolArray:
+def _cold(
+    nodes: Sequence[NodeModels], node_of: IntArray, first_ms: IntArray, cold_start: FloatArray
+) -> BoolArray:
     """Which pods are at most the cold start old; of unknown age, since their first sample."""
     ages = np.concatenate([node.ages for node in nodes])
-    ends = np.repeat([node.end_ms for node in nodes], [len(node.rows) for node in nodes])
+    ends = np.array([node.end_ms for node in nodes])[node_of]
     seen = np.where(first_ms == NEVER, 0.0, (ends - first_ms) / 1000.0)
-    return np.where(np.isnan(ages), seen, ages) <= cold_start_seconds
+    return np.asarray(np.where(np.isnan(ages), seen, ages) <= cold_start[node_of])
 
 
 def _reclaimable(
     nodes: Sequence[NodeModels],
+    node_of: IntArray,
     fixed_quantiles: FloatArray,
     pod_quantiles: FloatArray,
     cold: BoolArray,
-    margin: float,
+    margin: FloatArray,
 ) -> tuple[FloatArray, ...]:
     """The fields of ProdReclaimable, each (nodes, 2)."""
-    node_of = np.repeat(np.arange(len(nodes)), [len(node.rows) for node in nodes])
     requests = np.concatenate([node.requests for node in nodes])
     classes = np.concatenate([node.classes for node in nodes])
     active = np.concatenate([node.active for node in nodes])

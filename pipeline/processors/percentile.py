@@ -9,14 +9,15 @@ whole millicores and bytes, held in float64 (exact below 2**53); NaN is unknown.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors.classes import CLASS_CODES
+from pipeline.processors.predictor import PeakSettings
 from pipeline.processors.rows import IntArray, Rows
-from pipeline.processors.window import FloatArray, ModelConfig
+from pipeline.processors.window import FloatArray
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -26,31 +27,17 @@ TO_KUBERNETES: Final = np.array([1000.0, 1.0])
 _PROD, _NONE, _UNKNOWN = (CLASS_CODES[name] for name in ("prod", "none", "unknown"))
 
 
-class Predictor(Protocol):
-    """What gives a peak: `name` is what it is published under."""
-
-    name: str
-
-    def peak(self, bank: Rows, rows: IntArray) -> FloatArray:
-        """Peaks (n, 2) of these rows, cores and bytes, margin included; NaN without samples."""
-        ...
-
-
 class Percentile:
-    """p95 of cpu and p98 of memory, times the safety margin."""
+    """By default p95 of cpu and p98 of memory."""
 
     name = "percentile"
 
-    def __init__(self, config: ModelConfig) -> None:
-        self._fractions = config.fractions
-        self._margin = config.margin
+    def __init__(self, fractions: tuple[float, float] = (0.95, 0.98)) -> None:
+        self._fractions = fractions
 
-    def quantile(self, bank: Rows, rows: IntArray) -> FloatArray:
-        """The quantiles (n, 2) without the margin."""
+    def peak(self, bank: Rows, rows: IntArray, settings: PeakSettings) -> FloatArray:
+        """The quantiles (n, 2), cores and bytes, before the margin; NaN without samples."""
         return bank.quantile(rows, self._fractions)
-
-    def peak(self, bank: Rows, rows: IntArray) -> FloatArray:
-        return self.quantile(bank, rows) * self._margin
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +74,15 @@ def pod_view(
     cold: BoolArray,
     active: BoolArray,
     allocatable: FloatArray,
-    margin: float,
+    margin: FloatArray,
 ) -> Reclaimable:
-    """From the pods' own models: n pods of k nodes, `node_of` (n,) in 0..k-1.
+    """From the pods' own models: n pods of k nodes, `node_of` (n,) in 0..k-1, `margin` (k,).
 
     A pod that is cold or has no model counts its request in the peak and gives nothing; a pod of
     unknown class or request gives nothing either. Formula: colocation by Koordinator, pod level.
     """
     counted = counts_as_prod(classes, active)[:, None]
-    peaks = np.trunc(margin * quantiles)
+    peaks = np.trunc(margin[node_of][:, None] * quantiles)
     has_peak, has_request = ~np.isnan(peaks), ~np.isnan(requests)
     # Of a cold pod whose request is not known, its model is all that can be said.
     predicted = counted & has_peak & (~cold[:, None] | ~has_request)
@@ -133,14 +120,16 @@ def class_view(
     unknown: FloatArray,
     requests: FloatArray,
     allocatable: FloatArray,
-    margin: float,
+    margin: FloatArray,
 ) -> Reclaimable:
-    """From the class models, all (k, 2): quantiles of system, prod, none and unknown.
+    """From the class models, all (k, 2): quantiles of system, prod, none and unknown; `margin`
+    (k,).
 
     A missing model makes the result unknown, except that a node that never had a pod of unknown
     class has no such model and adds nothing for it.
     """
-    peak = np.trunc(margin * (system + prod + none + np.where(np.isnan(unknown), 0.0, unknown)))
+    used = system + prod + none + np.where(np.isnan(unknown), 0.0, unknown)
+    peak = np.trunc(margin[:, None] * used)
     room = np.maximum(allocatable - peak, 0.0)
     return Reclaimable(
         amount=np.minimum(room, np.maximum(requests - peak, 0.0)),

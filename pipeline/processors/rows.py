@@ -104,13 +104,14 @@ class Rows:
         self.last_ms[rows] = end_ms
 
     def shift(self, rows: IntArray, resource: int, factor: float) -> None:
-        """Scale what these rows hold of a resource because its decay reference moved."""
-        self.buckets[resource].scale(rows, factor)
-        scaled = self.weight[rows, resource] * factor
-        kept = scaled >= self.layouts[resource].epsilon
-        self.weight[rows, resource] = np.where(kept, scaled, 0.0)
-        self.mean[rows, resource] = np.where(kept, self.mean[rows, resource], 0.0)
-        self.squares[rows, resource] = np.where(kept, self.squares[rows, resource] * factor, 0.0)
+        """Scale what these rows hold of a resource because its decay reference moved; of what has
+        vanished altogether the samples are forgotten too."""
+        kept = self.buckets[resource].scale(rows, factor)
+        at = (rows, resource)
+        self.weight[at] = np.where(kept, self.weight[at] * factor, 0.0)
+        self.mean[at] = np.where(kept, self.mean[at], 0.0)
+        self.squares[at] = np.where(kept, self.squares[at] * factor, 0.0)
+        self.samples[at] = np.where(kept, self.samples[at], 0)
 
     def quantile(self, rows: IntArray, fractions: Sequence[float]) -> FloatArray:
         """One quantile per resource, (n, 2), cores and bytes; NaN where a row has no sample."""

@@ -21,6 +21,7 @@ from pipeline.processors.histogram import Layout
 from pipeline.processors.node import NodeModels
 from pipeline.processors.rows import IntArray, Rows
 from pipeline.processors.window import ENTITIES, RESOURCES, FloatArray
+from pipeline.topics.nodes import Strategy
 
 MAGIC: Final = b"STBANK"
 VERSION: Final = 1
@@ -44,6 +45,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     end_ms: int
     window_ms: int
     coverage: float
+    strategy: Strategy
     applied: int
     gaps: int
     reference_ms: tuple[int | None, int | None]
@@ -126,6 +128,7 @@ def capture(name: str, node: NodeModels, rows: Rows, fingerprint: str) -> bytes:
             end_ms=node.end_ms,
             window_ms=node.window_ms,
             coverage=node.coverage,
+            strategy=node.strategy,
             applied=node.applied,
             gaps=node.gaps,
             reference_ms=(node.reference_ms[0], node.reference_ms[1]),
@@ -192,6 +195,7 @@ def install(state: NodeState, rows: Rows) -> NodeModels:
         end_ms=state.end_ms,
         window_ms=state.window_ms,
         coverage=state.coverage,
+        strategy=state.strategy,
         applied=state.applied,
         gaps=state.gaps,
         reference_ms=list(state.reference_ms),

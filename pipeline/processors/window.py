@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from pipeline.processors.classes import CLASSES
 from pipeline.processors.histogram import CPU_LAYOUT, MEMORY_LAYOUT, Layout
+from pipeline.topics.nodes import Strategy
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -39,9 +40,10 @@ PLAUSIBLE: Final = np.array([1e6, 2.0**60])
 class ModelConfig:
     """How models learn and what peaks they give.
 
-    `half_life_seconds` (cpu, memory) and the bucket layouts shape the state and are part of the
-    `fingerprint`; the rest only changes what is done with it. `fractions` are the quantiles that
-    the percentile predictor takes of cpu and memory.
+    `half_life_seconds` (cpu, memory), the bucket layouts and the training statistic shape the
+    state and make up the `fingerprint`; the rest only changes what is done with it. `fractions`
+    are the quantiles that the percentile predictor takes of cpu and memory. Cold start, margin and
+    multiplier are for windows that carry no strategy.
     """
 
     half_life_seconds: tuple[float, float] = (43_200.0, 86_400.0)
@@ -60,9 +62,13 @@ class ModelConfig:
         return round(cpu * 1000), round(memory * 1000)
 
     @property
-    def margin(self) -> float:
-        """What a quantile is multiplied by: 1.1 for a safety margin of 10 percent."""
-        return (100.0 + self.safety_margin_percent) / 100.0
+    def strategy(self) -> Strategy:
+        """The strategy of a node whose windows carry none."""
+        return Strategy(
+            safety_margin_percent=self.safety_margin_percent,
+            cold_start_seconds=self.cold_start_seconds,
+            nsigma_multiplier=self.nsigma_multiplier,
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -84,7 +90,8 @@ class NodeWindow:
     `pods` is the training statistic of each pod, `node` and `host_apps` that of the node and of
     the sum of host applications (zeros where there are none). `pod_ages` are seconds since
     creation; `pod_active` is False for pods that are being deleted or have ended. The exporter's
-    `epoch` and the `machine_id` tell two exporters under one node name apart.
+    `epoch` and the `machine_id` tell two exporters under one node name apart. `strategy` is the
+    one in force; None is that of the bank's settings.
     """
 
     node: str
@@ -96,6 +103,7 @@ class NodeWindow:
     node_usage: FloatArray
     host_apps: FloatArray = field(default_factory=lambda: np.zeros(2))
     allocatable: FloatArray = field(default_factory=lambda: np.full(2, np.nan))
+    strategy: Strategy | None = None
     pod_uids: Sequence[str] = ()
     pod_classes: npt.NDArray[np.int8] = field(default_factory=lambda: np.zeros(0, np.int8))
     pods: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))

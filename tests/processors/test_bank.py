@@ -9,6 +9,7 @@ from pipeline.processors.bank import Bank
 from pipeline.processors.histogram import CPU_LAYOUT, MEMORY_LAYOUT
 from pipeline.processors.peaks import NodePeaks
 from pipeline.processors.window import ENTITIES, ModelConfig, Outcome
+from pipeline.topics.nodes import Strategy
 from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, window
 
 NAN = np.nan
@@ -24,7 +25,7 @@ def _peaks(bank: Bank, node: str = "node-a") -> NodePeaks:
 
 def _samples(bank: Bank) -> dict[str, list[float | None]]:
     """The last single sample of each entity, from the mean (the bank got one window)."""
-    peaks, margin = _peaks(bank), bank.config.margin
+    peaks, margin = _peaks(bank), 1.0 + bank.config.safety_margin_percent / 100.0
     found = {}
     for i, entity in enumerate(ENTITIES):
         values = peaks.peaks["nsigma-v1"][i] / margin
@@ -64,7 +65,7 @@ def test_node_system_and_classes_get_their_samples() -> None:
 
 
 def test_weakness_failed_node_query_trained_the_system_with_zero() -> None:
-    """Upstream trains the system model with 0 where the node's query failed; ours learns nothing."""
+    """Upstream trains the system model with 0 where the node's query failed; we learn nothing."""
     bank = _bank()
     bank.apply([window(1, [Pod("a", (1.0, GIB))], usage=(NAN, 9 * GIB))])
     assert _samples(bank)["system"] == [None, 8 * GIB]
@@ -371,6 +372,29 @@ def test_peaks_of_a_node_without_any_sample_are_unknown() -> None:
         assert np.isnan(peaks.peaks[name]).all()
         assert np.isnan(peaks.pod_peaks[name]).all()
     assert peaks.first_ms.tolist() == [-1] * len(ENTITIES)
+
+
+def test_a_strategy_takes_effect_with_the_window_that_carries_it() -> None:
+    bank = _bank()
+    strict = Strategy(safety_margin_percent=50.0, cold_start_seconds=1e6, nsigma_multiplier=9.0)
+    for i, strategy in enumerate((None, strict, None), 1):
+        at = window(i, [Pod("a", (2.0, GIB), age=1e5)], usage=(float(i), GIB))
+        at.strategy = strategy
+        bank.apply([at, window(i, [Pod("a", (2.0, GIB), age=1e5)], node="node-b")])
+        own, other = bank.peaks(["node-a", "node-b"])
+        margin = 1.5 if strategy else 1.1
+        np.testing.assert_array_equal(own.peaks["percentile"], own.quantiles * margin)
+        np.testing.assert_array_equal(other.peaks["percentile"], other.quantiles * 1.1)
+        assert own.pod_cold.tolist() == [strategy is not None]
+        assert other.pod_cold.tolist() == [False]
+        if strategy:
+            cpu = own.peaks["nsigma-v1"][0, 0]
+            assert cpu == pytest.approx((1.5 + 9.0 * 0.5) * 1.5, rel=1e-2)
+            assert own.reclaimable.unpredicted[0] == 1000.0
+            restored = Bank()
+            restored.restore("node-a", bank.state_of("node-a"))
+            again = restored.peaks(["node-a"])[0]
+            np.testing.assert_array_equal(again.peaks["nsigma-v1"], own.peaks["nsigma-v1"])
 
 
 # -- settings

@@ -50,7 +50,7 @@ def prediction_training(case: Case) -> object:
     bank.apply([window])
     (peaks,) = bank.peaks(["n"])
     # N-sigma of a single sample is the sample times the margin.
-    margin = bank.config.margin
+    margin = 1.0 + bank.config.safety_margin_percent / 100.0
     samples = {}
     for uid, value, count in zip(
         (*ENTITIES, *peaks.pod_uids),
@@ -116,8 +116,8 @@ def _prediction(predictions: Case, model: str) -> list[float]:
     return [found["p95"]["cpu_milli"], found["p98"]["memory_bytes"]]
 
 
-def _margin(case: Case) -> float:
-    return ModelConfig(safety_margin_percent=case["safety_margin_percent"]).margin
+def _margin(case: Case) -> FloatArray:
+    return np.array([(100.0 + case["safety_margin_percent"]) / 100.0])
 
 
 def _allocatable(case: Case) -> FloatArray:

@@ -45,7 +45,7 @@ lint: setup ## ruff, mypy --strict, import contracts
 	@echo "lint: ruff check";        $(BIN)/ruff check --quiet .
 	@echo "lint: ruff format";       $(BIN)/ruff format --quiet --check .
 	@echo "lint: mypy --strict";     $(BIN)/mypy
-	@echo "lint: import contracts";  PYTHONPATH=.:node-exporter $(BIN)/lint-imports --no-timings | tail -n 3
+	@echo "lint: import contracts";  PYTHONPATH=.:node-exporter $(BIN)/lint-imports | tail -n 3
 
 .PHONY: jars
 jars: setup ## Fetch the local broker's jars (once; checked by SHA-256)

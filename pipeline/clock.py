@@ -1,20 +1,18 @@
-"""The one clock, and the one way to write a time.
+"""The one clock.
 
 Results depend on event time only. Whoever does need the wall clock (staleness, the exporter's grid,
 pauses) takes a `Clock` as an argument, so that a test can hand in a `ManualClock`. Times are UTC
-seconds since 1970 as floats inside the program and RFC 3339 with `Z` in records and on screens.
+seconds since 1970 as floats; `pipeline.times` writes them.
 """
 
 import asyncio
 import heapq
-import re
 import time
-from datetime import UTC, datetime
 from typing import Protocol
 
-_RFC3339 = re.compile(
-    r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?(?:[Zz]|[+-]\d{2}:\d{2})"
-)
+from pipeline.times import format_time, parse_time
+
+__all__ = ["Clock", "ManualClock", "SystemClock", "format_time", "parse_time"]
 
 
 class Clock(Protocol):
@@ -102,26 +100,3 @@ async def _let_others_run() -> None:
     # A task that wakes often needs a few turns of the loop before it sleeps again.
     for _ in range(10):
         await asyncio.sleep(0)
-
-
-def format_time(seconds: float) -> str:
-    """RFC 3339 in UTC with `Z`: whole seconds as such, else milliseconds.
-
-    >>> format_time(1_700_000_010), format_time(1_700_000_010.25)
-    ('2023-11-14T22:13:30Z', '2023-11-14T22:13:30.250Z')
-    """
-    milliseconds = round(seconds * 1000)
-    whole, rest = divmod(milliseconds, 1000)
-    text = datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{text}.{rest:03d}Z" if rest else f"{text}Z"
-
-
-def parse_time(text: str) -> float:
-    """Seconds since 1970 of an RFC 3339 time with a zone; ValueError if it is not one.
-
-    >>> parse_time("2023-11-14T22:13:30Z"), parse_time("2023-11-14T23:13:30.250+01:00")
-    (1700000010.0, 1700000010.25)
-    """
-    if not _RFC3339.fullmatch(text):
-        raise ValueError(f"not an RFC 3339 time with a zone: {text!r:.100}")
-    return datetime.fromisoformat(text.upper()).timestamp()

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.clock import parse_time
 from pipeline.errors import FutureWindowError
 from pipeline.processors.classes import CLASS_CODES
+from pipeline.times import parse_time
 from pipeline.topics.nodes import NodeRecord, Strategy
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resources import Resources

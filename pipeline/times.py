@@ -1,0 +1,35 @@
+"""The one way to write a time: RFC 3339 in UTC with `Z`, in records and on screens.
+
+Inside the program times are UTC seconds since 1970 as floats. Pure: what time it is, the
+clock knows.
+"""
+
+import re
+from datetime import UTC, datetime
+
+_RFC3339 = re.compile(
+    r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?(?:[Zz]|[+-]\d{2}:\d{2})"
+)
+
+
+def format_time(seconds: float) -> str:
+    """RFC 3339 in UTC with `Z`: whole seconds as such, else milliseconds.
+
+    >>> format_time(1_700_000_010), format_time(1_700_000_010.25)
+    ('2023-11-14T22:13:30Z', '2023-11-14T22:13:30.250Z')
+    """
+    milliseconds = round(seconds * 1000)
+    whole, rest = divmod(milliseconds, 1000)
+    text = datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{rest:03d}Z" if rest else f"{text}Z"
+
+
+def parse_time(text: str) -> float:
+    """Seconds since 1970 of an RFC 3339 time with a zone; ValueError if it is not one.
+
+    >>> parse_time("2023-11-14T22:13:30Z"), parse_time("2023-11-14T23:13:30.250+01:00")
+    (1700000010.0, 1700000010.25)
+    """
+    if not _RFC3339.fullmatch(text):
+        raise ValueError(f"not an RFC 3339 time with a zone: {text!r:.100}")
+    return datetime.fromisoformat(text.upper()).timestamp()

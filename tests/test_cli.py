@@ -1,0 +1,196 @@
+"""The command: help, flags made from settings, errors as two lines, exit codes."""
+
+import builtins
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from pipeline.cli.main import COMMANDS, cli
+from pipeline.cli.options import KAFKA_CLIENT, settings_options
+from pipeline.errors import NotReadyError, SpringtideError
+from pipeline.settings import Settings
+
+Body = Callable[[Settings], None]
+
+
+@pytest.fixture
+def probe(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Runs `springtide top ...` with a body of the test's own."""
+
+    def run(*arguments: str, body: Body, env: dict[str, str] | None = None) -> Result:
+        @click.command()
+        @settings_options(*KAFKA_CLIENT, "exporter.*", "worker.supervise")
+        def command(settings: Settings) -> None:
+            body(settings)
+
+        module = ModuleType("pipeline.cli.top")
+        module.command = command  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "pipeline.cli.top", module)
+        return CliRunner().invoke(cli, list(arguments), env=env)
+
+    return run
+
+
+def test_help_names_every_command_without_loading_one() -> None:
+    before = set(sys.modules)
+    shown = CliRunner().invoke(cli, ["--help"])
+    assert shown.exit_code == 0
+    for name in COMMANDS:
+        assert f"\n  {name} " in shown.output
+    loaded = {name for name in set(sys.modules) - before if name.startswith("pipeline.cli.")}
+    assert loaded == set()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_worth_reading(name: str) -> None:
+    shown = CliRunner().invoke(cli, [name, "--help"])
+    assert shown.exit_code == 0, shown.output
+    assert len(shown.output.splitlines()) > 8
+
+
+def test_version() -> None:
+    assert CliRunner().invoke(cli, ["--version"]).output.startswith("springtide 0.")
+
+
+def test_flags_become_settings(probe: Callable[..., Result]) -> None:
+    seen: list[Settings] = []
+    result = probe(
+        "top", "--window-seconds", "60", "--bootstrap-servers", "a:1,b:2", "--no-supervise",
+        "--metrics-port", "null",
+        body=seen.append, env={"SPRINGTIDE_EXPORTER_WINDOW_SECONDS": "10"},
+    )  # fmt: skip
+    assert (result.exit_code, result.output) == (0, "")
+    assert seen[0].exporter.window_seconds == 60
+    assert seen[0].kafka.bootstrap_servers == "a:1,b:2"
+    assert seen[0].worker.supervise is False
+    assert seen[0].exporter.metrics_port is None
+
+
+def test_global_options_stand_before_or_after_the_command(
+    probe: Callable[..., Result], tmp_path: Path
+) -> None:
+    one, two = tmp_path / "1.yaml", tmp_path / "2.yaml"
+    one.write_text("exporter: {window_seconds: 10}")
+    two.write_text("exporter: {window_seconds: 20}")
+    seen: list[Settings] = []
+    environment = {"SPRINGTIDE_CONFIG": str(one)}
+    probe("top", body=seen.append, env=environment)
+    probe("--config", str(two), "--log-level", "error", "top", body=seen.append, env=environment)
+    probe("--config", str(one), "top", "--config", str(two), "--log-level", "debug",
+          body=seen.append)  # fmt: skip
+    assert [s.exporter.window_seconds for s in seen] == [10, 20, 20]
+    assert [s.log.level for s in seen] == ["info", "error", "debug"]
+
+
+def test_wrong_settings_are_two_lines_and_code_2(probe: Callable[..., Result]) -> None:
+    result = probe("top", "--window-seconds", "7", body=lambda _: None)
+    assert result.exit_code == 2
+    what, how = result.stderr.splitlines()
+    assert what.startswith("error: exporter.window_seconds: '7'") or "7 is not allowed" in what
+    assert how.startswith("  fix: ")
+    assert result.stdout == ""
+
+
+def failing(error: BaseException) -> Body:
+    def body(_: Settings) -> None:
+        raise error
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SpringtideError("broken", hint="mend it"), 1),
+        (NotReadyError("no data yet"), 4),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_exit_codes(probe: Callable[..., Result], error: BaseException, code: int) -> None:
+    result = probe("top", body=failing(error))
+    assert result.exit_code == code
+    assert "Traceback" not in result.stderr
+
+
+def test_debug_shows_the_traceback(probe: Callable[..., Result]) -> None:
+    for arguments in (("--debug", "top"), ("top", "--debug")):
+        result = probe(*arguments, body=failing(SpringtideError("broken")))
+        assert "Traceback" in result.stderr
+        assert result.stderr.endswith("error: broken\n")
+
+
+def test_a_mistake_of_ours_is_not_dressed_up(probe: Callable[..., Result]) -> None:
+    result = probe("top", body=failing(ZeroDivisionError()))
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_usage_errors_are_code_2() -> None:
+    assert CliRunner().invoke(cli, ["frobnicate"]).exit_code == 2
+    assert CliRunner().invoke(cli, ["doctor", "--no-such-flag"]).exit_code == 2
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without_faust(name: str, *rest: Any, **more: Any) -> ModuleType:
+        if name == "pipeline.cli.worker":
+            raise ModuleNotFoundError("No module named 'faust'", name="faust")
+        return real(name, *rest, **more)
+
+    monkeypatch.delitem(sys.modules, "pipeline.cli.worker", raising=False)
+    monkeypatch.setattr("importlib.import_module", without_faust)
+    result = CliRunner().invoke(cli, ["worker"])
+    assert result.exit_code == 2
+    assert "'faust'" in result.stderr
+    assert "pip install 'springtide[pipeline]'" in result.stderr
+
+
+def test_flags_that_would_collide_are_refused_when_the_command_is_written() -> None:
+    with pytest.raises(ValueError, match="--metrics-host would be both"):
+        settings_options("exporter.*", "worker.*")
+    with pytest.raises(ValueError, match="no setting"):
+        settings_options("exporter.windows")
+
+
+def test_a_password_has_no_flag(probe: Callable[..., Result]) -> None:
+    assert "password" not in probe("top", "--help", body=lambda _: None).output
+    with pytest.raises(ValueError, match="no setting"):
+        settings_options("kafka.sasl_password")
+
+
+def test_doctor_reports_a_broker_that_is_away() -> None:
+    result = CliRunner().invoke(cli, ["doctor", "--bootstrap-servers", "127.0.0.1:1", "--json"])
+    assert result.exit_code == 1
+    checks = {check["name"]: check for check in json.loads(result.stdout)["checks"]}
+    assert checks["kafka"]["status"] == "fail"
+    assert "springtide kafka start" in checks["kafka"]["todo"]
+    assert checks["topics"]["status"] == "unknown"
+    assert checks["python"]["status"] == "ok"
+    assert checks["cgroups"]["status"] in {"ok", "warn"}
+
+
+def test_doctor_prints_a_table_for_people() -> None:
+    result = CliRunner().invoke(cli, ["doctor", "--bootstrap-servers", "127.0.0.1:1"])
+    lines = result.stdout.splitlines()
+    assert any(line.startswith("fail") and "kafka" in line for line in lines)
+    assert any(line.startswith("ok") and "python" in line for line in lines)
+    assert "->" in result.stdout
+
+
+def test_doctor_names_roots_without_cgroups(tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        cli,
+        ["doctor", "--json", "--bootstrap-servers", "127.0.0.1:1", "--cgroup-root", str(tmp_path),
+         "--proc-root", str(tmp_path)],
+    )  # fmt: skip
+    checks = {check["name"]: check for check in json.loads(result.stdout)["checks"]}
+    assert checks["cgroups"]["status"] == "fail"
+    assert checks["proc"]["status"] == "fail"
+    assert str(tmp_path) in checks["proc"]["found"]

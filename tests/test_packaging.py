@@ -1,0 +1,99 @@
+"""What an installation owes its users: light exporters, exact pins, no registry tied in."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+HOSTS = re.compile(
+    r"\b(?:pypi\.org|pythonhosted\.org|maven\.org|maven\.apache\.org|repo1\.|docker\.io|ghcr\.io"
+    r"|quay\.io|proxy\.golang\.org)"
+)
+HERE = Path(__file__).relative_to(Path(__file__).parent.parent)
+
+
+def tracked(project: Path) -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=project, capture_output=True, check=True, text=True,
+    ).stdout  # fmt: skip
+    return [Path(name) for name in listed.split("\0") if name]
+
+
+def test_no_file_names_a_registry(project: Path) -> None:
+    found = []
+    for path in tracked(project):
+        if path == HERE or not (project / path).is_file():
+            continue
+        text = (project / path).read_text("utf-8", "replace")
+        found += [f"{path}: {host}" for host in HOSTS.findall(text)]
+    assert found == []
+
+
+def pins(path: Path) -> dict[str, str]:
+    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", path.read_text(), re.MULTILINE))
+
+
+def wanted(requirements: list[str]) -> dict[str, str]:
+    split = [re.fullmatch(r"([A-Za-z0-9-]+)(.*)", row) for row in requirements]
+    return {found[1].lower(): found[2] for found in split if found}
+
+
+def test_locks_hold_every_dependency_with_hashes(project: Path) -> None:
+    metadata = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+    extras = metadata["optional-dependencies"]
+    base = wanted(metadata["dependencies"])
+    for name, required in {
+        "dev": base | wanted(extras["pipeline"] + extras["local"] + extras["dev"]),
+        "pipeline": base | wanted(extras["pipeline"]),
+        "exporter": base,
+    }.items():
+        lock = project / f"requirements-{name}.lock"
+        assert required.keys() <= pins(lock).keys(), f"run `make lock`: {name}"
+        blocks = re.split(r"^(?=[a-z0-9-]+==)", lock.read_text(), flags=re.MULTILINE)[1:]
+        assert all("--hash=sha256:" in block for block in blocks)
+        assert "file:" not in lock.read_text()
+
+
+def test_images_get_what_was_tested(project: Path) -> None:
+    tested = pins(project / "requirements-dev.lock").items()
+    for name in ("pipeline", "exporter"):
+        assert pins(project / f"requirements-{name}.lock").items() <= tested
+
+
+def test_faust_is_pinned_to_the_version_whose_behaviour_we_measured(project: Path) -> None:
+    metadata = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+    pinned = wanted(metadata["optional-dependencies"]["pipeline"])["faust-streaming"]
+    assert pinned == "==0.15.3"
+    assert pins(project / "requirements-dev.lock")["faust-streaming"] == "0.15.3"
+
+
+@pytest.mark.parametrize(
+    "module", ["pipeline.cli.main", "pipeline.topics", "pipeline.metrics", "node_exporter"]
+)
+def test_what_an_exporter_imports_is_light(module: str, project: Path) -> None:
+    heavy = {"numpy", "pyarrow", "faust", "mode", "kubernetes", "aiohttp", "rich", "river"}
+    code = f"import sys, {module}; print(*sorted({heavy!r} & set(sys.modules)))"
+    shown = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=project, env={"PYTHONPATH": f"{project}:{project / 'node-exporter'}"},
+        capture_output=True, check=True, text=True,
+    )  # fmt: skip
+    assert shown.stdout.split() == []
+
+
+def test_every_package_is_typed_and_licensed(project: Path) -> None:
+    for package in ("pipeline", "actuators", "node-exporter/node_exporter"):
+        assert (project / package / "py.typed").is_file()
+    assert "Apache License" in (project / "LICENSE").read_text()
+
+
+def test_make_help_lists_every_target(project: Path) -> None:
+    shown = subprocess.run(
+        ["make", "help"], cwd=project, capture_output=True, check=True, text=True
+    ).stdout
+    for target in ("setup", "test", "lint", "demo", "bench", "soak", "lock", "clean"):
+        assert f"make {target} " in shown

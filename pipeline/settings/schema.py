@@ -193,7 +193,7 @@ class ExporterSettings(Section, frozen=True, kw_only=True):
     ] = 10.0
     memory_collect_policy: Annotated[
         Literal["usageWithoutPageCache", "usageWithHotPageCache", "usageWithPageCache"],
-        Meta(description="Which of the three measured memory figures the models learn from."),
+        Meta(description="Which of the three measured memory figures the own metrics show."),
     ] = "usageWithoutPageCache"
     cgroup_root: Annotated[
         Path, Meta(description="Where cgroups are mounted; in a container the host's mount.")
@@ -353,6 +353,13 @@ class ModelSettings(Section, frozen=True, kw_only=True):
         Literal["avg", "p90", "p95", "max", "last"],
         Meta(description="Which statistic of a window the models learn from."),
     ] = "p90"
+    memory_collect_policy: Annotated[
+        Literal["usageWithoutPageCache", "usageWithHotPageCache", "usageWithPageCache"],
+        Meta(
+            description="Which of the three measured memory figures counts as memory usage; where "
+            "a kernel does not give it, usageWithoutPageCache."
+        ),
+    ] = "usageWithoutPageCache"
     expiration_seconds: Annotated[
         float,
         Meta(

@@ -13,6 +13,7 @@ from typing import Literal
 
 from pipeline.errors import InvalidRecordError
 from pipeline.topics.codec import Record
+from pipeline.topics.node_state import Counters
 
 
 class NodeCheckpoint(Record, frozen=True, kw_only=True):
@@ -25,14 +26,15 @@ class NodeCheckpoint(Record, frozen=True, kw_only=True):
     generation: int
     covers: int
     state: bytes
-    prediction: bytes
-    node_state: bytes
+    counters: Counters = Counters()
+    prediction: bytes | None = None
+    node_state: bytes | None = None
 
 
 class RoundMarker(Record, frozen=True, kw_only=True):
     """A round of `epoch` is complete: every node's checkpoint covers at least `resume`.
 
-    `joined` is the highest sample offset found in `windows` when the round began, -1 if none.
+    `joined` is the highest sample offset found in `windows` below `resume`, -1 if none.
     """
 
     epoch: int

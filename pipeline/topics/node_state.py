@@ -11,7 +11,11 @@ from pipeline.topics.results import Result
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened to this node's windows since its models began; each a fact of the log."""
+    """What happened to this node's windows since its models began; each a fact of the log.
+
+    `lost` marks models that could not be brought up to date: offsets of the log that retention
+    removed before they were applied, in the node's partition.
+    """
 
     applied: int = 0
     duplicate: int = 0
@@ -20,6 +24,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     gaps: int = 0
     untrained: int = 0
     bad_values: int = 0
+    lost: int = 0
 
 
 class NodeStateRecord(Result, frozen=True, kw_only=True):

@@ -1,0 +1,125 @@
+"""The one safe way to consume with Faust; every agent runs this loop and nothing else.
+
+Faust's own ways lose data: an exception under `take()` commits the batch it loses, an undecodable
+message stops its partition for ever. So bytes come in raw through `noack_take`, and each partition
+has a *cursor* that knows its next offset. Below it a record is acknowledged and dropped, above it
+the gap is read from the log first, and a partition without a cursor is neither processed nor
+acknowledged. Records are acknowledged, in order, after the cursor has processed them and all it
+wrote is delivered. An exception goes up and ends the worker: what was not acknowledged is read
+again. Where Faust starts reading therefore decides nothing.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from pipeline.agents.log import LogReader, LogRecord
+from pipeline.logs import get_logger
+from pipeline.metrics import counter
+
+log = get_logger(__name__)
+
+SKIPPED = counter("worker_skipped_records", "Records below the cursor, dropped.", ["topic"])
+GAPS = counter("worker_gap_records", "Records read from the log to fill a gap.", ["topic"])
+LOST = counter("worker_lost_records", "Offsets that retention removed before use.", ["topic"])
+
+
+class Cursor(Protocol):
+    """A partition in this worker's hands, at a position of one topic."""
+
+    next_offset: int
+
+    @property
+    def owned(self) -> bool:
+        """False from the moment that the partition is revoked."""
+        ...
+
+    async def process(self, records: Sequence[LogRecord]) -> None:
+        """Apply records at and after `next_offset`, deliver what follows from them, advance."""
+        ...
+
+
+class Readers(Protocol):
+    """Opens a reader of partition logs."""
+
+    def __call__(self) -> AbstractAsyncContextManager[LogReader]: ...
+
+
+async def consume(
+    stream: Any,
+    topic: str,
+    cursors: Mapping[int, Cursor],
+    open_reader: Readers,
+    *,
+    batch_size: int,
+    within_seconds: float = 0.1,
+) -> None:
+    """Feed the Faust `stream` of `topic` to `cursors` (by partition) until it ends."""
+    async for events in stream.noack_take(batch_size, within=within_seconds):
+        by_partition: dict[int, list[Any]] = defaultdict(list)
+        for event in events:
+            by_partition[event.message.partition].append(event)
+        for partition, mine in by_partition.items():
+            cursor = cursors.get(partition)
+            if cursor is None or not cursor.owned:
+                continue
+            mine.sort(key=_offset)
+            await advance(cursor, topic, [_record(event) for event in mine], open_reader)
+            if cursor.owned:
+                for event in mine:
+                    await stream.ack(event)
+
+
+async def advance(
+    cursor: Cursor, topic: str, records: Sequence[LogRecord], open_reader: Readers
+) -> None:
+    """Bring `cursor` behind the last of `records` (in order of offset), filling gaps."""
+    run: list[LogRecord] = []
+    expected = cursor.next_offset
+    for record in records:
+        if record.offset < expected:
+            SKIPPED.labels(topic).inc()
+            continue
+        if record.offset > expected:
+            await _process(cursor, run)
+            run = []
+            await _fill(cursor, topic, record.partition, record.offset, open_reader)
+        run.append(record)
+        expected = record.offset + 1
+    await _process(cursor, run)
+
+
+async def _fill(cursor: Cursor, topic: str, partition: int, end: int, open_reader: Readers) -> None:
+    start = cursor.next_offset
+    log.warning("gap is read from the log", topic=topic, partition=partition, start=start, end=end)
+    async with open_reader() as reader:
+        first, _ = await reader.bounds(topic, partition)
+        if first > start:
+            LOST.labels(topic).inc(min(first, end) - start)
+            log.error("retention removed records before they were used", topic=topic,
+                      partition=partition, start=start, end=min(first, end))  # fmt: skip
+        async for records in reader.read(topic, partition, max(first, start), end):
+            GAPS.labels(topic).inc(len(records))
+            await _process(cursor, records)
+    cursor.next_offset = max(cursor.next_offset, end)
+
+
+async def _process(cursor: Cursor, records: Sequence[LogRecord]) -> None:
+    if records and cursor.owned:
+        await cursor.process(records)
+
+
+def _offset(event: Any) -> int:
+    return int(event.message.offset)
+
+
+def _record(event: Any) -> LogRecord:
+    message = event.message
+    return LogRecord(
+        message.partition,
+        message.offset,
+        message.key,
+        message.value,
+        round(message.timestamp * 1000),
+    )

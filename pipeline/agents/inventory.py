@@ -1,0 +1,131 @@
+"""What is known of nodes and pods: the topics `nodes` and `pods`, as the join looks them up.
+
+On gaining a partition it is read to its present end (`load`); then `follow` keeps it current and
+tells when a node was deleted. Bad records cost themselves: they go to the dead letters.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from pipeline.agents.log import LogReader, LogRecord, record_of
+from pipeline.errors import KeyMismatchError, RecordError
+from pipeline.logs import get_logger
+from pipeline.processors.join import NodeView
+from pipeline.topics.codec import decode_json
+from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.pods import PodRecord, split_pod_key
+from pipeline.topics.registry import NODES, PODS
+
+log = get_logger(__name__)
+
+Refuse = Callable[[str, LogRecord, RecordError], Awaitable[None]]
+"""Writes a dead letter: topic, record, and why it was refused."""
+
+
+class Inventory:
+    """Nodes and pods of one partition. `departed` are nodes whose last record is a tombstone."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, NodeRecord] = {}
+        self.departed: set[str] = set()
+        self._pods: dict[str, dict[str, PodRecord]] = {}
+        self._uids: dict[bytes, tuple[str, str]] = {}
+
+    def view(self, node: str) -> NodeView:
+        """What is known of `node` now."""
+        return NodeView(self.nodes.get(node), self._pods.get(node, {}))
+
+    def apply_node(self, record: LogRecord) -> str | None:
+        """Take over a record of `nodes`; gives the node's name if this deletes it."""
+        name = _text(record.key)
+        if record.value is None:
+            known = self.nodes.pop(name, None) is not None
+            self.departed.add(name)
+            return name if known else None
+        node = decode_json(NodeRecord, record.value)
+        if node.node != name:
+            raise KeyMismatchError(f"node record of {node.node!r:.80} has the key {name!r:.80}")
+        self.nodes[name] = node
+        self.departed.discard(name)
+        return None
+
+    def apply_pod(self, record: LogRecord) -> None:
+        """Take over a record of `pods`."""
+        key = record.key or b""
+        node, uid = split_pod_key(key)
+        if record.value is None:
+            self._forget_pod(key)
+            return
+        pod = decode_json(PodRecord, record.value)
+        if (pod.node, pod.uid) != (node, uid):
+            raise KeyMismatchError(f"pod record of {pod.node}/{pod.uid:.80} has another key")
+        self._forget_pod(key)
+        self._uids[key] = (node, pod.cgroup_uid)
+        self._pods.setdefault(node, {})[pod.cgroup_uid] = pod
+
+    def _forget_pod(self, key: bytes) -> None:
+        if key not in self._uids:
+            return
+        node, cgroup_uid = self._uids.pop(key)
+        pods = self._pods[node]
+        pods.pop(cgroup_uid, None)
+        if not pods:
+            del self._pods[node]
+
+
+def _text(key: bytes | None) -> str:
+    try:
+        return (key or b"").decode()
+    except UnicodeDecodeError as error:
+        raise KeyMismatchError("node key is not UTF-8") from error
+
+
+class InventoryTopics:
+    """The two topics under this prefix, and how their records reach an `Inventory`."""
+
+    def __init__(self, prefix: str, refuse: Refuse) -> None:
+        self.nodes = NODES.full_name(prefix)
+        self.pods = PODS.full_name(prefix)
+        self.refuse = refuse
+
+    async def load(self, reader: LogReader, partition: int) -> tuple[Inventory, dict[str, int]]:
+        """The inventory of `partition` at the present end of both topics, and those ends."""
+        inventory, ends = Inventory(), {}
+        for topic in (self.nodes, self.pods):
+            first, ends[topic] = await reader.bounds(topic, partition)
+            async for records in reader.read(topic, partition, first, ends[topic]):
+                for record in records:
+                    await self.apply(inventory, topic, record)
+        return inventory, ends
+
+    async def apply(self, inventory: Inventory, topic: str, record: LogRecord) -> str | None:
+        """Take over one record of `topic`; gives the node that it deletes, if it does."""
+        try:
+            if topic == self.nodes:
+                return inventory.apply_node(record)
+            inventory.apply_pod(record)
+        except RecordError as error:
+            await self.refuse(topic, record, error)
+        return None
+
+
+async def follow(
+    client: Mapping[str, Any], starts: Mapping[TopicPartition, int]
+) -> AsyncIterator[tuple[str, LogRecord]]:
+    """Records of both topics as they are appended, from these offsets on, for ever."""
+    consumer = AIOKafkaConsumer(**client, group_id=None, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        consumer.assign(list(starts))
+        for tp, offset in starts.items():
+            consumer.seek(tp, offset)
+        while True:
+            for tp, messages in (await consumer.getmany(timeout_ms=1000)).items():
+                for message in messages:
+                    yield tp.topic, record_of(message)
+            await asyncio.sleep(0)
+    finally:
+        await consumer.stop()

@@ -1,0 +1,171 @@
+"""The join agent: samples and the inventory in, the log of record out.
+
+It waits for nothing: a pod that is not known now is unknown in this window. Where it goes on after
+a restart it finds by reading its own output: each window carries the offset of its sample, and
+windows are appended in the order of their samples with no hole below any that is there.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pipeline.agents.inventory import Inventory
+from pipeline.agents.log import LogRecord
+from pipeline.agents.output import Keyed, Output
+from pipeline.agents.shard import Ownership
+from pipeline.errors import (
+    InvalidRecordError,
+    KeyMismatchError,
+    OversizedRecordError,
+    RecordError,
+)
+from pipeline.logs import get_logger
+from pipeline.metrics import counter
+from pipeline.processors.join import check_not_future, join
+from pipeline.topics.arrow import read_samples
+from pipeline.topics.dead_letters import dead_letter
+from pipeline.topics.nodes import Strategy
+from pipeline.topics.partition import partition_of
+from pipeline.topics.registry import (
+    DEAD_LETTERS,
+    MAX_RECORD_BYTES,
+    SAMPLES,
+    WINDOWS,
+)
+from pipeline.topics.windows import departure, encode_window
+
+log = get_logger(__name__)
+
+JOINED = counter("worker_joined_windows", "Samples written to the log as windows.")
+DEPARTURES = counter("worker_departures", "Deleted nodes written to the log.")
+IGNORED = counter("worker_departed_samples", "Samples of deleted nodes, not joined.")
+DEAD = counter("worker_dead_letters", "Records refused.", ["topic", "reason"])
+BAD_VALUES = counter("worker_bad_values", "Values made null.", ["node", "column"])
+
+# Room for the record's key, headers and batch overhead below what the broker takes.
+_LARGEST_WINDOW = MAX_RECORD_BYTES - 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRules:
+    """What the join needs of the settings."""
+
+    prefix: str
+    partitions: int
+    future_tolerance_seconds: float
+    strategy: Strategy
+
+
+class JoinCursor:
+    """The join's position in one partition of `samples`."""
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        next_offset: int,
+        inventory: Inventory,
+        output: Output,
+        rules: JoinRules,
+        watched: Mapping[int, Inventory],
+    ) -> None:
+        self.ownership = ownership
+        self.next_offset = next_offset
+        self.inventory = inventory
+        self._output = output
+        self._rules = rules
+        self._watched = watched
+        self._samples = SAMPLES.full_name(rules.prefix)
+        self._windows = WINDOWS.full_name(rules.prefix)
+        # Samples and departures are appended by different tasks; the log takes one at a time.
+        self._appending = asyncio.Lock()
+
+    @property
+    def owned(self) -> bool:
+        return self.ownership.owned
+
+    async def process(self, records: Sequence[LogRecord]) -> None:
+        """Write a window for each good sample and a dead letter for each bad one."""
+        async with self._appending:
+            if not self.owned:
+                return
+            joined, refused = self._join(records)
+            for record, error in refused:
+                await refuse(self._output, self._rules.prefix, self._samples, record, error)
+            if joined and self.owned:
+                await self._output.append(self._windows, self.ownership.partition, joined)
+                JOINED.inc(len(joined))
+            self.next_offset = records[-1].offset + 1
+
+    async def idle(self) -> None:
+        """Return when nothing is being appended any more."""
+        async with self._appending:
+            pass
+
+    async def depart(self, node: str, appended_ms: int) -> None:
+        """Write the departure of a deleted node."""
+        async with self._appending:
+            if not self.owned:
+                return
+            record = Keyed(node.encode(), encode_window(departure(node, appended_ms)))
+            await self._output.append(self._windows, self.ownership.partition, [record])
+            DEPARTURES.inc()
+
+    def _join(
+        self, records: Sequence[LogRecord]
+    ) -> tuple[list[Keyed], list[tuple[LogRecord, RecordError]]]:
+        joined: list[Keyed] = []
+        refused: list[tuple[LogRecord, RecordError]] = []
+        for record in records:
+            try:
+                window = self._window(record)
+            except RecordError as error:
+                refused.append((record, error.at(self._samples, record.partition, record.offset)))
+            else:
+                if window is not None:
+                    joined.append(window)
+        return joined, refused
+
+    def _window(self, record: LogRecord) -> Keyed | None:
+        header, rows = read_samples(record.value or b"")
+        node = header.node
+        if record.key != node.encode():
+            raise KeyMismatchError(f"sample of {node!r} has the key {record.key!r:.100}")
+        expected = partition_of(node, self._rules.partitions)
+        if record.partition != expected:
+            raise InvalidRecordError(
+                f"sample of {node!r} lies in partition {record.partition}, not {expected}",
+                hint="set the producer's partitioner to murmur2",
+            )
+        check_not_future(header, record.appended_ms, self._rules.future_tolerance_seconds)
+        if node in self.inventory.departed and self._has_watcher():
+            IGNORED.inc()
+            return None
+        window = join(
+            header,
+            rows,
+            self.inventory.view(node),
+            self._rules.strategy,
+            sample_offset=record.offset,
+            appended_ms=record.appended_ms,
+        )
+        value = encode_window(window)
+        if len(value) > _LARGEST_WINDOW:
+            raise OversizedRecordError(f"window of {node!r} would take {len(value)} bytes")
+        for column, count in window.bad_values.items():
+            BAD_VALUES.labels(node, column).inc(count)
+        return Keyed(node.encode(), value)
+
+    def _has_watcher(self) -> bool:
+        return any(inventory.nodes for inventory in self._watched.values())
+
+
+async def refuse(
+    output: Output, prefix: str, topic: str, record: LogRecord, error: RecordError
+) -> None:
+    """Put a refused record into the dead letters, and say so in log and metrics."""
+    name = topic.removeprefix(f"{prefix}.")
+    DEAD.labels(name, error.reason).inc()
+    log.warning("record refused", topic=topic, partition=record.partition, offset=record.offset,
+                reason=error.reason, error=error.message)  # fmt: skip
+    letter = dead_letter(topic, record.partition, record.offset, record.key, record.value, error)
+    await output.dead_letter(DEAD_LETTERS.full_name(prefix), record.partition, letter)

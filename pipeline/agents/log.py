@@ -1,0 +1,89 @@
+"""Reading a partition as a log: from an offset to an offset, outside any consumer group.
+
+Recovery, gaps and the inventory read this way; so does whoever replays. A record comes as a
+`LogRecord` wherever it was read, by these functions or by Faust.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from pipeline.errors import BrokerUnavailableError
+
+_POLL_MS = 500
+_MAX_RECORDS = 500
+_SILENT_POLLS = 120
+
+
+class LogRecord(NamedTuple):
+    """One record as it lies in a partition; `appended_ms` is the broker's time."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    appended_ms: int
+
+
+class LogReader:
+    """Reads ranges of partitions; made by `open_reader`."""
+
+    def __init__(self, consumer: AIOKafkaConsumer) -> None:
+        self._consumer = consumer
+
+    async def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """The first offset that is kept, and the one that the next record will get."""
+        tp = TopicPartition(topic, partition)
+        first = await self._consumer.beginning_offsets([tp])
+        end = await self._consumer.end_offsets([tp])
+        return first[tp], end[tp]
+
+    async def read(
+        self, topic: str, partition: int, start: int, end: int
+    ) -> AsyncIterator[list[LogRecord]]:
+        """All kept records with start <= offset < end, in order, in lists of up to 500.
+
+        Raises `BrokerUnavailableError` when nothing arrives for a minute.
+        """
+        tp = TopicPartition(topic, partition)
+        self._consumer.assign([tp])
+        self._consumer.seek(tp, start)
+        silent = 0
+        while await self._consumer.position(tp) < end:
+            found = await self._consumer.getmany(tp, timeout_ms=_POLL_MS, max_records=_MAX_RECORDS)
+            records = [record_of(message) for message in found.get(tp, ()) if message.offset < end]
+            if records:
+                silent = 0
+                yield records
+            elif not found:
+                silent += 1
+            if silent > _SILENT_POLLS:
+                raise BrokerUnavailableError(
+                    f"{topic}[{partition}] gave nothing from offset {start} to {end} for a minute"
+                )
+
+
+def record_of(message: Any) -> LogRecord:
+    """An aiokafka ConsumerRecord as a `LogRecord`."""
+    return LogRecord(
+        message.partition, message.offset, message.key, message.value, message.timestamp
+    )
+
+
+@asynccontextmanager
+async def open_reader(client: Mapping[str, Any]) -> AsyncIterator[LogReader]:
+    """A reader with the connection settings `client` (those of `topics.client`)."""
+    consumer = AIOKafkaConsumer(
+        **client,
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        max_partition_fetch_bytes=8 * 1024 * 1024,
+    )
+    await consumer.start()
+    try:
+        yield LogReader(consumer)
+    finally:
+        await consumer.stop()

@@ -1,0 +1,222 @@
+"""The model agent: the log of record in; predictions and node state out.
+
+All that it publishes is a function of `springtide.windows` up to an offset. Models and position
+move together, without an await in between, so that a checkpoint taken at any moment is exact; what
+follows from a batch is published afterwards, and again by recovery if that did not happen.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from pipeline.agents.join import refuse
+from pipeline.agents.log import LogRecord
+from pipeline.agents.output import Keyed, Output
+from pipeline.agents.shard import Ownership
+from pipeline.errors import KeyMismatchError, RecordError
+from pipeline.logs import get_logger
+from pipeline.metrics import counter, gauge
+from pipeline.processors.bank import Bank
+from pipeline.processors.columns import node_window
+from pipeline.processors.report import node_state_record, prediction_record
+from pipeline.processors.window import Outcome
+from pipeline.topics.codec import encode_json
+from pipeline.topics.node_state import Counters
+from pipeline.topics.registry import NODE_STATE, PREDICTIONS, WINDOWS
+from pipeline.topics.windows import Window, decode_window
+
+log = get_logger(__name__)
+
+WINDOWS_SEEN = counter("worker_windows", "Windows by what became of them.", ["status"])
+LAST_END = gauge(
+    "worker_last_window_end_timestamp_seconds", "Latest window applied.", ["partition"]
+)
+
+GENERATION = 1
+"""Of the windows topic. A topic made anew (other partitions) gets the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRules:
+    """What the model agent needs of the settings."""
+
+    prefix: str
+    statistic: str
+    memory_policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was last reported of a node, as it was written."""
+
+    prediction: bytes
+    node_state: bytes
+
+
+class ModelCursor:
+    """The models of one partition and their position in its `windows`.
+
+    `joined` is the highest sample offset met below `next_offset`. `reports` maps a node to what
+    was last reported of it, None once it has departed.
+    """
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        next_offset: int,
+        bank: Bank,
+        output: Output,
+        rules: ModelRules,
+        *,
+        joined: int = -1,
+        reports: dict[str, Report | None] | None = None,
+        counters: dict[str, Counters] | None = None,
+    ) -> None:
+        self.ownership = ownership
+        self.next_offset = next_offset
+        self.joined = joined
+        self.bank = bank
+        self.reports = reports if reports is not None else {}
+        self.counters = counters if counters is not None else {}
+        self._output = output
+        self._rules = rules
+        self._windows = WINDOWS.full_name(rules.prefix)
+
+    @property
+    def owned(self) -> bool:
+        return self.ownership.owned
+
+    async def process(self, records: Sequence[LogRecord]) -> None:
+        """Apply records, then publish what follows from each applied window."""
+        reported, refused = self.apply(records)
+        for record, error in refused:
+            await refuse(self._output, self._rules.prefix, self._windows, record, error)
+        await self.publish(reported)
+
+    def apply(
+        self,
+        records: Sequence[LogRecord],
+        *,
+        covers: Mapping[str, int] | None = None,
+    ) -> tuple[list[tuple[str, Report | None]], list[tuple[LogRecord, RecordError]]]:
+        """Bring models and position behind `records`; gives reports in order, and what is bad.
+
+        A replay skips what lies below the offset in `covers` for its node.
+        """
+        windows, refused = self._decode(records)
+        self.joined = max([self.joined, *(window.sample_offset for _, window in windows)])
+        if covers:
+            windows = [(o, w) for o, w in windows if o >= covers.get(w.header.node, 0)]
+        reported: list[tuple[str, Report | None]] = []
+        for segment in _segments(windows):
+            first = segment[0][1]
+            if first.type == "departure":
+                reported.append((first.header.node, None))
+                self._forget(first.header.node)
+            else:
+                for round_ in _rounds(segment):
+                    reported += self._apply_round(round_)
+        self.next_offset = records[-1].offset + 1
+        self.reports.update(reported)
+        return reported, refused
+
+    async def publish(self, reported: Iterable[tuple[str, Report | None]]) -> None:
+        """Write reports, tombstones for departed nodes, and await their delivery."""
+        predictions, states = [], []
+        for node, report in reported:
+            key = node.encode()
+            predictions.append(Keyed(key, report.prediction if report else None))
+            states.append(Keyed(key, report.node_state if report else None))
+        if not predictions:
+            return
+        prefix, partition = self._rules.prefix, self.ownership.partition
+        await self._output.send(PREDICTIONS.full_name(prefix), partition, predictions)
+        await self._output.send(NODE_STATE.full_name(prefix), partition, states)
+
+    def _decode(
+        self, records: Sequence[LogRecord]
+    ) -> tuple[list[tuple[int, Window]], list[tuple[LogRecord, RecordError]]]:
+        windows: list[tuple[int, Window]] = []
+        refused: list[tuple[LogRecord, RecordError]] = []
+        for record in records:
+            try:
+                window = decode_window(record.value or b"")
+                if record.key != window.header.node.encode():
+                    raise KeyMismatchError(f"window of {window.header.node!r} has another key")
+            except RecordError as error:
+                refused.append((record, error.at(self._windows, record.partition, record.offset)))
+            else:
+                windows.append((record.offset, window))
+        return windows, refused
+
+    def _apply_round(
+        self, windows: Sequence[tuple[int, Window]]
+    ) -> list[tuple[str, Report | None]]:
+        rules = self._rules
+        outcomes = self.bank.apply(
+            [node_window(window, rules.statistic, rules.memory_policy) for _, window in windows]
+        )
+        applied: list[tuple[int, Window]] = []
+        for (offset, window), outcome in zip(windows, outcomes, strict=True):
+            self._count(window, outcome)
+            if outcome.status == "applied":
+                applied.append((offset, window))
+        peaks = self.bank.peaks([window.header.node for _, window in applied])
+        position = {"generation": GENERATION, "epoch": self.ownership.epoch}
+        reports: list[tuple[str, Report | None]] = []
+        for (offset, window), peak in zip(applied, peaks, strict=True):
+            node = window.header.node
+            prediction = prediction_record(window, peak, offset=offset, **position)
+            state = node_state_record(
+                window, peak, self.counters[node], rules.memory_policy, offset=offset, **position
+            )
+            reports.append((node, Report(encode_json(prediction), encode_json(state))))
+        if applied:
+            latest = max(window.header.window_end_ms for _, window in applied)
+            LAST_END.labels(str(self.ownership.partition)).set(latest / 1000)
+        return reports
+
+    def _count(self, window: Window, outcome: Outcome) -> None:
+        WINDOWS_SEEN.labels(outcome.status).inc()
+        old = self.counters.get(window.header.node, Counters())
+        applied = outcome.status == "applied"
+        self.counters[window.header.node] = msgspec.structs.replace(
+            old,
+            applied=old.applied + applied,
+            duplicate=old.duplicate + (outcome.status == "duplicate"),
+            late=old.late + (outcome.status == "late"),
+            second_exporter=old.second_exporter + (outcome.status == "second_exporter"),
+            gaps=old.gaps + outcome.gap,
+            untrained=old.untrained + (applied and not outcome.trained),
+            bad_values=old.bad_values + sum(window.bad_values.values()),
+        )
+
+    def _forget(self, node: str) -> None:
+        self.bank.forget(node)
+        self.counters.pop(node, None)
+        self.reports[node] = None
+
+
+def _segments(windows: Sequence[tuple[int, Window]]) -> list[list[tuple[int, Window]]]:
+    """Runs of windows, and each departure by itself, in order."""
+    segments: list[list[tuple[int, Window]]] = []
+    for item in windows:
+        departs = item[1].type == "departure"
+        if departs or not segments or segments[-1][0][1].type == "departure":
+            segments.append([])
+        segments[-1].append(item)
+    return segments
+
+
+def _rounds(windows: Sequence[tuple[int, Window]]) -> list[list[tuple[int, Window]]]:
+    """Groups in which no node occurs twice, so that each window has its own report."""
+    rounds: list[list[tuple[int, Window]]] = []
+    turns: dict[str, int] = {}
+    for item in windows:
+        turn = turns.get(item[1].header.node, 0)
+        turns[item[1].header.node] = turn + 1
+        if turn == len(rounds):
+            rounds.append([])
+        rounds[turn].append(item)
+    return rounds

@@ -1,0 +1,86 @@
+"""Everything a worker writes to Kafka, through one idempotent producer.
+
+`send` publishes results and awaits their delivery; `append` extends the log of record: one record
+batch per partition in flight, whole or not at all, in order, so that no hole can lie below a
+record that is there. A failed delivery raises, and whoever called must end the worker.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+from aiokafka import AIOKafkaProducer
+
+from pipeline.topics.dead_letters import DeadLetter
+from pipeline.topics.registry import MAX_RECORD_BYTES
+
+# 20 ms of linger halves the throughput of a loop that awaits what it sent.
+_LINGER_MS = 2
+
+
+class Keyed(NamedTuple):
+    """A record to write; a value of None is a tombstone."""
+
+    key: bytes
+    value: bytes | None
+
+
+class Output:
+    """The worker's producer; made by `open_output`."""
+
+    def __init__(self, producer: AIOKafkaProducer) -> None:
+        self._producer = producer
+
+    async def send(self, topic: str, partition: int, records: Sequence[Keyed]) -> list[int]:
+        """Write `records` in order and await delivery; gives their offsets."""
+        pending = [
+            await self._producer.send(topic, key=key, value=value, partition=partition)
+            for key, value in records
+        ]
+        return [metadata.offset for metadata in await asyncio.gather(*pending)]
+
+    async def append(self, topic: str, partition: int, records: Sequence[Keyed]) -> None:
+        """Write `records` so that after any failure a prefix of them is there, and no more."""
+        rest = list(records)
+        while rest:
+            batch = self._producer.create_batch()
+            taken = 0
+            for key, value in rest:
+                if batch.append(key=key, value=value, timestamp=None) is None:
+                    break
+                taken += 1
+            if not taken:
+                raise ValueError(f"a record of {len(rest[0].value or b'')} bytes fits no batch")
+            batch.close()
+            await (await self._producer.send_batch(batch, topic, partition=partition))
+            del rest[:taken]
+
+    async def dead_letter(self, topic: str, partition: int, letter: DeadLetter) -> None:
+        """Write a dead letter and await its delivery."""
+        await self._producer.send_and_wait(
+            topic,
+            key=letter.key,
+            value=letter.value,
+            partition=partition,
+            headers=letter.headers,
+        )
+
+
+@asynccontextmanager
+async def open_output(client: Mapping[str, Any]) -> AsyncIterator[Output]:
+    """A producer with the connection settings `client` (those of `topics.client`)."""
+    producer = AIOKafkaProducer(
+        **client,
+        enable_idempotence=True,
+        acks="all",
+        linger_ms=_LINGER_MS,
+        compression_type="lz4",
+        max_batch_size=MAX_RECORD_BYTES - 4096,
+        max_request_size=MAX_RECORD_BYTES,
+    )
+    await producer.start()
+    try:
+        yield Output(producer)
+    finally:
+        await producer.stop()

@@ -1,0 +1,261 @@
+"""State = checkpoint + log: how a worker takes a partition into its hands.
+
+0. *Claim*: a record into the partition of `checkpoints`; its offset is this worker's epoch.
+1. *Choose*: the highest epoch E with a marker; X, the offset from which it wants the log replayed;
+   per node, among records of epoch E or higher that cover at least X, the one that covers most.
+2. *Replay* `windows` from X to its present end, publishing nothing. The same reading tells the
+   join where to go on: behind the highest sample offset that lies in the log.
+3. *Republish* what was last reported of each node.
+
+Faust's commits are never asked. What retention took from the log is counted and marks the models.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from pipeline.agents.consume import Readers
+from pipeline.agents.inventory import Inventory, InventoryTopics
+from pipeline.agents.join import JoinCursor, JoinRules
+from pipeline.agents.log import LogReader
+from pipeline.agents.model import ModelCursor, ModelRules, Report
+from pipeline.agents.output import Keyed, Output
+from pipeline.agents.shard import Ownership, Shard
+from pipeline.clock import Clock, format_time
+from pipeline.errors import CheckpointError, RecordError, StateError
+from pipeline.logs import get_logger
+from pipeline.metrics import counter, histogram
+from pipeline.processors.bank import Bank
+from pipeline.processors.window import ModelConfig
+from pipeline.topics.checkpoints import Claim, NodeCheckpoint, RoundMarker, claim_key, parse_key
+from pipeline.topics.codec import decode_pack, encode_pack
+from pipeline.topics.registry import CHECKPOINTS, SAMPLES, WINDOWS
+
+log = get_logger(__name__)
+
+LOADS = counter("worker_partition_loads", "Partitions taken over.", ["kind"])
+REPLAYED = counter("worker_replayed_windows", "Windows replayed in recovery.")
+LOST = counter("worker_lost_windows", "Windows that retention removed before they were applied.")
+REBUILT = counter("worker_rebuilt_models", "Nodes rebuilt from the log for want of a checkpoint.")
+LOAD_SECONDS = histogram(
+    "worker_partition_load_seconds", "Duration of a partition's recovery.",
+    buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Checkpoints:
+    """What lies in a partition of `checkpoints`: `nodes` by node, newest record of each epoch."""
+
+    markers: dict[int, RoundMarker] = field(default_factory=dict)
+    nodes: dict[str, dict[int, NodeCheckpoint]] = field(default_factory=dict)
+    keys: list[bytes] = field(default_factory=list)
+
+    def marker(self) -> RoundMarker | None:
+        """The marker of the highest epoch that has one."""
+        return self.markers[max(self.markers)] if self.markers else None
+
+    def chosen(self) -> dict[str, NodeCheckpoint]:
+        """Per node the checkpoint to start from."""
+        marker = self.marker()
+        if marker is None:
+            return {}
+        found: dict[str, NodeCheckpoint] = {}
+        for node, by_epoch in self.nodes.items():
+            fit = [
+                checkpoint
+                for epoch, checkpoint in by_epoch.items()
+                # A node that departed before the round began is not in it, but its older record is.
+                if epoch >= marker.epoch and checkpoint.covers >= marker.resume
+            ]
+            if fit:
+                found[node] = max(fit, key=lambda checkpoint: checkpoint.covers)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What is needed to load a partition; one for the life of a worker."""
+
+    member: str
+    output: Output
+    open_reader: Readers
+    inventory: InventoryTopics
+    join_rules: JoinRules
+    model_rules: ModelRules
+    config: ModelConfig
+    clock: Clock
+    watched: Mapping[int, Inventory]
+
+    async def load(self, partition: int, kept: Shard | None) -> tuple[Shard, list[bytes]]:
+        """The shard of `partition`, brought to the end of its log and republished.
+
+        `kept` is the shard that this worker held until now: its models stay. Gives the keys of
+        older epochs in `checkpoints`, too, to be deleted after the first complete round.
+        """
+        began = self.clock.monotonic()
+        ownership = Ownership(partition, await self._claim(partition))
+        async with self.open_reader() as reader:
+            found = await self._read_checkpoints(reader, partition, ownership.epoch)
+            model = (
+                await self._replay(reader, ownership, found)
+                if kept is None
+                else await self._catch_up(reader, ownership, kept.model)
+            )
+            inventory, ends = (
+                await self.inventory.load(reader, partition)
+                if kept is None
+                else (kept.join.inventory, kept.inventory_ends)
+            )
+            start = await self._join_start(reader, partition, model)
+        await model.publish(model.reports.items())
+        join = JoinCursor(ownership, start, inventory, self.output, self.join_rules, self.watched)
+        took = self.clock.monotonic() - began
+        LOADS.labels("new" if kept is None else "kept").inc()
+        LOAD_SECONDS.observe(took)
+        log.info("partition loaded", partition=partition, epoch=ownership.epoch,
+                 nodes=len(model.bank.nodes), windows_offset=model.next_offset,
+                 samples_offset=start, kept=kept is not None, seconds=round(took, 3))  # fmt: skip
+        return Shard(ownership, join, model, ends), found.keys
+
+    async def _claim(self, partition: int) -> int:
+        claim = Claim(member=self.member, claimed_at=format_time(self.clock.now()))
+        record = Keyed(claim_key(self.member), encode_pack(claim))
+        (offset,) = await self.output.send(self._checkpoints, partition, [record])
+        return offset
+
+    async def _read_checkpoints(
+        self, reader: LogReader, partition: int, own_epoch: int
+    ) -> Checkpoints:
+        found = Checkpoints()
+        keys: dict[bytes, None] = {}
+        first, end = await reader.bounds(self._checkpoints, partition)
+        async for records in reader.read(self._checkpoints, partition, first, end):
+            for record in records:
+                key = record.key or b""
+                try:
+                    kind, node, epoch = parse_key(key)
+                    if record.value is None:
+                        keys.pop(key, None)
+                        found.nodes.get(node, {}).pop(epoch, None)
+                        if kind == "marker":
+                            found.markers.pop(epoch, None)
+                        continue
+                    if epoch != own_epoch and key != claim_key(self.member):
+                        keys[key] = None
+                    if kind == "marker":
+                        found.markers[epoch] = decode_pack(RoundMarker, record.value)
+                    elif kind == "node":
+                        checkpoint = decode_pack(NodeCheckpoint, record.value)
+                        found.nodes.setdefault(node, {})[epoch] = checkpoint
+                except RecordError as error:
+                    await self.inventory.refuse(self._checkpoints, record, error)
+        found.keys = list(keys)
+        return found
+
+    async def _replay(
+        self, reader: LogReader, ownership: Ownership, found: Checkpoints
+    ) -> ModelCursor:
+        first, end = await reader.bounds(self._windows, ownership.partition)
+        marker, bank = found.marker(), Bank(self.config)
+        start = replay_start(marker, first)
+        taken: dict[str, NodeCheckpoint] = {}
+        for node, checkpoint in found.chosen().items():
+            try:
+                bank.restore(node, checkpoint.state)
+                taken[node] = checkpoint
+            except CheckpointError as error:
+                # One such node is rebuilt from all that the log still has; the others skip it.
+                start = first
+                REBUILT.inc()
+                log.warning("checkpoint not usable, rebuilt from the log", node=node,
+                            error=error.message)  # fmt: skip
+        if start > end:
+            raise StateError(
+                f"{self._windows}[{ownership.partition}] ends at offset {end}, but its checkpoints "
+                f"speak of offset {start}",
+                hint="the topic was made anew: delete the topics of this prefix, or use another",
+            )
+        model = ModelCursor(
+            ownership, start, bank, self.output, self.model_rules,
+            joined=marker.joined if marker else -1,
+            reports={node: _report(checkpoint) for node, checkpoint in taken.items()},
+            counters={node: checkpoint.counters for node, checkpoint in taken.items()},
+        )  # fmt: skip
+        if first > start:
+            self._mark_lost(model, first - start)
+        covers = {node: checkpoint.covers for node, checkpoint in taken.items()}
+        await self._apply(reader, model, max(first, start), end, covers)
+        return model
+
+    async def _catch_up(
+        self, reader: LogReader, ownership: Ownership, kept: ModelCursor
+    ) -> ModelCursor:
+        model = ModelCursor(
+            ownership, kept.next_offset, kept.bank, self.output, self.model_rules,
+            joined=kept.joined, reports=kept.reports, counters=kept.counters,
+        )  # fmt: skip
+        first, end = await reader.bounds(self._windows, ownership.partition)
+        if first > model.next_offset:
+            self._mark_lost(model, first - model.next_offset)
+        await self._apply(reader, model, max(first, model.next_offset), end, {})
+        return model
+
+    async def _apply(
+        self,
+        reader: LogReader,
+        model: ModelCursor,
+        start: int,
+        end: int,
+        covers: Mapping[str, int],
+    ) -> None:
+        partition = model.ownership.partition
+        async for records in reader.read(self._windows, partition, start, end):
+            model.apply(records, covers=covers)
+            REPLAYED.inc(len(records))
+        model.next_offset = max(model.next_offset, end)
+
+    def _mark_lost(self, model: ModelCursor, lost: int) -> None:
+        LOST.inc(lost)
+        log.error("retention removed windows before they were applied; models are marked",
+                  partition=model.ownership.partition, windows=lost)  # fmt: skip
+        for node, counters in model.counters.items():
+            model.counters[node] = msgspec.structs.replace(counters, lost=counters.lost + lost)
+
+    async def _join_start(self, reader: LogReader, partition: int, model: ModelCursor) -> int:
+        first, end = await reader.bounds(self._samples, partition)
+        start = join_start(model, first)
+        if start > end:
+            log.error("samples were made anew; the join begins at their first record",
+                      partition=partition, joined=model.joined, end=end)  # fmt: skip
+            return first
+        return start
+
+    @property
+    def _samples(self) -> str:
+        return SAMPLES.full_name(self.join_rules.prefix)
+
+    @property
+    def _windows(self) -> str:
+        return WINDOWS.full_name(self.join_rules.prefix)
+
+    @property
+    def _checkpoints(self) -> str:
+        return CHECKPOINTS.full_name(self.join_rules.prefix)
+
+
+def replay_start(marker: RoundMarker | None, first: int) -> int:
+    """Where the replay of `windows` begins: at X, without a complete round at the first record."""
+    return first if marker is None else marker.resume
+
+
+def join_start(model: ModelCursor, first: int) -> int:
+    """Where the join goes on: behind the highest sample that is in the log, if there is any."""
+    return first if model.joined < 0 else model.joined + 1
+
+
+def _report(checkpoint: NodeCheckpoint) -> Report | None:
+    if checkpoint.prediction is None or checkpoint.node_state is None:
+        return None
+    return Report(checkpoint.prediction, checkpoint.node_state)

@@ -1,0 +1,111 @@
+"""Checkpoints, written in rounds: exact state of every node, then a marker.
+
+A slice of nodes is captured without an await, so it stands for one offset of the log. The marker
+follows when every slice is delivered; only then do records of older epochs get tombstones. So at
+any moment the highest epoch with a marker leads to a complete set.
+"""
+
+from collections.abc import Sequence
+
+from pipeline.agents.model import GENERATION, ModelCursor
+from pipeline.agents.output import Keyed, Output
+from pipeline.clock import Clock
+from pipeline.logs import get_logger
+from pipeline.metrics import counter, histogram
+from pipeline.topics.checkpoints import NodeCheckpoint, RoundMarker, marker_key, node_key
+from pipeline.topics.codec import encode_pack
+
+log = get_logger(__name__)
+
+ROUNDS = counter("worker_checkpoint_rounds", "Complete rounds of checkpoints.")
+ROUND_SECONDS = histogram(
+    "worker_checkpoint_round_seconds", "Duration of a round.", buckets=(0.1, 1, 10, 60, 300, 1800)
+)
+CHECKPOINT_BYTES = counter("worker_checkpoint_bytes", "Bytes of checkpoints written.")
+
+SLICE = 50
+"""Nodes captured at once: some milliseconds in which nothing else runs."""
+
+
+class Rounds:
+    """Writes the checkpoints of one shard. `stale` are keys of older epochs, to be deleted."""
+
+    def __init__(
+        self, model: ModelCursor, output: Output, topic: str, stale: Sequence[bytes], clock: Clock
+    ) -> None:
+        self._model = model
+        self._output = output
+        self._topic = topic
+        self._stale = list(stale)
+        self._clock = clock
+        self._written: set[str] = set()
+        self._number = 0
+
+    async def run(self, interval_seconds: float, first_after_seconds: float) -> None:
+        """A round every interval, its slices spread over nine tenths of it, until not owned."""
+        await self._clock.sleep(first_after_seconds)
+        while self._model.owned:
+            began = self._clock.monotonic()
+            slices = max(1, -(-len(self._model.bank.nodes) // SLICE))
+            await self.write(0.9 * interval_seconds / slices)
+            took = self._clock.monotonic() - began
+            ROUND_SECONDS.observe(took)
+            await self._clock.sleep(interval_seconds - took)
+
+    async def write(self, pause_seconds: float = 0.0) -> None:
+        """One round, with a pause after each slice but the last."""
+        self._number += 1
+        epoch, partition = self._model.ownership.epoch, self._model.ownership.partition
+        resume, joined = self._model.next_offset, self._model.joined
+        nodes = self._model.bank.nodes
+        for start in range(0, len(nodes), SLICE):
+            if start:
+                await self._clock.sleep(pause_seconds)
+            if not self._model.owned:
+                return
+            await self._send(self._capture(nodes[start : start + SLICE]))
+        if not self._model.owned:
+            return
+        marker = RoundMarker(
+            epoch=epoch, round=self._number, generation=GENERATION,
+            resume=resume, joined=joined, nodes=len(nodes),
+        )  # fmt: skip
+        await self._send([Keyed(marker_key(epoch), encode_pack(marker))])
+        ROUNDS.inc()
+        log.info("checkpoint round complete", partition=partition, epoch=epoch,
+                 round=self._number, nodes=len(nodes), resume=resume)  # fmt: skip
+        await self._clean()
+
+    def _capture(self, nodes: Sequence[str]) -> list[Keyed]:
+        model = self._model
+        records = []
+        for node in nodes:
+            report = model.reports.get(node)
+            if report is None or model.bank.end_ms(node) is None:
+                continue
+            checkpoint = NodeCheckpoint(
+                node=node,
+                epoch=model.ownership.epoch,
+                round=self._number,
+                generation=GENERATION,
+                covers=model.next_offset,
+                state=model.bank.state_of(node),
+                counters=model.counters[node],
+                prediction=report.prediction,
+                node_state=report.node_state,
+            )
+            records.append(Keyed(node_key(node, model.ownership.epoch), encode_pack(checkpoint)))
+            self._written.add(node)
+        return records
+
+    async def _clean(self) -> None:
+        epoch = self._model.ownership.epoch
+        gone = self._written.difference(self._model.bank.nodes)
+        keys = [*self._stale, *(node_key(node, epoch) for node in sorted(gone))]
+        self._stale.clear()
+        self._written -= gone
+        await self._send([Keyed(key, None) for key in keys])
+
+    async def _send(self, records: Sequence[Keyed]) -> None:
+        await self._output.send(self._topic, self._model.ownership.partition, records)
+        CHECKPOINT_BYTES.inc(sum(len(value or b"") for _, value in records))

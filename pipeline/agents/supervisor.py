@@ -1,0 +1,78 @@
+"""Keeping a worker alive where nobody else does: a parent that restarts its child.
+
+A worker ends itself whenever it cannot be sure of its state (a failed delivery, an unknown
+exception), because a restart is cheap and exact. All children of one supervisor share a static
+group membership, so that a restart gets its partitions back without waiting for a session to end.
+Under Kubernetes or systemd use `--no-supervise`: they do this already.
+"""
+
+import ctypes
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from types import FrameType
+
+from pipeline.errors import SettingsError, UsageError
+from pipeline.logs import get_logger
+
+log = get_logger(__name__)
+
+_PR_SET_PDEATHSIG = 1
+_STOP_SECONDS = 30.0
+_NOT_WORTH_A_RESTART = frozenset({SettingsError.exit_code, UsageError.exit_code})
+
+
+class Supervisor:
+    """Runs `argv` until it ends well or is told to stop; pauses double between restarts."""
+
+    def __init__(self, argv: Sequence[str], pause_min: float, pause_max: float) -> None:
+        self._argv = list(argv)
+        self._pauses = (pause_min, pause_max)
+        self._child: subprocess.Popen[bytes] | None = None
+        self._stopping = False
+
+    def run(self) -> int:
+        """The exit code to end with: the child's if that is final, 0 after a signal."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        pause, longest = self._pauses
+        while not self._stopping:
+            began = time.monotonic()
+            code = self._run_once()
+            if self._stopping or code == 0 or code in _NOT_WORTH_A_RESTART:
+                return 0 if self._stopping else code
+            if time.monotonic() - began > 2 * longest:
+                pause = self._pauses[0]
+            log.warning("worker ended, restarting", exit_code=code, pause_seconds=pause)
+            self._sleep(pause)
+            pause = min(2 * pause, longest)
+        return 0
+
+    def _run_once(self) -> int:
+        self._child = subprocess.Popen(self._argv, preexec_fn=_end_with_parent)
+        if self._stopping:
+            self._child.terminate()
+        while True:
+            try:
+                return self._child.wait(timeout=None if not self._stopping else _STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                log.error("worker did not stop in time, killed", seconds=_STOP_SECONDS)
+                self._child.kill()
+
+    def _sleep(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not self._stopping and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1))
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._stopping = True
+        if self._child is not None and self._child.poll() is None:
+            self._child.terminate()
+
+
+def _end_with_parent() -> None:
+    # A supervisor that is killed must not leave a worker behind that nobody restarts; nor may
+    # Ctrl-C reach the child twice, from the terminal and from us.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

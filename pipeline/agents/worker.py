@@ -1,0 +1,277 @@
+"""One worker: a Faust app with two agents, and the partitions that it holds.
+
+Faust hosts the consumer group, the assignment (equal partitions of `samples` and `windows` go to
+one worker) and the agents. Positions, state and output are ours: `Holder` takes partitions when a
+rebalance is complete and lets them go when it begins.
+"""
+
+import asyncio
+import os
+import uuid
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import faust
+from aiokafka import TopicPartition
+from faust.types import TP
+from mode import CrashingSupervisor
+
+from pipeline.agents.consume import consume
+from pipeline.agents.credentials import faust_credentials
+from pipeline.agents.inventory import Inventory, InventoryTopics, follow
+from pipeline.agents.join import JoinCursor, JoinRules, refuse
+from pipeline.agents.log import LogRecord, open_reader
+from pipeline.agents.model import ModelCursor, ModelRules
+from pipeline.agents.output import Output, open_output
+from pipeline.agents.recovery import Recovery
+from pipeline.agents.rounds import Rounds
+from pipeline.agents.shard import Shard
+from pipeline.clock import Clock
+from pipeline.errors import RecordError, StateError
+from pipeline.logs import get_logger
+from pipeline.metrics import gauge
+from pipeline.processors.window import ModelConfig
+from pipeline.settings import Settings
+from pipeline.topics.client import client_options
+from pipeline.topics.nodes import Strategy
+from pipeline.topics.registry import CHECKPOINTS, SAMPLES, WINDOWS
+
+log = get_logger(__name__)
+
+PARTITIONS = gauge("worker_partitions", "Partitions in this worker's hands.")
+NODES = gauge("worker_nodes", "Nodes with models in this worker.")
+
+# Enough to ride out a broker restart without a request failing; Faust wants it above the session.
+_REQUEST_TIMEOUT_MARGIN_SECONDS = 10.0
+_FETCH_BYTES = 2 * 1024 * 1024
+_BUFFERED_MESSAGES = 256
+_SHUTDOWN_SECONDS = 10.0
+
+
+class Holder:
+    """The partitions in this worker's hands: taken, followed, checkpointed and let go."""
+
+    def __init__(self, app: faust.App, settings: Settings, clock: Clock) -> None:
+        self._app = app
+        self._settings = settings
+        self._clock = clock
+        self._client = client_options(settings.kafka)
+        self._resources = AsyncExitStack()
+        self._recovery: Recovery | None = None
+        self._shards: dict[int, Shard] = {}
+        self._released: dict[int, Shard] = {}
+        self._loading: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.joins: dict[int, JoinCursor] = {}
+        self.models: dict[int, ModelCursor] = {}
+        self.inventories: dict[int, Inventory] = {}
+        PARTITIONS.set_function(lambda: len(self._shards))
+        NODES.set_function(lambda: sum(len(m.bank.nodes) for m in self.models.values()))
+
+    async def release(self, *_: object, **__: object) -> None:
+        """Let all partitions go: a revocation names all of them, whoever gets them next."""
+        if self._loading is not None:
+            self._loading.cancel()
+        for task in self._tasks:
+            task.cancel()
+        self._tasks.clear()
+        for shard in self._shards.values():
+            shard.ownership.owned = False
+        self._released |= self._shards
+        for held in (self._shards, self.joins, self.models, self.inventories):
+            held.clear()
+
+    async def take(self, *_: object, **__: object) -> None:
+        """Load what is assigned now; streams resume when this returns."""
+        generation = self._app.consumer_generation_id
+        partitions = self._assigned()
+        self._loading = asyncio.create_task(self._load(partitions, generation))
+        try:
+            await self._loading
+        except asyncio.CancelledError:
+            # Another rebalance came in between; it brings its own call.
+            if not self._loading.cancelled():
+                raise
+            log.info("loading interrupted by a rebalance", partitions=sorted(partitions))
+
+    async def close(self, *_: object, **__: object) -> None:
+        """Stop taking batches, let those in hand finish, and close the producer."""
+        await self.release()
+        for shard in self._released.values():
+            await asyncio.wait_for(shard.join.idle(), _SHUTDOWN_SECONDS)
+        await self._resources.aclose()
+
+    async def _load(self, partitions: set[int], generation: int) -> None:
+        recovery = await self._prepare()
+        released, self._released = self._released, {}
+        loaded: dict[int, tuple[Shard, list[bytes]]] = {}
+        for partition in sorted(partitions):
+            loaded[partition] = await recovery.load(partition, released.get(partition))
+        if generation != self._app.consumer_generation_id:
+            log.info("loaded for a generation that has passed", generation=generation)
+            return
+        for partition, (shard, _) in loaded.items():
+            self._shards[partition] = shard
+            self.inventories[partition] = shard.join.inventory
+            self.joins[partition] = shard.join
+            self.models[partition] = shard.model
+        self._start_tasks(recovery, loaded)
+
+    async def _prepare(self) -> Recovery:
+        if self._recovery is None:
+            kafka, model = self._settings.kafka, self._settings.model
+            output = await self._resources.enter_async_context(open_output(self._client))
+            strategy = Strategy(
+                safety_margin_percent=model.safety_margin_percent,
+                cold_start_seconds=model.cold_start_seconds,
+                nsigma_multiplier=model.nsigma_multiplier,
+            )
+            self._recovery = Recovery(
+                member=f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
+                output=output,
+                open_reader=partial(open_reader, self._client),
+                inventory=InventoryTopics(kafka.topic_prefix, partial(_refuse, output, kafka)),
+                join_rules=JoinRules(
+                    prefix=kafka.topic_prefix,
+                    partitions=kafka.partitions,
+                    future_tolerance_seconds=self._settings.worker.future_tolerance_seconds,
+                    strategy=strategy,
+                ),
+                model_rules=ModelRules(
+                    prefix=kafka.topic_prefix,
+                    statistic=model.training_statistic,
+                    memory_policy=model.memory_collect_policy,
+                ),
+                config=model_config(self._settings),
+                clock=self._clock,
+                watched=self.inventories,
+            )
+        return self._recovery
+
+    def _assigned(self) -> set[int]:
+        prefix = self._settings.kafka.topic_prefix
+        samples, windows = SAMPLES.full_name(prefix), WINDOWS.full_name(prefix)
+        assigned: Iterable[TP] = self._app.consumer.assignment()
+        mine: dict[str, set[int]] = {samples: set(), windows: set()}
+        for tp in assigned:
+            mine.get(tp.topic, set()).add(tp.partition)
+        if mine[samples] != mine[windows]:
+            raise StateError(
+                f"assigned partitions {sorted(mine[samples])} of {samples} "
+                f"but {sorted(mine[windows])} of {windows}",
+                hint="both topics need the same number of partitions: springtide topics check",
+            )
+        return mine[samples]
+
+    # -- what runs while partitions are held
+
+    def _start_tasks(
+        self, recovery: Recovery, loaded: dict[int, tuple[Shard, list[bytes]]]
+    ) -> None:
+        topic = CHECKPOINTS.full_name(self._settings.kafka.topic_prefix)
+        interval = self._settings.worker.checkpoint_interval_seconds
+        for place, (shard, stale) in enumerate(loaded.values(), start=1):
+            rounds = Rounds(shard.model, recovery.output, topic, stale, self._clock)
+            self._run(rounds.run(interval, interval * place / len(loaded)))
+            for node in sorted(shard.join.inventory.departed.intersection(shard.model.bank.nodes)):
+                self._run(shard.join.depart(node, round(self._clock.now() * 1000)))
+        if loaded:
+            self._run(self._follow_inventory(recovery))
+
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run until the partitions are let go; a failure ends the worker."""
+        task = asyncio.create_task(coroutine)
+        task.add_done_callback(self._end_on_failure)
+        self._tasks.append(task)
+
+    def _end_on_failure(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("background task failed", error=repr(error))
+            self._app.add_future(self._app.crash(error))
+
+    async def _follow_inventory(self, recovery: Recovery) -> None:
+        starts = {
+            TopicPartition(topic, partition): offset
+            for partition, shard in self._shards.items()
+            for topic, offset in shard.inventory_ends.items()
+        }
+        async for topic, record in follow(self._client, starts):
+            shard = self._shards[record.partition]
+            deleted = await recovery.inventory.apply(shard.join.inventory, topic, record)
+            shard.inventory_ends[topic] = record.offset + 1
+            if deleted is not None:
+                await shard.join.depart(deleted, record.appended_ms)
+
+
+async def _refuse(
+    output: Output, kafka: Any, topic: str, record: LogRecord, error: RecordError
+) -> None:
+    await refuse(output, kafka.topic_prefix, topic, record, error)
+
+
+def model_config(settings: Settings) -> ModelConfig:
+    """The model bank's configuration by these settings."""
+    model = settings.model
+    return ModelConfig(
+        half_life_seconds=(model.half_life_seconds.cpu, model.half_life_seconds.memory),
+        cold_start_seconds=model.cold_start_seconds,
+        safety_margin_percent=model.safety_margin_percent,
+        training_statistic=model.training_statistic,
+        expiration_seconds=model.expiration_seconds,
+        nsigma_multiplier=model.nsigma_multiplier,
+        minimum_coverage=model.minimum_coverage,
+    )
+
+
+def create_app(settings: Settings, clock: Clock, data_dir: Path) -> faust.App:
+    """The Faust app of a worker. Each setting that differs from Faust's default has its reason in
+    docs/adr/0003-faust.md."""
+    kafka, worker = settings.kafka, settings.worker
+    app = faust.App(
+        worker.id,
+        broker=[f"kafka://{server}" for server in kafka.bootstrap_servers.split(",")],
+        broker_credentials=faust_credentials(kafka),
+        key_serializer="raw",
+        value_serializer="raw",
+        topic_partitions=kafka.partitions,
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        table_standby_replicas=1,
+        consumer_auto_offset_reset="earliest",
+        consumer_group_instance_id=worker.instance_id,
+        consumer_max_fetch_size=_FETCH_BYTES,
+        stream_buffer_maxsize=_BUFFERED_MESSAGES,
+        stream_wait_empty=False,
+        stream_recovery_delay=0,
+        broker_commit_interval=1.0,
+        broker_session_timeout=worker.session_timeout_seconds,
+        broker_heartbeat_interval=worker.session_timeout_seconds / 4,
+        broker_request_timeout=max(
+            kafka.request_timeout_seconds,
+            worker.session_timeout_seconds + _REQUEST_TIMEOUT_MARGIN_SECONDS,
+        ),
+        agent_supervisor=CrashingSupervisor,
+        web_enabled=False,
+        datadir=data_dir,
+    )
+    holder = Holder(app, settings, clock)
+    app.on_partitions_revoked.connect(holder.release)
+    app.on_rebalance_complete.connect(holder.take)
+    app.on_before_shutdown.connect(holder.close)
+    _agent(app, settings, SAMPLES.full_name(kafka.topic_prefix), lambda: holder.joins)
+    _agent(app, settings, WINDOWS.full_name(kafka.topic_prefix), lambda: holder.models)
+    return app
+
+
+def _agent(
+    app: faust.App, settings: Settings, topic: str, cursors: Callable[[], dict[int, Any]]
+) -> None:
+    reader = partial(open_reader, client_options(settings.kafka))
+
+    async def run(stream: Any) -> None:
+        await consume(stream, topic, cursors(), reader, batch_size=settings.worker.batch_size)
+
+    app.agent(app.topic(topic, key_type=bytes, value_type=bytes), name=topic)(run)

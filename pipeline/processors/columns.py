@@ -1,0 +1,126 @@
+"""From the rows of a window to arrays: what models learn from and what is reported as usage.
+
+The one place that knows both the columns of `springtide.windows` and the arrays of the model bank.
+Usage arrays have two columns, cpu in cores and memory in bytes; NaN is unknown.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.processors.classes import CLASS_CODES
+from pipeline.processors.window import NodeWindow
+from pipeline.topics.resources import Resources
+from pipeline.topics.windows import Window
+
+Floats = npt.NDArray[np.float64]
+
+MEMORY_COLUMNS: Final = {
+    "usageWithoutPageCache": "memory_bytes",
+    "usageWithPageCache": "memory_with_page_cache_bytes",
+    "usageWithHotPageCache": "memory_with_hot_page_cache_bytes",
+}
+"""Column of each memory collect policy. Where a kernel does not give the one asked for, memory
+without page cache stands in, as the field does."""
+
+_ENDED: Final = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class WindowUsage:
+    """Averages of one window by row kind: node (2,), pods (n, 2), host applications summed (2,)."""
+
+    node: Floats
+    pods: Floats
+    pod_classes: npt.NDArray[np.int8]
+    host_apps: Floats
+    coverage: float
+
+
+def usage_of(rows: pa.RecordBatch, statistic: str, memory_policy: str) -> Floats:
+    """One statistic of every row, (rows, 2)."""
+    cpu = _floats(rows, f"cpu_cores_{statistic}")
+    plain = _floats(rows, f"memory_bytes_{statistic}")
+    asked = _floats(rows, f"{MEMORY_COLUMNS[memory_policy]}_{statistic}")
+    return np.column_stack([cpu, np.where(np.isnan(asked), plain, asked)])
+
+
+def window_usage(window: Window, memory_policy: str) -> WindowUsage:
+    """What was used on average in this window."""
+    kinds = _kinds(window)
+    usage = usage_of(window.rows, "avg", memory_policy)
+    pods = kinds == "pod"
+    return WindowUsage(
+        node=usage[kinds == "node"][0],
+        pods=usage[pods],
+        pod_classes=_classes(window.rows)[pods],
+        host_apps=usage[kinds == "host_app"].sum(axis=0),
+        coverage=_coverage(window, kinds),
+    )
+
+
+def node_window(window: Window, statistic: str, memory_policy: str) -> NodeWindow:
+    """The window as the model bank takes it, with `statistic` as the sample of each entity."""
+    rows, kinds = window.rows, _kinds(window)
+    usage = usage_of(rows, statistic, memory_policy)
+    at = np.flatnonzero(kinds == "pod")
+    ids = rows.column("id").to_pylist()
+    phases = rows.column("phase").to_pylist()
+    deleting = rows.column("deleting").to_pylist()
+    requests = np.column_stack(
+        [_floats(rows, "request_cpu_millicores"), _floats(rows, "request_memory_bytes")]
+    )
+    return NodeWindow(
+        node=window.header.node,
+        machine_id=window.header.machine_id,
+        epoch=window.header.epoch,
+        start_ms=window.header.window_start_ms,
+        end_ms=window.header.window_end_ms,
+        coverage=_coverage(window, kinds),
+        node_usage=usage[kinds == "node"][0],
+        host_apps=usage[kinds == "host_app"].sum(axis=0),
+        allocatable=resources_array(window.node.allocatable),
+        strategy=window.node.strategy,
+        pod_uids=[ids[row] for row in at],
+        pod_classes=_classes(rows)[at],
+        pods=usage[at],
+        requests=requests[at],
+        pod_ages=_floats(rows, "age_seconds")[at],
+        pod_active=np.array([not deleting[r] and phases[r] not in _ENDED for r in at], np.bool_),
+    )
+
+
+def resources_array(resources: Resources) -> Floats:
+    """(2,) millicores and bytes; NaN where not stated."""
+    values = (resources.cpu_millicores, resources.memory_bytes)
+    return np.array([np.nan if value is None else float(value) for value in values])
+
+
+def _kinds(window: Window) -> npt.NDArray[np.str_]:
+    return np.array(window.rows.column("kind").to_pylist(), dtype=np.str_)
+
+
+def _coverage(window: Window, kinds: npt.NDArray[np.str_]) -> float:
+    coverage = _floats(window.rows, "coverage")[kinds == "node"][0]
+    return 0.0 if np.isnan(coverage) else float(coverage)
+
+
+def _classes(rows: pa.RecordBatch) -> npt.NDArray[np.int8]:
+    column = rows.column("pod_class")
+    unknown = CLASS_CODES["unknown"]
+    names = [CLASS_CODES.get(name, unknown) for name in column.dictionary.to_pylist()]
+    codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    # One more entry than there are names, so that null (-1) finds the unknown class at the end.
+    found: npt.NDArray[np.int8] = np.array([*names, unknown], dtype=np.int8)[codes]
+    return found
+
+
+def _floats(rows: pa.RecordBatch, name: str) -> Floats:
+    column = rows.column(name)
+    if column.null_count == len(column):
+        return np.full(len(column), np.nan)
+    values: Floats = column.to_numpy(zero_copy_only=False)
+    return values

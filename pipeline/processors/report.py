@@ -1,0 +1,176 @@
+"""Result records: what a node's models and its last window say, as the topics carry it.
+
+Pure: the same window and peaks give the same records, whoever makes them and when; only `epoch`
+says who did. Units change here: models hold cores and bytes, Kubernetes amounts are millicores.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.processors import system_usage
+from pipeline.processors.classes import CLASSES
+from pipeline.processors.columns import WindowUsage, resources_array, window_usage
+from pipeline.processors.peaks import NodePeaks
+from pipeline.processors.percentile import TO_KUBERNETES
+from pipeline.processors.rows import NEVER
+from pipeline.processors.window import ENTITIES, FIRST_CLASS, NODE, SYSTEM
+from pipeline.times import format_time
+from pipeline.topics.node_state import Counters, NodeStateRecord
+from pipeline.topics.predictions import (
+    EntityPeaks,
+    ModelTerms,
+    PodPeaks,
+    PredictionRecord,
+    Reclaimable,
+    UsageColumns,
+)
+from pipeline.topics.resources import Resources, Usage
+from pipeline.topics.windows import Window
+
+Floats = npt.NDArray[np.float64]
+
+
+def prediction_record(
+    window: Window, peaks: NodePeaks, *, generation: int, offset: int, epoch: int
+) -> PredictionRecord:
+    """All peaks of a node after `window`, which lies at `offset` of the log."""
+    strategy = window.node.strategy
+    return PredictionRecord(
+        node=peaks.node,
+        as_of=_time(peaks.end_ms),
+        generation=generation,
+        offset=offset,
+        epoch=epoch,
+        safety_margin_percent=strategy.safety_margin_percent,
+        cold_start_seconds=strategy.cold_start_seconds,
+        nsigma_multiplier=strategy.nsigma_multiplier,
+        simulated=window.header.simulated,
+        allocatable=_amount(window.node.allocatable),
+        node_peaks=_entity(peaks, NODE),
+        system=_entity(peaks, SYSTEM),
+        classes={
+            ENTITIES[entity]: _entity(peaks, entity)
+            for entity in range(FIRST_CLASS, len(ENTITIES))
+            if peaks.samples[entity].any()
+        },
+        pods=_pods(window, peaks),
+        reclaimable={"percentile": _reclaimable(peaks)},
+        cold_pods=tuple(
+            uid for uid, cold in zip(peaks.pod_uids, peaks.pod_cold, strict=True) if cold
+        ),
+    )
+
+
+def node_state_record(
+    window: Window,
+    peaks: NodePeaks,
+    counters: Counters,
+    memory_policy: str,
+    *,
+    generation: int,
+    offset: int,
+    epoch: int,
+) -> NodeStateRecord:
+    """The row of the state table after `window`, which lies at `offset` of the log."""
+    used = window_usage(window, memory_policy)
+    header = window.header
+    return NodeStateRecord(
+        node=header.node,
+        as_of=_time(header.window_end_ms),
+        generation=generation,
+        offset=offset,
+        epoch=epoch,
+        window_seconds=(header.window_end_ms - header.window_start_ms) / 1000,
+        coverage=used.coverage,
+        simulated=header.simulated,
+        node_known=window.node.known,
+        skew_seconds=(window.appended_ms - header.window_end_ms) / 1000,
+        allocatable=_amount(window.node.allocatable),
+        capacity=_amount(window.node.capacity),
+        usage=_usage(used.node),
+        system_usage=_usage(_remainder(used)),
+        host_app_usage=_usage(used.host_apps),
+        class_usage={
+            name: _usage(_known_sum(used.pods[used.pod_classes == code]))
+            for code, name in enumerate(CLASSES)
+            if (used.pod_classes == code).any()
+        },
+        pods=len(used.pods),
+        unknown_pods=int((used.pod_classes == CLASSES.index("unknown")).sum()),
+        peaks={name: _usage(values[NODE]) for name, values in peaks.peaks.items()},
+        prod_reclaimable=_kubernetes(peaks.reclaimable.amount),
+        prod_peak=_kubernetes(peaks.reclaimable.peak),
+        counters=counters,
+    )
+
+
+def _entity(peaks: NodePeaks, entity: int) -> EntityPeaks:
+    first, last = int(peaks.first_ms[entity]), int(peaks.last_ms[entity])
+    return EntityPeaks(
+        peaks={name: _usage(values[entity]) for name, values in peaks.peaks.items()},
+        model=ModelTerms(
+            samples=int(peaks.samples[entity].max()),
+            first_at=None if first == NEVER else _time(first),
+            last_at=None if last == NEVER else _time(last),
+        ),
+    )
+
+
+def _pods(window: Window, peaks: NodePeaks) -> PodPeaks:
+    ids = window.rows.column("id").to_pylist()
+    ages = dict(zip(ids, window.rows.column("age_seconds").to_pylist(), strict=True))
+    return PodPeaks(
+        uid=list(peaks.pod_uids),
+        pod_class=[CLASSES[code] for code in peaks.pod_classes],
+        cold=peaks.pod_cold.tolist(),
+        samples=peaks.pod_samples.max(axis=1, initial=0).tolist(),
+        age_seconds=[ages.get(uid) for uid in peaks.pod_uids],
+        request=_columns(peaks.pod_requests / TO_KUBERNETES),
+        peaks={name: _columns(values) for name, values in peaks.pod_peaks.items()},
+    )
+
+
+def _reclaimable(peaks: NodePeaks) -> Reclaimable:
+    prod = peaks.reclaimable
+    return Reclaimable(
+        amount=_kubernetes(prod.amount),
+        peak=_kubernetes(prod.peak),
+        unpredicted=_kubernetes(prod.unpredicted),
+    )
+
+
+def _remainder(used: WindowUsage) -> Floats:
+    pods = _known_sum(used.pods) if len(used.pods) else np.zeros(2)
+    remainder: Floats = system_usage.remainder(used.node, pods, used.host_apps)
+    return remainder
+
+
+def _known_sum(usage: Floats) -> Floats:
+    """Sum of what is known, in the order of rows; unknown only if nothing is."""
+    known = ~np.isnan(usage)
+    total: Floats = np.cumsum(np.where(known, usage, 0.0), axis=0)[-1]
+    return np.where(known.any(axis=0), total, np.nan)
+
+
+def _usage(values: Floats) -> Usage:
+    cpu, memory = values.tolist()
+    return Usage(
+        cpu_cores=None if np.isnan(cpu) else cpu, memory_bytes=None if np.isnan(memory) else memory
+    )
+
+
+def _kubernetes(values: Floats) -> Usage:
+    return _usage(values / TO_KUBERNETES)
+
+
+def _amount(resources: Resources) -> Usage:
+    return _kubernetes(resources_array(resources))
+
+
+def _columns(values: Floats) -> UsageColumns:
+    cpu, memory = values[:, 0].tolist(), values[:, 1].tolist()
+    return UsageColumns(cpu_cores=cpu, memory_bytes=memory)
+
+
+def _time(milliseconds: int) -> str:
+    return format_time(milliseconds / 1000)

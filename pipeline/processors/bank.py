@@ -156,14 +156,29 @@ class Bank:
             node.rows = np.array([node.pods[uid] for uid in node.uids], dtype=np.int64)
             node.absent = tuple(uid for uid in node.pods if uid not in first)
             node.listing = listing
-        order = node.order
-        classes = np.asarray(window.pod_classes, dtype=np.int8)[order]
+
+    def _describe_pods(self, admitted: Sequence[tuple[NodeWindow, NodeModels]]) -> FloatArray:
+        """Keep what the windows say of their pods, in UID order; gives the usage of all (n, 2)."""
+        windows = [window for window, _ in admitted]
+        starts = np.cumsum([0, *(len(window.pod_uids) for window in windows)])
+        order = np.concatenate(
+            [node.order + at for (_, node), at in zip(admitted, starts, strict=False)]
+        )
+        classes = np.concatenate([window.pod_classes for window in windows])[order]
         known_class = (classes >= 0) & (classes < len(CLASSES))
-        node.classes = np.where(known_class, classes, np.int8(_UNKNOWN_CLASS))
-        node.requests = _clean(window.requests[order])
-        node.ages = np.asarray(window.pod_ages, dtype=np.float64)[order] + 0.0
-        node.active = np.asarray(window.pod_active, dtype=np.bool_)[order]
-        node.allocatable = _clean(window.allocatable)
+        classes = np.where(known_class, classes, np.int8(_UNKNOWN_CLASS)).astype(np.int8)
+        requests = _clean(np.concatenate([window.requests for window in windows])[order])
+        ages = np.concatenate([window.pod_ages for window in windows])[order]
+        ages = np.where(np.isnan(ages), np.nan, ages)
+        active = np.concatenate([window.pod_active for window in windows])[order]
+        allocatable = _clean(np.stack([window.allocatable for window in windows]))
+        ends = np.cumsum([len(node.order) for _, node in admitted])
+        for i, (_, node) in enumerate(admitted):
+            own = slice(ends[i] - len(node.order), ends[i])
+            node.classes, node.requests = classes[own], requests[own]
+            node.ages, node.active = ages[own], active[own]
+            node.allocatable = allocatable[i]
+        return _clean(np.concatenate([window.pods for window in windows])[order], PLAUSIBLE)
 
     def _move_references(self, node: NodeModels) -> None:
         """One reference per node and resource, for all its histograms and moments."""
@@ -175,17 +190,22 @@ class Bank:
             node.reference_ms[r] = new
 
     def _learn(self, admitted: Sequence[tuple[NodeWindow, NodeModels]]) -> None:
-        for _, node in admitted:
-            self._rows.seen_ms[node.rows] = node.end_ms
+        """Describe the pods of all windows admitted, and teach what has enough coverage."""
+        if not admitted:
+            return
+        pods = self._describe_pods(admitted)
+        counts = [len(node.rows) for _, node in admitted]
+        pod_rows = np.concatenate([node.rows for _, node in admitted])
+        self._rows.seen_ms[pod_rows] = np.repeat([node.end_ms for _, node in admitted], counts)
         minimum = self.config.minimum_coverage
-        taught = [(window, node) for window, node in admitted if window.coverage >= minimum]
+        covered = [window.coverage >= minimum for window, _ in admitted]
+        taught = [pair for pair, enough in zip(admitted, covered, strict=True) if enough]
         if not taught:
             return
+        if len(taught) < len(admitted):
+            pods = pods[np.repeat(covered, counts)]
         nodes = [node for _, node in taught]
         window_of = np.repeat(np.arange(len(nodes)), [len(node.rows) for node in nodes])
-        pods = _clean(
-            np.concatenate([window.pods[node.order] for window, node in taught]), PLAUSIBLE
-        )
         classes = np.concatenate([node.classes for node in nodes])
         fixed = np.stack([node.fixed for node in nodes])
         values = self._entity_values(

@@ -17,15 +17,15 @@ import msgspec
 from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
 
-from pipeline.clock import Clock, format_time
+from pipeline.clock import Clock
 from pipeline.errors import BadRequestError, NotReadyError, SettingsError
 from pipeline.extender.decide import Policy, judge, score
 from pipeline.extender.protocol import Question, filter_answer, prioritize_answer, read_question
 from pipeline.logs import get_logger
 from pipeline.metrics import CONTENT_TYPE, counter, declare_role, histogram, page
-from pipeline.processors.thresholds import is_fresh
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed, FeedState, Table
+from pipeline.table.document import API_VERSION, node_item, node_list
 from pipeline.table.metrics import watch
 
 # 5,000 Node objects are about 32 MB.
@@ -64,6 +64,7 @@ class Extender:
         self._table = table
         self._state = state
         self._policy = Policy.of(settings)
+        self._stale_after = settings.stale_after_seconds
         self._mode = settings.mode
         self._clock = clock
         self._said: dict[str, tuple[float, int]] = {}  # verb -> when, and how many not since
@@ -130,34 +131,17 @@ class Extender:
     async def nodes(self, _request: web.Request) -> web.Response:
         """The state of every node, by name."""
         self._must_be_ready()
-        now = self._clock.now()
-        items = [self._shown(name, now) for name in self._table]
-        document = {
-            "apiVersion": "springtide/v1",
-            "kind": "NodeStateList",
-            "now": format_time(now),
-            "items": [item for item in items if item],
-        }
-        return _reply(_json.encode(document))
+        return _reply(_json.encode(node_list(self._table, self._clock.now(), self._stale_after)))
 
     async def node(self, request: web.Request) -> web.Response:
         """The state of one node."""
         self._must_be_ready()
         name = request.match_info["node"]
-        shown = self._shown(name, self._clock.now())
-        if shown is None:
+        item = node_item(self._table, name, self._clock.now(), self._stale_after)
+        if item is None:
             known = "is known but has no window yet" if name in self._table else "is not known"
             return _error(404, f"node {name[:253]!r} {known}", "GET /v1/nodes lists all")
-        return _reply(_json.encode({"apiVersion": "springtide/v1", "kind": "NodeState", **shown}))
-
-    def _shown(self, name: str, now: float) -> dict[str, Any] | None:
-        state = self._table.snapshot(name).state
-        if state is None:
-            return None
-        age = self._table.ages(self._table.lookup([name]), now)
-        fresh = bool(is_fresh(age, self._policy.stale_after_seconds)[0])
-        fields = {field: getattr(state, field) for field in state.__struct_fields__}
-        return {**fields, "age_seconds": round(float(age[0]), 3), "stale": not fresh}
+        return _reply(_json.encode({"apiVersion": API_VERSION, "kind": "NodeState", **item}))
 
     def _may_judge(self) -> bool:
         """Whether the table can be asked. In mode act it must be; raises `NotReadyError`."""

@@ -104,15 +104,17 @@ class Feed:
         self._seen_at = clock.monotonic()
         self._caught_up = asyncio.Event()
         self._troubled = asyncio.Event()
+        self._failure: KafkaError | None = None
 
     async def wait_caught_up(self) -> None:
         """Return when the table holds all that lay in the topics when reading began."""
         await self._caught_up.wait()
 
-    async def wait_troubled(self) -> str:
-        """Return the message when the feed cannot reach the broker or its topics."""
+    async def wait_failure(self) -> KafkaError:
+        """Return why, when the feed cannot reach the broker or its topics; it goes on trying."""
         await self._troubled.wait()
-        return self.state.message
+        assert self._failure is not None
+        return self._failure
 
     async def run(self) -> NoReturn:
         """Feed the table for ever: connect, catch up, follow, and again after a failure."""
@@ -130,15 +132,20 @@ class Feed:
                 self._trouble(error)
             await self._clock.sleep(pause)
 
-    def _trouble(self, error: Exception) -> None:
-        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        message = str(error) if isinstance(error, KafkaError) else f"broker is away: {said}"
-        if message != self.state.message:
+    def _trouble(self, error: KafkaError | kafka_errors.KafkaError | OSError) -> None:
+        if not isinstance(error, KafkaError):
+            said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            error = BrokerUnavailableError(f"the broker is away: {said}")
+        if error.message != self.state.message:
             _log.warning(
-                "table is not fed; it keeps what it has", reason=message, nodes=len(self.table)
+                "table is not fed; it keeps what it has",
+                reason=error.message,
+                hint=error.hint,
+                nodes=len(self.table),
             )
-        self.state.message = message
+        self.state.message = error.message
         self.state.connected = False
+        self._failure = error
         self._troubled.set()
 
     async def _connect_and_follow(self) -> None:

@@ -1,0 +1,57 @@
+"""`springtide extender`: answer a scheduler's filter and prioritize questions."""
+
+import asyncio
+import signal
+
+import click
+
+from pipeline.cli.options import KAFKA_CLIENT, settings_options
+from pipeline.clock import SystemClock
+from pipeline.extender.server import serve
+from pipeline.settings import Settings
+from pipeline.table import Feed, Table
+from pipeline.table.dead_letters import DeadLetterWriter
+from pipeline.topics.client import client_options
+
+
+@click.command(
+    epilog="Exit codes: 0 stopped by a signal, 1 failure, 2 settings (a port that is taken, a "
+    "threshold out of range). While Kafka is away it stays up: it answers from what it has, whose "
+    "age grows, and says so in its log, at /readyz and at /metrics."
+)
+@settings_options(*KAFKA_CLIENT, "extender.*")
+def command(settings: Settings) -> None:
+    """Serve POST /filter and POST /prioritize of the kube-scheduler extender protocol.
+
+    Nodes whose last window used more of their allocatable than a threshold are refused, with the
+    value and its age as the reason; the less used the rest, the higher they score (0 to 10). A node
+    that is unknown or stale passes with score 0.
+
+    It starts in mode observe: every node passes with score 0, and what would have been answered is
+    logged and counted. --mode act makes the answers count. deploy/scheduler/extender.yaml shows
+    the scheduler's side, docs/extender.md the rest: GET /readyz, /healthz, /metrics, /v1/nodes.
+
+    \b
+    Examples:
+      springtide extender
+      springtide extender --mode act --cpu-threshold-percent 70
+      curl -s localhost:8888/v1/nodes/node-1 | jq .usage
+    """
+    asyncio.run(_run(settings))
+
+
+async def _run(settings: Settings) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    client, prefix, clock = (
+        client_options(settings.kafka),
+        settings.kafka.topic_prefix,
+        SystemClock(),
+    )
+    letters = DeadLetterWriter(client, prefix)
+    feed = Feed(Table(), client=client, prefix=prefix, clock=clock, on_bad=letters.send)
+    try:
+        await serve(feed, settings.extender, clock, stop)
+    finally:
+        await letters.close()

@@ -10,7 +10,7 @@ again. Where Faust starts reading therefore decides nothing.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -41,9 +41,11 @@ class Cursor(Protocol):
 
 
 class Readers(Protocol):
-    """Opens a reader of partition logs."""
+    """Opens a reader of these (topic, partition)."""
 
-    def __call__(self) -> AbstractAsyncContextManager[LogReader]: ...
+    def __call__(
+        self, partitions: Iterable[tuple[str, int]], /
+    ) -> AbstractAsyncContextManager[LogReader]: ...
 
 
 async def consume(
@@ -93,7 +95,7 @@ async def advance(
 async def _fill(cursor: Cursor, topic: str, partition: int, end: int, open_reader: Readers) -> None:
     start = cursor.next_offset
     log.warning("gap is read from the log", topic=topic, partition=partition, start=start, end=end)
-    async with open_reader() as reader:
+    async with open_reader([(topic, partition)]) as reader:
         first, _ = await reader.bounds(topic, partition)
         if first > start:
             LOST.labels(topic).inc(min(first, end) - start)

@@ -4,7 +4,7 @@ Recovery, gaps and the inventory read this way; so does whoever replays. A recor
 `LogRecord` wherever it was read, by these functions or by Faust.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -47,9 +47,20 @@ class LogReader:
 
         Raises `BrokerUnavailableError` when nothing arrives for a minute.
         """
+        if start >= end:
+            return
         tp = TopicPartition(topic, partition)
-        self._consumer.assign([tp])
         self._consumer.seek(tp, start)
+        self._consumer.resume(tp)
+        try:
+            async for records in self._read(tp, start, end):
+                yield records
+        finally:
+            self._consumer.pause(tp)
+
+    async def _read(
+        self, tp: TopicPartition, start: int, end: int
+    ) -> AsyncIterator[list[LogRecord]]:
         silent = 0
         while await self._consumer.position(tp) < end:
             found = await self._consumer.getmany(tp, timeout_ms=_POLL_MS, max_records=_MAX_RECORDS)
@@ -61,7 +72,8 @@ class LogReader:
                 silent += 1
             if silent > _SILENT_POLLS:
                 raise BrokerUnavailableError(
-                    f"{topic}[{partition}] gave nothing from offset {start} to {end} for a minute"
+                    f"{tp.topic}[{tp.partition}]: nothing arrived of offsets {start} to {end} "
+                    "for a minute"
                 )
 
 
@@ -73,8 +85,10 @@ def record_of(message: Any) -> LogRecord:
 
 
 @asynccontextmanager
-async def open_reader(client: Mapping[str, Any]) -> AsyncIterator[LogReader]:
-    """A reader with the connection settings `client` (those of `topics.client`)."""
+async def open_reader(
+    client: Mapping[str, Any], partitions: Iterable[tuple[str, int]]
+) -> AsyncIterator[LogReader]:
+    """A reader of these (topic, partition), connected by `client` (see `topics.client`)."""
     consumer = AIOKafkaConsumer(
         **client,
         group_id=None,
@@ -83,6 +97,10 @@ async def open_reader(client: Mapping[str, Any]) -> AsyncIterator[LogReader]:
         max_partition_fetch_bytes=8 * 1024 * 1024,
     )
     await consumer.start()
+    # All at once and paused: each new assignment would cost a second of waiting for metadata.
+    assigned = [TopicPartition(topic, partition) for topic, partition in partitions]
+    consumer.assign(assigned)
+    consumer.pause(*assigned)
     try:
         yield LogReader(consumer)
     finally:

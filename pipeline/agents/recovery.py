@@ -10,7 +10,7 @@
 Faust's commits are never asked. What retention took from the log is counted and marks the models.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -88,7 +88,23 @@ class Recovery:
     clock: Clock
     watched: Mapping[int, Inventory]
 
-    async def load(self, partition: int, kept: Shard | None) -> tuple[Shard, list[bytes]]:
+    async def load_all(
+        self, partitions: Iterable[int], kept: Mapping[int, Shard]
+    ) -> dict[int, tuple[Shard, list[bytes]]]:
+        """`load` for each of `partitions`, in ascending order."""
+        wanted = sorted(partitions)
+        topics = (self._checkpoints, self._windows, self._samples)
+        places = [
+            (topic, partition)
+            for topic in (*topics, self.inventory.nodes, self.inventory.pods)
+            for partition in wanted
+        ]
+        async with self.open_reader(places) as reader:
+            return {p: await self.load(reader, p, kept.get(p)) for p in wanted}
+
+    async def load(
+        self, reader: LogReader, partition: int, kept: Shard | None
+    ) -> tuple[Shard, list[bytes]]:
         """The shard of `partition`, brought to the end of its log and republished.
 
         `kept` is the shard that this worker held until now: its models stay. Gives the keys of
@@ -96,19 +112,18 @@ class Recovery:
         """
         began = self.clock.monotonic()
         ownership = Ownership(partition, await self._claim(partition))
-        async with self.open_reader() as reader:
-            found = await self._read_checkpoints(reader, partition, ownership.epoch)
-            model = (
-                await self._replay(reader, ownership, found)
-                if kept is None
-                else await self._catch_up(reader, ownership, kept.model)
-            )
-            inventory, ends = (
-                await self.inventory.load(reader, partition)
-                if kept is None
-                else (kept.join.inventory, kept.inventory_ends)
-            )
-            start = await self._join_start(reader, partition, model)
+        found = await self._read_checkpoints(reader, partition, ownership.epoch)
+        model = (
+            await self._replay(reader, ownership, found)
+            if kept is None
+            else await self._catch_up(reader, ownership, kept.model)
+        )
+        inventory, ends = (
+            await self.inventory.load(reader, partition)
+            if kept is None
+            else (kept.join.inventory, kept.inventory_ends)
+        )
+        start = await self._join_start(reader, partition, model)
         await model.publish(model.reports.items())
         join = JoinCursor(ownership, start, inventory, self.output, self.join_rules, self.watched)
         took = self.clock.monotonic() - began

@@ -107,9 +107,7 @@ class Holder:
     async def _load(self, partitions: set[int], generation: int) -> None:
         recovery = await self._prepare()
         released, self._released = self._released, {}
-        loaded: dict[int, tuple[Shard, list[bytes]]] = {}
-        for partition in sorted(partitions):
-            loaded[partition] = await recovery.load(partition, released.get(partition))
+        loaded = await recovery.load_all(partitions, released)
         if generation != self._app.consumer_generation_id:
             log.info("loaded for a generation that has passed", generation=generation)
             return

@@ -57,6 +57,7 @@ def run_worker(settings: Settings) -> None:
         redirect_stdouts=False,
         workdir=data_dir,
     )
+    worker.spinner = None
     worker.execute_from_commandline()
 
 

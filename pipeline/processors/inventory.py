@@ -1,0 +1,363 @@
+"""Kubernetes objects as records: a Node or Pod as the API gives it becomes a NodeRecord, PodRecord.
+
+Every source of nodes and pods (files, the cluster watcher) goes through `node_record` and
+`pod_record`, so that requests, class and cgroup name are found by one set of rules. Pure; an object
+that is not what it must be raises `InvalidRecordError`, which names the field.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from operator import add
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from pipeline.errors import InvalidRecordError
+from pipeline.processors.classes import pod_class
+from pipeline.times import parse_time
+from pipeline.topics.arrow import check_node_name
+from pipeline.topics.nodes import Condition, NodeRecord, Taint
+from pipeline.topics.pods import Container, Owner, PodRecord
+from pipeline.topics.resources import Resources, millicores, whole_bytes
+
+_CONFIG_HASH: Final = "kubernetes.io/config.hash"
+_CONFIG_MIRROR: Final = "kubernetes.io/config.mirror"
+_CONFIG_SOURCE: Final = "kubernetes.io/config.source"
+# The whole object again, up to 256 KiB of it, for nobody but kubectl.
+_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+
+_Quantities = dict[str, str | int | float]
+
+
+class _Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A part of a Kubernetes object; what we do not use is not looked at."""
+
+
+class _OwnerReference(_Object, frozen=True, kw_only=True):
+    kind: str
+    name: str
+    controller: bool = False
+
+
+class _Metadata(_Object, frozen=True, kw_only=True):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: tuple[_OwnerReference, ...] = ()
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+
+
+class _Requirements(_Object, frozen=True, kw_only=True):
+    requests: _Quantities = {}
+    limits: _Quantities = {}
+
+
+class _Container(_Object, frozen=True, kw_only=True):
+    name: str
+    resources: _Requirements = _Requirements()
+    restart_policy: str = ""
+
+
+class _PodSpec(_Object, frozen=True, kw_only=True):
+    node_name: str = ""
+    priority: int | None = None
+    containers: tuple[_Container, ...] = ()
+    init_containers: tuple[_Container, ...] = ()
+    resources: _Requirements = _Requirements()
+    overhead: _Quantities = {}
+    node_selector: dict[str, str] = {}
+    affinity: dict[str, Any] | None = None
+    tolerations: tuple[dict[str, Any], ...] = ()
+
+
+class _PodStatus(_Object, frozen=True, kw_only=True):
+    phase: str = ""
+    qos_class: str = ""
+    start_time: str | None = None
+
+
+class _Pod(_Object, frozen=True, kw_only=True):
+    metadata: _Metadata
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
+
+
+class _Taint(_Object, frozen=True, kw_only=True):
+    key: str
+    effect: str
+    value: str = ""
+
+
+class _Condition(_Object, frozen=True, kw_only=True):
+    type: str
+    status: str
+    reason: str = ""
+    last_transition_time: str | None = None
+
+
+class _NodeSpec(_Object, frozen=True, kw_only=True):
+    taints: tuple[_Taint, ...] = ()
+    unschedulable: bool = False
+
+
+class _NodeStatus(_Object, frozen=True, kw_only=True):
+    allocatable: _Quantities = {}
+    capacity: _Quantities = {}
+    conditions: tuple[_Condition, ...] = ()
+
+
+class _Node(_Object, frozen=True, kw_only=True):
+    metadata: _Metadata
+    spec: _NodeSpec = _NodeSpec()
+    status: _NodeStatus = _NodeStatus()
+
+
+_ObjectT = TypeVar("_ObjectT", bound=_Object)
+
+
+def node_record(tree: Any) -> NodeRecord:
+    """The record of a Node object (its JSON as dictionaries and lists).
+
+    Allocatable or capacity that is not stated stays unknown. Raises `InvalidRecordError`.
+    """
+    node = _read(tree, _Node, "Node")
+    check_node_name(node.metadata.name)
+    return NodeRecord(
+        node=node.metadata.name,
+        uid=node.metadata.uid,
+        allocatable=_resources(node.status.allocatable, "status.allocatable"),
+        capacity=_resources(node.status.capacity, "status.capacity"),
+        labels=node.metadata.labels,
+        annotations=_annotations(node.metadata),
+        taints=tuple(Taint(key=t.key, effect=t.effect, value=t.value) for t in node.spec.taints),
+        unschedulable=node.spec.unschedulable,
+        conditions=tuple(
+            Condition(
+                type=c.type,
+                status=c.status,
+                reason=c.reason,
+                last_transition_time=_time(c.last_transition_time, "lastTransitionTime"),
+            )
+            for c in node.status.conditions
+        ),
+    )
+
+
+def pod_record(tree: Any) -> PodRecord:
+    """The record of a Pod object (its JSON as dictionaries and lists).
+
+    A pod that is not scheduled has the empty node. Raises `InvalidRecordError`.
+    """
+    pod = _read(tree, _Pod, "Pod")
+    metadata, spec, status = pod.metadata, pod.spec, pod.status
+    if spec.node_name:
+        check_node_name(spec.node_name)
+    if not metadata.uid or "/" in metadata.uid:
+        raise InvalidRecordError(f"metadata.uid is {metadata.uid[:80]!r}, not a pod's uid")
+    containers = tuple(_container(c) for c in spec.containers)
+    init_containers = tuple(_container(c) for c in spec.init_containers)
+    of_pod = Container(
+        name="",
+        requests=_resources(spec.resources.requests, "spec.resources.requests"),
+        limits=_resources(spec.resources.limits, "spec.resources.limits"),
+    )
+    overhead = _resources(spec.overhead, "spec.overhead")
+    computed = kube_qos((*containers, *init_containers), of_pod)
+    priority_class, qos = pod_class(metadata.labels, spec.priority, status.qos_class or computed)
+    return PodRecord(
+        node=spec.node_name,
+        uid=metadata.uid,
+        cgroup_uid=cgroup_uid(metadata.uid, metadata.annotations),
+        namespace=metadata.namespace,
+        name=metadata.name,
+        owner=_owner(metadata.owner_references),
+        labels=metadata.labels,
+        annotations=_annotations(metadata),
+        priority=spec.priority,
+        pod_class=priority_class,
+        qos=qos,
+        requests=effective_requests(containers, init_containers, of_pod.requests, overhead),
+        limits=effective_limits(containers, init_containers, of_pod.limits, overhead),
+        overhead=overhead,
+        containers=containers,
+        init_containers=init_containers,
+        node_selector=spec.node_selector,
+        affinity=spec.affinity,
+        tolerations=spec.tolerations,
+        phase=status.phase,
+        created_at=_time(metadata.creation_timestamp, "creationTimestamp"),
+        started_at=_time(status.start_time, "startTime"),
+        deleted_at=_time(metadata.deletion_timestamp, "deletionTimestamp"),
+    )
+
+
+def cgroup_uid(uid: str, annotations: Mapping[str, str]) -> str:
+    """The name under which the kubelet makes the pod's cgroup: the uid, or a static pod's hash.
+
+    The hash counts only for pods that the kubelet itself read (or mirrored): anybody may write an
+    annotation, and must not take over the usage of another pod by it.
+    """
+    is_static = bool(annotations.get(_CONFIG_MIRROR)) or annotations.get(_CONFIG_SOURCE) in (
+        "file",
+        "http",
+    )
+    return (annotations.get(_CONFIG_HASH) or uid) if is_static else uid
+
+
+def effective_requests(
+    containers: Iterable[Container],
+    init_containers: Iterable[Container],
+    of_pod: Resources,
+    overhead: Resources,
+) -> Resources:
+    """What the scheduler reserves: containers and restartable init containers together, at least
+    what an ordinary init container needs beside the restartable ones started before it; where the
+    pod itself states an amount, that; plus the overhead. None where nobody states the resource.
+    """
+    amount = _aggregate(
+        [c.requests for c in containers], [(c.requests, c.restartable) for c in init_containers]
+    )
+    return _combined(add, _combined(_first, of_pod, amount), overhead)
+
+
+def effective_limits(
+    containers: Iterable[Container],
+    init_containers: Iterable[Container],
+    of_pod: Resources,
+    overhead: Resources,
+) -> Resources:
+    """Limits by the rules of `effective_requests`; overhead only on top of a limit.
+
+    As in Kubernetes a container without a limit adds nothing: look at `containers` to know whether
+    each has one.
+    """
+    amount = _aggregate(
+        [c.limits for c in containers], [(c.limits, c.restartable) for c in init_containers]
+    )
+    limit = _combined(_first, of_pod, amount)
+    return Resources(
+        cpu_millicores=_raised(limit.cpu_millicores, overhead.cpu_millicores),
+        memory_bytes=_raised(limit.memory_bytes, overhead.memory_bytes),
+    )
+
+
+def kube_qos(containers: Iterable[Container], of_pod: Container) -> str:
+    """Guaranteed, Burstable or BestEffort, as the API server would say (all containers, also init).
+
+    Guaranteed: every container has limits of CPU and memory, and the requests are equal to them.
+    """
+    stated = _positive(of_pod)
+    parts = [stated] if any(stated) else [_positive(c) for c in containers]
+    requests = [sum(values) for values in zip(*(part[:2] for part in parts), strict=True)]
+    limits = [sum(values) for values in zip(*(part[2:] for part in parts), strict=True)]
+    if not any(requests) and not any(limits):
+        return "BestEffort"
+    if all(part[2] and part[3] for part in parts) and requests == limits:
+        return "Guaranteed"
+    return "Burstable"
+
+
+def _positive(container: Container) -> tuple[int, int, int, int]:
+    amounts = (container.requests, container.limits)
+    cpu_request, cpu_limit = (max(0, r.cpu_millicores or 0) for r in amounts)
+    memory_request, memory_limit = (max(0, r.memory_bytes or 0) for r in amounts)
+    return cpu_request, memory_request, cpu_limit, memory_limit
+
+
+def _aggregate(main: Iterable[Resources], init: Iterable[tuple[Resources, bool]]) -> Resources:
+    total = restartable = most = Resources()
+    for amount in main:
+        total = _combined(add, total, amount)
+    for amount, is_restartable in init:
+        if is_restartable:
+            total = _combined(add, total, amount)
+            restartable = _combined(add, restartable, amount)
+            needed = restartable
+        else:
+            needed = _combined(add, restartable, amount)
+        most = _combined(max, most, needed)
+    return _combined(max, total, most)
+
+
+def _combined(how: Callable[[int, int], int], one: Resources, other: Resources) -> Resources:
+    def each(a: int | None, b: int | None) -> int | None:
+        if a is None or b is None:
+            return b if a is None else a
+        return how(a, b)
+
+    return Resources(
+        cpu_millicores=each(one.cpu_millicores, other.cpu_millicores),
+        memory_bytes=each(one.memory_bytes, other.memory_bytes),
+    )
+
+
+def _first(one: int, other: int) -> int:
+    return one
+
+
+def _raised(limit: int | None, overhead: int | None) -> int | None:
+    return limit + (overhead or 0) if limit else limit
+
+
+def _read(tree: Any, kind: type[_ObjectT], name: str) -> _ObjectT:
+    try:
+        return msgspec.convert(_without_nulls(tree), kind)
+    except msgspec.ValidationError as error:
+        raise InvalidRecordError(f"not a {name} object: {error}") from error
+    except RecursionError as error:
+        raise InvalidRecordError(f"not a {name} object: nested too deeply") from error
+
+
+def _without_nulls(tree: Any) -> Any:
+    # Kubernetes writes null where nothing is stated, and takes both alike.
+    if isinstance(tree, dict):
+        return {key: _without_nulls(value) for key, value in tree.items() if value is not None}
+    if isinstance(tree, list):
+        return [_without_nulls(value) for value in tree]
+    return tree
+
+
+def _container(container: _Container) -> Container:
+    where = f"resources of container {container.name}"
+    return Container(
+        name=container.name,
+        requests=_resources(container.resources.requests, where),
+        limits=_resources(container.resources.limits, where),
+        restartable=container.restart_policy == "Always",
+    )
+
+
+def _resources(amounts: _Quantities, where: str) -> Resources:
+    try:
+        found = Resources(
+            cpu_millicores=millicores(amounts["cpu"]) if "cpu" in amounts else None,
+            memory_bytes=whole_bytes(amounts["memory"]) if "memory" in amounts else None,
+        )
+    except InvalidRecordError as error:
+        raise InvalidRecordError(f"{where}: {error.message}") from error
+    if min(found.cpu_millicores or 0, found.memory_bytes or 0) < 0:
+        raise InvalidRecordError(f"{where}: an amount is negative")
+    return found
+
+
+def _annotations(metadata: _Metadata) -> dict[str, str]:
+    return {name: text for name, text in metadata.annotations.items() if name != _LAST_APPLIED}
+
+
+def _owner(references: tuple[_OwnerReference, ...]) -> Owner | None:
+    for reference in references:
+        if reference.controller:
+            return Owner(kind=reference.kind, name=reference.name)
+    return None
+
+
+def _time(text: str | None, where: str) -> str | None:
+    if text is None:
+        return None
+    try:
+        parse_time(text)
+    except ValueError as error:
+        raise InvalidRecordError(f"{where} is {text[:40]!r}, no RFC 3339 time") from error
+    return text

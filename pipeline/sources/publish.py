@@ -1,0 +1,186 @@
+"""Writing what a source knows to compacted topics: the difference, and nothing twice.
+
+A source compares what it knows with what it last wrote, read back from the topic itself, and
+writes only what differs; what it no longer knows becomes a tombstone. Each record carries its
+source in the header `source`, so that one source never removes what another one wrote.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from pipeline.errors import BrokerUnavailableError
+from pipeline.metrics import counter
+from pipeline.settings import KafkaSettings
+from pipeline.topics.client import client_options, our_errors
+from pipeline.topics.codec import encode_json
+from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.partition import partition_of
+from pipeline.topics.pods import PodRecord, pod_key
+from pipeline.topics.registry import MAX_RECORD_BYTES, NODES, PODS, Topic
+
+SOURCE_HEADER: Final = "source"
+
+_IN_FLIGHT = 1000
+_POLL_MS = 500
+_SILENT_POLLS = 60
+
+RECORDS = counter("source_records", "Records written by a source.", ["source", "topic", "change"])
+
+
+class Entry(NamedTuple):
+    """A record to write: where its node's records lie, its key, its value (None: a tombstone)."""
+
+    topic: Topic
+    node: str
+    key: bytes
+    value: bytes | None
+
+
+def node_entry(record: NodeRecord) -> Entry:
+    """The entry of a node's record."""
+    return Entry(NODES, record.node, record.node.encode(), encode_json(record))
+
+
+def pod_entry(record: PodRecord) -> Entry:
+    """The entry of a pod's record."""
+    key = pod_key(record.node, record.uid)
+    return Entry(PODS, record.node, key, encode_json(record))
+
+
+def node_of_key(topic: Topic, key: bytes) -> str:
+    """The node that a record of `nodes` or `pods` with this key belongs to."""
+    text = key.decode(errors="replace")
+    return text.rpartition("/")[0] if topic.name == PODS.name else text
+
+
+def difference(
+    topic: Topic,
+    wanted: Mapping[bytes, Entry],
+    known: Mapping[bytes, bytes],
+    keep: Collection[bytes] = (),
+) -> list[Entry]:
+    """What must be written so that `topic` says what is `wanted`, given what is `known` there.
+
+    Keys in `keep` are not removed, although nobody wants them: nothing better is known of them.
+    Tombstones come first, so that a pod which moved is nowhere twice for long.
+    """
+    gone = [
+        Entry(topic, node_of_key(topic, key), key, None)
+        for key in known
+        if key not in wanted and key not in keep
+    ]
+    return gone + [entry for key, entry in wanted.items() if known.get(key) != entry.value]
+
+
+@asynccontextmanager
+async def open_producer(kafka: KafkaSettings, client_id: str) -> AsyncIterator[AIOKafkaProducer]:
+    """An idempotent producer with `acks=all`, stopped (and flushed) at the end.
+
+    Raises `BrokerUnavailableError` if no broker answers.
+    """
+    producer = AIOKafkaProducer(
+        **client_options(kafka),
+        client_id=client_id,
+        acks="all",
+        enable_idempotence=True,
+        linger_ms=5,
+        max_request_size=MAX_RECORD_BYTES,
+    )
+    with our_errors(kafka, "connecting"):
+        try:
+            await producer.start()
+        except BaseException:
+            await producer.stop()
+            raise
+    try:
+        yield producer
+    finally:
+        await producer.stop()
+
+
+async def write(
+    producer: AIOKafkaProducer, kafka: KafkaSettings, source: str, entries: Iterable[Entry]
+) -> int:
+    """Write `entries` in order, await their delivery, and give their number.
+
+    Never more than a thousand are on their way: whoever writes faster than the broker takes waits
+    here. Raises `KafkaError` if one cannot be delivered within the request timeout.
+    """
+    headers = [(SOURCE_HEADER, source.encode())]
+    pending: list[Awaitable[Any]] = []
+    written = 0
+    with our_errors(kafka, f"writing from the source {source!r}"):
+        for entry in entries:
+            sent = await producer.send(
+                entry.topic.full_name(kafka.topic_prefix),
+                value=entry.value,
+                key=entry.key,
+                partition=partition_of(entry.node, kafka.partitions),
+                headers=headers,
+            )
+            pending.append(sent)
+            change = "tombstone" if entry.value is None else "value"
+            RECORDS.labels(source, entry.topic.name, change).inc()
+            written += 1
+            if len(pending) == _IN_FLIGHT:
+                for delivery in pending:
+                    await delivery
+                pending.clear()
+        for delivery in pending:
+            await delivery
+    return written
+
+
+async def read_back(kafka: KafkaSettings, topic: Topic, source: str) -> dict[bytes, bytes]:
+    """The newest value of each key of `topic` that `source` wrote last, up to the present end.
+
+    Raises `BrokerUnavailableError` if the broker does not answer or falls silent.
+    """
+    name = topic.full_name(kafka.topic_prefix)
+    consumer = AIOKafkaConsumer(
+        **client_options(kafka),
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        max_partition_fetch_bytes=MAX_RECORD_BYTES,
+    )
+    known: dict[bytes, bytes] = {}
+    with our_errors(kafka, f"reading {name}"):
+        try:
+            await consumer.start()
+            partitions = [TopicPartition(name, p) for p in range(kafka.partitions)]
+            consumer.assign(partitions)
+            ends = await consumer.end_offsets(partitions)
+            async for message in _until(consumer, ends):
+                if message.key is None:
+                    continue
+                mine = (SOURCE_HEADER, source.encode()) in message.headers
+                if mine and message.value is not None:
+                    known[message.key] = message.value
+                else:
+                    known.pop(message.key, None)
+        finally:
+            await consumer.stop()
+    return known
+
+
+async def _until(
+    consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int]
+) -> AsyncIterator[Any]:
+    left = {tp: end for tp, end in ends.items() if end > 0}
+    silent = 0
+    while left:
+        found = await consumer.getmany(*left, timeout_ms=_POLL_MS)
+        for messages in found.values():
+            for message in messages:
+                yield message
+        silent = 0 if found else silent + 1
+        if silent > _SILENT_POLLS:
+            raise BrokerUnavailableError(f"{next(iter(left)).topic} cannot be read to its end")
+        for tp in list(left):
+            # The position also passes what compaction and transactions left out.
+            if await consumer.position(tp) >= left[tp]:
+                del left[tp]

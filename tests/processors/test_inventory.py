@@ -1,0 +1,406 @@
+"""Kubernetes objects become records by Kubernetes' own rules."""
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import InvalidRecordError
+from pipeline.processors.inventory import (
+    cgroup_uid,
+    effective_limits,
+    effective_requests,
+    kube_qos,
+    node_record,
+    pod_record,
+)
+from pipeline.topics.codec import decode_json, encode_json
+from pipeline.topics.nodes import Condition, NodeRecord, Taint
+from pipeline.topics.pods import Container, Owner, PodRecord
+from pipeline.topics.resources import Resources
+
+
+def node(**changes: Any) -> dict[str, Any]:
+    tree: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": "node-1", "uid": "u-1", "labels": {"zone": "b"},
+            "annotations": {
+                "kubectl.kubernetes.io/last-applied-configuration": "{}" * 100, "note": "x",
+            },
+            "creationTimestamp": "2023-11-14T22:13:20Z", "managedFields": [{"manager": "kubelet"}],
+        },
+        "spec": {
+            "podCIDR": "10.0.0.0/24", "unschedulable": True,
+            "taints": [{"key": "dedicated", "value": "shop", "effect": "NoSchedule"}],
+        },
+        "status": {
+            "allocatable": {"cpu": "3800m", "memory": "15Gi", "pods": "110", "hugepages-2Mi": "0"},
+            "capacity": {"cpu": "4", "memory": "16777216Ki", "ephemeral-storage": "100Gi"},
+            "conditions": [
+                {
+                    "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "m",
+                    "lastTransitionTime": "2023-11-14T22:13:30Z", "lastHeartbeatTime": None,
+                }
+            ],
+            "images": [{"names": ["x"], "sizeBytes": 1}],
+        },
+    }  # fmt: skip
+    return tree | changes
+
+
+def container(name: str = "main", requests: Any = None, limits: Any = None, **more: Any) -> Any:
+    return {"name": name, "resources": {"requests": requests, "limits": limits}, **more}
+
+
+def pod(spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
+    return {
+        "kind": "Pod",
+        "metadata": {"name": "cart-0", "namespace": "shop", "uid": "p-1", **metadata},
+        "spec": {"nodeName": "node-1", "containers": [container()], **(spec or {})},
+        "status": {"phase": "Running"},
+    }
+
+
+def amounts(cpu: int | None = None, memory: int | None = None) -> Resources:
+    return Resources(cpu_millicores=cpu, memory_bytes=memory)
+
+
+# ---- nodes
+
+
+def test_node() -> None:
+    assert node_record(node()) == NodeRecord(
+        node="node-1",
+        uid="u-1",
+        allocatable=amounts(3800, 15 * 2**30),
+        capacity=amounts(4000, 16 * 2**30),
+        labels={"zone": "b"},
+        annotations={"note": "x"},
+        taints=(Taint(key="dedicated", value="shop", effect="NoSchedule"),),
+        unschedulable=True,
+        conditions=(
+            Condition(
+                type="Ready",
+                status="True",
+                reason="KubeletReady",
+                last_transition_time="2023-11-14T22:13:30Z",
+            ),
+        ),
+    )
+
+
+def test_what_a_node_does_not_state_is_unknown_and_zero_is_zero() -> None:
+    assert node_record({"metadata": {"name": "n"}}) == NodeRecord(node="n")
+    record = node_record(node(status={"allocatable": {"cpu": "0"}, "capacity": None}))
+    assert record.allocatable == amounts(0, None)
+    assert record.capacity == Resources()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"metadata": None}, "metadata"),
+        ({"metadata": {}}, "name"),
+        ({"metadata": {"name": "A b"}}, "node name"),
+        ({"metadata": {"name": "n" * 300}}, "300 bytes"),
+        ({"metadata": {"name": 5}}, r"\$\.metadata\.name"),
+        ({"metadata": {"name": "n", "labels": {"a": 1}}}, "labels"),
+        ({"status": {"allocatable": {"cpu": "4 cores"}}}, "status.allocatable: '4 cores'"),
+        ({"status": {"allocatable": {"cpu": True}}}, "allocatable"),
+        ({"status": {"capacity": {"memory": "-1"}}}, "status.capacity: an amount is negative"),
+        ({"status": {"capacity": {"memory": "9999Ei"}}}, "out of range"),
+        ({"status": {"conditions": [{"type": "Ready"}]}}, "status"),
+        ({"spec": {"taints": [{"effect": "x"}]}}, "key"),
+        ({"spec": "x"}, r"\$\.spec"),
+    ],
+)
+def test_node_that_is_none(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidRecordError, match=says):
+        node_record(node(**changes))
+
+
+# ---- pods
+
+
+def test_pod() -> None:
+    tree = pod(
+        {
+            "priority": 9500,
+            "containers": [container(requests={"cpu": "250m", "memory": "256Mi"})],
+            "initContainers": [container("mesh", limits={"cpu": 1}, restartPolicy="Always")],
+            "overhead": {"cpu": "10m"},
+            "nodeSelector": {"zone": "b"},
+            "affinity": {"nodeAffinity": {"x": [1, None]}},
+            "tolerations": [{"operator": "Exists"}],
+            "volumes": [{"name": "v"}],
+        },
+        labels={"app": "cart"},
+        annotations={"a": "1"},
+        ownerReferences=[
+            {"kind": "Other", "name": "o", "apiVersion": "v1"},
+            {"kind": "StatefulSet", "name": "cart", "controller": True},
+        ],
+        creationTimestamp="2023-11-14T21:13:30Z",
+        deletionTimestamp="2023-11-14T23:13:30+01:00",
+    )
+    tree["status"] |= {"startTime": "2023-11-14T21:13:33Z", "qosClass": "Burstable"}
+    main = Container(name="main", requests=amounts(250, 2**28))
+    assert pod_record(tree) == PodRecord(
+        node="node-1",
+        uid="p-1",
+        cgroup_uid="p-1",
+        namespace="shop",
+        name="cart-0",
+        owner=Owner(kind="StatefulSet", name="cart"),
+        labels={"app": "cart"},
+        annotations={"a": "1"},
+        priority=9500,
+        pod_class="prod",
+        qos="LS",
+        requests=amounts(260, 2**28),
+        limits=amounts(1010),
+        overhead=amounts(10),
+        containers=(main,),
+        init_containers=(Container(name="mesh", limits=amounts(1000), restartable=True),),
+        node_selector={"zone": "b"},
+        affinity={"nodeAffinity": {"x": [1, None]}},
+        tolerations=({"operator": "Exists"},),
+        phase="Running",
+        created_at="2023-11-14T21:13:30Z",
+        started_at="2023-11-14T21:13:33Z",
+        deleted_at="2023-11-14T23:13:30+01:00",
+    )
+
+
+def test_record_of_a_pod_is_written_and_read() -> None:
+    record = pod_record(pod())
+    assert decode_json(PodRecord, encode_json(record)) == record
+
+
+def test_pod_that_is_not_scheduled_has_the_empty_node() -> None:
+    tree = pod()
+    del tree["spec"]["nodeName"]
+    assert pod_record(tree).node == ""
+
+
+@pytest.mark.parametrize(
+    ("labels", "priority", "status_qos", "requests", "expected"),
+    [
+        (
+            {"koordinator.sh/priority-class": "koord-batch"},
+            None,
+            "BestEffort",
+            None,
+            ("batch", "BE"),
+        ),
+        ({}, 7500, "Burstable", None, ("mid", "LS")),
+        ({"koordinator.sh/qosClass": "LSE"}, None, "Guaranteed", None, ("prod", "LSE")),
+        ({}, None, "BestEffort", None, ("batch", "BE")),
+        ({}, None, None, None, ("batch", "BE")),
+        ({}, None, None, {"cpu": "1"}, ("prod", "LS")),
+        ({}, 0, "Burstable", None, ("prod", "LS")),
+    ],
+)
+def test_class_and_qos(
+    labels: dict[str, str], priority: int | None, status_qos: str | None, requests: Any,
+    expected: tuple[str, str],
+) -> None:  # fmt: skip
+    tree = pod({"priority": priority, "containers": [container(requests=requests)]}, labels=labels)
+    tree["status"]["qosClass"] = status_qos
+    record = pod_record(tree)
+    assert (record.pod_class, record.qos) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "metadata", "says"),
+    [
+        ({"nodeName": "A b"}, {}, "node name"),
+        ({}, {"uid": ""}, "metadata.uid"),
+        ({}, {"uid": "a/b"}, "metadata.uid"),
+        ({}, {"uid": None}, "metadata.uid"),
+        ({"containers": [container("web", {"cpu": "1 core"})]}, {}, "container web: '1 core'"),
+        ({"containers": [{}]}, {}, r"containers\[0\]|name"),
+        ({"containers": "x"}, {}, "containers"),
+        ({"overhead": {"cpu": "x"}}, {}, "spec.overhead"),
+        ({"priority": "high"}, {}, "priority"),
+        ({}, {"creationTimestamp": "yesterday"}, "creationTimestamp is 'yesterday'"),
+        ({}, {"creationTimestamp": "2023-13-45T00:00:00Z"}, "creationTimestamp"),
+        ({}, {"deletionTimestamp": 5}, "deletionTimestamp"),
+    ],
+)
+def test_pod_that_is_none(spec: dict[str, Any], metadata: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidRecordError, match=says):
+        pod_record(pod(spec, **metadata))
+
+
+_trees = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(
+            ["metadata", "name", "uid", "spec", "status", "containers", "resources", "requests",
+             "cpu", "memory", "allocatable", "labels", "annotations", "nodeName"]
+        ),
+        inner, max_size=5,
+    ),
+    max_leaves=15,
+)  # fmt: skip
+
+
+@given(_trees)
+def test_any_tree_is_a_record_or_refused(tree: Any) -> None:
+    for convert in (node_record, pod_record):
+        with suppress(InvalidRecordError):
+            encode_json(convert(tree))
+        for part in ("metadata", "spec", "status"):
+            for good in (node(), pod()):
+                with suppress(InvalidRecordError):
+                    encode_json(convert(good | {part: tree}))
+
+
+def test_a_tree_without_end_is_refused() -> None:
+    tree: dict[str, Any] = pod()
+    deep: dict[str, Any] = {}
+    tree["spec"]["affinity"] = deep
+    for _ in range(100_000):
+        deep["a"] = {}
+        deep = deep["a"]
+    with pytest.raises(InvalidRecordError, match="nested too deeply"):
+        pod_record(tree)
+
+
+# ---- static pods
+
+
+def test_static_pods_have_the_cgroup_of_their_hash() -> None:
+    mirror = {"kubernetes.io/config.hash": "abc", "kubernetes.io/config.mirror": "abc"}
+    assert cgroup_uid("u", mirror) == "abc"
+    assert cgroup_uid("u", mirror | {"kubernetes.io/config.source": "file"}) == "abc"
+    from_kubelet = {"kubernetes.io/config.hash": "abc", "kubernetes.io/config.source": "http"}
+    assert cgroup_uid("u", from_kubelet) == "abc"
+
+
+def test_nobody_takes_over_the_cgroup_of_another_pod_by_an_annotation() -> None:
+    assert cgroup_uid("u", {"kubernetes.io/config.hash": "victim"}) == "u"
+    of_api = {"kubernetes.io/config.hash": "victim", "kubernetes.io/config.source": "api"}
+    assert cgroup_uid("u", of_api) == "u"
+    assert cgroup_uid("u", {"kubernetes.io/config.mirror": "x"}) == "u"
+    assert cgroup_uid("u", {}) == "u"
+
+
+# ---- requests and limits
+
+
+def asked(cpu: int | None = None, memory: int | None = None, *, always: bool = False) -> Container:
+    stated = amounts(cpu, memory)
+    return Container(name="c", requests=stated, limits=stated, restartable=always)
+
+
+NONE = Resources()
+
+
+@pytest.mark.parametrize(
+    ("main", "init", "of_pod", "overhead", "expected"),
+    [
+        ([], [], NONE, NONE, NONE),
+        ([asked(100, 10), asked(200)], [], NONE, NONE, amounts(300, 10)),
+        # An ordinary init container runs alone, before the others.
+        ([asked(100, 10)], [asked(500, 5)], NONE, NONE, amounts(500, 10)),
+        ([asked(100)], [asked(60), asked(70)], NONE, NONE, amounts(100)),
+        # A restartable one runs on beside the others, and beside the init containers after it.
+        ([asked(100)], [asked(50, always=True)], NONE, NONE, amounts(150)),
+        ([asked(100)], [asked(50, always=True), asked(200)], NONE, NONE, amounts(250)),
+        ([asked(100)], [asked(200), asked(50, always=True)], NONE, NONE, amounts(200)),
+        ([asked(10)], [asked(1, always=True), asked(5), asked(2, always=True), asked(40)],
+         NONE, NONE, amounts(43)),
+        # What the pod itself states counts, each resource by itself.
+        ([asked(100, 10)], [], amounts(700), NONE, amounts(700, 10)),
+        ([asked(100, 10)], [], amounts(50, 5), NONE, amounts(50, 5)),
+        # Overhead comes on top of all that.
+        ([asked(100)], [asked(500)], NONE, amounts(10, 7), amounts(510, 7)),
+        ([asked(100)], [], amounts(700), amounts(10), amounts(710)),
+        ([asked(0)], [], NONE, NONE, amounts(0)),
+    ],
+)  # fmt: skip
+def test_effective_requests(
+    main: list[Container], init: list[Container], of_pod: Resources, overhead: Resources,
+    expected: Resources,
+) -> None:  # fmt: skip
+    assert effective_requests(main, init, of_pod, overhead) == expected
+
+
+@pytest.mark.parametrize(
+    ("main", "init", "of_pod", "overhead", "expected"),
+    [
+        ([asked(100)], [asked(500)], NONE, amounts(10, 7), amounts(510)),
+        ([asked(0)], [], NONE, amounts(10), amounts(0)),
+        ([asked(100), asked()], [], NONE, NONE, amounts(100)),
+        ([asked(100)], [], amounts(300, 9), amounts(1, 1), amounts(301, 10)),
+        ([], [], NONE, amounts(10, 10), NONE),
+    ],
+)
+def test_effective_limits(
+    main: list[Container], init: list[Container], of_pod: Resources, overhead: Resources,
+    expected: Resources,
+) -> None:  # fmt: skip
+    assert effective_limits(main, init, of_pod, overhead) == expected
+
+
+_containers = st.lists(
+    st.builds(
+        asked, st.none() | st.integers(0, 50), st.none() | st.integers(0, 50), always=st.booleans()
+    ),
+    max_size=4,
+)
+
+
+@given(_containers, _containers)
+def test_requests_are_enough_at_every_moment_of_the_start(
+    main: list[Container], init: list[Container]
+) -> None:
+    """By playing the start through: one init container after the other, restartable ones stay."""
+    found = effective_requests(main, init, NONE, NONE)
+    running, needed = 0, [0]
+    for one in init:
+        cpu = one.requests.cpu_millicores or 0
+        needed.append(running + cpu)
+        running += cpu if one.restartable else 0
+    needed.append(running + sum(c.requests.cpu_millicores or 0 for c in main))
+    assert (found.cpu_millicores or 0) == max(needed)
+    stated = any(c.requests.cpu_millicores is not None for c in (*main, *init))
+    assert (found.cpu_millicores is not None) == stated
+
+
+# ---- QoS
+
+
+def with_limits(requests: Resources, limits: Resources) -> Container:
+    return Container(name="c", requests=requests, limits=limits)
+
+
+FULL = with_limits(amounts(100, 10), amounts(100, 10))
+
+
+@pytest.mark.parametrize(
+    ("containers", "of_pod", "expected"),
+    [
+        ([], Container(name=""), "BestEffort"),
+        ([Container(name="c")], Container(name=""), "BestEffort"),
+        ([with_limits(amounts(0, 0), NONE)], Container(name=""), "BestEffort"),
+        ([FULL], Container(name=""), "Guaranteed"),
+        ([FULL, FULL], Container(name=""), "Guaranteed"),
+        ([FULL, Container(name="c")], Container(name=""), "Burstable"),
+        ([with_limits(amounts(50, 10), amounts(100, 10))], Container(name=""), "Burstable"),
+        ([with_limits(amounts(100), amounts(100))], Container(name=""), "Burstable"),
+        ([with_limits(NONE, amounts(100, 10))], Container(name=""), "Burstable"),
+        ([with_limits(amounts(1), NONE)], Container(name=""), "Burstable"),
+        ([Container(name="c")], FULL, "Guaranteed"),
+        ([FULL], with_limits(amounts(100), NONE), "Burstable"),
+    ],
+)
+def test_kube_qos(containers: list[Container], of_pod: Container, expected: str) -> None:
+    assert kube_qos(containers, of_pod) == expected

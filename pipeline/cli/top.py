@@ -5,8 +5,10 @@ pipe; one JSON document. What is known only partly is shown as `-`, never as 0.
 """
 
 import asyncio
+import logging
+import signal
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final, Literal, NamedTuple
 
@@ -14,7 +16,7 @@ import aiohttp
 import click
 import msgspec
 import numpy as np
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -39,26 +41,27 @@ _PROGRESS_AFTER_SECONDS: Final = 2.0
 
 class _Column(NamedTuple):
     title: str
-    narrowest: int  # width of the terminal from which it is shown
+    rank: int  # the highest go first where the terminal is too narrow; 0 always stays
     left: bool = False
 
 
 COLUMNS: Final = (
     _Column("NODE", 0, left=True),
     _Column("AGE", 0),
-    _Column("CPU", 0),
+    _Column("CPU", 2),
     _Column("CPU%", 0),
-    _Column("MEMORY", 0),
+    _Column("MEMORY", 2),
     _Column("MEM%", 0),
-    _Column("PEAK CPU", 60),
-    _Column("PEAK MEM", 60),
-    _Column("NSIGMA CPU", 130),
-    _Column("NSIGMA MEM", 130),
-    _Column("PODS", 76),
-    _Column("FREE CPU", 106),
-    _Column("FREE MEM", 106),
+    _Column("PEAK CPU", 1),
+    _Column("PEAK MEM", 1),
+    _Column("NSIGMA CPU", 5),
+    _Column("NSIGMA MEM", 5),
+    _Column("PODS", 3),
+    _Column("FREE CPU", 4),
+    _Column("FREE MEM", 4),
     _Column("FLAGS", 0, left=True),
 )
+_GAP: Final = 2
 
 
 class Line(NamedTuple):
@@ -138,10 +141,17 @@ def render(
     headers: bool = True,
 ) -> RichTable:
     """The table for a terminal: columns that fit into `width`, nodes that fit into `height`."""
-    shown = [i for i, column in enumerate(COLUMNS) if column.narrowest <= width]
     all_lines = lines(table, now, sort=sort, stale_after_seconds=stale_after_seconds)
+    shown = _fitting(all_lines, width)
     room = len(all_lines) if height is None else max(1, height - 3)
-    rich = RichTable(box=None, pad_edge=False, show_header=headers, header_style="bold")
+    rich = RichTable(
+        box=None,
+        pad_edge=False,
+        show_header=headers,
+        header_style="bold",
+        caption_justify="left",
+        caption_style="dim",
+    )
     for i in shown:
         rich.add_column(
             COLUMNS[i].title,
@@ -152,10 +162,10 @@ def render(
     for line in all_lines[:room]:
         cells = (line.cells[i] for i in shown)
         rich.add_row(*(Text(text, style) for text, style in cells), style="dim" * line.stale)
-    if (hidden := len(all_lines) - room) > 0:
-        rich.add_row(Text(f"and {hidden} more", "dim"))
     if not all_lines:
-        rich.add_row(Text("no node has published a window yet", "dim"))
+        rich.caption = "no node has published a window yet"
+    elif len(all_lines) > room:
+        rich.caption = f"and {len(all_lines) - room} more"
     return rich
 
 
@@ -173,6 +183,19 @@ def plain(all_lines: Sequence[Line], *, headers: bool = True) -> str:
         for row in grid
     )
     return "".join(f"{row}\n" for row in padded)
+
+
+def _fitting(all_lines: Sequence[Line], width: int) -> list[int]:
+    """The columns that have room, ranks of lesser interest left out as a whole."""
+    needs = [
+        max(len(column.title), *(len(line.cells[i][0]) for line in all_lines), 0)
+        for i, column in enumerate(COLUMNS)
+    ]
+    for most in range(max(column.rank for column in COLUMNS), -1, -1):
+        shown = [i for i, column in enumerate(COLUMNS) if column.rank <= most]
+        if sum(needs[i] + _GAP for i in shown) - _GAP <= width:
+            break
+    return shown
 
 
 def _sort_key(sort: Sort) -> Callable[[Line], tuple[float, str]]:
@@ -284,11 +307,15 @@ def command(
       springtide top -o json | jq '.items[] | select(.stale) | .node'
       springtide top --extender http://localhost:8888
     """
+    if settings.log.level != "debug":
+        # What went wrong is said once, at the end or on the screen; the log would cut through it.
+        logging.getLogger().setLevel(logging.CRITICAL)
     view = _View(sort, settings.extender.stale_after_seconds, output == "json", not no_headers)
     source = _from_extender(url) if url else _from_kafka(settings, patient=watch)
     if not watch:
         asyncio.run(_once(source, view))
         return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else the screen is left as it is
     with suppress(KeyboardInterrupt):
         asyncio.run(_live(source, view))
 
@@ -323,12 +350,19 @@ class _View(NamedTuple):
         )
 
 
-Source = AsyncIterator[Table]
+class Seen(NamedTuple):
+    """The table as it is, and what is wrong with how it is fed, if anything is."""
+
+    table: Table
+    trouble: str = ""
+
+
+Source = AsyncGenerator[Seen, None]
 
 
 async def _once(source: Source, view: _View) -> None:
     now = SystemClock().now()
-    async for table in source:
+    async for table, _ in source:
         if not any(table.snapshot(name).state for name in table):
             raise NotReadyError(
                 "no node has published a window yet",
@@ -343,22 +377,22 @@ async def _once(source: Source, view: _View) -> None:
                 hint="see whether exporters and worker run: `springtide doctor`",
             )
         break
-    await source.aclose()  # type: ignore[attr-defined]
+    await source.aclose()
 
 
 async def _live(source: Source, view: _View) -> None:
     console, clock = Console(), SystemClock()
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(source.aclose)  # type: ignore[attr-defined]
+        stack.push_async_callback(source.aclose)
         live = None
         if console.is_terminal and not view.json:
             live = stack.enter_context(Live(console=console, auto_refresh=False, screen=True))
-        async for table in source:
+        async for table, trouble in source:
             if live is None:
                 view.show(table, clock.now(), console)
             else:
                 shown = view.renderable(table, clock.now(), console, height=console.height)
-                live.update(shown, refresh=True)
+                live.update(Group(shown, Text(trouble, "yellow")), refresh=True)
             await clock.sleep(REFRESH_SECONDS)
 
 
@@ -390,7 +424,7 @@ async def _from_kafka(settings: Settings, *, patient: bool) -> Source:
                 waited = time.monotonic() - began
                 click.echo(f"reading node states ({feed.state.message}, {waited:.0f} s)", err=True)
         while True:
-            yield feed.table
+            yield Seen(feed.table, "" if feed.state.connected else feed.state.message)
 
 
 def _why_not(failure: KafkaError) -> SpringtideError:
@@ -422,7 +456,7 @@ async def _from_extender(url: str) -> Source:
     timeout = aiohttp.ClientTimeout(total=10)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         while True:
-            yield await _asked(session, f"{url.rstrip('/')}/v1/nodes")
+            yield Seen(await _asked(session, f"{url.rstrip('/')}/v1/nodes"))
 
 
 async def _asked(session: aiohttp.ClientSession, url: str) -> Table:

@@ -66,6 +66,17 @@ def test_narrow_rows_stay_small_and_wide_ones_move() -> None:
     assert slabs.nbytes > 1000 * CPU_LAYOUT.num_buckets * 8
 
 
+def test_the_bytes_are_those_of_all_arrays() -> None:
+    slabs = Buckets(CPU_LAYOUT)
+    slabs.grow(100)
+    slabs.add(np.arange(100), np.linspace(0, 900, 100), np.ones(100))
+    slabs.add(np.arange(100), np.full(100, 3.0), np.ones(100))
+    arrays = [a for a in vars(slabs).values() if isinstance(a, np.ndarray) and len(a) == 100]
+    arrays += [slab.data for slab in slabs._slabs]
+    assert len(arrays) == 7
+    assert slabs.nbytes == sum(array.nbytes for array in arrays)
+
+
 def test_slots_are_used_again() -> None:
     slabs = Buckets(CPU_LAYOUT)
     slabs.grow(500)

@@ -292,6 +292,11 @@ def test_a_checkpoint_without_weights_is_empty() -> None:
     assert not loaded.any()
 
 
+def test_a_stored_weight_of_zero_is_fine() -> None:
+    stored = {"totalWeight": 2, "bucketWeights": {"3": 0, "4": 5}}
+    assert np.flatnonzero(histogram.load_checkpoint(CPU_LAYOUT, stored)).tolist() == [4]
+
+
 def test_an_empty_histogram_is_saved_as_empty() -> None:
     stored = histogram.save_checkpoint(np.zeros(158))
     assert stored == {"totalWeight": 0.0, "bucketWeights": {}}

@@ -5,6 +5,9 @@ from pathlib import Path
 
 from tests.vectors.runner import load_adapters, report, run_file
 
+# From a checkout that is not installed, too; pytest does the same by its `pythonpath`.
+sys.path.append(str(Path(__file__).parents[2] / "node-exporter"))
+
 
 def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):

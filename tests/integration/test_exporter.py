@@ -1,0 +1,297 @@
+"""The exporter as users run it, with a real broker: everything arrives, once, in order."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from node_exporter.kernel.paths import Driver, KubeQOS, pod_dir
+from pipeline.local.kafka import LocalKafka
+from pipeline.settings import KafkaSettings
+from pipeline.topics.admin import apply_topics
+from pipeline.topics.arrow import read_samples
+from pipeline.topics.client import client_options
+from pipeline.topics.partition import partition_of
+from pipeline.topics.samples import SampleHeader
+from tests.cgroup_tree import CgroupTree, cgroup_tree
+from tests.processes import eventually
+
+pytestmark = [pytest.mark.cgroups, pytest.mark.slow]
+
+REPOSITORY = Path(__file__).parent.parent.parent
+NODE = "exporter-test-node"
+
+
+class Sample(NamedTuple):
+    header: SampleHeader
+    rows: list[dict[str, Any]]
+
+
+class Exporter:
+    """A running exporter: five readings a second, windows of one second."""
+
+    def __init__(
+        self, kafka: KafkaSettings, tree: CgroupTree, folder: Path, *flags: str, window: int = 1
+    ) -> None:
+        self.kafka = kafka
+        self.socket = folder / "exporter.sock"
+        self.log_file = folder / "exporter.log"
+        arguments = {
+            "bootstrap-servers": kafka.bootstrap_servers,
+            "topic-prefix": kafka.topic_prefix,
+            "partitions": kafka.partitions,
+            "node-name": NODE,
+            "cgroup-parent": tree.name,
+            "socket-path": self.socket,
+            "window-seconds": window,
+            "collect-interval-seconds": 0.2,
+            "metrics-port": 0,
+            "metrics-host": "127.0.0.1",
+        }
+        words = [f"--{name}={value}" for name, value in arguments.items()]
+        environment = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'node-exporter'}"}
+        with self.log_file.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "pipeline.cli.main", "exporter", *words, *flags],
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                env=environment,
+            )
+        assert eventually(lambda: "exporter started" in self.log), self.log
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.log.splitlines() if line.startswith("{")]
+        return [line for line in lines if line["event"] == name]
+
+    def page(self) -> dict[str, float]:
+        """The metrics page."""
+        (started,) = self.events("exporter started")
+        with socket.create_connection(("127.0.0.1", started["metrics_port"])) as connection:
+            connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            text = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+        lines = (
+            line.rpartition(" ") for line in text.splitlines() if line.startswith("springtide")
+        )
+        return {name: float(value) for name, _, value in lines}
+
+    def stop(self) -> int:
+        """SIGTERM and wait; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(40)
+
+    async def sent(self) -> list[Sample]:
+        """All that lies in the topic, by offset, from the partition of the node."""
+        consumer = AIOKafkaConsumer(**client_options(self.kafka), enable_auto_commit=False)
+        await consumer.start()
+        try:
+            topic = f"{self.kafka.topic_prefix}.samples"
+            own = TopicPartition(topic, partition_of(NODE, self.kafka.partitions))
+            partitions = [TopicPartition(topic, p) for p in range(self.kafka.partitions)]
+            consumer.assign(partitions)
+            ends = await consumer.end_offsets(partitions)
+            assert all(end == 0 for partition, end in ends.items() if partition != own)
+            found = []
+            await consumer.seek_to_beginning(own)
+            while len(found) < ends[own]:
+                record = await consumer.getone(own)
+                assert record.key == NODE.encode()
+                header, batch = read_samples(record.value)
+                found.append(Sample(header, batch.to_pylist()))
+            return found
+        finally:
+            await consumer.stop()
+
+    async def complete(self, seconds: float, at_least: int) -> list[Sample]:
+        """What was sent, as soon as there are so many windows."""
+        deadline = time.monotonic() + seconds
+        while len(found := await self.sent()) < at_least:
+            assert time.monotonic() < deadline, f"{len(found)} of {at_least} windows\n{self.log}"
+            await asyncio.sleep(0.3)
+        return found
+
+
+@pytest.fixture
+async def kafka(broker: LocalKafka) -> KafkaSettings:
+    """Settings with topics of this test alone."""
+    settings = KafkaSettings(
+        bootstrap_servers=broker.bootstrap_servers,
+        topic_prefix=f"test-{uuid4().hex[:8]}",
+        partitions=3,
+    )
+    await apply_topics(settings)
+    return settings
+
+
+@pytest.fixture
+def tree() -> Iterator[CgroupTree]:
+    with cgroup_tree("publish") as tree:
+        for uid in ("one", "two"):
+            path = f"{pod_dir(Driver.CGROUPFS, KubeQOS.BURSTABLE, uid)}/{'c0' * 32}"
+            tree.make(path)
+            tree.run(path, "sleep", "600")
+        yield tree
+
+
+@contextmanager
+def running(
+    kafka: KafkaSettings, tree: CgroupTree, folder: Path, *flags: str, window: int = 1
+) -> Iterator[Exporter]:
+    exporter = Exporter(kafka, tree, folder, *flags, window=window)
+    try:
+        yield exporter
+    finally:
+        exporter.process.kill()
+        exporter.process.wait()
+
+
+def sequences(samples: list[Sample]) -> list[int]:
+    return [sample.header.sequence for sample in samples]
+
+
+def ends(samples: list[Sample]) -> list[int]:
+    return [sample.header.window_end_ms for sample in samples]
+
+
+async def test_windows_arrive_and_sigterm_flushes_the_one_in_hand(
+    kafka: KafkaSettings, tree: CgroupTree, tmp_path: Path
+) -> None:
+    with running(kafka, tree, tmp_path, window=5) as exporter:
+        await exporter.complete(20, at_least=2)
+        await asyncio.sleep(1.5)
+        assert exporter.stop() == 0
+        samples = await exporter.sent()
+    assert sequences(samples) == list(range(len(samples)))
+    assert all(b - a == 5000 for a, b in zip(ends(samples), ends(samples)[1:], strict=False))
+    assert len({sample.header.epoch for sample in samples}) == 1
+    whole, half = samples[1], samples[-1]
+    assert [(row["kind"], row["id"]) for row in whole.rows] == [
+        ("node", ""),
+        ("pod", "one"),
+        ("pod", "two"),
+    ]
+    assert whole.rows[0]["coverage"] == 1.0
+    assert len(whole.rows[0]["points_cpu_cores"]) == 25
+    assert whole.rows[0]["cpu_cores_avg"] > 0
+    assert whole.rows[1]["memory_bytes_avg"] > 0
+    assert 0 < half.rows[0]["coverage"] < 1
+    assert not exporter.socket.exists()
+    assert exporter.events("exporter stopped, every window is in Kafka")
+
+
+async def test_a_broker_that_is_away_for_a_while_costs_nothing(
+    broker: LocalKafka, kafka: KafkaSettings, tree: CgroupTree, tmp_path: Path
+) -> None:
+    with running(kafka, tree, tmp_path) as exporter:
+        await exporter.complete(15, at_least=2)
+        await asyncio.to_thread(broker.stop)
+        try:
+            await asyncio.sleep(8)
+            assert exporter.page()["springtide_exporter_buffer_windows"] >= 7
+        finally:
+            await asyncio.to_thread(broker.start)
+        samples = await exporter.complete(40, at_least=12)
+        assert exporter.stop() == 0
+        samples = await exporter.sent()
+        # Nothing twice, nothing missing, in order.
+        assert sequences(samples) == list(range(len(samples)))
+        assert all(b - a == 1000 for a, b in zip(ends(samples), ends(samples)[1:], strict=False))
+        assert 1 <= len(exporter.events("windows wait for kafka")) <= 3
+        assert exporter.events("kafka takes windows again")
+
+
+async def test_it_starts_without_a_broker_and_without_its_topic(
+    broker: LocalKafka, kafka: KafkaSettings, tree: CgroupTree, tmp_path: Path
+) -> None:
+    kafka = KafkaSettings(
+        bootstrap_servers=kafka.bootstrap_servers,
+        topic_prefix=f"test-{uuid4().hex[:8]}",
+        partitions=3,
+        request_timeout_seconds=2,
+    )
+    await asyncio.to_thread(broker.stop)
+    try:
+        with running(kafka, tree, tmp_path, "--request-timeout-seconds=2") as exporter:
+            assert eventually(lambda: bool(exporter.events("windows wait for kafka")), 10)
+            await asyncio.to_thread(broker.start)
+            await asyncio.sleep(4)
+            await apply_topics(kafka)
+            samples = await exporter.complete(60, at_least=8)
+            assert sequences(samples) == list(range(len(samples)))
+            assert exporter.stop() == 0
+    finally:
+        await asyncio.to_thread(broker.start)
+
+
+async def test_a_full_buffer_drops_the_oldest_and_counts(
+    broker: LocalKafka, kafka: KafkaSettings, tree: CgroupTree, tmp_path: Path
+) -> None:
+    with running(kafka, tree, tmp_path, "--buffer-bytes=65536") as exporter:
+        before = await exporter.complete(15, at_least=1)
+        await asyncio.to_thread(broker.stop)
+        try:
+            dropped = 'springtide_exporter_windows_dropped_total{reason="buffer_full"}'
+            assert eventually(lambda: exporter.page().get(dropped, 0) >= 2, 40)
+            assert exporter.page()["springtide_exporter_buffer_bytes"] < 65536 + 20_000
+        finally:
+            await asyncio.to_thread(broker.start)
+        assert eventually(lambda: exporter.page()["springtide_exporter_buffer_windows"] == 0, 40)
+        lost = round(exporter.page()[dropped])
+        assert exporter.stop() == 0
+        samples = await exporter.sent()
+    found = sequences(samples)
+    assert found == sorted(set(found))
+    assert len(found) == found[-1] + 1 - lost
+    assert found[: len(before)] == sequences(before)
+
+
+async def test_a_stopped_process_goes_on_and_says_what_it_missed(
+    kafka: KafkaSettings, tree: CgroupTree, tmp_path: Path
+) -> None:
+    with running(kafka, tree, tmp_path) as exporter:
+        await exporter.complete(15, at_least=2)
+        exporter.process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(4)
+        exporter.process.send_signal(signal.SIGCONT)
+        behind = len(await exporter.sent())
+        await exporter.complete(15, at_least=behind + 3)
+        assert exporter.page()["springtide_exporter_collections_missed_total"] >= 15
+        assert exporter.stop() == 0
+        samples = await exporter.sent()
+    assert sequences(samples) == list(range(len(samples)))
+    gaps = [b - a for a, b in zip(ends(samples), ends(samples)[1:], strict=False)]
+    assert max(gaps) >= 3000
+    assert min(gaps) == 1000
+    assert all(row["coverage"] <= 1 for sample in samples for row in sample.rows)
+
+
+async def test_the_last_seconds_are_on_the_socket(
+    kafka: KafkaSettings, tree: CgroupTree, tmp_path: Path
+) -> None:
+    with running(kafka, tree, tmp_path) as exporter:
+        await exporter.complete(15, at_least=2)
+        reader, writer = await asyncio.open_unix_connection(str(exporter.socket), limit=1 << 20)
+        writer.write(b'{"seconds": 1}\n')
+        lines = [json.loads(await reader.readline()) for _ in range(6)]
+        writer.close()
+        assert lines[-1] == {"collections": 5}
+        assert [usage["id"] for usage in lines[0]["usages"]] == ["", "one", "two"]
+        assert lines[0]["system"]["cpu_cores"] >= 0
+        assert exporter.page()["springtide_exporter_pods"] == 2
+        assert exporter.stop() == 0

@@ -22,12 +22,13 @@ from pipeline.agents.log import LogReader
 from pipeline.agents.model import ModelCursor, ModelRules, Report
 from pipeline.agents.output import Keyed, Output
 from pipeline.agents.shard import Ownership, Shard
-from pipeline.clock import Clock, format_time
+from pipeline.clock import Clock
 from pipeline.errors import CheckpointError, RecordError, StateError
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, histogram
 from pipeline.processors.bank import Bank
 from pipeline.processors.window import ModelConfig
+from pipeline.times import format_time
 from pipeline.topics.checkpoints import Claim, NodeCheckpoint, RoundMarker, claim_key, parse_key
 from pipeline.topics.codec import decode_pack, encode_pack
 from pipeline.topics.registry import CHECKPOINTS, SAMPLES, WINDOWS

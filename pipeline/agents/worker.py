@@ -35,6 +35,7 @@ from pipeline.logs import get_logger
 from pipeline.metrics import gauge
 from pipeline.processors.window import ModelConfig
 from pipeline.settings import Settings
+from pipeline.sources.files import run_file_source
 from pipeline.topics.client import client_options
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.registry import CHECKPOINTS, SAMPLES, WINDOWS
@@ -49,6 +50,8 @@ _REQUEST_TIMEOUT_MARGIN_SECONDS = 10.0
 _FETCH_BYTES = 2 * 1024 * 1024
 _BUFFERED_MESSAGES = 256
 _SHUTDOWN_SECONDS = 10.0
+# Two file sources would remove each other's records: the owner of this partition runs it.
+_FILE_SOURCE_PARTITION = 0
 
 
 class Holder:
@@ -178,6 +181,10 @@ class Holder:
                 self._run(shard.join.depart(node, round(self._clock.now() * 1000)))
         if loaded:
             self._run(self._follow_inventory(recovery))
+        worker = self._settings.worker
+        files = (worker.nodes_file, worker.pods_file)
+        if _FILE_SOURCE_PARTITION in loaded and any(files):
+            self._run(run_file_source(self._settings, *files, clock=self._clock))
 
     def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run until the partitions are let go; a failure ends the worker."""

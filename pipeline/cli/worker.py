@@ -17,6 +17,8 @@ from pipeline.clock import SystemClock
 from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
 from pipeline.settings import Settings
+from pipeline.sources.files import file_paths, read_at_start
+from pipeline.topics.admin import require_topics
 
 log = get_logger(__name__)
 
@@ -41,7 +43,13 @@ def command(settings: Settings) -> None:
 
 
 def run_worker(settings: Settings) -> None:
-    """Run a worker in this process until it is stopped by a signal or ends itself."""
+    """Run a worker in this process until it is stopped by a signal or ends itself.
+
+    Raises `SettingsError` for an inventory file that cannot be read, `BrokerUnavailableError` and
+    `TopicDriftError` where the topics are not as they must be.
+    """
+    read_at_start(file_paths(settings.worker.nodes_file, settings.worker.pods_file))
+    asyncio.run(require_topics(settings.kafka))
     data_dir = _data_dir(settings)
     metrics = serve_metrics("worker", settings.worker.metrics_host, settings.worker.metrics_port)
     if metrics is not None:

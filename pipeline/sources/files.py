@@ -149,13 +149,9 @@ async def run_file_source(
     start (later that is logged, and what was read before stays), `TopicDriftError` if a topic is
     missing, `KafkaError` if the broker does not take what is written.
     """
-    paths: dict[Kind, Path] = {}
-    if nodes_file is not None:
-        paths["Node"] = nodes_file
-    if pods_file is not None:
-        paths["Pod"] = pods_file
+    paths = file_paths(nodes_file, pods_file)
     stamps = _stamps(paths)
-    files = _read_at_start(paths)
+    files = read_at_start(paths)
     kafka = settings.kafka
     await require_topics(kafka)
     known = {kind: await read_back(kafka, _TOPICS[kind], SOURCE) for kind in paths}
@@ -164,6 +160,12 @@ async def run_file_source(
             READ_AT.set(clock.now())
             _tell(files, await publish_files(kafka, producer, files, known))
             stamps, files = await _next_version(paths, stamps, clock)
+
+
+def file_paths(nodes_file: Path | None, pods_file: Path | None) -> dict[Kind, Path]:
+    """The files that are given, by the kind that they hold."""
+    given: dict[Kind, Path | None] = {"Node": nodes_file, "Pod": pods_file}
+    return {kind: path for kind, path in given.items() if path is not None}
 
 
 async def _next_version(
@@ -202,7 +204,8 @@ def _read_all(paths: Mapping[Kind, Path]) -> list[Objects]:
     return [read_objects(path, kind) for kind, path in paths.items()]
 
 
-def _read_at_start(paths: Mapping[Kind, Path]) -> list[Objects]:
+def read_at_start(paths: Mapping[Kind, Path]) -> list[Objects]:
+    """What the files hold; raises `SettingsError` for one that cannot be read."""
     found = []
     for kind, path in paths.items():
         key = f"worker.{kind.lower()}s_file"

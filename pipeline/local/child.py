@@ -40,9 +40,13 @@ class KeptChild:
 
     def start(self, argv: list[str], cwd: Path) -> int:
         """Start the child; its process id."""
-        self._exit_code = None
-        pid: int = self.ask("pid", do="start", argv=argv, log=str(self._log), cwd=str(cwd))
-        self._running = True
+        # Said before it is so: that it ended can come together with that it started.
+        self._exit_code, self._running = None, True
+        try:
+            pid: int = self.ask("pid", do="start", argv=argv, log=str(self._log), cwd=str(cwd))
+        except LocalKafkaError:
+            self._running = False
+            raise
         return pid
 
     def signal(self, number: int, grace_seconds: float) -> None:

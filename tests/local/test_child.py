@@ -22,6 +22,10 @@ DEAF = [sys.executable, "-Sc", "import signal, time; signal.signal(15, signal.SI
         "print('deaf', flush=True); time.sleep(300)"]  # fmt: skip
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "folder"
@@ -41,7 +45,9 @@ def test_start_and_stop(child: KeptChild, folder: Path) -> None:
     pid = child.start(SLEEP, folder)
     assert child.is_running()
     assert is_alive(pid)
-    assert os.getpgid(pid) == pid, "Ctrl-C at the terminal must not reach it"
+    assert os.getpgid(pid) == pid
+    keeper_pid = parent_of(pid)
+    assert os.getsid(pid) == os.getsid(keeper_pid) == keeper_pid, "Ctrl-C must not reach them"
     child.signal(signal.SIGTERM, 5)
     assert not child.is_running()
     assert not is_alive(pid)
@@ -59,6 +65,12 @@ def test_what_the_child_says_goes_to_the_log(child: KeptChild, folder: Path) -> 
     assert child.wait(time.monotonic() + 10) == 3
     assert not child.is_running()
     assert (folder / "log").read_text() == f"{folder}\noops\n"
+
+
+def test_an_end_that_comes_with_the_start_is_not_lost(child: KeptChild, folder: Path) -> None:
+    for code in range(20):
+        child.start(["/bin/sh", "-c", f"exit {code}"], folder)
+        assert child.wait(time.monotonic() + 10) == code
 
 
 def test_waiting_ends_at_its_deadline(child: KeptChild, folder: Path) -> None:
@@ -95,7 +107,7 @@ def test_what_cannot_be_started_is_an_error_and_not_the_end(child: KeptChild, fo
 
 def test_kill_9_of_the_keeper_takes_the_child_along(child: KeptChild, folder: Path) -> None:
     pid = child.start(SLEEP, folder)
-    keeper_pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    keeper_pid = parent_of(pid)
     os.kill(keeper_pid, signal.SIGKILL)
     assert eventually(lambda: not is_alive(pid))
     assert eventually(lambda: not child.is_running())
@@ -147,7 +159,7 @@ def test_an_announced_file_is_locked_and_goes_with_the_keeper(
 def test_a_detached_keeper_outlives_the_line_and_ends_at_sigterm(folder: Path) -> None:
     child = KeptChild(folder / "log", remove=folder)
     pid = child.start(SLEEP, folder)
-    keeper_pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    keeper_pid = parent_of(pid)
     child.ask("detached", do="detach")
     child.let_go()
     time.sleep(0.3)

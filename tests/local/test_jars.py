@@ -177,7 +177,7 @@ def test_a_fake_source_that_fails_once_is_asked_again(lock_file: Path) -> None:
         try:
             return source(jar, place)
         finally:
-            source.instead.clear()
+            source.instead.pop(jar.coordinates, None)
 
     ensure_jars(lock_file, fetch=better_the_second_time, say=unheard)
     assert source.asked.count("org.example:part1:1.1") == 2

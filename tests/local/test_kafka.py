@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,8 +98,10 @@ def test_stop_and_kill_and_start_keep_port_and_data(broker: LocalKafka) -> None:
     assert (broker.bootstrap_servers, broker.pid is not None) == (at, True)
     assert broker.pid != first
     asyncio.run(produce(at, topic, b"before the kill"))
+    victim = broker.pid
     broker.kill()
     assert is_free(broker.port)
+    assert not list(Path(tempfile.gettempdir()).glob(f"hsperfdata_*/{victim}"))
     broker.start()
     asyncio.run(produce(at, topic, b"after it"))
     assert asyncio.run(consume(at, topic, 3)) == [
@@ -110,22 +113,21 @@ def test_stop_and_kill_and_start_keep_port_and_data(broker: LocalKafka) -> None:
 
 @pytest.mark.broker
 def test_a_port_lost_in_the_race_is_given_up_and_nothing_stays(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    broker: LocalKafka, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with socket.create_server((HOST, free_port())) as winner:
-        taken = winner.getsockname()[1]
-        draws = iter([taken])
-        monkeypatch.setattr(
-            launcher, "free_port", lambda other_than=None: next(draws, None) or free_port()
-        )
-        with local_kafka() as broker:
-            assert "Address already in use" in broker.log_file.read_text()
-            port, pid, folder = broker.port, broker.pid, broker.data_dir
-            assert port != taken
-            assert pid is not None
-            assert is_alive(pid)
-            assert folder.parent == tmp_path
+    draws = iter([broker.port])
+    monkeypatch.setattr(
+        launcher, "free_port", lambda other_than=None: next(draws, None) or free_port()
+    )
+    with local_kafka() as second:
+        # The winner is a broker that answers; it must not be taken for the second one.
+        assert "Address already in use" in second.log_file.read_text()
+        port, pid, folder = second.port, second.pid, second.data_dir
+        assert port != broker.port
+        assert pid is not None
+        assert is_alive(pid)
+        assert folder.parent == tmp_path
     assert not is_alive(pid)
     assert is_free(port)
     assert list(tmp_path.iterdir()) == []

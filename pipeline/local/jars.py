@@ -174,9 +174,7 @@ def _fetch_one(jar: Jar, directory: Path, scratch: Path, fetch: Fetch) -> None:
                 continue
             raise JarFetchError(
                 f"could not fetch {jar.coordinates} in {_ATTEMPTS} attempts: {error}",
-                hint="the local broker's jars are fetched once: connect to the network, or copy "
-                f"{directory} from a machine that has them, or use another cluster with "
-                "--bootstrap-servers",
+                hint=_way_out(error, directory),
             ) from error
         if _is_sound(fetched, jar):
             fetched.replace(directory / jar.file_name)
@@ -188,6 +186,19 @@ def _fetch_one(jar: Jar, directory: Path, scratch: Path, fetch: Fetch) -> None:
                 f"{jar.size_bytes} bytes is pinned",
                 hint="the repository or a proxy on the way gives out another file; it is not used",
             )
+
+
+def _way_out(error: Exception, directory: Path) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return (
+            "somebody on the way signs with an authority that Python does not know: if that is "
+            "your company's proxy, point REQUESTS_CA_BUNDLE to its certificates"
+        )
+    return (
+        "the local broker's jars are fetched once: connect to the network, or copy "
+        f"{directory} from a machine that has them, or use another cluster with "
+        "--bootstrap-servers"
+    )
 
 
 def _jgo_fetch() -> Fetch:

@@ -193,6 +193,12 @@ def test_the_error_of_a_fake_source_out_of_reach_says_what_to_do(lock_file: Path
     assert "--bootstrap-servers" in str(caught.value)
 
 
+def test_a_proxy_with_its_own_authority_is_named_by_a_fake_source(lock_file: Path) -> None:
+    refused = OSError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate in chain")
+    with pytest.raises(JarFetchError, match="REQUESTS_CA_BUNDLE"):
+        ensure_jars(lock_file, fetch=FakeSource({"org.example:part0:1.0": refused}), say=unheard)
+
+
 def test_what_was_fetched_before_a_failure_is_not_fetched_again(lock_file: Path) -> None:
     last = list(BYTES)[-1]
     with pytest.raises(JarFetchError):

@@ -29,7 +29,7 @@ _FIRST_CAPACITY: Final = 256
 
 
 class Slab:
-    """Slots of one width: `data` float64 (slots, width); slots that are not taken are 0."""
+    """Slots of one width: `data` float64 (slots, width); whoever takes one writes all of it."""
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -50,7 +50,6 @@ class Slab:
         return np.array(taken[::-1], dtype=np.int64)
 
     def give_back(self, slots: IntArray) -> None:
-        self.data[slots] = 0.0
         self._free.extend(slots[::-1].tolist())
 
 

@@ -21,8 +21,6 @@ from pipeline.topics.nodes import Strategy
 
 FloatArray = npt.NDArray[np.float64]
 
-CPU: Final = 0
-MEMORY: Final = 1
 RESOURCES: Final = ("cpu", "memory")
 
 ENTITIES: Final = ("node", "system", *CLASSES)

@@ -11,6 +11,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -61,6 +62,9 @@ class Extender:
         self, table: Table, state: FeedState, settings: ExtenderSettings, clock: Clock
     ) -> None:
         self.draining = False
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._table = table
         self._state = state
         self._policy = Policy.of(settings)
@@ -71,7 +75,9 @@ class Extender:
 
     def app(self) -> web.Application:
         """The aiohttp application."""
-        app = web.Application(middlewares=[_answer_errors], client_max_size=MAX_BODY_BYTES)
+        app = web.Application(
+            middlewares=[self._count, _answer_errors], client_max_size=MAX_BODY_BYTES
+        )
         app.router.add_post("/filter", self.filter)
         app.router.add_post("/prioritize", self.prioritize)
         app.router.add_get("/healthz", self.healthz)
@@ -80,6 +86,27 @@ class Extender:
         app.router.add_get("/v1/nodes", self.nodes)
         app.router.add_get("/v1/nodes/{node}", self.node)
         return app
+
+    async def drain(self, seconds: float) -> None:
+        """Return when no answer is under way any more, or after `seconds`."""
+        self.draining = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+
+    @web.middleware
+    async def _count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._under_way += 1
+        self._idle.clear()
+        try:
+            response = await handler(request)
+            if self.draining:
+                response.force_close()
+            return response
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
 
     async def filter(self, request: web.Request) -> web.Response:
         """Which nodes may take the pod."""
@@ -268,9 +295,7 @@ async def serve(
     declare_role("extender")
     watch(feed.table, feed.state, clock, settings.stale_after_seconds)
     extender = Extender(feed.table, feed.state, settings, clock)
-    runner = web.AppRunner(
-        extender.app(), access_log_class=AccessLog, shutdown_timeout=DRAIN_SECONDS
-    )
+    runner = web.AppRunner(extender.app(), access_log_class=AccessLog, shutdown_timeout=1.0)
     await runner.setup()
     feeding = asyncio.create_task(feed.run(), name="feed")
     stopping = asyncio.create_task(stop.wait(), name="stop")
@@ -282,9 +307,12 @@ async def serve(
         await asyncio.wait({feeding, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if feeding.done():
             feeding.result()  # it never ends but by an error of ours
-    finally:
-        extender.draining = True
         _log.info("stopping", drain_seconds=DRAIN_SECONDS)
+    finally:
+        # aiohttp's own shutdown stops reading bodies that are still arriving, so drain before it.
+        for site in list(runner.sites):
+            await site.stop()
+        await extender.drain(DRAIN_SECONDS)
         await runner.cleanup()
         for task in (feeding, stopping):
             task.cancel()

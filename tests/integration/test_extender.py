@@ -1,6 +1,11 @@
 """The extender and its table over a real broker."""
 
 import asyncio
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -269,3 +274,55 @@ async def test_no_broker_at_all_is_said(cluster: Cluster) -> None:
         failure = await asyncio.wait_for(feed.wait_failure(), 30)
         assert failure.message == "no broker answers at 127.0.0.1:1"
         assert not feed.state.caught_up
+
+
+def springtide(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "pipeline.cli.main", *arguments]
+
+
+def test_the_commands_as_people_run_them(cluster: Cluster) -> None:
+    kafka = (
+        "--bootstrap-servers",
+        cluster.broker.bootstrap_servers,
+        "--topic-prefix",
+        cluster.prefix,
+    )
+
+    def top(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = springtide("top", *arguments)
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    ran = top(*kafka)
+    assert ran.returncode == 4
+    assert "springtide topics apply" in ran.stderr
+    asyncio.run(cluster.create(NODE_STATE, NODES))
+    ran = top(*kafka)
+    assert (ran.returncode, ran.stdout) == (4, "")
+    assert "no node has published a window yet" in ran.stderr
+    asyncio.run(cluster.states(fresh("calm"), fresh("hot", cpu=3.9)))
+    ran = top(*kafka)
+    assert ran.returncode == 0
+    assert [line.split()[0] for line in ran.stdout.splitlines()] == ["NODE", "hot", "calm"]
+    assert ran.stderr == ""
+    stale = top(*kafka, "--stale-after-seconds", "1")
+    assert stale.returncode == 4
+    assert "stale" in stale.stdout
+    document = json.loads(top(*kafka, "-o", "json").stdout)
+    assert [item["node"] for item in document["items"]] == ["calm", "hot"]
+
+    command = springtide("extender", *kafka, "--host", "127.0.0.1", "--port", "0", "--mode", "act")
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as extender:
+        assert extender.stderr is not None
+        said: dict[str, Any] = {}
+        port = 0
+        while said.get("event") != "table caught up":
+            said = json.loads(extender.stderr.readline())
+            port = said["port"] if said["event"] == "listening" else port
+        base = f"http://127.0.0.1:{port}"
+        body = b'{"Pod": {}, "NodeNames": ["calm", "hot"]}'
+        with urllib.request.urlopen(f"{base}/filter", data=body, timeout=10) as response:
+            assert json.load(response)["NodeNames"] == ["calm"]
+        asked = top("--extender", base, "--no-headers")
+        assert [line.split()[0] for line in asked.stdout.splitlines()] == ["hot", "calm"]
+        extender.send_signal(signal.SIGTERM)
+        assert extender.wait(20) == 0

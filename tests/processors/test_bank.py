@@ -99,6 +99,13 @@ def test_a_bad_value_is_no_sample(bad: float) -> None:
     assert _samples(bank)["prod"] == [0.0, 0.0]
 
 
+def test_the_largest_usage_that_is_believed() -> None:
+    bank = _bank()
+    beyond = (np.nextafter(1e6, 2e6), np.nextafter(2.0**60, 2.0**61))
+    bank.apply([window(1, [Pod("a", (1e6, 2.0**60)), Pod("b", beyond)])])
+    assert _peaks(bank).pod_samples.tolist() == [[1, 1], [0, 0]]
+
+
 def test_pods_above_the_node_leave_an_idle_system() -> None:
     bank = _bank()
     bank.apply([window(1, [Pod("a", (9.0, 9 * GIB))], usage=(8.0, 8 * GIB))])

@@ -20,7 +20,7 @@ from tests.processors.windows import GIB, Pod, streams, window
 CONFIG = ModelConfig(
     half_life_seconds=(120.0, 240.0), cold_start_seconds=300.0, expiration_seconds=1200.0
 )
-LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
+LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
 
 
 def _run(windows: list[NodeWindow]) -> Bank:

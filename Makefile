@@ -73,9 +73,9 @@ docs: setup ## Make docs/settings.md from the settings' types
 	@$(BIN)/python -c 'from pipeline.settings import settings_markdown as m; print(end=m())' > docs/settings.md.new
 	@mv docs/settings.md.new docs/settings.md
 
-# --no-emit-*: a lock must not tie anybody to one registry.
-COMPILE = .venv-lock/bin/pip-compile --quiet --generate-hashes --no-emit-index-url \
-  --no-emit-trusted-host --no-header --strip-extras $(ARGS)
+# --no-emit-options: a lock must not tie anybody to one registry or one machine's folders.
+COMPILE = .venv-lock/bin/pip-compile --quiet --generate-hashes --no-emit-options --no-header \
+  --strip-extras $(ARGS)
 
 .PHONY: lock
 lock: ## Resolve the pins again; ARGS="--upgrade" for newer ones

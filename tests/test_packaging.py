@@ -56,6 +56,8 @@ def test_locks_hold_every_dependency_with_hashes(project: Path) -> None:
         blocks = re.split(r"^(?=[a-z0-9-]+==)", lock.read_text(), flags=re.MULTILINE)[1:]
         assert all("--hash=sha256:" in block for block in blocks)
         assert "file:" not in lock.read_text()
+        # No --find-links, no --index-url: they would be those of whoever made the lock.
+        assert not re.findall(r"^-.*", lock.read_text(), re.MULTILINE)
 
 
 def test_images_get_what_was_tested(project: Path) -> None:

@@ -231,3 +231,7 @@ class NotReadyError(SpringtideError):
     """Data is missing, stale or still being loaded."""
 
     exit_code = 4
+
+
+class DemoError(SpringtideError):
+    """A part of the demo did not come up, or ended; the message carries the end of its log."""

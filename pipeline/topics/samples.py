@@ -66,6 +66,10 @@ COLUMNS: Final = (*TEXT_COLUMNS, *NUMBER_COLUMNS, *LIST_COLUMNS)
 
 Row = Mapping[str, Any]
 
+_TEXT = na.string()
+_NUMBER = na.float64()
+_LIST = na.list_(_NUMBER)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleHeader:
@@ -141,16 +145,14 @@ def _schema(names: tuple[str, ...]) -> na.Schema:
 
 def _type(name: str) -> na.Schema:
     if name in TEXT_COLUMNS:
-        return na.string()
-    return na.list_(na.float64()) if name in LIST_COLUMNS else na.float64()
+        return _TEXT
+    return _LIST if name in LIST_COLUMNS else _NUMBER
 
 
 def _column(name: str, values: list[Any]) -> CArray:
-    if name in TEXT_COLUMNS:
-        return na.c_array(values, na.string())
     if name in LIST_COLUMNS:
         return _list_column(values)
-    return na.c_array(values, na.float64())
+    return na.c_array(values, _type(name))
 
 
 def _list_column(values: list[Iterable[float | None] | None]) -> CArray:
@@ -161,11 +163,11 @@ def _list_column(values: list[Iterable[float | None] | None]) -> CArray:
         offsets.append(len(items))
     valid = sum(1 << row for row, value in enumerate(values) if value is not None)
     return na.c_array_from_buffers(
-        na.list_(na.float64()),
+        _LIST,
         length=len(values),
         buffers=[
             valid.to_bytes(-(-len(values) // 8), "little"),
             struct.pack(f"<{len(offsets)}i", *offsets),
         ],
-        children=[na.c_array(items, na.float64())],
+        children=[na.c_array(items, _NUMBER)],
     )

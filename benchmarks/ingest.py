@@ -10,19 +10,18 @@ one after the other in this process, on the same data.
 
 import argparse
 import asyncio
-import os
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from benchmarks.roles import springtide
 from pipeline.agents.log import open_reader
 from pipeline.agents.output import Keyed, open_output
 from pipeline.local.kafka import local_kafka
@@ -45,7 +44,6 @@ from pipeline.topics.windows import decode_window, encode_window
 PREFIX = "ingest"
 WINDOW_MS = 30_000
 RUN_LIMIT_SECONDS = 600
-ROOT = Path(__file__).parent.parent
 
 
 def samples(nodes: int, pods: int, windows: int, end_ms: int) -> Iterator[tuple[str, bytes]]:
@@ -128,27 +126,14 @@ async def drained(settings: Settings, messages: int, process: subprocess.Popen[b
         await consumer.stop()
 
 
-@contextmanager
-def worker(settings: Settings) -> Iterator[subprocess.Popen[bytes]]:
+def worker(settings: Settings, folder: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """A worker process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "worker.log"
-        command = [
-            *(sys.executable, "-m", "pipeline.cli.main", "worker", "--no-supervise"),
-            *("--bootstrap-servers", settings.kafka.bootstrap_servers, "--topic-prefix", PREFIX),
-            *("--partitions", str(settings.kafka.partitions), "--metrics-port", "0"),
-            *("--data-dir", folder),
-        ]
-        path = os.pathsep.join([str(ROOT), str(ROOT / "node-exporter")])
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                command, stdout=out, stderr=out, env={**os.environ, "PYTHONPATH": path}
-            )
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.wait(30)
+    return springtide(
+        *("worker", "--no-supervise", "--metrics-port", "0", "--data-dir", str(folder)),
+        *("--bootstrap-servers", settings.kafka.bootstrap_servers, "--topic-prefix", PREFIX),
+        *("--partitions", str(settings.kafka.partitions)),
+        log=folder / "worker.log",
+    )
 
 
 def stages(batches: list[bytes]) -> dict[str, float]:
@@ -214,7 +199,7 @@ def main() -> None:
             f"filled: {count:,} messages of {given.pods} pods, {size / count / 1024:.1f} KiB each"
         )
         reading = asyncio.run(read_only(settings))
-        with worker(settings) as process:
+        with TemporaryDirectory() as folder, worker(settings, Path(folder)) as process:
             working = asyncio.run(drained(settings, count, process))
     pods = count * given.pods
     print(f"{'':34}{'pod samples/s':>14}{'ratio':>8}")

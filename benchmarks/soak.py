@@ -1,0 +1,127 @@
+"""Does the memory of a role grow? Every role for an hour (or eight) under a steady load.
+
+    python -m benchmarks.soak [--hours 1] [--nodes 50] [--pods 20] [--out soak.csv]
+
+A real broker, the exporter on this machine, a worker, an extender that is asked every second, and
+simulated nodes at 1x whose pods come and go. After the warm-up (a quarter of the time, twenty
+minutes at most) the resident memory of each role is sampled; its growth is the slope of the
+regression line. More than 1 MiB an hour is a defect, and the exit code says so.
+"""
+
+import argparse
+import asyncio
+import csv
+import json
+import sys
+import tempfile
+import time
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.roles import resident_mib, springtide
+from pipeline.clock import SystemClock
+from pipeline.local.kafka import local_kafka
+from pipeline.settings import Settings, load_settings
+from pipeline.sources.fleet import run_fleet
+from pipeline.topics.admin import apply_topics
+
+DEFECT_MIB_PER_HOUR = 1.0
+WARM_UP_SECONDS = 1200.0
+SAMPLE_SECONDS = 15.0
+PORT = 18_888
+
+
+def ask() -> None:
+    """One question to the extender, as a scheduler would put it."""
+    body = json.dumps({"Pod": {}, "NodeNames": [f"sim-{n:05d}" for n in range(50)]}).encode()
+    for verb in ("filter", "prioritize"):
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{PORT}/{verb}", body, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            answer.read()
+
+
+async def soak(settings: Settings, pids: dict[str, int], seconds: float, given: argparse.Namespace
+) -> list[tuple[float, dict[str, float]]]:  # fmt: skip
+    """Memory of each role over time, in hours and MiB."""
+    clock, found = SystemClock(), []
+    fleet = asyncio.create_task(
+        run_fleet(settings, nodes=given.nodes, pods_per_node=given.pods, clock=clock,
+                  hours_back=0.2, window_seconds=10, history_window_seconds=10)
+    )  # fmt: skip
+    began = time.monotonic()
+    due = began + SAMPLE_SECONDS
+    while (passed := time.monotonic() - began) < seconds:
+        await asyncio.sleep(1)
+        if fleet.done():
+            fleet.result()
+        if passed > 30:
+            await asyncio.to_thread(ask)
+        if time.monotonic() >= due:
+            due += SAMPLE_SECONDS
+            memory = {role: resident_mib(pid) for role, pid in pids.items()}
+            found.append((passed / 3600, memory))
+            if len(found) % 20 == 0:
+                shown = "  ".join(f"{role} {mib:.1f}" for role, mib in memory.items())
+                print(f"{passed / 60:6.1f} min  {shown}", file=sys.stderr, flush=True)
+    fleet.cancel()
+    return found
+
+
+def report(found: list[tuple[float, dict[str, float]]], warm_up: float) -> bool:
+    """Print growth per role; whether none grows more than it may."""
+    steady = [(hours, memory) for hours, memory in found if hours * 3600 >= warm_up]
+    times = np.array([hours for hours, _ in steady])
+    print(
+        f"{'role':10}{'first MiB':>11}{'last MiB':>11}{'MiB/hour':>11}   over {np.ptp(times):.2f} h"
+    )
+    fine = True
+    for role in steady[0][1]:
+        values = np.array([memory[role] for _, memory in steady])
+        slope = float(np.polyfit(times, values, 1)[0])
+        fine = fine and slope < DEFECT_MIB_PER_HOUR
+        print(f"{role:10}{values[0]:>11.1f}{values[-1]:>11.1f}{slope:>11.2f}")
+    return fine
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--hours", type=float, default=1.0)
+    parser.add_argument("--nodes", type=int, default=50)
+    parser.add_argument("--pods", type=int, default=20)
+    parser.add_argument("--out", type=Path, help="CSV with every sample")
+    given = parser.parse_args()
+    seconds = given.hours * 3600
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        kafka = stack.enter_context(local_kafka())
+        settings = load_settings(None, {}, {"kafka.bootstrap_servers": kafka.bootstrap_servers})
+        asyncio.run(apply_topics(settings.kafka))
+        broker = ("--bootstrap-servers", kafka.bootstrap_servers)
+        roles = {
+            "exporter": ("--socket-path", str(folder / "exporter.sock"), "--window-seconds", "10"),
+            "worker": ("--no-supervise", "--data-dir", str(folder)),
+            "extender": ("--host", "127.0.0.1", "--port", str(PORT)),
+        }
+        pids = {}
+        for role, flags in roles.items():
+            page = () if role == "extender" else ("--metrics-port", "0")
+            child = springtide(role, *broker, *flags, *page, log=folder / f"{role}.log")
+            pids[role] = stack.enter_context(child).pid
+        found = asyncio.run(soak(settings, pids, seconds, given))
+    if given.out:
+        with given.out.open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(["hours", *pids])
+            table.writerows([[f"{hours:.4f}", *memory.values()] for hours, memory in found])
+    sys.exit(0 if report(found, min(WARM_UP_SECONDS, seconds / 4)) else 1)
+
+
+if __name__ == "__main__":
+    main()

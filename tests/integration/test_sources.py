@@ -1,0 +1,232 @@
+"""Sources on the real broker: the file source keeps the topics equal to its files, the fleet fills
+them, and neither touches what the other wrote."""
+
+import asyncio
+import json
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from pipeline.clock import SystemClock
+from pipeline.errors import BrokerUnavailableError, TopicDriftError
+from pipeline.local.kafka import LocalKafka
+from pipeline.settings import KafkaSettings, Settings
+from pipeline.sources.files import run_file_source
+from pipeline.sources.fleet import run_fleet
+from pipeline.sources.publish import Entry, open_producer, read_back, write
+from pipeline.topics.admin import apply_topics
+from pipeline.topics.arrow import read_samples
+from pipeline.topics.client import client_options
+from pipeline.topics.codec import decode_json
+from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.partition import partition_of
+from pipeline.topics.pods import PodRecord, split_pod_key
+from pipeline.topics.registry import NODES, PODS, SAMPLES, Topic
+
+PARTITIONS = 4
+
+
+@pytest.fixture
+async def settings(broker: LocalKafka) -> Settings:
+    kafka = KafkaSettings(
+        bootstrap_servers=broker.bootstrap_servers,
+        topic_prefix=f"test-{uuid4().hex[:8]}",
+        partitions=PARTITIONS,
+    )
+    await apply_topics(kafka)
+    return Settings(kafka=kafka)
+
+
+async def messages(kafka: KafkaSettings, topic: Topic) -> list[Any]:
+    """Every record of `topic` as it lies there."""
+    consumer = AIOKafkaConsumer(**client_options(kafka), group_id=None)
+    await consumer.start()
+    try:
+        parts = [TopicPartition(topic.full_name(kafka.topic_prefix), p) for p in range(PARTITIONS)]
+        consumer.assign(parts)
+        await consumer.seek_to_beginning(*parts)
+        ends = await consumer.end_offsets(parts)
+        found: list[Any] = []
+        while any([await consumer.position(p) < end for p, end in ends.items()]):
+            for batch in (await consumer.getmany(timeout_ms=500)).values():
+                found += batch
+        return found
+    finally:
+        await consumer.stop()
+
+
+async def latest(kafka: KafkaSettings, topic: Topic) -> dict[bytes, bytes]:
+    """What a reader of the compacted topic knows in the end; each key in its node's partition."""
+    values: dict[bytes, bytes] = {}
+    for message in await messages(kafka, topic):
+        node = message.key.decode() if topic is NODES else split_pod_key(message.key)[0]
+        assert message.partition == partition_of(node, PARTITIONS)
+        if message.value is None:
+            values.pop(message.key, None)
+        else:
+            values[message.key] = message.value
+    return values
+
+
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not await condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        await asyncio.sleep(0.2)
+
+
+async def stopped(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.wait_for(task, 20)
+
+
+def write_files(folder: Path, nodes: list[str], pods: list[tuple[str, str]]) -> tuple[Path, Path]:
+    of_nodes = [{"kind": "Node", "metadata": {"name": name}} for name in nodes]
+    of_pods = [
+        {"kind": "Pod", "metadata": {"name": uid, "namespace": "x", "uid": uid},
+         "spec": {"nodeName": node}}
+        for node, uid in pods
+    ]  # fmt: skip
+    paths = folder / "nodes.json", folder / "pods.json"
+    for path, items in zip(paths, (of_nodes, of_pods), strict=True):
+        path.write_text(json.dumps({"kind": "List", "items": items}))
+    return paths
+
+
+async def test_topics_follow_the_files(settings: Settings, tmp_path: Path) -> None:
+    kafka = settings.kafka
+    files = write_files(tmp_path, ["n1", "n2"], [("n1", "a"), ("n2", "b"), ("", "c")])
+    source = asyncio.create_task(run_file_source(settings, *files, SystemClock()))
+
+    async def all_there() -> bool:
+        assert not source.done() or source.result()
+        return len(await latest(kafka, NODES)) == 2 and len(await latest(kafka, PODS)) == 3
+
+    await until(all_there)
+    nodes, pods = await latest(kafka, NODES), await latest(kafka, PODS)
+    assert decode_json(NodeRecord, nodes[b"n1"]).node == "n1"
+    assert set(pods) == {b"n1/a", b"n2/b", b"/c"}
+    assert decode_json(PodRecord, pods[b"n2/b"]).cgroup_uid == "b"
+
+    # One pod moves, one vanishes, one node vanishes, while the source runs.
+    write_files(tmp_path, ["n2"], [("n2", "a"), ("n2", "b")])
+
+    async def changed() -> bool:
+        return set(await latest(kafka, PODS)) == {b"n2/a", b"n2/b"}
+
+    await until(changed)
+    assert set(await latest(kafka, NODES)) == {b"n2"}
+    await stopped(source)
+
+    # A file that has not changed writes nothing at the next start; what vanished meanwhile goes.
+    written = len(await messages(kafka, PODS))
+    source = asyncio.create_task(run_file_source(settings, *files, SystemClock()))
+    await asyncio.sleep(2)
+    await stopped(source)
+    assert len(await messages(kafka, PODS)) == written
+    write_files(tmp_path, ["n2"], [("n2", "a")])
+    source = asyncio.create_task(run_file_source(settings, *files, SystemClock()))
+
+    async def gone() -> bool:
+        return set(await latest(kafka, PODS)) == {b"n2/a"}
+
+    await until(gone)
+    await stopped(source)
+
+
+async def test_a_source_removes_only_what_it_wrote(settings: Settings, tmp_path: Path) -> None:
+    kafka = settings.kafka
+    async with open_producer(kafka, "test") as producer:
+        other = [Entry(NODES, f"sim-{i}", f"sim-{i}".encode(), b"{}") for i in range(50)]
+        assert await write(producer, kafka, "fleet", other) == 50
+    nodes, _ = write_files(tmp_path, ["n1"], [])
+    source = asyncio.create_task(run_file_source(settings, nodes, None, SystemClock()))
+
+    async def there() -> bool:
+        return b"n1" in await latest(kafka, NODES)
+
+    await until(there)
+    await stopped(source)
+    assert len(await latest(kafka, NODES)) == 51
+    assert len(await read_back(kafka, NODES, "fleet")) == 50
+    assert set(await read_back(kafka, NODES, "file")) == {b"n1"}
+    assert await read_back(kafka, NODES, "nobody") == {}
+    assert await read_back(kafka, PODS, "file") == {}
+
+
+async def test_reading_back_many_records(settings: Settings) -> None:
+    kafka = settings.kafka
+    entries = [Entry(PODS, f"n{i % 7}", f"n{i % 7}/{i}".encode(), b"x" * 500) for i in range(5000)]
+    gone = [entry._replace(value=None) for entry in entries[:1000]]
+    async with open_producer(kafka, "test") as producer:
+        assert await write(producer, kafka, "file", [*entries, *gone]) == 6000
+    assert set(await read_back(kafka, PODS, "file")) == {entry.key for entry in entries[1000:]}
+
+
+async def test_the_fleet_fills_the_topics_and_goes_on_at_the_pace_of_the_clock(
+    settings: Settings,
+) -> None:
+    kafka = settings.kafka
+    begun = time.time()
+    source = asyncio.create_task(
+        run_fleet(
+            settings, nodes=20, clock=SystemClock(), seed=4, hours_back=1.0, window_seconds=2,
+            history_window_seconds=300, pods_per_node=6, remove_at_end=True,
+        )
+    )  # fmt: skip
+    await asyncio.sleep(9)
+    assert not source.done() or source.result()
+    assert len(await latest(kafka, NODES)) == 20
+    assert len(await latest(kafka, PODS)) >= 60
+    ended = time.time()
+    await stopped(source)
+
+    spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for message in await messages(kafka, SAMPLES):
+        header, rows = read_samples(message.value)
+        assert header.simulated
+        assert header.node == message.key.decode()
+        assert message.partition == partition_of(header.node, PARTITIONS)
+        assert header.window_end_ms <= message.timestamp, "a window of the future"
+        assert rows.num_rows > 1
+        spans[header.node].append((header.window_start_ms / 1000, header.window_end_ms / 1000))
+    assert len(spans) == 20
+    for of_node in spans.values():
+        assert of_node[0][0] <= begun - 3600
+        assert of_node[-1][1] >= ended - 5
+        assert all(end == start for (_, end), (start, _) in pairwise(of_node))
+        assert sum(end - start == 2 for start, end in of_node) >= 3
+
+    # It was told to leave nothing behind.
+    assert await latest(kafka, NODES) == {}
+    assert await latest(kafka, PODS) == {}
+
+
+async def test_without_topics_a_source_says_what_to_do(broker: LocalKafka, tmp_path: Path) -> None:
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers, topic_prefix="test-none")
+    nodes, pods = write_files(tmp_path, ["n1"], [])
+    with pytest.raises(TopicDriftError, match="is missing") as caught:
+        await run_file_source(Settings(kafka=kafka), nodes, pods, SystemClock())
+    assert "springtide topics apply" in str(caught.value)
+    with pytest.raises(TopicDriftError):
+        await run_fleet(Settings(kafka=kafka), nodes=1, clock=SystemClock())
+
+
+async def test_without_a_broker_a_source_ends_at_once() -> None:
+    settings = Settings(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"))
+    with pytest.raises(BrokerUnavailableError):
+        await run_fleet(settings, nodes=1, clock=SystemClock())
+    with pytest.raises(BrokerUnavailableError):
+        await read_back(settings.kafka, NODES, "file")
+    with pytest.raises(BrokerUnavailableError):
+        async with open_producer(settings.kafka, "test"):
+            pass

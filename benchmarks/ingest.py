@@ -186,7 +186,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=20)
     parser.add_argument("--partitions", type=int, default=4)
     given = parser.parse_args()
-    with local_kafka() as kafka:
+    with TemporaryDirectory() as folder, local_kafka(Path(folder) / "kafka") as kafka:
         settings = load_settings(None, {}, {
             "kafka.bootstrap_servers": kafka.bootstrap_servers,
             "kafka.topic_prefix": PREFIX,
@@ -199,7 +199,7 @@ def main() -> None:
             f"filled: {count:,} messages of {given.pods} pods, {size / count / 1024:.1f} KiB each"
         )
         reading = asyncio.run(read_only(settings))
-        with TemporaryDirectory() as folder, worker(settings, Path(folder)) as process:
+        with worker(settings, Path(folder)) as process:
             working = asyncio.run(drained(settings, count, process))
     pods = count * given.pods
     print(f"{'':34}{'pod samples/s':>14}{'ratio':>8}")

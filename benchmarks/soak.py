@@ -100,7 +100,7 @@ def main() -> None:
     seconds = given.hours * 3600
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        kafka = stack.enter_context(local_kafka())
+        kafka = stack.enter_context(local_kafka(folder / "kafka"))
         settings = load_settings(None, {}, {"kafka.bootstrap_servers": kafka.bootstrap_servers})
         asyncio.run(apply_topics(settings.kafka))
         broker = ("--bootstrap-servers", kafka.bootstrap_servers)

@@ -13,7 +13,7 @@ from typing import Final
 
 from aiokafka import AIOKafkaProducer
 
-from pipeline.clock import Clock, format_time
+from pipeline.clock import Clock
 from pipeline.errors import KafkaError, UsageError
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
@@ -28,6 +28,7 @@ from pipeline.sources.publish import (
     write,
 )
 from pipeline.sources.simulation import MAX_WINDOW_SECONDS, SimulatedNode
+from pipeline.times import format_time
 from pipeline.topics.admin import require_topics
 from pipeline.topics.pods import pod_key
 from pipeline.topics.registry import NODES, PODS, SAMPLES

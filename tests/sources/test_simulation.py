@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.clock import parse_time
 from pipeline.sources.simulation import MAX_WINDOW_SECONDS, POINTS, SimulatedNode
+from pipeline.times import parse_time
 from pipeline.topics.arrow import read_samples
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.pods import PodRecord

@@ -42,9 +42,9 @@ class Inventory:
         """Take over a record of `nodes`; gives the node's name if this deletes it."""
         name = _text(record.key)
         if record.value is None:
-            known = self.nodes.pop(name, None) is not None
+            self.nodes.pop(name, None)
             self.departed.add(name)
-            return name if known else None
+            return name
         node = decode_json(NodeRecord, record.value)
         if node.node != name:
             raise KeyMismatchError(f"node record of {node.node!r:.80} has the key {name!r:.80}")

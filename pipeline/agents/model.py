@@ -5,6 +5,7 @@ move together, without an await in between, so that a checkpoint taken at any mo
 follows from a batch is published afterwards, and again by recovery if that did not happen.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -82,6 +83,7 @@ class ModelCursor:
         self._output = output
         self._rules = rules
         self._windows = WINDOWS.full_name(rules.prefix)
+        self._busy = asyncio.Lock()
 
     @property
     def owned(self) -> bool:
@@ -89,10 +91,16 @@ class ModelCursor:
 
     async def process(self, records: Sequence[LogRecord]) -> None:
         """Apply records, then publish what follows from each applied window."""
-        reported, refused = self.apply(records)
-        for record, error in refused:
-            await refuse(self._output, self._rules.prefix, self._windows, record, error)
-        await self.publish(reported)
+        async with self._busy:
+            reported, refused = self.apply(records)
+            for record, error in refused:
+                await refuse(self._output, self._rules.prefix, self._windows, record, error)
+            await self.publish(reported)
+
+    async def idle(self) -> None:
+        """Return when nothing is being published any more."""
+        async with self._busy:
+            pass
 
     def apply(
         self,

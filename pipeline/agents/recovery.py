@@ -112,6 +112,9 @@ class Recovery:
         older epochs in `checkpoints`, too, to be deleted after the first complete round.
         """
         began = self.clock.monotonic()
+        if kept is not None:
+            # What it still has on the way to the log must be there before the log is read.
+            await kept.join.idle()
         ownership = Ownership(partition, await self._claim(partition))
         found = await self._read_checkpoints(reader, partition, ownership.epoch)
         model = (

@@ -80,9 +80,9 @@ class Rounds:
         model = self._model
         records = []
         for node in nodes:
-            report = model.reports.get(node)
-            if report is None or model.bank.end_ms(node) is None:
+            if model.bank.end_ms(node) is None:
                 continue
+            report = model.reports.get(node)
             checkpoint = NodeCheckpoint(
                 node=node,
                 epoch=model.ownership.epoch,
@@ -91,8 +91,8 @@ class Rounds:
                 covers=model.next_offset,
                 state=model.bank.state_of(node),
                 counters=model.counters[node],
-                prediction=report.prediction,
-                node_state=report.node_state,
+                prediction=report.prediction if report else None,
+                node_state=report.node_state if report else None,
             )
             records.append(Keyed(node_key(node, model.ownership.epoch), encode_pack(checkpoint)))
             self._written.add(node)

@@ -95,16 +95,19 @@ class Holder:
         try:
             await self._loading
         except asyncio.CancelledError:
-            # Another rebalance came in between; it brings its own call.
-            if not self._loading.cancelled():
+            current = asyncio.current_task()
+            if current is None or current.cancelling():
                 raise
+            # Another rebalance came in between; it brings its own call. What was half brought up
+            # to date is dropped, and loaded anew if it comes back.
             log.info("loading interrupted by a rebalance", partitions=sorted(partitions))
 
     async def close(self, *_: object, **__: object) -> None:
         """Stop taking batches, let those in hand finish, and close the producer."""
         await self.release()
         for shard in self._released.values():
-            await asyncio.wait_for(shard.join.idle(), _SHUTDOWN_SECONDS)
+            for cursor in (shard.join, shard.model):
+                await asyncio.wait_for(cursor.idle(), _SHUTDOWN_SECONDS)
         await self._resources.aclose()
 
     async def _load(self, partitions: set[int], generation: int) -> None:

@@ -1,0 +1,387 @@
+"""Runs real workers on a real broker under load, hurts them, and gathers what lies in the topics.
+
+A `Stage` is one run's own topics and consumer group. `Feed` produces a `Load` step by step and
+notes where each sample came to lie. `Worker` is a process that is started, killed, paused and
+stopped; none outlives the tests. `gather` waits until all that was produced is in the log, applied
+and covered by a complete round of checkpoints, and gives every record of every topic.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+from uuid import uuid4
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from pipeline.settings import KafkaSettings, ModelSettings, Settings, WorkerSettings
+from pipeline.topics.admin import apply_topics
+from pipeline.topics.checkpoints import RoundMarker, parse_key
+from pipeline.topics.codec import decode_pack
+from pipeline.topics.windows import sample_offset_of
+from tests.processes import eventually, is_alive
+from tests.system.load import Load, Message, partition
+
+REPOSITORY = Path(__file__).parent.parent.parent
+SESSION_SECONDS = 12
+CHECKPOINT_SECONDS = 2
+TOPICS = ("windows", "predictions", "node-state", "checkpoints", "dead-letters")
+
+
+class Record(NamedTuple):
+    """One record as it lies in a partition; `at` is the broker's time in seconds."""
+
+    partition: int
+    offset: int
+    key: bytes
+    value: bytes | None
+    at: float
+    headers: dict[str, bytes]
+
+
+Logs = dict[str, dict[int, list[Record]]]
+"""Topic (without prefix) -> partition -> records in order."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Topics and consumer group of one run."""
+
+    bootstrap: str
+    prefix: str
+    partitions: int = 4
+
+    @property
+    def settings(self) -> Settings:
+        """What the workers of this run are told."""
+        return Settings(
+            kafka=KafkaSettings(
+                bootstrap_servers=self.bootstrap,
+                topic_prefix=self.prefix,
+                partitions=self.partitions,
+            ),
+            worker=WorkerSettings(
+                id=self.prefix,
+                session_timeout_seconds=SESSION_SECONDS,
+                checkpoint_interval_seconds=CHECKPOINT_SECONDS,
+            ),
+            # So short that pods expire in the course of a test.
+            model=ModelSettings(expiration_seconds=60.0),
+        )
+
+    def topic(self, name: str) -> str:
+        return f"{self.prefix}.{name}"
+
+
+async def make_stage(bootstrap: str, partitions: int = 4) -> Stage:
+    """A run of its own: topics of a new prefix."""
+    stage = Stage(bootstrap, f"system-{uuid4().hex[:8]}", partitions)
+    await apply_topics(stage.settings.kafka)
+    return stage
+
+
+# -- processes
+
+
+class Worker:
+    """A worker process of `stage`; it may be started again after it has ended."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        directory: Path,
+        *,
+        instance: str | None = None,
+        bug: str = "none",
+        options: Sequence[str] = (),
+    ) -> None:
+        settings = stage.settings
+        self._argv = [
+            *(sys.executable, "-m", "tests.system.worker_entry", bug, "worker", "--no-supervise"),
+            *("--bootstrap-servers", stage.bootstrap, "--topic-prefix", stage.prefix),
+            *("--partitions", str(stage.partitions), "--id", stage.prefix),
+            *("--session-timeout-seconds", str(SESSION_SECONDS)),
+            *("--checkpoint-interval-seconds", str(CHECKPOINT_SECONDS)),
+            *("--expiration-seconds", str(settings.model.expiration_seconds)),
+            *("--metrics-host", "127.0.0.1", "--metrics-port", "0"),
+            *("--data-dir", str(directory / "faust")),
+            *(("--instance-id", instance) if instance else ()),
+            *options,
+        ]
+        self.log = directory / f"worker-{uuid4().hex[:6]}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; its words are added to `log`."""
+        self.process = _start(self._argv, self.log)
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """kill -9; returns when it is gone."""
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError):
+            self.signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self, seconds: float = 30) -> int:
+        """SIGTERM; the exit code. Fails if it is still there after `seconds`."""
+        assert self.process is not None
+        self.signal(signal.SIGTERM)
+        return self.process.wait(seconds)
+
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def says(self, text: str) -> int:
+        """How often `text` stands in its log."""
+        return self.log.read_text(errors="replace").count(text) if self.log.exists() else 0
+
+    def wait_loaded(self, seconds: float = 30) -> None:
+        """Return when it holds partitions (again, after this many loads before)."""
+        before = self.says("partition loaded")
+        if before == 0:
+            assert eventually(lambda: self.says("partition loaded") > 0, seconds), self.tail()
+
+    def tail(self, lines: int = 30) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def start_supervised(stage: Stage, directory: Path, options: Sequence[str] = ()) -> Worker:
+    """A worker under its own supervisor, by the command line of the product."""
+    worker = Worker(stage, directory, options=options)
+    argv = [word for word in worker._argv if word != "--no-supervise"]
+    at = argv.index("tests.system.worker_entry")
+    worker._argv = [*argv[:at], "pipeline.cli.main", *argv[at + 2 :]]
+    worker.start()
+    return worker
+
+
+def children(pid: int) -> list[int]:
+    """Living children of a process."""
+    try:
+        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except FileNotFoundError:
+        return []
+    return [int(child) for child in found if is_alive(int(child))]
+
+
+def _start(argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "node-exporter")]),
+    }
+    output: IO[bytes]
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            argv,
+            cwd=log.parent,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            preexec_fn=_end_with_the_tests,
+        )
+
+
+def _end_with_the_tests() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+# -- load
+
+
+@dataclass
+class Feed:
+    """Produces a load. `samples` are (partition, offset, node) of every good sample."""
+
+    stage: Stage
+    load: Load
+    producer: AIOKafkaProducer
+    steps: int = 0
+    samples: list[tuple[int, int, str]] = field(default_factory=list)
+
+    async def send(self, messages: Sequence[Message]) -> None:
+        """Produce in order; returns when all are delivered."""
+        pending = []
+        for message in messages:
+            at = partition(message, self.stage.partitions)
+            sent = await self.producer.send(
+                self.stage.topic(message.topic), key=message.key, value=message.value, partition=at
+            )
+            pending.append((message, sent))
+        for message, sent in pending:
+            metadata = await sent
+            if message.topic == "samples":
+                self.samples.append((metadata.partition, metadata.offset, message.node))
+
+    async def advance(self, steps: int = 1) -> None:
+        for _ in range(steps):
+            await self.send(list(self.load.step(self.steps)))
+            self.steps += 1
+
+    @asynccontextmanager
+    async def running(self, every_seconds: float = 0.3) -> AsyncIterator[None]:
+        """Go on producing in the background, a window of every node each `every_seconds`."""
+        stop = asyncio.Event()
+
+        async def run() -> None:
+            while not stop.is_set():
+                await self.advance()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), every_seconds)
+
+        task = asyncio.create_task(run())
+        try:
+            yield
+        finally:
+            stop.set()
+            await task
+
+
+@asynccontextmanager
+async def feed(stage: Stage, load: Load) -> AsyncIterator[Feed]:
+    """A feed of `load`, its inventory already produced."""
+    producer = AIOKafkaProducer(
+        bootstrap_servers=stage.bootstrap,
+        enable_idempotence=True,
+        linger_ms=2,
+        request_timeout_ms=90_000,
+        max_request_size=4 << 20,
+    )
+    await producer.start()
+    try:
+        made = Feed(stage, load, producer)
+        await made.send(list(load.inventory()))
+        yield made
+    finally:
+        await producer.stop()
+
+
+async def sleep_until(moment: float) -> None:
+    await asyncio.sleep(max(0.0, moment - time.time()))
+
+
+# -- what lies in the topics
+
+
+async def gather(
+    stage: Stage,
+    samples: Sequence[tuple[int, int, str]],
+    *,
+    ignore: set[str] | frozenset[str] = frozenset(),
+    timeout: float = 40,
+) -> Logs:
+    """All records, once every sample (but those of nodes in `ignore`) is joined and every window
+    is covered by a complete round; or, if that does not come true, after `timeout`."""
+    last: dict[int, int] = {}
+    for at, offset, node in samples:
+        if node not in ignore:
+            last[at] = max(offset, last.get(at, -1))
+    logs: Logs = {topic: defaultdict(list) for topic in TOPICS}
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=stage.bootstrap,
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        max_partition_fetch_bytes=8 << 20,
+        fetch_max_wait_ms=200,
+    )
+    await consumer.start()
+    try:
+        consumer.assign(
+            [TopicPartition(stage.topic(t), p) for t in TOPICS for p in range(stage.partitions)]
+        )
+        deadline, done_at = time.monotonic() + timeout, None
+        while time.monotonic() < deadline:
+            await _read(consumer, logs)
+            if not (_joined(logs, last) and _covered(logs) and _published(logs)):
+                done_at = None
+            elif done_at is None:
+                done_at = time.monotonic()
+            elif time.monotonic() > done_at + 1.0:
+                break
+    finally:
+        await consumer.stop()
+    return logs
+
+
+async def _read(consumer: AIOKafkaConsumer, logs: Logs) -> None:
+    found = await consumer.getmany(timeout_ms=300, max_records=5000)
+    for tp, messages in found.items():
+        topic = tp.topic.partition(".")[2]
+        logs[topic][tp.partition] += [
+            Record(
+                tp.partition,
+                message.offset,
+                message.key or b"",
+                message.value,
+                message.timestamp / 1000,
+                dict(message.headers),
+            )
+            for message in messages
+        ]
+
+
+def _joined(logs: Logs, last: dict[int, int]) -> bool:
+    return all(
+        any(sample_offset_of(r.value or b"") >= offset for r in reversed(logs["windows"][at]))
+        for at, offset in last.items()
+    )
+
+
+def _covered(logs: Logs) -> bool:
+    return all(
+        (marker := newest_marker(logs["checkpoints"].get(at, ()))) is not None
+        and marker.resume > records[-1].offset
+        for at, records in logs["windows"].items()
+        if records
+    )
+
+
+def _published(logs: Logs) -> bool:
+    """Whether the newest window has been reported of, or was not one to report of."""
+    return all(logs["node-state"].get(at) for at, records in logs["windows"].items() if records)
+
+
+def newest_marker(records: Sequence[Record]) -> RoundMarker | None:
+    """The marker of the highest epoch that has one."""
+    markers: dict[int, RoundMarker] = {}
+    for record in records:
+        kind, _, epoch = parse_key(record.key)
+        if kind == "marker" and record.value is not None:
+            markers[epoch] = decode_pack(RoundMarker, record.value)
+        elif kind == "marker":
+            markers.pop(epoch, None)
+    return markers[max(markers)] if markers else None
+
+
+async def copy_windows(logs: Logs, stage: Stage) -> None:
+    """Make `windows` of another stage equal to the one gathered, offset by offset."""
+    producer = AIOKafkaProducer(bootstrap_servers=stage.bootstrap, enable_idempotence=True)
+    await producer.start()
+    try:
+        for at, records in logs["windows"].items():
+            for record in records:
+                sent: Any = await producer.send(
+                    stage.topic("windows"), key=record.key, value=record.value, partition=at
+                )
+            assert (await sent).offset == records[-1].offset
+    finally:
+        await producer.stop()

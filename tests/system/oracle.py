@@ -1,0 +1,239 @@
+"""What an undisturbed run over the same windows log gives, and how another run differs from it.
+
+The log is read once, from its first record, in one process without Kafka, failures or checkpoints.
+Canonical is a result or a checkpoint without who wrote it and when: without epoch, round and the
+offset that a checkpoint covers.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pipeline.agents.log import LogRecord
+from pipeline.agents.model import ModelCursor, ModelRules
+from pipeline.agents.output import Output
+from pipeline.agents.shard import Ownership
+from pipeline.agents.worker import model_config
+from pipeline.processors.bank import Bank
+from pipeline.settings import Settings
+from pipeline.topics.checkpoints import NodeCheckpoint, parse_key
+from pipeline.topics.codec import decode_pack
+from pipeline.topics.node_state import Counters
+from pipeline.topics.windows import decode_window
+from tests.system.harness import Logs, Record
+
+_AT_A_TIME = 61
+_encode = msgspec.json.Encoder(order="sorted")
+
+
+class Canonical(NamedTuple):
+    """All that is said of a node, without who said it."""
+
+    prediction: bytes
+    node_state: bytes
+    checkpoint: bytes
+
+
+@dataclass
+class Expected:
+    """An undisturbed run: nodes with models, those that have departed, and the counters."""
+
+    nodes: dict[str, Canonical] = field(default_factory=dict)
+    departed: set[str] = field(default_factory=set)
+    counters: dict[str, Counters] = field(default_factory=dict)
+
+
+def undisturbed(windows: Mapping[int, Sequence[Record]], settings: Settings) -> Expected:
+    """One pure pass over the log."""
+    expected = Expected()
+    model = settings.model
+    rules = ModelRules(
+        prefix="none", statistic=model.training_statistic, memory_policy=model.memory_collect_policy
+    )
+    for at, records in windows.items():
+        nobody: Output = None  # type: ignore[assignment]
+        cursor = ModelCursor(Ownership(at, epoch=0), 0, Bank(model_config(settings)), nobody, rules)
+        log = [LogRecord(at, r.offset, r.key, r.value, round(r.at * 1000)) for r in records]
+        for start in range(0, len(log), _AT_A_TIME):
+            _, refused = cursor.apply(log[start : start + _AT_A_TIME])
+            assert not refused
+        for node, report in cursor.reports.items():
+            if report is None:
+                expected.departed.add(node)
+                continue
+            expected.counters[node] = cursor.counters[node]
+            expected.nodes[node] = Canonical(
+                canonical_result(report.prediction),
+                canonical_result(report.node_state),
+                _canonical_state(
+                    node, cursor.bank.state_of(node), cursor.counters[node],
+                    report.prediction, report.node_state,
+                ),
+            )  # fmt: skip
+    return expected
+
+
+def differences(logs: Logs, expected: Expected) -> list[str]:
+    """How what lies in the result topics and checkpoints differs from `expected`."""
+    found: list[str] = []
+    predictions, states = newest(logs["predictions"]), newest(logs["node-state"])
+    checkpoints = newest_checkpoints(logs["checkpoints"])
+    for kind, have in (
+        ("prediction", predictions), ("node state", states), ("checkpoint", checkpoints)
+    ):  # fmt: skip
+        found += [f"{node}: no {kind}" for node in sorted(expected.nodes.keys() - have.keys())]
+        found += [
+            f"{node}: a {kind} that nobody should have written"
+            for node in sorted(have.keys() - expected.nodes.keys())
+        ]
+    for node, want in sorted(expected.nodes.items()):
+        for kind, have, wanted in (
+            ("prediction", predictions, want.prediction),
+            ("node state", states, want.node_state),
+            ("checkpoint", checkpoints, want.checkpoint),
+        ):
+            if node in have and have[node] != wanted:
+                found.append(f"{node}: {kind} differs{_where(have[node], wanted)}")
+    return found
+
+
+def newest(partitions: Mapping[int, Iterable[Record]]) -> dict[str, bytes]:
+    """Canonical newest result of each node, as a reader must find it: ordered by generation and
+    offset, the older dropped, gone with its tombstone."""
+    found: dict[str, bytes] = {}
+    position: dict[str, tuple[int, int]] = {}
+    for records in partitions.values():
+        for record in records:
+            node = record.key.decode()
+            if record.value is None:
+                found.pop(node, None)
+                position.pop(node, None)
+                continue
+            result = msgspec.json.decode(record.value)
+            at = (result["generation"], result["offset"])
+            if at >= position.get(node, at):
+                position[node], found[node] = at, canonical_result(record.value)
+    return found
+
+
+def newest_checkpoints(partitions: Mapping[int, Iterable[Record]]) -> dict[str, bytes]:
+    """Canonical checkpoint of each node of its highest epoch."""
+    live: dict[str, dict[int, bytes]] = {}
+    for records in partitions.values():
+        for record in records:
+            kind, node, epoch = parse_key(record.key)
+            if kind != "node":
+                continue
+            if record.value is None:
+                live.get(node, {}).pop(epoch, None)
+            else:
+                live.setdefault(node, {})[epoch] = record.value
+    found = {}
+    for node, by_epoch in live.items():
+        if by_epoch:
+            made = decode_pack(NodeCheckpoint, by_epoch[max(by_epoch)])
+            assert made.prediction is not None
+            assert made.node_state is not None
+            found[node] = _canonical_state(
+                node, made.state, made.counters, made.prediction, made.node_state
+            )
+    return found
+
+
+def canonical_result(value: bytes) -> bytes:
+    """A prediction or node state without the epoch of its writer."""
+    result = msgspec.json.decode(value)
+    del result["epoch"]
+    return _encode.encode(result)
+
+
+def _canonical_state(
+    node: str, state: bytes, counters: Counters, prediction: bytes, node_state: bytes
+) -> bytes:
+    return _encode.encode(
+        {
+            "node": node,
+            "state": state.hex(),
+            "counters": counters,
+            "prediction": canonical_result(prediction).decode(),
+            "node_state": canonical_result(node_state).decode(),
+        }
+    )
+
+
+def _where(have: bytes, want: bytes) -> str:
+    first: dict[str, Any] = msgspec.json.decode(have)
+    second: dict[str, Any] = msgspec.json.decode(want)
+    fields = [name for name in second if first.get(name) != second[name]]
+    return "".join(f" [{n}: {first.get(n)!s:.60} != {second[n]!s:.60}]" for n in fields[:3])
+
+
+# -- the log itself
+
+
+def sample_problems(
+    logs: Logs, samples: Iterable[tuple[int, int, str]], ignore: set[str] | frozenset[str]
+) -> list[str]:
+    """Samples that are missing in the log, or whose windows are not in the order of the samples."""
+    found: list[str] = []
+    produced: dict[int, dict[int, str]] = {}
+    for at, offset, node in samples:
+        produced.setdefault(at, {})[offset] = node
+    for at, offsets in produced.items():
+        seen: dict[int, None] = {}
+        for record in logs["windows"].get(at, ()):
+            window = decode_window(record.value or b"")
+            if window.type == "window":
+                seen.setdefault(window.sample_offset)
+        needed = {offset for offset, node in offsets.items() if node not in ignore}
+        missing = sorted(needed.difference(seen))
+        if missing:
+            found.append(f"partition {at}: {len(missing)} samples missing, first {missing[:5]}")
+        if list(seen) != sorted(seen):
+            found.append(f"partition {at}: samples first appear out of order")
+    return found
+
+
+def applied_twice(logs: Logs, expected: Expected) -> list[str]:
+    """Nodes whose newest state counts other windows than a naive reading of the log."""
+    last_end: dict[str, int] = {}
+    applied: Counter[str] = Counter()
+    for records in logs["windows"].values():
+        for record in records:
+            window = decode_window(record.value or b"")
+            node, end = window.header.node, window.header.window_end_ms
+            if window.type == "departure":
+                last_end.pop(node, None)
+                applied.pop(node, None)
+            elif end > last_end.get(node, -1):
+                last_end[node] = end
+                applied[node] += 1
+    reported = {
+        node: msgspec.json.decode(value)["counters"]["applied"]
+        for node, value in newest(logs["node-state"]).items()
+    }
+    return [
+        f"{node}: counts {reported.get(node)} windows, the log has {count}"
+        for node, count in sorted(applied.items())
+        if reported.get(node) != count or expected.counters[node].applied != count
+    ]
+
+
+def fresh_after(logs: Logs, moment: float) -> float | None:
+    """Seconds from `moment` (Unix time) to the first node state of a window that nobody had
+    reported of before it; None if there is none."""
+    first = None
+    for records in logs["node-state"].values():
+        highest = -1
+        for record in records:
+            if record.value is None:
+                continue
+            offset = msgspec.json.decode(record.value)["offset"]
+            if record.at > moment and offset > highest:
+                first = record.at if first is None else min(first, record.at)
+                break
+            highest = max(highest, offset)
+    return None if first is None else first - moment

@@ -1,0 +1,108 @@
+"""The product's worker as the tests start it: `python -m tests.system.worker_entry BUG worker ...`.
+
+The product itself, but for two things: a round of checkpoints has slices of four nodes, so that
+the few nodes of a test make a round that can be interrupted in its middle; and BUG, unless it is
+`none`, puts one known mistake into one function, which the comparison must find.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aiokafka.admin import AIOKafkaAdminClient
+
+from pipeline.agents import recovery, rounds
+from pipeline.agents.model import GENERATION, ModelCursor
+from pipeline.agents.output import Keyed
+from pipeline.topics.checkpoints import RoundMarker, marker_key
+from pipeline.topics.codec import encode_pack
+
+rounds.SLICE = 4
+
+_committed: dict[tuple[str, int], int] = {}
+
+
+def resume_at_the_commit() -> None:
+    """Replay begins where Faust committed `windows`, instead of at X."""
+    _ask_for_commits()
+    replay = recovery.Recovery._replay
+    current: list[int] = []
+
+    async def with_partition(self: Any, reader: Any, ownership: Any, found: Any) -> Any:
+        current[:] = [ownership.partition]
+        return await replay(self, reader, ownership, found)
+
+    def replay_start(marker: RoundMarker | None, first: int) -> int:
+        return _commit("windows", current[0], first)
+
+    recovery.Recovery._replay = with_partition  # type: ignore[method-assign]
+    recovery.replay_start = replay_start
+
+
+def join_trusts_commits() -> None:
+    """The join goes on where Faust committed `samples`."""
+    _ask_for_commits()
+
+    def join_start(model: ModelCursor, first: int) -> int:
+        return _commit("samples", model.ownership.partition, first)
+
+    recovery.join_start = join_start
+
+
+def marker_too_early() -> None:
+    """The marker of a round goes out before its checkpoints do."""
+    write = rounds.Rounds.write
+
+    async def marker_first(self: Any, pause_seconds: float = 0.0) -> None:
+        model = self._model
+        epoch = model.ownership.epoch
+        marker = RoundMarker(
+            epoch=epoch, round=self._number + 1, generation=GENERATION,
+            resume=model.next_offset, joined=model.joined, nodes=len(model.bank.nodes),
+        )  # fmt: skip
+        await self._send([Keyed(marker_key(epoch), encode_pack(marker))])
+        await write(self, pause_seconds)
+
+    rounds.Rounds.write = marker_first  # type: ignore[method-assign]
+
+
+BUGS: Mapping[str, Callable[[], None]] = {
+    "none": lambda: None,
+    "resume_at_the_commit": resume_at_the_commit,
+    "join_trusts_commits": join_trusts_commits,
+    "marker_too_early": marker_too_early,
+}
+
+
+def _ask_for_commits() -> None:
+    load_all = recovery.Recovery.load_all
+
+    async def ask_first(self: Any, partitions: Any, kept: Any) -> Any:
+        options = dict(zip(sys.argv, sys.argv[1:], strict=False))
+        admin = AIOKafkaAdminClient(bootstrap_servers=options["--bootstrap-servers"])
+        await admin.start()
+        try:
+            for tp, found in (await admin.list_consumer_group_offsets(options["--id"])).items():
+                _committed[tp.topic.rpartition(".")[2], tp.partition] = found.offset
+        finally:
+            await admin.close()
+        return await load_all(self, partitions, kept)
+
+    recovery.Recovery.load_all = ask_first  # type: ignore[method-assign]
+
+
+def _commit(topic: str, partition: int, first: int) -> int:
+    return max(first, _committed.get((topic, partition), first))
+
+
+def main() -> None:
+    """Put the bug in and run the command line."""
+    from pipeline.cli.main import main as springtide
+
+    bug = sys.argv.pop(1)
+    BUGS[bug]()
+    springtide()
+
+
+if __name__ == "__main__":
+    main()

@@ -26,7 +26,7 @@ from pipeline.topics.client import client_options, our_errors
 from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import MAX_RECORD_BYTES, SAMPLES
 
-_BACKOFF_SECONDS: Final = (1.0, 30.0)
+_BACKOFF_SECONDS: Final = (1.0, 10.0)
 _SAY_AFTER_SECONDS: Final = 5.0
 _SAY_AGAIN_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 5.0

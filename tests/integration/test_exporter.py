@@ -98,7 +98,10 @@ class Exporter:
 
     async def sent(self) -> list[Sample]:
         """All that lies in the topic, by offset, from the partition of the node."""
-        consumer = AIOKafkaConsumer(**client_options(self.kafka), enable_auto_commit=False)
+        # Not seek_to_beginning(): a reset to the end that is under way would undo it.
+        consumer = AIOKafkaConsumer(
+            **client_options(self.kafka), enable_auto_commit=False, auto_offset_reset="earliest"
+        )
         await consumer.start()
         try:
             topic = f"{self.kafka.topic_prefix}.samples"
@@ -107,13 +110,14 @@ class Exporter:
             consumer.assign(partitions)
             ends = await consumer.end_offsets(partitions)
             assert all(end == 0 for partition, end in ends.items() if partition != own)
-            found = []
-            await consumer.seek_to_beginning(own)
+            found: list[Sample] = []
             while len(found) < ends[own]:
-                record = await consumer.getone(own)
-                assert record.key == NODE.encode()
-                header, batch = read_samples(record.value)
-                found.append(Sample(header, batch.to_pylist()))
+                records = (await consumer.getmany(own, timeout_ms=10_000)).get(own, [])
+                assert records, f"{len(found)} records below the end {ends[own]}"
+                assert all(record.key == NODE.encode() for record in records)
+                for record in records:
+                    header, batch = read_samples(record.value)
+                    found.append(Sample(header, batch.to_pylist()))
             return found
         finally:
             await consumer.stop()

@@ -1,0 +1,149 @@
+"""What the demo asks the running parts: the extender over HTTP, the exporter on its local socket,
+Kafka for peaks and losses."""
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from pipeline.errors import DemoError
+from pipeline.settings import KafkaSettings
+from pipeline.topics.client import client_options
+from pipeline.topics.codec import decode_json
+from pipeline.topics.partition import partition_of
+from pipeline.topics.predictions import PredictionRecord
+from pipeline.topics.registry import DEAD_LETTERS, PREDICTIONS
+
+# A pod as small as they come: what is asked is which nodes are fit for any pod at all.
+SMALL_POD: Mapping[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "newcomer", "namespace": "demo", "uid": "newcomer"},
+    "spec": {
+        "containers": [
+            {"name": "main", "resources": {"requests": {"cpu": "250m", "memory": "128Mi"}}}
+        ]
+    },
+}
+
+_TIMEOUT = aiohttp.ClientTimeout(total=10)
+_POLL_MS = 300
+# The newest record of a node lies among the last of its partition: each round writes every node.
+_LOOK_BACK = 2000
+
+
+class Answer(NamedTuple):
+    """What the extender said: names that passed, reasons of those refused, scores (0 to 10)."""
+
+    passed: Sequence[str]
+    refused: Mapping[str, str]
+    scores: Mapping[str, int]
+
+
+async def ask_extender(url: str, names: Sequence[str]) -> Answer:
+    """Ask where `SMALL_POD` may go, as a scheduler does that keeps nodes by name.
+
+    Nodes are scored as a scheduler has them scored: those that passed.
+    """
+    async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
+        filtered = await _post(session, f"{url}/filter", names)
+        passed = filtered["NodeNames"] or []
+        scores = await _post(session, f"{url}/prioritize", passed)
+    refused = (filtered.get(kind) or {} for kind in ("FailedNodes", "FailedAndUnresolvableNodes"))
+    return Answer(
+        passed,
+        {name: reason for reasons in refused for name, reason in reasons.items()},
+        {score["Host"]: score["Score"] for score in scores},
+    )
+
+
+async def is_ready(url: str) -> bool:
+    """Whether the extender says that it may be asked."""
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=_TIMEOUT) as session,
+            session.get(f"{url}/readyz") as response,
+        ):
+            return response.status == 200
+    except (aiohttp.ClientError, TimeoutError):
+        return False
+
+
+async def _post(session: aiohttp.ClientSession, url: str, names: Sequence[str]) -> Any:
+    try:
+        async with session.post(url, json={"Pod": SMALL_POD, "NodeNames": names}) as response:
+            text = await response.text()
+            if response.status != 200:
+                raise DemoError(f"the extender answered {response.status}: {text[:300]}")
+            return await response.json()
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise DemoError(f"the extender does not answer at {url}: {error!r}") from error
+
+
+async def newest_prediction(kafka: KafkaSettings, node: str) -> PredictionRecord | None:
+    """The newest record of `node` on the topic `predictions`; None if there is none yet."""
+    tp = TopicPartition(
+        PREDICTIONS.full_name(kafka.topic_prefix), partition_of(node, kafka.partitions)
+    )
+    found = None
+    consumer = AIOKafkaConsumer(**client_options(kafka), group_id=None, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        consumer.assign([tp])
+        end = (await consumer.end_offsets([tp]))[tp]
+        consumer.seek(tp, max(0, end - _LOOK_BACK))
+        while await consumer.position(tp) < end:
+            for message in (await consumer.getmany(tp, timeout_ms=_POLL_MS)).get(tp, ()):
+                if message.key == node.encode() and message.value is not None:
+                    found = decode_json(PredictionRecord, message.value)
+    finally:
+        await consumer.stop()
+    return found
+
+
+async def dead_letters(kafka: KafkaSettings) -> int:
+    """How many records went to the dead letters."""
+    topic = DEAD_LETTERS.full_name(kafka.topic_prefix)
+    consumer = AIOKafkaConsumer(**client_options(kafka), group_id=None, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        tps = [TopicPartition(topic, partition) for partition in range(kafka.partitions)]
+        first, end = await consumer.beginning_offsets(tps), await consumer.end_offsets(tps)
+        return sum(end[tp] - first[tp] for tp in tps)
+    finally:
+        await consumer.stop()
+
+
+class PodUsage(NamedTuple):
+    """What a pod used lately: mean of CPU, largest memory; None where the kernel did not say."""
+
+    cpu_cores: float | None
+    memory_bytes: float | None
+
+
+async def pod_usage(socket: Path, seconds: float) -> dict[str, PodUsage]:
+    """Usage of each pod in the last `seconds`, from the exporter's local socket, by uid."""
+    reader, writer = await asyncio.open_unix_connection(socket, limit=1 << 20)
+    cpu: dict[str, list[float]] = defaultdict(list)
+    memory: dict[str, list[float]] = defaultdict(list)
+    try:
+        writer.write(json.dumps({"seconds": seconds}).encode() + b"\n")
+        while "usages" in (answer := json.loads(await reader.readline())):
+            for usage in answer["usages"]:
+                if usage["kind"] == "pod":
+                    for values, key in ((cpu, "cpu_cores"), (memory, "memory_bytes")):
+                        if usage[key] is not None:
+                            values[usage["id"]].append(usage[key])
+    finally:
+        writer.close()
+    return {
+        uid: PodUsage(
+            sum(cpu[uid]) / len(cpu[uid]) if cpu[uid] else None, max(memory[uid], default=None)
+        )
+        for uid in {*cpu, *memory}
+    }

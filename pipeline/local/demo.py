@@ -1,0 +1,428 @@
+"""The demo: every role of Springtide as a process of its own, over a real broker, on this machine.
+
+Owes the rest: that what is shown is real (real cgroups, real processes, the real protocol), that
+what is not is called simulated, and that nothing stays when it ends, however it ends. A demo that
+is killed takes its processes with it; its cgroups and folders are removed by the next one.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+import yaml
+
+from pipeline.clock import Clock, SystemClock
+from pipeline.errors import DemoError, KernelError, SettingsError
+from pipeline.local import ask
+from pipeline.local.kafka import local_kafka
+from pipeline.local.probe import HOST, free_port
+from pipeline.local.roles import Role, stop_all
+from pipeline.local.workload import (
+    PODS,
+    DemoPod,
+    Joiner,
+    Workload,
+    demo_name,
+    node_object,
+    pod_object,
+    remove_leftovers,
+)
+from pipeline.settings import ExporterSettings, Settings, load_settings, node_name
+from pipeline.table import Feed, Table
+from pipeline.topics.admin import apply_topics
+from pipeline.topics.client import client_options
+from pipeline.topics.registry import TOPICS
+
+WINDOW_SECONDS: Final = 5
+COLD_START_SECONDS: Final = 10
+STALE_AFTER_SECONDS: Final = 60.0
+# Without a fleet there is one node, and a quiet one: with the product's 65 % it would never be
+# refused, and nobody would see what a refusal looks like.
+LOWERED_CPU_PERCENT: Final = 25.0
+UNKNOWN_NODE: Final = "a-node-that-nobody-knows"
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FIRST_NODE_SECONDS = 90.0
+_ASK_EVERY_SECONDS = 60.0
+_ASK_AT_LAST_SECONDS = 60.0
+_WINDOWS_BEFORE_ASKING = 3
+_ROLES_CGROUP = "springtide"  # the roles' own cgroup, measured as a host application
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was asked for: simulated nodes, seconds to run (None: until interrupted), and where
+    logs are kept (None: nowhere)."""
+
+    fleet: int = 0
+    seconds: float | None = None
+    keep: Path | None = None
+
+
+class PodLine(NamedTuple):
+    """A pod of the demo: what it used lately, and its predicted peak; None is unknown."""
+
+    pod: DemoPod
+    pod_class: str
+    cold: bool
+    samples: int
+    usage: ask.PodUsage
+    peak: ask.PodUsage
+
+
+class Asked(NamedTuple):
+    """The extender's answer, and by which thresholds it was given (percent of allocatable)."""
+
+    answer: ask.Answer
+    url: str
+    thresholds: Mapping[str, float]
+    pods: Sequence[PodLine]
+
+
+class Summary(NamedTuple):
+    """What happened: windows applied over all nodes, nodes with a peak, records refused."""
+
+    nodes: int
+    simulated: int
+    with_peaks: int
+    windows: int
+    gaps: int
+    dead_letters: int
+    seconds: float
+
+
+class Screen(Protocol):
+    """Where it is shown."""
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+
+    def show(self, table: Table, now: float, status: str) -> None:
+        """The nodes as they are now; called about once a second."""
+
+    def asked(self, asked: Asked) -> None:
+        """What the extender answered."""
+
+    def ended(self, summary: Summary) -> None:
+        """The last word."""
+
+
+def run_demo(plan: Plan, screen: Screen, clock: Clock | None = None) -> None:
+    """Run it until the plan's time is over or a signal comes. Raises `SpringtideError`."""
+    for name in remove_leftovers():
+        screen.say(f"removed what a killed demo had left: {name}")
+    with ExitStack() as stack:
+        stack.enter_context(_interruptible())
+        home = stack.enter_context(_home(plan))
+        screen.say("starting a Kafka broker of its own ...")
+        kafka = stack.enter_context(local_kafka())
+        screen.say(f"Kafka is ready at {kafka.bootstrap_servers}, data in {kafka.data_dir}")
+        demo = Demo(plan, screen, clock or SystemClock(), home, kafka.bootstrap_servers)
+        stack.callback(_be_calm)
+        asyncio.run(demo.run())
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Every way of asking it to end is Ctrl-C."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _be_calm() -> None:
+    # What follows is tidying up, which takes seconds: a second Ctrl-C must not leave half of it.
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def _home(plan: Plan) -> Iterator[Path]:
+    """The folder with settings, logs and socket; removed at the end, logs copied if wanted."""
+    home = Path(tempfile.gettempdir()) / demo_name(os.getpid())
+    home.mkdir(mode=0o700)
+    try:
+        yield home
+    finally:
+        if plan.keep is not None:
+            plan.keep.mkdir(parents=True, exist_ok=True)
+            for file in [*home.glob("*.log"), *home.glob("*.yaml"), *home.glob("*.json")]:
+                shutil.copy(file, plan.keep)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+class Demo:
+    """One run, from the topics to the last answer."""
+
+    def __init__(
+        self, plan: Plan, screen: Screen, clock: Clock, home: Path, bootstrap_servers: str
+    ) -> None:
+        self.plan = plan
+        self.screen = screen
+        self.clock = clock
+        self.home = home
+        self.node = _node_name()
+        self.settings_file = home / "settings.yaml"
+        self.url = f"http://{HOST}:{free_port()}"
+        self.workload = _workload(home.name, screen)
+        written = settings_document(
+            bootstrap_servers,
+            home,
+            self.node,
+            port=int(self.url.rpartition(":")[2]),
+            cgroup_parent=home.name if self.workload else "",
+            fleet=plan.fleet > 0,
+        )
+        self.settings_file.write_text(yaml.safe_dump(written, sort_keys=False))
+        self.settings: Settings = load_settings(self.settings_file, {}, {})
+        self.roles: list[Role] = []
+        self.began = clock.monotonic()
+        self.first_shown: float | None = None
+
+    async def run(self) -> None:
+        """All of it, and the tidying up."""
+        stop = asyncio.Event()
+        for number in _SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        table = Table()
+        feed = Feed(
+            table,
+            client=client_options(self.settings.kafka),
+            prefix=self.settings.kafka.topic_prefix,
+            clock=self.clock,
+        )
+        feeding: asyncio.Task[None] | None = None
+        try:
+            self._start_workload()
+            await apply_topics(self.settings.kafka)
+            self.screen.say(f"made {len(TOPICS)} topics with {self.settings.kafka.partitions} "
+                            "partitions each")  # fmt: skip
+            self._start_roles()
+            feeding = asyncio.create_task(feed.run())
+            await self._watch(table, stop)
+            await self._end(table)
+        finally:
+            if feeding is not None:
+                feeding.cancel()
+                await asyncio.gather(feeding, return_exceptions=True)
+            await asyncio.to_thread(stop_all, self.roles)
+            if self.workload is not None:
+                self.workload.close()
+
+    def _start_workload(self) -> None:
+        now = self.clock.now()
+        pods = []
+        if self.workload is not None:
+            self.workload.start()
+            pods = [pod_object(pod, self.node, now) for pod in PODS]
+            self.screen.say(
+                f"{len(PODS)} pods run in cgroups of their own below {self.home.name}/kubepods: "
+                + ", ".join(pod.name for pod in PODS)
+            )
+        for name, items in (("nodes", [node_object(self.node)]), ("pods", pods)):
+            document = {"apiVersion": "v1", "kind": "List", "items": items}
+            (self.home / f"{name}.json").write_text(json.dumps(document, indent=1))
+
+    def _start_roles(self) -> None:
+        joiner = Joiner()
+        if self.workload is not None:
+            joiner = self.workload.joiner(f"{self.home.name}/{_ROLES_CGROUP}")
+        command = ("-m", "pipeline.cli.main", "--config", str(self.settings_file))
+        for name in ("exporter", "worker", "extender"):
+            self._start_role(name, [*command, name], joiner)
+        if self.plan.fleet:
+            module = ("-m", "pipeline.local.simulate", str(self.settings_file))
+            self._start_role("fleet", [*module, str(self.plan.fleet)], joiner)
+        names = ", ".join(role.log.name for role in self.roles)
+        self.screen.say(f"logs in {self.home}: {names}")
+
+    def _start_role(self, name: str, argv: list[str], joiner: Joiner) -> None:
+        self.roles.append(Role(name, argv, self.home / f"{name}.log", joiner))
+
+    async def _watch(self, table: Table, stop: asyncio.Event) -> None:
+        asked_at: float | None = None
+        while not stop.is_set() and not self._is_over():
+            for role in self.roles:
+                role.check()
+            now = self.clock.monotonic()
+            if self.first_shown is None:
+                self._await_first_node(table, now)
+            self.screen.show(table, self.clock.now(), self._status(table))
+            due = asked_at is None or now - asked_at > _ASK_EVERY_SECONDS
+            if due and self._may_ask(table, now) and await ask.is_ready(self.url):
+                asked_at = now
+                self.screen.asked(await self._ask(table))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), 1.0)
+
+    def _is_over(self) -> bool:
+        if self.plan.seconds is None or self.first_shown is None:
+            return False
+        return self.clock.monotonic() - self.first_shown >= self.plan.seconds
+
+    def _await_first_node(self, table: Table, now: float) -> None:
+        if _is_known(table, self.node):
+            self.first_shown = now
+            self.screen.say(f"first window of {self.node} after {now - self.began:.0f} s")
+        elif now - self.began > _FIRST_NODE_SECONDS:
+            logs = "\n".join(f"{role.name}:\n{role.tail()}" for role in self.roles)
+            raise DemoError(
+                f"no window of {self.node} arrived within {_FIRST_NODE_SECONDS:.0f} s; "
+                f"the logs end:\n{logs}",
+                hint="`springtide doctor` looks at this machine; is it very busy?",
+            )
+
+    def _may_ask(self, table: Table, now: float) -> bool:
+        """Whether an answer says something: the node has peaks, and the fleet is in the present."""
+        state = table.snapshot(self.node).state
+        if self.first_shown is None or state is None:
+            return False
+        if now - self.first_shown > _ASK_AT_LAST_SECONDS:
+            return True
+        knows = state.node_known and state.unknown_pods == 0
+        fed = state.counters.applied >= _WINDOWS_BEFORE_ASKING
+        return knows and fed and len(self._fleet_now(table)) == self.plan.fleet
+
+    def _fleet_now(self, table: Table) -> list[str]:
+        now = self.clock.now()
+        ages = table.ages(table.lookup(list(table)), now)
+        return [
+            name
+            for name, age in zip(table, ages.tolist(), strict=True)
+            if name != self.node and age < STALE_AFTER_SECONDS
+        ]
+
+    def _status(self, table: Table) -> str:
+        running = f"running {self.clock.monotonic() - self.began:.0f} s"
+        if self.first_shown is None:
+            return f"{running}; waiting for the first window"
+        parts = [running]
+        if self.plan.seconds is not None:
+            left = self.plan.seconds - (self.clock.monotonic() - self.first_shown)
+            parts.append(f"{max(0.0, left):.0f} s to go")
+        if self.plan.fleet:
+            parts.append(f"simulated nodes in the present: {len(self._fleet_now(table))} of "
+                         f"{self.plan.fleet}")  # fmt: skip
+        return "; ".join(parts)
+
+    async def _ask(self, table: Table) -> Asked:
+        names = [name for name in table if _is_known(table, name)]
+        names += [] if self.plan.fleet else [UNKNOWN_NODE]
+        extender = self.settings.extender
+        thresholds = {
+            "CPU": extender.cpu_threshold_percent,
+            "memory": extender.memory_threshold_percent,
+        }
+        answer = await ask.ask_extender(self.url, names)
+        return Asked(answer, self.url, thresholds, await self._pods())
+
+    async def _pods(self) -> list[PodLine]:
+        if self.workload is None:
+            return []
+        prediction = await ask.newest_prediction(self.settings.kafka, self.node)
+        if prediction is None:
+            return []
+        usage = await ask.pod_usage(self.settings.exporter.socket_path, 15)
+        nothing = ask.PodUsage(None, None)
+        columns, lines = prediction.pods, []
+        for place, uid in enumerate(columns.uid):
+            pod = next((pod for pod in PODS if pod.uid == uid), None)
+            peaks = columns.peaks.get("percentile")
+            if pod is None or peaks is None:
+                continue
+            peak = ask.PodUsage(peaks.cpu_cores[place], peaks.memory_bytes[place])
+            lines.append(
+                PodLine(pod, columns.pod_class[place], columns.cold[place],
+                        columns.samples[place], usage.get(uid, nothing), peak)
+            )  # fmt: skip
+        return sorted(lines, key=lambda line: PODS.index(line.pod))
+
+    async def _end(self, table: Table) -> None:
+        """The last answer and the summary; when it was interrupted early there is little to say."""
+        if self.first_shown is None:
+            return
+        if await ask.is_ready(self.url):
+            self.screen.asked(await self._ask(table))
+        states = [state for name in table if (state := table.snapshot(name).state)]
+        self.screen.ended(
+            Summary(
+                nodes=len(states),
+                simulated=sum(state.simulated for state in states),
+                with_peaks=sum(bool(state.peaks) for state in states),
+                windows=sum(state.counters.applied for state in states),
+                gaps=sum(state.counters.gaps for state in states),
+                dead_letters=await ask.dead_letters(self.settings.kafka),
+                seconds=self.clock.monotonic() - self.began,
+            )
+        )
+
+
+def settings_document(
+    bootstrap_servers: str, home: Path, node: str, *, port: int, cgroup_parent: str, fleet: bool
+) -> dict[str, Any]:
+    """The settings of all roles, as one file: everything on loopback, metrics on free ports."""
+    page = {"metrics_host": HOST, "metrics_port": 0}
+    exporter: dict[str, Any] = {
+        "node_name": node,
+        "window_seconds": WINDOW_SECONDS,
+        "cgroup_parent": cgroup_parent,
+        "socket_path": str(home / "exporter.sock"),
+        **page,
+    }
+    if cgroup_parent:
+        path = {"relativePath": f"{cgroup_parent}/{_ROLES_CGROUP}"}
+        exporter["host_applications"] = [
+            {"name": "springtide", "priority": "koord-prod", "qos": "LS", "cgroupPath": path}
+        ]
+    extender: dict[str, Any] = {"mode": "act", "host": HOST, "port": port}
+    if not fleet:
+        extender["cpu_threshold_percent"] = LOWERED_CPU_PERCENT
+    return {
+        "kafka": {"bootstrap_servers": bootstrap_servers},
+        "exporter": exporter,
+        "worker": {
+            "id": "springtide-demo",
+            "data_dir": str(home / "worker"),
+            "nodes_file": str(home / "nodes.json"),
+            "pods_file": str(home / "pods.json"),
+            "session_timeout_seconds": 10,
+            "checkpoint_interval_seconds": 15,
+            **page,
+        },
+        "model": {"cold_start_seconds": COLD_START_SECONDS},
+        "extender": extender | {"stale_after_seconds": STALE_AFTER_SECONDS},
+        "log": {"format": "human"},
+    }
+
+
+def _workload(name: str, screen: Screen) -> Workload | None:
+    try:
+        workload = Workload(name)
+        workload.make(f"{name}/{_ROLES_CGROUP}")
+    except KernelError as error:
+        screen.say(f"no pods of its own: {error.message}. The node is measured all the same, and")
+        screen.say("the pods of a kubelet on this machine, as far as they may be read")
+        return None
+    return workload
+
+
+def _node_name() -> str:
+    try:
+        return node_name(ExporterSettings(), {})
+    except SettingsError:
+        return "this-machine"
+
+
+def _is_known(table: Table, name: str) -> bool:
+    return table.snapshot(name).state is not None

@@ -1,0 +1,23 @@
+"""The demo's fleet as a process of its own: `python -m pipeline.local.simulate SETTINGS NODES`.
+
+It ends by a signal and then leaves nothing to tidy up: its records go with the demo's broker.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from pipeline.clock import SystemClock
+from pipeline.logs import configure_logging
+from pipeline.settings import load_settings
+from pipeline.sources.fleet import run_fleet
+
+
+def main(settings_file: str, nodes: str) -> None:
+    settings = load_settings(Path(settings_file), {}, {})
+    configure_logging(settings.log.level, settings.log.format)
+    asyncio.run(run_fleet(settings, nodes=int(nodes), clock=SystemClock()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,259 @@
+"""The demo's workload: pods that are real cgroups with real processes in them.
+
+Owes the rest: a tree named `springtide-demo-<pid>-<start>` with a kubepods below it, as a kubelet
+with the cgroupfs driver would make it, on cgroup v1 and v2; the Node and Pod objects that say what
+these pods are; and that nothing of it stays. The name tells a running demo from one that was
+killed, whose tree `remove_leftovers` takes away.
+"""
+
+import ctypes
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from node_exporter.kernel.cgroup import Layout, detect_layout
+from node_exporter.kernel.paths import Driver, KubeQOS, pod_dir
+from pipeline.clock import format_time
+from pipeline.errors import KernelError, KernelFileError
+from pipeline.local import load
+from pipeline.processors.classes import LABEL_PRIORITY_CLASS, LABEL_QOS_CLASS
+
+CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
+
+_PR_SET_PDEATHSIG = 1
+_NAME = re.compile(r"springtide-demo-(\d+)-(\d+)")
+_REMOVE_SECONDS = 10.0
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class DemoPod:
+    """A pod of the demo: `kind` is what `pipeline.local.load` does in it."""
+
+    name: str
+    kind: str
+    about: str
+    kube_qos: KubeQOS
+    priority: int
+    cpu: str = ""
+    memory: str = ""
+
+    @property
+    def uid(self) -> str:
+        return str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{self.name}.demo.springtide"))
+
+
+PODS: Final = (
+    DemoPod("steady-web", "steady", "0.3 cores all the time", KubeQOS.BURSTABLE, 9500,
+            "500m", "128Mi"),
+    DemoPod("bursty-api", "bursty", "0.8 cores for 4 s of every 12", KubeQOS.BURSTABLE, 9500,
+            "1", "128Mi"),
+    DemoPod("hungry-cache", "hungry", "takes 15 MiB a second up to 300, then lets go",
+            KubeQOS.GUARANTEED, 9500, "250m", "512Mi"),
+    DemoPod("idle-cron", "idle", "asked for a lot, does nothing", KubeQOS.BURSTABLE, 9500,
+            "500m", "256Mi"),
+    DemoPod("batch-crunch", "batch", "best effort, 0.2 cores", KubeQOS.BEST_EFFORT, 5500),
+)  # fmt: skip
+
+
+def demo_name(pid: int) -> str:
+    """The name of everything that belongs to the demo with this process id."""
+    return f"springtide-demo-{pid}-{_start_ticks(pid)}"
+
+
+def node_object(name: str) -> dict[str, Any]:
+    """This machine as a Node: all of it is allocatable."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    amounts = {"cpu": str(os.cpu_count() or 1), "memory": str(memory_bytes)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "status": {"capacity": amounts, "allocatable": amounts},
+    }
+
+
+def pod_object(pod: DemoPod, node: str, created_at: float) -> dict[str, Any]:
+    """A pod of the demo as `kubectl get pods -o json` prints it."""
+    is_batch = pod.kube_qos is KubeQOS.BEST_EFFORT
+    amounts = {"cpu": pod.cpu, "memory": pod.memory}
+    resources: dict[str, Any] = {} if is_batch else {"requests": amounts}
+    if pod.kube_qos is KubeQOS.GUARANTEED:
+        resources["limits"] = amounts
+    time = format_time(round(created_at))
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod.name,
+            "namespace": "demo",
+            "uid": pod.uid,
+            "creationTimestamp": time,
+            "labels": {
+                LABEL_PRIORITY_CLASS: "koord-batch" if is_batch else "koord-prod",
+                LABEL_QOS_CLASS: "BE" if is_batch else "LS",
+            },
+        },
+        "spec": {
+            "nodeName": node,
+            "priority": pod.priority,
+            "containers": [{"name": "main", "resources": resources}],
+        },
+        "status": {"phase": "Running", "qosClass": pod.kube_qos.value, "startTime": time},
+    }
+
+
+class Workload:
+    """The tree called `name` below every controller that the exporter reads.
+
+    Raises `KernelError` where cgroups cannot be made: without root, in most containers.
+    """
+
+    def __init__(self, name: str, root: Path = CGROUP_ROOT) -> None:
+        self.name = name
+        self._layout = detect_layout(str(root))
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, pods: Sequence[DemoPod] = PODS) -> None:
+        """Make a cgroup for each pod, and start its process inside."""
+        for pod in pods:
+            directory = pod_dir(Driver.CGROUPFS, pod.kube_qos, pod.uid, self.name)
+            container = f"{directory}/{uuid.uuid5(uuid.NAMESPACE_DNS, pod.uid).hex * 2}"
+            self.make(container)
+            self._processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-I", "-S", load.__file__, pod.kind],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    cwd="/",
+                    process_group=0,
+                    preexec_fn=self.joiner(container),
+                )
+            )
+
+    def make(self, relative: str) -> None:
+        """The cgroup `relative` (to the controllers' roots) with its parents."""
+        for root in _roots(self._layout):
+            try:
+                _make(root, Path(relative), delegate=self._layout.version == 2)
+            except OSError as error:
+                raise KernelError(
+                    f"cannot make a cgroup: {error.strerror}",
+                    path=str(root / relative),
+                    hint="the demo needs root and writable cgroups to have pods of its own",
+                ) from error
+
+    def joiner(self, relative: str) -> "Joiner":
+        """What a new process does before anything else: join that cgroup, die with its parent."""
+        return Joiner([root / relative / "cgroup.procs" for root in _roots(self._layout)])
+
+    def ended(self) -> list[str]:
+        """Names of the pods whose process is not there any more."""
+        found = zip(PODS, self._processes, strict=False)
+        return [pod.name for pod, process in found if process.poll() is not None]
+
+    def close(self) -> None:
+        """End everything that runs in the tree, and take it away."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+        for root in _roots(self._layout):
+            _remove_tree(root / self.name)
+
+
+class Joiner:
+    """Run between fork and exec: joins these cgroups, and dies when the parent does."""
+
+    def __init__(self, files: Sequence[Path] = ()) -> None:
+        self._files = [str(file) for file in files]
+        self._prctl = ctypes.CDLL(None).prctl
+
+    def __call__(self) -> None:
+        self._prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        for file in self._files:
+            descriptor = os.open(file, os.O_WRONLY)
+            os.write(descriptor, b"0")
+            os.close(descriptor)
+
+
+def remove_leftovers(root: Path = CGROUP_ROOT) -> list[str]:
+    """Take away what killed demos have left: cgroups with all that runs in them, and folders."""
+    removed = set()
+    for directory in [*_leftover_cgroups(root), *_leftovers(Path(tempfile.gettempdir()))]:
+        with suppress(OSError, TimeoutError):  # another user's
+            if directory.is_relative_to(root):
+                _remove_tree(directory)
+            else:
+                shutil.rmtree(directory)
+            removed.add(directory.name)
+    return sorted(removed)
+
+
+def _leftover_cgroups(root: Path) -> Iterator[Path]:
+    with suppress(KernelFileError):
+        for controller in _roots(detect_layout(str(root))):
+            yield from _leftovers(controller)
+
+
+def _leftovers(parent: Path) -> list[Path]:
+    with suppress(OSError):
+        return [path for path in parent.iterdir() if _is_dead_demo(path.name)]
+    return []
+
+
+def _is_dead_demo(name: str) -> bool:
+    match = _NAME.fullmatch(name)
+    return match is not None and _start_ticks(int(match[1])) != int(match[2])
+
+
+def _start_ticks(pid: int) -> int | None:
+    """When the process began (proc(5), field 22): with its id its identity until the next boot."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+def _roots(layout: Layout) -> list[Path]:
+    return [Path(root) for root in dict.fromkeys((layout.cpu, layout.bandwidth, layout.memory))]
+
+
+def _make(root: Path, relative: Path, *, delegate: bool) -> None:
+    directory = root
+    for part in relative.parts:
+        if delegate:
+            # v2: a controller is there for the children when the parent has switched it on.
+            control = directory / "cgroup.subtree_control"
+            if not {"cpu", "memory"}.issubset(control.read_text().split()):
+                control.write_text("+cpu +memory")
+        directory /= part
+        directory.mkdir(exist_ok=True)
+
+
+def _remove_tree(top: Path) -> None:
+    deadline = time.monotonic() + _REMOVE_SECONDS
+    while top.exists():
+        for directory, _, _ in os.walk(top, topdown=False):
+            with suppress(OSError):  # a process that was killed takes a moment to leave
+                for pid in (Path(directory) / "cgroup.procs").read_text().split():
+                    with suppress(ProcessLookupError):
+                        os.kill(int(pid), signal.SIGKILL)
+                Path(directory).rmdir()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{top} cannot be removed: something in it does not end")
+        time.sleep(0.02)

@@ -139,7 +139,7 @@ def test_the_vectorised_filter_equals_a_plain_loop(
         ):
             if threshold == 0 or unknown(used, room):
                 continue
-            if math.floor(used / room * 100 + 0.5) > threshold:
+            if np.floor(used / room * 100 + 0.5) > threshold:
                 return True
         return False
 

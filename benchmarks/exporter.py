@@ -1,6 +1,6 @@
 """What the exporter costs: CPU share of a core and resident memory at 110 pods, once a second.
 
-    python benchmarks/exporter.py [--pods 110] [--seconds 60] [--no-kafka]
+    python -m benchmarks.exporter [--pods 110] [--seconds 60] [--no-kafka]
 
 Makes real cgroups (v1, root) with a sleeping process each and a few busy ones, runs the exporter as
 users run it, against a real broker, and beside it, in the same minute, a naive reader that opens

@@ -6,6 +6,7 @@ window when the clock is moved, when readings are missed or when the process end
 """
 
 import asyncio
+import logging
 import resource
 import signal
 from collections.abc import Mapping
@@ -119,6 +120,9 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
     exporter = settings.exporter
     node = node_name(exporter, environ)
     _allow_many_files()
+    if settings.log.level != "debug":
+        # It says each failed attempt, several times; what we say about it is enough.
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     sampler = Sampler(exporter, clock)
     maker = WindowMaker(exporter, node, sampler, _epoch(clock))
     buffer = WindowBuffer(exporter.buffer_bytes)

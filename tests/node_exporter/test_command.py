@@ -1,0 +1,111 @@
+"""`springtide exporter` as a process of its own, without a broker."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.node_exporter.fake_node import FakeNode
+from tests.processes import eventually
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def command(*flags: str) -> list[str]:
+    return [sys.executable, "-m", "pipeline.cli.main", "exporter", *flags]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'node-exporter'}", "NODE_NAME": "n1"}
+
+
+def run(*flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*flags), capture_output=True, text=True, env=environment(), timeout=60
+    )
+
+
+def roots(node: FakeNode) -> tuple[str, ...]:
+    return (f"--cgroup-root={node.cgroups}", f"--proc-root={node.proc}", f"--sys-root={node.sys}")
+
+
+@contextmanager
+def running(log: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command(*flags), stdout=output, stderr=output, text=True, env=environment()
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_once_prints_one_fake_window_as_json_lines(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path)
+    node.pod("a", 0)
+    done = run("--once", "--window-seconds=1", "--collect-interval-seconds=0.2", *roots(node))
+    assert done.returncode == 0, done.stderr
+    header, *rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (header["kind"], header["node"]) == ("header", "n1")
+    assert [(row["kind"], row["id"]) for row in rows] == [("node", ""), ("pod", "a")]
+    assert rows[0]["coverage"] >= 0.5
+    assert "Z" in done.stderr  # it says until when it collects
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "words"),
+    [
+        (("--cgroup-root=/nonexistent",), 1, "exporter.cgroup_root"),
+        (("--window-seconds=7",), 2, "divisor"),
+        (("--node-name=Not A Name",), 2, "node_name"),
+        (("--socket-path=/proc/1/x.sock", "--metrics-port=0"), 2, "exporter.socket_path"),
+    ],
+)
+def test_what_cannot_work_ends_at_once_with_what_to_do(
+    flags: tuple[str, ...], code: int, words: str
+) -> None:
+    done = run(*flags, *(() if "socket" in flags[0] else ("--once",)))
+    assert done.returncode == code, done.stderr
+    assert "error: " in done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_without_a_broker_it_says_so_seldom_and_ends_in_time(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    node = FakeNode(tmp_path)
+    socket, log = tmp_path / "x.sock", tmp_path / "log"
+    flags = ("--bootstrap-servers=127.0.0.1:1", f"--socket-path={socket}", "--metrics-port=0")
+    timing = ("--window-seconds=1", "--collect-interval-seconds=0.1")
+    with running(log, *flags, *timing, *roots(node)) as process:
+        assert eventually(socket.exists)
+        time.sleep(5)
+        start = time.monotonic()
+        process.send_signal(number)
+        assert process.wait(30) == 0
+        assert time.monotonic() - start < 16
+    events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    assert events[0] == "exporter started"
+    assert events.count("windows wait for kafka") == 1
+    assert events[-1] == "ended with windows that Kafka did not take"
+    assert len(events) <= 5
+    assert not socket.exists()
+
+
+def test_help_says_what_it_does() -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    for words in ("--once", "--window-seconds", "--cgroup-root", "Examples", "Exit codes"):
+        assert words in done.stdout

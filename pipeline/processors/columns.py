@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.processors.classes import CLASS_CODES
-from pipeline.processors.window import NodeWindow
+from pipeline.processors.percentile import TO_KUBERNETES
+from pipeline.processors.window import PLAUSIBLE, NodeWindow
 from pipeline.topics.resources import Resources
 from pipeline.topics.windows import Window
 
@@ -26,6 +27,7 @@ MEMORY_COLUMNS: Final = {
 """Column of each memory collect policy. Where a kernel does not give the one asked for, memory
 without page cache stands in, as the field does."""
 
+_BELIEVED: Final = tuple((PLAUSIBLE * TO_KUBERNETES).tolist())
 _ENDED: Final = ("Succeeded", "Failed")
 
 
@@ -94,9 +96,9 @@ def node_window(window: Window, statistic: str, memory_policy: str) -> NodeWindo
 
 
 def resources_array(resources: Resources) -> Floats:
-    """(2,) millicores and bytes; NaN where not stated."""
-    values = (resources.cpu_millicores, resources.memory_bytes)
-    return np.array([np.nan if value is None else float(value) for value in values])
+    """(2,) millicores and bytes; NaN where not stated, negative or beyond belief."""
+    values = zip((resources.cpu_millicores, resources.memory_bytes), _BELIEVED, strict=True)
+    return np.array([np.nan if v is None or not 0 <= v <= most else float(v) for v, most in values])
 
 
 def _kinds(window: Window) -> npt.NDArray[np.str_]:

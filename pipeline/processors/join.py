@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from pipeline.errors import FutureWindowError
 from pipeline.processors.classes import CLASS_CODES
+from pipeline.processors.window import PLAUSIBLE
 from pipeline.times import parse_time
 from pipeline.topics.nodes import NodeRecord, Strategy
 from pipeline.topics.pods import PodRecord
@@ -22,10 +23,9 @@ from pipeline.topics.resources import Resources
 from pipeline.topics.samples import LIST_COLUMNS, NUMBER_COLUMNS, SampleHeader
 from pipeline.topics.windows import CLASSES, FIELDS, POD_FIELDS, NodeFacts, Window
 
-Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
-_MAX_CPU_CORES: Final = 1e6
-_MAX_BYTES: Final = 2.0**60
+_MAX_CPU_CORES, _MAX_BYTES = PLAUSIBLE.tolist()
 _MAX_SECONDS: Final = 86_400.0 * 1e4
 
 
@@ -33,12 +33,18 @@ def _largest(column: str) -> float:
     if column.startswith(("coverage", "pressure_")) or column.endswith("_ratio"):
         return 1.0
     if "cpu_cores" in column:
-        return _MAX_CPU_CORES
-    return _MAX_SECONDS if column.endswith("_seconds") else _MAX_BYTES
+        return float(_MAX_CPU_CORES)
+    if column.endswith("_cpu_millicores"):
+        return float(_MAX_CPU_CORES) * 1000
+    return _MAX_SECONDS if column.endswith("_seconds") else float(_MAX_BYTES)
 
 
+_AMOUNTS: Final = (
+    "request_cpu_millicores", "request_memory_bytes",
+    "limit_cpu_millicores", "limit_memory_bytes",
+)  # fmt: skip
 _LARGEST: Final[Mapping[str, float]] = {
-    name: _largest(name) for name in (*NUMBER_COLUMNS, *LIST_COLUMNS)
+    name: _largest(name) for name in (*NUMBER_COLUMNS, *LIST_COLUMNS, *_AMOUNTS)
 }
 
 
@@ -56,8 +62,8 @@ def check_not_future(header: SampleHeader, appended_ms: int, tolerance_seconds: 
     ahead = (header.window_end_ms - appended_ms) / 1000
     if ahead > tolerance_seconds:
         raise FutureWindowError(
-            f"{header.node}: window ends {ahead:.0f} s after the broker received it, "
-            f"more than the {tolerance_seconds:.0f} s allowed"
+            f"{header.node}: window ends {ahead:.3f} s after the broker received it, "
+            f"more than the {tolerance_seconds:g} s allowed"
         )
 
 
@@ -71,15 +77,16 @@ def join(
     appended_ms: int,
 ) -> Window:
     """The window for one sample; `rows` are those of `read_samples`, in `FIELDS` order after."""
-    clean, bad_values = without_bad_values(rows)
     pods = pod_columns(
-        clean.column("kind").to_pylist(), clean.column("id").to_pylist(), view.pods,
+        rows.column("kind").to_pylist(), rows.column("id").to_pylist(), view.pods,
         header.window_end_ms / 1000,
     )  # fmt: skip
+    joined = pa.RecordBatch.from_arrays([*rows.columns, *pods], schema=pa.schema(FIELDS))
+    clean, bad_values = without_bad_values(joined)
     return Window(
         type="window",
         header=header,
-        rows=pa.RecordBatch.from_arrays([*clean.columns, *pods], schema=pa.schema(FIELDS)),
+        rows=clean,
         node=node_facts(view.record, clean, default_strategy),
         sample_offset=sample_offset,
         appended_ms=appended_ms,
@@ -98,21 +105,28 @@ def without_bad_values(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, 
         column = columns[at]
         if name not in _LARGEST or column.null_count == len(column):
             continue
-        flat = column.values if name in LIST_COLUMNS else column
+        # Of a list, what counts is what its rows hold: not values of null rows, nor of a slice.
+        flat = column.flatten() if name in LIST_COLUMNS else column
         bad = _bad(flat, _LARGEST[name])
         if not bad.any():
             continue
         bad_values[name] = int(bad.sum())
         mended = pa.array(flat.to_numpy(zero_copy_only=False), mask=bad | _null(flat))
-        if name in LIST_COLUMNS:
-            mended = pa.ListArray.from_arrays(column.offsets, mended, mask=column.is_null())
-        columns[at] = mended
+        columns[at] = _as_lists(column, mended) if name in LIST_COLUMNS else mended
     if not bad_values:
         return rows, bad_values
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema), bad_values
 
 
-def _bad(column: pa.DoubleArray, largest: float) -> npt.NDArray[np.bool_]:
+def _as_lists(like: pa.ListArray, values: pa.DoubleArray) -> pa.ListArray:
+    """`values` in lists of the lengths that those of `like` have, null where they are."""
+    lengths = like.value_lengths().fill_null(0).to_numpy()
+    offsets = np.zeros(len(like) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return pa.ListArray.from_arrays(pa.array(offsets), values, mask=like.is_null())
+
+
+def _bad(column: pa.DoubleArray, largest: float) -> Bools:
     values = np.frombuffer(column.buffers()[1], np.float64, len(column), column.offset * 8)
     # Written so that NaN, which compares false with everything, is bad.
     bad = ~((values >= 0.0) & (values <= largest))
@@ -120,8 +134,8 @@ def _bad(column: pa.DoubleArray, largest: float) -> npt.NDArray[np.bool_]:
     return bad & ~_null(column) if column.null_count and bad.any() else bad
 
 
-def _null(column: pa.Array) -> npt.NDArray[np.bool_]:
-    nulls: npt.NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+def _null(column: pa.Array) -> Bools:
+    nulls: Bools = column.is_null().to_numpy(zero_copy_only=False)
     return nulls
 
 
@@ -149,9 +163,8 @@ def pod_columns(
 
 
 def _pod_values(pod: PodRecord, end: float) -> list[tuple[str, object]]:
-    age = None if pod.created_at is None else max(0.0, end - parse_time(pod.created_at))
     return [
-        ("pod_class", CLASS_CODES.get(pod.pod_class, CLASS_CODES["none"])),
+        ("pod_class", CLASS_CODES.get(pod.pod_class, CLASS_CODES["unknown"])),
         ("namespace", pod.namespace),
         ("name", pod.name),
         ("koordinator_qos", pod.qos),
@@ -159,13 +172,25 @@ def _pod_values(pod: PodRecord, end: float) -> list[tuple[str, object]]:
         ("owner_kind", pod.owner.kind if pod.owner else None),
         ("owner_name", pod.owner.name if pod.owner else None),
         # A pod that is known and asks for nothing asks for 0, which is not unknown.
-        ("request_cpu_millicores", pod.requests.cpu_millicores or 0),
-        ("request_memory_bytes", pod.requests.memory_bytes or 0),
-        ("limit_cpu_millicores", pod.limits.cpu_millicores),
-        ("limit_memory_bytes", pod.limits.memory_bytes),
-        ("age_seconds", age),
+        ("request_cpu_millicores", _number(pod.requests.cpu_millicores or 0)),
+        ("request_memory_bytes", _number(pod.requests.memory_bytes or 0)),
+        ("limit_cpu_millicores", _number(pod.limits.cpu_millicores)),
+        ("limit_memory_bytes", _number(pod.limits.memory_bytes)),
+        ("age_seconds", _age_seconds(pod.created_at, end)),
         ("deleting", pod.deleted_at is not None),
     ]
+
+
+def _age_seconds(created_at: str | None, end: float) -> float | None:
+    try:
+        return None if created_at is None else max(0.0, end - parse_time(created_at))
+    except ValueError:
+        return None
+
+
+def _number(amount: int | None) -> float | None:
+    # Whole numbers of a record may have any size; those that no float holds are as bad as these.
+    return None if amount is None else float(min(max(amount, -1), 2**63))
 
 
 def node_facts(

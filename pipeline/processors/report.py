@@ -140,7 +140,9 @@ def _reclaimable(peaks: NodePeaks) -> Reclaimable:
 
 
 def _remainder(used: WindowUsage) -> Floats:
-    pods = _known_sum(used.pods) if len(used.pods) else np.zeros(2)
+    """What no pod and no host application used; unknown where the usage of one of them is, for
+    the rest would pass for the system's."""
+    pods = np.cumsum(used.pods, axis=0)[-1] if len(used.pods) else np.zeros(2)
     remainder: Floats = system_usage.remainder(used.node, pods, used.host_apps)
     return remainder
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pipeline.errors import InvalidRecordError, UndecodableRecordError
 from pipeline.topics.arrow import (
     SAMPLE_FIELDS,
+    check_rows,
     check_schema,
     known_columns,
     metadata_int,
@@ -129,10 +130,13 @@ def decode_window(data: bytes) -> Window:
     kind = metadata_text(metadata, "type")
     if kind not in ("window", "departure"):
         raise InvalidRecordError(f"type {kind[:40]!r} is neither window nor departure")
+    rows = _class_codes(known_columns(batch, _SCHEMA))
+    if kind == "window":
+        check_rows(rows)
     return Window(
         type="window" if kind == "window" else "departure",
         header=read_header(metadata),
-        rows=_class_codes(known_columns(batch, _SCHEMA)),
+        rows=rows,
         node=_struct(metadata, "node_facts", NodeFacts),
         sample_offset=metadata_int(metadata, "sample_offset"),
         appended_ms=metadata_int(metadata, "appended_ms"),

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.processors.thresholds import (
@@ -121,6 +121,7 @@ nodes = st.tuples(amounts, amounts, amounts, amounts, amounts)
     st.sampled_from([0.0, 1.0, 65.0, 95.0, 100.0, 33.3]),
     st.sampled_from([0.0, 50.0, 95.0]),
 )
+@example([(1.0, 1e-308, NAN, NAN, 0.0)], 65.0, 95.0)
 def test_the_vectorised_filter_equals_a_plain_loop(
     rows: list[tuple[float, ...]], cpu_threshold: float, memory_threshold: float
 ) -> None:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,7 @@ from pipeline.topics.admin import apply_topics
 from pipeline.topics.checkpoints import RoundMarker, parse_key
 from pipeline.topics.codec import decode_pack
 from pipeline.topics.windows import sample_offset_of
-from tests.processes import eventually, is_alive
+from tests.processes import is_alive
 from tests.system.load import Load, Message, partition
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -120,9 +120,11 @@ class Worker:
         ]
         self.log = directory / f"worker-{uuid4().hex[:6]}.log"
         self.process: subprocess.Popen[bytes] | None = None
+        self._loads = 0
 
     def start(self) -> None:
         """Start it; its words are added to `log`."""
+        self._loads = self.says("partition loaded")
         self.process = _start(self._argv, self.log)
 
     @property
@@ -153,11 +155,10 @@ class Worker:
         """How often `text` stands in its log."""
         return self.log.read_text(errors="replace").count(text) if self.log.exists() else 0
 
-    def wait_loaded(self, seconds: float = 30) -> None:
-        """Return when it holds partitions (again, after this many loads before)."""
-        before = self.says("partition loaded")
-        if before == 0:
-            assert eventually(lambda: self.says("partition loaded") > 0, seconds), self.tail()
+    async def loaded(self, seconds: float = 40) -> None:
+        """Return when it has taken partitions since it was started last."""
+        text = "partition loaded"
+        assert await until(lambda: self.says(text) > self._loads, seconds), self.tail()
 
     def tail(self, lines: int = 30) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
@@ -237,7 +238,7 @@ class Feed:
             self.steps += 1
 
     @asynccontextmanager
-    async def running(self, every_seconds: float = 0.3) -> AsyncIterator[None]:
+    async def running(self, every_seconds: float = 0.4) -> AsyncIterator[None]:
         """Go on producing in the background, a window of every node each `every_seconds`."""
         stop = asyncio.Event()
 
@@ -274,8 +275,14 @@ async def feed(stage: Stage, load: Load) -> AsyncIterator[Feed]:
         await producer.stop()
 
 
-async def sleep_until(moment: float) -> None:
-    await asyncio.sleep(max(0.0, moment - time.time()))
+async def until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Whether the condition comes true within `seconds`, looked at twenty times a second."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        await asyncio.sleep(0.05)
+    return condition()
 
 
 # -- what lies in the topics
@@ -286,7 +293,7 @@ async def gather(
     samples: Sequence[tuple[int, int, str]],
     *,
     ignore: set[str] | frozenset[str] = frozenset(),
-    timeout: float = 40,
+    timeout: float = 150,
 ) -> Logs:
     """All records, once every sample (but those of nodes in `ignore`) is joined and every window
     is covered by a complete round; or, if that does not come true, after `timeout`."""

@@ -166,7 +166,8 @@ class Load:
         )
         rows: list[Row] = [self._row(luck, "node", "", 8.0)]
         rows += [self._row(luck, "pod", uid, 0.5) for uid in self._uids(number, step)]
-        rows += [self._row(luck, "tier", "besteffort", 0.3), self._row(luck, "host_app", "ssh", 0.1)]
+        rows.append(self._row(luck, "tier", "besteffort", 0.3))
+        rows.append(self._row(luck, "host_app", "ssh", 0.1))
         value = encode_samples(SampleBatch(header, rows))
         return Message("samples", name(number), name(number).encode(), value)
 

@@ -223,9 +223,9 @@ def applied_twice(logs: Logs, expected: Expected) -> list[str]:
 
 
 def fresh_after(logs: Logs, moment: float) -> float | None:
-    """Seconds from `moment` (Unix time) to the first node state of a window that nobody had
-    reported of before it; None if there is none."""
-    first = None
+    """Seconds from `moment` (Unix time) until every partition had a node state of a window that
+    nobody had reported of before it; None if one has none."""
+    found = []
     for records in logs["node-state"].values():
         highest = -1
         for record in records:
@@ -233,7 +233,21 @@ def fresh_after(logs: Logs, moment: float) -> float | None:
                 continue
             offset = msgspec.json.decode(record.value)["offset"]
             if record.at > moment and offset > highest:
-                first = record.at if first is None else min(first, record.at)
+                found.append(record.at - moment)
                 break
             highest = max(highest, offset)
-    return None if first is None else first - moment
+        else:
+            return None
+    return max(found, default=None)
+
+
+def problems(logs: Logs, samples: Sequence[tuple[int, int, str]], ignore: set[str],
+             settings: Settings) -> list[str]:  # fmt: skip
+    """All that is wrong with a run; empty if it is as good as undisturbed."""
+    expected = undisturbed(logs["windows"], settings)
+    return [
+        *sample_problems(logs, samples, ignore),
+        *differences(logs, expected),
+        *applied_twice(logs, expected),
+        *(f"dead letter: {r.headers}" for p in logs["dead-letters"].values() for r in p),
+    ]

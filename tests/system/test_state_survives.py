@@ -1,0 +1,308 @@
+"""State survives: whatever is done to workers, commits and broker, results and checkpoints are
+those of an undisturbed run over the same windows log, and no sample is missing in it.
+
+Every test runs real workers on a real broker under load. The seeded bugs at the end show that the
+comparison can fail: each is one known mistake in one function of the product.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from pipeline.local.kafka import LocalKafka
+from tests.system import oracle
+from tests.system.harness import (
+    SESSION_SECONDS,
+    Feed,
+    Logs,
+    Stage,
+    Worker,
+    children,
+    copy_windows,
+    feed,
+    gather,
+    make_stage,
+    newest_marker,
+    start_supervised,
+)
+from tests.system.load import Load
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+RESTART_SECONDS = 10
+TAKEOVER_SECONDS = SESSION_SECONDS + 15
+
+
+@dataclass
+class Run:
+    """What a scenario leaves behind. `hurt` are the moments after which results must be fresh
+    before long, unless the next came first."""
+
+    stage: Stage
+    feed: Feed
+    logs: Logs = field(default_factory=dict)
+    hurt: list[float] = field(default_factory=list)
+
+    async def gather(self) -> None:
+        self.logs = await gather(self.stage, self.feed.samples, ignore=self.feed.load.departing)
+
+    def problems(self) -> list[str]:
+        return oracle.problems(
+            self.logs, self.feed.samples, self.feed.load.departing, self.stage.settings
+        )
+
+    def late(self, seconds: float) -> list[str]:
+        """Moments after which no fresh result came within `seconds`, though nothing else did."""
+        found = []
+        for moment, following in zip(self.hurt, [*self.hurt[1:], float("inf")], strict=True):
+            took = oracle.fresh_after(self.logs, moment)
+            if following - moment > seconds and (took is None or took > seconds):
+                found.append(f"fresh results {took} s after {moment}")
+        return found
+
+
+async def killed_again_and_again(
+    broker: LocalKafka, directory: Path, seed: int, kills: int, bug: str = "none"
+) -> Run:
+    """kill -9 at random moments: of its start, of its recovery, of its work."""
+    luck = random.Random(seed)
+    stage = await make_stage(broker.bootstrap_servers)
+    worker = Worker(stage, directory, instance="worker-0", bug=bug)
+    async with feed(stage, Load(seed, nodes=16, pods=5)) as made:
+        run = Run(stage, made)
+        worker.start()
+        async with made.running():
+            await worker.loaded()
+            await asyncio.sleep(2)
+            for _ in range(kills):
+                worker.kill()
+                run.hurt.append(time.time())
+                worker.start()
+                if luck.random() < 0.6:
+                    await worker.loaded()
+                await asyncio.sleep(luck.uniform(0, 2.5))
+            await asyncio.sleep(max(0.0, run.hurt[-1] + RESTART_SECONDS - time.time()))
+        await run.gather()
+        worker.kill()
+        return run
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_ten_kills_at_random_moments(broker: LocalKafka, tmp_path: Path, seed: int) -> None:
+    run = await killed_again_and_again(broker, tmp_path, seed, kills=10)
+    assert run.problems() == []
+    assert run.late(RESTART_SECONDS) == []
+
+
+async def test_the_supervisor_brings_a_killed_worker_back(
+    broker: LocalKafka, tmp_path: Path
+) -> None:
+    stage = await make_stage(broker.bootstrap_servers)
+    async with feed(stage, Load(100, nodes=16, pods=5)) as made:
+        run = Run(stage, made)
+        supervisor = start_supervised(stage, tmp_path)
+        async with made.running():
+            await supervisor.loaded()
+            await asyncio.sleep(3)
+            (worker,) = children(supervisor.pid)
+            run.hurt.append(time.time())
+            os.kill(worker, signal.SIGKILL)
+            await asyncio.sleep(max(0.0, run.hurt[-1] + RESTART_SECONDS - time.time()))
+        await run.gather()
+        assert run.problems() == []
+        assert run.late(RESTART_SECONDS) == []
+        assert supervisor.stop() == 0
+        assert children(supervisor.pid) == []
+
+
+async def test_a_fresh_worker_over_a_copy_of_the_log_gives_the_same(
+    broker: LocalKafka, tmp_path: Path
+) -> None:
+    run = await killed_again_and_again(broker, tmp_path, seed=101, kills=3)
+    assert run.problems() == []
+    other = await make_stage(broker.bootstrap_servers)
+    await copy_windows(run.logs, other)
+    worker = Worker(other, tmp_path)
+    worker.start()
+    logs = await gather(other, [])
+    assert worker.stop() == 0
+    assert {at: len(records) for at, records in logs["windows"].items()} == {
+        at: len(records) for at, records in run.logs["windows"].items()
+    }
+    for topic in ("predictions", "node-state"):
+        assert oracle.newest(logs[topic]) == oracle.newest(run.logs[topic])
+    assert oracle.newest_checkpoints(logs["checkpoints"]) == oracle.newest_checkpoints(
+        run.logs["checkpoints"]
+    )
+
+
+async def test_a_paused_worker_wakes_up_after_another_took_over(
+    broker: LocalKafka, tmp_path: Path
+) -> None:
+    stage = await make_stage(broker.bootstrap_servers)
+    paused, other = Worker(stage, tmp_path), Worker(stage, tmp_path)
+    async with feed(stage, Load(102, nodes=16, pods=5)) as made:
+        run = Run(stage, made)
+        paused.start()
+        async with made.running():
+            await paused.loaded()
+            other.start()
+            await other.loaded()
+            await asyncio.sleep(4)
+            paused.signal(signal.SIGSTOP)
+            run.hurt.append(time.time())
+            await asyncio.sleep(TAKEOVER_SECONDS)
+            paused.signal(signal.SIGCONT)
+            await asyncio.sleep(10)
+        await run.gather()
+        assert run.problems() == []
+        assert run.late(TAKEOVER_SECONDS) == []
+        for worker in (paused, other):
+            worker.kill()
+
+
+async def test_a_second_worker_joins_and_leaves_under_load(
+    broker: LocalKafka, tmp_path: Path
+) -> None:
+    stage = await make_stage(broker.bootstrap_servers)
+    first, second = Worker(stage, tmp_path), Worker(stage, tmp_path)
+    async with feed(stage, Load(103, nodes=16, pods=5)) as made:
+        run = Run(stage, made)
+        first.start()
+        async with made.running():
+            await first.loaded()
+            for _ in range(2):
+                await asyncio.sleep(2)
+                second.start()
+                await second.loaded()
+                await asyncio.sleep(4)
+                assert second.stop() == 0
+            await asyncio.sleep(5)
+        await run.gather()
+        assert run.problems() == []
+        assert first.stop() == 0
+
+
+async def commits_moved(broker: LocalKafka, directory: Path, bug: str = "none") -> Run:
+    """Faust's commits set to the end of both topics and back to their beginning."""
+    stage = await make_stage(broker.bootstrap_servers)
+    worker = Worker(stage, directory, bug=bug)
+    async with feed(stage, Load(104, nodes=16, pods=5)) as made:
+        run = Run(stage, made)
+        async with made.running():
+            for where in ("end", "beginning", "end"):
+                worker.start()
+                await worker.loaded()
+                await asyncio.sleep(4)
+                assert worker.stop() == 0
+                # What comes now lies beyond every commit of the worker's own.
+                await asyncio.sleep(1)
+                await set_commits(stage, where)
+            worker.start()
+            await worker.loaded()
+            await asyncio.sleep(3)
+        await run.gather()
+        worker.kill()
+        return run
+
+
+async def set_commits(stage: Stage, where: str) -> None:
+    """What an operator does with kafka-consumer-groups --reset-offsets."""
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=stage.bootstrap, group_id=stage.prefix, enable_auto_commit=False
+    )
+    await consumer.start()
+    try:
+        tps = [
+            TopicPartition(stage.topic(topic), partition)
+            for topic in ("samples", "windows")
+            for partition in range(stage.partitions)
+        ]
+        consumer.assign(tps)
+        ends = await consumer.end_offsets(tps)
+        offsets = {tp: ends[tp] if where == "end" else 0 for tp in tps}
+        for attempt in range(30):
+            try:
+                await consumer.commit(offsets)
+                return
+            except KafkaError:
+                # The group is not empty yet.
+                if attempt == 29:
+                    raise
+                await asyncio.sleep(0.5)
+    finally:
+        await consumer.stop()
+
+
+async def test_commits_decide_nothing(broker: LocalKafka, tmp_path: Path) -> None:
+    run = await commits_moved(broker, tmp_path)
+    assert run.problems() == []
+
+
+async def test_the_broker_is_away_for_twenty_seconds(broker: LocalKafka, tmp_path: Path) -> None:
+    stage = await make_stage(broker.bootstrap_servers)
+    worker = Worker(stage, tmp_path)
+    async with feed(stage, Load(105, nodes=16, pods=5)) as made:
+        run = Run(stage, made)
+        worker.start()
+        async with made.running():
+            await worker.loaded()
+            await asyncio.sleep(3)
+            await asyncio.to_thread(broker.stop)
+            try:
+                await asyncio.sleep(20)
+            finally:
+                await asyncio.to_thread(broker.start)
+            back = time.time()
+            await asyncio.sleep(15)
+        await run.gather()
+        assert worker.is_running(), worker.tail()
+        assert run.problems() == []
+        fresh = oracle.fresh_after(run.logs, back)
+        assert fresh is not None
+        assert fresh < TAKEOVER_SECONDS
+        worker.kill()
+
+
+# -- seeded bugs: each must be found
+
+
+async def test_resuming_at_the_commit_is_found(broker: LocalKafka, tmp_path: Path) -> None:
+    run = await killed_again_and_again(
+        broker, tmp_path, seed=106, kills=3, bug="resume_at_the_commit"
+    )
+    assert any("checkpoint differs" in problem for problem in run.problems())
+
+
+async def test_a_join_that_trusts_commits_is_found(broker: LocalKafka, tmp_path: Path) -> None:
+    run = await commits_moved(broker, tmp_path, bug="join_trusts_commits")
+    assert any("samples missing" in problem for problem in run.problems())
+
+
+async def test_a_marker_written_too_early_is_found(broker: LocalKafka, tmp_path: Path) -> None:
+    run = await killed_again_and_again(broker, tmp_path, seed=107, kills=4, bug="marker_too_early")
+    assert any("checkpoint differs" in problem for problem in run.problems())
+
+
+async def test_every_round_is_complete_at_the_end(broker: LocalKafka, tmp_path: Path) -> None:
+    """What a marker says of its round is so, and older epochs are gone."""
+    run = await killed_again_and_again(broker, tmp_path, seed=108, kills=2)
+    assert run.problems() == []
+    for records in run.logs["checkpoints"].values():
+        marker = newest_marker(records)
+        assert marker is not None
+        live = {record.key: record.value for record in records}
+        epochs = {
+            key.rpartition(b"@")[2]
+            for key, value in live.items()
+            if value is not None and b"@claim@" not in key
+        }
+        assert epochs == {str(marker.epoch).encode()}

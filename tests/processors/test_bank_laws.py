@@ -210,6 +210,24 @@ def test_the_bank_agrees_with_exact_fractions(
             assert quantile in near
 
 
+def test_a_shift_in_mid_stream_keeps_old_and_new_samples_in_proportion() -> None:
+    """After 60 half-lives what came before weighs 2^-60: a bank that never saw it must agree,
+    although its reference is another and only the first had to move it (after 100)."""
+
+    def usage(i: int) -> tuple[float, float]:
+        return 1.0 + i % 7, (1 + i % 5) * GIB
+
+    stream = [window(i, [Pod("a", usage(i))], usage=usage(i + 1)) for i in range(1, 240)]
+    for end in (99, 100, 101, 102, 103, 110, 160, 201, 202, 239):
+        long, short = _run(stream[:end]), _run(stream[max(end - 150, 0) : end])
+        (one,), (two,) = long.peaks(["node-a"]), short.peaks(["node-a"])
+        np.testing.assert_array_equal(one.quantiles, two.quantiles)
+        np.testing.assert_array_equal(one.pod_quantiles, two.pod_quantiles)
+        for name in long.predictors:
+            np.testing.assert_allclose(one.peaks[name], two.peaks[name], rtol=1e-9)
+            np.testing.assert_allclose(one.pod_peaks[name], two.pod_peaks[name], rtol=1e-9)
+
+
 def test_the_stream_of_the_laws_reaches_a_shift() -> None:
     bank = _run([window(1), window(131)])
     later = _run([window(131)])

@@ -287,8 +287,9 @@ def test_bad_checkpoints_are_refused(stored: dict[str, object] | None) -> None:
         histogram.load_checkpoint(CPU_LAYOUT, stored)
 
 
-def test_a_checkpoint_without_weights_is_empty() -> None:
-    loaded = histogram.load_checkpoint(CPU_LAYOUT, {"totalWeight": 5, "bucketWeights": {}})
+@pytest.mark.parametrize("total", [0, 5])
+def test_a_checkpoint_without_weights_is_empty(total: int) -> None:
+    loaded = histogram.load_checkpoint(CPU_LAYOUT, {"totalWeight": total, "bucketWeights": {}})
     assert not loaded.any()
 
 

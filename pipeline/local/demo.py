@@ -237,7 +237,7 @@ class Demo:
     def _start_roles(self) -> None:
         joiner = Joiner()
         if self.workload is not None:
-            joiner = self.workload.joiner(f"{self.home.name}/{_ROLES_CGROUP}")
+            joiner = self.workload.measured(f"{self.home.name}/{_ROLES_CGROUP}")
         command = ("-m", "pipeline.cli.main", "--config", str(self.settings_file))
         for name in ("exporter", "worker", "extender"):
             self._start_role(name, [*command, name], joiner)

@@ -16,25 +16,25 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from node_exporter.kernel.cgroup import Layout, detect_layout
-from node_exporter.kernel.paths import Driver, KubeQOS, pod_dir
+from node_exporter.kernel.paths import Driver, KubeQOS, pod_dir, qos_dir
 from pipeline.clock import format_time
 from pipeline.errors import KernelError, KernelFileError
 from pipeline.local import load
 from pipeline.processors.classes import LABEL_PRIORITY_CLASS, LABEL_QOS_CLASS
+from pipeline.topics.resources import millicores
 
 CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
 
 _PR_SET_PDEATHSIG = 1
 _NAME = re.compile(r"springtide-demo-(\d+)-(\d+)")
 _REMOVE_SECONDS = 10.0
-_GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +126,19 @@ class Workload:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, pods: Sequence[DemoPod] = PODS) -> None:
-        """Make a cgroup for each pod, and start its process inside."""
+        """Make a cgroup for each pod, weighted as a kubelet does, and start its process inside."""
+        whole_machine = 1000 * (os.cpu_count() or 1)
+        kubepods = qos_dir(Driver.CGROUPFS, KubeQOS.GUARANTEED, self.name)
+        best_effort = qos_dir(Driver.CGROUPFS, KubeQOS.BEST_EFFORT, self.name)
+        self.make(best_effort)
+        for relative, weight in ((self.name, whole_machine), (kubepods, whole_machine)):
+            self._weigh(relative, weight)
+        self._weigh(best_effort, 0)
         for pod in pods:
             directory = pod_dir(Driver.CGROUPFS, pod.kube_qos, pod.uid, self.name)
             container = f"{directory}/{uuid.uuid5(uuid.NAMESPACE_DNS, pod.uid).hex * 2}"
             self.make(container)
+            self._weigh(directory, millicores(pod.cpu or "0"))
             self._processes.append(
                 subprocess.Popen(
                     [sys.executable, "-I", "-S", load.__file__, pod.kind],
@@ -139,7 +147,7 @@ class Workload:
                     stderr=subprocess.DEVNULL,
                     cwd="/",
                     process_group=0,
-                    preexec_fn=self.joiner(container),
+                    preexec_fn=Joiner(self._procs(container, _roots(self._layout))),
                 )
             )
 
@@ -155,9 +163,22 @@ class Workload:
                     hint="the demo needs root and writable cgroups to have pods of its own",
                 ) from error
 
-    def joiner(self, relative: str) -> "Joiner":
-        """What a new process does before anything else: join that cgroup, die with its parent."""
-        return Joiner([root / relative / "cgroup.procs" for root in _roots(self._layout)])
+    def measured(self, relative: str) -> "Joiner":
+        """For a process that is to be measured in that cgroup, but to share the machine as before:
+        on v1 it does not join the tree that weighs and limits CPU, where that is another."""
+        return Joiner(self._procs(relative, [Path(self._layout.cpu), Path(self._layout.memory)]))
+
+    def _procs(self, relative: str, roots: Iterable[Path]) -> list[Path]:
+        return [root / relative / "cgroup.procs" for root in dict.fromkeys(roots)]
+
+    def _weigh(self, relative: str, cpu_millicores: int) -> None:
+        # The kubelet's formulas: 1024 shares are a core; v2 has weights from 1 to 10000.
+        shares = max(2, cpu_millicores * 1024 // 1000)
+        directory = Path(self._layout.bandwidth) / relative
+        if self._layout.version == 1:
+            (directory / "cpu.shares").write_text(str(shares))
+        else:
+            (directory / "cpu.weight").write_text(str(1 + (shares - 2) * 9999 // 262142))
 
     def ended(self) -> list[str]:
         """Names of the pods whose process is not there any more."""

@@ -145,7 +145,7 @@ def read_samples(data: bytes) -> tuple[SampleHeader, pa.RecordBatch]:
     if batch.num_rows == 0:
         raise InvalidRecordError("batch has no rows")
     read = known_columns(batch, SAMPLE_SCHEMA)
-    _check_rows(read)
+    check_rows(read)
     return header, read
 
 
@@ -187,7 +187,8 @@ def _as_type(column: pa.Array, field: pa.Field) -> pa.Array:
     raise InvalidRecordError(f"column {field.name!r} is {kind[:80]}, not {field.type}")
 
 
-def _check_rows(batch: pa.RecordBatch) -> None:
+def check_rows(batch: pa.RecordBatch) -> None:
+    """Raise `InvalidRecordError` unless there is one node row and each row names its entity."""
     kinds, ids = batch.column("kind").to_pylist(), batch.column("id").to_pylist()
     if kinds.count("node") != 1:
         raise InvalidRecordError(f"batch has {kinds.count('node')} node rows, not one")

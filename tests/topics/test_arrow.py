@@ -315,9 +315,19 @@ def test_compressed_buffers_are_refused_unread(codec: str) -> None:
 def test_compressed_dictionaries_are_refused_unread() -> None:
     values = pa.array(["x" * 1_000_000, "y"])
     dictionary = pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), values)
-    data = stream(node_row(extra=dictionary), compression="zstd")
+    plain, packed = (
+        list(pa.ipc.MessageReader.open_stream(stream(node_row(extra=dictionary), compression=c)))
+        for c in (None, "zstd")
+    )
+    assert [message.type for message in plain] == ["schema", "dictionary", "record batch"]
+    # Only the dictionary is compressed.
+    mixed = (plain[0], packed[1], plain[2])
+    data = b"".join(message.serialize().to_pybytes() for message in mixed)
+    assert len(data) < 10_000
     with bounded_memory(2**20), pytest.raises(InvalidRecordError, match="compressed"):
         read_samples(data)
+    good = b"".join(message.serialize().to_pybytes() for message in plain)
+    assert read_samples(good)[1].num_rows == 1
 
 
 @pytest.mark.parametrize("claim", [MAX_ROWS + 1, 2**31, 2**40, 2**62])

@@ -36,6 +36,7 @@ class Supervisor:
         """The exit code to end with: the child's if that is final, 0 after a signal."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
+        signal.signal(signal.SIGALRM, self._kill)
         pause, longest = self._pauses
         while not self._stopping:
             began = time.monotonic()
@@ -53,12 +54,7 @@ class Supervisor:
         self._child = subprocess.Popen(self._argv, preexec_fn=_end_with_parent)
         if self._stopping:
             self._child.terminate()
-        while True:
-            try:
-                return self._child.wait(timeout=None if not self._stopping else _STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                log.error("worker did not stop in time, killed", seconds=_STOP_SECONDS)
-                self._child.kill()
+        return self._child.wait()
 
     def _sleep(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -67,8 +63,15 @@ class Supervisor:
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping = True
+        # `wait` goes on after a signal: only another one can end a child that does not listen.
+        signal.setitimer(signal.ITIMER_REAL, _STOP_SECONDS)
         if self._child is not None and self._child.poll() is None:
             self._child.terminate()
+
+    def _kill(self, _number: int, _frame: FrameType | None) -> None:
+        if self._child is not None and self._child.poll() is None:
+            log.error("worker did not stop in time, killed", seconds=_STOP_SECONDS)
+            self._child.kill()
 
 
 def _end_with_parent() -> None:

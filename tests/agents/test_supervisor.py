@@ -1,0 +1,154 @@
+"""The supervisor with real processes: what it restarts, when, and that it leaves nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.agents import supervisor
+from pipeline.agents.supervisor import Supervisor
+from tests.processes import eventually, is_alive
+
+REPOSITORY = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """The supervisor takes signals over for good; the tests want theirs back."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses that were made, without making them."""
+    made: list[float] = []
+    monkeypatch.setattr(Supervisor, "_sleep", lambda self, seconds: made.append(seconds))
+    return made
+
+
+def child(tmp_path: Path, body: str) -> list[str]:
+    """A child that runs `body`; `runs` in it is the number of its run, from 1."""
+    script = f"""
+import os, pathlib, signal, sys, time
+count = pathlib.Path({str(tmp_path / "runs")!r})
+with count.open("a") as file:
+    file.write(f"{{os.getpid()}}\\n")
+runs = len(count.read_text().split())
+{textwrap.dedent(body)}
+"""
+    return [sys.executable, "-c", script]
+
+
+def runs(tmp_path: Path) -> list[int]:
+    """Process ids of the children so far."""
+    path = tmp_path / "runs"
+    return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+
+
+def test_a_child_that_ends_well_is_the_end(tmp_path: Path, pauses: list[float]) -> None:
+    assert Supervisor(child(tmp_path, "sys.exit(0)"), 1, 30).run() == 0
+    assert (len(runs(tmp_path)), pauses) == (1, [])
+
+
+def test_wrong_settings_are_not_worth_a_restart(tmp_path: Path, pauses: list[float]) -> None:
+    assert Supervisor(child(tmp_path, "sys.exit(2)"), 1, 30).run() == 2
+    assert (len(runs(tmp_path)), pauses) == (1, [])
+
+
+@pytest.mark.parametrize("death", ["sys.exit(1)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_pauses_double_up_to_the_longest(tmp_path: Path, pauses: list[float], death: str) -> None:
+    argv = child(tmp_path, f"if runs < 8: {death}")
+    assert Supervisor(argv, 1, 30).run() == 0
+    assert pauses == [1, 2, 4, 8, 16, 30, 30]
+
+
+def test_a_long_run_makes_the_next_pause_short_again(
+    tmp_path: Path, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each look at the clock is half a minute later, so a run lasts that long.
+    times = iter(range(0, 10_000, 61))
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: float(next(times)))
+    assert Supervisor(child(tmp_path, "sys.exit(runs < 4)"), 1, 30).run() == 0
+    assert pauses == [1, 1, 1]
+
+
+def supervised(tmp_path: Path, body: str, stop_seconds: float = 30) -> "subprocess.Popen[str]":
+    """A supervisor in a process of its own, with a short pause."""
+    script = (
+        "import sys\nfrom pipeline.agents import supervisor\n"
+        f"supervisor._STOP_SECONDS = {stop_seconds}\n"
+        f"sys.exit(supervisor.Supervisor({child(tmp_path, body)!r}, 0.2, 60).run())"
+    )
+    return subprocess.Popen([sys.executable, "-c", script], cwd=REPOSITORY, text=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_child_and_then_itself(tmp_path: Path, number: int) -> None:
+    body = """
+    def stop(*_):
+        time.sleep(0.3)
+        pathlib.Path(count.parent / "clean").touch()
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, stop)
+    pathlib.Path(count.parent / "ready").touch()
+    time.sleep(60)
+    """
+    process = supervised(tmp_path, body)
+    assert eventually((tmp_path / "ready").exists)
+    process.send_signal(number)
+    assert process.wait(20) == 0
+    assert (tmp_path / "clean").exists()
+    assert len(runs(tmp_path)) == 1
+
+
+def test_a_signal_ends_a_pause(tmp_path: Path) -> None:
+    process = supervised(tmp_path, "sys.exit(1)")
+    # 0.2 + 0.4 + 0.8 + 1.6 s of pauses: it is in one of them nearly always.
+    assert eventually(lambda: len(runs(tmp_path)) >= 4)
+    began = time.monotonic()
+    process.terminate()
+    assert process.wait(20) == 0
+    assert time.monotonic() - began < 5
+
+
+def test_a_child_that_does_not_listen_is_killed(tmp_path: Path) -> None:
+    body = """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    pathlib.Path(count.parent / "ready").touch()
+    time.sleep(60)
+    """
+    process = supervised(tmp_path, body, stop_seconds=0.5)
+    assert eventually((tmp_path / "ready").exists)
+    process.terminate()
+    assert process.wait(20) == 0
+    assert not is_alive(runs(tmp_path)[0])
+
+
+def test_a_killed_supervisor_takes_its_child_along(tmp_path: Path) -> None:
+    process = supervised(tmp_path, "time.sleep(60)")
+    assert eventually(lambda: bool(runs(tmp_path)))
+    # The child asks to die with its parent before its script begins.
+    process.kill()
+    process.wait()
+    assert eventually(lambda: not is_alive(runs(tmp_path)[0]))
+
+
+def test_a_child_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    process = supervised(tmp_path, "time.sleep(60)")
+    assert eventually(lambda: len(runs(tmp_path)) == 1)
+    (first,) = runs(tmp_path)
+    os.kill(first, signal.SIGKILL)
+    assert eventually(lambda: len(runs(tmp_path)) == 2)
+    process.terminate()
+    assert process.wait(20) == 0
+    assert not any(is_alive(pid) for pid in runs(tmp_path))

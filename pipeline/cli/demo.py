@@ -113,7 +113,7 @@ class _Plain:
         click.echo(text)
 
     def show(self, table: Table, now: float, status: str) -> None:
-        found = _lines(table, now)
+        found = [line for line in _lines(table, now) if "no-data" not in line.cells[-1][0]]
         if not found or now - self._shown < _SNAPSHOT_SECONDS:
             return
         self._shown = now

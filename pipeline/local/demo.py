@@ -21,7 +21,7 @@ import yaml
 
 from pipeline.clock import Clock, SystemClock
 from pipeline.errors import DemoError, KernelError, SettingsError
-from pipeline.local import ask
+from pipeline.local import ask, simulate
 from pipeline.local.kafka import local_kafka
 from pipeline.local.probe import HOST, free_port
 from pipeline.local.roles import Role, stop_all
@@ -244,6 +244,11 @@ class Demo:
         if self.plan.fleet:
             module = ("-m", "pipeline.local.simulate", str(self.settings_file))
             self._start_role("fleet", [*module, str(self.plan.fleet)], joiner)
+            self.screen.say(
+                f"{self.plan.fleet} simulated nodes begin {simulate.HOURS_BACK:g} h back and run "
+                f"fast up to now: windows of {simulate.HISTORY_WINDOW_SECONDS} s, then of "
+                f"{simulate.WINDOW_SECONDS} s"
+            )
         names = ", ".join(role.log.name for role in self.roles)
         self.screen.say(f"logs in {self.home}: {names}")
 

@@ -6,17 +6,33 @@ It ends by a signal and then leaves nothing to tidy up: its records go with the 
 import asyncio
 import sys
 from pathlib import Path
+from typing import Final
 
 from pipeline.clock import SystemClock
 from pipeline.logs import configure_logging
 from pipeline.settings import load_settings
 from pipeline.sources.fleet import run_fleet
 
+# Two hours in coarse windows are there within a minute on two cores; then 200 nodes at the pace of
+# the clock leave most of them to the rest.
+HOURS_BACK: Final = 2.0
+HISTORY_WINDOW_SECONDS: Final = 600
+WINDOW_SECONDS: Final = 30
+
 
 def main(settings_file: str, nodes: str) -> None:
     settings = load_settings(Path(settings_file), {}, {})
     configure_logging(settings.log.level, settings.log.format)
-    asyncio.run(run_fleet(settings, nodes=int(nodes), clock=SystemClock()))
+    asyncio.run(
+        run_fleet(
+            settings,
+            nodes=int(nodes),
+            clock=SystemClock(),
+            hours_back=HOURS_BACK,
+            window_seconds=WINDOW_SECONDS,
+            history_window_seconds=HISTORY_WINDOW_SECONDS,
+        )
+    )
 
 
 if __name__ == "__main__":

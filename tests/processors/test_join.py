@@ -1,0 +1,345 @@
+"""The join: what is known beside what was measured, and no value that cannot be."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import FutureWindowError
+from pipeline.processors.columns import node_window, window_usage
+from pipeline.processors.join import NodeView, check_not_future, join, without_bad_values
+from pipeline.topics.nodes import NodeRecord, Strategy
+from pipeline.topics.pods import Owner, PodRecord
+from pipeline.topics.resources import Resources
+from pipeline.topics.samples import LIST_COLUMNS, NUMBER_COLUMNS, SampleBatch, encode_samples
+from pipeline.topics.windows import FIELDS, POD_FIELDS, NodeFacts, encode_window
+from tests.processors.joined import (
+    DEFAULT,
+    END_MS,
+    GIB,
+    NODE_ROW,
+    VIEWS,
+    Row,
+    column,
+    header,
+    joined,
+    known_pod,
+    logged,
+    pod_row,
+    read,
+    rows,
+    view_of,
+)
+
+POD_COLUMNS = [field.name for field in POD_FIELDS]
+
+
+def pod_facts(pod: PodRecord | None, end: int = 0) -> dict[str, object]:
+    """What the window says of the pod `a`."""
+    window = joined(
+        NODE_ROW, pod_row("a"), view=view_of(*([pod] if pod else [])), of=header(end=end)
+    )
+    return {name: column(window, name)[1] for name in POD_COLUMNS}
+
+
+# -- pods
+
+
+def test_all_that_is_known_of_a_pod_lies_beside_its_usage() -> None:
+    pod = known_pod(
+        "a", name="cart-0", owner=Owner(kind="StatefulSet", name="cart"), pod_class="batch",
+        qos="BE", requests=Resources(cpu_millicores=500, memory_bytes=1 << 30),
+        limits=Resources(cpu_millicores=1000), phase="Running", created_at="2023-11-14T21:14:00Z",
+    )  # fmt: skip
+    assert pod_facts(pod) == {
+        "pod_class": "batch", "namespace": "shop", "name": "cart-0", "koordinator_qos": "BE",
+        "phase": "Running", "owner_kind": "StatefulSet", "owner_name": "cart",
+        "request_cpu_millicores": 500.0, "request_memory_bytes": GIB,
+        "limit_cpu_millicores": 1000.0, "limit_memory_bytes": None, "age_seconds": 3600.0,
+        "deleting": False,
+    }  # fmt: skip
+
+
+def test_of_a_pod_that_nobody_told_of_only_the_class_is_said() -> None:
+    assert pod_facts(None) == dict.fromkeys(POD_COLUMNS) | {"pod_class": "unknown"}
+
+
+def test_a_known_pod_that_asks_for_nothing_asks_for_zero() -> None:
+    facts = pod_facts(known_pod("a"))
+    assert (facts["request_cpu_millicores"], facts["request_memory_bytes"]) == (0.0, 0.0)
+    assert (facts["limit_cpu_millicores"], facts["limit_memory_bytes"]) == (None, None)
+    assert (facts["owner_kind"], facts["owner_name"]) == (None, None)
+
+
+def test_a_static_pod_is_found_by_the_name_of_its_cgroup() -> None:
+    static = known_pod("mirror-uid", cgroup_uid="1f9a6a5f0f5b4e8f8f2c7d1f3b2a4c6e", name="etcd")
+    window = joined(
+        NODE_ROW, pod_row("1f9a6a5f0f5b4e8f8f2c7d1f3b2a4c6e"), pod_row("mirror-uid"),
+        view=view_of(static),
+    )  # fmt: skip
+    assert column(window, "name") == [None, "etcd", None]
+    assert column(window, "pod_class") == [None, "none", "unknown"]
+
+
+def test_only_pods_are_looked_up() -> None:
+    others = ({"kind": "tier", "id": "a"}, {"kind": "host_app", "id": "a"})
+    window = joined(*others, pod_row("a"), NODE_ROW, view=view_of(known_pod("a", pod_class="mid")))
+    assert column(window, "kind") == ["tier", "host_app", "pod", "node"]
+    assert column(window, "pod_class") == [None, None, "mid", None]
+    assert column(window, "deleting") == [None, None, False, None]
+
+
+def test_a_pod_being_deleted_is_said_to_be_whatever_its_time() -> None:
+    assert pod_facts(known_pod("a", deleted_at="2023-11-14T22:00:00Z"))["deleting"] is True
+    assert pod_facts(known_pod("a", deleted_at="soon"))["deleting"] is True
+
+
+def test_a_class_of_tomorrow_is_unknown_and_the_rest_is_said() -> None:
+    facts = pod_facts(known_pod("a", pod_class="burst"))
+    assert (facts["pod_class"], facts["namespace"]) == ("unknown", "shop")
+
+
+@pytest.mark.parametrize(
+    ("created_at", "age"),
+    [
+        ("2023-11-14T22:13:59.500Z", 0.5),
+        ("2023-11-14T22:14:00Z", 0.0),
+        ("2023-11-14T22:14:01Z", 0.0),  # created after the window ended
+        ("2023-11-14T23:13:30+01:00", 30.0),
+        (None, None),
+        ("", None),
+        ("yesterday", None),
+        ("2023-11-14T22:13:60Z", None),
+        ("2023-02-30T00:00:00Z", None),
+        ("0000-01-01T00:00:00Z", None),
+        ("2023-11-14T22:13:30+99:99", None),
+    ],
+)
+def test_age_at_the_end_of_the_window(created_at: str | None, age: float | None) -> None:
+    assert pod_facts(known_pod("a", created_at=created_at))["age_seconds"] == age
+
+
+def test_ages_follow_the_window() -> None:
+    pod = known_pod("a", created_at="2023-11-14T22:13:30Z")
+    assert [pod_facts(pod, end)["age_seconds"] for end in (-2, 0, 4)] == [0.0, 30.0, 150.0]
+
+
+@pytest.mark.parametrize("amount", [-1, 2**61, 2**64, 10**400, -(10**400)])
+def test_an_impossible_amount_of_a_pod_is_null_and_counted(amount: int) -> None:
+    pod = known_pod("a", requests=Resources(memory_bytes=amount),
+                    limits=Resources(cpu_millicores=amount))  # fmt: skip
+    window = joined(NODE_ROW, pod_row("a"), pod_row("b"), view=view_of(pod, known_pod("b")))
+    assert column(window, "request_memory_bytes") == [None, None, 0.0]
+    assert column(window, "limit_cpu_millicores") == [None, None, None]
+    assert window.bad_values == {"request_memory_bytes": 1, "limit_cpu_millicores": 1}
+
+
+def test_the_largest_amounts_that_are_believed() -> None:
+    most = Resources(cpu_millicores=10**9, memory_bytes=2**60)
+    window = joined(NODE_ROW, pod_row("a"), view=view_of(known_pod("a", requests=most)))
+    assert column(window, "request_cpu_millicores") == [None, 1e9]
+    assert column(window, "request_memory_bytes") == [None, 2.0**60]
+    assert window.bad_values == {}
+
+
+# -- the node
+
+
+RECORD = NodeRecord(
+    node="node-1",
+    allocatable=Resources(cpu_millicores=15_000, memory_bytes=30 << 30),
+    capacity=Resources(cpu_millicores=16_000, memory_bytes=32 << 30),
+    strategy=Strategy(safety_margin_percent=25.0),
+    strategy_hash="abc",
+)
+
+
+def test_a_known_node_has_what_its_record_says() -> None:
+    assert joined(NODE_ROW, view=view_of(record=RECORD)).node == NodeFacts(
+        known=True, allocatable=RECORD.allocatable, capacity=RECORD.capacity,
+        strategy=Strategy(safety_margin_percent=25.0), strategy_hash="abc",
+    )  # fmt: skip
+
+
+def test_the_default_strategy_is_written_where_the_record_has_none() -> None:
+    window = joined(NODE_ROW, view=view_of(record=NodeRecord(node="node-1")))
+    assert window.node == NodeFacts(known=True, strategy=DEFAULT)
+    assert window.node.allocatable == Resources()
+
+
+def test_without_a_record_the_capacity_of_the_node_row_serves() -> None:
+    capacity = Resources(cpu_millicores=16_000, memory_bytes=32 << 30)
+    for found in (joined(NODE_ROW), joined(pod_row("a", capacity_cpu_cores=3.0), NODE_ROW)):
+        assert found.node == NodeFacts(allocatable=capacity, capacity=capacity, strategy=DEFAULT)
+
+
+@pytest.mark.parametrize("bad", [None, math.nan, -1.0, math.inf, 1e300])
+def test_capacity_that_cannot_be_is_unknown(bad: float | None) -> None:
+    node = joined({**NODE_ROW, "capacity_cpu_cores": bad}).node
+    assert node.capacity == Resources(memory_bytes=32 << 30)
+    node = joined({**NODE_ROW, "capacity_memory_bytes": bad}).node
+    assert node.capacity == Resources(cpu_millicores=16_000)
+
+
+def test_capacity_is_rounded_to_whole_units() -> None:
+    node = joined({**NODE_ROW, "capacity_cpu_cores": 0.0017, "capacity_memory_bytes": 9.5001}).node
+    assert node.capacity == Resources(cpu_millicores=2, memory_bytes=10)
+
+
+def test_where_the_sample_lay_and_when_it_came() -> None:
+    window = joined(NODE_ROW)
+    assert (window.type, window.sample_offset, window.appended_ms) == ("window", 5, END_MS + 250)
+    assert window.header == header()
+    assert window.rows.schema.equals(pa.schema(FIELDS))
+
+
+# -- bad values
+
+
+LIMITS = {
+    "coverage": 1.0, "cpu_throttled_ratio": 1.0, "pressure_io_full": 1.0,
+    "cpu_cores_p90": 1e6, "capacity_cpu_cores": 1e6, "memory_bytes_last": 2.0**60,
+    "memory_with_page_cache_bytes_max": 2.0**60, "network_receive_bytes_per_second": 2.0**60,
+    "cpu_throttled_seconds": 864e6,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NUMBER_COLUMNS)
+@pytest.mark.parametrize("bad", [math.nan, -1.0, -1e-300, math.inf, -math.inf, 1e300])
+def test_a_bad_number_is_null_and_counted_in_every_column(name: str, bad: float) -> None:
+    values = (0.5, bad, None, bad, 0.0)
+    found = joined(
+        {**NODE_ROW, name: values[0]}, *(pod_row(f"p{i}") | {name: values[i]} for i in range(1, 5))
+    )
+    assert column(found, name) == [0.5, None, None, None, 0.0]
+    assert found.bad_values == {name: 2}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_the_largest_number_that_is_believed(name: str) -> None:
+    most, beyond = LIMITS[name], np.nextafter(LIMITS[name], np.inf)
+    window = joined({**NODE_ROW, name: most}, pod_row("a") | {name: beyond})
+    assert column(window, name) == [most, None]
+    assert window.bad_values == {name: 1}
+
+
+@pytest.mark.parametrize("name", LIST_COLUMNS)
+def test_bad_points_are_null_and_the_others_stay_where_they_were(name: str) -> None:
+    points = [1.0, math.nan, None, -2.0, 1e300, 0.0]
+    window = joined(pod_row("a"), {**NODE_ROW, name: points}, pod_row("b", **{name: []}))
+    assert column(window, name) == [None, [1.0, None, None, None, None, 0.0], []]
+    assert window.bad_values == {name: 3}
+
+
+def test_points_of_slices_and_under_null_rows() -> None:
+    values = pa.array([-1.0, 2.0, -3.0, 4.0, -5.0, -6.0, 7.0])
+    lists = pa.ListArray.from_arrays(
+        pa.array([0, 2, 3, 5, 7], pa.int32()), values,
+        mask=pa.array([False, True, False, False]),
+    )  # fmt: skip
+    numbers = pa.array([-1.0, 2.0, -3.0, 4.0])
+    batch = pa.RecordBatch.from_arrays([lists, numbers], ["points_cpu_cores", "cpu_cores_avg"])
+    whole, counts = without_bad_values(batch)
+    assert whole.column(0).to_pylist() == [[None, 2.0], None, [4.0, None], [None, 7.0]]
+    assert counts == {"points_cpu_cores": 3, "cpu_cores_avg": 2}
+    for start, length in ((1, 2), (2, 2), (1, 3), (0, 2)):
+        part, counts = without_bad_values(batch.slice(start, length))
+        assert part.equals(whole.slice(start, length))
+        bad = [sum(v is None for v in row or ()) for row in part.column(0).to_pylist()]
+        assert counts.get("points_cpu_cores", 0) == sum(bad)
+        assert counts.get("cpu_cores_avg", 0) == part.column(1).null_count
+
+
+def test_what_lies_under_a_null_is_no_value() -> None:
+    hidden = pa.Array.from_buffers(
+        pa.float64(), 3, [pa.py_buffer(b"\x05"), pa.array([1.0, math.nan, -1.0]).buffers()[1]]
+    )
+    batch = pa.RecordBatch.from_arrays([hidden], ["cpu_cores_avg"])
+    clean, counts = without_bad_values(batch)
+    assert clean.column(0).to_pylist() == [1.0, None, None]
+    assert counts == {"cpu_cores_avg": 1}
+
+
+def test_only_columns_with_bad_values_are_copied() -> None:
+    _, batch = read(NODE_ROW, pod_row("a", cpu_cores_avg=-1.0))
+    clean, _ = without_bad_values(batch)
+    for name in batch.schema.names:
+        same = _address(clean.column(name)) == _address(batch.column(name))
+        assert same == (name != "cpu_cores_avg"), name
+    _, good = read(NODE_ROW, pod_row("a"))
+    assert without_bad_values(good) == (good, {})
+    assert without_bad_values(good)[0] is good
+
+
+def _address(array: pa.Array) -> list[int | None]:
+    return [buffer and buffer.address for buffer in array.buffers()]
+
+
+# -- the future
+
+
+def test_a_window_may_end_as_far_ahead_as_is_tolerated_and_no_farther() -> None:
+    of = header()
+    check_not_future(of, END_MS - 60_000, 60.0)
+    check_not_future(of, END_MS + 10**12, 60.0)
+    with pytest.raises(FutureWindowError, match=r"node-1: window ends 60\.001 s .* the 60 s"):
+        check_not_future(of, END_MS - 60_001, 60.0)
+
+
+# -- laws
+
+LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=150)
+
+
+@given(rows(), VIEWS, st.integers(-3, 10**9))
+@example([NODE_ROW, pod_row("uid-0")],
+         view_of(known_pod("uid-0", requests=Resources(cpu_millicores=10**400))), 0)  # fmt: skip
+@LAWS
+def test_every_valid_sample_becomes_a_window_that_models_can_read(
+    sample: Sequence[Row], view: NodeView, end: int
+) -> None:
+    window = joined(*sample, view=view, of=header(end=end))
+    again = logged(window)
+    assert encode_window(again) == encode_window(window)
+    assert again.rows.equals(window.rows)
+    for name in (*NUMBER_COLUMNS, *LIST_COLUMNS):
+        values = window.rows.column(name)
+        flat = values.flatten() if name in LIST_COLUMNS else values
+        assert all(0.0 <= v <= 2.0**60 for v in flat.to_pylist() if v is not None)
+    for policy in ("usageWithoutPageCache", "usageWithPageCache", "usageWithHotPageCache"):
+        taken = node_window(again, "p90", policy)
+        assert len(taken.pod_uids) == len(taken.pods) == len(taken.requests)
+        assert set(taken.pod_classes.tolist()) <= set(range(6))
+        assert 0.0 <= window_usage(again, policy).coverage <= 1.0
+
+
+@given(rows(), VIEWS)
+@LAWS
+def test_equal_input_gives_equal_bytes(sample: Sequence[Row], view: NodeView) -> None:
+    data = encode_samples(SampleBatch(header(), sample))
+    one, two = (
+        join(*read(*sample), found, DEFAULT, sample_offset=1, appended_ms=2)
+        for found in (view, NodeView(view.record, dict(reversed(view.pods.items()))))
+    )
+    assert data == encode_samples(SampleBatch(header(), sample))
+    assert encode_window(one) == encode_window(two)
+
+
+@given(rows())
+@LAWS
+def test_what_is_good_stays_as_it_was(sample: Sequence[Row]) -> None:
+    _, batch = read(*sample)
+    clean, counts = without_bad_values(batch)
+    for name in batch.schema.names:
+        before, after = batch.column(name).to_pylist(), clean.column(name).to_pylist()
+        if name not in counts:
+            assert repr(before) == repr(after)
+        elif name in NUMBER_COLUMNS:
+            assert all(b is None or a == b for b, a in zip(after, before, strict=True))
+            lost = clean.column(name).null_count - batch.column(name).null_count
+            assert lost == counts[name] > 0
+    assert without_bad_values(clean) == (clean, {})

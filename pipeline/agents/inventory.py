@@ -16,7 +16,7 @@ from pipeline.logs import get_logger
 from pipeline.processors.join import NodeView
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.pods import PodRecord, split_pod_key
+from pipeline.topics.pods import PodRecord, pod_key, split_pod_key
 from pipeline.topics.registry import NODES, PODS
 
 log = get_logger(__name__)
@@ -70,10 +70,12 @@ class Inventory:
         if key not in self._uids:
             return
         node, cgroup_uid = self._uids.pop(key)
-        pods = self._pods[node]
-        pods.pop(cgroup_uid, None)
+        pods = self._pods.get(node, {})
+        # A static pod made anew has the cgroup of the one before it, whose tombstone may come late.
+        if cgroup_uid in pods and pod_key(node, pods[cgroup_uid].uid) == key:
+            del pods[cgroup_uid]
         if not pods:
-            del self._pods[node]
+            self._pods.pop(node, None)
 
 
 def _text(key: bytes | None) -> str:

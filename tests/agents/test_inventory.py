@@ -1,0 +1,168 @@
+"""Nodes and pods as the join looks them up, read from records in any order and of any quality."""
+
+from typing import Any
+
+import pytest
+
+from pipeline.agents.inventory import Inventory, InventoryTopics
+from pipeline.agents.log import LogRecord
+from pipeline.errors import KeyMismatchError, RecordError
+from pipeline.topics.codec import encode_json
+from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.pods import PodRecord, pod_key
+from tests.agents.fakes import MemoryBroker
+
+
+def record(key: bytes | None, value: bytes | None) -> LogRecord:
+    return LogRecord(0, 0, key, value, 0)
+
+
+def node(name: str, uid: str = "") -> LogRecord:
+    return record(name.encode(), encode_json(NodeRecord(node=name, uid=uid)))
+
+
+def pod(name: str, uid: str, cgroup_uid: str | None = None, **changes: Any) -> LogRecord:
+    made = PodRecord(
+        node=name, uid=uid, cgroup_uid=cgroup_uid or uid, namespace="ns", name=f"pod-{uid}",
+        **changes,
+    )  # fmt: skip
+    return record(pod_key(name, uid), encode_json(made))
+
+
+def pods_of(inventory: Inventory, name: str) -> dict[str, str]:
+    return {uid: pod.name for uid, pod in inventory.view(name).pods.items()}
+
+
+def test_a_node_that_nobody_speaks_of_is_unknown() -> None:
+    view = Inventory().view("a")
+    assert (view.record, dict(view.pods)) == (None, {})
+
+
+def test_the_newest_record_of_a_node_counts() -> None:
+    inventory = Inventory()
+    assert inventory.apply_node(node("a", "1")) is None
+    assert inventory.apply_node(node("a", "2")) is None
+    found = inventory.view("a").record
+    assert found is not None
+    assert found.uid == "2"
+
+
+def test_a_tombstone_tells_which_node_departs_until_it_is_back() -> None:
+    inventory = Inventory()
+    inventory.apply_node(node("a"))
+    assert inventory.apply_node(record(b"a", None)) == "a"
+    assert (inventory.view("a").record, inventory.departed) == (None, {"a"})
+    inventory.apply_node(node("a"))
+    assert inventory.departed == set()
+
+
+def test_the_tombstone_of_a_node_never_heard_of_counts() -> None:
+    # Compaction may have taken the record that came before it.
+    inventory = Inventory()
+    assert inventory.apply_node(record(b"a", None)) == "a"
+    assert inventory.departed == {"a"}
+
+
+def test_pods_are_found_by_the_uid_of_their_cgroup() -> None:
+    inventory = Inventory()
+    inventory.apply_pod(pod("a", "mirror", cgroup_uid="hash"))
+    inventory.apply_pod(pod("a", "plain"))
+    inventory.apply_pod(pod("b", "other"))
+    assert pods_of(inventory, "a") == {"hash": "pod-mirror", "plain": "pod-plain"}
+    assert pods_of(inventory, "b") == {"other": "pod-other"}
+
+
+def test_a_pod_whose_cgroup_changes_is_not_found_by_the_old_one() -> None:
+    inventory = Inventory()
+    inventory.apply_pod(pod("a", "x", cgroup_uid="old"))
+    inventory.apply_pod(pod("a", "x", cgroup_uid="new"))
+    assert pods_of(inventory, "a") == {"new": "pod-x"}
+
+
+def test_a_pod_that_is_bound_is_on_its_node_though_it_was_on_none() -> None:
+    inventory = Inventory()
+    inventory.apply_pod(pod("", "x"))
+    inventory.apply_pod(pod("a", "x"))
+    inventory.apply_pod(record(pod_key("", "x"), None))
+    assert pods_of(inventory, "a") == {"x": "pod-x"}
+    assert pods_of(inventory, "") == {}
+
+
+def test_a_pods_tombstone_removes_it_and_a_second_one_changes_nothing() -> None:
+    inventory = Inventory()
+    inventory.apply_pod(pod("a", "x"))
+    inventory.apply_pod(pod("a", "y"))
+    for _ in range(2):
+        inventory.apply_pod(record(pod_key("a", "x"), None))
+    assert pods_of(inventory, "a") == {"y": "pod-y"}
+    inventory.apply_pod(record(pod_key("a", "y"), None))
+    assert pods_of(inventory, "a") == {}
+
+
+def test_the_tombstone_of_one_pod_leaves_another_with_the_same_cgroup() -> None:
+    # A static pod that is made anew keeps its hash and gets another mirror pod: the new one's
+    # record may come before the old one's tombstone.
+    inventory = Inventory()
+    inventory.apply_pod(pod("a", "mirror-1", cgroup_uid="hash"))
+    inventory.apply_pod(pod("a", "mirror-2", cgroup_uid="hash"))
+    inventory.apply_pod(record(pod_key("a", "mirror-1"), None))
+    assert pods_of(inventory, "a") == {"hash": "pod-mirror-2"}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        record(b"a", b""),
+        record(b"a", b"{"),
+        record(b"a", b'{"version": 2, "node": "a"}'),
+        record(b"a", b'{"version": 1}'),
+        record(b"b", node("a").value),
+        record(b"\xff", node("a").value),
+        record(None, node("a").value),
+    ],
+)
+def test_a_bad_node_record_changes_nothing(bad: LogRecord) -> None:
+    inventory = Inventory()
+    inventory.apply_node(node("a", "1"))
+    with pytest.raises(RecordError):
+        inventory.apply_node(bad)
+    assert list(inventory.nodes) == ["a"]
+    assert inventory.nodes["a"].uid == "1"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        record(b"a/x", b"null"),
+        record(b"no-slash", pod("a", "x").value),
+        record(b"a/y", pod("a", "x").value),
+        record(b"b/x", pod("a", "x").value),
+        record(b"\xff/x", None),
+        record(None, None),
+    ],
+)
+def test_a_bad_pod_record_changes_nothing(bad: LogRecord) -> None:
+    inventory = Inventory()
+    inventory.apply_pod(pod("a", "x"))
+    with pytest.raises(RecordError):
+        inventory.apply_pod(bad)
+    assert pods_of(inventory, "a") == {"x": "pod-x"}
+
+
+async def test_loading_reads_both_topics_to_their_ends_and_bad_records_cost_themselves() -> None:
+    broker, refused = MemoryBroker(), []
+
+    async def refuse(topic: str, record: LogRecord, error: RecordError) -> None:
+        refused.append((topic, record.offset, error.reason))
+
+    for found in (node("a"), record(b"c", node("a").value), node("b"), record(b"a", None)):
+        broker.put("t.nodes", 0, found.key, found.value)
+    for found in (pod("b", "x"), record(b"b/y", b"junk"), pod("b", "z")):
+        broker.put("t.pods", 0, found.key, found.value)
+    topics = InventoryTopics("t", refuse)
+    async with broker.open_reader([("t.nodes", 0), ("t.pods", 0)]) as reader:
+        inventory, ends = await topics.load(reader, 0)  # type: ignore[arg-type]
+    assert ends == {"t.nodes": 4, "t.pods": 3}
+    assert (set(inventory.nodes), inventory.departed) == ({"b"}, {"a"})
+    assert pods_of(inventory, "b") == {"x": "pod-x", "z": "pod-z"}
+    assert refused == [("t.nodes", 1, KeyMismatchError.reason), ("t.pods", 1, "undecodable")]

@@ -1,0 +1,290 @@
+"""The join: every good sample becomes a window, every bad one a dead letter, in order."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pipeline.agents import join as module
+from pipeline.agents.inventory import Inventory
+from pipeline.agents.join import JoinCursor, JoinRules
+from pipeline.agents.log import LogRecord
+from pipeline.agents.shard import Ownership
+from pipeline.topics.codec import encode_json
+from pipeline.topics.nodes import NodeRecord, Strategy
+from pipeline.topics.partition import partition_of
+from pipeline.topics.pods import PodRecord, pod_key
+from pipeline.topics.resources import Resources
+from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
+from pipeline.topics.windows import Window, decode_window
+from tests.agents.fakes import APPENDED_MS, MemoryBroker, MemoryOutput
+
+PARTITIONS = 2
+NODES = tuple(name for n in range(20) if partition_of(name := f"node-{n}", PARTITIONS) == 0)
+ELSEWHERE = next(name for n in range(20) if partition_of(name := f"node-{n}", PARTITIONS) == 1)
+NODE, OTHER = NODES[:2]
+STRATEGY = Strategy(safety_margin_percent=17.0)
+
+
+@dataclass
+class Fixture:
+    """A join cursor over a broker in memory, and what it wrote."""
+
+    broker: MemoryBroker = field(default_factory=MemoryBroker)
+    inventory: Inventory = field(default_factory=Inventory)
+    watched: dict[int, Inventory] = field(default_factory=dict)
+    ownership: Ownership = field(default_factory=lambda: Ownership(0, epoch=1))
+
+    def __post_init__(self) -> None:
+        self.output: Any = MemoryOutput(self.broker)
+        self.watched[0] = self.inventory
+        rules = JoinRules("t", PARTITIONS, future_tolerance_seconds=60, strategy=STRATEGY)
+        self.cursor = JoinCursor(
+            self.ownership, 0, self.inventory, self.output, rules, self.watched
+        )
+
+    @property
+    def windows(self) -> list[Window]:
+        return [decode_window(record.value or b"") for record in self.broker.records("t.windows")]
+
+    @property
+    def joined(self) -> list[int]:
+        return [window.sample_offset for window in self.windows]
+
+    def know(self, node: str) -> None:
+        record = NodeRecord(node=node, allocatable=Resources(cpu_millicores=4000))
+        self.inventory.apply_node(put(node.encode(), encode_json(record)))
+
+
+def put(key: bytes, value: bytes | None, offset: int = 0) -> LogRecord:
+    return LogRecord(0, offset, key, value, APPENDED_MS)
+
+
+def sample(
+    offset: int, node: str = NODE, *, key: bytes | None = None, ahead_seconds: float = 0, **row: Any
+) -> LogRecord:
+    """A sample of `node` whose window ends this far ahead of its append time."""
+    end = APPENDED_MS + round(ahead_seconds * 1000)
+    header = SampleHeader(
+        node=node, machine_id="m", boot_id="b", epoch=1, sequence=offset,
+        window_start_ms=end - 5000, window_end_ms=end,
+    )  # fmt: skip
+    rows = [
+        {"kind": "node", "id": "", "coverage": 1.0, "cpu_cores_avg": 2.0, **row},
+        {"kind": "pod", "id": "uid-1", "coverage": 1.0, "cpu_cores_avg": 0.5},
+    ]
+    value = encode_samples(SampleBatch(header, rows))
+    return put(node.encode() if key is None else key, value, offset)
+
+
+def count(metric: Any, *labels: str) -> float:
+    return float((metric.labels(*labels) if labels else metric)._value.get())
+
+
+async def test_samples_become_windows_in_their_order_with_their_offsets() -> None:
+    it = Fixture()
+    await it.cursor.process([sample(7), sample(8, OTHER), sample(11)])
+    assert it.joined == [7, 8, 11]
+    assert [record.key for record in it.broker.records("t.windows")] == [
+        NODE.encode(), OTHER.encode(), NODE.encode(),
+    ]  # fmt: skip
+    assert it.cursor.next_offset == 12
+    assert [window.appended_ms for window in it.windows] == [APPENDED_MS] * 3
+
+
+async def test_what_is_known_of_node_and_pods_is_put_beside_the_sample() -> None:
+    it = Fixture()
+    await it.cursor.process([sample(0)])
+    it.know(NODE)
+    pod = PodRecord(
+        node=NODE, uid="api", cgroup_uid="uid-1", namespace="ns", name="web", pod_class="prod"
+    )
+    it.inventory.apply_pod(put(pod_key(NODE, "api"), encode_json(pod)))
+    await it.cursor.process([sample(1)])
+    before, after = it.windows
+    assert (before.node.known, after.node.known) == (False, True)
+    assert before.node.strategy == after.node.strategy == STRATEGY
+    assert before.rows.column("pod_class").to_pylist() == [None, "unknown"]
+    assert after.rows.column("pod_class").to_pylist() == [None, "prod"]
+    assert after.rows.column("name").to_pylist() == [None, "web"]
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (put(NODE.encode(), b""), "undecodable"),
+        (put(NODE.encode(), None), "undecodable"),
+        (put(NODE.encode(), b'{"node": "a"}'), "undecodable"),
+        (put(NODE.encode(), (sample(0).value or b"")[:-40]), "undecodable"),
+        (put(NODE.encode(), encode_samples(SampleBatch(SampleHeader(
+            node=NODE, machine_id="", boot_id="", epoch=1, sequence=1, window_start_ms=0,
+            window_end_ms=5000)))), "invalid"),
+        (sample(0, key=OTHER.encode()), "key_mismatch"),
+        (sample(0, key=b"\xff\xfe"), "key_mismatch"),
+        (sample(0, ELSEWHERE), "invalid"),
+        (sample(0, "n" * 300), "invalid"),
+        (sample(0, "node with spaces"), "invalid"),
+        (sample(0, ahead_seconds=61), "future_window"),
+    ],
+)  # fmt: skip
+async def test_a_bad_sample_costs_itself(record: LogRecord, reason: str) -> None:
+    it, before = Fixture(), count(module.DEAD, "samples", reason)
+    await it.cursor.process([sample(0), record._replace(offset=1), sample(2)])
+    assert it.joined == [0, 2]
+    assert it.cursor.next_offset == 3
+    (letter,) = it.output.dead_letters
+    headers = dict(letter.headers)
+    assert (headers["reason"], headers["offset"]) == (reason.encode(), b"1")
+    assert (headers["topic"], headers["partition"]) == (b"t.samples", b"0")
+    assert letter.value == (record.value or b"")
+    assert count(module.DEAD, "samples", reason) - before == 1
+
+
+async def test_a_window_a_minute_ahead_is_not_yet_the_future() -> None:
+    it = Fixture()
+    await it.cursor.process([sample(0, ahead_seconds=60)])
+    assert it.joined == [0]
+
+
+async def test_a_sample_whose_window_the_topic_would_not_take_is_a_dead_letter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    it = Fixture()
+    monkeypatch.setattr(module, "_LARGEST_WINDOW", 1000)
+    await it.cursor.process([sample(0)])
+    assert (it.joined, it.output.reasons, it.cursor.next_offset) == ([], ["oversized"], 1)
+
+
+@pytest.mark.parametrize("value", [float("nan"), -0.1, float("inf"), 1e300])
+async def test_a_bad_value_becomes_null_and_is_counted(value: float) -> None:
+    it, before = Fixture(), count(module.BAD_VALUES, NODE, "cpu_cores_max")
+    await it.cursor.process([sample(0, cpu_cores_max=value)])
+    (window,) = it.windows
+    assert window.rows.column("cpu_cores_max").to_pylist()[0] is None
+    assert window.rows.column("cpu_cores_avg").to_pylist()[0] == 2.0
+    assert window.bad_values == {"cpu_cores_max": 1}
+    assert count(module.BAD_VALUES, NODE, "cpu_cores_max") - before == 1
+    assert it.output.dead_letters == []
+
+
+async def test_a_deleted_node_is_not_joined_while_a_watcher_speaks_of_others() -> None:
+    it, before = Fixture(), count(module.IGNORED)
+    it.know(NODE)
+    it.know(OTHER)
+    it.inventory.apply_node(put(NODE.encode(), None))
+    await it.cursor.process([sample(0), sample(1, OTHER)])
+    assert it.joined == [1]
+    assert it.cursor.next_offset == 2
+    assert it.output.dead_letters == []
+    assert count(module.IGNORED) - before == 1
+
+
+async def test_the_watcher_may_speak_in_another_partition() -> None:
+    it, elsewhere = Fixture(), Inventory()
+    it.know(NODE)
+    it.inventory.apply_node(put(NODE.encode(), None))
+    elsewhere.apply_node(put(ELSEWHERE.encode(), encode_json(NodeRecord(node=ELSEWHERE))))
+    it.watched[1] = elsewhere
+    await it.cursor.process([sample(0)])
+    assert it.joined == []
+
+
+async def test_without_a_watcher_samples_alone_revive_a_deleted_node() -> None:
+    it = Fixture()
+    it.know(NODE)
+    it.inventory.apply_node(put(NODE.encode(), None))
+    await it.cursor.process([sample(0)])
+    assert it.joined == [0]
+
+
+async def test_a_node_that_comes_back_is_joined_again() -> None:
+    it = Fixture()
+    it.know(OTHER)
+    it.know(NODE)
+    it.inventory.apply_node(put(NODE.encode(), None))
+    it.know(NODE)
+    await it.cursor.process([sample(0)])
+    assert it.joined == [0]
+
+
+async def test_a_departure_is_a_record_of_the_log() -> None:
+    it = Fixture()
+    await it.cursor.depart(NODE, APPENDED_MS)
+    (window,) = it.windows
+    assert (window.type, window.header.node, window.sample_offset) == ("departure", NODE, -1)
+    assert [record.key for record in it.broker.records("t.windows")] == [NODE.encode()]
+
+
+async def test_what_is_not_owned_is_not_written() -> None:
+    it = Fixture()
+    it.ownership.owned = False
+    await it.cursor.process([sample(0)])
+    await it.cursor.depart(NODE, APPENDED_MS)
+    assert (it.windows, it.cursor.next_offset) == ([], 0)
+
+
+async def test_what_is_let_go_while_a_dead_letter_is_written_is_not_joined() -> None:
+    it = Fixture()
+    write = it.output.dead_letter
+
+    async def lose(*arguments: Any) -> None:
+        it.ownership.owned = False
+        await write(*arguments)
+
+    it.output.dead_letter = lose
+    await it.cursor.process([put(NODE.encode(), b"junk"), sample(1)])
+    assert it.windows == []
+
+
+@pytest.mark.parametrize("topic", ["t.windows"])
+async def test_a_failed_delivery_goes_up_and_the_cursor_stays(topic: str) -> None:
+    it = Fixture()
+    it.output.refuses = lambda name: name == topic
+    with pytest.raises(ConnectionError):
+        await it.cursor.process([sample(0), sample(1)])
+    assert it.cursor.next_offset == 0
+
+
+async def test_the_log_takes_one_append_at_a_time() -> None:
+    it, inside, most = Fixture(), 0, 0
+    append = it.output.append
+
+    async def slow(*arguments: Any) -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await asyncio.sleep(0.01)
+        await append(*arguments)
+        inside -= 1
+
+    it.output.append = slow
+    work = [
+        it.cursor.process([sample(0)]),
+        it.cursor.depart(NODE, 0),
+        it.cursor.process([sample(1)]),
+    ]
+    idle = asyncio.create_task(it.cursor.idle())
+    await asyncio.gather(*work, idle)
+    assert most == 1
+    assert [window.type for window in it.windows] == ["window", "departure", "window"]
+
+
+async def test_idle_waits_for_what_is_on_its_way() -> None:
+    it, done = Fixture(), asyncio.Event()
+    append = it.output.append
+
+    async def slow(*arguments: Any) -> None:
+        await done.wait()
+        await append(*arguments)
+
+    it.output.append = slow
+    work = asyncio.create_task(it.cursor.process([sample(0)]))
+    await asyncio.sleep(0)
+    idle = asyncio.create_task(it.cursor.idle())
+    await asyncio.sleep(0.01)
+    assert not idle.done()
+    done.set()
+    await idle
+    assert it.joined == [0]
+    await work

@@ -27,7 +27,8 @@
     │   └── CheckpointError (ValueError)  a checkpoint cannot be read or does not fit
     ├── EmptyWindowError (ValueError)     a statistic is asked of no samples
     ├── BadRequestError (ValueError)      an HTTP request that is not the question it should be
-    └── NotReadyError                     data is stale, missing or still being loaded
+    ├── NotReadyError                     data is stale, missing or still being loaded
+    └── DemoError                         a part of the demo did not come up, or ended
 
 An error says what went wrong and where in its message, and what to do in `hint`. `exit_code` is
 what the command line ends with: 1 failure, 2 usage, 3 condition found, 4 stale or missing data.

@@ -1,7 +1,7 @@
 """Samples, inventories and windows as the join meets them: by hand, and at random."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ GIB = float(1 << 30)
 END_MS = 1_700_000_040_000
 NOTHING = NodeView(None, {})
 DEFAULT = Strategy(safety_margin_percent=7.0)
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 NODE_ROW: Row = {
     "kind": "node", "id": "", "coverage": 1.0, "cpu_cores_avg": 4.0, "memory_bytes_avg": 8 * GIB,
     "capacity_cpu_cores": 16.0, "capacity_memory_bytes": 32 * GIB,
@@ -35,7 +35,7 @@ NODE_ROW: Row = {
 def header(node: str = "node-1", end: int = 0, **changes: Any) -> SampleHeader:
     """Of the window `end` places after the first one on a grid of 30 s."""
     end_ms = END_MS + end * 30_000
-    values = {
+    values: dict[str, Any] = {
         "node": node, "machine_id": "m1", "boot_id": "b1", "epoch": 1, "sequence": 1,
         "window_start_ms": end_ms - 30_000, "window_end_ms": end_ms,
     }  # fmt: skip
@@ -130,6 +130,6 @@ def rows(draw: st.DrawFn) -> Sequence[Row]:
             unique=True,
         )
     )
-    node = {"kind": "node", "id": "", **draw(values), **{n: draw(points) for n in LIST_COLUMNS}}
+    node: Row = {"kind": "node", "id": "", **draw(values), **{n: draw(points) for n in LIST_COLUMNS}}
     found = [node, *({"kind": kind, "id": uid, **draw(values)} for kind, uid in others)]
     return draw(st.permutations(found))

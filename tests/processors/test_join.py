@@ -323,7 +323,7 @@ def test_equal_input_gives_equal_bytes(sample: Sequence[Row], view: NodeView) ->
     data = encode_samples(SampleBatch(header(), sample))
     one, two = (
         join(*read(*sample), found, DEFAULT, sample_offset=1, appended_ms=2)
-        for found in (view, NodeView(view.record, dict(reversed(view.pods.items()))))
+        for found in (view, NodeView(view.record, dict(reversed(list(view.pods.items())))))
     )
     assert data == encode_samples(SampleBatch(header(), sample))
     assert encode_window(one) == encode_window(two)

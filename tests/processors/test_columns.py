@@ -1,0 +1,235 @@
+"""Rows of a window as arrays: policies, classes, host applications, what is unknown."""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipeline.processors.columns import (
+    MEMORY_COLUMNS,
+    node_window,
+    resources_array,
+    usage_of,
+    window_usage,
+)
+from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.resources import Resources
+from pipeline.topics.windows import CLASSES, Window, encode_window
+from tests.processors.joined import (
+    DEFAULT,
+    END_MS,
+    NODE_ROW,
+    Row,
+    header,
+    joined,
+    known_pod,
+    logged,
+    pod_row,
+    view_of,
+)
+
+PLAIN, WITH, HOT = "usageWithoutPageCache", "usageWithPageCache", "usageWithHotPageCache"
+NAN = math.nan
+
+
+def lists(array: np.ndarray) -> list[Any]:
+    """The array as lists in which NaN is None."""
+    return [lists(a) if a.ndim else None if np.isnan(a) else a.item() for a in array]
+
+
+def host_app(name: str, cpu: float | None, memory: float | None) -> Row:
+    return {"kind": "host_app", "id": name, "cpu_cores_avg": cpu, "memory_bytes_avg": memory}
+
+
+# -- usage
+
+
+def test_memory_follows_the_policy_and_falls_back_on_memory_without_page_cache() -> None:
+    window = joined(
+        {
+            **NODE_ROW, "cpu_cores_avg": 1.0, "memory_bytes_avg": 10.0,
+            "memory_with_page_cache_bytes_avg": 30.0, "memory_with_hot_page_cache_bytes_avg": 20.0,
+        },
+        pod_row("a", cpu_cores_avg=0.5, memory_bytes_avg=1.0, memory_with_page_cache_bytes_avg=3.0),
+        pod_row("b", memory_bytes_avg=2.0, memory_with_hot_page_cache_bytes_avg=0.0),
+        pod_row("c", cpu_cores_avg=0.0),
+    )  # fmt: skip
+    usage = {policy: lists(usage_of(window.rows, "avg", policy)) for policy in MEMORY_COLUMNS}
+    assert usage == {
+        PLAIN: [[1.0, 10.0], [0.5, 1.0], [None, 2.0], [0.0, None]],
+        WITH: [[1.0, 30.0], [0.5, 3.0], [None, 2.0], [0.0, None]],
+        HOT: [[1.0, 20.0], [0.5, 1.0], [None, 0.0], [0.0, None]],
+    }
+
+
+def test_each_statistic_is_its_own_column() -> None:
+    values = {f"cpu_cores_{s}": i + 1.0 for i, s in enumerate(("avg", "p90", "p95", "max", "last"))}
+    window = joined({**NODE_ROW, **values, "memory_bytes_p95": 9.0})
+    assert lists(usage_of(window.rows, "p95", PLAIN)) == [[3.0, 9.0]]
+    assert lists(usage_of(window.rows, "max", PLAIN)) == [[4.0, None]]
+
+
+def test_usage_by_kind_wherever_the_rows_stand() -> None:
+    used = window_usage(
+        joined(
+            host_app("x", 0.25, 1.0),
+            pod_row("b", cpu_cores_avg=2.0, memory_bytes_avg=7.0),
+            {"kind": "tier", "id": "besteffort", "cpu_cores_avg": 99.0, "memory_bytes_avg": 99.0},
+            NODE_ROW | {"coverage": 0.75, "cpu_cores_avg": 4.0, "memory_bytes_avg": 10.0},
+            pod_row("a", cpu_cores_avg=1.0),
+            host_app("y", 0.5, 2.0),
+        ),
+        PLAIN,
+    )
+    assert lists(used.node) == [4.0, 10.0]
+    assert lists(used.pods) == [[2.0, 7.0], [1.0, None]]
+    assert lists(used.host_apps) == [0.75, 3.0]
+    assert used.coverage == 0.75
+    assert used.pod_classes.tolist() == [5, 5]
+
+
+def test_without_host_applications_they_use_nothing() -> None:
+    window = joined(NODE_ROW)
+    assert lists(window_usage(window, PLAIN).host_apps) == [0.0, 0.0]
+    assert lists(node_window(window, "p90", PLAIN).host_apps) == [0.0, 0.0]
+    assert window_usage(window, PLAIN).pods.shape == (0, 2)
+
+
+def test_the_sum_of_host_applications_is_unknown_where_one_is() -> None:
+    window = joined(NODE_ROW, host_app("x", 0.25, None), host_app("y", 0.5, 2.0))
+    assert lists(window_usage(window, PLAIN).host_apps) == [0.75, None]
+    assert lists(node_window(window, "avg", PLAIN).host_apps) == [0.75, None]
+
+
+@pytest.mark.parametrize("coverage", [None, NAN, -1.0, 1.5])
+def test_unknown_coverage_counts_as_none(coverage: float | None) -> None:
+    window = joined({**NODE_ROW, "coverage": coverage}, pod_row("a"))
+    assert window_usage(window, PLAIN).coverage == 0.0
+    assert node_window(window, "p90", PLAIN).coverage == 0.0
+
+
+# -- classes
+
+
+def with_classes(window: Window, codes: list[int | None], names: list[str | None]) -> Window:
+    """The window with another dictionary of classes, as another writer might choose."""
+    column = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8()), pa.array(names))
+    at = window.rows.schema.get_field_index("pod_class")
+    return dataclasses.replace(
+        window, rows=window.rows.set_column(at, window.rows.schema.field(at), column)
+    )
+
+
+PODS = [pod_row(uid) for uid in "abcd"]
+
+
+@pytest.mark.parametrize("through_the_log", [False, True])
+def test_classes_by_name_whatever_the_dictionary(through_the_log: bool) -> None:
+    window = with_classes(
+        joined(NODE_ROW, *PODS), [None, 1, 0, 2, None], ["free", "prod", "of tomorrow"]
+    )
+    if through_the_log:
+        window = logged(window)
+    codes = [CLASSES.index(name) for name in ("prod", "free", "unknown", "unknown")]
+    assert window_usage(window, PLAIN).pod_classes.tolist() == codes
+    assert node_window(window, "p90", PLAIN).pod_classes.tolist() == codes
+    assert node_window(window, "p90", PLAIN).pod_classes.dtype == np.int8
+
+
+def test_a_dictionary_with_a_null_and_an_empty_one() -> None:
+    window = with_classes(joined(NODE_ROW, *PODS), [None, 0, 1, 1, 0], [None, "mid"])
+    assert window_usage(window, PLAIN).pod_classes.tolist() == [5, 1, 1, 5]
+    empty = pa.DictionaryArray.from_arrays(
+        pa.array([None] * 5, pa.int8()), pa.array([], pa.string())
+    )
+    at = window.rows.schema.get_field_index("pod_class")
+    rows = window.rows.set_column(at, window.rows.schema.field(at), empty)
+    assert (
+        window_usage(dataclasses.replace(window, rows=rows), PLAIN).pod_classes.tolist() == [5] * 4
+    )
+
+
+def test_every_class_has_its_code() -> None:
+    pods = [known_pod(name, pod_class=name) for name in CLASSES]
+    window = joined(NODE_ROW, *(pod_row(name) for name in CLASSES), view=view_of(*pods))
+    assert window_usage(window, PLAIN).pod_classes.tolist() == list(range(len(CLASSES)))
+
+
+# -- the window of the models
+
+
+def test_what_models_get() -> None:
+    record = NodeRecord(
+        node="node-1", allocatable=Resources(cpu_millicores=15_000, memory_bytes=1 << 34),
+        capacity=Resources(cpu_millicores=16_000),
+    )  # fmt: skip
+    cart = known_pod(
+        "a", pod_class="prod", created_at="2023-11-14T22:13:00Z",
+        requests=Resources(cpu_millicores=250),
+    )  # fmt: skip
+    window = joined(
+        pod_row("b", cpu_cores_p90=0.5),
+        {**NODE_ROW, "coverage": 0.9, "cpu_cores_p90": 5.0},
+        {"kind": "tier", "id": "besteffort", "cpu_cores_p90": 1.0},
+        pod_row("a", cpu_cores_p90=1.5, memory_bytes_p90=64.0),
+        {"kind": "host_app", "id": "x", "cpu_cores_p90": 0.125, "memory_bytes_p90": 1.0},
+        view=view_of(cart, record=record),
+        of=header(machine_id="m7", epoch=9),
+    )
+    taken = node_window(window, "p90", PLAIN)
+    assert (taken.node, taken.machine_id, taken.epoch) == ("node-1", "m7", 9)
+    assert (taken.start_ms, taken.end_ms) == (END_MS - 30_000, END_MS)
+    assert taken.coverage == 0.9
+    assert taken.strategy == DEFAULT
+    assert lists(taken.node_usage) == [5.0, None]
+    assert lists(taken.host_apps) == [0.125, 1.0]
+    assert lists(taken.allocatable) == [15_000.0, float(1 << 34)]
+    assert list(taken.pod_uids) == ["b", "a"]
+    assert taken.pod_classes.tolist() == [5, 0]
+    assert lists(taken.pods) == [[0.5, None], [1.5, 64.0]]
+    assert lists(taken.requests) == [[None, None], [250.0, 0.0]]
+    assert lists(taken.pod_ages) == [None, 60.0]
+    assert taken.pod_active.tolist() == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("phase", "deleted_at", "active"),
+    [
+        ("Running", None, True),
+        ("Pending", None, True),
+        ("", None, True),
+        ("Succeeded", None, False),
+        ("Failed", None, False),
+        ("Running", "2023-11-14T22:00:00Z", False),
+        ("Failed", "2023-11-14T22:00:00Z", False),
+    ],
+)
+def test_pods_that_end_are_not_active(phase: str, deleted_at: str | None, active: bool) -> None:
+    pod = known_pod("a", phase=phase, deleted_at=deleted_at)
+    window = joined(NODE_ROW, pod_row("a"), pod_row("b"), view=view_of(pod))
+    assert node_window(window, "p90", PLAIN).pod_active.tolist() == [active, True]
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [
+        (Resources(), [None, None]),
+        (Resources(cpu_millicores=0, memory_bytes=0), [0.0, 0.0]),
+        (Resources(cpu_millicores=10**9, memory_bytes=2**60), [1e9, 2.0**60]),
+        (Resources(cpu_millicores=10**9 + 1, memory_bytes=2**60 + 1), [None, None]),
+        (Resources(cpu_millicores=-1, memory_bytes=10**400), [None, None]),
+    ],
+)
+def test_amounts_as_arrays(resources: Resources, expected: list[float | None]) -> None:
+    assert lists(resources_array(resources)) == expected
+
+
+def test_reading_writes_nothing() -> None:
+    window = logged(joined(NODE_ROW, *PODS, host_app("x", 1.0, 1.0)))
+    before = encode_window(window)
+    node_window(window, "p90", HOT)
+    window_usage(window, WITH)
+    assert encode_window(window) == before

@@ -77,3 +77,15 @@ def test_without_steps_points_only_grow(interval_ms: int, pauses: list[float]) -
             last = tick.at_ms
 
     asyncio.run(scenario())
+
+
+async def test_a_small_step_back_reads_at_no_point_twice() -> None:
+    clock = ManualClock(START)
+    ticker = Ticker(clock, 1000)
+    first = await next_tick(ticker, clock, 1.0)
+    waiting = asyncio.create_task(ticker.next())
+    await clock.advance(0.5)
+    clock.jump(-0.15)  # less than what counts as a step, more than waking up a little early
+    await clock.advance(1.0)
+    tick = await asyncio.wait_for(waiting, 1)
+    assert (tick.at_ms, tick.missed, tick.stepped_seconds) == (first.at_ms + 1000, 0, 0.0)

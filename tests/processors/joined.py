@@ -130,6 +130,11 @@ def rows(draw: st.DrawFn) -> Sequence[Row]:
             unique=True,
         )
     )
-    node: Row = {"kind": "node", "id": "", **draw(values), **{n: draw(points) for n in LIST_COLUMNS}}
+    node: Row = {
+        "kind": "node",
+        "id": "",
+        **draw(values),
+        **{n: draw(points) for n in LIST_COLUMNS},
+    }
     found = [node, *({"kind": kind, "id": uid, **draw(values)} for kind, uid in others)]
     return draw(st.permutations(found))

@@ -1,0 +1,67 @@
+"""Windows for the agents' tests: small, and different from each other in what models learn."""
+
+import random
+
+from pipeline.processors.join import NodeView, join
+from pipeline.processors.window import ModelConfig
+from pipeline.topics.arrow import read_samples
+from pipeline.topics.nodes import Strategy
+from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
+from pipeline.topics.windows import departure, encode_window
+from tests.agents.fakes import APPENDED_MS, MemoryBroker
+
+CONFIG = ModelConfig(expiration_seconds=60)
+
+
+def window(
+    node: str, step: int, *, sample_offset: int, machine: str = "m", epoch: int = 1
+) -> bytes:
+    """The window of `node` that ends at step 5 s after the start of all."""
+    luck = random.Random(f"{node}/{step}/{epoch}")
+    end = APPENDED_MS - 3_600_000 + step * 5000
+    header = SampleHeader(
+        node=node, machine_id=machine, boot_id="b", epoch=epoch, sequence=step,
+        window_start_ms=end - 5000, window_end_ms=end,
+    )  # fmt: skip
+    rows = [
+        {"kind": "node", "id": "", "coverage": 1.0, "cpu_cores_avg": luck.random() * 8,
+         "cpu_cores_p90": luck.random() * 8, "memory_bytes_p90": luck.random() * 1e10,
+         "capacity_cpu_cores": 8.0, "capacity_memory_bytes": 64e9},
+        {"kind": "pod", "id": f"pod-{step // 6}", "coverage": 1.0,
+         "cpu_cores_p90": luck.random(), "memory_bytes_p90": luck.random() * 1e9},
+    ]  # fmt: skip
+    header, batch = read_samples(encode_samples(SampleBatch(header, rows)))
+    made = join(
+        header, batch, NodeView(None, {}), Strategy(),
+        sample_offset=sample_offset, appended_ms=APPENDED_MS,
+    )  # fmt: skip
+    return encode_window(made)
+
+
+class LogWriter:
+    """Appends windows and departures to a partition of `windows` in a `MemoryBroker`."""
+
+    def __init__(self, broker: MemoryBroker, topic: str = "t.windows", partition: int = 0) -> None:
+        self._broker = broker
+        self._place = (topic, partition)
+        self._steps: dict[str, int] = {}
+        self.samples = 0
+
+    def window(self, node: str, skip: int = 0, epoch: int = 1) -> int:
+        """The next window of `node`; `skip` > 0 leaves a gap, < 0 repeats an old one."""
+        step = self._steps[node] = self._steps.get(node, 0) + 1 + skip
+        self._broker.put("t.samples", self._place[1], node.encode(), b"a sample")
+        value = window(node, step, sample_offset=self.samples, epoch=epoch)
+        self.samples += 1
+        return self._broker.put(*self._place, node.encode(), value)
+
+    def windows(self, count: int, *nodes: str) -> None:
+        """`count` windows of each of `nodes`, in turn."""
+        for _ in range(count):
+            for node in nodes:
+                self.window(node)
+
+    def depart(self, node: str) -> int:
+        return self._broker.put(
+            *self._place, node.encode(), encode_window(departure(node, APPENDED_MS))
+        )

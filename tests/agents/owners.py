@@ -1,0 +1,150 @@
+"""Owners of one partition over a broker in memory, by the product's recovery, model and rounds."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from pipeline.agents.inventory import InventoryTopics
+from pipeline.agents.join import JoinRules
+from pipeline.agents.log import LogRecord
+from pipeline.agents.model import ModelCursor, ModelRules
+from pipeline.agents.recovery import Recovery
+from pipeline.agents.rounds import Rounds
+from pipeline.agents.shard import Ownership, Shard
+from pipeline.clock import ManualClock
+from pipeline.errors import RecordError
+from pipeline.processors.bank import Bank
+from pipeline.processors.window import ModelConfig
+from pipeline.topics.nodes import Strategy
+from tests.agents.fakes import MemoryBroker, MemoryOutput
+from tests.agents.logs import CONFIG
+
+MODEL_RULES = ModelRules(
+    prefix="t", statistic="p90", memory_policy="usageWithoutPageCache"
+)  # fmt: skip
+JOIN_RULES = JoinRules("t", 1, future_tolerance_seconds=60, strategy=Strategy())
+
+
+class Owner:
+    """A worker that holds partition 0, as far as these tests need one."""
+
+    def __init__(self, broker: MemoryBroker, member: str, config: ModelConfig = CONFIG) -> None:
+        self.broker = broker
+        self.output = MemoryOutput(broker)
+        self.clock = ManualClock()
+        self.refused: list[tuple[str, int, str]] = []
+        output: Any = self.output
+        self.recovery = Recovery(
+            member=member,
+            output=output,
+            open_reader=broker.open_reader,  # type: ignore[arg-type]
+            inventory=InventoryTopics("t", self._refuse),
+            join_rules=JOIN_RULES,
+            model_rules=MODEL_RULES,
+            config=config,
+            clock=self.clock,
+            watched={},
+        )
+        self.shard: Shard | None = None
+        self.stale: list[bytes] = []
+        self._round: asyncio.Task[None] | None = None
+
+    async def _refuse(self, topic: str, record: LogRecord, error: RecordError) -> None:
+        self.refused.append((topic, record.offset, error.reason))
+
+    async def load(self, kept: Shard | None = None) -> "Owner":
+        """Take the partition over."""
+        loaded = await self.recovery.load_all([0], {} if kept is None else {0: kept})
+        self.shard, self.stale = loaded[0]
+        self.rounds = Rounds(
+            self.model, self.recovery.output, "t.checkpoints", self.stale, self.clock
+        )
+        return self
+
+    @property
+    def model(self) -> ModelCursor:
+        assert self.shard is not None
+        return self.shard.model
+
+    @property
+    def epoch(self) -> int:
+        return self.model.ownership.epoch
+
+    async def apply(self, count: int | None = None) -> None:
+        """Go on by `count` windows of the log, or to its end."""
+        log = self.broker.records("t.windows")
+        ahead = [record for record in log if record.offset >= self.model.next_offset]
+        if ahead[:count]:
+            await self.model.process(ahead[:count])
+
+    async def round(self) -> None:
+        """A whole round of checkpoints."""
+        await self.rounds.write()
+
+    async def step_round(self) -> None:
+        """Begin a round, or write the next slice of the one begun (and its marker, if last)."""
+        if self._round is None or self._round.done():
+            self._round = asyncio.create_task(self.rounds.write(1.0))
+            await self.clock.advance(0)
+        else:
+            await self.clock.advance(1.0)
+        await settle()
+
+    def die(self) -> None:
+        """kill -9: nothing more is written."""
+        self.output.refuses = lambda topic: True
+        if self._round is not None:
+            self._round.cancel()
+        self.model.ownership.owned = False
+
+
+async def settle() -> None:
+    """Let what can go on go on."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def undisturbed(broker: MemoryBroker, end: int | None = None) -> ModelCursor:
+    """One pass over the log from its first record, up to the offset `end`."""
+    nobody: Any = None
+    cursor = ModelCursor(Ownership(0, epoch=0), 0, Bank(CONFIG), nobody, MODEL_RULES)
+    log = broker.logs.get(("t.windows", 0), [])[:end]
+    if log:
+        cursor.apply(log)
+    return cursor
+
+
+def content(model: ModelCursor) -> dict[str, Any]:
+    """All that a model says of its nodes, without who says it."""
+    return {
+        node: (
+            model.bank.state_of(node),
+            model.counters[node],
+            canonical(report.prediction) if (report := model.reports[node]) else None,
+            canonical(report.node_state) if report else None,
+        )
+        for node in model.bank.nodes
+    }
+
+
+def canonical(value: bytes) -> dict[str, Any]:
+    """A result without the epoch of its writer."""
+    result: dict[str, Any] = msgspec.json.decode(value)
+    del result["epoch"]
+    return result
+
+
+def published(broker: MemoryBroker, topic: str) -> dict[str, Any]:
+    """Newest results by node, as readers find them: ordered by generation and offset."""
+    found: dict[str, Any] = {}
+    for record in broker.records(topic):
+        node = (record.key or b"").decode()
+        if record.value is None:
+            found.pop(node, None)
+        else:
+            result = canonical(record.value)
+            position = (result["generation"], result["offset"])
+            if node not in found or position >= (found[node]["generation"], found[node]["offset"]):
+                found[node] = result
+    return found

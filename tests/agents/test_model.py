@@ -1,0 +1,147 @@
+"""The model cursor: results are a function of the log, however it is cut into batches."""
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.agents.model import ModelCursor
+from pipeline.agents.shard import Ownership
+from pipeline.processors.bank import Bank
+from tests.agents.fakes import MemoryBroker, MemoryOutput
+from tests.agents.logs import CONFIG, LogWriter, window
+from tests.agents.owners import MODEL_RULES, canonical, content, published, undisturbed
+
+
+def cursor_over(broker: MemoryBroker, epoch: int = 3) -> tuple[ModelCursor, Any]:
+    output: Any = MemoryOutput(broker)
+    return ModelCursor(Ownership(0, epoch), 0, Bank(CONFIG), output, MODEL_RULES), output
+
+
+def busy_log() -> MemoryBroker:
+    """Two nodes with duplicates, late windows, gaps, another exporter, a departure, a return."""
+    broker = MemoryBroker()
+    log = LogWriter(broker)
+    log.windows(4, "a", "b")
+    log.window("a", skip=-1)
+    log.window("b", skip=-3)
+    log.window("b", skip=5)
+    log.window("a", skip=-1, epoch=2)
+    log.windows(2, "a", "b")
+    log.depart("a")
+    log.windows(2, "b")
+    log.windows(3, "a")
+    log.depart("b")
+    return broker
+
+
+@settings(max_examples=30, deadline=None)
+@given(cuts=st.lists(st.integers(0, 23), max_size=6))
+def test_batches_change_nothing(cuts: list[int]) -> None:
+    broker = busy_log()
+    records = broker.records("t.windows")
+    model, _ = cursor_over(broker)
+    bounds = sorted({0, *cuts, len(records)})
+    for start, end in itertools.pairwise(bounds):
+        asyncio.run(model.process(records[start:end]))
+    expected = undisturbed(broker)
+    assert content(model) == content(expected)
+    assert (model.next_offset, model.joined) == (expected.next_offset, expected.joined)
+    assert model.reports.keys() == expected.reports.keys()
+    for topic, at in (("t.predictions", 2), ("t.node-state", 3)):
+        assert published(broker, topic) == {n: all_[at] for n, all_ in content(expected).items()}
+
+
+async def test_every_applied_window_has_its_own_report_in_order() -> None:
+    broker = MemoryBroker()
+    LogWriter(broker).windows(5, "a", "b")
+    model, _ = cursor_over(broker)
+    await model.process(broker.records("t.windows"))
+    for topic in ("t.predictions", "t.node-state"):
+        offsets: dict[bytes, list[int]] = {b"a": [], b"b": []}
+        for record in broker.records(topic):
+            offsets[record.key or b""].append(canonical(record.value or b"")["offset"])
+        assert offsets == {b"a": [0, 2, 4, 6, 8], b"b": [1, 3, 5, 7, 9]}
+
+
+async def test_duplicate_late_gap_and_second_exporter_are_counted_and_published_with_the_next() -> (
+    None
+):
+    broker = MemoryBroker()
+    log = LogWriter(broker)
+    log.windows(3, "a")
+    log.window("a", skip=-1)  # the last one again
+    log.window("a", skip=-2)  # the one before it
+    log.window("a", skip=0, epoch=9)  # again the last, from somebody else
+    log.window("a", skip=4)  # four are missing
+    model, output = cursor_over(broker)
+    await model.process(broker.records("t.windows"))
+    counters = model.counters["a"]
+    assert (counters.applied, counters.gaps) == (4, 4)
+    assert (counters.duplicate, counters.late, counters.second_exporter) == (1, 1, 1)
+    assert published(broker, "t.node-state")["a"]["counters"]["late"] == 1
+    assert output.dead_letters == []
+
+
+async def test_a_departure_leaves_tombstones_and_nothing_else() -> None:
+    broker = MemoryBroker()
+    log = LogWriter(broker)
+    log.windows(2, "a", "b")
+    log.depart("a")
+    model, _ = cursor_over(broker)
+    await model.process(broker.records("t.windows"))
+    assert model.bank.nodes == ("b",)
+    assert set(model.counters) == {"b"}
+    assert set(published(broker, "t.predictions")) == {"b"}
+    assert set(published(broker, "t.node-state")) == {"b"}
+
+
+async def test_a_departure_of_a_node_never_seen_is_harmless() -> None:
+    broker = MemoryBroker()
+    LogWriter(broker).depart("a")
+    model, _ = cursor_over(broker)
+    await model.process(broker.records("t.windows"))
+    assert model.next_offset == 1
+    assert published(broker, "t.predictions") == {}
+
+
+async def test_what_is_no_window_is_a_dead_letter_and_the_position_moves() -> None:
+    broker = MemoryBroker()
+    log = LogWriter(broker)
+    log.window("a")
+    broker.put("t.windows", 0, b"a", b"junk")
+    broker.put("t.windows", 0, b"b", window("a", 7, sample_offset=5))
+    log.window("a")
+    model, output = cursor_over(broker)
+    await model.process(broker.records("t.windows"))
+    assert output.reasons == ["undecodable", "key_mismatch"]
+    assert model.counters["a"].applied == 2
+    # A window that is refused does not tell the join where to go on.
+    assert (model.next_offset, model.joined) == (4, 1)
+
+
+async def test_models_and_position_move_though_publishing_fails() -> None:
+    broker = MemoryBroker()
+    LogWriter(broker).windows(2, "a")
+    model, output = cursor_over(broker)
+    output.refuses = lambda topic: topic == "t.node-state"
+    with pytest.raises(ConnectionError):
+        await model.process(broker.records("t.windows"))
+    assert model.next_offset == 2
+    output.refuses = lambda topic: False
+    await model.publish(model.reports.items())
+    assert published(broker, "t.node-state")["a"] == content(undisturbed(broker))["a"][3]
+
+
+def test_a_replay_skips_what_a_checkpoint_covers_node_by_node() -> None:
+    broker = MemoryBroker()
+    LogWriter(broker).windows(3, "a", "b")
+    model, _ = cursor_over(broker)
+    reported, _ = model.apply(broker.records("t.windows"), covers={"a": 4, "b": 6})
+    assert [node for node, _ in reported] == ["a"]
+    assert model.counters["a"].applied == 1
+    assert "b" not in model.counters
+    assert (model.next_offset, model.joined) == (6, 5)

@@ -1,5 +1,6 @@
 """The metrics page of a role."""
 
+import itertools
 import socket
 from urllib.request import urlopen
 
@@ -54,7 +55,7 @@ def test_a_closed_page_gives_its_port_back() -> None:
 
 
 def test_a_gauge_can_be_read_at_scrape_time() -> None:
-    values = iter([1.0, 2.0])
+    values = itertools.count(1.0)
     metrics.on_collect(lambda: next(values), "test_lag_seconds", "Lag of this test.")
     assert b"springtide_test_lag_seconds 1.0" in metrics.page()
     assert b"springtide_test_lag_seconds 2.0" in metrics.page()

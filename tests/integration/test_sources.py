@@ -20,7 +20,7 @@ from pipeline.errors import BrokerUnavailableError, TopicDriftError
 from pipeline.local.kafka import LocalKafka
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources.files import run_file_source
-from pipeline.sources.fleet import run_fleet
+from pipeline.sources.fleet import BEHIND, run_fleet
 from pipeline.sources.publish import Entry, open_producer, read_back, write
 from pipeline.topics.admin import apply_topics
 from pipeline.topics.arrow import read_samples
@@ -183,7 +183,13 @@ async def test_the_fleet_fills_the_topics_and_goes_on_at_the_pace_of_the_clock(
             history_window_seconds=300, pods_per_node=6, remove_at_end=True,
         )
     )  # fmt: skip
-    await asyncio.sleep(9)
+
+    async def caught_up() -> bool:
+        assert not source.done() or source.result()
+        return time.time() > begun + 2 and 0 < BEHIND.collect()[0].samples[0].value < 4
+
+    await until(caught_up, 60)
+    await asyncio.sleep(7)
     assert not source.done() or source.result()
     assert len(await latest(kafka, NODES)) == 20
     assert len(await latest(kafka, PODS)) >= 60

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.processors.classes import CLASS_CODES
-from pipeline.processors.percentile import TO_KUBERNETES
+from pipeline.processors.percentile import TO_KUBERNETES, sum_by
 from pipeline.processors.window import PLAUSIBLE, NodeWindow
 from pipeline.topics.resources import Resources
 from pipeline.topics.windows import Window
@@ -59,7 +59,7 @@ def window_usage(window: Window, memory_policy: str) -> WindowUsage:
         node=usage[kinds == "node"][0],
         pods=usage[pods],
         pod_classes=_classes(window.rows)[pods],
-        host_apps=usage[kinds == "host_app"].sum(axis=0),
+        host_apps=summed(usage[kinds == "host_app"]),
         coverage=_coverage(window, kinds),
     )
 
@@ -83,7 +83,7 @@ def node_window(window: Window, statistic: str, memory_policy: str) -> NodeWindo
         end_ms=window.header.window_end_ms,
         coverage=_coverage(window, kinds),
         node_usage=usage[kinds == "node"][0],
-        host_apps=usage[kinds == "host_app"].sum(axis=0),
+        host_apps=summed(usage[kinds == "host_app"]),
         allocatable=resources_array(window.node.allocatable),
         strategy=window.node.strategy,
         pod_uids=[ids[row] for row in at],
@@ -93,6 +93,12 @@ def node_window(window: Window, statistic: str, memory_policy: str) -> NodeWindo
         pod_ages=_floats(rows, "age_seconds")[at],
         pod_active=np.array([not deleting[r] and phases[r] not in _ENDED for r in at], np.bool_),
     )
+
+
+def summed(usage: Floats) -> Floats:
+    """The sum (2,) of rows (n, 2), added from the first to the last; NaN where one of them is."""
+    total: Floats = sum_by(np.zeros(len(usage), np.int64), usage, 1)[0]
+    return total
 
 
 def resources_array(resources: Resources) -> Floats:

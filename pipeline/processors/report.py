@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from pipeline.processors import system_usage
 from pipeline.processors.classes import CLASSES
-from pipeline.processors.columns import WindowUsage, resources_array, window_usage
+from pipeline.processors.columns import WindowUsage, resources_array, summed, window_usage
 from pipeline.processors.peaks import NodePeaks
 from pipeline.processors.percentile import TO_KUBERNETES
 from pipeline.processors.rows import NEVER
@@ -142,16 +142,13 @@ def _reclaimable(peaks: NodePeaks) -> Reclaimable:
 def _remainder(used: WindowUsage) -> Floats:
     """What no pod and no host application used; unknown where the usage of one of them is, for
     the rest would pass for the system's."""
-    pods = np.cumsum(used.pods, axis=0)[-1] if len(used.pods) else np.zeros(2)
-    remainder: Floats = system_usage.remainder(used.node, pods, used.host_apps)
-    return remainder
+    return system_usage.remainder(used.node, summed(used.pods), used.host_apps)
 
 
 def _known_sum(usage: Floats) -> Floats:
     """Sum of what is known, in the order of rows; unknown only if nothing is."""
     known = ~np.isnan(usage)
-    total: Floats = np.cumsum(np.where(known, usage, 0.0), axis=0)[-1]
-    return np.where(known.any(axis=0), total, np.nan)
+    return np.where(known.any(axis=0), summed(np.where(known, usage, 0.0)), np.nan)
 
 
 def _usage(values: Floats) -> Usage:

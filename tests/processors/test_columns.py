@@ -12,6 +12,7 @@ from pipeline.processors.columns import (
     MEMORY_COLUMNS,
     node_window,
     resources_array,
+    summed,
     usage_of,
     window_usage,
 )
@@ -96,6 +97,16 @@ def test_without_host_applications_they_use_nothing() -> None:
     assert lists(window_usage(window, PLAIN).host_apps) == [0.0, 0.0]
     assert lists(node_window(window, "p90", PLAIN).host_apps) == [0.0, 0.0]
     assert window_usage(window, PLAIN).pods.shape == (0, 2)
+
+
+def test_sums_run_from_the_first_row_to_the_last() -> None:
+    values = np.random.default_rng(3).random((300, 2)) * 10.0 ** (np.arange(300)[:, None] % 17)
+    cpu = memory = 0.0
+    for row in values.tolist():
+        cpu, memory = cpu + row[0], memory + row[1]
+    assert summed(values).tolist() == [cpu, memory]
+    assert summed(values[:0]).tolist() == [0.0, 0.0]
+    assert summed(values[:0]).dtype == np.float64
 
 
 def test_the_sum_of_host_applications_is_unknown_where_one_is() -> None:

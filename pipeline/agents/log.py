@@ -61,18 +61,29 @@ class LogReader:
     async def _read(
         self, tp: TopicPartition, start: int, end: int
     ) -> AsyncIterator[list[LogRecord]]:
-        silent = 0
-        while await self._consumer.position(tp) < end:
+        silent, expected = 0, start
+        while expected < end:
             found = await self._consumer.getmany(tp, timeout_ms=_POLL_MS, max_records=_MAX_RECORDS)
-            records = [record_of(message) for message in found.get(tp, ()) if message.offset < end]
+            records = [
+                record_of(message)
+                for message in found.get(tp, ())
+                if expected <= message.offset < end
+            ]
             if records:
-                silent = 0
+                silent, expected = 0, records[-1].offset + 1
                 yield records
-            elif not found:
-                silent += 1
+                continue
+            position = await self._consumer.position(tp)
+            if position < expected:
+                # aiokafka's own first reset, under way since `assign`, may undo a seek.
+                self._consumer.seek(tp, expected)
+            elif position > expected:
+                silent, expected = 0, position
+                continue
+            silent += 1
             if silent > _SILENT_POLLS:
                 raise BrokerUnavailableError(
-                    f"{tp.topic}[{tp.partition}]: nothing arrived of offsets {start} to {end} "
+                    f"{tp.topic}[{tp.partition}]: nothing arrived of offsets {expected} to {end} "
                     "for a minute"
                 )
 

@@ -1,7 +1,7 @@
 """`springtide demo`: the demo on the screen, live on a terminal and as plain text elsewhere."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -57,7 +57,7 @@ class _Duration(click.ParamType):
     "seconds",
     type=_Duration(),
     metavar="DURATION",
-    help="End this long after the first node is shown: 90s, 5m. [default: Ctrl-C]",
+    help="End this long after the first answer: 90s, 5m. [default: Ctrl-C]",
 )
 @click.option(
     "--fleet",
@@ -113,13 +113,14 @@ class _Plain:
         click.echo(text)
 
     def show(self, table: Table, now: float, status: str) -> None:
-        found = [line for line in _lines(table, now) if "no-data" not in line.cells[-1][0]]
-        if not found or now - self._shown < _SNAPSHOT_SECONDS:
+        both = [lines(t, now, stale_after_seconds=STALE_AFTER_SECONDS) for t in split(table)]
+        if not any(both) or now - self._shown < _SNAPSHOT_SECONDS:
             return
         self._shown = now
         self.say(f"\n{status}")
-        self.say(plain(found[:_LINES_SHOWN]).rstrip())
-        if (more := len(found) - _LINES_SHOWN) > 0:
+        real, simulated = both
+        self.say(plain([*real, *simulated[:_LINES_SHOWN]]).rstrip())
+        if (more := len(simulated) - _LINES_SHOWN) > 0:
             self.say(f"and {more} more")
 
     def asked(self, asked: Asked) -> None:
@@ -147,13 +148,19 @@ class _Terminal(_Plain):
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
-        height = max(8, self._console.height // 2)
-        shown = render(
-            table, now, stale_after_seconds=STALE_AFTER_SECONDS,
-            width=self._console.width, height=height,
-        )  # fmt: skip
-        self._live.update(
-            Group(Text(""), shown, Text(f"{status}; Ctrl-C ends it", "dim")), refresh=True
+        real, simulated = split(table)
+        parts = [Text(""), self._render(real, now, height=None)]
+        if len(simulated):
+            parts += [Text(""), self._render(simulated, now, height=self._console.height // 2)]
+        self._live.update(Group(*parts, Text(f"{status}; Ctrl-C ends it", "dim")), refresh=True)
+
+    def _render(self, table: Table, now: float, *, height: int | None) -> Any:
+        return render(
+            table,
+            now,
+            stale_after_seconds=STALE_AFTER_SECONDS,
+            width=self._console.width,
+            height=height,
         )
 
     def ended(self, summary: Summary) -> None:
@@ -167,14 +174,26 @@ class _Terminal(_Plain):
             self._live = None
 
 
-def _lines(table: Table, now: float) -> list[Any]:
-    return lines(table, now, stale_after_seconds=STALE_AFTER_SECONDS)
+def split(table: Table) -> tuple[Table, Table]:
+    """The nodes of which something is known: the real ones, and the simulated."""
+    both = Table(), Table()
+    for name in table:
+        row = table.snapshot(name)
+        if row.state is not None:
+            both[row.state.simulated].put_state(row.state)
+            if row.node is not None:
+                both[row.state.simulated].put_node(row.node)
+    return both
 
 
 def answer_lines(asked: Asked) -> list[str]:
     """Who was refused and why, who would be best, and by which thresholds."""
     answer = asked.answer
     usual = ExtenderSettings()
+
+    def real_first(name: str) -> tuple[bool, str]:
+        return name not in asked.real, name
+
     cpu, memory = asked.thresholds["CPU"], asked.thresholds["memory"]
     told = [
         *pod_lines(asked.pods),
@@ -187,17 +206,17 @@ def answer_lines(asked: Asked) -> list[str]:
             "quiet machine can show a refusal)"
         )
     told.append(f"  /filter: {len(answer.passed)} pass, {len(answer.refused)} refused")
-    reasons = list(answer.refused.values())
+    reasons = [answer.refused[name] for name in sorted(answer.refused, key=real_first)]
     told += [f"    refused  {reason}" for reason in reasons[:_REFUSALS_SHOWN]]
     if (more := len(reasons) - _REFUSALS_SHOWN) > 0:
         told.append(f"    and {more} more")
     told.append("  /prioritize (0 to 10, the least used first; unknown or stale: 0)")
-    best = sorted(answer.scores.items(), key=lambda item: (-item[1], item[0]))
-    told += [f"    {score:2}  {name}" for name, score in _ends(best)]
+    best = sorted(answer.scores, key=lambda name: (-answer.scores[name], real_first(name)))
+    told += [f"    {answer.scores[name]:2}  {name}" for name in _ends(best)]
     return told
 
 
-def _ends(items: list[tuple[str, int]]) -> Iterable[tuple[str, int]]:
+def _ends(items: Sequence[str]) -> Sequence[str]:
     """The best and, of many, the worst one."""
     return items if len(items) <= _SCORES_SHOWN else [*items[:_SCORES_SHOWN], items[-1]]
 

@@ -79,9 +79,11 @@ class PodLine(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The extender's answer, and by which thresholds it was given (percent of allocatable)."""
+    """The extender's answer, and by which thresholds it was given (percent of allocatable).
+    `real` are the nodes that are not simulated."""
 
     answer: ask.Answer
+    real: Sequence[str]
     url: str
     thresholds: Mapping[str, float]
     pods: Sequence[PodLine]
@@ -189,6 +191,7 @@ class Demo:
         self.roles: list[Role] = []
         self.began = clock.monotonic()
         self.first_shown: float | None = None
+        self.first_asked: float | None = None
 
     async def run(self) -> None:
         """All of it, and the tidying up."""
@@ -267,14 +270,19 @@ class Demo:
             due = asked_at is None or now - asked_at > _ASK_EVERY_SECONDS
             if due and self._may_ask(table, now) and await ask.is_ready(self.url):
                 asked_at = now
+                self.first_asked = self.first_asked or now
                 self.screen.asked(await self._ask(table))
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), 1.0)
 
     def _is_over(self) -> bool:
-        if self.plan.seconds is None or self.first_shown is None:
-            return False
-        return self.clock.monotonic() - self.first_shown >= self.plan.seconds
+        left = self._seconds_left()
+        return left is not None and left <= 0
+
+    def _seconds_left(self) -> float | None:
+        if self.plan.seconds is None or self.first_asked is None:
+            return None
+        return self.plan.seconds - (self.clock.monotonic() - self.first_asked)
 
     def _await_first_node(self, table: Table, now: float) -> None:
         if _is_known(table, self.node):
@@ -313,12 +321,12 @@ class Demo:
         if self.first_shown is None:
             return f"{running}; waiting for the first window"
         parts = [running]
-        if self.plan.seconds is not None:
-            left = self.plan.seconds - (self.clock.monotonic() - self.first_shown)
+        if (left := self._seconds_left()) is not None:
             parts.append(f"{max(0.0, left):.0f} s to go")
         if self.plan.fleet:
-            parts.append(f"simulated nodes in the present: {len(self._fleet_now(table))} of "
-                         f"{self.plan.fleet}")  # fmt: skip
+            parts.append(
+                f"{len(self._fleet_now(table))} of {self.plan.fleet} simulated nodes in the present"
+            )
         return "; ".join(parts)
 
     async def _ask(self, table: Table) -> Asked:
@@ -330,7 +338,7 @@ class Demo:
             "memory": extender.memory_threshold_percent,
         }
         answer = await ask.ask_extender(self.url, names)
-        return Asked(answer, self.url, thresholds, await self._pods())
+        return Asked(answer, [self.node], self.url, thresholds, await self._pods())
 
     async def _pods(self) -> list[PodLine]:
         if self.workload is None:

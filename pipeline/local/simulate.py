@@ -18,6 +18,7 @@ from pipeline.sources.fleet import run_fleet
 HOURS_BACK: Final = 2.0
 HISTORY_WINDOW_SECONDS: Final = 600
 WINDOW_SECONDS: Final = 30
+PODS_PER_NODE: Final = 15
 
 
 def main(settings_file: str, nodes: str) -> None:
@@ -31,6 +32,7 @@ def main(settings_file: str, nodes: str) -> None:
             hours_back=HOURS_BACK,
             window_seconds=WINDOW_SECONDS,
             history_window_seconds=HISTORY_WINDOW_SECONDS,
+            pods_per_node=PODS_PER_NODE,
         )
     )
 

@@ -1,0 +1,187 @@
+"""`springtide demo` as a user runs it: real cgroups, a real broker, and nothing left behind."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes import eventually
+
+pytestmark = [pytest.mark.broker, pytest.mark.cgroups, pytest.mark.slow, pytest.mark.timeout(150)]
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+class Run:
+    """A demo under way: its output so far, and what is its own on this machine."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        self.directory = directory
+        self.output = directory / f"output-{time.monotonic_ns()}"
+        environment = {**os.environ, "TMPDIR": str(directory)}
+        # Where pytest found the packages; the demo hands it on to the roles.
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        environment["SPRINGTIDE_EXTENDER_MODE"] = "observe"  # must not get through
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "pipeline.cli.main", "demo", *arguments],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                process_group=0,
+            )
+
+    @property
+    def text(self) -> str:
+        return self.output.read_text()
+
+    def wait_for(self, pattern: str, seconds: float = 90) -> None:
+        def said() -> bool:
+            return re.search(pattern, self.text) is not None or self.process.poll() is not None
+
+        assert eventually(said, seconds), self.text
+        assert re.search(pattern, self.text), self.text
+
+    def processes(self) -> dict[int, str]:
+        """Command lines of all processes that know this directory, by id; zombies excepted."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) in (os.getpid(), self.process.pid):
+                continue
+            try:
+                environment = (entry / "environ").read_bytes()
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if f"TMPDIR={self.directory}".encode() in environment.split(b"\0") and command:
+                found[int(entry.name)] = command
+        return found
+
+    def trees(self) -> list[Path]:
+        return list(CGROUPS.glob(f"*/springtide-demo-{self.process.pid}-*"))
+
+    def folders(self) -> list[Path]:
+        return [path for path in self.directory.iterdir() if not path.name.startswith("output-")]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """TMPDIR of the demos of one test; whatever happens, none of their processes stays."""
+    yield tmp_path
+    for entry in Path("/proc").iterdir():
+        try:
+            if f"TMPDIR={tmp_path}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                os.kill(int(entry.name), signal.SIGKILL)
+        except (OSError, ValueError):
+            continue
+
+
+def assert_nothing_left(run: Run) -> None:
+    assert eventually(lambda: not run.processes(), 10), run.processes()
+    assert run.trees() == []
+    assert run.folders() == []
+
+
+def test_shows_real_usage_and_an_answer_and_leaves_nothing(directory: Path) -> None:
+    run = Run(directory, "--for", "12s", "--keep", str(directory / "output-kept"))
+    run.wait_for(r"5 pods run in cgroups")
+    run.wait_for(r"/prioritize")
+    assert len(run.trees()) >= 1
+    assert run.process.wait(90) == 0, run.text
+
+    row = re.search(r"^\S+ +\d+s +(\d+\.\d\d) .* +5 .*$", run.text, re.MULTILINE)
+    assert row, run.text
+    assert float(row[1]) > 0.05
+    pods = {line.split()[0]: line.split() for line in pod_table(run.text)}
+    assert pods["steady-web"][1] == "prod"
+    assert pods["batch-crunch"][1] == "batch"
+    # The columns: name, class, two of the request, cpu, its peak, memory, its peak.
+    assert 0.02 < float(pods["steady-web"][4]) < 0.45
+    assert float(pods["steady-web"][5]) > float(pods["idle-cron"][5])
+    assert int(pods["hungry-cache"][7].removesuffix("Mi")) > 60
+    # In mode act, by the threshold that is shown: this machine is refused or scored.
+    assert "thresholds: CPU 25 %" in run.text
+    assert "lowered" in run.text
+    assert re.search(r"refused  \S+: cpu usage [\d.]+% of allocatable|^ +[1-9]0?  ", run.text, re.M)
+    assert re.search(r"1 nodes, 1 with peaks, \d+ windows applied, \d+ gaps, 0 dead", run.text)
+    assert "windows applied, 0 gaps" in run.text
+    kept = {path.name for path in (directory / "output-kept").iterdir()}
+    assert {"exporter.log", "worker.log", "extender.log", "settings.yaml"} <= kept
+    assert_nothing_left(run)
+
+
+def pod_table(text: str) -> list[str]:
+    """The lines of the last table of pods."""
+    after = text.rpartition("WHAT IT DOES\n")[2]
+    return after.partition("\n\n")[0].splitlines()
+
+
+def test_fleet_is_marked_as_simulated_and_reaches_the_present(directory: Path) -> None:
+    run = Run(directory, "--fleet", "20", "--for", "3s")
+    assert run.process.wait(120) == 0, run.text
+    assert (
+        re.search(r"^sim-000\d\d .* simulated", run.text, re.MULTILINE) or ",simulated" in run.text
+    )
+    assert "20 of 20 simulated nodes in the present" in run.text
+    assert re.search(r"21 nodes \(20 simulated\), 21 with peaks", run.text)
+    assert "thresholds: CPU 65 %" in run.text
+    assert_nothing_left(run)
+
+
+def test_ctrl_c_ends_it_with_a_summary(directory: Path) -> None:
+    run = Run(directory)
+    run.wait_for(r"\nrunning \d+ s")
+    os.killpg(run.process.pid, signal.SIGINT)  # the terminal sends it to the whole group
+    assert run.process.wait(60) == 0, run.text
+    assert "windows applied" in run.text
+    assert_nothing_left(run)
+
+
+def test_killed_demo_takes_its_processes_with_it_and_the_next_one_removes_the_rest(
+    directory: Path,
+) -> None:
+    run = Run(directory)
+    run.wait_for(r"logs in ")
+    assert len(run.processes()) >= 9  # five pods, three roles, a broker and its keeper
+    run.process.kill()
+    run.process.wait()
+    assert eventually(lambda: not run.processes(), 45), run.processes()
+    assert run.trees() != []
+    following = Run(directory)
+    following.wait_for(r"removed what a killed demo had left")
+    assert run.trees() == []
+    following.wait_for(r"starting a Kafka")
+    following.process.send_signal(signal.SIGTERM)
+    assert following.process.wait(60) == 130, following.text
+    assert_nothing_left(following)
+
+
+def test_role_that_ends_ends_the_demo_and_its_log_is_shown(directory: Path) -> None:
+    run = Run(directory)
+    run.wait_for(r"logs in ")
+    exporters = [
+        pid for pid, command in run.processes().items() if command.rstrip().endswith(" exporter")
+    ]
+    assert len(exporters) == 1
+    os.kill(exporters[0], signal.SIGKILL)
+    assert run.process.wait(60) == 1, run.text
+    assert "the demo's exporter ended by signal 9; its log ends:" in run.text
+    assert_nothing_left(run)
+
+
+def test_durations_that_are_none_are_refused() -> None:
+    for wrong in ("0", "soon", "-5s", "5d"):
+        done = subprocess.run(
+            [sys.executable, "-m", "pipeline.cli.main", "demo", "--for", wrong],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert "90s, 5m" in done.stderr or "No such option" in done.stderr

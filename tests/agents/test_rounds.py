@@ -1,0 +1,205 @@
+"""Rounds of checkpoints over a broker in memory: slices, then the marker, then the tombstones."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pipeline.agents import rounds
+from pipeline.topics.checkpoints import (
+    NodeCheckpoint,
+    RoundMarker,
+    claim_key,
+    marker_key,
+    node_key,
+    parse_key,
+)
+from pipeline.topics.codec import decode_pack
+from tests.agents.fakes import MemoryBroker
+from tests.agents.logs import LogWriter
+from tests.agents.owners import Owner, content, settle, undisturbed
+
+TOPIC = "t.checkpoints"
+NODES = tuple(f"node-{n}" for n in range(7))
+
+
+@pytest.fixture(autouse=True)
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "SLICE", 3)
+
+
+async def loaded(count: int = 3) -> tuple[MemoryBroker, LogWriter, Owner]:
+    """An owner at the end of a log with `count` windows of each node."""
+    broker = MemoryBroker()
+    log = LogWriter(broker)
+    log.windows(count, *NODES)
+    owner = await Owner(broker, "first").load()
+    return broker, log, owner
+
+
+def kinds(broker: MemoryBroker, since: int = 0) -> list[str]:
+    """What was written to `checkpoints`, in order: node, marker, claim or tombstone."""
+    return [
+        "tombstone" if record.value is None else parse_key(record.key or b"")[0]
+        for record in broker.records(TOPIC)[since:]
+    ]
+
+
+def marker(broker: MemoryBroker, epoch: int) -> RoundMarker:
+    return decode_pack(RoundMarker, broker.live(TOPIC)[marker_key(epoch)])
+
+
+def checkpoint(broker: MemoryBroker, node: str, epoch: int) -> NodeCheckpoint:
+    return decode_pack(NodeCheckpoint, broker.live(TOPIC)[node_key(node, epoch)])
+
+
+async def test_a_round_is_all_nodes_and_then_the_marker() -> None:
+    broker, _, owner = await loaded()
+    await owner.round()
+    assert kinds(broker) == ["claim", *["node"] * 7, "marker"]
+    found = marker(broker, owner.epoch)
+    assert (found.resume, found.joined, found.nodes) == (21, 20, 7)
+    expected = content(undisturbed(broker))
+    for node in NODES:
+        made = checkpoint(broker, node, owner.epoch)
+        assert (made.state, made.counters) == expected[node][:2]
+        assert (made.covers, made.epoch, made.round) == (21, owner.epoch, 1)
+
+
+async def test_the_marker_says_where_the_round_began_and_each_checkpoint_what_it_covers() -> None:
+    broker, log, owner = await loaded()
+    await owner.step_round()
+    log.windows(1, *NODES)
+    await owner.apply()
+    assert kinds(broker) == ["claim", *["node"] * 3]
+    await owner.step_round()
+    log.windows(1, *NODES)
+    await owner.apply()
+    await owner.step_round()
+    assert kinds(broker) == ["claim", *["node"] * 7, "marker"]
+    found = marker(broker, owner.epoch)
+    assert (found.resume, found.joined) == (21, 20)
+    covers = [checkpoint(broker, node, owner.epoch).covers for node in NODES]
+    assert covers == [21, 21, 21, 28, 28, 28, 35]
+    for node, end in zip(NODES, covers, strict=True):
+        state = content(undisturbed(broker, end))[node][0]
+        assert checkpoint(broker, node, owner.epoch).state == state
+
+
+async def test_a_slice_is_captured_before_it_is_sent() -> None:
+    broker, log, owner = await loaded()
+    send, log_end = owner.output.send, len(broker.records("t.windows"))
+
+    async def apply_meanwhile(*arguments: Any) -> list[int]:
+        if arguments[0] == TOPIC:
+            log.windows(1, *NODES)
+            owner.model.apply(broker.records("t.windows")[owner.model.next_offset :])
+        return await send(*arguments)
+
+    owner.output.send = apply_meanwhile  # type: ignore[method-assign]
+    await owner.round()
+    for node in NODES[:3]:
+        made = checkpoint(broker, node, owner.epoch)
+        assert made.covers == log_end
+        assert made.state == content(undisturbed(broker, log_end))[node][0]
+
+
+async def test_without_the_partition_no_marker_is_written() -> None:
+    broker, _, owner = await loaded()
+    await owner.step_round()
+    owner.model.ownership.owned = False
+    await owner.step_round()
+    assert kinds(broker) == ["claim", *["node"] * 3]
+
+
+async def test_the_partition_lost_while_the_last_slice_is_sent_means_no_marker() -> None:
+    broker, _, owner = await loaded()
+    send, sent = owner.output.send, 0
+
+    async def lose_it(*arguments: Any) -> list[int]:
+        nonlocal sent
+        sent += 1
+        if sent == 3:
+            owner.model.ownership.owned = False
+        return await send(*arguments)
+
+    owner.output.send = lose_it  # type: ignore[method-assign]
+    await owner.round()
+    assert kinds(broker) == ["claim", *["node"] * 7]
+
+
+async def test_a_failed_delivery_goes_up_and_no_marker_follows() -> None:
+    broker, _, owner = await loaded()
+    owner.output.refuses = lambda topic: topic == TOPIC
+    with pytest.raises(ConnectionError):
+        await owner.round()
+    assert kinds(broker) == ["claim"]
+
+
+async def test_older_epochs_get_tombstones_only_after_the_marker() -> None:
+    broker, log, first = await loaded()
+    await first.round()
+    log.windows(1, *NODES)
+    second = await Owner(broker, "second").load()
+    start = len(broker.records(TOPIC))
+    await second.round()
+    # 7 nodes, the marker and the claim of the first owner.
+    assert kinds(broker, start) == [*["node"] * 7, "marker", *["tombstone"] * 9]
+    epochs = {parse_key(key)[2] for key in broker.live(TOPIC)}
+    assert epochs == {second.epoch, -1}
+    assert claim_key("second") in broker.live(TOPIC)
+    start = len(broker.records(TOPIC))
+    await second.round()
+    assert kinds(broker, start) == [*["node"] * 7, "marker"]
+
+
+async def test_a_node_that_departs_is_removed_after_the_next_marker() -> None:
+    broker, log, owner = await loaded()
+    await owner.round()
+    log.depart(NODES[0])
+    await owner.apply()
+    start = len(broker.records(TOPIC))
+    await owner.round()
+    assert kinds(broker, start) == [*["node"] * 6, "marker", "tombstone"]
+    assert node_key(NODES[0], owner.epoch) not in broker.live(TOPIC)
+
+
+async def test_a_node_that_departs_in_the_middle_of_a_round_is_left_out() -> None:
+    broker, log, owner = await loaded()
+    await owner.step_round()
+    log.depart(NODES[0])
+    log.depart(NODES[5])
+    await owner.apply()
+    await owner.step_round()
+    await owner.step_round()
+    assert node_key(NODES[5], owner.epoch) not in broker.live(TOPIC)
+    assert node_key(NODES[0], owner.epoch) not in broker.live(TOPIC)
+
+
+async def test_an_empty_partition_completes_rounds_too() -> None:
+    broker = MemoryBroker()
+    owner = await Owner(broker, "first").load()
+    await owner.round()
+    assert (marker(broker, owner.epoch).resume, marker(broker, owner.epoch).joined) == (0, -1)
+
+
+async def test_rounds_come_at_their_interval_and_are_spread_over_it() -> None:
+    _, _, owner = await loaded()
+    times: list[float] = []
+    send = owner.output.send
+
+    async def note(*arguments: Any) -> list[int]:
+        times.append(owner.clock.monotonic())
+        return await send(*arguments)
+
+    owner.output.send = note  # type: ignore[method-assign]
+    task = asyncio.create_task(owner.rounds.run(100, first_after_seconds=10))
+    await settle()
+    await owner.clock.advance(250)
+    # Three slices, 30 s apart, and the marker with the last; the tombstones are none.
+    began = [10, 110, 210]
+    assert sorted({round(t) for t in times}) == [10, 40, 70, 110, 140, 170, 210, 240]
+    assert began == [t for t in sorted({round(t) for t in times}) if t % 100 == 10]
+    owner.model.ownership.owned = False
+    await owner.clock.advance(200)
+    assert task.done()

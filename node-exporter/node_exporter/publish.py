@@ -24,7 +24,7 @@ from pipeline.logs import get_logger
 from pipeline.settings import KafkaSettings
 from pipeline.topics.client import client_options, our_errors
 from pipeline.topics.partition import partition_of
-from pipeline.topics.registry import MAX_RECORD_BYTES, SAMPLES
+from pipeline.topics.registry import SAMPLES
 
 _BACKOFF_SECONDS: Final = (1.0, 10.0)
 _SAY_AFTER_SECONDS: Final = 5.0
@@ -113,7 +113,7 @@ class Publisher:
             enable_idempotence=True,
             acks="all",
             linger_ms=0,
-            max_request_size=MAX_RECORD_BYTES,
+            max_request_size=SAMPLES.max_bytes,
         )
 
     def _say(self, error: KafkaError) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pipeline.agents.inventory import Inventory
 from pipeline.agents.log import LogRecord
-from pipeline.agents.output import Keyed, Output
+from pipeline.agents.output import LARGEST_VALUE_BYTES, Keyed, Output
 from pipeline.agents.shard import Ownership
 from pipeline.errors import (
     InvalidRecordError,
@@ -28,7 +28,6 @@ from pipeline.topics.nodes import Strategy
 from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import (
     DEAD_LETTERS,
-    MAX_RECORD_BYTES,
     SAMPLES,
     WINDOWS,
 )
@@ -41,9 +40,6 @@ DEPARTURES = counter("worker_departures", "Deleted nodes written to the log.")
 IGNORED = counter("worker_departed_samples", "Samples of deleted nodes, not joined.")
 DEAD = counter("worker_dead_letters", "Records refused.", ["topic", "reason"])
 BAD_VALUES = counter("worker_bad_values", "Values made null.", ["node", "column"])
-
-# Room for the record's key, headers and batch overhead below what the broker takes.
-_LARGEST_WINDOW = MAX_RECORD_BYTES - 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +145,7 @@ class JoinCursor:
             appended_ms=record.appended_ms,
         )
         value = encode_window(window)
-        if len(value) > _LARGEST_WINDOW:
+        if len(value) > LARGEST_VALUE_BYTES:
             raise OversizedRecordError(f"window of {node!r} would take {len(value)} bytes")
         for column, count in window.bad_values.items():
             BAD_VALUES.labels(node, column).inc(count)

@@ -18,6 +18,9 @@ from pipeline.topics.registry import MAX_RECORD_BYTES
 # 20 ms of linger halves the throughput of a loop that awaits what it sent.
 _LINGER_MS = 2
 
+LARGEST_VALUE_BYTES = MAX_RECORD_BYTES - 16_384
+"""What a value may take: the rest is for key, headers and the batch around them."""
+
 
 class Keyed(NamedTuple):
     """A record to write; a value of None is a tombstone."""

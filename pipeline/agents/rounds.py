@@ -8,7 +8,7 @@ any moment the highest epoch with a marker leads to a complete set.
 from collections.abc import Sequence
 
 from pipeline.agents.model import GENERATION, ModelCursor
-from pipeline.agents.output import Keyed, Output
+from pipeline.agents.output import LARGEST_VALUE_BYTES, Keyed, Output
 from pipeline.clock import Clock
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, histogram
@@ -17,6 +17,9 @@ from pipeline.topics.codec import encode_pack
 
 log = get_logger(__name__)
 
+OVERSIZED = counter(
+    "worker_oversized_checkpoints", "Nodes whose state is more than a record takes."
+)
 ROUNDS = counter("worker_checkpoint_rounds", "Complete rounds of checkpoints.")
 ROUND_SECONDS = histogram(
     "worker_checkpoint_round_seconds", "Duration of a round.", buckets=(0.1, 1, 10, 60, 300, 1800)
@@ -57,14 +60,17 @@ class Rounds:
         self._number += 1
         epoch, partition = self._model.ownership.epoch, self._model.ownership.partition
         resume, joined = self._model.next_offset, self._model.joined
-        nodes = self._model.bank.nodes
+        nodes, complete = self._model.bank.nodes, True
         for start in range(0, len(nodes), SLICE):
             if start:
                 await self._clock.sleep(pause_seconds)
             if not self._model.owned:
                 return
-            await self._send(self._capture(nodes[start : start + SLICE]))
-        if not self._model.owned:
+            records = self._capture(nodes[start : start + SLICE])
+            await self._send([record for record in records if _fits(record)])
+            complete = complete and all(_fits(record) for record in records)
+        if not self._model.owned or not complete:
+            # Without this round's marker an older one leads: a longer replay, and nothing lost.
             return
         marker = RoundMarker(
             epoch=epoch, round=self._number, generation=GENERATION,
@@ -109,3 +115,12 @@ class Rounds:
     async def _send(self, records: Sequence[Keyed]) -> None:
         await self._output.send(self._topic, self._model.ownership.partition, records)
         CHECKPOINT_BYTES.inc(sum(len(value or b"") for _, value in records))
+
+
+def _fits(record: Keyed) -> bool:
+    size = len(record.value or b"")
+    if size <= LARGEST_VALUE_BYTES:
+        return True
+    OVERSIZED.inc()
+    log.error("checkpoint is larger than a record may be", key=record.key.decode(), bytes=size)
+    return False

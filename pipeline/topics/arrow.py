@@ -18,7 +18,9 @@ from pipeline.topics import samples
 from pipeline.topics.codec import check_version
 from pipeline.topics.samples import KINDS, LIST_COLUMNS, NUMBER_COLUMNS, TEXT_COLUMNS, SampleHeader
 
-MAX_ROWS: Final = 65_536
+MAX_ROWS: Final = 4_096
+"""Entities of one node: a kubelet runs some hundreds of pods at most."""
+_MAX_ID_BYTES: Final = 253
 """Rows of a record. A column of nulls states its length and has no bytes, so that the size of a
 record bounds nothing."""
 
@@ -194,6 +196,8 @@ def check_rows(batch: pa.RecordBatch) -> None:
         raise InvalidRecordError(f"batch has {kinds.count('node')} node rows, not one")
     if not set(kinds) <= set(KINDS):
         raise InvalidRecordError(f"kind of a row is none of {', '.join(KINDS)}")
+    if any(name is not None and len(name.encode()) > _MAX_ID_BYTES for name in ids):
+        raise InvalidRecordError(f"id of a row is longer than {_MAX_ID_BYTES} bytes")
     if None in ids or len(set(zip(kinds, ids, strict=True))) != len(ids):
         raise InvalidRecordError("two rows of one entity, or one without an id")
 

@@ -151,7 +151,7 @@ async def test_a_sample_whose_window_the_topic_would_not_take_is_a_dead_letter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     it = Fixture()
-    monkeypatch.setattr(module, "_LARGEST_WINDOW", 1000)
+    monkeypatch.setattr(module, "LARGEST_VALUE_BYTES", 1000)
     await it.cursor.process([sample(0)])
     assert (it.joined, it.output.reasons, it.cursor.next_offset) == ([], ["oversized"], 1)
 

@@ -22,6 +22,7 @@ from pipeline.errors import (
     UnsupportedVersionError,
 )
 from pipeline.topics.arrow import MAX_ROWS, SAMPLE_FIELDS, check_node_name, read_batch, read_samples
+from pipeline.topics.registry import MAX_SAMPLE_BYTES
 from pipeline.topics.samples import (
     COLUMNS,
     LIST_COLUMNS,
@@ -121,13 +122,13 @@ def test_bad_numbers_are_left_for_the_join_to_count() -> None:
 
 
 def test_a_record_as_large_as_the_topic_allows() -> None:
-    pods = 9_000
+    pods = MAX_ROWS - 1
     rows = [
-        {"kind": "pod", "id": f"{i:036d}", **dict.fromkeys(NUMBER_COLUMNS[:48], 1.0)}
+        {"kind": "pod", "id": f"{i:0200d}", **dict.fromkeys(NUMBER_COLUMNS[:48], 1.0)}
         for i in range(pods)
     ]
     data = encode_samples(SampleBatch(HEADER, [{"kind": "node", "id": ""}, *rows]))
-    assert len(data) > 2 * 2**20
+    assert 0.9 * MAX_SAMPLE_BYTES < len(data) <= MAX_SAMPLE_BYTES
     assert read_samples(data)[1].num_rows == pods + 1
 
 
@@ -352,8 +353,8 @@ def test_the_most_rows_that_are_read() -> None:
 
 def test_one_long_text_said_often_is_refused() -> None:
     text = pa.array(["x" * 1_000_000])
-    repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 60_000, pa.int32()), text)
-    columns = {"kind": ["node"] + ["pod"] * 59_999, "id": [str(i) for i in range(60_000)]}
+    repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 4_000, pa.int32()), text)
+    columns = {"kind": ["node"] + ["pod"] * 3_999, "id": [str(i) for i in range(4_000)]}
     data = stream({**columns, "qos": repeated})
     with bounded_memory(2**26), pytest.raises(InvalidRecordError, match="'qos' is dictionary"):
         read_samples(data)

@@ -205,6 +205,11 @@ def answer_lines(asked: Asked) -> list[str]:
             f"  (CPU lowered for this demo from {usual.cpu_threshold_percent:g} %, so that one "
             "quiet machine can show a refusal)"
         )
+    if asked.late:
+        told.append(
+            f"  {asked.late} simulated nodes are still on their way to the present: they pass "
+            "unjudged, with score 0"
+        )
     told.append(f"  /filter: {len(answer.passed)} pass, {len(answer.refused)} refused")
     reasons = [answer.refused[name] for name in sorted(answer.refused, key=real_first)]
     told += [f"    refused  {reason}" for reason in reasons[:_REFUSALS_SHOWN]]
@@ -244,7 +249,7 @@ def pod_lines(pods: Iterable[PodLine]) -> list[str]:
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
-    return [*padded, ""]
+    return ["pods of this machine: usage of the last 15 s, and the predicted peak", *padded, ""]
 
 
 def _number(value: float | None, unit: float, suffix: str = "") -> str:

@@ -80,10 +80,12 @@ class PodLine(NamedTuple):
 
 class Asked(NamedTuple):
     """The extender's answer, and by which thresholds it was given (percent of allocatable).
-    `real` are the nodes that are not simulated."""
+    `real` are the nodes that are not simulated, `late` is the number of simulated ones that have not
+    reached the present."""
 
     answer: ask.Answer
     real: Sequence[str]
+    late: int
     url: str
     thresholds: Mapping[str, float]
     pods: Sequence[PodLine]
@@ -338,7 +340,8 @@ class Demo:
             "memory": extender.memory_threshold_percent,
         }
         answer = await ask.ask_extender(self.url, names)
-        return Asked(answer, [self.node], self.url, thresholds, await self._pods())
+        late = self.plan.fleet - len(self._fleet_now(table))
+        return Asked(answer, [self.node], late, self.url, thresholds, await self._pods())
 
     async def _pods(self) -> list[PodLine]:
         if self.workload is None:

@@ -1,0 +1,215 @@
+"""Every command in README and docs works as it is written.
+
+Fenced blocks of `sh` or `console` are run as bash scripts against a real broker, where the three
+roles run already. `run=until-stopped` marks what runs until SIGTERM. What is not run is listed,
+with what runs it instead. Commands in other forms (indented, in running text) must be understood by
+the command line, with all their flags.
+"""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+
+from pipeline.cli.main import cli
+from pipeline.local.kafka import local_kafka
+from pipeline.local.probe import free_port
+from tests.processes import eventually
+
+PROJECT = Path(__file__).parents[2]
+DOCUMENTS = sorted([PROJECT / "README.md", *PROJECT.glob("docs/**/*.md")])
+
+# First line of a block -> the test or target that runs it instead.
+RUN_ELSEWHERE = {
+    "make demo": "tests/demo/test_demo.py",
+    'make demo ARGS="--fleet 200 --for 60s"': "tests/demo/test_demo.py",
+    "make test": ".ci/run",
+    "python3.11 -m venv .venv": "Makefile",  # `setup`: the same by the lock
+    "springtide kafka start --detach": "tests/local/test_cli.py",  # a port that may be taken
+}
+
+RUNNING_SECONDS = 4.0
+
+
+class Block(NamedTuple):
+    """A fenced block: where it stands, what follows `sh` in its first line, and its text."""
+
+    document: Path
+    line: int
+    marks: tuple[str, ...]
+    text: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.document.relative_to(PROJECT)}:{self.line}"
+
+    @property
+    def first(self) -> str:
+        return self.text.splitlines()[0]
+
+
+def blocks(document: Path) -> list[Block]:
+    text = document.read_text()
+    fences = re.finditer(r"^```(sh|console)([^\n]*)\n(.*?)^```$", text, re.M | re.S)
+    return [
+        Block(
+            document,
+            text[: fence.start()].count("\n") + 1,
+            tuple(fence[2].split()),
+            "".join(line.removeprefix("$ ") + "\n" for line in fence[3].splitlines()),
+        )
+        for fence in fences
+    ]
+
+
+ALL = [block for document in DOCUMENTS for block in blocks(document)]
+RUN = [block for block in ALL if block.first not in RUN_ELSEWHERE]
+
+
+def commands_in_text(document: Path) -> list[str]:
+    """Commands that stand in indented lines or between backticks, without their comments."""
+    outside = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.M | re.S)
+    indented = re.findall(r"^ {4}(springtide .*)$", outside, re.M)
+    inline = [" ".join(code.split()) for code in re.findall(r"`(springtide [^`]+)`", outside)]
+    return [re.sub(r"\s+#.*|\s+until Ctrl-C$", "", line) for line in (*indented, *inline)]
+
+
+class Place(NamedTuple):
+    """Where blocks are run: a folder, the environment, and what real addresses stand for."""
+
+    folder: Path
+    environment: dict[str, str]
+    replaced: dict[str, str]
+
+    def start(self, script: str) -> subprocess.Popen[str]:
+        for said, meant in self.replaced.items():
+            script = script.replace(said, meant)
+        return subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            process_group=0,
+        )
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A broker with topics, one exporter, worker and extender, and a first window in the table."""
+    folder = tmp_path_factory.mktemp("docs")
+    (folder / "springtide").write_text(
+        f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pipeline.cli.main "$@"\n'
+    )
+    (folder / "springtide").chmod(0o755)
+    for kind in ("nodes", "pods"):
+        (folder / f"{kind}.json").write_text('{"apiVersion": "v1", "kind": "List", "items": []}')
+    with local_kafka() as kafka:
+        port = free_port()
+        environment = os.environ | {
+            "PATH": f"{folder}:{os.environ['PATH']}",
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "HOME": str(folder),
+            "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
+            "XDG_STATE_HOME": str(folder / "state"),
+            "SPRINGTIDE_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+            # A machine that runs Springtide already must not fail the test.
+            "SPRINGTIDE_EXPORTER_METRICS_PORT": "0",
+            "SPRINGTIDE_EXPORTER_SOCKET_PATH": str(folder / "exporter.sock"),
+            "SPRINGTIDE_WORKER_METRICS_PORT": "0",
+            "SPRINGTIDE_EXTENDER_PORT": "0",
+        }
+        found = Place(folder, environment, {"kafka-0:9092": kafka.bootstrap_servers})
+        first = found._replace(
+            environment=environment
+            | {
+                "SPRINGTIDE_EXPORTER_SOCKET_PATH": str(folder / "first.sock"),
+                "SPRINGTIDE_EXPORTER_WINDOW_SECONDS": "5",
+                "SPRINGTIDE_EXTENDER_PORT": str(port),
+            }
+        )
+        assert first.start("springtide topics apply").wait(60) == 0
+        roles = [first.start(f"exec springtide {role}") for role in ("exporter", "worker")]
+        try:
+            assert eventually(lambda: first.start("springtide top").wait(60) == 0, 60)
+            yield found
+        finally:
+            for role in roles:
+                role.terminate()
+            for role in roles:
+                role.communicate()
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("block", RUN, ids=lambda block: block.title)
+def test_block_runs(block: Block, place: Place) -> None:
+    runs_until_stopped = "run=until-stopped" in block.marks
+    process = place.start(f"exec {block.text}" if runs_until_stopped else block.text)
+    if runs_until_stopped:
+        time.sleep(RUNNING_SECONDS)
+        assert process.poll() is None, process.communicate()[0]
+        process.terminate()
+    try:
+        output, _ = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    assert process.returncode == 0, output
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+def test_commands_in_the_text_are_understood(document: Path) -> None:
+    for line in commands_in_text(document):
+        # `apply|check` is several commands, <name> and [--flag] are not to be typed.
+        for word in re.findall(r"\S+\|\S+", line) or [""]:
+            for variant in word.replace("\\", "").split("|"):
+                parse(shlex.split(line.replace(word, variant) if word else line)[1:])
+
+
+def parse(arguments: list[str]) -> None:
+    """Follow the groups and parse the flags of the last command, without running it."""
+    command: click.Command = cli
+    context = click.Context(cli, info_name="springtide")
+    while isinstance(command, click.Group) and arguments:
+        found = command.get_command(context, arguments[0])
+        assert found is not None, f"no command {arguments[0]!r}"
+        command, arguments = found, arguments[1:]
+    command.make_parser(context).parse_args(args=arguments)
+
+
+def test_what_is_run_elsewhere_is_there() -> None:
+    assert set(RUN_ELSEWHERE) == {block.first for block in ALL} - {block.first for block in RUN}
+    for other in RUN_ELSEWHERE.values():
+        assert (PROJECT / other).exists()
+
+
+def test_links_lead_somewhere() -> None:
+    for document in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_a_block_with_a_mistake_is_noticed(tmp_path: Path) -> None:
+    document = tmp_path / "bad.md"
+    document.write_text(
+        "text\n\n```sh run=x\n$ springtide topics aply\n```\n\n    springtide tpo -w\n"
+    )
+    (block,) = blocks(document)
+    assert block.line == 3
+    assert block.marks == ("run=x",)
+    assert block.text == "springtide topics aply\n"
+    with pytest.raises(AssertionError, match="no command 'aply'"):
+        parse(shlex.split(block.text)[1:])
+    with pytest.raises(click.NoSuchOption):
+        parse(["top", "--wach"])
+    assert commands_in_text(document) == ["springtide tpo -w"]

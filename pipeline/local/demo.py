@@ -80,8 +80,8 @@ class PodLine(NamedTuple):
 
 class Asked(NamedTuple):
     """The extender's answer, and by which thresholds it was given (percent of allocatable).
-    `real` are the nodes that are not simulated, `late` is the number of simulated ones that have not
-    reached the present."""
+    `real` are the nodes that are not simulated; `late` of the simulated ones have not reached the
+    present."""
 
     answer: ask.Answer
     real: Sequence[str]

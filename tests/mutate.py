@@ -28,7 +28,7 @@ _Node = TypeVar("_Node", bound=ast.AST)
 ROOT: Final = Path(__file__).parent.parent
 DEFAULT_PATHS: Final = ("pipeline/processors", "pipeline/topics")
 TIMEOUT_SECONDS: Final = 200
-_COPIED: Final = ("pipeline", "node-exporter", "actuators", "tests", "pyproject.toml")
+_COPIED: Final = ("pipeline", "node-exporter", "actuators", "tests", "docs", "pyproject.toml")
 _IGNORED: Final = shutil.ignore_patterns("__pycache__", ".hypothesis", "integration", "system")
 
 _OPERATORS: Final[dict[type[ast.AST], tuple[type[ast.AST], ...]]] = {
@@ -132,8 +132,8 @@ def tests_of(path: Path) -> list[list[str]]:
     return [[str(mirror)], package] if (ROOT / mirror).exists() else [package]
 
 
-def passes(tree: Path, tests: Sequence[str]) -> bool:
-    """Whether these tests are green in `tree`; what hangs is not."""
+def failure(tree: Path, tests: Sequence[str]) -> str | None:
+    """How the first of these tests fails in `tree`; None if all are green. What hangs fails."""
     command = [
         sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider",
         "--hypothesis-seed=0", *tests,
@@ -144,8 +144,8 @@ def passes(tree: Path, tests: Sequence[str]) -> bool:
             env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
+        return f"no end after {TIMEOUT_SECONDS} s"
+    return done.stdout.decode(errors="replace") if done.returncode else None
 
 
 def survives(mutant: Mutant, tree: Path) -> bool:
@@ -154,7 +154,7 @@ def survives(mutant: Mutant, tree: Path) -> bool:
     original = place.read_bytes()
     place.write_text(mutant.source)
     try:
-        return all(passes(tree, tests) for tests in tests_of(mutant.path))
+        return all(failure(tree, tests) is None for tests in tests_of(mutant.path))
     finally:
         place.write_bytes(original)
 
@@ -197,8 +197,8 @@ def main(arguments: Sequence[str]) -> int:
 
         with ThreadPoolExecutor(options.jobs) as pool:
             packages = {test for mutant in chosen for test in tests_of(mutant.path)[-1]}
-            if not passes(Path(folder, "0"), sorted(packages)):
-                sys.stderr.write("the tests fail without any change: mend that first\n")
+            if red := failure(Path(folder, "0"), sorted(packages)):
+                say(f"{red[-2000:]}\nthe tests fail without any change: mend that first")
                 return 1
             survivors = 0
             for mutant, survived in zip(chosen, pool.map(in_a_tree, chosen), strict=True):

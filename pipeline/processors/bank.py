@@ -208,9 +208,12 @@ class Bank:
         window_of = np.repeat(np.arange(len(nodes)), [len(node.rows) for node in nodes])
         classes = np.concatenate([node.classes for node in nodes])
         fixed = np.stack([node.fixed for node in nodes])
+        coverages, shares = _coverages(taught)
         values = self._entity_values(
-            [window for window, _ in taught], fixed, window_of, pods, classes
+            [window for window, _ in taught], fixed, window_of, pods * shares, classes
         )
+        # What a pod did in a moment of the window says little of the pod, but is in the sums.
+        pods = np.where(coverages >= minimum, pods, np.nan)
         factors = np.array([self._factors(node) for node in nodes])
         ends = np.array([node.end_ms for node in nodes], dtype=np.int64)
         self._rows.train(
@@ -228,8 +231,8 @@ class Bank:
         pods: FloatArray,
         classes: ByteArray,
     ) -> FloatArray:
-        """The samples of node, system and classes, (windows, entities, 2). A pod whose usage is
-        not known is skipped; sums run in UID order."""
+        """The samples of node, system and classes, (windows, entities, 2), from what each pod used
+        over the whole window. A pod whose usage is not known is skipped; sums run in UID order."""
         count = len(windows)
         node = _clean(np.stack([window.node_usage for window in windows]), PLAUSIBLE)
         host = _clean(np.stack([window.host_apps for window in windows]), PLAUSIBLE)
@@ -239,9 +242,10 @@ class Bank:
         ).reshape(count, len(CLASSES), 2)
         values = np.empty((count, len(ENTITIES), 2))
         values[:, NODE] = node
-        values[:, SYSTEM] = system_usage.remainder(
-            node, percentile.sum_by(window_of, usage, count), host
-        )
+        remainder = system_usage.remainder(node, percentile.sum_by(window_of, usage, count), host)
+        given = [r if w.system_usage is None else w.system_usage
+                 for w, r in zip(windows, remainder, strict=True)]  # fmt: skip
+        values[:, SYSTEM] = _clean(np.stack(given), PLAUSIBLE)
         values[:, FIRST_CLASS:] = by_class
         # A node that never had a pod of unknown class has no model for it: an idle model would
         # cost a bucket of every node's Prod peak.
@@ -313,6 +317,21 @@ def _rounds(windows: Sequence[NodeWindow]) -> list[list[int]]:
             rounds.append([])
         rounds[turn].append(position)
     return rounds
+
+
+def _coverages(taught: Sequence[tuple[NodeWindow, NodeModels]]) -> tuple[FloatArray, FloatArray]:
+    """Of all pods, (pods, 1): the share of the window in which each was seen, and the share of the
+    time in which its node was."""
+    own = []
+    for window, node in taught:
+        seen = window.pod_coverages
+        if seen is None:
+            seen = np.full(len(window.pod_uids), window.coverage)
+        own.append(np.nan_to_num(seen[node.order], nan=window.coverage))
+    nodes = np.repeat([w.coverage for w, _ in taught], [len(seen) for seen in own])
+    coverages = np.concatenate(own)
+    shares = np.divide(coverages, nodes, out=np.ones(len(nodes)), where=nodes > 0.0)
+    return coverages[:, None], np.minimum(shares, 1.0)[:, None]
 
 
 def _clean(values: FloatArray, largest: FloatArray | float = _LARGEST) -> FloatArray:

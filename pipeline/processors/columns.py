@@ -13,8 +13,10 @@ import pyarrow as pa
 
 from pipeline.processors.classes import CLASS_CODES
 from pipeline.processors.percentile import TO_KUBERNETES, sum_by
+from pipeline.processors.system_usage import remainder
 from pipeline.processors.window import PLAUSIBLE, NodeWindow
 from pipeline.topics.resources import Resources
+from pipeline.topics.samples import SYSTEM_TIER
 from pipeline.topics.windows import Window
 
 Floats = npt.NDArray[np.float64]
@@ -33,9 +35,11 @@ _ENDED: Final = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, slots=True)
 class WindowUsage:
-    """Averages of one window by row kind: node (2,), pods (n, 2), host applications summed (2,)."""
+    """Averages over the whole window: node (2,), pods (n, 2), host applications summed (2,) and
+    the system remainder (2,). A pod that lived for half of it counts half of what it used then."""
 
     node: Floats
+    system: Floats
     pods: Floats
     pod_classes: npt.NDArray[np.int8]
     host_apps: Floats
@@ -54,13 +58,18 @@ def window_usage(window: Window, memory_policy: str) -> WindowUsage:
     """What was used on average in this window."""
     kinds = _kinds(window)
     usage = usage_of(window.rows, "avg", memory_policy)
-    pods = kinds == "pod"
+    node, coverage = usage[kinds == "node"][0], _coverage(window, kinds)
+    whole = usage * _shares(window, coverage)
+    pods, host_apps = whole[kinds == "pod"], summed(whole[kinds == "host_app"])
+    system = _system_row(window, kinds)
     return WindowUsage(
-        node=usage[kinds == "node"][0],
-        pods=usage[pods],
-        pod_classes=_classes(window.rows)[pods],
-        host_apps=summed(usage[kinds == "host_app"]),
-        coverage=_coverage(window, kinds),
+        node=node,
+        # Where a pod's usage is unknown so is the rest: its part would pass for the system's.
+        system=remainder(node, summed(pods), host_apps) if system is None else usage[system],
+        pods=pods,
+        pod_classes=_classes(window.rows)[kinds == "pod"],
+        host_apps=host_apps,
+        coverage=coverage,
     )
 
 
@@ -68,6 +77,7 @@ def node_window(window: Window, statistic: str, memory_policy: str) -> NodeWindo
     """The window as the model bank takes it, with `statistic` as the sample of each entity."""
     rows, kinds = window.rows, _kinds(window)
     usage = usage_of(rows, statistic, memory_policy)
+    system = _system_row(window, kinds)
     at = np.flatnonzero(kinds == "pod")
     ids = rows.column("id").to_pylist()
     phases = rows.column("phase").to_pylist()
@@ -84,11 +94,16 @@ def node_window(window: Window, statistic: str, memory_policy: str) -> NodeWindo
         coverage=_coverage(window, kinds),
         node_usage=usage[kinds == "node"][0],
         host_apps=summed(usage[kinds == "host_app"]),
+        # Percentiles do not add: without a row of its own the system is what averages leave.
+        system_usage=(
+            window_usage(window, memory_policy).system if system is None else usage[system]
+        ),
         allocatable=resources_array(window.node.allocatable),
         strategy=window.node.strategy,
         pod_uids=[ids[row] for row in at],
         pod_classes=_classes(rows)[at],
         pods=usage[at],
+        pod_coverages=_floats(rows, "coverage")[at],
         requests=requests[at],
         pod_ages=_floats(rows, "age_seconds")[at],
         pod_active=np.array([not deleting[r] and phases[r] not in _ENDED for r in at], np.bool_),
@@ -109,6 +124,21 @@ def resources_array(resources: Resources) -> Floats:
 
 def _kinds(window: Window) -> npt.NDArray[np.str_]:
     return np.array(window.rows.column("kind").to_pylist(), dtype=np.str_)
+
+
+def _shares(window: Window, node_coverage: float) -> Floats:
+    """Of every row, (rows, 1): the share of the node's time in which it was seen, 0..1."""
+    coverage = np.nan_to_num(_floats(window.rows, "coverage"), nan=node_coverage)
+    if node_coverage <= 0.0:
+        return np.ones((len(coverage), 1))
+    return np.minimum(coverage / node_coverage, 1.0)[:, None]
+
+
+def _system_row(window: Window, kinds: npt.NDArray[np.str_]) -> int | None:
+    """Which row is the system remainder as the exporter measured it, if there is one."""
+    ids = window.rows.column("id").to_pylist()
+    found = [int(row) for row in np.flatnonzero(kinds == "tier") if ids[row] == SYSTEM_TIER]
+    return found[0] if found else None
 
 
 def _coverage(window: Window, kinds: npt.NDArray[np.str_]) -> float:

@@ -7,9 +7,8 @@ says who did. Units change here: models hold cores and bytes, Kubernetes amounts
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors import system_usage
 from pipeline.processors.classes import CLASSES
-from pipeline.processors.columns import WindowUsage, resources_array, summed, window_usage
+from pipeline.processors.columns import resources_array, summed, window_usage
 from pipeline.processors.peaks import NodePeaks
 from pipeline.processors.percentile import TO_KUBERNETES
 from pipeline.processors.rows import NEVER
@@ -88,7 +87,7 @@ def node_state_record(
         allocatable=_amount(window.node.allocatable),
         capacity=_amount(window.node.capacity),
         usage=_usage(used.node),
-        system_usage=_usage(_remainder(used)),
+        system_usage=_usage(used.system),
         host_app_usage=_usage(used.host_apps),
         class_usage={
             name: _usage(_known_sum(used.pods[used.pod_classes == code]))
@@ -137,12 +136,6 @@ def _reclaimable(peaks: NodePeaks) -> Reclaimable:
         peak=_kubernetes(prod.peak),
         unpredicted=_kubernetes(prod.unpredicted),
     )
-
-
-def _remainder(used: WindowUsage) -> Floats:
-    """What no pod and no host application used; unknown where the usage of one of them is, for
-    the rest would pass for the system's."""
-    return system_usage.remainder(used.node, summed(used.pods), used.host_apps)
 
 
 def _known_sum(usage: Floats) -> Floats:

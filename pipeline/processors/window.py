@@ -86,7 +86,10 @@ class NodeWindow:
     """One window of one node, pods in any order; arrays are not written to.
 
     `pods` is the training statistic of each pod, `node` and `host_apps` that of the node and of
-    the sum of host applications (zeros where there are none). `pod_ages` are seconds since
+    the sum of host applications (zeros where there are none). `system_usage` is that of the system
+    remainder where it was measured; None leaves it to the bank: node - pods - host applications.
+    `pod_coverages` are the shares of the window in which each pod was seen; None is as long as the
+    node. `pod_ages` are seconds since
     creation; `pod_active` is False for pods that are being deleted or have ended. The exporter's
     `epoch` and the `machine_id` tell two exporters under one node name apart. `strategy` is the
     one in force; None is that of the bank's settings.
@@ -100,11 +103,13 @@ class NodeWindow:
     coverage: float
     node_usage: FloatArray
     host_apps: FloatArray = field(default_factory=lambda: np.zeros(2))
+    system_usage: FloatArray | None = None
     allocatable: FloatArray = field(default_factory=lambda: np.full(2, np.nan))
     strategy: Strategy | None = None
     pod_uids: Sequence[str] = ()
     pod_classes: npt.NDArray[np.int8] = field(default_factory=lambda: np.zeros(0, np.int8))
     pods: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
+    pod_coverages: FloatArray | None = None
     requests: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
     pod_ages: FloatArray = field(default_factory=lambda: np.zeros(0))
     pod_active: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))

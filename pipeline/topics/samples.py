@@ -25,6 +25,11 @@ SCHEMA_NAME: Final = "springtide.samples"
 Kind = Literal["node", "pod", "tier", "host_app"]
 KINDS: Final = ("node", "pod", "tier", "host_app")
 
+BESTEFFORT_TIER: Final = "besteffort"
+SYSTEM_TIER: Final = "system"
+"""Ids of the two tiers: all best-effort pods as one, and what is left of the node (node - pods -
+host applications) as it was each second."""
+
 STATISTICS: Final = ("avg", "p90", "p95", "max", "last")
 """How the samples inside a window are summarised; percentiles by rank floor(n*p)-1."""
 

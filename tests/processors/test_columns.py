@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pipeline.processors.bank import Bank
 from pipeline.processors.columns import (
     MEMORY_COLUMNS,
     node_window,
@@ -16,6 +17,7 @@ from pipeline.processors.columns import (
     usage_of,
     window_usage,
 )
+from pipeline.processors.window import ENTITIES, SYSTEM
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.resources import Resources
 from pipeline.topics.windows import CLASSES, Window, encode_window
@@ -244,3 +246,58 @@ def test_reading_writes_nothing() -> None:
     node_window(window, "p90", HOT)
     window_usage(window, WITH)
     assert encode_window(window) == before
+
+
+# -- pods that lived for a part of the window, and the system remainder (NP-21)
+
+
+def jobs_one_after_another() -> Window:
+    """Six jobs of five seconds each, 1.5 cores, on a node whose system uses half a core."""
+    node = {**NODE_ROW, "cpu_cores_avg": 2.0, "cpu_cores_p90": 2.0}
+    jobs = [
+        {"kind": "pod", "id": f"job-{i}", "coverage": 1 / 6, "cpu_cores_avg": 1.5,
+         "cpu_cores_p90": 1.5, "memory_bytes_avg": 0.0, "memory_bytes_p90": 0.0}
+        for i in range(6)
+    ]  # fmt: skip
+    return joined(node, *jobs)
+
+
+def test_a_pod_counts_for_the_time_that_it_lived() -> None:
+    used = window_usage(jobs_one_after_another(), "usageWithoutPageCache")
+    assert used.pods[:, 0].sum() == pytest.approx(1.5)
+    assert used.system[0] == pytest.approx(0.5)
+
+
+def test_what_was_seen_for_a_moment_is_in_the_sums_and_trains_no_pod() -> None:
+    bank = Bank()
+    bank.apply([node_window(jobs_one_after_another(), "p90", "usageWithoutPageCache")])
+    (peaks,) = bank.peaks(["node-1"])
+    assert peaks.pod_samples.max() == 0
+    assert peaks.quantiles[ENTITIES.index("unknown"), 0] == pytest.approx(1.5, rel=0.06)
+    assert peaks.quantiles[SYSTEM, 0] == pytest.approx(0.5, rel=0.1)
+
+
+def test_a_pod_seen_as_long_as_its_node_counts_whole() -> None:
+    node = {**NODE_ROW, "coverage": 0.6, "cpu_cores_avg": 2.0}
+    pod = {"kind": "pod", "id": "a", "coverage": 0.6, "cpu_cores_avg": 1.5}
+    used = window_usage(joined(node, pod), "usageWithoutPageCache")
+    assert used.pods[0, 0] == 1.5
+    assert used.system[0] == 0.5
+
+
+def test_percentiles_are_not_subtracted_from_each_other() -> None:
+    """Bursty pods: the sum of their p90 is more than the node ever used."""
+    node = {**NODE_ROW, "cpu_cores_avg": 5.5, "cpu_cores_p90": 6.5}
+    pods = [
+        {"kind": "pod", "id": f"p{i}", "coverage": 1.0, "cpu_cores_avg": 0.5, "cpu_cores_p90": 1.0}
+        for i in range(10)
+    ]
+    window = joined(node, *pods)
+    learned = node_window(window, "p90", "usageWithoutPageCache")
+    assert learned.system_usage is not None
+    assert learned.system_usage[0] == pytest.approx(0.5)
+    measured = {"kind": "tier", "id": "system", "coverage": 1.0, "cpu_cores_avg": 0.5,
+                "cpu_cores_p90": 0.7, "memory_bytes_p90": 3.0}  # fmt: skip
+    learned = node_window(joined(node, measured, *pods), "p90", "usageWithoutPageCache")
+    assert learned.system_usage is not None
+    assert learned.system_usage.tolist() == [0.7, 3.0]

@@ -118,7 +118,7 @@ GOLDEN = joined(
     row_of("host_app", "nginx", 0.25, 0.25),
     view=VIEW,
 )
-P90 = {"node": 5.0, "system": 2.25, "prod": 1.5, "batch": 0.75, "unknown": 0.25}
+P90 = {"node": 5.0, "system": 2.0, "prod": 1.5, "batch": 0.75, "unknown": 0.25}
 IDLE = ("mid", "free", "none")
 
 
@@ -150,7 +150,7 @@ def reclaimable() -> dict[str, dict[str, Any]]:
 
         pods = int(1.25 * whole(1.5)), int(1.25 * whole(0.25))
         pods_amount = min(room - sum(pods), request - pods[0])
-        peak = int(1.25 * (whole(2.25) + whole(1.5) + whole(0.0) + whole(0.25)))
+        peak = int(1.25 * (whole(2.0) + whole(1.5) + whole(0.0) + whole(0.25)))
         classes_amount = min(max(room - peak, 0), max(request - peak, 0))
         return min(pods_amount, classes_amount), max(sum(pods), peak)
 

@@ -53,7 +53,7 @@ jars: setup ## Fetch the local broker's jars (once; checked by SHA-256)
 
 .PHONY: test
 test: setup lint jars ## Lint, then every test: real broker, real cgroups
-	@$(BIN)/python -m pytest --cov --cov-report=term --cov-fail-under=95 $(ARGS)
+	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),--cov --cov-report=term --cov-fail-under=95)
 
 .PHONY: demo
 demo: setup ## Broker, exporter, worker and extender on this machine

@@ -262,7 +262,11 @@ def summary_line(summary: Summary) -> str:
     """What happened, in one line."""
     simulated = f" ({summary.simulated} simulated)" if summary.simulated else ""
     return (
-        f"{summary.seconds:.0f} s: {summary.nodes} nodes{simulated}, {summary.with_peaks} with "
-        f"peaks, {summary.windows} windows applied, {summary.gaps} gaps, "
-        f"{summary.dead_letters} dead letters"
+        f"{summary.seconds:.0f} s: {_count(summary.nodes, 'node')}{simulated}, {summary.with_peaks} with "
+        f"peaks, {_count(summary.windows, 'window')} applied, {_count(summary.gaps, 'gap')}, "
+        f"{_count(summary.dead_letters, 'dead letter')}"
     )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -263,8 +263,8 @@ def summary_line(summary: Summary) -> str:
     simulated = f" ({summary.simulated} simulated)" if summary.simulated else ""
     return (
         f"{summary.seconds:.0f} s: {_count(summary.nodes, 'node')}{simulated}, "
-        f"{summary.with_peaks} with peaks, {_count(summary.windows, 'window')} applied, {_count(summary.gaps, 'gap')}, "
-        f"{_count(summary.dead_letters, 'dead letter')}"
+        f"{summary.with_peaks} with peaks, {_count(summary.windows, 'window')} applied, "
+        f"{_count(summary.gaps, 'gap')}, {_count(summary.dead_letters, 'dead letter')}"
     )
 
 

@@ -161,7 +161,8 @@ class Recovery:
                         if kind == "marker":
                             found.markers.pop(epoch, None)
                         continue
-                    if epoch != own_epoch and key != claim_key(self.member):
+                    # What a newer owner writes while we read is not ours to delete.
+                    if (record.offset if kind == "claim" else epoch) < own_epoch:
                         keys[key] = None
                     if kind == "marker":
                         found.markers[epoch] = decode_pack(RoundMarker, record.value)
@@ -248,6 +249,7 @@ class Recovery:
         if start > end:
             log.error("samples were made anew; the join begins at their first record",
                       partition=partition, joined=model.joined, end=end)  # fmt: skip
+            model.joined = first - 1
             return first
         return start
 

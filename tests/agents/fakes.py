@@ -1,7 +1,7 @@
 """A broker in memory: enough of one for the agents' logic, where real Kafka is not the question.
 
 `MemoryBroker` holds partitions as lists of records, `MemoryOutput` and `MemoryReader` stand in for
-`Output` and `LogReader`. Every send is one step of the event loop away from being delivered.
+`Output` and `LogReader`. A delivery takes `latency()` turns of the event loop.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ class MemoryBroker:
 
     logs: dict[tuple[str, int], list[LogRecord]] = field(default_factory=dict)
     first: dict[tuple[str, int], int] = field(default_factory=dict)
+    latency: Callable[[], int] = lambda: 1
 
     def put(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> int:
         """Append a record; gives its offset."""
@@ -89,10 +90,14 @@ class MemoryOutput:
         self.refuses: Callable[[str], bool] = lambda topic: False
 
     async def send(self, topic: str, partition: int, records: Sequence[Keyed]) -> list[int]:
-        await asyncio.sleep(0)
-        if records and self.refuses(topic):
-            raise ConnectionError(f"{topic} refused")
-        return [self.broker.put(topic, partition, key, value) for key, value in records]
+        offsets = []
+        for key, value in records:
+            for _ in range(self.broker.latency()):
+                await asyncio.sleep(0)
+            if self.refuses(topic):
+                raise ConnectionError(f"{topic} refused")
+            offsets.append(self.broker.put(topic, partition, key, value))
+        return offsets
 
     async def append(self, topic: str, partition: int, records: Sequence[Keyed]) -> None:
         await self.send(topic, partition, records)

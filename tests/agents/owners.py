@@ -94,9 +94,9 @@ class Owner:
     def die(self) -> None:
         """kill -9: nothing more is written."""
         self.output.refuses = lambda topic: True
+        self.model.ownership.owned = False
         if self._round is not None:
             self._round.cancel()
-        self.model.ownership.owned = False
 
 
 async def settle() -> None:

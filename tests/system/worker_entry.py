@@ -1,6 +1,6 @@
 """The product's worker as the tests start it: `python -m tests.system.worker_entry BUG worker ...`.
 
-The product itself, but for two things: a round of checkpoints has slices of four nodes, so that
+The product itself, but for two things: a round of checkpoints has slices of two nodes, so that
 the few nodes of a test make a round that can be interrupted in its middle; and BUG, unless it is
 `none`, puts one known mistake into one function, which the comparison must find.
 """
@@ -17,7 +17,7 @@ from pipeline.agents.output import Keyed
 from pipeline.topics.checkpoints import RoundMarker, marker_key
 from pipeline.topics.codec import encode_pack
 
-rounds.SLICE = 4
+rounds.SLICE = 2
 
 _committed: dict[tuple[str, int], int] = {}
 

@@ -1,0 +1,460 @@
+"""State = checkpoint + log, over a broker in memory: what is chosen, replayed and republished."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from pipeline.agents import recovery as module
+from pipeline.agents import rounds
+from pipeline.agents.recovery import Checkpoints, join_start, replay_start
+from pipeline.errors import StateError
+from pipeline.topics.checkpoints import (
+    NodeCheckpoint,
+    RoundMarker,
+    claim_key,
+    marker_key,
+    node_key,
+    parse_key,
+)
+from pipeline.topics.codec import decode_pack, encode_json, encode_pack
+from pipeline.topics.nodes import NodeRecord
+from tests.agents.fakes import MemoryBroker
+from tests.agents.logs import CONFIG, LogWriter
+from tests.agents.owners import Owner, content, published, undisturbed
+from tests.agents.simulation import simulate
+
+CHECKPOINTS, WINDOWS, SAMPLES = "t.checkpoints", "t.windows", "t.samples"
+NODES = ("a", "b", "c", "d", "e")
+
+
+@pytest.fixture(autouse=True)
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "SLICE", 2)
+
+
+def count(metric: Any) -> float:
+    return float(metric._value.get())
+
+
+def make_log(windows: int = 4) -> tuple[MemoryBroker, LogWriter]:
+    broker = MemoryBroker()
+    log = LogWriter(broker)
+    log.windows(windows, *NODES)
+    return broker, log
+
+
+# -- claim and choice
+
+
+async def test_a_claim_comes_first_and_its_offset_is_the_epoch() -> None:
+    broker, _ = make_log()
+    first = await Owner(broker, "x").load()
+    await first.round()
+    claimed = len(broker.records(CHECKPOINTS))
+    second = await Owner(broker, "y").load()
+    assert (first.epoch, second.epoch) == (0, claimed)
+    assert broker.records(CHECKPOINTS)[claimed].key == claim_key("y")
+
+
+async def test_without_a_complete_round_all_is_replayed() -> None:
+    broker, _ = make_log()
+    first = await Owner(broker, "x").load()
+    await first.step_round()
+    first.die()
+    before = count(module.REPLAYED)
+    second = await Owner(broker, "y").load()
+    assert content(second.model) == content(undisturbed(broker))
+    assert count(module.REPLAYED) - before == 20
+
+
+async def test_a_complete_round_shortens_the_replay_to_what_came_after_its_beginning() -> None:
+    broker, log = make_log()
+    first = await Owner(broker, "x").load()
+    await first.round()
+    log.windows(1, *NODES)
+    before = count(module.REPLAYED)
+    second = await Owner(broker, "y").load()
+    assert content(second.model) == content(undisturbed(broker))
+    assert count(module.REPLAYED) - before == 5
+
+
+async def test_an_interrupted_round_is_no_worse_than_the_one_before_it() -> None:
+    broker, log = make_log()
+    first = await Owner(broker, "x").load()
+    await first.round()
+    log.windows(1, *NODES)
+    await first.apply()
+    await first.step_round()
+    log.windows(1, *NODES)
+    await first.apply()
+    await first.step_round()
+    first.die()
+    second = await Owner(broker, "y").load()
+    assert content(second.model) == content(undisturbed(broker))
+
+
+def checkpoint(node: str, epoch: int, covers: int) -> NodeCheckpoint:
+    return NodeCheckpoint(
+        node=node, epoch=epoch, round=1, generation=1, covers=covers, state=b"%d" % covers
+    )
+
+
+def choose(markers: dict[int, int], nodes: dict[str, dict[int, int]]) -> dict[str, tuple[int, int]]:
+    """(epoch, covers) chosen for each node; `markers` is epoch -> X, `nodes` epoch -> covers."""
+    found = Checkpoints(
+        markers={
+            epoch: RoundMarker(epoch=epoch, round=1, generation=1, resume=x, joined=0, nodes=1)
+            for epoch, x in markers.items()
+        },
+        nodes={
+            node: {epoch: checkpoint(node, epoch, covers) for epoch, covers in of.items()}
+            for node, of in nodes.items()
+        },
+    )
+    return {node: (made.epoch, made.covers) for node, made in found.chosen().items()}
+
+
+@pytest.mark.parametrize(
+    ("markers", "nodes", "chosen"),
+    [
+        ({}, {"a": {3: 50}}, {}),
+        ({3: 40}, {"a": {3: 50}, "b": {3: 41}}, {"a": (3, 50), "b": (3, 41)}),
+        # An owner without a complete round went further, or did not.
+        ({3: 40}, {"a": {3: 50, 7: 60}, "b": {3: 55, 7: 45}}, {"a": (7, 60), "b": (3, 55)}),
+        # Two complete rounds: the higher epoch's X counts, and what is of its epoch or above.
+        ({3: 40, 7: 30}, {"a": {3: 90, 7: 35}, "b": {7: 31}}, {"a": (7, 35), "b": (7, 31)}),
+        # Departed before the round began: its record would bring it back.
+        ({3: 40}, {"a": {3: 39}, "b": {3: 40}}, {"b": (3, 40)}),
+        ({3: 40}, {"a": {3: 20, 7: 39}}, {}),
+        ({3: 40}, {"a": {2: 99}}, {}),
+    ],
+)
+def test_the_choice(
+    markers: dict[int, int], nodes: dict[str, dict[int, int]], chosen: dict[str, tuple[int, int]]
+) -> None:
+    assert choose(markers, nodes) == chosen
+
+
+async def test_owners_that_overlapped_leave_the_exact_state() -> None:
+    """The first wakes up after the second has begun its round, and both write on."""
+    broker, log = make_log()
+    first = await Owner(broker, "x").load()
+    await first.round()
+    log.windows(2, *NODES)
+    second = await Owner(broker, "y").load()
+    await second.step_round()
+    log.windows(2, *NODES)
+    await first.apply()
+    await first.round()
+    await second.step_round()
+    second.die()
+    first.die()
+    third = await Owner(broker, "z").load()
+    assert content(third.model) == content(undisturbed(broker))
+
+
+async def test_a_departed_node_does_not_come_back_from_a_record_that_outlived_it() -> None:
+    broker, log = make_log()
+    first = await Owner(broker, "x").load()
+    await first.round()
+    log.depart("b")
+    log.windows(1, "a")
+    await first.apply()
+    # Killed after the marker of the next round, before the tombstone of its record.
+    first.output.refuses = lambda topic: (
+        topic == CHECKPOINTS and marker(broker, first.epoch).resume == 22
+    )
+    with pytest.raises(ConnectionError):
+        await first.round()
+    assert node_key("b", first.epoch) in broker.live(CHECKPOINTS)
+    second = await Owner(broker, "y").load()
+    assert second.model.bank.nodes == ("a", "c", "d", "e")
+    assert content(second.model) == content(undisturbed(broker))
+    assert set(published(broker, "t.predictions")) == {"a", "c", "d", "e"}
+
+
+def marker(broker: MemoryBroker, epoch: int) -> RoundMarker:
+    return decode_pack(RoundMarker, broker.live(CHECKPOINTS)[marker_key(epoch)])
+
+
+async def test_what_a_newer_owner_writes_is_not_deleted_by_an_older_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The older one claims, is paused, reads what the newer one has written, and goes on."""
+    broker, _ = make_log()
+    older, newer = Owner(broker, "older"), Owner(broker, "newer")
+    claim = module.Recovery._claim
+
+    async def pause_after_claim(self: module.Recovery, partition: int) -> int:
+        epoch = await claim(self, partition)
+        if self is older.recovery:
+            await newer.load()
+            await newer.round()
+        return epoch
+
+    monkeypatch.setattr(module.Recovery, "_claim", pause_after_claim)
+    await older.load()
+    assert older.epoch < newer.epoch
+    await older.round()
+    kept = {key for key in broker.live(CHECKPOINTS) if parse_key(key)[2] == newer.epoch}
+    assert kept == {*(node_key(node, newer.epoch) for node in NODES), marker_key(newer.epoch)}
+    assert claim_key("newer") in broker.live(CHECKPOINTS)
+
+
+# -- replay and results
+
+
+async def test_recovery_publishes_each_nodes_last_results_once() -> None:
+    broker, log = make_log()
+    await (await Owner(broker, "x").load()).round()
+    log.windows(3, *NODES)
+    log.depart("c")
+    starts = {topic: len(broker.records(topic)) for topic in ("t.predictions", "t.node-state")}
+    second = await Owner(broker, "y").load()
+    expected = content(undisturbed(broker))
+    for topic, start in starts.items():
+        keys = [record.key for record in broker.records(topic)[start:]]
+        assert sorted(keys) == [node.encode() for node in NODES]
+    assert published(broker, "t.predictions") == {n: of[2] for n, of in expected.items()}
+    assert published(broker, "t.node-state") == {n: of[3] for n, of in expected.items()}
+    assert second.model.ownership.epoch > 0
+
+
+async def test_an_empty_partition_is_taken_over_too() -> None:
+    owner = await Owner(MemoryBroker(), "x").load()
+    assert (owner.model.next_offset, owner.shard and owner.shard.join.next_offset) == (0, 0)
+
+
+async def test_a_partition_that_stays_keeps_its_models_and_catches_up() -> None:
+    broker, log = make_log()
+    owner = await Owner(broker, "x").load()
+    await owner.round()
+    kept, bank, epoch = owner.shard, owner.model.bank, owner.epoch
+    assert kept is not None
+    kept.ownership.owned = False
+    log.windows(2, *NODES)
+    log.depart("a")
+    before = count(module.REPLAYED)
+    await owner.load(kept)
+    assert owner.model.bank is bank
+    assert owner.epoch > epoch
+    assert content(owner.model) == content(undisturbed(broker))
+    assert count(module.REPLAYED) - before == 11
+    assert owner.shard is not None
+    assert owner.shard.join.inventory is kept.join.inventory
+    # Its own older records are older all the same.
+    assert node_key("a", epoch) in owner.stale
+
+
+async def test_the_inventory_is_read_to_its_end() -> None:
+    broker, _ = make_log()
+    for name in NODES:
+        broker.put("t.nodes", 0, name.encode(), encode_json(NodeRecord(node=name)))
+    broker.put("t.nodes", 0, b"b", None)
+    owner = await Owner(broker, "x").load()
+    assert owner.shard is not None
+    assert set(owner.shard.join.inventory.nodes) == set(NODES) - {"b"}
+    assert owner.shard.join.inventory.departed == {"b"}
+    assert owner.shard.inventory_ends == {"t.nodes": 6, "t.pods": 0}
+
+
+# -- where the join goes on
+
+
+async def test_the_join_goes_on_behind_the_highest_sample_in_the_log() -> None:
+    broker, log = make_log()
+    for _ in range(5):
+        broker.put(SAMPLES, 0, b"a", b"not joined yet")
+    first = await Owner(broker, "x").load()
+    assert first.shard is not None
+    assert first.shard.join.next_offset == log.samples == 20
+    # A round whose X is the end leaves nothing to replay: the marker says it.
+    await first.round()
+    second = await Owner(broker, "y").load()
+    assert second.shard is not None
+    assert second.shard.join.next_offset == 20
+
+
+async def test_without_any_window_the_join_begins_at_the_first_sample_that_is_kept() -> None:
+    broker = MemoryBroker()
+    for _ in range(5):
+        broker.put(SAMPLES, 0, b"a", b"sample")
+    broker.trim(SAMPLES, 0, 3)
+    owner = await Owner(broker, "x").load()
+    assert owner.shard is not None
+    assert owner.shard.join.next_offset == 3
+
+
+async def test_samples_made_anew_are_joined_from_their_first_and_later_not_again() -> None:
+    broker, log = make_log()
+    await (await Owner(broker, "x").load()).round()
+    broker.recreate(SAMPLES)
+    log.samples = 0
+    broker.put(SAMPLES, 0, b"a", b"sample")
+    owner = await Owner(broker, "y").load()
+    assert owner.shard is not None
+    assert owner.shard.join.next_offset == 0
+    # Fewer than there were before are joined, and a complete round says so.
+    broker.recreate(SAMPLES)
+    log.windows(2, *NODES)
+    await owner.apply()
+    await owner.round()
+    for _ in range(20):
+        broker.put(SAMPLES, 0, b"a", b"not joined yet")
+    third = await Owner(broker, "z").load()
+    assert third.shard is not None
+    assert third.shard.join.next_offset == 10
+
+
+def test_where_to_begin() -> None:
+    marker = RoundMarker(epoch=1, round=1, generation=1, resume=7, joined=3, nodes=0)
+    assert (replay_start(marker, 2), replay_start(None, 2)) == (7, 2)
+    model: Any = type("Model", (), {"joined": -1})
+    assert join_start(model, 4) == 4
+    model.joined = 0
+    assert join_start(model, 4) == 1
+
+
+# -- what is lost, damaged or of another kind
+
+
+async def test_what_retention_took_is_counted_and_marks_the_models() -> None:
+    broker, log = make_log()
+    await (await Owner(broker, "x").load()).round()
+    log.windows(3, *NODES)
+    broker.trim(WINDOWS, 0, 27)
+    before = count(module.LOST)
+    owner = await Owner(broker, "y").load()
+    assert count(module.LOST) - before == 7
+    assert [owner.model.counters[node].lost for node in NODES] == [7] * 5
+    assert owner.model.next_offset == 35
+    await owner.round()
+    third = await Owner(broker, "z").load()
+    assert [third.model.counters[node].lost for node in NODES] == [7] * 5
+
+
+async def test_what_retention_took_from_what_was_applied_is_no_loss() -> None:
+    broker, log = make_log()
+    await (await Owner(broker, "x").load()).round()
+    log.windows(1, *NODES)
+    expected = content(undisturbed(broker))
+    broker.trim(WINDOWS, 0, 20)
+    owner = await Owner(broker, "y").load()
+    assert content(owner.model) == expected
+    assert {node: of[1].lost for node, of in content(owner.model).items()} == dict.fromkeys(
+        NODES, 0
+    )
+
+
+async def test_a_log_whose_records_are_all_gone_is_a_gap_too() -> None:
+    broker, log = make_log()
+    await (await Owner(broker, "x").load()).round()
+    log.windows(1, *NODES)
+    broker.trim(WINDOWS, 0, 25)
+    owner = await Owner(broker, "y").load()
+    assert [owner.model.counters[node].lost for node in NODES] == [5] * 5
+    assert owner.model.next_offset == 25
+
+
+async def test_a_partition_that_stays_counts_what_it_missed() -> None:
+    broker, log = make_log()
+    owner = await Owner(broker, "x").load()
+    log.windows(2, *NODES)
+    broker.trim(WINDOWS, 0, 24)
+    kept = owner.shard
+    await owner.load(kept)
+    assert [owner.model.counters[node].lost for node in NODES] == [4] * 5
+
+
+async def test_models_of_another_layout_are_rebuilt_from_the_log() -> None:
+    broker, log = make_log()
+    await (await Owner(broker, "x").load()).round()
+    log.windows(2, *NODES)
+    other = dataclasses.replace(CONFIG, half_life_seconds=(600.0, 600.0))
+    before = count(module.REBUILT)
+    owner = await Owner(broker, "y", config=other).load()
+    assert count(module.REBUILT) - before == 5
+    fresh = MemoryBroker(logs={(WINDOWS, 0): broker.records(WINDOWS)})
+    assert content(owner.model) == content((await Owner(fresh, "z", config=other).load()).model)
+    assert content(owner.model) != content(undisturbed(broker))
+
+
+async def test_a_damaged_checkpoint_costs_its_node_a_longer_replay_and_nothing_else() -> None:
+    broker, log = make_log()
+    first = await Owner(broker, "x").load()
+    await first.round()
+    key = node_key("c", first.epoch)
+    made = decode_pack(NodeCheckpoint, broker.live(CHECKPOINTS)[key])
+    broken = NodeCheckpoint(
+        node="c", epoch=made.epoch, round=1, generation=1, covers=made.covers,
+        state=made.state[:-9], prediction=made.prediction, node_state=made.node_state,
+    )  # fmt: skip
+    broker.put(CHECKPOINTS, 0, key, encode_pack(broken))
+    log.windows(1, *NODES)
+    before = count(module.REBUILT)
+    second = await Owner(broker, "y").load()
+    assert count(module.REBUILT) - before == 1
+    assert content(second.model) == content(undisturbed(broker))
+
+
+async def test_records_that_are_no_checkpoints_are_dead_letters_and_cost_themselves() -> None:
+    broker, _ = make_log()
+    first = await Owner(broker, "x").load()
+    await first.round()
+    start = len(broker.records(CHECKPOINTS))
+    for key, value in (
+        (b"junk", b""), (b"\xff@1", b""), (node_key("zz", 5), b"junk"), (marker_key(99), b"junk"),
+        (None, b"x"),
+    ):  # fmt: skip
+        broker.put(CHECKPOINTS, 0, key, value)
+    second = await Owner(broker, "y").load()
+    assert [(topic, offset) for topic, offset, _ in second.refused] == [
+        (CHECKPOINTS, start + n) for n in range(5)
+    ]
+    assert content(second.model) == content(undisturbed(broker))
+
+
+async def test_windows_made_anew_under_old_checkpoints_end_the_worker_with_a_reason() -> None:
+    broker, log = make_log()
+    await (await Owner(broker, "x").load()).round()
+    broker.recreate(WINDOWS)
+    log.windows(1, "a")
+    with pytest.raises(StateError, match="made anew"):
+        await Owner(broker, "y").load()
+
+
+# -- at random
+
+
+@pytest.mark.parametrize("zombies", [False, True], ids=["killed", "paused and woken up"])
+def test_whatever_happens_to_owners_the_models_are_those_of_the_log(zombies: bool) -> None:
+    seeds = range(12 if zombies else 20)
+    assert [found for seed in seeds if (found := simulate(seed, zombies=zombies))] == []
+
+
+def test_the_simulation_finds_a_marker_that_comes_too_early(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write = rounds.Rounds.write
+
+    async def marker_first(self: Any, pause_seconds: float = 0.0) -> None:
+        model = self._model
+        early = RoundMarker(
+            epoch=model.ownership.epoch, round=self._number + 1, generation=1,
+            resume=model.next_offset, joined=model.joined, nodes=0,
+        )  # fmt: skip
+        await self._send([module.Keyed(marker_key(model.ownership.epoch), encode_pack(early))])
+        await write(self, pause_seconds)
+
+    monkeypatch.setattr(rounds.Rounds, "write", marker_first)
+    assert any(simulate(seed, zombies=False) for seed in range(25))
+
+
+def test_the_simulation_finds_a_replay_that_begins_too_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        module, "replay_start", lambda marker, first: first if marker is None else marker.resume + 1
+    )
+    assert any(simulate(seed, zombies=False) for seed in range(25))

@@ -425,10 +425,17 @@ def settings_document(
 def _workload(name: str, screen: Screen) -> Workload | None:
     try:
         workload = Workload(name)
+    except KernelError as error:
+        screen.say(f"no pods of its own, for want of cgroups: {error.message}")
+        return None
+    try:
         workload.make(f"{name}/{_ROLES_CGROUP}")
     except KernelError as error:
-        screen.say(f"no pods of its own: {error.message}. The node is measured all the same, and")
-        screen.say("the pods of a kubelet on this machine, as far as they may be read")
+        workload.close()  # one controller may have allowed what the next refused
+        screen.say(f"no pods of its own, which needs root: {error.message}")
+        screen.say(
+            "the node is measured all the same, and a kubelet's pods as far as they are readable"
+        )
         return None
     return workload
 

@@ -46,6 +46,8 @@ FEATURES: Final = (
 
 # A reading older than this many intervals says nothing about the present: the next one starts anew.
 _FORGET_INTERVALS: Final = 20
+# What goes on failing is said this often.
+_SAY_AGAIN_SECONDS: Final = 60.0
 # Pressure, network and disks are read on these points of the grid (and at the end of windows).
 _SLOW_MS: Final = 5000
 
@@ -153,7 +155,7 @@ class Sampler:
     """Reads one node. `collect` is called once per tick, `close` at the end."""
 
     def __init__(self, settings: ExporterSettings, clock: Clock) -> None:
-        """Raises `KernelFileError` if there are no cgroups below the root."""
+        """Raises `KernelFileError` if there are no cgroups below the root, or no /proc."""
         self._settings = settings
         self._clock = clock
         self._layout: Layout = detect_layout(str(settings.cgroup_root))
@@ -171,12 +173,18 @@ class Sampler:
         self.unsupported: frozenset[str] = frozenset()
         """Features that this kernel, as far as it was read, does not offer."""
         self._seen: dict[str, bool] = {}
+        self._said: dict[str, float] = {}
+        self.failure: KernelError | None = None
+        """Why the node itself could not be read the last time, None if it could."""
+        self._files.ticks()
+        self._files.meminfo()
 
     def collect(self, at_ms: int, *, ends_window: bool = False) -> Collection:
         """Read everything once, for the grid point `at_ms`."""
         dropped: Counter[str] = Counter()
         errors: Counter[str] = Counter()
         slow = ends_window or at_ms % _SLOW_MS == 0
+        self.failure = None
         node = self._attempt("node", errors, lambda: self._read_node(slow, dropped))
         self._attempt("pods", errors, self._follow_pods)
         usages = [] if node is None else [node]
@@ -276,7 +284,7 @@ class Sampler:
             except KernelFileError as error:
                 errors[entity.kind] += 1
                 dropped["unreadable"] += 1
-                log.debug("a cgroup could not be read", kind=entity.kind, id=entity.id, why=error)
+                self._say(entity.kind, error)
         for key in gone:
             self._forget(key)
 
@@ -353,8 +361,17 @@ class Sampler:
             return read()
         except KernelError as error:
             errors[what] += 1
-            log.debug("a reading failed", what=what, why=error)
+            if what == "node":
+                self.failure = error
+            self._say(what, error)
             return None
+
+    def _say(self, kind: str, error: KernelError) -> None:
+        """Warn of the first failure of a kind, and then once a minute while it goes on."""
+        now = self._clock.monotonic()
+        if (said := self._said.get(kind)) is None or now - said >= _SAY_AGAIN_SECONDS:
+            self._said[kind] = now
+            log.warning("cannot be read", kind=kind, why=error)
 
     def _note(self, feature: str, offered: bool) -> None:
         # Offered to one entity is offered: a pod of its own may lack a directory.

@@ -22,12 +22,14 @@ from node_exporter.sampler import Collection, Sampler
 from node_exporter.ticks import Tick, Ticker
 from node_exporter.window import EmittedEnds, Window, window_end_ms
 from pipeline.clock import Clock, SystemClock, format_time
+from pipeline.errors import KernelError
 from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
 from pipeline.settings import ExporterSettings, Settings, node_name
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 
 _FLUSH_SECONDS: Final = 10.0
+_WINDOWS_WAITED_FOR: Final = 3
 
 log = get_logger(__name__)
 
@@ -94,7 +96,11 @@ def interval_ms(settings: ExporterSettings) -> int:
 async def collect_window(
     settings: ExporterSettings, environ: Mapping[str, str], clock: Clock
 ) -> SampleBatch:
-    """The next window of which at least half can be collected."""
+    """The next window of which at least half can be collected.
+
+    Raises `KernelFileError` or `SettingsError` for what cannot work from the start, and
+    `KernelError` if the node could not be read for three windows.
+    """
     sampler = Sampler(settings, clock)
     maker = WindowMaker(settings, node_name(settings, environ), sampler, _epoch(clock))
     ticker = Ticker(clock, interval_ms(settings))
@@ -103,10 +109,17 @@ async def collect_window(
         "collecting one window", seconds=settings.window_seconds, from_=format_time(end_ms / 1000)
     )
     try:
-        while True:
+        closed = 0
+        while closed < _WINDOWS_WAITED_FOR:
             for batch in maker.collect(await ticker.next())[1]:
                 if batch.rows[0]["coverage"] >= 0.5:
                     return batch
+                closed += 1
+        raise sampler.failure or KernelError(
+            f"less than half of each of {closed} windows could be read",
+            path=str(settings.proc_root),
+            hint="is the machine too busy for --collect-interval-seconds?",
+        )
     finally:
         sampler.close()
 

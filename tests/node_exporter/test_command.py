@@ -65,6 +65,7 @@ def test_once_prints_one_fake_window_as_json_lines(tmp_path: Path) -> None:
     ("flags", "code", "words"),
     [
         (("--cgroup-root=/nonexistent",), 1, "exporter.cgroup_root"),
+        (("--proc-root=/nonexistent", "--window-seconds=2"), 1, "exporter.proc_root"),
         (("--window-seconds=7",), 2, "divisor"),
         (("--node-name=Not A Name",), 2, "node_name"),
         (("--socket-path=/proc/1/x.sock", "--metrics-port=0"), 2, "exporter.socket_path"),
@@ -78,6 +79,16 @@ def test_what_cannot_work_ends_at_once_with_what_to_do(
     assert "error: " in done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_once_gives_up_on_a_fake_node_that_can_no_longer_be_read(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path)
+    flags = ("--once", "--window-seconds=1", "--collect-interval-seconds=0.2", *roots(node))
+    with running(tmp_path / "log", *flags) as process:
+        assert eventually(lambda: "collecting one window" in (tmp_path / "log").read_text())
+        (node.proc / "stat").write_text("cpu x\n")
+        assert process.wait(20) == 1
+    assert "expected 8 fields" in (tmp_path / "log").read_text().splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from node_exporter import metrics
 from node_exporter.kernel.paths import KubeQOS
 from node_exporter.sampler import NODE, Collection, Sampler, Usage
 from pipeline.clock import ManualClock
-from pipeline.errors import KernelError
+from pipeline.errors import KernelError, KernelFileError
 from pipeline.settings import ExporterSettings, HostApplication, HostApplicationCgroup
 from tests.node_exporter.fake_node import SECOND_NS, FakeNode
 
@@ -134,6 +134,39 @@ async def test_fake_broken_proc_costs_the_node_and_not_the_pods(node: FakeNode) 
     first = await reader.read()
     assert ids(first) == ["a"]
     assert first.errors == {"node": 1}
+
+
+def test_fake_proc_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path)
+    for name in ("stat", "meminfo"):
+        saved = (node.proc / name).read_text()
+        (node.proc / name).unlink()
+        with pytest.raises(KernelFileError, match=r"exporter\.proc_root"):
+            Sampler(node.settings(), ManualClock())
+        (node.proc / name).write_text(saved)
+
+
+async def test_fake_what_cannot_be_read_is_said_at_once_and_then_once_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(
+        "node_exporter.sampler.log.warning", lambda _, *, kind, why: said.append(kind)
+    )
+    node = FakeNode(tmp_path)
+    for uid in ("a", "b"):
+        node.pod(uid, 0)
+        node.file("memory", node.path(uid), "memory.stat", "broken")
+    reader = Reader(node)
+    (node.proc / "stat").write_text("cpu x\n")
+    for expected in (["node", "pod"], [], ["node", "pod"]):
+        said.clear()
+        await reader.read(after=30)
+        assert said == expected
+    assert "expected 8 fields" in str(reader.sampler.failure)
+    node.node(1)
+    await reader.read()
+    assert reader.sampler.failure is None
 
 
 async def test_fake_pause_longer_than_twenty_intervals_starts_anew(node: FakeNode) -> None:

@@ -11,7 +11,7 @@ from node_exporter.kernel import parse
 from node_exporter.kernel.cgroup import PRESSURE_RESOURCES, PressureResource
 from node_exporter.kernel.files import KernelFile, read_table
 from node_exporter.kernel.parse import CpuTicks, MemInfo, Pressure, Traffic
-from pipeline.errors import KernelFileError
+from pipeline.errors import CgroupGoneError, KernelFileError
 
 
 class NodeFiles:
@@ -103,7 +103,10 @@ def ticks_per_second() -> int:
 
 
 def _needed(file: KernelFile) -> bytes:
-    data = file.read()
+    try:
+        data = file.read()
+    except CgroupGoneError:  # nor is its directory
+        data = None
     if data is None:
         raise KernelFileError(
             "is not there", path=file.path, hint="point exporter.proc_root at the host's /proc"

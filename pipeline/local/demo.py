@@ -218,6 +218,7 @@ class Demo:
             await self._watch(table, stop)
             await self._end(table)
         finally:
+            self.screen.say("stopping ...")
             if feeding is not None:
                 feeding.cancel()
                 await asyncio.gather(feeding, return_exceptions=True)

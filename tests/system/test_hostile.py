@@ -1,0 +1,336 @@
+"""A thousand hostile records among good ones, through a real broker and a real worker.
+
+Each has the outcome that is stated for it: a dead letter with its reason, or a value made null and
+counted, or a count of the node's. Every good one is applied and the stream goes on.
+"""
+
+import hashlib
+import json
+import random
+import urllib.request
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from pipeline.local.kafka import LocalKafka
+from pipeline.topics.codec import decode_json
+from pipeline.topics.node_state import Counters, NodeStateRecord
+from pipeline.topics.partition import partition_of
+from pipeline.topics.registry import SAMPLES
+from pipeline.topics.samples import VERSION, SampleBatch, SampleHeader, encode_samples
+from pipeline.topics.windows import decode_window
+from tests.system import oracle
+from tests.system.harness import Logs, Stage, Worker, feed, gather, make_stage, until
+from tests.system.load import WINDOW_SECONDS, Load
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+NODES = tuple(f"node-{n}" for n in range(8))
+# (cpu average, memory p90 of a pod): every kind of value that is none.
+BAD_VALUES = (float("nan"), -1.0, float("inf"), float("-inf"), 1e300)
+BAD_COLUMNS = (
+    "cpu_cores_avg",
+    "cpu_cores_p90",
+    "memory_bytes_max",
+    "network_receive_bytes_per_second",
+)
+DEAD = {
+    "truncated": "undecodable",
+    "json": "undecodable",
+    "text": "undecodable",
+    "no bytes": "undecodable",
+    "no value": "undecodable",
+    "empty batch": "invalid",
+    "version": "unsupported_version",
+    "long name": "invalid",
+    "spaces": "invalid",
+    "not its key": "key_mismatch",
+    "no key": "key_mismatch",
+    "other partition": "invalid",
+    "future": "future_window",
+    "huge junk": "undecodable",
+    "huge id": "invalid",
+}
+OF_EACH = 55
+OF_EACH_HUGE = 4
+
+
+class Sent(NamedTuple):
+    """A record to be produced, and what is to become of it: the reason of its dead letter, or
+    None if it is to be joined."""
+
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    reason: str | None
+    node: str = ""
+
+
+@dataclass
+class Script:
+    """Records of one run in their order, and the counters that each node must end with."""
+
+    stage: Stage
+    luck: random.Random
+    base_ms: int
+    sent: list[Sent] = field(default_factory=list)
+    counters: dict[str, Counters] = field(default_factory=dict)
+    bad_values: Counter[tuple[str, str]] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
+
+    def sample(self, node: str, step: int, epoch: int = 1, **row: Any) -> bytes:
+        """The window of `node` that ends `step` windows after the base."""
+        end = self.base_ms + step * WINDOW_SECONDS * 1000
+        header = SampleHeader(
+            node=node, machine_id="m", boot_id="b", epoch=epoch, sequence=step,
+            window_start_ms=end - WINDOW_SECONDS * 1000, window_end_ms=end,
+        )  # fmt: skip
+        good = {
+            "kind": "node", "id": "", "coverage": 1.0, "cpu_cores_avg": 2.0, "cpu_cores_p90": 2.5,
+            "memory_bytes_max": 2e9, "memory_bytes_p90": 1e9, "capacity_cpu_cores": 8.0,
+            "network_receive_bytes_per_second": 1.0,
+        }  # fmt: skip
+        pod = {"kind": "pod", "id": "pod-1", "coverage": 1.0, "cpu_cores_p90": 0.5}
+        return encode_samples(SampleBatch(header, [good | row, pod]))
+
+    def good(self, node: str, value: bytes) -> None:
+        at = partition_of(node, self.stage.partitions)
+        self.sent.append(Sent(at, node.encode(), value, None, node))
+
+    def count(self, node: str, **more: int) -> None:
+        old = self.counters.get(node, Counters())
+        new = {name: getattr(old, name) + by for name, by in more.items()}
+        self.counters[node] = Counters(**{f: getattr(old, f) for f in old.__struct_fields__} | new)
+
+    def dead(self, kind: str) -> None:
+        """A record of this kind, in the place of a random node."""
+        luck, node = self.luck, self.luck.choice(NODES)
+        at, key = partition_of(node, self.stage.partitions), node.encode()
+        value: bytes | None = self.sample(node, luck.randrange(1, 50))
+        assert value is not None
+        match kind:
+            case "truncated":
+                value = value[: luck.randrange(1, len(value) - 16)]
+            case "json":
+                value = json.dumps({"node": node, "cpu_cores": luck.random()}).encode()
+            case "text":
+                value = luck.randbytes(luck.randrange(1, 2000))
+            case "no bytes":
+                value = b""
+            case "no value":
+                value = None
+            case "empty batch":
+                value = encode_samples(SampleBatch(self._header(node)))
+            case "version":
+                value = self.sample(node, 1).replace(_version(VERSION), _version(VERSION + 1))
+            case "long name":
+                key = b"n" * 300
+                value = self.sample(key.decode(), 1)
+            case "spaces":
+                key = b"node with spaces"
+                value = self.sample(key.decode(), 1)
+            case "not its key":
+                value = self.sample(luck.choice([n for n in NODES if n != node]), 1)
+            case "no key":
+                key = b""
+            case "other partition":
+                at = (at + 1) % self.stage.partitions
+            case "future":
+                value = self.sample(node, 100_000)
+            case "huge junk":
+                value = luck.randbytes(SAMPLES.max_bytes - 500)
+            case "huge id":
+                rows = [{"kind": "node", "id": ""}, {"kind": "pod", "id": "u" * (2 << 19)}]
+                value = encode_samples(SampleBatch(self._header(node), rows))
+        self.sent.append(Sent(at, key, value, DEAD[kind]))
+        self.kinds[kind] += 1
+
+    def _header(self, node: str) -> SampleHeader:
+        return SampleHeader(
+            node=node, machine_id="m", boot_id="b", epoch=1, sequence=0,
+            window_start_ms=self.base_ms, window_end_ms=self.base_ms + 5000,
+        )  # fmt: skip
+
+
+def _version(number: int) -> bytes:
+    # In the schema's metadata a value is its length, its bytes and padding.
+    return b"\x01\x00\x00\x00%d\x00" % number
+
+
+def write(stage: Stage, seed: int) -> Script:
+    """1,000 hostile records and as many good ones, shuffled; each node's own in order."""
+    load = Load(seed)
+    script = Script(stage, random.Random(seed), load.base_seconds * 1000)
+    luck = script.luck
+    dead = [kind for kind in DEAD for _ in range(OF_EACH_HUGE if "huge" in kind else OF_EACH)]
+    luck.shuffle(dead)
+    counted = ["duplicate", "late", "gap", "second exporter", "bad value"]
+    others = [counted[n % 5] for n in range(1000 - len(dead))]
+    luck.shuffle(others)
+    steps = dict.fromkeys(NODES, 0)
+    while dead or others:
+        node = luck.choice(NODES)
+        steps[node] += 1
+        kind = others.pop() if others and luck.random() < 0.4 else "good"
+        if kind != "good":
+            script.kinds[kind] += 1
+        if kind == "gap" and steps[node] > 1:
+            script.count(node, gaps=3)
+            steps[node] += 3
+        row = {}
+        if kind == "bad value":
+            column = luck.choice(BAD_COLUMNS)
+            row = {column: luck.choice(BAD_VALUES)}
+            script.bad_values[node, column] += 1
+            script.count(node, bad_values=1)
+        script.good(node, script.sample(node, steps[node], **row))
+        script.count(node, applied=1)
+        if kind == "duplicate":
+            script.good(node, script.sample(node, steps[node]))
+            script.count(node, duplicate=1)
+        elif kind == "second exporter":
+            script.good(node, script.sample(node, steps[node], epoch=2))
+            script.count(node, second_exporter=1)
+        elif kind == "late" and steps[node] > 1:
+            script.good(node, script.sample(node, steps[node] - 1))
+            script.count(node, late=1)
+        for _ in range(luck.randrange(3)):
+            if dead:
+                script.dead(dead.pop())
+    # The last of each node is a plain good one: what went before is in its node state.
+    for node in NODES:
+        script.good(node, script.sample(node, steps[node] + 1))
+        script.count(node, applied=1)
+    return script
+
+
+async def produce(stage: Stage, script: Script) -> list[int]:
+    """The offsets that the records got."""
+    async with feed(stage, Load(0, nodes=0)) as made:
+        topic = stage.topic("samples")
+        pending = [
+            await made.producer.send(topic, key=s.key, value=s.value, partition=s.partition)
+            for s in script.sent
+        ]
+        return [(await one).offset for one in pending]
+
+
+def metrics(worker: Worker) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """The worker's metrics page: (name, labels in order) -> value."""
+    (line,) = [li for li in worker.log.read_text().splitlines() if '"metrics page"' in li]
+    page = json.loads(line)
+    url = f"http://{page['host']}:{page['port']}/metrics"
+    text = urllib.request.urlopen(url, timeout=10).read().decode()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def test_a_thousand_hostile_records_among_good_ones(
+    broker: LocalKafka, tmp_path: Path
+) -> None:
+    stage = await make_stage(broker.bootstrap_servers)
+    script = write(stage, seed=7)
+    assert script.kinds.total() == 1000
+    assert set(script.kinds) >= {*DEAD, "duplicate", "late", "gap", "second exporter", "bad value"}
+    worker = Worker(stage, tmp_path)
+    worker.start()
+    await worker.loaded()
+    offsets = await produce(stage, script)
+    good = [
+        (sent.partition, offset, sent.node)
+        for sent, offset in zip(script.sent, offsets, strict=True)
+        if sent.reason is None
+    ]
+    logs = await gather(stage, good)
+    assert worker.is_running(), worker.tail()
+    assert worker.says("partition loaded") == stage.partitions
+
+    check_dead_letters(stage, script, offsets, logs)
+    check_node_states(script, logs)
+    check_bad_values(logs)
+    check_metrics(script, worker)
+    expected = oracle.undisturbed(logs["windows"], stage.settings)
+    assert oracle.sample_problems(logs, good, set()) == []
+    assert oracle.differences(logs, expected) == []
+    assert sum(len(records) for records in logs["windows"].values()) == len(good)
+
+    # The stream goes on: the next good sample is applied within seconds.
+    again = Script(stage, random.Random(1), script.base_ms)
+    again.good(NODES[0], again.sample(NODES[0], 590))
+    before = metrics(worker)[APPLIED]
+    await produce(stage, again)
+    assert await until(lambda: metrics(worker)[APPLIED] > before, 20)
+    assert worker.stop() == 0
+
+
+APPLIED = ("springtide_worker_windows_total", (("status", "applied"),))
+
+
+def check_dead_letters(stage: Stage, script: Script, offsets: list[int], logs: Logs) -> None:
+    """One for each record that is to have one, with all that lets it be found and judged."""
+    letters: dict[tuple[int, int], Any] = {}
+    for records in logs["dead-letters"].values():
+        for record in records:
+            headers = {name: value.decode() for name, value in record.headers.items()}
+            assert headers["topic"] == stage.topic("samples")
+            place = (int(headers["partition"]), int(headers["offset"]))
+            assert place not in letters
+            letters[place] = (record, headers)
+    wanted = 0
+    for sent, offset in zip(script.sent, offsets, strict=True):
+        if sent.reason is None:
+            assert (sent.partition, offset) not in letters
+            continue
+        wanted += 1
+        record, headers = letters[sent.partition, offset]
+        value = sent.value or b""
+        assert headers["reason"] == sent.reason, headers
+        assert headers["error"]
+        assert int(headers["length"]) == len(value)
+        assert headers["sha256"] == hashlib.sha256(value).hexdigest()
+        assert record.value == value[: 64 * 1024]
+        assert record.key == (sent.key or b"")
+    assert len(letters) == wanted
+
+
+def check_node_states(script: Script, logs: Logs) -> None:
+    newest: dict[str, NodeStateRecord] = {}
+    for records in logs["node-state"].values():
+        for record in records:
+            newest[record.key.decode()] = decode_json(NodeStateRecord, record.value or b"")
+    assert {node: state.counters for node, state in newest.items()} == script.counters
+
+
+def check_bad_values(logs: Logs) -> None:
+    """What was counted is null, and nothing else of the row is."""
+    found = 0
+    for records in logs["windows"].values():
+        for record in records:
+            window = decode_window(record.value or b"")
+            row = window.rows.to_pylist()[0]
+            null = {column for column in BAD_COLUMNS if row[column] is None}
+            assert null == set(window.bad_values)
+            assert set(window.bad_values.values()) <= {1}
+            found += len(null)
+    assert found > 20
+
+
+def check_metrics(script: Script, worker: Worker) -> None:
+    page = metrics(worker)
+    reasons = Counter(sent.reason for sent in script.sent if sent.reason)
+    for reason, count in reasons.items():
+        labels = (("reason", reason), ("topic", "samples"))
+        assert page["springtide_worker_dead_letters_total", labels] == count
+    for (node, column), count in script.bad_values.items():
+        labels = (("column", column), ("node", node))
+        assert page["springtide_worker_bad_values_total", labels] == count
+    for status in ("applied", "duplicate", "late", "second_exporter"):
+        total = sum(getattr(counters, status) for counters in script.counters.values())
+        assert page["springtide_worker_windows_total", (("status", status),)] == total

@@ -184,6 +184,25 @@ def test_doctor_prints_a_table_for_people() -> None:
     assert "->" in result.stdout
 
 
+def test_doctor_counts_the_pods_that_the_exporter_would_find(tmp_path: Path) -> None:
+    for controller in ("cpu", "cpuacct", "memory"):
+        (tmp_path / controller / "kubelet/kubepods/burstable/podabc").mkdir(parents=True)
+
+    def found(*flags: str) -> dict[str, str]:
+        given = ["--bootstrap-servers", "127.0.0.1:1", "--cgroup-root", str(tmp_path), *flags]
+        result = CliRunner().invoke(cli, ["doctor", "--json", *given])
+        (check,) = [c for c in json.loads(result.stdout)["checks"] if c["name"] == "pods"]
+        return dict(check)
+
+    pods = found("--cgroup-parent", "/kubelet")
+    assert (pods["status"], pods["found"]) == ("ok", "1 found, cgroup driver cgroupfs")
+    for flags in ((), ("--cgroup-parent", "kubelet", "--cgroup-driver", "systemd")):
+        none = found(*flags)
+        assert none["status"] == "warn"
+        assert str(tmp_path / "cpuacct") in none["found"]
+        assert "exporter.cgroup_parent" in none["todo"]
+
+
 def test_doctor_names_roots_without_cgroups(tmp_path: Path) -> None:
     result = CliRunner().invoke(
         cli,
@@ -192,5 +211,6 @@ def test_doctor_names_roots_without_cgroups(tmp_path: Path) -> None:
     )  # fmt: skip
     checks = {check["name"]: check for check in json.loads(result.stdout)["checks"]}
     assert checks["cgroups"]["status"] == "fail"
+    assert checks["pods"]["status"] == "fail"
     assert checks["proc"]["status"] == "fail"
     assert str(tmp_path) in checks["proc"]["found"]

@@ -88,6 +88,7 @@ def test_variables_and_flags_tell_keys_apart() -> None:
     ("key", "bad", "allowed"),
     [
         ("exporter.window_seconds", "7", "a divisor of 86400"),
+        ("exporter.cgroup_parent", "a/../..", "a directory below the cgroup root"),
         ("exporter.window_seconds", "0", "a whole number from 1 to 3600"),
         ("exporter.window_seconds", "30.5", "a whole number"),
         ("exporter.window_seconds", "thirty", "a whole number"),
@@ -226,6 +227,12 @@ def test_host_applications_in_koordinators_spelling(tmp_path: Path) -> None:
     assert nginx.cgroup_path is not None
     assert (nginx.cgroup_path.parent_dir, nginx.cgroup_path.relative_path) == ("host/", "nginx")
     assert (agent.cgroup_path, agent.qos) == (None, "")
+
+
+@pytest.mark.parametrize("given", ["/kubelet.slice", "kubelet.slice/", "//./kubelet.slice"])
+def test_the_cgroup_parent_may_be_written_as_the_kubelet_has_it(given: str) -> None:
+    settings = load_settings(None, {}, {"exporter.cgroup_parent": given})
+    assert settings.exporter.cgroup_parent == "kubelet.slice"
 
 
 def test_a_password_is_never_shown() -> None:

@@ -8,6 +8,7 @@ since its counters lose nothing in between. What cannot be read costs one sample
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from node_exporter.kernel import formulas
@@ -18,7 +19,7 @@ from node_exporter.kernel.cgroup import (
     detect_layout,
     open_cgroup,
 )
-from node_exporter.kernel.discovery import detect_driver, list_pods
+from node_exporter.kernel.discovery import detect_driver, has_kubepods, list_pods
 from node_exporter.kernel.parse import CpuTicks, Pressure, Throttling, Traffic
 from node_exporter.kernel.paths import Driver, KubeQOS, host_app_dir, qos_dir
 from node_exporter.kernel.proc import NodeFiles, ticks_per_second
@@ -161,6 +162,7 @@ class Sampler:
         self._layout: Layout = detect_layout(str(settings.cgroup_root))
         self._files = NodeFiles(str(settings.proc_root), str(settings.sys_root))
         self._driver: Driver | None = None
+        self._kubepods_seen = True  # until it is looked for
         self._tracked: dict[tuple[Kind, str], _Tracked] = {}
         for app in settings.host_applications:
             _host_app_path(app, Driver.SYSTEMD, settings.cgroup_parent)  # refuse it now, not later
@@ -256,6 +258,7 @@ class Sampler:
 
     def _places(self, parent: str) -> Iterable[tuple[Entity, str]]:
         """Each entity that has a cgroup, or may have one, and where that is."""
+        self._note_kubepods(parent)
         if self._driver is not None:
             pods = list_pods(self._layout, self._driver, parent)
             for pod in pods:
@@ -267,6 +270,19 @@ class Sampler:
         for app in self._settings.host_applications:
             path = _host_app_path(app, self._driver or Driver.CGROUPFS, parent)
             yield Entity("host_app", app.name, app.qos or None), path
+
+    def _note_kubepods(self, parent: str) -> None:
+        """Warn when kubepods is not where it should be, once each time that it goes."""
+        seen = self._driver is not None and has_kubepods(self._layout, self._driver, parent)
+        if self._kubepods_seen and not seen:
+            log.warning(
+                "no kubepods: no pods are measured",
+                below=str(Path(self._layout.cpu, parent)),
+                driver=self._settings.cgroup_driver,
+                hint="on a Kubernetes node set exporter.cgroup_parent to the kubelet's "
+                "--cgroup-root, and leave exporter.cgroup_driver at auto",
+            )
+        self._kubepods_seen = seen
 
     def _forget(self, key: tuple[Kind, str]) -> None:
         self._tracked.pop(key).cgroup.close()

@@ -54,15 +54,17 @@ class Check(NamedTuple):
     "kafka.partitions",
     "kafka.replication_factor",
     "exporter.cgroup_root",
+    "exporter.cgroup_driver",
+    "exporter.cgroup_parent",
     "exporter.proc_root",
     "worker.id",
 )
 def command(settings: Settings, as_json: bool) -> None:
     """Check this installation and say what to do.
 
-    Looks at Python and the installed extras, at the clock, cgroups and /proc (for the exporter), at
-    Java and jars (for the local broker), at the broker, its topics and the workers' group. Changes
-    nothing. What only some roles need is a warning; ends with 1 if something fails.
+    Looks at Python and the installed extras, at the clock, cgroups, pods and /proc (for the
+    exporter), at Java and jars (for the local broker), at the broker, its topics and the workers'
+    group. Changes nothing. What only some roles need is a warning; ends with 1 if something fails.
 
     \b
     Examples:
@@ -102,6 +104,7 @@ def run_checks(settings: Settings) -> Iterator[Check]:
         yield extra_installed(extra, distributions)
     yield clock()
     yield cgroups(settings.exporter)
+    yield pods(settings.exporter)
     yield proc(settings.exporter)
     yield java()
     yield jars()
@@ -171,6 +174,26 @@ def cgroups(exporter: ExporterSettings) -> Check:
         todo = "pressure of pods needs cgroup v2 and a kernel with PSI; all else works"
         return Check("cgroups", "warn", f"{found}; no pressure files", todo)
     return Check("cgroups", "ok", found)
+
+
+def pods(exporter: ExporterSettings) -> Check:
+    """Whether the exporter would find the pods of this node."""
+    from node_exporter.kernel.cgroup import detect_layout
+    from node_exporter.kernel.discovery import detect_driver, has_kubepods, list_pods
+    from node_exporter.kernel.paths import Driver
+
+    parent, given = exporter.cgroup_parent, exporter.cgroup_driver
+    try:
+        layout = detect_layout(str(exporter.cgroup_root))
+        driver = detect_driver(layout, parent) if given == "auto" else Driver(given)
+        if driver is None or not has_kubepods(layout, driver, parent):
+            where = Path(layout.cpu, parent)
+            todo = "on a Kubernetes node set exporter.cgroup_parent to the kubelet's --cgroup-root"
+            return Check("pods", "warn", f"no kubepods below {where}, driver {given}", todo)
+        count = len(list_pods(layout, driver, parent))
+    except SpringtideError as error:
+        return _failed("pods", error)
+    return Check("pods", "ok", f"{count} found, cgroup driver {driver}")
 
 
 def proc(exporter: ExporterSettings) -> Check:

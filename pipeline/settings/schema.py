@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
+from msgspec.structs import force_setattr
 
 from pipeline.errors import SettingsError
 
@@ -210,7 +211,7 @@ class ExporterSettings(Section, frozen=True, kw_only=True):
         str,
         Meta(
             description="Directory that holds kubepods, below the cgroup root: the kubelet's "
-            "--cgroup-root, such as kubelet.slice under kind. Empty: kubepods is at the top."
+            "--cgroup-root, such as /kubelet.slice under kind. Empty: kubepods is at the top."
         ),
     ] = ""
     host_applications: Annotated[
@@ -239,8 +240,15 @@ class ExporterSettings(Section, frozen=True, kw_only=True):
         Port | None, Meta(description="Port of the metrics page; 0: any free one, null: none.")
     ] = 9101
 
+    def __post_init__(self) -> None:
+        # The kubelet writes it with a slash in front, which would leave our cgroup root.
+        parts = (part for part in self.cgroup_parent.split("/") if part not in ("", "."))
+        force_setattr(self, "cgroup_parent", "/".join(parts))
+
     def problems(self) -> Mapping[str, str]:
         found = {}
+        if ".." in self.cgroup_parent.split("/"):
+            found["cgroup_parent"] = "a directory below the cgroup root, without .."
         if SECONDS_OF_A_DAY % self.window_seconds:
             found["window_seconds"] = "a divisor of 86400 (5, 10, 15, 20, 30, 60, 120, 300, ...)"
         if self.collect_interval_seconds > self.window_seconds:

@@ -188,6 +188,39 @@ async def test_fake_kubepods_that_appears_later_is_found(node: FakeNode) -> None
     assert ids(await reader.read()) == ["", "a"]
 
 
+async def test_fake_kubepods_that_is_not_there_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[dict[str, str]] = []
+    monkeypatch.setattr(
+        "node_exporter.sampler.log.warning", lambda event, **values: said.append(values)
+    )
+    node = FakeNode(tmp_path)
+    node.pod("a", 0)
+    for driver in ("auto", "cgroupfs"):
+        reader = Reader(node, node.settings(cgroup_parent="nope", cgroup_driver=driver))
+        for _ in range(3):
+            assert ids(await reader.read()) == [""]
+        (one,) = said
+        assert one["below"] == f"{node.cgroups}/cpuacct/nope"
+        assert "cgroup_parent" in one["hint"]
+        said.clear()
+    reader = Reader(node)
+    assert ids(await reader.read()) == ["", "a"]
+    assert not said
+
+
+async def test_fake_cgroup_parent_is_below_the_root_also_with_a_slash_in_front(
+    node: FakeNode,
+) -> None:
+    for path in (node.path("a"), "kubelet/" + node.path("b")):
+        node.cgroup(path, 0)
+    reader = Reader(node, node.settings(cgroup_parent="/kubelet/"))
+    assert ids(await reader.read()) == ["", "b"]
+    reader = Reader(node, node.settings(cgroup_parent="/"))
+    assert ids(await reader.read()) == ["", "a"]
+
+
 async def test_fake_pod_in_two_classes_is_one_row(node: FakeNode) -> None:
     reader = Reader(node)
     node.pod("a", 0)

@@ -41,9 +41,14 @@ def detect_driver(layout: Layout, parent: str = "") -> Driver | None:
     A node that has just been started has none yet: ask again.
     """
     for driver in (Driver.SYSTEMD, Driver.CGROUPFS):
-        if os.path.isdir(os.path.join(layout.cpu, qos_dir(driver, KubeQOS.GUARANTEED, parent))):
+        if has_kubepods(layout, driver, parent):
             return driver
     return None
+
+
+def has_kubepods(layout: Layout, driver: Driver, parent: str = "") -> bool:
+    """Whether the directory of all pods is there, as this driver names it."""
+    return os.path.isdir(os.path.join(layout.cpu, qos_dir(driver, KubeQOS.GUARANTEED, parent)))
 
 
 def list_pods(layout: Layout, driver: Driver, parent: str = "") -> list[PodDir]:

@@ -31,6 +31,8 @@ TIMEOUT_SECONDS: Final = 200
 _COPIED: Final = ("pipeline", "node-exporter", "actuators", "tests", "docs", "pyproject.toml")
 _IGNORED: Final = shutil.ignore_patterns("__pycache__", ".hypothesis", "integration", "system")
 
+_NOT_CODE: Final = ("annotation", "returns", "decorator_list")
+
 _OPERATORS: Final[dict[type[ast.AST], tuple[type[ast.AST], ...]]] = {
     ast.Lt: (ast.LtE, ast.GtE), ast.LtE: (ast.Lt, ast.Gt),
     ast.Gt: (ast.GtE, ast.LtE), ast.GtE: (ast.Gt, ast.Lt),
@@ -72,9 +74,11 @@ def mutants_of(path: Path) -> list[Mutant]:
 
 
 def _code(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
-    """What runs: neither annotations nor the text of messages."""
+    """What runs: no annotations, decorators, options of classes, nor the text of messages."""
     for name, value in ast.iter_fields(tree):
-        if name in ("annotation", "returns") or isinstance(tree, ast.JoinedStr):
+        if name in _NOT_CODE or isinstance(tree, ast.JoinedStr):
+            continue
+        if name == "keywords" and isinstance(tree, ast.ClassDef):
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
@@ -98,7 +102,7 @@ def _changes(node: ast.expr | ast.stmt) -> Iterator[ast.expr | ast.stmt]:
         case ast.Constant(value=int() | float() as number):
             yield _with(node, value=number + 1)
             yield _with(node, value=number - 1)
-        case ast.Return(value=ast.expr()):
+        case ast.Return(value=ast.expr() as value) if ast.unparse(value) != "None":
             yield _with(node, value=ast.Constant(None))
         case ast.Call(func=ast.Name(id=name)) if name in _NAMES:
             yield _with(node, func=ast.Name(_NAMES[name]))

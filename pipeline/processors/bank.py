@@ -44,6 +44,10 @@ _UNKNOWN_CLASS: Final = CLASS_CODES["unknown"]
 _LARGEST: Final = float(np.finfo(np.float64).max)
 
 
+MAX_ABSENT: Final = 4096
+"""Pods of one node that keep their models after they were last listed."""
+
+
 class Bank:
     """Models of all nodes of one partition. Not for several threads at once."""
 
@@ -61,6 +65,11 @@ class Bank:
     def nodes(self) -> tuple[str, ...]:
         """Names of the nodes with models, ascending."""
         return tuple(sorted(self._nodes))
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes with models."""
+        return len(self._nodes)
 
     @property
     def predictors(self) -> tuple[str, ...]:
@@ -264,10 +273,14 @@ class Bank:
     # -- forgetting
 
     def _expire(self, node: NodeModels) -> tuple[str, ...]:
+        """Drop the models of pods that were not listed for long, and the longest absent of more
+        than `MAX_ABSENT`, however short that is: a node's state must fit into a record."""
         oldest = node.end_ms - self._expiration_ms
-        expired = tuple(
-            uid for uid in sorted(node.absent) if self._rows.seen_ms[node.pods[uid]] < oldest
-        )
+        seen = {uid: int(self._rows.seen_ms[node.pods[uid]]) for uid in node.absent}
+        surplus = len(seen) - MAX_ABSENT
+        longest = sorted(seen, key=lambda uid: (seen[uid], uid))[: max(surplus, 0)]
+        gone = {uid for uid in seen if seen[uid] < oldest}.union(longest)
+        expired = tuple(sorted(gone))
         if expired:
             self._rows.release(np.array([node.pods.pop(uid) for uid in expired], dtype=np.int64))
             node.absent = tuple(uid for uid in node.absent if uid in node.pods)
@@ -330,8 +343,9 @@ def _coverages(taught: Sequence[tuple[NodeWindow, NodeModels]]) -> tuple[FloatAr
         own.append(np.nan_to_num(seen[node.order], nan=window.coverage))
     nodes = np.repeat([w.coverage for w, _ in taught], [len(seen) for seen in own])
     coverages = np.concatenate(own)
-    shares = np.divide(coverages, nodes, out=np.ones(len(nodes)), where=nodes > 0.0)
-    return coverages[:, None], np.minimum(shares, 1.0)[:, None]
+    seen_of_node = np.minimum(coverages, nodes)
+    shares = np.divide(seen_of_node, nodes, out=np.ones(len(nodes)), where=nodes > 0.0)
+    return coverages[:, None], shares[:, None]
 
 
 def _clean(values: FloatArray, largest: FloatArray | float = _LARGEST) -> FloatArray:

@@ -131,7 +131,7 @@ def _shares(window: Window, node_coverage: float) -> Floats:
     coverage = np.nan_to_num(_floats(window.rows, "coverage"), nan=node_coverage)
     if node_coverage <= 0.0:
         return np.ones((len(coverage), 1))
-    return np.minimum(coverage / node_coverage, 1.0)[:, None]
+    return (np.minimum(coverage, node_coverage) / node_coverage)[:, None]
 
 
 def _system_row(window: Window, kinds: npt.NDArray[np.str_]) -> int | None:

@@ -17,7 +17,7 @@ from pipeline.processors.columns import (
     usage_of,
     window_usage,
 )
-from pipeline.processors.window import ENTITIES, SYSTEM
+from pipeline.processors.window import ENTITIES, SYSTEM, ModelConfig
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.resources import Resources
 from pipeline.topics.windows import CLASSES, Window, encode_window
@@ -283,6 +283,22 @@ def test_a_pod_seen_as_long_as_its_node_counts_whole() -> None:
     used = window_usage(joined(node, pod), "usageWithoutPageCache")
     assert used.pods[0, 0] == 1.5
     assert used.system[0] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("of_node", "of_pod", "share"),
+    [(1.0, 0.25, 0.25), (0.5, 0.25, 0.5), (0.25, 0.5, 1.0), (5e-324, 1.0, 1.0), (0.0, 0.5, 1.0),
+     (0.5, 0.0, 0.0), (0.5, None, 1.0), (None, 0.5, 1.0)],
+)  # fmt: skip
+@pytest.mark.filterwarnings("error")
+def test_the_share_of_the_nodes_time_in_which_a_pod_was_seen(
+    of_node: float | None, of_pod: float | None, share: float
+) -> None:
+    node = {**NODE_ROW, "coverage": of_node}
+    pod = {"kind": "pod", "id": "a", "coverage": of_pod, "cpu_cores_avg": 3.0}
+    window = joined(node, pod)
+    assert window_usage(window, PLAIN).pods[0, 0] == 3.0 * share
+    Bank(ModelConfig(minimum_coverage=0.0)).apply([node_window(window, "avg", PLAIN)])
 
 
 def test_percentiles_are_not_subtracted_from_each_other() -> None:

@@ -5,6 +5,7 @@ back: the bytes of predictions, node states and models are the same.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipeline.errors import RecordError
 from pipeline.processors.bank import Bank
 from pipeline.processors.columns import node_window
 from pipeline.processors.join import NodeView, join
@@ -35,6 +37,8 @@ from tests.processors.joined import (
     rows,
     view_of,
 )
+from tests.topics import golden
+from tests.topics.hostile import bit_flips
 
 # Half-lives of 60 s and 90 s: references move within a stream, by 100 of them at once.
 CONFIG = ModelConfig(
@@ -165,6 +169,17 @@ def logs(draw: st.DrawFn) -> list[Logged]:
 @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=60)
 def test_the_same_log_gives_the_same_bits(log: list[Logged], random: Random) -> None:
     check_all_ways(log, random)
+
+
+def test_windows_with_flipped_bits_are_refused_or_learned() -> None:
+    """The log is ours alone, but a worker that ends on a record ends on it again and again."""
+    learned = 0
+    for data in bit_flips(encode_window(golden.window_record()), stride=101):
+        with suppress(RecordError):
+            decode_window(data)
+            run([Logged(0, data)], always(1), read_back)
+            learned += 1
+    assert learned > 10
 
 
 # -- many pods: lengths at which array operations change their way of working

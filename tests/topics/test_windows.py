@@ -170,6 +170,24 @@ def test_column_of_another_type(name: str, column: Any) -> None:
         decode_window(stream(columns(**{name: column}), METADATA))
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {"kind": ["pod"], "id": ["a"]},
+        {"kind": ["node", "node"], "id": ["", "b"]},
+        {"kind": ["node", "pod"], "id": ["", None]},
+        {"kind": ["node", "pod", "pod"], "id": ["", "a", "a"]},
+        {"kind": ["node", "galaxy"], "id": ["", "a"]},
+        {"kind": ["node", None], "id": ["", "a"]},
+        {"id": [""]},
+    ],
+)
+def test_a_window_has_one_node_row_and_names_its_entities(rows: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRecordError):
+        decode_window(stream(rows, METADATA))
+    assert decode_window(stream(rows, changed(type="departure"))).type == "departure"
+
+
 def test_a_class_beyond_the_dictionary_is_refused() -> None:
     indices = pa.array([1, 2, 3, 4, 5], pa.int8())
     classes = pa.DictionaryArray.from_arrays(indices, pa.array(CLASSES))

@@ -25,9 +25,11 @@
     │   └── UnsupportedByKernelError      the kernel does not offer the feature
     ├── StateError                        model state
     │   └── CheckpointError (ValueError)  a checkpoint cannot be read or does not fit
+    │       └── CheckpointLayoutError     it was written by models of another layout
     ├── EmptyWindowError (ValueError)     a statistic is asked of no samples
     ├── BadRequestError (ValueError)      an HTTP request that is not the question it should be
     ├── NotReadyError                     data is stale, missing or still being loaded
+    ├── OverloadedError                   more is asked at once than there is memory for
     └── DemoError                         a part of the demo did not come up, or ended
 
 An error says what went wrong and where in its message, and what to do in `hint`. `exit_code` is
@@ -220,6 +222,10 @@ class CheckpointError(StateError, ValueError):
     """A checkpoint cannot be read, or does not fit the model that should take it over."""
 
 
+class CheckpointLayoutError(CheckpointError):
+    """A checkpoint was written by models of another layout: half-lives, buckets or statistic."""
+
+
 class EmptyWindowError(SpringtideError, ValueError):
     """A statistic is asked of a window without samples."""
 
@@ -232,6 +238,10 @@ class NotReadyError(SpringtideError):
     """Data is missing, stale or still being loaded."""
 
     exit_code = 4
+
+
+class OverloadedError(SpringtideError):
+    """More is asked at once than may be held in memory; the answer is a status of 503."""
 
 
 class DemoError(SpringtideError):

@@ -19,7 +19,8 @@ from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
 
 from pipeline.clock import Clock
-from pipeline.errors import BadRequestError, NotReadyError, SettingsError
+from pipeline.errors import BadRequestError, NotReadyError, OverloadedError, SettingsError
+from pipeline.extender.bodies import MAX_BODY_BYTES, Bodies
 from pipeline.extender.decide import Policy, judge, score
 from pipeline.extender.protocol import Question, filter_answer, prioritize_answer, read_question
 from pipeline.logs import get_logger
@@ -29,9 +30,6 @@ from pipeline.table import Feed, FeedState, Table
 from pipeline.table.document import API_VERSION, node_item, node_list
 from pipeline.table.metrics import watch
 
-# 5,000 Node objects are about 32 MB.
-MAX_BODY_BYTES: Final = 64 * 1024 * 1024
-BODY_TIMEOUT_SECONDS: Final = 30.0
 DRAIN_SECONDS: Final = 10.0
 LOG_PERIOD_SECONDS: Final = 1.0
 
@@ -65,6 +63,7 @@ class Extender:
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self._bodies = Bodies()
         self._table = table
         self._state = state
         self._policy = Policy.of(settings)
@@ -75,9 +74,7 @@ class Extender:
 
     def app(self) -> web.Application:
         """The aiohttp application."""
-        app = web.Application(
-            middlewares=[self._count, _answer_errors], client_max_size=MAX_BODY_BYTES
-        )
+        app = web.Application(middlewares=[self._count, _answer_errors])
         app.router.add_post("/filter", self.filter)
         app.router.add_post("/prioritize", self.prioritize)
         app.router.add_get("/healthz", self.healthz)
@@ -102,15 +99,17 @@ class Extender:
             response = await handler(request)
             if self.draining:
                 response.force_close()
+            await self._bodies.send(request, response)
             return response
         finally:
+            self._bodies.release(request)
             self._under_way -= 1
             if not self._under_way:
                 self._idle.set()
 
     async def filter(self, request: web.Request) -> web.Response:
         """Which nodes may take the pod."""
-        question = read_question(await _body(request))
+        question = read_question(await self._bodies.read(request))
         refused: Mapping[str, str] = {}
         counts = {"exempt": len(question.names)}
         if not self._may_judge():
@@ -125,7 +124,7 @@ class Extender:
 
     async def prioritize(self, request: web.Request) -> web.Response:
         """How good each node is for the pod, 0 to 10."""
-        question = read_question(await _body(request))
+        question = read_question(await self._bodies.read(request))
         scores = [0] * len(question.names)
         if self._may_judge():
             would_be = score(self._table, question.names, self._clock.now(), self._policy)
@@ -219,7 +218,7 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
         return await handler(request)
     except BadRequestError as error:
         return _error(400, error.message, error.hint)
-    except NotReadyError as error:
+    except (NotReadyError, OverloadedError) as error:
         return _error(503, error.message, error.hint, {"Retry-After": "1"})
     except web.HTTPNotFound:
         offered = ", ".join(f"POST /{verb}" for verb in VERBS)
@@ -233,17 +232,6 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
         return _error(413, limit, "set nodeCacheCapable: true, so that only names are sent")
     except web.HTTPException as error:
         return _error(error.status, error.reason)
-
-
-async def _body(request: web.Request) -> bytes:
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
-            return await request.read()
-    except TimeoutError:
-        message = f"the body did not arrive within {BODY_TIMEOUT_SECONDS:g} s"
-        raise BadRequestError(message) from None
-    except web.RequestPayloadError as error:
-        raise BadRequestError(f"the body is not readable: {error}") from error
 
 
 def _reply(body: bytes, *, status: int = 200) -> web.Response:

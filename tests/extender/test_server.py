@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.extender import server
+from pipeline.extender import bodies, server
 from pipeline.table import Table
 from tests.extender.conftest import ALL, POD, Client, Start
 from tests.extender.scheduler import read_filter
@@ -209,7 +209,7 @@ async def test_bodies_that_are_not_what_they_say(start: Start) -> None:
 async def test_a_body_over_the_limit_is_refused_with_the_remedy(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(bodies, "MAX_BODY_BYTES", 1000)
     client = await start()
     reply = await ask(client, "filter", {"Pod": POD, "NodeNames": ["a" * 1000]}, 413)
     assert "nodeCacheCapable" in reply["Hint"]
@@ -218,7 +218,7 @@ async def test_a_body_over_the_limit_is_refused_with_the_remedy(
 async def test_a_body_that_never_ends_is_given_up(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "BODY_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(bodies, "BODY_TIMEOUT_SECONDS", 0.1)
     client = await start()
 
     async def trickle() -> Any:

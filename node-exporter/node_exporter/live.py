@@ -175,7 +175,17 @@ def _as_usage(usage: Usage) -> dict[str, Any]:
         "memory_with_hot_page_cache_bytes": usage.memory_with_hot_page_cache_bytes,
         "periods": throttling.periods if throttling else None,
         "throttled_periods": throttling.throttled_periods if throttling else None,
+        "containers": _as_containers(usage),
     }
+
+
+def _as_containers(usage: Usage) -> list[dict[str, Any]] | None:
+    if usage.containers is None:
+        return None
+    return [
+        {"id": id, "periods": grown.periods, "throttled_periods": grown.throttled_periods}
+        for id, grown in usage.containers.items()
+    ]
 
 
 def _make_room(path: Path) -> None:

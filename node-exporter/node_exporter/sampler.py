@@ -6,11 +6,12 @@ since its counters lose nothing in between. What cannot be read costs one sample
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeVar
 
+from node_exporter.containers import PodContainers, growth
 from node_exporter.kernel import formulas
 from node_exporter.kernel.cgroup import (
     PRESSURE_RESOURCES,
@@ -19,9 +20,9 @@ from node_exporter.kernel.cgroup import (
     detect_layout,
     open_cgroup,
 )
-from node_exporter.kernel.discovery import detect_driver, has_kubepods, list_pods
+from node_exporter.kernel.discovery import PodDir, detect_driver, has_kubepods, list_pods
 from node_exporter.kernel.parse import CpuTicks, Pressure, Throttling, Traffic
-from node_exporter.kernel.paths import Driver, KubeQOS, host_app_dir, qos_dir
+from node_exporter.kernel.paths import Driver, KubeQOS, host_app_dir, kube_qos_of_path, qos_dir
 from node_exporter.kernel.proc import NodeFiles, ticks_per_second
 from pipeline.clock import Clock
 from pipeline.errors import CgroupGoneError, KernelError, KernelFileError
@@ -90,8 +91,10 @@ class Usage(NamedTuple):
     memory_with_page_cache_bytes: int | None
     memory_with_hot_page_cache_bytes: int | None
     throttling: Throttling | None = None
-    """Growth of the bandwidth counters since the reading before."""
+    """Growth of the cgroup's own bandwidth counters since the reading before."""
     stall: Stall | None = None
+    containers: Mapping[str, Throttling] | None = None
+    """The same of a pod's containers by id, since they were last read; None: not read now."""
 
     @property
     def cpu_cores(self) -> float | None:
@@ -150,6 +153,12 @@ class _Tracked:
     previous: _Previous | None = None
     latest: _Latest | None = None
     stalled: tuple[float, tuple[Pressure, ...]] | None = None
+    containers: PodContainers | None = None
+
+    def close(self) -> None:
+        self.cgroup.close()
+        if self.containers is not None:
+            self.containers.close()
 
 
 class Sampler:
@@ -206,7 +215,7 @@ class Sampler:
     def close(self) -> None:
         """Give back all open files."""
         for tracked in self._tracked.values():
-            tracked.cgroup.close()
+            tracked.close()
         self._tracked.clear()
         self._root.close()
         self._files.close()
@@ -254,7 +263,14 @@ class Sampler:
                 self._forget(key)
         for key, (entity, path) in wanted.items():
             if key not in self._tracked:
-                self._tracked[key] = _Tracked(entity, path, open_cgroup(self._layout, path))
+                self._tracked[key] = self._track(entity, path)
+
+    def _track(self, entity: Entity, path: str) -> _Tracked:
+        tracked = _Tracked(entity, path, open_cgroup(self._layout, path))
+        if entity.kind == "pod" and self._driver is not None:
+            pod = PodDir(entity.id, kube_qos_of_path(path), path)
+            tracked.containers = PodContainers(self._layout, self._driver, pod)
+        return tracked
 
     def _places(self, parent: str) -> Iterable[tuple[Entity, str]]:
         """Each entity that has a cgroup, or may have one, and where that is."""
@@ -285,7 +301,7 @@ class Sampler:
         self._kubepods_seen = seen
 
     def _forget(self, key: tuple[Kind, str]) -> None:
-        self._tracked.pop(key).cgroup.close()
+        self._tracked.pop(key).close()
 
     def _read_tracked(
         self, slow: bool, dropped: Counter[str], errors: Counter[str]
@@ -294,7 +310,7 @@ class Sampler:
         for key, tracked in self._tracked.items():
             entity = tracked.entity
             try:
-                yield self._read_one(tracked, slow, dropped)
+                yield self._read_one(tracked, slow, dropped, errors)
             except CgroupGoneError:
                 gone.append(key)
             except KernelFileError as error:
@@ -304,7 +320,9 @@ class Sampler:
         for key in gone:
             self._forget(key)
 
-    def _read_one(self, tracked: _Tracked, slow: bool, dropped: Counter[str]) -> Usage:
+    def _read_one(
+        self, tracked: _Tracked, slow: bool, dropped: Counter[str], errors: Counter[str]
+    ) -> Usage:
         cgroup = tracked.cgroup
         at = self._clock.monotonic()
         used_ns, throttling = cgroup.cpu()
@@ -314,13 +332,14 @@ class Sampler:
             if (previous := tracked.previous) is not None:
                 cpu_ns, elapsed = self._since(at, used_ns, previous.at, previous.cpu_ns, dropped, 1)
                 if cpu_ns is not None:
-                    grown = _growth(throttling, previous.throttling)
+                    grown = growth(throttling, previous.throttling)
             tracked.previous = _Previous(at, used_ns, throttling)
-        stall = None
+        stall = containers = None
         if slow:
             now = _all_pressure(cgroup.pressure)
             self._note("pod_pressure", now is not None)
             stall, tracked.stalled = _stall(at, now, tracked.stalled, self._forget_seconds)
+            containers = self._read_containers(tracked, errors)
         self._note("cpu", used_ns is not None)
         self._note("throttling", throttling is not None)
         self._note("memory", memory is not None)
@@ -332,9 +351,23 @@ class Sampler:
                 with_cache = cgroup.charged_bytes()
             hot = _hot(with_cache, cgroup.cold_bytes())
         self._note("hot_page_cache", hot is not None)
-        usage = Usage(tracked.entity, cpu_ns, elapsed, without, with_cache, hot, grown, stall)
+        usage = Usage(
+            tracked.entity, cpu_ns, elapsed, without, with_cache, hot, grown, stall, containers
+        )
         tracked.latest = _Latest(at, usage.cpu_cores, without)
         return usage
+
+    def _read_containers(
+        self, tracked: _Tracked, errors: Counter[str]
+    ) -> Mapping[str, Throttling] | None:
+        if tracked.containers is None:
+            return None
+        try:
+            return tracked.containers.grown()
+        except KernelFileError as error:
+            errors["container"] += 1
+            self._say("container", error)
+            return None
 
     def _system(self) -> tuple[float | None, int | None]:
         """What node has used beyond its pods and host applications."""
@@ -424,13 +457,6 @@ def _hot(with_page_cache: int | None, cold: int | None) -> int | None:
     if with_page_cache is None or cold is None:
         return None
     return formulas.hot_bytes(with_page_cache, cold)
-
-
-def _growth(now: Throttling | None, previous: Throttling | None) -> Throttling | None:
-    if now is None or previous is None:
-        return None
-    grown = Throttling(*(a - b for a, b in zip(now, previous, strict=True)))
-    return grown if min(grown) >= 0 else None
 
 
 def _moved(now: Traffic | None, previous: Traffic | None) -> Traffic | None:

@@ -5,11 +5,13 @@ over time observed, so that no CPU time is lost between two windows; percentiles
 over the collections.
 """
 
+import operator
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, Final
 
 from node_exporter.kernel.formulas import average, rank_percentile
+from node_exporter.kernel.parse import Throttling
 from node_exporter.sampler import NODE, Collection, Entity, Stall, Usage
 
 _PERCENTILES: Final = (("p90", Fraction(9, 10)), ("p95", Fraction(19, 20)))
@@ -117,14 +119,14 @@ class _Mean:
 class _Series:
     """One entity within the window."""
 
-    __slots__ = ("_cores", "_cpu", "_memory", "_periods", "_stalls", "collected")
+    __slots__ = ("_cores", "_cpu", "_memory", "_stalls", "_throttling", "collected")
 
     def __init__(self) -> None:
         self.collected = 0
         self._cpu = _Mean()
         self._cores: list[float] = []
         self._memory: tuple[list[int], ...] = ([], [], [])
-        self._periods: list[int] | None = None
+        self._throttling: dict[str, Throttling] = {}  # of the cgroup itself (""), of containers
         self._stalls: dict[str, _Mean] = {}
 
     def add(self, usage: Usage) -> None:
@@ -138,10 +140,17 @@ class _Series:
             if value is not None:
                 values.append(value)
         if usage.throttling is not None:
-            sums = self._periods or [0, 0, 0]
-            self._periods = [a + b for a, b in zip(sums, usage.throttling, strict=True)]
+            self._add_throttling("", usage.throttling)
+        for id, grown in (usage.containers or {}).items():
+            self._add_throttling(id, grown)
         if usage.stall is not None:
             self._add_stall(usage.stall)
+
+    def _add_throttling(self, id: str, grown: Throttling) -> None:
+        sums = self._throttling.get(id)
+        self._throttling[id] = (
+            grown if sums is None else Throttling(*map(operator.add, sums, grown))
+        )
 
     def _add_stall(self, stall: Stall) -> None:
         for name, microseconds in zip(_STALLS, stall[1:], strict=True):
@@ -152,10 +161,12 @@ class _Series:
         row = _summary("cpu_cores", self._cores, self._cpu.value(1e-9))
         for name, values in zip(_MEMORIES, self._memory, strict=True):
             row |= _summary(name, values, average(values) if values else None)
-        if self._periods is not None:
-            periods, throttled, nanoseconds = self._periods
-            row["cpu_throttled_ratio"] = throttled / periods if periods > 0 else 0.0
-            row["cpu_throttled_seconds"] = nanoseconds / 1e9
+        if limits := self._throttling.values():
+            # Each has a quota of its own: the one that waits most is what a pod suffers from.
+            row["cpu_throttled_ratio"] = max(
+                min(1.0, t.throttled_periods / t.periods) if t.periods > 0 else 0.0 for t in limits
+            )
+            row["cpu_throttled_seconds"] = sum(t.throttled_ns for t in limits) / 1e9
         for name, mean in self._stalls.items():
             share = mean.value(1e-6)
             row[name] = None if share is None else min(1.0, share)

@@ -9,6 +9,7 @@ import pytest
 
 from node_exporter.kernel.paths import Driver, KubeQOS, pod_dir
 from node_exporter.sampler import Sampler, Usage
+from node_exporter.window import Window
 from pipeline.clock import SystemClock
 from pipeline.settings import ExporterSettings
 from tests.cgroup_tree import cgroup_tree
@@ -61,6 +62,40 @@ async def test_processes_that_crowd_one_cpu_are_under_pressure() -> None:
     # Nobody is in the other pod's v2 group: its pressure is unknown, not 0.
     assert pod_usage(usages, "alone").stall is None
     assert "pod_pressure" not in unsupported
+
+
+async def test_a_container_at_its_own_limit_is_seen_at_its_pod() -> None:
+    with cgroup_tree("containers") as tree:
+        pod = pod_dir(Driver.CGROUPFS, KubeQOS.BURSTABLE, "pair")
+        limited, free, late = (f"{pod}/{name * 32}" for name in ("a1", "b2", "c3"))
+        for path in (limited, free, late):
+            tree.make(path)
+        tree.write("cpu", limited, "cpu.cfs_quota_us", 10_000)
+        tree.python(limited, "while True: pass")
+        tree.run(free, "sleep", "600")
+        tree.remove(late)
+        sampler = Sampler(ExporterSettings(cgroup_parent=tree.name), SystemClock())
+        window = Window(10_000, 10_000, 1000)
+        window.add(sampler.collect(1000, ends_window=True))
+        tree.make(late)  # comes in between: it has counted from 0
+        tree.write("cpu", late, "cpu.cfs_quota_us", 5_000)
+        tree.python(late, "while True: pass")
+        await asyncio.sleep(1.5)
+        last = sampler.collect(2000, ends_window=True)
+        window.add(last)
+        tree.remove(free)
+        assert sampler.collect(3000, ends_window=True).errors == {}
+        sampler.close()
+    usage = pod_usage(last.usages, "pair")
+    assert usage.throttling is not None
+    assert usage.throttling.throttled_periods == 0  # its own counters know nothing of it
+    assert usage.containers is not None
+    assert set(usage.containers) == {name * 32 for name in ("a1", "b2", "c3")}
+    assert usage.containers["b2" * 32].throttled_periods == 0
+    assert usage.containers["c3" * 32].throttled_periods > 5
+    (row,) = [row for row in window.rows(2, 1024) if row["id"] == "pair"]
+    assert row["cpu_throttled_ratio"] > 0.8
+    assert row["cpu_throttled_seconds"] > 0.5
 
 
 async def test_a_real_pod_that_is_killed_mid_way_is_no_error() -> None:

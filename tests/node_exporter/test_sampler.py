@@ -127,6 +127,19 @@ async def test_fake_garbage_costs_the_sample_of_one_pod(node: FakeNode) -> None:
     assert of(await reader.read(), "a").cpu_cores == 1.5  # over the two seconds that have passed
 
 
+async def test_fake_garbage_of_a_container_costs_no_sample_of_its_pod(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path)
+    node.pod("a", 0)
+    node.file("cpuacct", f"{node.path('a')}/{'c0' * 32}", "cpuacct.usage", "0\n")
+    node.file("cpu", f"{node.path('a')}/{'c0' * 32}", "cpu.stat", "nr_periods x\n")
+    reader = Reader(node)
+    while (collection := await reader.read()).at_ms % 5000:
+        pass
+    assert collection.errors == {"container": 1}
+    assert of(collection, "a").memory_bytes == 100
+    assert of(collection, "a").containers is None
+
+
 async def test_fake_broken_proc_costs_the_node_and_not_the_pods(node: FakeNode) -> None:
     reader = Reader(node)
     node.pod("a", 0)

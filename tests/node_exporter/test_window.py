@@ -136,6 +136,21 @@ def test_throttling_and_pressure_are_shares_of_what_was_seen() -> None:
     assert "pressure_memory_full" not in row
 
 
+def test_the_container_that_waits_most_is_what_its_pod_suffers_from() -> None:
+    a, b = Throttling(10, 9, 10**9), Throttling(10, 1, 10**9)
+    own = Throttling(20, 0, 0)
+    one = usage(throttling=own)._replace(containers={"a": a, "b": b})
+    row = row_of(window_of([usage(throttling=own)], [one], [one]))
+    assert row["cpu_throttled_ratio"] == 0.9
+    assert row["cpu_throttled_seconds"] == 4.0
+    higher = usage(throttling=Throttling(10, 10, 10**9))._replace(containers={"b": b})
+    row = row_of(window_of([higher]))
+    assert (row["cpu_throttled_ratio"], row["cpu_throttled_seconds"]) == (1.0, 2.0)
+    # Of a pod whose own counters are not known, those of its containers still are.
+    row = row_of(window_of([usage()._replace(containers={"a": a})]))
+    assert row["cpu_throttled_ratio"] == 0.9
+
+
 def test_no_period_throttled_is_a_known_zero() -> None:
     row = row_of(window_of([usage(throttling=Throttling(0, 0, 0))]))
     assert row["cpu_throttled_ratio"] == 0.0

@@ -185,6 +185,28 @@ class V2Cgroup:
             file.close()
 
 
+class Bandwidth:
+    """The CFS counters of one cgroup alone, which do not include those of its descendants."""
+
+    __slots__ = ("_file", "_version")
+
+    def __init__(self, layout: Layout, relative: str) -> None:
+        self._file = KernelFile(os.path.join(layout.bandwidth, relative, "cpu.stat"))
+        self._version = layout.version
+
+    def read(self) -> Throttling | None:
+        """The counters so far; None without the cpu controller."""
+        data = self._file.read()
+        if data is None or b"nr_periods" not in data:
+            return None
+        parse_throttling = parse.throttling_v1 if self._version == 1 else parse.throttling_v2
+        return parse_throttling(data, self._file.path)
+
+    def close(self) -> None:
+        """Give back the open file."""
+        self._file.close()
+
+
 def _pressure_files(directory: str) -> dict[PressureResource, KernelFile]:
     return {r: KernelFile(f"{directory}/{r}.pressure") for r in PRESSURE_RESOURCES}
 

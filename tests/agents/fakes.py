@@ -53,9 +53,7 @@ class MemoryBroker:
         return {key: value for key, value in newest.items() if value is not None}
 
     @asynccontextmanager
-    async def open_reader(
-        self, partitions: Iterable[tuple[str, int]]
-    ) -> AsyncIterator["MemoryReader"]:
+    async def open_reader(self, partitions: Iterable[tuple[str, int]]) -> AsyncIterator[Any]:
         yield MemoryReader(self, set(partitions))
 
 

@@ -31,14 +31,13 @@ class Owner:
 
     def __init__(self, broker: MemoryBroker, member: str, config: ModelConfig = CONFIG) -> None:
         self.broker = broker
-        self.output = MemoryOutput(broker)
+        self.output: Any = MemoryOutput(broker)
         self.clock = ManualClock()
         self.refused: list[tuple[str, int, str]] = []
-        output: Any = self.output
         self.recovery = Recovery(
             member=member,
-            output=output,
-            open_reader=broker.open_reader,  # type: ignore[arg-type]
+            output=self.output,
+            open_reader=broker.open_reader,
             inventory=InventoryTopics("t", self._refuse),
             join_rules=JOIN_RULES,
             model_rules=MODEL_RULES,

@@ -161,7 +161,7 @@ async def test_loading_reads_both_topics_to_their_ends_and_bad_records_cost_them
         broker.put("t.pods", 0, found.key, found.value)
     topics = InventoryTopics("t", refuse)
     async with broker.open_reader([("t.nodes", 0), ("t.pods", 0)]) as reader:
-        inventory, ends = await topics.load(reader, 0)  # type: ignore[arg-type]
+        inventory, ends = await topics.load(reader, 0)
     assert ends == {"t.nodes": 4, "t.pods": 3}
     assert (set(inventory.nodes), inventory.departed) == ({"b"}, {"a"})
     assert pods_of(inventory, "b") == {"x": "pod-x", "z": "pod-z"}

@@ -37,7 +37,8 @@ class Fixture:
     ownership: Ownership = field(default_factory=lambda: Ownership(0, epoch=1))
 
     def __post_init__(self) -> None:
-        self.output: Any = MemoryOutput(self.broker)
+        output: Any = MemoryOutput(self.broker)
+        self.output = output
         self.watched[0] = self.inventory
         rules = JoinRules("t", PARTITIONS, future_tolerance_seconds=60, strategy=STRATEGY)
         self.cursor = JoinCursor(

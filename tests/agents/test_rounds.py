@@ -96,7 +96,7 @@ async def test_a_slice_is_captured_before_it_is_sent() -> None:
             owner.model.apply(broker.records("t.windows")[owner.model.next_offset :])
         return await send(*arguments)
 
-    owner.output.send = apply_meanwhile  # type: ignore[method-assign]
+    owner.output.send = apply_meanwhile
     await owner.round()
     for node in NODES[:3]:
         made = checkpoint(broker, node, owner.epoch)
@@ -123,7 +123,7 @@ async def test_the_partition_lost_while_the_last_slice_is_sent_means_no_marker()
             owner.model.ownership.owned = False
         return await send(*arguments)
 
-    owner.output.send = lose_it  # type: ignore[method-assign]
+    owner.output.send = lose_it
     await owner.round()
     assert kinds(broker) == ["claim", *["node"] * 7]
 
@@ -192,7 +192,7 @@ async def test_rounds_come_at_their_interval_and_are_spread_over_it() -> None:
         times.append(owner.clock.monotonic())
         return await send(*arguments)
 
-    owner.output.send = note  # type: ignore[method-assign]
+    owner.output.send = note
     task = asyncio.create_task(owner.rounds.run(100, first_after_seconds=10))
     await settle()
     await owner.clock.advance(250)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.agents import supervisor
 from pipeline.agents.supervisor import Supervisor
 from tests.processes import eventually, is_alive
 
@@ -77,7 +76,7 @@ def test_a_long_run_makes_the_next_pause_short_again(
 ) -> None:
     # Each look at the clock is half a minute later, so a run lasts that long.
     times = iter(range(0, 10_000, 61))
-    monkeypatch.setattr(supervisor.time, "monotonic", lambda: float(next(times)))
+    monkeypatch.setattr("pipeline.agents.supervisor.time.monotonic", lambda: float(next(times)))
     assert Supervisor(child(tmp_path, "sys.exit(runs < 4)"), 1, 30).run() == 0
     assert pauses == [1, 1, 1]
 

@@ -181,7 +181,7 @@ def write(stage: Stage, seed: int) -> Script:
         if kind == "gap" and steps[node] > 1:
             script.count(node, gaps=3)
             steps[node] += 3
-        row = {}
+        row: dict[str, Any] = {}
         if kind == "bad value":
             column = luck.choice(BAD_COLUMNS)
             row = {column: luck.choice(BAD_VALUES)}

@@ -1,0 +1,95 @@
+"""The log is extended by one record batch at a time, over a fake producer."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pipeline.agents.output import Keyed, Output
+
+
+class FakeBatch:
+    """Takes records until their values fill it."""
+
+    def __init__(self, room: int) -> None:
+        self.values: list[bytes | None] = []
+        self.closed = False
+        self._room = room
+
+    def append(self, *, key: bytes, value: bytes | None, timestamp: int | None) -> object | None:
+        assert not self.closed
+        if len(value or b"") > self._room:
+            return None
+        self._room -= len(value or b"")
+        self.values.append(value)
+        return object()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeProducer:
+    """Delivers batches a little later; `fails` says which (from 0) is not delivered."""
+
+    def __init__(self, room: int, fails: Callable[[int], bool] = lambda number: False) -> None:
+        self.delivered: list[list[bytes | None]] = []
+        self.most_in_flight = 0
+        self._room, self._fails, self._in_flight, self._sent = room, fails, 0, 0
+
+    def create_batch(self) -> FakeBatch:
+        return FakeBatch(self._room)
+
+    async def send_batch(
+        self, batch: FakeBatch, topic: str, *, partition: int
+    ) -> "asyncio.Task[None]":
+        assert batch.closed
+        assert (topic, partition) == ("t.windows", 3)
+        number, self._sent = self._sent, self._sent + 1
+        return asyncio.create_task(self._deliver(batch, number))
+
+    async def _deliver(self, batch: FakeBatch, number: int) -> None:
+        self._in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self._in_flight)
+        await asyncio.sleep(0.001)
+        self._in_flight -= 1
+        if self._fails(number):
+            raise ConnectionError("not delivered")
+        self.delivered.append(batch.values)
+
+
+async def append(producer: Any, *values: bytes) -> None:
+    await Output(producer).append("t.windows", 3, [Keyed(b"k", value) for value in values])
+
+
+async def test_what_fits_one_batch_is_one_batch() -> None:
+    producer = FakeProducer(room=10)
+    await append(producer, b"aaa", b"bbb", b"cccc")
+    assert producer.delivered == [[b"aaa", b"bbb", b"cccc"]]
+
+
+async def test_what_does_not_fit_follows_when_the_first_is_delivered() -> None:
+    producer = FakeProducer(room=10)
+    await append(producer, b"aaaaaa", b"bbbbbb", b"cc", b"dddddddddd", b"e")
+    assert producer.delivered == [[b"aaaaaa"], [b"bbbbbb", b"cc"], [b"dddddddddd"], [b"e"]]
+    assert producer.most_in_flight == 1
+
+
+async def test_after_a_failure_a_prefix_is_there_and_no_more() -> None:
+    producer = FakeProducer(room=1, fails=lambda number: number == 1)
+    with pytest.raises(ConnectionError):
+        await append(producer, b"a", b"b", b"c")
+    assert producer.delivered == [[b"a"]]
+
+
+async def test_a_record_that_fits_no_batch_is_an_error_and_not_an_endless_loop() -> None:
+    producer = FakeProducer(room=4)
+    with pytest.raises(ValueError, match="5 bytes"):
+        await append(producer, b"a", b"12345")
+    assert producer.delivered == [[b"a"]]
+
+
+async def test_nothing_is_no_batch() -> None:
+    producer = FakeProducer(room=4)
+    await append(producer)
+    assert producer.delivered == []

@@ -211,6 +211,13 @@ def test_nothing_to_apply() -> None:
 # -- life and death
 
 
+def test_the_first_window_restarts_nothing_and_misses_none() -> None:
+    (outcome,) = _bank().apply([window(5, [Pod("a", (1.0, GIB))])])
+    assert outcome == Outcome(
+        "node-a", START_MS + 5 * LENGTH_MS, "applied", trained=True, gap=0, restarted=False
+    )
+
+
 def test_another_machine_starts_node_system_and_classes_anew_but_not_the_pods() -> None:
     bank = _bank()
     bank.apply([window(1, [Pod("a", (1.0, GIB))]), window(2, [Pod("a", (1.0, GIB))])])

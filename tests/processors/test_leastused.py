@@ -68,6 +68,12 @@ def test_step_down_to_ten() -> None:
     assert extender_score(np.array([0, 9, 10, 72, 99, 100])).tolist() == [0, 0, 1, 7, 9, 10]
 
 
+def test_without_weights_resources_count_alike() -> None:
+    used = {"cpu": np.array([0.0, 4.0]), "memory": np.array([8.0, 4.0])}
+    room = {"cpu": np.array([4.0, 4.0]), "memory": np.array([8.0, 8.0])}
+    assert least_used(used, room).tolist() == [50, 25]
+
+
 whole = st.integers(0, 2**50)
 
 

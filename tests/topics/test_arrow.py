@@ -351,6 +351,14 @@ def test_the_most_rows_that_are_read() -> None:
     assert read_samples(stream({"kind": kinds, "id": ids}))[1].num_rows == MAX_ROWS
 
 
+def test_the_longest_id_that_is_read() -> None:
+    longest = "ä" * 126 + "x"
+    rows = {"kind": ["node", "pod"], "id": ["", longest]}
+    assert read_samples(stream(rows))[1].column("id").to_pylist() == ["", longest]
+    with pytest.raises(InvalidRecordError, match="longer than 253 bytes"):
+        read_samples(stream({"kind": ["node", "pod"], "id": ["", longest + "y"]}))
+
+
 def test_one_long_text_said_often_is_refused() -> None:
     text = pa.array(["x" * 1_000_000])
     repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 4_000, pa.int32()), text)

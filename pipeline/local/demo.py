@@ -20,9 +20,9 @@ from typing import Any, Final, NamedTuple, Protocol
 import yaml
 
 from pipeline.clock import Clock, SystemClock
-from pipeline.errors import DemoError, KernelError, SettingsError
+from pipeline.errors import DemoError, KernelError, SettingsError, UsageError
 from pipeline.local import ask, simulate
-from pipeline.local.kafka import local_kafka
+from pipeline.local.kafka import LocalKafka, local_kafka
 from pipeline.local.probe import HOST, free_port
 from pipeline.local.roles import Role, stop_all
 from pipeline.local.workload import (
@@ -54,6 +54,8 @@ _FIRST_NODE_SECONDS = 90.0
 _ASK_EVERY_SECONDS = 60.0
 _ASK_AT_LAST_SECONDS = 60.0
 _WINDOWS_BEFORE_ASKING = 3
+_SOCKET = "exporter.sock"
+_LONGEST_SOCKET_PATH = 107  # unix(7)
 _ROLES_CGROUP = "springtide"  # the roles' own cgroup, measured as a host application
 
 
@@ -129,7 +131,7 @@ def run_demo(plan: Plan, screen: Screen, clock: Clock | None = None) -> None:
         screen.say("starting a Kafka broker of its own ...")
         kafka = stack.enter_context(local_kafka())
         screen.say(f"Kafka is ready at {kafka.bootstrap_servers}, data in {kafka.data_dir}")
-        demo = Demo(plan, screen, clock or SystemClock(), home, kafka.bootstrap_servers)
+        demo = Demo(plan, screen, clock or SystemClock(), home, kafka)
         stack.callback(_be_calm)
         asyncio.run(demo.run())
 
@@ -155,12 +157,23 @@ def _be_calm() -> None:
 def _home(plan: Plan) -> Iterator[Path]:
     """The folder with settings, logs and socket; removed at the end, logs copied if wanted."""
     home = Path(tempfile.gettempdir()) / demo_name(os.getpid())
-    home.mkdir(mode=0o700)
+    if len(str(home / _SOCKET)) > _LONGEST_SOCKET_PATH:
+        raise UsageError(
+            f"{home} is too long a name for a folder with a socket in it",
+            hint="set TMPDIR to a shorter one",
+        )
+    try:
+        home.mkdir(mode=0o700)
+        if plan.keep is not None:
+            plan.keep.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot make {error.filename}: {error.strerror}", hint="see TMPDIR and --keep"
+        ) from error
     try:
         yield home
     finally:
         if plan.keep is not None:
-            plan.keep.mkdir(parents=True, exist_ok=True)
             for file in [*home.glob("*.log"), *home.glob("*.yaml"), *home.glob("*.json")]:
                 shutil.copy(file, plan.keep)
         shutil.rmtree(home, ignore_errors=True)
@@ -170,8 +183,9 @@ class Demo:
     """One run, from the topics to the last answer."""
 
     def __init__(
-        self, plan: Plan, screen: Screen, clock: Clock, home: Path, bootstrap_servers: str
+        self, plan: Plan, screen: Screen, clock: Clock, home: Path, kafka: LocalKafka
     ) -> None:
+        self.kafka = kafka
         self.plan = plan
         self.screen = screen
         self.clock = clock
@@ -181,7 +195,7 @@ class Demo:
         self.url = f"http://{HOST}:{free_port()}"
         self.workload = _workload(home.name, screen)
         written = settings_document(
-            bootstrap_servers,
+            kafka.bootstrap_servers,
             home,
             self.node,
             port=int(self.url.rpartition(":")[2]),
@@ -264,8 +278,7 @@ class Demo:
     async def _watch(self, table: Table, stop: asyncio.Event) -> None:
         asked_at: float | None = None
         while not stop.is_set() and not self._is_over():
-            for role in self.roles:
-                role.check()
+            self._check()
             now = self.clock.monotonic()
             if self.first_shown is None:
                 self._await_first_node(table, now)
@@ -277,6 +290,17 @@ class Demo:
                 self.screen.asked(await self._ask(table))
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), 1.0)
+
+    def _check(self) -> None:
+        if self.kafka.pid is None:
+            raise DemoError(f"the demo's broker ended; its log ends:\n{self.kafka.log_tail()}")
+        for role in self.roles:
+            role.check()
+        if self.workload is not None and (ended := self.workload.ended()):
+            raise DemoError(
+                f"the process of {', '.join(ended)} ended",
+                hint="did the kernel kill it for want of memory? `dmesg` says",
+            )
 
     def _is_over(self) -> bool:
         left = self._seconds_left()
@@ -394,7 +418,7 @@ def settings_document(
         "node_name": node,
         "window_seconds": WINDOW_SECONDS,
         "cgroup_parent": cgroup_parent,
-        "socket_path": str(home / "exporter.sock"),
+        "socket_path": str(home / _SOCKET),
         **page,
     }
     if cgroup_parent:

@@ -91,7 +91,7 @@ def assert_nothing_left(run: Run) -> None:
 
 
 def test_shows_real_usage_and_an_answer_and_leaves_nothing(directory: Path) -> None:
-    run = Run(directory, "--for", "12s", "--keep", str(directory / "output-kept"))
+    run = Run(directory, "--for", "5s", "--keep", str(directory / "output-kept"))
     run.wait_for(r"5 pods run in cgroups")
     run.wait_for(r"/prioritize")
     assert len(run.trees()) >= 1
@@ -164,17 +164,32 @@ def test_killed_demo_takes_its_processes_with_it_and_the_next_one_removes_the_re
     assert_nothing_left(following)
 
 
-def test_role_that_ends_ends_the_demo_and_its_log_is_shown(directory: Path) -> None:
+@pytest.mark.parametrize(
+    ("process", "told"),
+    [
+        (r" exporter $", "the demo's exporter ended by signal 9; its log ends:"),
+        (r" kafka\.Kafka ", "the demo's broker ended; its log ends:"),
+        (r"load\.py steady", "the process of steady-web ended"),
+    ],
+)
+def test_part_that_ends_ends_the_demo_and_is_named(
+    directory: Path, process: str, told: str
+) -> None:
     run = Run(directory)
     run.wait_for(r"logs in ")
-    exporters = [
-        pid for pid, command in run.processes().items() if command.rstrip().endswith(" exporter")
-    ]
-    assert len(exporters) == 1
-    os.kill(exporters[0], signal.SIGKILL)
+    (pid,) = [pid for pid, command in run.processes().items() if re.search(process, command)]
+    os.kill(pid, signal.SIGKILL)
     assert run.process.wait(60) == 1, run.text
-    assert "the demo's exporter ended by signal 9; its log ends:" in run.text
+    assert told in run.text
     assert_nothing_left(run)
+
+
+def test_folder_whose_name_is_too_long_for_a_socket_is_an_error(directory: Path) -> None:
+    deep = directory / ("d" * 80)
+    deep.mkdir()
+    run = Run(deep)
+    assert run.process.wait(30) == 2
+    assert "set TMPDIR to a shorter one" in run.text
 
 
 @pytest.mark.parametrize("wrong", ["0", "soon", "-5s", "5d", ""])

@@ -127,7 +127,7 @@ def _replaced(source: str, node: ast.expr | ast.stmt, text: str) -> str:
     return (data[:start] + text.encode() + data[end:]).decode()
 
 
-def tests_of(path: Path) -> list[list[str]]:
+def runs_for(path: Path) -> list[list[str]]:
     """Tests to run for a source file, each only if those before it passed: of the module, of its
     package."""
     folder = Path("tests") / path.relative_to(ROOT / "pipeline").parent
@@ -158,7 +158,7 @@ def survives(mutant: Mutant, tree: Path) -> bool:
     original = place.read_bytes()
     place.write_text(mutant.source)
     try:
-        return all(failure(tree, tests) is None for tests in tests_of(mutant.path))
+        return all(failure(tree, tests) is None for tests in runs_for(mutant.path))
     finally:
         place.write_bytes(original)
 
@@ -178,7 +178,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=60, help="how many changes to try")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
-    parser.add_argument("paths", nargs="*", default=DEFAULT_PATHS, help="files or folders")
+    parser.add_argument(
+        "paths", nargs="*", default=DEFAULT_PATHS, help="files or folders of pipeline/"
+    )
     options = parser.parse_args(arguments)
     files = sorted(
         file
@@ -200,7 +202,7 @@ def main(arguments: Sequence[str]) -> int:
                 trees.put(tree)
 
         with ThreadPoolExecutor(options.jobs) as pool:
-            packages = {test for mutant in chosen for test in tests_of(mutant.path)[-1]}
+            packages = {test for mutant in chosen for test in runs_for(mutant.path)[-1]}
             if red := failure(Path(folder, "0"), sorted(packages)):
                 say(f"{red[-2000:]}\nthe tests fail without any change: mend that first")
                 return 1

@@ -31,6 +31,9 @@ def command(settings: Settings) -> None:
     logged and counted. --mode act makes the answers count. deploy/scheduler/extender.yaml shows
     the scheduler's side, docs/extender.md the rest: GET /readyz, /healthz, /metrics, /v1/nodes.
 
+    SIGTERM: it says "draining" at /readyz and answers for 3 s more, then finishes what is under
+    way. Ctrl-C or a second signal: without the 3 s.
+
     \b
     Examples:
       springtide extender
@@ -41,9 +44,15 @@ def command(settings: Settings) -> None:
 
 
 async def _run(settings: Settings) -> None:
-    stop = asyncio.Event()
+    stop, at_once = asyncio.Event(), asyncio.Event()
+
+    def signalled(number: signal.Signals) -> None:
+        if number == signal.SIGINT or stop.is_set():
+            at_once.set()
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, signalled, number)
     client, prefix, clock = (
         client_options(settings.kafka),
         settings.kafka.topic_prefix,
@@ -52,6 +61,6 @@ async def _run(settings: Settings) -> None:
     letters = DeadLetterWriter(client, prefix)
     feed = Feed(Table(), client=client, prefix=prefix, clock=clock, on_bad=letters.send)
     try:
-        await serve(feed, settings.extender, clock, stop)
+        await serve(feed, settings.extender, clock, stop, at_once=at_once)
     finally:
         await letters.close()

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 from aiohttp import web
@@ -30,7 +30,10 @@ from pipeline.table import Feed, FeedState, Table
 from pipeline.table.document import API_VERSION, node_item, node_list
 from pipeline.table.metrics import watch
 
-DRAIN_SECONDS: Final = 10.0
+# A deleted pod is told to stop at the moment at which it is taken out of its Service; until all nodes
+# and balancers know that, new connections still come. It takes them a second or two.
+LINGER_SECONDS: Final = 3.0
+FINISH_SECONDS: Final = 10.0
 LOG_PERIOD_SECONDS: Final = 1.0
 
 VERBS: Final = ("filter", "prioritize")
@@ -84,9 +87,8 @@ class Extender:
         app.router.add_get("/v1/nodes/{node}", self.node)
         return app
 
-    async def drain(self, seconds: float) -> None:
+    async def finish(self, seconds: float) -> None:
         """Return when no answer is under way any more, or after `seconds`."""
-        self.draining = True
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
@@ -275,8 +277,16 @@ async def serve(
     clock: Clock,
     stop: asyncio.Event,
     on_listening: Callable[[int], None] | None = None,
+    *,
+    at_once: asyncio.Event | None = None,
+    linger_seconds: float = LINGER_SECONDS,
 ) -> None:
-    """Feed the table and answer questions until `stop` is set; then finish what is under way.
+    """Feed the table and answer questions until `stop` is set; then leave without being missed.
+
+    For `linger_seconds` more, or until `at_once` is set, /readyz says 503 "draining", every
+    connection is closed behind its answer, and whoever still comes is answered. An extender that
+    never was ready leaves at once: nobody was sent to it. Then no connection is taken any more, and
+    what is under way is finished.
 
     `on_listening` gets the port when it is open. Raises `SettingsError` if it cannot be.
     """
@@ -286,25 +296,38 @@ async def serve(
     runner = web.AppRunner(extender.app(), access_log_class=AccessLog, shutdown_timeout=1.0)
     await runner.setup()
     feeding = asyncio.create_task(feed.run(), name="feed")
-    stopping = asyncio.create_task(stop.wait(), name="stop")
     try:
         port = await _listen(runner, settings)
         _log.info("listening", host=settings.host, port=port, mode=settings.mode)
         if on_listening:
             on_listening(port)
-        await asyncio.wait({feeding, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if feeding.done():
-            feeding.result()  # it never ends but by an error of ours
-        _log.info("stopping", drain_seconds=DRAIN_SECONDS)
+        await _until(stop, feeding)
+        extender.draining = True
+        linger_seconds = linger_seconds if feed.state.caught_up else 0.0
+        _log.info("draining", linger_seconds=linger_seconds, finish_seconds=FINISH_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(linger_seconds):
+                await _until(at_once or asyncio.Event(), feeding)
     finally:
-        # aiohttp's own shutdown stops reading bodies that are still arriving, so drain before it.
+        extender.draining = True
+        # aiohttp's own shutdown stops reading bodies that are still arriving: finish before it.
         for site in list(runner.sites):
             await site.stop()
-        await extender.drain(DRAIN_SECONDS)
+        await extender.finish(FINISH_SECONDS)
         await runner.cleanup()
-        for task in (feeding, stopping):
-            task.cancel()
-        await asyncio.gather(feeding, stopping, return_exceptions=True)
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
+
+
+async def _until(event: asyncio.Event, feeding: "asyncio.Task[NoReturn]") -> None:
+    """Wait for the event; raises what the feed raises, which ends only by an error of ours."""
+    waiting = asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait({waiting, feeding}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+    if feeding.done():
+        feeding.result()
 
 
 async def _listen(runner: web.AppRunner, settings: ExtenderSettings) -> int:

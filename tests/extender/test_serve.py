@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import closing
 from socket import socket
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import aiohttp
 import pytest
@@ -24,13 +24,87 @@ def feed() -> Feed:
     return Feed(Table(), client=client, prefix="none", clock=SystemClock())
 
 
-async def started(stop: asyncio.Event) -> tuple[asyncio.Task[None], str]:
+async def started(
+    stop: asyncio.Event, fed: Feed | None = None, **more: Any
+) -> tuple[asyncio.Task[None], str]:
     port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(serve(feed(), SETTINGS, SystemClock(), stop, port.set_result))
+    serving = asyncio.create_task(
+        serve(fed or feed(), SETTINGS, SystemClock(), stop, port.set_result, **more)
+    )
     return serving, f"http://127.0.0.1:{await asyncio.wait_for(port, 5)}"
 
 
-async def test_an_answer_under_way_is_finished_and_no_new_connection_taken() -> None:
+@pytest.fixture
+def die() -> asyncio.Event:
+    return asyncio.Event()
+
+
+@pytest.fixture
+def ready(die: asyncio.Event, monkeypatch: pytest.MonkeyPatch) -> Feed:
+    """A feed that has caught up, with a table without nodes, until it shall die."""
+
+    async def run(self: Feed) -> NoReturn:
+        self.state.caught_up = True
+        await die.wait()
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(Feed, "run", run)
+    return feed()
+
+
+async def new_connection(base: str) -> tuple[int, str]:
+    """Status and text of /readyz, asked on a connection of its own."""
+    async with aiohttp.ClientSession(base) as session, session.get("/readyz") as response:
+        return response.status, (await response.json())["status"]
+
+
+async def test_draining_is_seen_on_new_connections_while_questions_are_answered(
+    ready: Feed,
+) -> None:
+    stop, at_once = asyncio.Event(), asyncio.Event()
+    serving, base = await started(stop, ready, at_once=at_once, linger_seconds=30.0)
+    body = {"Pod": {}, "NodeNames": ["a"]}
+    async with aiohttp.ClientSession(base) as scheduler:
+        async with scheduler.post("/filter", json=body) as response:
+            assert "Connection" not in response.headers
+        assert await new_connection(base) == (200, "ready")
+        stop.set()
+        await asyncio.sleep(0.05)
+        for _ in range(2):
+            assert await new_connection(base) == (503, "draining")
+            for verb in ("filter", "prioritize"):
+                async with scheduler.post(f"/{verb}", json=body) as response:
+                    assert response.status == 200
+                    # So that the next question goes to another replica.
+                    assert response.headers["Connection"] == "close"
+    at_once.set()
+    await asyncio.wait_for(serving, 5)
+    with pytest.raises(aiohttp.ClientConnectionError):
+        await new_connection(base)
+
+
+async def test_it_lingers_as_long_as_told(ready: Feed) -> None:
+    stop = asyncio.Event()
+    serving, base = await started(stop, ready, linger_seconds=0.3)
+    await new_connection(base)
+    stop.set()
+    began = asyncio.get_running_loop().time()
+    await asyncio.wait_for(serving, 5)
+    assert 0.3 <= asyncio.get_running_loop().time() - began < 2.0
+
+
+async def test_a_feed_that_dies_while_lingering_is_told(ready: Feed, die: asyncio.Event) -> None:
+    stop = asyncio.Event()
+    serving, base = await started(stop, ready, linger_seconds=30.0)
+    await new_connection(base)
+    stop.set()
+    await asyncio.sleep(0.05)
+    die.set()
+    with pytest.raises(RuntimeError, match="a mistake of ours"):
+        await asyncio.wait_for(serving, 5)
+
+
+async def test_never_ready_it_leaves_at_once_but_finishes_what_is_under_way() -> None:
     stop, half_sent = asyncio.Event(), asyncio.Event()
     serving, base = await started(stop)
 

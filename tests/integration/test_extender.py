@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -28,6 +29,7 @@ from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.registry import DEAD_LETTERS, NODE_STATE, NODES, Topic
 from pipeline.topics.resources import Resources
+from tests.processes import eventually
 from tests.table.records import node_state
 
 PARTITIONS = 3
@@ -122,7 +124,9 @@ async def test_the_whole_way_from_topic_to_answer(cluster: Cluster) -> None:
     settings = ExtenderSettings(mode="act", host="127.0.0.1", port=0)
     feed = Feed(Table(), client=cluster.client, prefix=cluster.prefix, clock=SystemClock())
     stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(serve(feed, settings, SystemClock(), stop, port.set_result))
+    serving = asyncio.create_task(
+        serve(feed, settings, SystemClock(), stop, port.set_result, linger_seconds=0.0)
+    )
     base = f"http://127.0.0.1:{await asyncio.wait_for(port, 5)}"
     body = {"Pod": {"metadata": {"name": "p"}}, "NodeNames": ["calm", "hot", "stranger"]}
     async with aiohttp.ClientSession(base) as session:
@@ -325,4 +329,17 @@ def test_the_commands_as_people_run_them(cluster: Cluster) -> None:
         asked = top("--extender", base, "--no-headers")
         assert [line.split()[0] for line in asked.stdout.splitlines()] == ["hot", "calm"]
         extender.send_signal(signal.SIGTERM)
+        assert eventually(lambda: readiness(base) == (503, "draining"), 2)
+        with urllib.request.urlopen(f"{base}/filter", data=body, timeout=10) as response:
+            assert json.load(response)["NodeNames"] == ["calm"]
+        extender.send_signal(signal.SIGTERM)  # a second one: do not linger
         assert extender.wait(20) == 0
+
+
+def readiness(base: str) -> tuple[int, str]:
+    """Status and word of /readyz, on a new connection."""
+    try:
+        with urllib.request.urlopen(f"{base}/readyz", timeout=10) as response:
+            return response.status, json.load(response)["status"]
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)["status"]

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from node_exporter import metrics
-from node_exporter.sampler import Collection, Usage
+from node_exporter.usage import Collection, Usage
 from pipeline.errors import SettingsError, UsageError
 from pipeline.logs import get_logger
 
@@ -151,12 +151,13 @@ def _line(record: dict[str, Any]) -> bytes:
 
 
 def _as_record(collection: Collection, node: str) -> dict[str, Any]:
+    system = collection.system
     return {
         "node": node,
         "time_ms": collection.at_ms,
         "system": {
-            "cpu_cores": collection.system_cpu_cores,
-            "memory_bytes": collection.system_memory_bytes,
+            "cpu_cores": system.cpu_cores if system else None,
+            "memory_bytes": system.memory_bytes if system else None,
         },
         "usages": [_as_usage(usage) for usage in collection.usages],
     }

@@ -8,7 +8,8 @@ from typing import Final
 
 from prometheus_client import Gauge
 
-from node_exporter.sampler import FEATURES, NODE, Collection, Usage
+from node_exporter.sampler import FEATURES
+from node_exporter.usage import NODE, Collection, Usage
 from pipeline.metrics import REGISTRY, counter, gauge, histogram
 from pipeline.settings import ExporterSettings, HostApplication
 
@@ -75,8 +76,11 @@ def record(collection: Collection, settings: ExporterSettings, node: str) -> Non
         SAMPLES_DROPPED.labels(reason).inc(count)
     for kind, count in collection.errors.items():
         ERRORS.labels(kind).inc(count)
-    SYSTEM_CPU.set(_or_nan(collection.system_cpu_cores))
-    SYSTEM_MEMORY.set(_or_nan(collection.system_memory_bytes))
+    system = collection.system
+    SYSTEM_CPU.set(_or_nan(system.cpu_cores if system else None))
+    SYSTEM_MEMORY.set(
+        _or_nan(memory_by_policy(system, settings.memory_collect_policy) if system else None)
+    )
     pods = 0
     ended = {app.name: app for app in settings.host_applications}
     for usage in collection.usages:

@@ -7,9 +7,9 @@ since its counters lose nothing in between. What cannot be read costs one sample
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from node_exporter.containers import PodContainers, growth
 from node_exporter.kernel import formulas
@@ -24,15 +24,15 @@ from node_exporter.kernel.discovery import PodDir, detect_driver, has_kubepods, 
 from node_exporter.kernel.parse import CpuTicks, Pressure, Throttling, Traffic
 from node_exporter.kernel.paths import Driver, KubeQOS, host_app_dir, kube_qos_of_path, qos_dir
 from node_exporter.kernel.proc import NodeFiles, ticks_per_second
+from node_exporter.system import Latest, system_usage
+from node_exporter.usage import NODE, Collection, Entity, Rates, Stall, Usage
 from pipeline.clock import Clock
 from pipeline.errors import CgroupGoneError, KernelError, KernelFileError
 from pipeline.logs import get_logger
 from pipeline.settings import ExporterSettings, HostApplication
+from pipeline.topics.samples import BESTEFFORT_TIER, Kind
 
-Kind = Literal["node", "pod", "tier", "host_app"]
 ValueT = TypeVar("ValueT")
-
-BEST_EFFORT_TIER: Final = "besteffort"
 
 FEATURES: Final = (
     "cpu",
@@ -56,87 +56,6 @@ _SLOW_MS: Final = 5000
 log = get_logger(__name__)
 
 
-class Entity(NamedTuple):
-    """Whose usage it is; `id` is a pod's UID or a name, empty for the node."""
-
-    kind: Kind
-    id: str
-    qos: str | None
-
-
-NODE: Final = Entity("node", "", None)
-
-
-class Stall(NamedTuple):
-    """Time stalled, in microseconds, over a time observed in seconds; None: not known."""
-
-    seconds: float
-    cpu_some_us: int
-    memory_some_us: int
-    memory_full_us: int | None
-    io_some_us: int
-    io_full_us: int | None
-
-
-class Usage(NamedTuple):
-    """What one entity used in one collection; None is unknown."""
-
-    entity: Entity
-    cpu_ns: int | None
-    """CPU time since the reading before."""
-    elapsed_seconds: float | None
-    """Time since the reading before."""
-    memory_bytes: int | None
-    """Without page cache."""
-    memory_with_page_cache_bytes: int | None
-    memory_with_hot_page_cache_bytes: int | None
-    throttling: Throttling | None = None
-    """Growth of the cgroup's own bandwidth counters since the reading before."""
-    stall: Stall | None = None
-    containers: Mapping[str, Throttling] | None = None
-    """The same of a pod's containers by id, since they were last read; None: not read now."""
-
-    @property
-    def cpu_cores(self) -> float | None:
-        """Cores used on average since the reading before."""
-        if self.cpu_ns is None or not self.elapsed_seconds:
-            return None
-        return self.cpu_ns / (self.elapsed_seconds * 1e9)
-
-
-class Rates(NamedTuple):
-    """Bytes moved by the node, over a time observed in seconds."""
-
-    seconds: float
-    network: Traffic | None
-    disk: Traffic | None
-
-
-@dataclass(frozen=True, slots=True)
-class Collection:
-    """All that was read at one tick."""
-
-    at_ms: int
-    usages: tuple[Usage, ...]
-    """The node's first, if it could be read."""
-    rates: Rates | None
-    system_cpu_cores: float | None = None
-    """Node minus pods minus host applications; None if one of them is unknown or outdated."""
-    system_memory_bytes: int | None = None
-    dropped: Counter[str] = field(default_factory=Counter)
-    """Samples that were not taken, by reason."""
-    errors: Counter[str] = field(default_factory=Counter)
-    """Readings that failed, by what was read."""
-
-
-class _Latest(NamedTuple):
-    """The newest usage of an entity, which bridges a reading that fails."""
-
-    at: float
-    cpu_cores: float | None
-    memory_bytes: int | None
-
-
 class _Previous(NamedTuple):
     at: float
     cpu_ns: int
@@ -151,7 +70,7 @@ class _Tracked:
     path: str
     cgroup: Cgroup
     previous: _Previous | None = None
-    latest: _Latest | None = None
+    latest: Latest | None = None
     stalled: tuple[float, tuple[Pressure, ...]] | None = None
     containers: PodContainers | None = None
 
@@ -176,7 +95,7 @@ class Sampler:
         for app in settings.host_applications:
             _host_app_path(app, Driver.SYSTEMD, settings.cgroup_parent)  # refuse it now, not later
         self._root = open_cgroup(self._layout, "")
-        self._node_latest: _Latest | None = None
+        self._node_latest: Latest | None = None
         self._node_previous: tuple[float, CpuTicks] | None = None
         self._node_stalled: tuple[float, tuple[Pressure, ...]] | None = None
         self._traffic: tuple[float, Traffic | None, Traffic | None] | None = None
@@ -202,8 +121,7 @@ class Sampler:
         usages.extend(self._read_tracked(slow, dropped, errors))
         rates = self._attempt("traffic", errors, self._read_rates) if slow else None
         self._state_unsupported()
-        cores, memory = self._system()
-        return Collection(at_ms, tuple(usages), rates, cores, memory, dropped, errors)
+        return Collection(at_ms, tuple(usages), rates, self._system(), dropped, errors)
 
     def capacity(self) -> tuple[int | None, int | None]:
         """(online CPUs, MemTotal in bytes) of the node."""
@@ -246,7 +164,7 @@ class Sampler:
             None,
             stall,
         )
-        self._node_latest = _Latest(at, usage.cpu_cores, usage.memory_bytes)
+        self._node_latest = Latest(at, usage)
         return usage
 
     def _follow_pods(self) -> None:
@@ -280,7 +198,7 @@ class Sampler:
             for pod in pods:
                 yield Entity("pod", pod.uid, pod.kube_qos.value), pod.path
             best_effort = qos_dir(self._driver, KubeQOS.BEST_EFFORT, parent)
-            yield Entity("tier", BEST_EFFORT_TIER, None), best_effort
+            yield Entity("tier", BESTEFFORT_TIER, None), best_effort
             if not pods and self._settings.cgroup_driver == "auto":
                 self._driver = None  # look again: kubepods may come back under another driver
         for app in self._settings.host_applications:
@@ -354,7 +272,7 @@ class Sampler:
         usage = Usage(
             tracked.entity, cpu_ns, elapsed, without, with_cache, hot, grown, stall, containers
         )
-        tracked.latest = _Latest(at, usage.cpu_cores, without)
+        tracked.latest = Latest(at, usage)
         return usage
 
     def _read_containers(
@@ -369,18 +287,10 @@ class Sampler:
             self._say("container", error)
             return None
 
-    def _system(self) -> tuple[float | None, int | None]:
-        """What node has used beyond its pods and host applications."""
+    def _system(self) -> Usage | None:
         parts = [t.latest for t in self._tracked.values() if t.entity.kind != "tier"]
         oldest = self._clock.monotonic() - self._settings.system_outdated_seconds
-        node = self._node_latest
-        if node is None or node.at < oldest or any(p is None or p.at < oldest for p in parts):
-            return None, None
-        cores = [part.cpu_cores for part in parts if part is not None]
-        memory = [part.memory_bytes for part in parts if part is not None]
-        left_cores = _remainder(node.cpu_cores, cores)
-        left_memory = _remainder(node.memory_bytes, memory)
-        return left_cores, None if left_memory is None else int(left_memory)
+        return system_usage(self._node_latest, parts, oldest)
 
     def _since(
         self, at: float, now: int, before: float, previous: int, dropped: Counter[str], unit_ns: int
@@ -444,13 +354,6 @@ def _host_app_path(app: HostApplication, driver: Driver, parent: str) -> str:
         relative_path=given.relative_path if given else None,
         parent=parent,
     )
-
-
-def _remainder(node: float | None, parts: list[float | None] | list[int | None]) -> float | None:
-    known = [part for part in parts if part is not None]
-    if node is None or len(known) < len(parts):
-        return None
-    return formulas.system_usage(node, known, ())
 
 
 def _hot(with_page_cache: int | None, cold: int | None) -> int | None:

@@ -18,8 +18,9 @@ from node_exporter.buffer import EncodedWindow, WindowBuffer
 from node_exporter.kernel.proc import boot_id, machine_id
 from node_exporter.live import LiveServer
 from node_exporter.publish import Publisher
-from node_exporter.sampler import Collection, Sampler
+from node_exporter.sampler import Sampler
 from node_exporter.ticks import Tick, Ticker
+from node_exporter.usage import Collection
 from node_exporter.window import EmittedEnds, Window, window_end_ms
 from pipeline.clock import Clock, SystemClock, format_time
 from pipeline.errors import KernelError

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from node_exporter.kernel.formulas import average, rank_percentile
 from node_exporter.kernel.parse import Throttling
-from node_exporter.sampler import NODE, Collection, Entity, Stall, Usage
+from node_exporter.usage import NODE, Collection, Entity, Stall, Usage
 
 _PERCENTILES: Final = (("p90", Fraction(9, 10)), ("p95", Fraction(19, 20)))
 _MEMORIES: Final = (
@@ -50,11 +50,11 @@ class Window:
         """Count a collection in; its tick belongs to this window."""
         self.collections += 1
         for usage in collection.usages:
-            series = self._series.get(usage.entity)
-            if series is None:
-                series = self._series[usage.entity] = _Series()
-            series.add(usage)
+            self._add(usage)
             if usage.entity == NODE:
+                # Without a reading of the node its remainder is that of the second before.
+                if collection.system is not None:
+                    self._add(collection.system)
                 offset = (collection.at_ms - self.start_ms) / 1000
                 memory = None if usage.memory_bytes is None else float(usage.memory_bytes)
                 self._points.append((offset, usage.cpu_cores, memory))
@@ -62,6 +62,12 @@ class Window:
             for traffic, names in ((rates.network, _RATES[:2]), (rates.disk, _RATES[2:])):
                 for moved, name in zip(traffic or (), names, strict=False):
                     self._rates[name].add(moved, rates.seconds)
+
+    def _add(self, usage: Usage) -> None:
+        series = self._series.get(usage.entity)
+        if series is None:
+            series = self._series[usage.entity] = _Series()
+        series.add(usage)
 
     def rows(self, capacity_cpu_cores: int | None, capacity_memory_bytes: int | None) -> list[Row]:
         """A row per entity: the node first, then tiers, host applications and pods by id."""

@@ -187,6 +187,7 @@ async def test_windows_arrive_and_sigterm_flushes_the_one_in_hand(
     whole, half = samples[1], samples[-1]
     assert [(row["kind"], row["id"]) for row in whole.rows] == [
         ("node", ""),
+        ("tier", "system"),
         ("pod", "one"),
         ("pod", "two"),
     ]

@@ -56,7 +56,11 @@ def test_once_prints_one_fake_window_as_json_lines(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     header, *rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert (header["kind"], header["node"]) == ("header", "n1")
-    assert [(row["kind"], row["id"]) for row in rows] == [("node", ""), ("pod", "a")]
+    assert [(row["kind"], row["id"]) for row in rows] == [
+        ("node", ""),
+        ("tier", "system"),
+        ("pod", "a"),
+    ]
     assert rows[0]["coverage"] >= 0.5
     assert "Z" in done.stderr  # it says until when it collects
 

@@ -13,7 +13,7 @@ import pytest
 
 from node_exporter import live
 from node_exporter.live import CLIENTS_MAX, LiveServer
-from node_exporter.sampler import NODE, Collection, Entity, Usage
+from node_exporter.usage import NODE, SYSTEM, Collection, Entity, Usage
 from pipeline.errors import SettingsError, UsageError
 
 START = 1_700_000_000_000
@@ -25,7 +25,8 @@ def collection(second: int, pods: int = 2) -> Collection:
         Usage(Entity("pod", f"pod-{i}", "Burstable"), 5 * 10**8, 1.0, 1, 2, None)
         for i in range(pods)
     ]
-    return Collection(START + second * 1000, tuple(usages), None, 0.25, 3)
+    system = Usage(SYSTEM, 25 * 10**7, 1.0, 3, None, None)
+    return Collection(START + second * 1000, tuple(usages), None, system)
 
 
 @pytest.fixture

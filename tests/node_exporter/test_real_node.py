@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from node_exporter.kernel.paths import Driver, KubeQOS, pod_dir
-from node_exporter.sampler import Sampler, Usage
+from node_exporter.sampler import Sampler
+from node_exporter.usage import Usage
 from node_exporter.window import Window
 from pipeline.clock import SystemClock
 from pipeline.settings import ExporterSettings

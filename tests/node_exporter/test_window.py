@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node_exporter.kernel.parse import Throttling, Traffic
-from node_exporter.sampler import NODE, Collection, Entity, Rates, Stall, Usage
+from node_exporter.usage import NODE, SYSTEM, Collection, Entity, Rates, Stall, Usage
 from node_exporter.window import EmittedEnds, Window, expected_collections, window_end_ms
+from pipeline.topics.samples import STATISTICS
 
 POD = Entity("pod", "uid-1", "Burstable")
 TIER = Entity("tier", "besteffort", None)
@@ -101,6 +102,20 @@ def test_the_node_comes_first_and_the_rest_in_order() -> None:
     window = window_of([usage(), usage(Entity("pod", "a", None)), usage(TIER), usage(NODE)])
     kinds = [(row["kind"], row["id"]) for row in window.rows(2, 1024)]
     assert kinds == [("node", ""), ("tier", "besteffort"), ("pod", "a"), ("pod", "uid-1")]
+
+
+def test_the_system_has_a_row_of_its_own_for_the_seconds_in_which_it_was_known() -> None:
+    window = Window(END, WINDOW, 1000)
+    system = [None, *(usage(SYSTEM, float(i), 10 * i) for i in range(1, 10))]
+    for i, rest in enumerate(system):
+        node = () if i == 9 else (usage(NODE),)  # the last is what was left a second before
+        window.add(Collection(window.start_ms + 1000 * (i + 1), node, None, rest))
+    row = row_of(window, SYSTEM)
+    assert (row["kind"], row["id"], row["qos"]) == ("tier", "system", None)
+    assert row["coverage"] == 0.8
+    assert [row[f"cpu_cores_{s}"] for s in STATISTICS] == [4.5, 7.0, 7.0, 8.0, 8.0]
+    assert [row[f"memory_bytes_{s}"] for s in STATISTICS] == [45.0, 70.0, 70.0, 80.0, 80.0]
+    assert [r["id"] for r in window_of([usage(NODE)]).rows(2, 1024)] == [""]  # never known
 
 
 def test_without_any_reading_the_node_row_is_there_and_knows_nothing() -> None:

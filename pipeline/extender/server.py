@@ -30,8 +30,8 @@ from pipeline.table import Feed, FeedState, Table
 from pipeline.table.document import API_VERSION, node_item, node_list
 from pipeline.table.metrics import watch
 
-# A deleted pod is told to stop at the moment at which it is taken out of its Service; until all nodes
-# and balancers know that, new connections still come. It takes them a second or two.
+# A deleted pod is told to stop at the moment at which it is taken out of its Service; until all
+# nodes and balancers know that, new connections still come. It takes them a second or two.
 LINGER_SECONDS: Final = 3.0
 FINISH_SECONDS: Final = 10.0
 LOG_PERIOD_SECONDS: Final = 1.0

@@ -188,8 +188,9 @@ class ExporterSettings(Section, frozen=True, kw_only=True):
         Meta(
             gt=0,
             le=3600,
-            description="The system remainder (node minus pods minus host applications) is unknown "
-            "when one of its parts is older than this.",
+            description="The system remainder (node minus pods minus host applications) of a second "
+            "is unknown when the newest reading of one of its parts is older than this. It is what "
+            "the system's models learn from, and is shown on the local socket and the metrics page.",
         ),
     ] = 10.0
     memory_collect_policy: Annotated[
@@ -409,7 +410,8 @@ class ExtenderSettings(Section, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=100,
-            description="A node whose CPU use is above this share of its allocatable is refused; "
+            description="A node is refused whose CPU use, in percent of its allocatable and rounded "
+            "half up to a whole number, is above this: with 65, 65.4 passes and 65.5 does not. "
             "0: never.",
         ),
     ] = 65.0
@@ -418,8 +420,8 @@ class ExtenderSettings(Section, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=100,
-            description="A node whose memory use is above this share of its allocatable is "
-            "refused; 0: never.",
+            description="A node is refused whose memory use, in percent of its allocatable and "
+            "rounded half up to a whole number, is above this. 0: never.",
         ),
     ] = 95.0
     stale_after_seconds: Annotated[

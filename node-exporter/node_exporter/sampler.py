@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from node_exporter.containers import PodContainers, growth
+from node_exporter.host_apps import check_host_apps, host_app_path
 from node_exporter.kernel import formulas
 from node_exporter.kernel.cgroup import (
     PRESSURE_RESOURCES,
@@ -22,14 +23,14 @@ from node_exporter.kernel.cgroup import (
 )
 from node_exporter.kernel.discovery import PodDir, detect_driver, has_kubepods, list_pods
 from node_exporter.kernel.parse import CpuTicks, Pressure, Throttling, Traffic
-from node_exporter.kernel.paths import Driver, KubeQOS, host_app_dir, kube_qos_of_path, qos_dir
+from node_exporter.kernel.paths import Driver, KubeQOS, kube_qos_of_path, qos_dir
 from node_exporter.kernel.proc import NodeFiles, ticks_per_second
 from node_exporter.system import Latest, system_usage
 from node_exporter.usage import NODE, Collection, Entity, Rates, Stall, Usage
 from pipeline.clock import Clock
 from pipeline.errors import CgroupGoneError, KernelError, KernelFileError
 from pipeline.logs import get_logger
-from pipeline.settings import ExporterSettings, HostApplication
+from pipeline.settings import ExporterSettings
 from pipeline.topics.samples import BESTEFFORT_TIER, Kind
 
 ValueT = TypeVar("ValueT")
@@ -92,8 +93,9 @@ class Sampler:
         self._driver: Driver | None = None
         self._kubepods_seen = True  # until it is looked for
         self._tracked: dict[tuple[Kind, str], _Tracked] = {}
-        for app in settings.host_applications:
-            _host_app_path(app, Driver.SYSTEMD, settings.cgroup_parent)  # refuse it now, not later
+        given = settings.cgroup_driver
+        drivers = tuple(Driver) if given == "auto" else (Driver(given),)
+        check_host_apps(settings.host_applications, drivers, settings.cgroup_parent)
         self._root = open_cgroup(self._layout, "")
         self._node_latest: Latest | None = None
         self._node_previous: tuple[float, CpuTicks] | None = None
@@ -202,7 +204,7 @@ class Sampler:
             if not pods and self._settings.cgroup_driver == "auto":
                 self._driver = None  # look again: kubepods may come back under another driver
         for app in self._settings.host_applications:
-            path = _host_app_path(app, self._driver or Driver.CGROUPFS, parent)
+            path = host_app_path(app, self._driver or Driver.CGROUPFS, parent)
             yield Entity("host_app", app.name, app.qos or None), path
 
     def _note_kubepods(self, parent: str) -> None:
@@ -341,19 +343,6 @@ class Sampler:
         if news := missing - self.unsupported:
             log.info("not offered by this kernel, reported as unknown", features=sorted(news))
         self.unsupported = missing
-
-
-def _host_app_path(app: HostApplication, driver: Driver, parent: str) -> str:
-    given = app.cgroup_path
-    return host_app_dir(
-        driver,
-        app.name,
-        app.qos,
-        base=given.base if given else None,
-        parent_dir=given.parent_dir if given else None,
-        relative_path=given.relative_path if given else None,
-        parent=parent,
-    )
 
 
 def _hot(with_page_cache: int | None, cold: int | None) -> int | None:

@@ -147,13 +147,35 @@ def host_app_dir(
         below = posixpath.join((parent_dir or "").strip("/"), (relative_path or "").strip("/"))
     path = posixpath.normpath(posixpath.join(top, below.strip("/") or "."))
     inside = posixpath.normpath(below).split("/", 1)[0] != ".."
-    if not inside or path in (".", "") or "\0" in path:
+    named = below.strip("/") not in ("", ".") and path not in (top, ".", "")
+    if not inside or not named or "\0" in path:
         raise KernelError(
             f"{below!r} is not a directory below {top or 'the cgroup root'!r}",
             path=f"host application {name}",
-            hint="give parentDir and relativePath without '..'",
+            hint="give a parentDir or relativePath, without '..'",
         )
     return path
+
+
+def holds_pods(driver: Driver, path: str, parent: str = "") -> bool:
+    """Whether processes of pods are in the cgroup at `path`, or could be.
+
+    So it is with kubepods and its classes, all that contains them, and pods and what they contain;
+    not with a directory of another name beside the pods.
+    """
+    classes = [qos_dir(driver, kube_qos, parent) for kube_qos in KubeQOS]
+    if any(is_within(directory, path) for directory in classes):
+        return True
+    return any(
+        parse_pod_dir(driver, path[len(directory) + 1 :].split("/", 1)[0]) is not None
+        for directory in classes
+        if is_within(path, directory)
+    )
+
+
+def is_within(path: str, directory: str) -> bool:
+    """Whether `path` is `directory` or lies below it."""
+    return path == directory or path.startswith(f"{directory}/")
 
 
 def _slice_prefix(parent: str) -> str:

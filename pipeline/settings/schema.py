@@ -188,9 +188,9 @@ class ExporterSettings(Section, frozen=True, kw_only=True):
         Meta(
             gt=0,
             le=3600,
-            description="The system remainder (node minus pods minus host applications) of a second "
-            "is unknown when the newest reading of one of its parts is older than this. It is what "
-            "the system's models learn from, and is shown on the local socket and the metrics page.",
+            description="The system remainder (node minus pods minus host applications) of a "
+            "second is unknown when the newest reading of one of its parts is older than this. The "
+            "system's models learn from it; the local socket and the metrics page show it.",
         ),
     ] = 10.0
     memory_collect_policy: Annotated[
@@ -410,9 +410,9 @@ class ExtenderSettings(Section, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=100,
-            description="A node is refused whose CPU use, in percent of its allocatable and rounded "
-            "half up to a whole number, is above this: with 65, 65.4 passes and 65.5 does not. "
-            "0: never.",
+            description="A node is refused whose CPU use, in percent of its allocatable and "
+            "rounded half up to a whole number, is above this: with 65, 65.4 passes and 65.5 does "
+            "not. 0: never.",
         ),
     ] = 65.0
     memory_threshold_percent: Annotated[

@@ -30,8 +30,9 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
 class NodeStateRecord(Result, frozen=True, kw_only=True):
     """Usage of the last window (its average), peaks, and ages.
 
-    Used memory is, in every field, the figure that the setting `model.memory_collect_policy` names (by
-    default without page cache).
+    Used memory is, in every field, the figure that the setting `model.memory_collect_policy` names
+    (by default without page cache).
+
     `skew_seconds` is the broker's append time minus the window's end: transport delay plus the
     error of the node's clock. `peaks` maps predictor to the node's peak.
     """

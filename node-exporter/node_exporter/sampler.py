@@ -51,8 +51,8 @@ FEATURES: Final = (
 _FORGET_INTERVALS: Final = 20
 # What goes on failing is said this often.
 _SAY_AGAIN_SECONDS: Final = 60.0
-# Pressure, network and disks are read on these points of the grid (and at the end of windows).
-_SLOW_MS: Final = 5000
+# Pressure, network, disks and containers are read this often (and at the end of windows).
+_SLOW_SECONDS: Final = 5.0
 
 log = get_logger(__name__)
 
@@ -101,6 +101,7 @@ class Sampler:
         self._node_previous: tuple[float, CpuTicks] | None = None
         self._node_stalled: tuple[float, tuple[Pressure, ...]] | None = None
         self._traffic: tuple[float, Traffic | None, Traffic | None] | None = None
+        self._slow_at: float | None = None
         self._forget_seconds = _FORGET_INTERVALS * settings.collect_interval_seconds
         self.unsupported: frozenset[str] = frozenset()
         """Features that this kernel, as far as it was read, does not offer."""
@@ -115,7 +116,7 @@ class Sampler:
         """Read everything once, for the grid point `at_ms`."""
         dropped: Counter[str] = Counter()
         errors: Counter[str] = Counter()
-        slow = ends_window or at_ms % _SLOW_MS == 0
+        slow = self._is_slow(ends_window)
         self.failure = None
         node = self._attempt("node", errors, lambda: self._read_node(slow, dropped))
         self._attempt("pods", errors, self._follow_pods)
@@ -139,6 +140,15 @@ class Sampler:
         self._tracked.clear()
         self._root.close()
         self._files.close()
+
+    def _is_slow(self, ends_window: bool) -> bool:
+        """Whether this collection reads what needs no reading at every tick."""
+        now = self._clock.monotonic()
+        early = self._settings.collect_interval_seconds / 2  # ticks come a little early or late
+        due = self._slow_at is None or now - self._slow_at >= _SLOW_SECONDS - early
+        if due or ends_window:
+            self._slow_at = now
+        return due or ends_window
 
     def _read_node(self, slow: bool, dropped: Counter[str]) -> Usage:
         at, ticks, memory = self._clock.monotonic(), self._files.ticks(), self._files.meminfo()
@@ -311,7 +321,7 @@ class Sampler:
         self._note("network", network is not None)
         self._note("disk", disk is not None)
         before, self._traffic = self._traffic, (at, network, disk)
-        if before is None or at - before[0] > self._forget_seconds + _SLOW_MS / 1000:
+        if before is None or at - before[0] > self._forget_seconds + _SLOW_SECONDS:
             return None
         return Rates(at - before[0], _moved(network, before[1]), _moved(disk, before[2]))
 
@@ -372,7 +382,7 @@ def _stall(
     """(stalled since `before`, what to remember)."""
     if now is None:
         return None, None
-    if before is None or not 0 < at - before[0] <= forget_seconds + _SLOW_MS / 1000:
+    if before is None or not 0 < at - before[0] <= forget_seconds + _SLOW_SECONDS:
         return None, (at, now)
     (cpu, memory, io), (cpu0, memory0, io0) = now, before[1]
     stall = Stall(

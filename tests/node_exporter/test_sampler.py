@@ -139,8 +139,7 @@ async def test_fake_garbage_of_a_container_costs_no_sample_of_its_pod(tmp_path: 
     node.file("cpuacct", f"{node.path('a')}/{'c0' * 32}", "cpuacct.usage", "0\n")
     node.file("cpu", f"{node.path('a')}/{'c0' * 32}", "cpu.stat", "nr_periods x\n")
     reader = Reader(node)
-    while (collection := await reader.read()).at_ms % 5000:
-        pass
+    collection = await reader.read()
     assert collection.errors == {"container": 1}
     assert of(collection, "a").memory_bytes == 100
     assert of(collection, "a").containers is None
@@ -312,8 +311,7 @@ async def test_fake_kernel_without_features_states_each(node: FakeNode) -> None:
     shutil.rmtree(node.proc / "pressure")
     reader = Reader(node)
     node.pod("a", 0)
-    while (await reader.read()).at_ms % 5000:
-        pass
+    await reader.read()
     expected = {"hot_page_cache", "node_pressure", "pod_pressure", "network", "disk"}
     if node.version == 2:
         expected.add("throttling")
@@ -375,10 +373,11 @@ async def test_fake_rates_and_pressure_are_growth_between_slow_readings(tmp_path
         use(n)
         collections.append(await reader.read())
     slow = [c for c in collections if c.rates is not None]
-    assert len(slow) == 1  # the first slow reading only remembers
-    (rates,) = [c.rates for c in slow if c.rates]
+    assert len(slow) == 2  # of three: the first only remembers
+    rates = slow[1].rates
+    assert rates is not None
     assert (rates.seconds, rates.network, rates.disk) == (5.0, (2500, 250), (25600, 2560))
-    stall = of(slow[0], "").stall
+    stall = of(slow[1], "").stall
     assert stall is not None
     assert stall[:3] == (5.0, 5_000_000, 5_000_000)
     use(0)  # all counters go back
@@ -386,3 +385,21 @@ async def test_fake_rates_and_pressure_are_growth_between_slow_readings(tmp_path
         after = await reader.read()
     assert after.rates is None or (after.rates.network, after.rates.disk) == (None, None)
     assert of(after, NODE.id).stall is None
+
+
+@pytest.mark.parametrize("interval", [0.1, 0.3, 0.7, 0.9, 1.0, 7.0, 60.0])
+async def test_fake_slow_readings_come_with_any_interval(tmp_path: Path, interval: float) -> None:
+    node = FakeNode(tmp_path)
+    (node.proc / "1/net/dev").write_text("Inter\n face\neth0: 1 0 0 0 0 0 0 0 2\n")
+    sampler = Sampler(node.settings(collect_interval_seconds=interval), clock := ManualClock())
+    found = []
+    for tick in range(round(60 / interval) + 1):
+        at_ms = round(tick * interval * 1000)
+        # Readings are some milliseconds early or late.
+        await clock.advance(tick * interval + 0.004 * (tick % 3) - clock.monotonic())
+        found.append(sampler.collect(at_ms).rates)
+    spans = [rates.seconds for rates in found if rates is not None]
+    assert max(spans) <= max(5.0, interval) + interval / 2 + 0.01
+    assert sum(spans) == pytest.approx(60, abs=max(6.0, interval))
+    if interval < 5:
+        assert len(spans) <= 14  # and no more often than they need to

@@ -102,9 +102,13 @@ async def _fill(cursor: Cursor, topic: str, partition: int, end: int, open_reade
             log.error("retention removed records before they were used", topic=topic,
                       partition=partition, start=start, end=min(first, end))  # fmt: skip
         async for records in reader.read(topic, partition, max(first, start), end):
+            if not cursor.owned:
+                return
             GAPS.labels(topic).inc(len(records))
             await _process(cursor, records)
-    cursor.next_offset = max(cursor.next_offset, end)
+    # Retention may have taken all of the gap; a cursor that was lost meanwhile has read nothing.
+    if cursor.owned:
+        cursor.next_offset = max(cursor.next_offset, end)
 
 
 async def _process(cursor: Cursor, records: Sequence[LogRecord]) -> None:

@@ -13,10 +13,11 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from pipeline.agents.log import LogReader, LogRecord, record_of
 from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.logs import get_logger
-from pipeline.processors.join import NodeView
+from pipeline.processors.join import NodeView, PodRow, pod_row
+from pipeline.topics.arrow import check_node_name
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.pods import PodRecord, pod_key, split_pod_key
+from pipeline.topics.pods import PodFacts, check_pod, pod_key, split_pod_key
 from pipeline.topics.registry import NODES, PODS
 
 log = get_logger(__name__)
@@ -31,7 +32,7 @@ class Inventory:
     def __init__(self) -> None:
         self.nodes: dict[str, NodeRecord] = {}
         self.departed: set[str] = set()
-        self._pods: dict[str, dict[str, PodRecord]] = {}
+        self._pods: dict[str, dict[str, PodRow]] = {}
         self._uids: dict[bytes, tuple[str, str]] = {}
 
     def view(self, node: str) -> NodeView:
@@ -41,6 +42,7 @@ class Inventory:
     def apply_node(self, record: LogRecord) -> str | None:
         """Take over a record of `nodes`; gives the node's name if this deletes it."""
         name = _text(record.key)
+        check_node_name(name)
         if record.value is None:
             self.nodes.pop(name, None)
             self.departed.add(name)
@@ -59,12 +61,13 @@ class Inventory:
         if record.value is None:
             self._forget_pod(key)
             return
-        pod = decode_json(PodRecord, record.value)
+        pod = decode_json(PodFacts, record.value)
+        check_pod(pod)
         if (pod.node, pod.uid) != (node, uid):
             raise KeyMismatchError(f"pod record of {pod.node}/{pod.uid:.80} has another key")
         self._forget_pod(key)
         self._uids[key] = (node, pod.cgroup_uid)
-        self._pods.setdefault(node, {})[pod.cgroup_uid] = pod
+        self._pods.setdefault(node, {})[pod.cgroup_uid] = pod_row(pod)
 
     def _forget_pod(self, key: bytes) -> None:
         if key not in self._uids:
@@ -72,7 +75,7 @@ class Inventory:
         node, cgroup_uid = self._uids.pop(key)
         pods = self._pods.get(node, {})
         # A static pod made anew has the cgroup of the one before it, whose tombstone may come late.
-        if cgroup_uid in pods and pod_key(node, pods[cgroup_uid].uid) == key:
+        if cgroup_uid in pods and pod_key(node, pods[cgroup_uid].uid or "") == key:
             del pods[cgroup_uid]
         if not pods:
             self._pods.pop(node, None)
@@ -122,8 +125,8 @@ async def follow(
         **client, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest"
     )
     expected = dict(starts)
-    await consumer.start()
     try:
+        await consumer.start()
         consumer.assign(list(starts))
         for tp, offset in starts.items():
             consumer.seek(tp, offset)

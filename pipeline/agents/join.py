@@ -6,7 +6,7 @@ windows are appended in the order of their samples with no hole below any that i
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.agents.inventory import Inventory
@@ -62,14 +62,12 @@ class JoinCursor:
         inventory: Inventory,
         output: Output,
         rules: JoinRules,
-        watched: Mapping[int, Inventory],
     ) -> None:
         self.ownership = ownership
         self.next_offset = next_offset
         self.inventory = inventory
         self._output = output
         self._rules = rules
-        self._watched = watched
         self._samples = SAMPLES.full_name(rules.prefix)
         self._windows = WINDOWS.full_name(rules.prefix)
         # Samples and departures are appended by different tasks; the log takes one at a time.
@@ -133,7 +131,9 @@ class JoinCursor:
                 hint="set the producer's partitioner to murmur2",
             )
         check_not_future(header, record.appended_ms, self._rules.future_tolerance_seconds)
-        if node in self.inventory.departed and self._has_watcher():
+        # Who deleted it watches the cluster: samples alone, of an exporter that is about to end,
+        # do not bring it back.
+        if node in self.inventory.departed:
             IGNORED.inc()
             return None
         window = join(
@@ -150,9 +150,6 @@ class JoinCursor:
         for column, count in window.bad_values.items():
             BAD_VALUES.labels(node, column).inc(count)
         return Keyed(node.encode(), value)
-
-    def _has_watcher(self) -> bool:
-        return any(inventory.nodes for inventory in self._watched.values())
 
 
 async def refuse(

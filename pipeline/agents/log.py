@@ -107,12 +107,12 @@ async def open_reader(
         auto_offset_reset="earliest",
         max_partition_fetch_bytes=8 * 1024 * 1024,
     )
-    await consumer.start()
-    # All at once and paused: each new assignment would cost a second of waiting for metadata.
-    assigned = [TopicPartition(topic, partition) for topic, partition in partitions]
-    consumer.assign(assigned)
-    consumer.pause(*assigned)
     try:
+        await consumer.start()
+        # All at once and paused: each new assignment would cost a second of waiting for metadata.
+        assigned = [TopicPartition(topic, partition) for topic, partition in partitions]
+        consumer.assign(assigned)
+        consumer.pause(*assigned)
         yield LogReader(consumer)
     finally:
         await consumer.stop()

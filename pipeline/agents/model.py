@@ -8,6 +8,7 @@ follows from a batch is published afterwards, and again by recovery if that did 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,7 +26,7 @@ from pipeline.processors.window import Outcome
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters
 from pipeline.topics.registry import NODE_STATE, PREDICTIONS, WINDOWS
-from pipeline.topics.windows import Window, decode_window
+from pipeline.topics.windows import Window, decode_window, sample_offset_of
 
 log = get_logger(__name__)
 
@@ -55,11 +56,22 @@ class Report:
     node_state: bytes
 
 
+class _Applied(NamedTuple):
+    """A window that was applied, where it lies, and the node's counters as of then."""
+
+    offset: int
+    window: Window
+    counters: Counters
+
+
+_LIVES = Report(b"", b"")
+
+
 class ModelCursor:
     """The models of one partition and their position in its `windows`.
 
     `joined` is the highest sample offset met below `next_offset`. `reports` maps a node to what
-    was last reported of it, None once it has departed.
+    was last reported of it, None from its departure until the tombstones are delivered.
     """
 
     def __init__(
@@ -84,6 +96,7 @@ class ModelCursor:
         self._rules = rules
         self._windows = WINDOWS.full_name(rules.prefix)
         self._busy = asyncio.Lock()
+        self._replayed: dict[str, _Applied] = {}
 
     @property
     def owned(self) -> bool:
@@ -92,6 +105,8 @@ class ModelCursor:
     async def process(self, records: Sequence[LogRecord]) -> None:
         """Apply records, then publish what follows from each applied window."""
         async with self._busy:
+            if not self.owned:
+                return
             reported, refused = self.apply(records)
             for record, error in refused:
                 await refuse(self._output, self._rules.prefix, self._windows, record, error)
@@ -103,19 +118,11 @@ class ModelCursor:
             pass
 
     def apply(
-        self,
-        records: Sequence[LogRecord],
-        *,
-        covers: Mapping[str, int] | None = None,
+        self, records: Sequence[LogRecord]
     ) -> tuple[list[tuple[str, Report | None]], list[tuple[LogRecord, RecordError]]]:
-        """Bring models and position behind `records`; gives reports in order, and what is bad.
-
-        A replay skips what lies below the offset in `covers` for its node.
-        """
+        """Bring models and position behind `records`; gives reports in order, and what is bad."""
         windows, refused = self._decode(records)
         self.joined = max([self.joined, *(window.sample_offset for _, window in windows)])
-        if covers:
-            windows = [(o, w) for o, w in windows if o >= covers.get(w.header.node, 0)]
         reported: list[tuple[str, Report | None]] = []
         for segment in _segments(windows):
             first = segment[0][1]
@@ -124,23 +131,59 @@ class ModelCursor:
                 self._forget(first.header.node)
             else:
                 for round_ in _rounds(segment):
-                    reported += self._apply_round(round_)
+                    reported += self._reports(self._learn(round_))
         self.next_offset = records[-1].offset + 1
         self.reports.update(reported)
         return reported, refused
 
+    def replay(self, records: Sequence[LogRecord], covers: Mapping[str, int]) -> None:
+        """Bring models and position behind `records` as `apply` does, without a report.
+
+        What lies below the offset in `covers` for its node is in the node's checkpoint: it is not
+        even decoded. `report_replayed` makes the last report of each node.
+        """
+        wanted = []
+        for record in records:
+            try:
+                self.joined = max(self.joined, sample_offset_of(record.value or b""))
+            except RecordError:
+                continue
+            if record.offset >= covers.get((record.key or b"").decode(errors="replace"), 0):
+                wanted.append(record)
+        for segment in _segments(self._decode(wanted)[0]):
+            first = segment[0][1]
+            if first.type == "departure":
+                self._forget(first.header.node)
+                continue
+            for round_ in _rounds(segment):
+                self._replayed |= {a.window.header.node: a for a in self._learn(round_)}
+        self.next_offset = records[-1].offset + 1
+
+    def report_replayed(self, limit: int) -> bool:
+        """Report at most `limit` nodes as of their last replayed window; whether any are left."""
+        nodes = list(self._replayed)[:limit]
+        self.reports.update(self._reports([self._replayed.pop(node) for node in nodes]))
+        return bool(self._replayed)
+
     async def publish(self, reported: Iterable[tuple[str, Report | None]]) -> None:
-        """Write reports, tombstones for departed nodes, and await their delivery."""
+        """Write reports, tombstones for departed nodes, and await their delivery.
+
+        Nothing is written once the partition is lost: a tombstone of the next owner has no offset
+        by which readers could tell that it is newer.
+        """
         predictions, states = [], []
+        reported = list(reported)
         for node, report in reported:
             key = node.encode()
             predictions.append(Keyed(key, report.prediction if report else None))
             states.append(Keyed(key, report.node_state if report else None))
-        if not predictions:
-            return
         prefix, partition = self._rules.prefix, self.ownership.partition
-        await self._output.send(PREDICTIONS.full_name(prefix), partition, predictions)
-        await self._output.send(NODE_STATE.full_name(prefix), partition, states)
+        for topic, records in ((PREDICTIONS, predictions), (NODE_STATE, states)):
+            if records and self.owned:
+                await self._output.send(topic.full_name(prefix), partition, records)
+        for node, _ in reported:
+            if self.reports.get(node, _LIVES) is None:
+                del self.reports[node]
 
     def _decode(
         self, records: Sequence[LogRecord]
@@ -158,31 +201,32 @@ class ModelCursor:
                 windows.append((record.offset, window))
         return windows, refused
 
-    def _apply_round(
-        self, windows: Sequence[tuple[int, Window]]
-    ) -> list[tuple[str, Report | None]]:
+    def _learn(self, windows: Sequence[tuple[int, Window]]) -> list[_Applied]:
         rules = self._rules
         outcomes = self.bank.apply(
             [node_window(window, rules.statistic, rules.memory_policy) for _, window in windows]
         )
-        applied: list[tuple[int, Window]] = []
+        applied = []
         for (offset, window), outcome in zip(windows, outcomes, strict=True):
             self._count(window, outcome)
             if outcome.status == "applied":
-                applied.append((offset, window))
-        peaks = self.bank.peaks([window.header.node for _, window in applied])
-        position = {"generation": GENERATION, "epoch": self.ownership.epoch}
-        reports: list[tuple[str, Report | None]] = []
-        for (offset, window), peak in zip(applied, peaks, strict=True):
-            node = window.header.node
-            prediction = prediction_record(window, peak, offset=offset, **position)
-            state = node_state_record(
-                window, peak, self.counters[node], rules.memory_policy, offset=offset, **position
-            )
-            reports.append((node, Report(encode_json(prediction), encode_json(state))))
+                applied.append(_Applied(offset, window, self.counters[window.header.node]))
         if applied:
-            latest = max(window.header.window_end_ms for _, window in applied)
+            latest = max(a.window.header.window_end_ms for a in applied)
             LAST_END.labels(str(self.ownership.partition)).set(latest / 1000)
+        return applied
+
+    def _reports(self, applied: Sequence[_Applied]) -> list[tuple[str, Report | None]]:
+        """What follows from these windows, which are the last ones applied to their nodes."""
+        policy = self._rules.memory_policy
+        position = {"generation": GENERATION, "epoch": self.ownership.epoch}
+        peaks = self.bank.peaks([a.window.header.node for a in applied])
+        reports: list[tuple[str, Report | None]] = []
+        for (offset, window, counters), peak in zip(applied, peaks, strict=True):
+            prediction = prediction_record(window, peak, offset=offset, **position)
+            state = node_state_record(window, peak, counters, policy, offset=offset, **position)
+            report = Report(encode_json(prediction), encode_json(state))
+            reports.append((window.header.node, report))
         return reports
 
     def _count(self, window: Window, outcome: Outcome) -> None:
@@ -203,6 +247,7 @@ class ModelCursor:
     def _forget(self, node: str) -> None:
         self.bank.forget(node)
         self.counters.pop(node, None)
+        self._replayed.pop(node, None)
         self.reports[node] = None
 
 

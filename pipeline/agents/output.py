@@ -82,8 +82,8 @@ async def open_output(client: Mapping[str, Any]) -> AsyncIterator[Output]:
         max_batch_size=MAX_RECORD_BYTES - 4096,
         max_request_size=MAX_RECORD_BYTES,
     )
-    await producer.start()
     try:
+        await producer.start()
         yield Output(producer)
     finally:
         await producer.stop()

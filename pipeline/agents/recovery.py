@@ -10,20 +10,21 @@
 Faust's commits are never asked. What retention took from the log is counted and marks the models.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 
 from pipeline.agents.consume import Readers
-from pipeline.agents.inventory import Inventory, InventoryTopics
+from pipeline.agents.inventory import InventoryTopics
 from pipeline.agents.join import JoinCursor, JoinRules
 from pipeline.agents.log import LogReader
 from pipeline.agents.model import ModelCursor, ModelRules, Report
 from pipeline.agents.output import Keyed, Output
 from pipeline.agents.shard import Ownership, Shard
 from pipeline.clock import Clock
-from pipeline.errors import CheckpointError, RecordError, StateError
+from pipeline.errors import CheckpointError, CheckpointLayoutError, RecordError, StateError
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, histogram
 from pipeline.processors.bank import Bank
@@ -31,6 +32,7 @@ from pipeline.processors.window import ModelConfig
 from pipeline.times import format_time
 from pipeline.topics.checkpoints import Claim, NodeCheckpoint, RoundMarker, claim_key, parse_key
 from pipeline.topics.codec import decode_pack, encode_pack
+from pipeline.topics.node_state import Counters
 from pipeline.topics.registry import CHECKPOINTS, SAMPLES, WINDOWS
 
 log = get_logger(__name__)
@@ -45,6 +47,11 @@ LOAD_SECONDS = histogram(
 )  # fmt: skip
 
 
+_AT_ONCE = 50
+"""Nodes restored or reported before others may run: some tens of milliseconds."""
+_SAY_EVERY_SECONDS = 2.0
+
+
 @dataclass(slots=True)
 class Checkpoints:
     """What lies in a partition of `checkpoints`: `nodes` by node, newest record of each epoch."""
@@ -56,6 +63,12 @@ class Checkpoints:
     def marker(self) -> RoundMarker | None:
         """The marker of the highest epoch that has one."""
         return self.markers[max(self.markers)] if self.markers else None
+
+    @property
+    def joined(self) -> int:
+        """The highest sample offset that the join was done with when the round began."""
+        marker = self.marker()
+        return -1 if marker is None else marker.joined
 
     def chosen(self) -> dict[str, NodeCheckpoint]:
         """Per node the checkpoint to start from."""
@@ -87,7 +100,6 @@ class Recovery:
     model_rules: ModelRules
     config: ModelConfig
     clock: Clock
-    watched: Mapping[int, Inventory]
 
     async def load_all(
         self, partitions: Iterable[int], kept: Mapping[int, Shard]
@@ -112,9 +124,6 @@ class Recovery:
         older epochs in `checkpoints`, too, to be deleted after the first complete round.
         """
         began = self.clock.monotonic()
-        if kept is not None:
-            # What it still has on the way to the log must be there before the log is read.
-            await kept.join.idle()
         ownership = Ownership(partition, await self._claim(partition))
         found = await self._read_checkpoints(reader, partition, ownership.epoch)
         model = (
@@ -127,9 +136,12 @@ class Recovery:
             if kept is None
             else (kept.join.inventory, kept.inventory_ends)
         )
-        start = await self._join_start(reader, partition, model)
-        await model.publish(model.reports.items())
-        join = JoinCursor(ownership, start, inventory, self.output, self.join_rules, self.watched)
+        before = kept.join.next_offset if kept is not None else found.joined + 1
+        start = await self._join_start(reader, partition, model, before)
+        # A paused worker that woke up may have written behind the tombstones of these.
+        gone = inventory.departed.difference(model.bank.nodes)
+        await model.publish([*model.reports.items(), *((node, None) for node in sorted(gone))])
+        join = JoinCursor(ownership, start, inventory, self.output, self.join_rules)
         took = self.clock.monotonic() - began
         LOADS.labels("new" if kept is None else "kept").inc()
         LOAD_SECONDS.observe(took)
@@ -181,27 +193,31 @@ class Recovery:
         marker, bank = found.marker(), Bank(self.config)
         start = replay_start(marker, first)
         taken: dict[str, NodeCheckpoint] = {}
-        for node, checkpoint in found.chosen().items():
+        lost: dict[str, Counters] = {}
+        for number, (node, checkpoint) in enumerate(found.chosen().items()):
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
             try:
                 bank.restore(node, checkpoint.state)
                 taken[node] = checkpoint
-            except CheckpointError as error:
-                # One such node is rebuilt from all that the log still has; the others skip it.
+            except CheckpointLayoutError as error:
+                # Models of another layout begin anew from all that the log still has.
                 start = first
                 REBUILT.inc()
-                log.warning("checkpoint not usable, rebuilt from the log", node=node,
-                            error=error.message)  # fmt: skip
+                log.warning("models change their layout and are rebuilt from the whole log",
+                            node=node, error=error.message)  # fmt: skip
+            except CheckpointError as error:
+                # Replaying days for one damaged node would stop all others: it is marked instead.
+                lost[node] = Counters(lost=max(checkpoint.covers - first, 1))
+                REBUILT.inc()
+                log.error("checkpoint is damaged, the node's models begin anew and are marked",
+                          node=node, error=error.message)  # fmt: skip
         if start > end:
-            raise StateError(
-                f"{self._windows}[{ownership.partition}] ends at offset {end}, but its checkpoints "
-                f"speak of offset {start}",
-                hint="the topic was made anew: delete the topics of this prefix, or use another",
-            )
+            raise _made_anew(self._windows, ownership.partition, end, start)
         model = ModelCursor(
             ownership, start, bank, self.output, self.model_rules,
-            joined=marker.joined if marker else -1,
             reports={node: _report(checkpoint) for node, checkpoint in taken.items()},
-            counters={node: checkpoint.counters for node, checkpoint in taken.items()},
+            counters=lost | {node: checkpoint.counters for node, checkpoint in taken.items()},
         )  # fmt: skip
         if first > start:
             self._mark_lost(model, first - start)
@@ -230,11 +246,19 @@ class Recovery:
         end: int,
         covers: Mapping[str, int],
     ) -> None:
-        partition = model.ownership.partition
+        partition, said = model.ownership.partition, self.clock.monotonic()
         async for records in reader.read(self._windows, partition, start, end):
-            model.apply(records, covers=covers)
+            model.replay(records, covers)
             REPLAYED.inc(len(records))
+            if self.clock.monotonic() - said > _SAY_EVERY_SECONDS:
+                said = self.clock.monotonic()
+                log.info("replaying the log", partition=partition, offset=model.next_offset,
+                         end=end)  # fmt: skip
         model.next_offset = max(model.next_offset, end)
+        left = True
+        while left:
+            left = model.report_replayed(_AT_ONCE)
+            await asyncio.sleep(0)
 
     def _mark_lost(self, model: ModelCursor, lost: int) -> None:
         LOST.inc(lost)
@@ -243,14 +267,13 @@ class Recovery:
         for node, counters in model.counters.items():
             model.counters[node] = msgspec.structs.replace(counters, lost=counters.lost + lost)
 
-    async def _join_start(self, reader: LogReader, partition: int, model: ModelCursor) -> int:
+    async def _join_start(
+        self, reader: LogReader, partition: int, model: ModelCursor, before: int
+    ) -> int:
         first, end = await reader.bounds(self._samples, partition)
-        start = join_start(model, first)
+        start = max(join_start(model, first), before)
         if start > end:
-            log.error("samples were made anew; the join begins at their first record",
-                      partition=partition, joined=model.joined, end=end)  # fmt: skip
-            model.joined = first - 1
-            return first
+            raise _made_anew(self._samples, partition, end, start)
         return start
 
     @property
@@ -274,6 +297,13 @@ def replay_start(marker: RoundMarker | None, first: int) -> int:
 def join_start(model: ModelCursor, first: int) -> int:
     """Where the join goes on: behind the highest sample that is in the log, if there is any."""
     return first if model.joined < 0 else model.joined + 1
+
+
+def _made_anew(topic: str, partition: int, end: int, known: int) -> StateError:
+    return StateError(
+        f"{topic}[{partition}] ends at offset {end}, but offset {known} is known of it",
+        hint="the topic was made anew: delete all topics of this prefix, or use another prefix",
+    )
 
 
 def _report(checkpoint: NodeCheckpoint) -> Report | None:

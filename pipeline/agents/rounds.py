@@ -7,8 +7,9 @@ any moment the highest epoch with a marker leads to a complete set.
 
 from collections.abc import Sequence
 
-from pipeline.agents.model import GENERATION, ModelCursor
+from pipeline.agents.model import GENERATION
 from pipeline.agents.output import LARGEST_VALUE_BYTES, Keyed, Output
+from pipeline.agents.shard import Shard
 from pipeline.clock import Clock
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, histogram
@@ -34,9 +35,10 @@ class Rounds:
     """Writes the checkpoints of one shard. `stale` are keys of older epochs, to be deleted."""
 
     def __init__(
-        self, model: ModelCursor, output: Output, topic: str, stale: Sequence[bytes], clock: Clock
+        self, shard: Shard, output: Output, topic: str, stale: Sequence[bytes], clock: Clock
     ) -> None:
-        self._model = model
+        self._model = shard.model
+        self._join = shard.join
         self._output = output
         self._topic = topic
         self._stale = list(stale)
@@ -59,7 +61,9 @@ class Rounds:
         """One round, with a pause after each slice but the last."""
         self._number += 1
         epoch, partition = self._model.ownership.epoch, self._model.ownership.partition
-        resume, joined = self._model.next_offset, self._model.joined
+        resume = self._model.next_offset
+        # The join may be further: what it refused leaves no window by which it could be found.
+        joined = max(self._model.joined, self._join.next_offset - 1)
         nodes, complete = self._model.bank.nodes, True
         for start in range(0, len(nodes), SLICE):
             if start:

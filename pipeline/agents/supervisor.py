@@ -7,10 +7,16 @@ Under Kubernetes or systemd use `--no-supervise`: they do this already.
 """
 
 import ctypes
+import fcntl
+import itertools
 import signal
+import socket
 import subprocess
 import time
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 from pipeline.errors import SettingsError, UsageError
@@ -21,6 +27,31 @@ log = get_logger(__name__)
 _PR_SET_PDEATHSIG = 1
 _STOP_SECONDS = 30.0
 _NOT_WORTH_A_RESTART = frozenset({SettingsError.exit_code, UsageError.exit_code})
+
+
+@contextmanager
+def member_of(folder: Path, group: str) -> Iterator[str]:
+    """A name for this member of `group` that nobody else on this machine has while the block runs,
+    and that the next one to ask gets again.
+
+    A static member does not leave the group when it ends: under the name that it had before, its
+    successor gets its partitions at once instead of after the session's timeout.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count():
+        with (folder / f"{group}-{number}.member").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            file.seek(0)
+            name = file.read().strip()
+            if not name:
+                name = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+                file.write(name)
+                file.flush()
+            yield name
+            return
 
 
 class Supervisor:

@@ -21,10 +21,10 @@ from mode import CrashingSupervisor
 
 from pipeline.agents.consume import consume
 from pipeline.agents.credentials import faust_credentials
-from pipeline.agents.inventory import Inventory, InventoryTopics, follow
+from pipeline.agents.inventory import InventoryTopics, follow
 from pipeline.agents.join import JoinCursor, JoinRules, refuse
 from pipeline.agents.log import LogRecord, open_reader
-from pipeline.agents.model import ModelCursor, ModelRules
+from pipeline.agents.model import LAST_END, ModelCursor, ModelRules
 from pipeline.agents.output import Output, open_output
 from pipeline.agents.recovery import Recovery
 from pipeline.agents.rounds import Rounds
@@ -70,22 +70,23 @@ class Holder:
         self._tasks: list[asyncio.Task[None]] = []
         self.joins: dict[int, JoinCursor] = {}
         self.models: dict[int, ModelCursor] = {}
-        self.inventories: dict[int, Inventory] = {}
         PARTITIONS.set_function(lambda: len(self._shards))
-        NODES.set_function(lambda: sum(len(m.bank.nodes) for m in self.models.values()))
+        NODES.set_function(lambda: sum(m.bank.num_nodes for m in list(self.models.values())))
 
     async def release(self, *_: object, **__: object) -> None:
         """Let all partitions go: a revocation names all of them, whoever gets them next."""
         if self._loading is not None:
             self._loading.cancel()
+            self._loading = None
         for task in self._tasks:
             task.cancel()
         self._tasks.clear()
         for shard in self._shards.values():
             shard.ownership.owned = False
         self._released |= self._shards
-        for held in (self._shards, self.joins, self.models, self.inventories):
+        for held in (self._shards, self.joins, self.models):
             held.clear()
+        LAST_END.clear()
 
     async def take(self, *_: object, **__: object) -> None:
         """Load what is assigned now; streams resume when this returns."""
@@ -105,21 +106,33 @@ class Holder:
     async def close(self, *_: object, **__: object) -> None:
         """Stop taking batches, let those in hand finish, and close the producer."""
         await self.release()
+        try:
+            await asyncio.wait_for(self._idle(), _SHUTDOWN_SECONDS)
+        except TimeoutError:
+            log.error("not all that was in hand is delivered; the log has it, and recovery will "
+                      "publish it", seconds=_SHUTDOWN_SECONDS)  # fmt: skip
+        finally:
+            await asyncio.wait_for(self._resources.aclose(), _SHUTDOWN_SECONDS)
+
+    async def _idle(self) -> None:
+        """Return when nothing of the partitions let go is on its way any more."""
         for shard in self._released.values():
-            for cursor in (shard.join, shard.model):
-                await asyncio.wait_for(cursor.idle(), _SHUTDOWN_SECONDS)
-        await self._resources.aclose()
+            await shard.join.idle()
+            await shard.model.idle()
 
     async def _load(self, partitions: set[int], generation: int) -> None:
         recovery = await self._prepare()
+        # What they still have on the way must be in the logs before these are read.
+        await self._idle()
         released, self._released = self._released, {}
         loaded = await recovery.load_all(partitions, released)
-        if generation != self._app.consumer_generation_id:
+        # aiokafka swallows cancellations while it closes: ask who we are, not whether we live.
+        revoked = self._loading is not asyncio.current_task()
+        if revoked or generation != self._app.consumer_generation_id:
             log.info("loaded for a generation that has passed", generation=generation)
             return
         for partition, (shard, _) in loaded.items():
             self._shards[partition] = shard
-            self.inventories[partition] = shard.join.inventory
             self.joins[partition] = shard.join
             self.models[partition] = shard.model
         self._start_tasks(recovery, loaded)
@@ -151,7 +164,6 @@ class Holder:
                 ),
                 config=model_config(self._settings),
                 clock=self._clock,
-                watched=self.inventories,
             )
         return self._recovery
 
@@ -178,7 +190,7 @@ class Holder:
         topic = CHECKPOINTS.full_name(self._settings.kafka.topic_prefix)
         interval = self._settings.worker.checkpoint_interval_seconds
         for place, (shard, stale) in enumerate(loaded.values(), start=1):
-            rounds = Rounds(shard.model, recovery.output, topic, stale, self._clock)
+            rounds = Rounds(shard, recovery.output, topic, stale, self._clock)
             self._run(rounds.run(interval, interval * place / len(loaded)))
             for node in sorted(shard.join.inventory.departed.intersection(shard.model.bank.nodes)):
                 self._run(shard.join.depart(node, round(self._clock.now() * 1000)))
@@ -187,7 +199,7 @@ class Holder:
         worker = self._settings.worker
         files = (worker.nodes_file, worker.pods_file)
         if _FILE_SOURCE_PARTITION in loaded and any(files):
-            self._run(run_file_source(self._settings, *files, clock=self._clock))
+            self._run(run_file_source(self._settings, *files, clock=self._clock, patient=True))
 
     def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run until the partitions are let go; a failure ends the worker."""

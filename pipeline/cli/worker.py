@@ -2,30 +2,33 @@
 
 import asyncio
 import os
-import socket
 import sys
-import uuid
+import threading
 from pathlib import Path
 
 import click
 import faust
 
-from pipeline.agents.supervisor import Supervisor
+from pipeline.agents.supervisor import Supervisor, member_of
 from pipeline.agents.worker import create_app
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.clock import SystemClock
 from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
-from pipeline.settings import Settings
+from pipeline.settings import Settings, state_directory
 from pipeline.sources.files import file_paths, read_at_start
 from pipeline.topics.admin import require_topics
 
 log = get_logger(__name__)
 
+STOP_SECONDS = 25.0
+"""For a whole shutdown; below what a supervisor waits before it kills."""
+
 
 @click.command()
+@click.option("--supervised", is_flag=True, hidden=True)
 @settings_options(*KAFKA_CLIENT, "kafka.partitions", "worker.*", "model.*")
-def command(settings: Settings) -> None:
+def command(settings: Settings, supervised: bool) -> None:
     """Join samples with what is known of nodes and pods, predict peaks, publish them.
 
     Workers of one id share the partitions. State is checkpointed into Kafka and rebuilt from the
@@ -37,6 +40,9 @@ def command(settings: Settings) -> None:
     springtide worker                  # broker at 127.0.0.1:9092
     springtide worker --nodes-file nodes.json --pods-file pods.json
     """
+    if not supervised:
+        # Only at the first start: a file that is being written anew must not end the service.
+        read_at_start(file_paths(settings.worker.nodes_file, settings.worker.pods_file))
     if settings.worker.supervise:
         sys.exit(_supervise(settings))
     run_worker(settings)
@@ -45,10 +51,8 @@ def command(settings: Settings) -> None:
 def run_worker(settings: Settings) -> None:
     """Run a worker in this process until it is stopped by a signal or ends itself.
 
-    Raises `SettingsError` for an inventory file that cannot be read, `BrokerUnavailableError` and
-    `TopicDriftError` where the topics are not as they must be.
+    Raises `BrokerUnavailableError` and `TopicDriftError` where the topics are not as they must be.
     """
-    read_at_start(file_paths(settings.worker.nodes_file, settings.worker.pods_file))
     asyncio.run(require_topics(settings.kafka))
     data_dir = _data_dir(settings)
     metrics = serve_metrics("worker", settings.worker.metrics_host, settings.worker.metrics_port)
@@ -57,7 +61,7 @@ def run_worker(settings: Settings) -> None:
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     app = create_app(settings, SystemClock(), data_dir)
-    worker = faust.Worker(
+    worker = _Worker(
         app,
         loop=loop,
         quiet=True,
@@ -69,22 +73,51 @@ def run_worker(settings: Settings) -> None:
     worker.execute_from_commandline()
 
 
+class _Worker(faust.Worker):
+    """A worker that ends when it is told to.
+
+    With the broker away, aiokafka lets a CancelledError out of the consumer's thread, and Faust
+    then waits for that thread for ever; whoever restarts us would wait with it.
+    """
+
+    async def stop(self) -> None:
+        self._end_soon()
+        await super().stop()
+
+    async def crash(self, reason: BaseException) -> None:
+        self._end_soon()
+        await super().crash(reason)
+
+    def _end_soon(self) -> None:
+        timer = threading.Timer(STOP_SECONDS, self._end_now)
+        timer.daemon = True
+        timer.start()
+
+    def _end_now(self) -> None:
+        failed = self.crash_reason is not None or self.app.crash_reason is not None
+        log.error("worker did not stop in time, ended", seconds=STOP_SECONDS)
+        os._exit(1 if failed else 0)
+
+
 def _supervise(settings: Settings) -> int:
     worker = settings.worker
-    instance = worker.instance_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
-    argv = [
-        *(sys.executable, "-m", "pipeline.cli.main"),
-        *sys.argv[1:],
-        *("--no-supervise", "--instance-id", instance),
-    ]
-    pauses = (worker.restart_backoff_min_seconds, worker.restart_backoff_max_seconds)
-    return Supervisor(argv, *pauses).run()
+    with member_of(_base_dir(settings), worker.id) as member:
+        argv = [
+            *(sys.executable, "-m", "pipeline.cli.main"),
+            *sys.argv[1:],
+            *("--supervised", "--no-supervise", "--instance-id", worker.instance_id or member),
+        ]
+        pauses = (worker.restart_backoff_min_seconds, worker.restart_backoff_max_seconds)
+        return Supervisor(argv, *pauses).run()
+
+
+def _base_dir(settings: Settings) -> Path:
+    return settings.worker.data_dir or state_directory(os.environ)
 
 
 def _data_dir(settings: Settings) -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    base = settings.worker.data_dir or Path(state) / "springtide"
     # Two workers on one machine must not share a directory of Faust's.
-    mine = base / f"{settings.worker.id}-{settings.worker.instance_id or os.getpid()}"
+    member = settings.worker.instance_id or str(os.getpid())
+    mine = _base_dir(settings) / f"{settings.worker.id}-{member}"
     mine.mkdir(parents=True, exist_ok=True)
     return mine

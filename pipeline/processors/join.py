@@ -5,9 +5,10 @@ where bad values become null and are counted, and where a pod of which nothing i
 class `unknown`. The outcome is written to the log, so nothing after it depends on luck.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from pipeline.processors.classes import CLASS_CODES
 from pipeline.processors.window import PLAUSIBLE
 from pipeline.times import parse_time
 from pipeline.topics.nodes import NodeRecord, Strategy
-from pipeline.topics.pods import PodRecord
+from pipeline.topics.pods import PodFacts, PodRecord
 from pipeline.topics.resources import Resources
 from pipeline.topics.samples import LIST_COLUMNS, NUMBER_COLUMNS, SampleHeader
 from pipeline.topics.windows import CLASSES, FIELDS, POD_FIELDS, NodeFacts, Window
@@ -48,13 +49,37 @@ _LARGEST: Final[Mapping[str, float]] = {
 }
 
 
+class PodRow(NamedTuple):
+    """What a window says of a pod, by column; `created_at` in Unix seconds gives its age, and
+    `uid` tells it from another pod with the same cgroup."""
+
+    pod_class: int | None = None
+    namespace: str | None = None
+    name: str | None = None
+    koordinator_qos: str | None = None
+    phase: str | None = None
+    owner_kind: str | None = None
+    owner_name: str | None = None
+    request_cpu_millicores: float | None = None
+    request_memory_bytes: float | None = None
+    limit_cpu_millicores: float | None = None
+    limit_memory_bytes: float | None = None
+    created_at: float | None = None
+    deleting: bool | None = None
+    uid: str | None = None
+
+
+_NO_POD: Final = PodRow()
+_UNKNOWN_POD: Final = PodRow(pod_class=CLASS_CODES["unknown"])
+
+
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """What is known of one node at this moment: `record` is None where no source speaks of it,
     `pods` are its pods by the uid in their cgroup's name."""
 
     record: NodeRecord | None
-    pods: Mapping[str, PodRecord]
+    pods: Mapping[str, PodRow]
 
 
 def check_not_future(header: SampleHeader, appended_ms: int, tolerance_seconds: float) -> None:
@@ -139,51 +164,56 @@ def _null(column: pa.Array) -> Bools:
     return nulls
 
 
+def pod_row(pod: PodFacts | PodRecord) -> PodRow:
+    """What a window says of this pod."""
+    return PodRow(
+        pod_class=CLASS_CODES.get(pod.pod_class, CLASS_CODES["unknown"]),
+        namespace=sys.intern(pod.namespace),
+        name=pod.name,
+        koordinator_qos=sys.intern(pod.qos),
+        phase=sys.intern(pod.phase),
+        owner_kind=sys.intern(pod.owner.kind) if pod.owner else None,
+        owner_name=pod.owner.name if pod.owner else None,
+        # A pod that is known and asks for nothing asks for 0, which is not unknown.
+        request_cpu_millicores=_number(pod.requests.cpu_millicores or 0),
+        request_memory_bytes=_number(pod.requests.memory_bytes or 0),
+        limit_cpu_millicores=_number(pod.limits.cpu_millicores),
+        limit_memory_bytes=_number(pod.limits.memory_bytes),
+        created_at=_seconds(pod.created_at),
+        deleting=pod.deleted_at is not None,
+        uid=pod.uid,
+    )
+
+
 def pod_columns(
-    kinds: Sequence[str], ids: Sequence[str], pods: Mapping[str, PodRecord], end: float
+    kinds: Sequence[str], ids: Sequence[str], pods: Mapping[str, PodRow], end: float
 ) -> list[pa.Array]:
     """The columns `POD_FIELDS` for rows of these kinds and ids; `end` in Unix seconds.
 
     Rows that are no pods are null. A pod that is not in `pods` has the class unknown, and nothing
     else is said of it.
     """
-    columns: dict[str, list[object]] = {field.name: [None] * len(kinds) for field in POD_FIELDS}
-    for row, (kind, uid) in enumerate(zip(kinds, ids, strict=True)):
-        if kind != "pod":
-            continue
-        pod = pods.get(uid)
-        if pod is None:
-            columns["pod_class"][row] = CLASS_CODES["unknown"]
-            continue
-        for name, value in _pod_values(pod, end):
-            columns[name][row] = value
-    codes = pa.array(columns.pop("pod_class"), pa.int8())
-    others = [pa.array(columns[field.name], field.type) for field in POD_FIELDS[1:]]
+    rows = [
+        pods.get(uid, _UNKNOWN_POD) if kind == "pod" else _NO_POD
+        for kind, uid in zip(kinds, ids, strict=True)
+    ]
+    columns = dict(zip(PodRow._fields, zip(*rows, strict=True), strict=True))
+    codes = pa.array(columns["pod_class"], pa.int8())
+    created = np.array(columns["created_at"], dtype=np.float64)
+    ages = np.maximum(end - created, 0.0)
+    columns["age_seconds"] = pa.array(ages, pa.float64(), mask=np.isnan(ages))
+    others = [
+        column
+        if isinstance(column := columns[field.name], pa.Array)
+        else pa.array(column, field.type)
+        for field in POD_FIELDS[1:]
+    ]
     return [pa.DictionaryArray.from_arrays(codes, pa.array(CLASSES)), *others]
 
 
-def _pod_values(pod: PodRecord, end: float) -> list[tuple[str, object]]:
-    return [
-        ("pod_class", CLASS_CODES.get(pod.pod_class, CLASS_CODES["unknown"])),
-        ("namespace", pod.namespace),
-        ("name", pod.name),
-        ("koordinator_qos", pod.qos),
-        ("phase", pod.phase),
-        ("owner_kind", pod.owner.kind if pod.owner else None),
-        ("owner_name", pod.owner.name if pod.owner else None),
-        # A pod that is known and asks for nothing asks for 0, which is not unknown.
-        ("request_cpu_millicores", _number(pod.requests.cpu_millicores or 0)),
-        ("request_memory_bytes", _number(pod.requests.memory_bytes or 0)),
-        ("limit_cpu_millicores", _number(pod.limits.cpu_millicores)),
-        ("limit_memory_bytes", _number(pod.limits.memory_bytes)),
-        ("age_seconds", _age_seconds(pod.created_at, end)),
-        ("deleting", pod.deleted_at is not None),
-    ]
-
-
-def _age_seconds(created_at: str | None, end: float) -> float | None:
+def _seconds(time: str | None) -> float | None:
     try:
-        return None if created_at is None else max(0.0, end - parse_time(created_at))
+        return None if time is None else parse_time(time)
     except ValueError:
         return None
 

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.errors import CheckpointError
+from pipeline.errors import CheckpointError, CheckpointLayoutError
 from pipeline.processors.histogram import Layout
 from pipeline.processors.node import NodeModels
 from pipeline.processors.rows import IntArray, Rows
@@ -97,7 +97,7 @@ def decode(data: bytes) -> NodeState:
         raise CheckpointError(f"not a node state: {len(data)} bytes that begin {data[:8]!r}")
     _, version, crc = _HEADER.unpack_from(data)
     if version != VERSION:
-        raise CheckpointError(
+        raise CheckpointLayoutError(
             f"node state of layout version {version}; this release reads {VERSION}",
             hint="rebuild the node from the windows log, or use the release that wrote it",
         )
@@ -159,7 +159,7 @@ def read(name: str, data: bytes, layouts: Sequence[Layout], fingerprint: str) ->
     if state.node != name:
         raise CheckpointError(f"state of node {state.node!r:.100} given for node {name!r:.100}")
     if state.fingerprint != fingerprint:
-        raise CheckpointError(
+        raise CheckpointLayoutError(
             f"state of node {name!r:.100} is of model {state.fingerprint!r:.40}, not of "
             f"{fingerprint!r}: half-lives, buckets or training statistic differ",
             hint="rebuild the node from the windows log",

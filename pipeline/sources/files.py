@@ -142,16 +142,24 @@ async def run_file_source(
     pods_file: Path | None,
     clock: Clock,
     producers: ProducerFactory = open_producer,
+    patient: bool = False,
 ) -> None:
     """Keep the topics `nodes` and `pods` equal to the files, until cancelled.
 
     A kind without a file is left alone. Raises `SettingsError` if a file cannot be read at the
-    start (later that is logged, and what was read before stays), `TopicDriftError` if a topic is
-    missing, `KafkaError` if the broker does not take what is written.
+    start (later, and from the start if `patient`, that is logged, what is on the topics stays, and
+    the next version is waited for), `TopicDriftError` if a topic is missing, `KafkaError` if the
+    broker does not take what is written.
     """
     paths = file_paths(nodes_file, pods_file)
     stamps = _stamps(paths)
-    files = read_at_start(paths)
+    try:
+        files = read_at_start(paths)
+    except SettingsError as error:
+        if not patient:
+            raise
+        log.error("file cannot be used; its next version is waited for", why=str(error))
+        stamps, files = await _next_version(paths, stamps, clock)
     kafka = settings.kafka
     await require_topics(kafka)
     known = {kind: await read_back(kafka, _TOPICS[kind], SOURCE) for kind in paths}

@@ -19,10 +19,10 @@ from pipeline.topics.codec import check_version
 from pipeline.topics.samples import KINDS, LIST_COLUMNS, NUMBER_COLUMNS, TEXT_COLUMNS, SampleHeader
 
 MAX_ROWS: Final = 4_096
-"""Entities of one node: a kubelet runs some hundreds of pods at most."""
+_LAST_MS: Final = 253_402_300_799_000
+"""Rows of a record: a kubelet runs some hundreds of pods at most. A column of nulls states its
+length and has no bytes, so that the size of a record bounds nothing."""
 _MAX_ID_BYTES: Final = 253
-"""Rows of a record. A column of nulls states its length and has no bytes, so that the size of a
-record bounds nothing."""
 
 _MAX_DICTIONARIES = 64
 _MAX_INT = 1 << 53
@@ -122,6 +122,8 @@ def read_header(metadata: Mapping[str, str]) -> SampleHeader:
         raise InvalidRecordError("window is not longer than 0 s and at most a day")
     if header.window_start_ms < 0:
         raise InvalidRecordError("window begins before 1970")
+    if header.window_end_ms > _LAST_MS:
+        raise InvalidRecordError("window ends after the year 9999")
     return header
 
 

@@ -34,7 +34,8 @@ class NodeCheckpoint(Record, frozen=True, kw_only=True):
 class RoundMarker(Record, frozen=True, kw_only=True):
     """A round of `epoch` is complete: every node's checkpoint covers at least `resume`.
 
-    `joined` is the highest sample offset found in `windows` below `resume`, -1 if none.
+    `joined` is the highest sample offset that the join was done with, -1 if none: its window is in
+    the log, or it was refused.
     """
 
     epoch: int

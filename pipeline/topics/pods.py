@@ -58,6 +58,38 @@ class PodRecord(Record, frozen=True, kw_only=True):
     deleted_at: str | None = None
 
 
+class PodFacts(Record, frozen=True, kw_only=True):
+    """What the join reads of a `PodRecord`: a million pods must fit into a worker."""
+
+    node: str
+    uid: str
+    cgroup_uid: str
+    namespace: str
+    name: str
+    owner: Owner | None = None
+    pod_class: str = "none"
+    qos: str = ""
+    requests: Resources = Resources()
+    limits: Resources = Resources()
+    phase: str = ""
+    created_at: str | None = None
+    deleted_at: str | None = None
+
+
+_LONGEST_TEXT = 253
+
+
+def check_pod(pod: PodFacts) -> None:
+    """Raise `InvalidRecordError` for texts longer than Kubernetes allows: they go into the window
+    of the pod's node, and must not make it too large for all."""
+    texts = [pod.cgroup_uid, pod.namespace, pod.name, pod.qos, pod.phase]
+    texts += [pod.owner.kind, pod.owner.name] if pod.owner else []
+    if longest := max(len(text.encode()) for text in texts) > _LONGEST_TEXT:
+        raise InvalidRecordError(
+            f"pod {pod.node}/{pod.uid:.80} has a text of {longest} bytes, more than {_LONGEST_TEXT}"
+        )
+
+
 def pod_key(node: str, uid: str) -> bytes:
     """The record key of a pod; where it lies is decided by `node` alone."""
     return f"{node}/{uid}".encode()

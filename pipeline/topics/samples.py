@@ -46,7 +46,7 @@ TEXT_COLUMNS: Final = ("kind", "id", "qos")
 `qos`: Kubernetes QoS of a pod by its cgroup (Guaranteed, Burstable, BestEffort), else null."""
 
 NUMBER_COLUMNS: Final = (
-    "coverage",  # share of the window's collections that succeeded for this row, 0..1
+    "coverage",  # share of the window's time in which CPU usage was observed, 0..1
     *(f"{usage}_{statistic}" for usage in USAGES for statistic in STATISTICS),
     "cpu_throttled_ratio",  # throttled periods / periods, 0..1
     "cpu_throttled_seconds",

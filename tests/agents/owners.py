@@ -43,7 +43,6 @@ class Owner:
             model_rules=MODEL_RULES,
             config=config,
             clock=self.clock,
-            watched={},
         )
         self.shard: Shard | None = None
         self.stale: list[bytes] = []
@@ -57,7 +56,7 @@ class Owner:
         loaded = await self.recovery.load_all([0], {} if kept is None else {0: kept})
         self.shard, self.stale = loaded[0]
         self.rounds = Rounds(
-            self.model, self.recovery.output, "t.checkpoints", self.stale, self.clock
+            self.shard, self.recovery.output, "t.checkpoints", self.stale, self.clock
         )
         return self
 

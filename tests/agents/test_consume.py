@@ -229,3 +229,14 @@ def test_whatever_comes_each_record_is_processed_once_and_in_order(
     highest = max((offset for batch in batches for offset in batch), default=-1)
     assert cursor.seen == list(range(start, highest + 1))
     assert sorted(stream.acknowledged) == sorted((0, o) for batch in batches for o in batch)
+
+
+async def test_a_cursor_lost_while_a_gap_is_read_stays_where_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tests.agents.fakes._AT_A_TIME", 3)
+    broker, cursor = make_log(12), FakeCursor(revoke_at=2)
+    stream = FakeStream(events(broker, [10, 11]))
+    await run(stream, {0: cursor}, broker)
+    assert (cursor.seen, cursor.next_offset) == ([0, 1, 2], 3)
+    assert stream.acknowledged == []

@@ -33,17 +33,13 @@ class Fixture:
 
     broker: MemoryBroker = field(default_factory=MemoryBroker)
     inventory: Inventory = field(default_factory=Inventory)
-    watched: dict[int, Inventory] = field(default_factory=dict)
     ownership: Ownership = field(default_factory=lambda: Ownership(0, epoch=1))
 
     def __post_init__(self) -> None:
         output: Any = MemoryOutput(self.broker)
         self.output = output
-        self.watched[0] = self.inventory
         rules = JoinRules("t", PARTITIONS, future_tolerance_seconds=60, strategy=STRATEGY)
-        self.cursor = JoinCursor(
-            self.ownership, 0, self.inventory, self.output, rules, self.watched
-        )
+        self.cursor = JoinCursor(self.ownership, 0, self.inventory, self.output, rules)
 
     @property
     def windows(self) -> list[Window]:
@@ -179,24 +175,6 @@ async def test_a_deleted_node_is_not_joined_while_a_watcher_speaks_of_others() -
     assert it.cursor.next_offset == 2
     assert it.output.dead_letters == []
     assert count(module.IGNORED) - before == 1
-
-
-async def test_the_watcher_may_speak_in_another_partition() -> None:
-    it, elsewhere = Fixture(), Inventory()
-    it.know(NODE)
-    it.inventory.apply_node(put(NODE.encode(), None))
-    elsewhere.apply_node(put(ELSEWHERE.encode(), encode_json(NodeRecord(node=ELSEWHERE))))
-    it.watched[1] = elsewhere
-    await it.cursor.process([sample(0)])
-    assert it.joined == []
-
-
-async def test_without_a_watcher_samples_alone_revive_a_deleted_node() -> None:
-    it = Fixture()
-    it.know(NODE)
-    it.inventory.apply_node(put(NODE.encode(), None))
-    await it.cursor.process([sample(0)])
-    assert it.joined == [0]
 
 
 async def test_a_node_that_comes_back_is_joined_again() -> None:

@@ -287,25 +287,26 @@ async def test_without_any_window_the_join_begins_at_the_first_sample_that_is_ke
     assert owner.shard.join.next_offset == 3
 
 
-async def test_samples_made_anew_are_joined_from_their_first_and_later_not_again() -> None:
-    broker, log = make_log()
+async def test_samples_made_anew_under_an_old_log_end_the_worker_with_a_reason() -> None:
+    broker, _ = make_log()
     await (await Owner(broker, "x").load()).round()
     broker.recreate(SAMPLES)
-    log.samples = 0
     broker.put(SAMPLES, 0, b"a", b"sample")
-    owner = await Owner(broker, "y").load()
+    with pytest.raises(StateError, match="made anew"):
+        await Owner(broker, "y").load()
+
+
+async def test_what_the_join_refused_is_not_refused_again_after_a_restart() -> None:
+    broker, _ = make_log()
+    owner = await Owner(broker, "x").load()
     assert owner.shard is not None
-    assert owner.shard.join.next_offset == 0
-    # Fewer than there were before are joined, and a complete round says so.
-    broker.recreate(SAMPLES)
-    log.windows(2, *NODES)
-    await owner.apply()
+    for _ in range(3):
+        broker.put(SAMPLES, 0, b"a", b"rubbish")
+    owner.shard.join.next_offset += 3
     await owner.round()
-    for _ in range(20):
-        broker.put(SAMPLES, 0, b"a", b"not joined yet")
-    third = await Owner(broker, "z").load()
-    assert third.shard is not None
-    assert third.shard.join.next_offset == 10
+    second = await Owner(broker, "y").load()
+    assert second.shard is not None
+    assert second.shard.join.next_offset == owner.shard.join.next_offset
 
 
 def test_where_to_begin() -> None:
@@ -376,12 +377,13 @@ async def test_models_of_another_layout_are_rebuilt_from_the_log() -> None:
     before = count(module.REBUILT)
     owner = await Owner(broker, "y", config=other).load()
     assert count(module.REBUILT) - before == 5
-    fresh = MemoryBroker(logs={(WINDOWS, 0): broker.records(WINDOWS)})
+    logs = {(topic, 0): broker.records(topic) for topic in (WINDOWS, SAMPLES)}
+    fresh = MemoryBroker(logs=logs)
     assert content(owner.model) == content((await Owner(fresh, "z", config=other).load()).model)
     assert content(owner.model) != content(undisturbed(broker))
 
 
-async def test_a_damaged_checkpoint_costs_its_node_a_longer_replay_and_nothing_else() -> None:
+async def test_a_damaged_checkpoint_costs_its_node_its_models_and_says_so() -> None:
     broker, log = make_log()
     first = await Owner(broker, "x").load()
     await first.round()
@@ -396,7 +398,11 @@ async def test_a_damaged_checkpoint_costs_its_node_a_longer_replay_and_nothing_e
     before = count(module.REBUILT)
     second = await Owner(broker, "y").load()
     assert count(module.REBUILT) - before == 1
-    assert content(second.model) == content(undisturbed(broker))
+    found, expected = content(second.model), content(undisturbed(broker))
+    anew = found.pop("c")
+    del expected["c"]
+    assert found == expected
+    assert (anew[1].applied, anew[1].lost) == (1, made.covers)
 
 
 async def test_records_that_are_no_checkpoints_are_dead_letters_and_cost_themselves() -> None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from pipeline.processors.join import NodeView, join
+from pipeline.processors.join import pod_row as row_of_pod
 from pipeline.topics.arrow import read_samples
 from pipeline.topics.nodes import NodeRecord, Strategy
 from pipeline.topics.pods import Owner, PodRecord
@@ -68,7 +69,7 @@ def known_pod(uid: str, **values: Any) -> PodRecord:
 
 
 def view_of(*pods: PodRecord, record: NodeRecord | None = None) -> NodeView:
-    return NodeView(record, {pod.cgroup_uid: pod for pod in pods})
+    return NodeView(record, {pod.cgroup_uid: row_of_pod(pod) for pod in pods})
 
 
 def column(window: Window, name: str) -> list[Any]:

@@ -20,6 +20,8 @@ _MEMORIES: Final = (
     "memory_with_page_cache_bytes",
     "memory_with_hot_page_cache_bytes",
 )
+# A hot node wakes us up late, and must not be trained on the less for it.
+_GAP_INTERVALS_MOST: Final = 3
 
 Row = dict[str, Any]
 
@@ -29,33 +31,29 @@ def window_end_ms(at_ms: int, window_ms: int) -> int:
     return -(-at_ms // window_ms) * window_ms
 
 
-def expected_collections(end_ms: int, window_ms: int, interval_ms: int) -> int:
-    """How many grid points of the collection interval lie in the window."""
-    return end_ms // interval_ms - (end_ms - window_ms) // interval_ms
-
-
 class Window:
     """The window in hand: takes collections, gives rows."""
 
     def __init__(self, end_ms: int, window_ms: int, interval_ms: int) -> None:
         self.start_ms = end_ms - window_ms
         self.end_ms = end_ms
-        self.collections = 0
-        self._expected = expected_collections(end_ms, window_ms, interval_ms)
+        self._interval_seconds = interval_ms / 1000
         self._series: dict[Entity, _Series] = {}
         self._points: list[tuple[float, float | None, float | None]] = []
         self._rates = {name: _Mean() for name in _RATES}
 
     def add(self, collection: Collection) -> None:
         """Count a collection in; its tick belongs to this window."""
-        self.collections += 1
+        offset = (collection.at_ms - self.start_ms) / 1000
+        # What is before the start was seen by the window before, and a reading after a long pause
+        # is one value for all of it.
+        observed_most = min(offset, _GAP_INTERVALS_MOST * self._interval_seconds)
         for usage in collection.usages:
-            self._add(usage)
+            self._add(usage, observed_most)
             if usage.entity == NODE:
                 # Without a reading of the node its remainder is that of the second before.
                 if collection.system is not None:
-                    self._add(collection.system)
-                offset = (collection.at_ms - self.start_ms) / 1000
+                    self._add(collection.system, observed_most)
                 memory = None if usage.memory_bytes is None else float(usage.memory_bytes)
                 self._points.append((offset, usage.cpu_cores, memory))
         if (rates := collection.rates) is not None:
@@ -63,11 +61,11 @@ class Window:
                 for moved, name in zip(traffic or (), names, strict=False):
                     self._rates[name].add(moved, rates.seconds)
 
-    def _add(self, usage: Usage) -> None:
+    def _add(self, usage: Usage, observed_most: float) -> None:
         series = self._series.get(usage.entity)
         if series is None:
             series = self._series[usage.entity] = _Series()
-        series.add(usage)
+        series.add(usage, observed_most)
 
     def rows(self, capacity_cpu_cores: int | None, capacity_memory_bytes: int | None) -> list[Row]:
         """A row per entity: the node first, then tiers, host applications and pods by id."""
@@ -85,7 +83,10 @@ class Window:
         return [node, *(self._row(entity, self._series[entity]) for entity in others)]
 
     def _row(self, entity: Entity, series: "_Series") -> Row:
-        coverage = min(1.0, series.collected / self._expected)
+        length = (self.end_ms - self.start_ms) / 1000
+        # Less than half an interval short: a reading that came some milliseconds early or late.
+        whole = length - series.observed_seconds < self._interval_seconds / 2
+        coverage = 1.0 if whole else series.observed_seconds / length
         row: Row = {"kind": entity.kind, "id": entity.id, "qos": entity.qos, "coverage": coverage}
         return row | series.statistics()
 
@@ -125,20 +126,20 @@ class _Mean:
 class _Series:
     """One entity within the window."""
 
-    __slots__ = ("_cores", "_cpu", "_memory", "_stalls", "_throttling", "collected")
+    __slots__ = ("_cores", "_cpu", "_memory", "_stalls", "_throttling", "observed_seconds")
 
     def __init__(self) -> None:
-        self.collected = 0
+        self.observed_seconds = 0.0
         self._cpu = _Mean()
         self._cores: list[float] = []
         self._memory: tuple[list[int], ...] = ([], [], [])
         self._throttling: dict[str, Throttling] = {}  # of the cgroup itself (""), of containers
         self._stalls: dict[str, _Mean] = {}
 
-    def add(self, usage: Usage) -> None:
+    def add(self, usage: Usage, observed_most: float) -> None:
         cores = usage.cpu_cores
         if cores is not None and usage.cpu_ns is not None and usage.elapsed_seconds is not None:
-            self.collected += 1
+            self.observed_seconds += min(usage.elapsed_seconds, observed_most)
             self._cpu.add(usage.cpu_ns, usage.elapsed_seconds)
             self._cores.append(cores)
         for name, values in zip(_MEMORIES, self._memory, strict=True):

@@ -1,5 +1,6 @@
 """What a window says: exact statistics, real coverage, unknown as None, no end twice."""
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from node_exporter.kernel.parse import Throttling, Traffic
 from node_exporter.usage import NODE, SYSTEM, Collection, Entity, Rates, Stall, Usage
-from node_exporter.window import EmittedEnds, Window, expected_collections, window_end_ms
+from node_exporter.window import EmittedEnds, Window, window_end_ms
 from pipeline.topics.samples import STATISTICS
 
 POD = Entity("pod", "uid-1", "Burstable")
@@ -49,15 +50,6 @@ def test_a_moment_belongs_to_the_window_that_ends_at_or_after_it(at: int, window
     assert end - window < at <= end
 
 
-@given(interval=st.integers(100, 3000), count=st.integers(1, 60), number=st.integers(10**5, 10**6))
-def test_expected_collections_are_the_points_inside(interval: int, count: int, number: int) -> None:
-    window = max(interval, count * 1000)
-    end = number * window
-    points = range((end - window) // interval - 1, end // interval + 2)
-    inside = [k for k in points if end - window < k * interval <= end]
-    assert expected_collections(end, window, interval) == len(inside)
-
-
 @given(values=st.lists(st.integers(0, 10**13), min_size=1, max_size=40))
 def test_statistics_are_exact(values: list[int]) -> None:
     window = window_of(*[[usage(memory=value)] for value in values])
@@ -86,14 +78,42 @@ def test_the_cpu_average_weighs_by_time() -> None:
     row = row_of(window)
     assert row["cpu_cores_avg"] == pytest.approx(5 / 9)
     assert row["cpu_cores_max"] == 1.0
-    assert row["coverage"] == 0.2
+    assert row["coverage"] == pytest.approx(0.4)  # 1 s, and 3 of the 8
+
+
+def coverage_of(readings: Sequence[tuple[float, float]], length: int = 30_000) -> float:
+    """Of a window with readings at (seconds after the start, seconds since the one before)."""
+    window = Window(1_700_000_010_000 // length * length, length, 1000)
+    for at, elapsed in readings:
+        one = Usage(POD, round(elapsed * 1e9), elapsed, 1, 1, None)
+        window.add(Collection(window.start_ms + round(at * 1000), (one,), None))
+    coverage = row_of(window)["coverage"]
+    assert isinstance(coverage, float)
+    return coverage
+
+
+def test_coverage_is_the_time_observed_and_not_the_number_of_readings() -> None:
+    late = [(int(2.2 * i), 2.2) for i in range(1, 14)]  # a node too busy to wake us every second
+    assert coverage_of(late) == pytest.approx(2.2 * 12 / 30 + 2.0 / 30)
+    assert coverage_of([(i, 1.0) for i in range(1, 31)]) == 1.0
+    jitter = [(i, 1.0 + (0.004 if i % 2 else -0.005)) for i in range(1, 31)]
+    assert coverage_of(jitter) == 1.0
+    assert coverage_of([(i, 1.0) for i in range(1, 30)]) == pytest.approx(29 / 30)
+    # Only what lies inside, and of a long pause no more than three intervals.
+    assert coverage_of([(1, 15.0)]) == pytest.approx(1 / 30)
+    assert coverage_of([(30, 18.0)]) == pytest.approx(3 / 30)
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.floats(0.001, 60)), min_size=1, max_size=60))
+def test_coverage_is_a_share(readings: list[tuple[int, float]]) -> None:
+    assert 0 <= coverage_of(readings) <= 1
 
 
 def test_a_pod_that_comes_and_goes_has_the_coverage_of_its_life() -> None:
     there, node = [usage(), usage(NODE)], [usage(NODE)]
     first = [usage(cores=None), usage(NODE)]  # a first reading has memory, and no usage of CPU yet
     window = window_of(node, node, first, there, there, there, node, node, node, node)
-    assert row_of(window)["coverage"] == 0.3
+    assert row_of(window)["coverage"] == pytest.approx(0.3)
     assert row_of(window, NODE)["coverage"] == 1.0
     assert row_of(window)["memory_bytes_last"] == 100.0
 
@@ -112,7 +132,7 @@ def test_the_system_has_a_row_of_its_own_for_the_seconds_in_which_it_was_known()
         window.add(Collection(window.start_ms + 1000 * (i + 1), node, None, rest))
     row = row_of(window, SYSTEM)
     assert (row["kind"], row["id"], row["qos"]) == ("tier", "system", None)
-    assert row["coverage"] == 0.8
+    assert row["coverage"] == pytest.approx(0.8)
     assert [row[f"cpu_cores_{s}"] for s in STATISTICS] == [4.5, 7.0, 7.0, 8.0, 8.0]
     assert [row[f"memory_bytes_{s}"] for s in STATISTICS] == [45.0, 70.0, 70.0, 80.0, 80.0]
     assert [r["id"] for r in window_of([usage(NODE)]).rows(2, 1024)] == [""]  # never known

@@ -1,8 +1,9 @@
 """The exporter as a whole: tick, collect, close windows, hand them on; end without losing one.
 
 `run` is the long-running role, `collect_window` gives one window for `--once`. What happens to a
-window when the clock is moved, when readings are missed or when the process ends is decided in
-`WindowMaker`: a window is given out with the coverage that it really has, and no end twice.
+window when the clock is moved, when readings are missed or when the process starts or ends is
+decided in `WindowMaker`: a window is given out with the coverage that it really has, and no end
+twice, not by two processes that follow one another either.
 """
 
 import asyncio
@@ -31,14 +32,28 @@ from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 
 _FLUSH_SECONDS: Final = 10.0
 _WINDOWS_WAITED_FOR: Final = 3
+# A window that ends further ahead of the broker's clock is a dead letter (worker.future_tolerance).
+_AHEAD_SECONDS_MOST: Final = 60.0
 
 log = get_logger(__name__)
 
 
 class WindowMaker:
-    """Collections in, finished windows out, each with its header."""
+    """Collections in, finished windows out, each with its header.
 
-    def __init__(self, settings: ExporterSettings, node: str, sampler: Sampler, epoch: int) -> None:
+    The window in which the process started is the one that the process before gave out when it was
+    stopped: it is kept only with `keep_leading`.
+    """
+
+    def __init__(
+        self,
+        settings: ExporterSettings,
+        node: str,
+        sampler: Sampler,
+        epoch: int,
+        *,
+        keep_leading: bool = False,
+    ) -> None:
         self.settings = settings
         self.node = node
         self.sampler = sampler
@@ -50,6 +65,7 @@ class WindowMaker:
         self._window: Window | None = None
         self._ends = EmittedEnds(self._window_ms)
         self._sequence = 0
+        self._leading = not keep_leading
 
     def collect(self, tick: Tick) -> tuple[Collection, list[SampleBatch]]:
         """Read everything for the tick; the windows that ended with it, seldom more than one."""
@@ -68,9 +84,13 @@ class WindowMaker:
         return collection, [batch for batch in finished if batch is not None]
 
     def close(self) -> SampleBatch | None:
-        """The window in hand as it is; None if there is none, or if its end was given out."""
+        """The window in hand as it is; None if there is none to be given out."""
         window, self._window = self._window, None
         if window is None:
+            return None
+        leading, self._leading = self._leading, False
+        if leading:
+            metrics.WINDOWS_DROPPED.labels("leading").inc()
             return None
         if not self._ends.claim(window.end_ms):
             metrics.WINDOWS_DROPPED.labels("end_repeated").inc()
@@ -88,6 +108,16 @@ class WindowMaker:
         metrics.LAST_WINDOW_END.set(window.end_ms / 1000)
         return SampleBatch(header, window.rows(*self.sampler.capacity()))
 
+    def finish(self, now: float) -> SampleBatch | None:
+        """The window in hand at the end of the process; none that would come from the future."""
+        if self._window is not None:
+            ahead = self._window.end_ms / 1000 - now
+            if ahead > _AHEAD_SECONDS_MOST:
+                self._window = None
+                metrics.WINDOWS_DROPPED.labels("ends_too_far_ahead").inc()
+                log.warning("the window in hand is not published", ends_in_seconds=round(ahead))
+        return self.close()
+
 
 def interval_ms(settings: ExporterSettings) -> int:
     """The collection interval in whole milliseconds."""
@@ -103,7 +133,8 @@ async def collect_window(
     `KernelError` if the node could not be read for three windows.
     """
     sampler = Sampler(settings, clock)
-    maker = WindowMaker(settings, node_name(settings, environ), sampler, _epoch(clock))
+    node = node_name(settings, environ)
+    maker = WindowMaker(settings, node, sampler, _epoch(clock), keep_leading=True)
     ticker = Ticker(clock, interval_ms(settings))
     end_ms = window_end_ms(round(clock.now() * 1000), settings.window_seconds * 1000)
     log.info(
@@ -160,7 +191,7 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
             (publishing, collecting, stopping), return_when=asyncio.FIRST_COMPLETED
         )
         await _cancel(collecting)
-        if (batch := maker.close()) is not None:
+        if (batch := maker.finish(clock.now())) is not None:
             _hand_on(batch, buffer)
         await _flush(buffer, publishing)
         for task in done - {stopping}:

@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from node_exporter import metrics
 from node_exporter.buffer import EncodedWindow, WindowBuffer
 from node_exporter.sampler import Sampler
 from node_exporter.service import WindowMaker
@@ -19,13 +21,20 @@ START = 1_700_000_000_000  # a whole multiple of the window
 class Maker:
     """A window maker over a fake node whose wall and monotonic time the test sets."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, *, keep_leading: bool = True, window_seconds: int = 10, start: float = 0
+    ) -> None:
         self.node = FakeNode(folder)
         self.node.pod("a", 0)
-        self.clock = ManualClock(START / 1000)
-        settings = self.node.settings()
-        self.maker = WindowMaker(settings, "fake", Sampler(settings, self.clock), 42)
+        self.clock = ManualClock(START / 1000 + start)
+        settings = msgspec.structs.replace(self.node.settings(), window_seconds=window_seconds)
+        sampler = Sampler(settings, self.clock)
+        self.maker = WindowMaker(settings, "fake", sampler, 42, keep_leading=keep_leading)
         self.finished: list[SampleBatch] = []
+
+    def finish(self) -> None:
+        if (batch := self.maker.finish(self.clock.now())) is not None:
+            self.finished.append(batch)
 
     async def tick(self, *seconds: float, jump: float = 0.0) -> None:
         """Read at these seconds after the start, by the wall clock."""
@@ -114,6 +123,36 @@ async def test_half_a_window_is_given_out_at_the_end_as_what_it_is(tmp_path: Pat
     assert batch is not None
     assert (batch.header.window_end_ms - START, batch.rows[0]["coverage"]) == (20_000, 0.3)
     assert made.maker.close() is None
+
+
+async def test_no_end_is_given_out_by_two_processes_that_follow_one_another(
+    tmp_path: Path,
+) -> None:
+    old = Maker(tmp_path / "old", keep_leading=False)
+    await old.tick(*range(1, 14))
+    old.finish()
+    new = Maker(tmp_path / "new", keep_leading=False, start=14)
+    await new.tick(*range(15, 41))
+    assert (old.ends, new.ends) == ([20], [30, 40])
+    assert new.coverages() == [1.0, 1.0]
+    assert [batch.header.sequence for batch in new.finished] == [0, 1]
+    short = Maker(tmp_path / "short", keep_leading=False, start=41)  # started and stopped in one
+    await short.tick(42, 43)
+    short.finish()
+    assert short.ends == []
+
+
+async def test_a_window_that_would_end_in_the_future_is_not_given_out_at_the_end(
+    tmp_path: Path,
+) -> None:
+    dropped = metrics.WINDOWS_DROPPED.labels("ends_too_far_ahead")
+    for stopped, ends, count in ((95, [40], 1), (105, [40, 160], 0)):
+        before = dropped._value.get()
+        made = Maker(tmp_path / str(stopped), window_seconds=120)
+        await made.tick(*range(1, stopped))
+        made.finish()
+        assert made.ends == ends
+        assert dropped._value.get() - before == count
 
 
 async def test_the_buffer_drops_the_oldest_and_keeps_the_order() -> None:

@@ -52,7 +52,7 @@ jars: setup ## Fetch the local broker's jars (once; checked by SHA-256)
 	@$(BIN)/springtide kafka fetch
 
 .PHONY: test
-test: setup lint jars ## Lint, then every test: real broker, real cgroups
+test: setup lint jars ## Lint, then every test; names what this machine could not run
 	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),--cov --cov-report=term --cov-fail-under=95)
 
 .PHONY: demo

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["pytester", "tests.machine"]
+
 # Fixtures that stand for a running broker, wherever they are defined.
 _BROKER_FIXTURES = frozenset({"broker", "kafka"})
 

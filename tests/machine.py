@@ -1,0 +1,87 @@
+"""What this machine offers to tests; a pytest plugin that names what it could not run, and why.
+
+Tests marked `cgroups` (and those with the fixture `tree`) make real cgroups. Where that is
+impossible they are skipped with the reason; with REQUIRE_CGROUPS=1 they are errors, for machines
+that must have them. (No SPRINGTIDE_ before it: every role would call it an unknown setting.)
+"""
+
+import os
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+# `unified` is cgroup v2 beside v1: pressure of a pod is read there.
+HIERARCHIES = ("cpu", "cpuacct", "memory", "unified")
+REQUIRE = "REQUIRE_CGROUPS"
+
+
+def why_no_cgroups(root: Path) -> str | None:
+    """Why no real cgroups can be made below `root`; None where they can."""
+    if os.geteuid() != 0:
+        return "real cgroups need root"
+    absent = [name for name in HIERARCHIES if not (root / name / "cgroup.procs").is_file()]
+    if absent:
+        return f"{root} has no cgroup v1 (or hybrid) hierarchy {', '.join(absent)}"
+    for name in HIERARCHIES:
+        probe = root / name / f"springtide-probe-{os.getpid()}"
+        try:
+            probe.mkdir()
+            probe.rmdir()
+        except OSError as error:
+            return f"no cgroup can be made in {root / name}: {error.strerror}"
+    return None
+
+
+def fake_only(root: Path) -> list[str]:
+    """Features that this machine lacks, so that only tests with fake trees have seen them."""
+    found = []
+    controllers = [
+        word
+        for file in (root / "cgroup.controllers", root / "unified" / "cgroup.controllers")
+        if file.is_file()
+        for word in file.read_text().split()
+    ]
+    if not {"cpu", "memory"} <= set(controllers):
+        offered = ", ".join(controllers) or "none"
+        found.append(f"cpu and memory of cgroup v2 (its controllers here: {offered})")
+    stats = "memory.idle_page_stats"
+    if not any((root / folder / stats).is_file() for folder in ("memory", "")):
+        found.append(f"hot page cache (a kernel without kidled: no {stats})")
+    return found
+
+
+@cache
+def _why_no_cgroups() -> str | None:
+    return why_no_cgroups(CGROUP_ROOT)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tree" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.cgroups)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("cgroups") is None or (why := _why_no_cgroups()) is None:
+        return
+    if os.environ.get(REQUIRE) == "1":
+        pytest.fail(f"{why}, and {REQUIRE}=1 says that this machine must have them", pytrace=False)
+    pytest.skip(why)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = Counter(
+        str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+        for report in terminalreporter.stats.get("skipped", ())
+    )
+    lines = [
+        f"{count} test{'s' * (count > 1)}: {reason.removeprefix('Skipped: ')}"
+        for reason, count in skipped.most_common()
+    ] + [f"tested on fake trees only: {feature}" for feature in fake_only(CGROUP_ROOT)]
+    terminalreporter.section("not run on this machine, and why")
+    for line in lines or ["nothing"]:
+        terminalreporter.write_line(line)

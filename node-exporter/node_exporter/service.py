@@ -60,7 +60,7 @@ class WindowMaker:
         self._epoch = epoch
         self._window_ms = settings.window_seconds * 1000
         self._interval_ms = interval_ms(settings)
-        self._machine_id = machine_id()
+        self._machine_id = machine_id(str(settings.proc_root))
         self._boot_id = boot_id(str(settings.proc_root))
         self._window: Window | None = None
         self._ends = EmittedEnds(self._window_ms)

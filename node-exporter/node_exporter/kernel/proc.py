@@ -6,6 +6,7 @@ counts once.
 """
 
 import os
+from contextlib import suppress
 
 from node_exporter.kernel import parse
 from node_exporter.kernel.cgroup import PRESSURE_RESOURCES, PressureResource
@@ -87,9 +88,17 @@ class NodeFiles:
             file.close()
 
 
-def machine_id(etc_root: str = "/etc") -> str:
-    """The machine's id, empty where it has none."""
-    return _line(f"{etc_root}/machine-id")
+def machine_id(proc_root: str = "/proc", etc_root: str = "/etc") -> str:
+    """The machine's id, empty where it has none.
+
+    Seen through process 1, so that a container that has the host's /proc finds the host's id and
+    not that of its image; where that may not be read, below `etc_root`.
+    """
+    for path in (f"{proc_root}/1/root/etc/machine-id", f"{etc_root}/machine-id"):
+        with suppress(KernelFileError):
+            if found := _line(path):
+                return found
+    return ""
 
 
 def boot_id(proc_root: str = "/proc") -> str:

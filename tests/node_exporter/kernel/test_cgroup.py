@@ -216,13 +216,26 @@ def test_this_node_is_read() -> None:
     node.close()
 
 
+def test_fake_machine_id_is_that_of_the_host_where_it_can_be_seen(tmp_path: Path) -> None:
+    image, host = tmp_path / "image/etc", tmp_path / "proc/1/root/etc"
+    image.mkdir(parents=True)
+    (image / "machine-id").write_text("of-the-image\n")
+    places = (str(tmp_path / "proc"), str(image))
+    assert machine_id(*places) == "of-the-image"
+    (host / "machine-id").mkdir(parents=True)  # there, and cannot be read
+    assert machine_id(*places) == "of-the-image"
+    (host / "machine-id").rmdir()
+    (host / "machine-id").write_text("of-the-host\n")
+    assert machine_id(*places) == "of-the-host"
+
+
 def test_fake_node_without_features_states_it(tmp_path: Path) -> None:
     node = NodeFiles(str(tmp_path), str(tmp_path / "sys"))
     assert node.pressure("cpu") is None
     assert node.network() is None
     assert node.disks() is None
     assert node.online_cpus() is None
-    assert machine_id(str(tmp_path)) == boot_id(str(tmp_path)) == ""
+    assert machine_id(str(tmp_path), str(tmp_path)) == boot_id(str(tmp_path)) == ""
     with pytest.raises(KernelFileError, match=r"exporter\.proc_root"):
         node.ticks()
     (tmp_path / "net").mkdir()

@@ -13,16 +13,12 @@ from rich.text import Text
 
 from pipeline.cli.options import global_options, remember_globals
 from pipeline.cli.top import lines, plain, render
-from pipeline.local.demo import (
+from pipeline.local.demo import Asked, Plan, PodLine, Summary, run_demo
+from pipeline.local.stage import (
     COLD_START_SECONDS,
     LOWERED_CPU_PERCENT,
     STALE_AFTER_SECONDS,
     WINDOW_SECONDS,
-    Asked,
-    Plan,
-    PodLine,
-    Summary,
-    run_demo,
 )
 from pipeline.logs import configure_logging
 from pipeline.settings import ExtenderSettings

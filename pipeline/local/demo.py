@@ -7,46 +7,43 @@ is killed takes its processes with it; its cgroups and folders are removed by th
 
 import asyncio
 import json
-import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import yaml
 
 from pipeline.clock import Clock, SystemClock
-from pipeline.errors import DemoError, KernelError, SettingsError, UsageError
+from pipeline.errors import DemoError, KernelError
 from pipeline.local import ask, simulate
 from pipeline.local.kafka import LocalKafka, local_kafka
 from pipeline.local.probe import HOST, free_port
 from pipeline.local.roles import Role, stop_all
+from pipeline.local.stage import (
+    ROLES_CGROUP,
+    STALE_AFTER_SECONDS,
+    demo_home,
+    own_node_name,
+    settings_document,
+)
 from pipeline.local.workload import (
     PODS,
     DemoPod,
     Joiner,
     Workload,
-    demo_name,
     node_object,
     pod_object,
     remove_leftovers,
 )
-from pipeline.settings import ExporterSettings, Settings, load_settings, node_name
+from pipeline.settings import Settings, load_settings
 from pipeline.table import Feed, Table
 from pipeline.topics.admin import apply_topics
 from pipeline.topics.client import client_options
 from pipeline.topics.registry import TOPICS
 
-WINDOW_SECONDS: Final = 5
-COLD_START_SECONDS: Final = 10
-STALE_AFTER_SECONDS: Final = 60.0
-# Without a fleet there is one node, and a quiet one: with the product's 65 % it would never be
-# refused, and nobody would see what a refusal looks like.
-LOWERED_CPU_PERCENT: Final = 25.0
 UNKNOWN_NODE: Final = "a-node-that-nobody-knows"
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -54,9 +51,6 @@ _FIRST_NODE_SECONDS = 90.0
 _ASK_EVERY_SECONDS = 60.0
 _ASK_AT_LAST_SECONDS = 60.0
 _WINDOWS_BEFORE_ASKING = 3
-_SOCKET = "exporter.sock"
-_LONGEST_SOCKET_PATH = 107  # unix(7)
-_ROLES_CGROUP = "springtide"  # the roles' own cgroup, measured as a host application
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +121,7 @@ def run_demo(plan: Plan, screen: Screen, clock: Clock | None = None) -> None:
         screen.say(f"removed what a killed demo had left: {name}")
     with ExitStack() as stack:
         stack.enter_context(_interruptible())
-        home = stack.enter_context(_home(plan))
+        home = stack.enter_context(demo_home(plan.keep))
         screen.say("starting a Kafka broker of its own ...")
         kafka = stack.enter_context(local_kafka())
         screen.say(f"Kafka is ready at {kafka.bootstrap_servers}, data in {kafka.data_dir}")
@@ -153,32 +147,6 @@ def _be_calm() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-@contextmanager
-def _home(plan: Plan) -> Iterator[Path]:
-    """The folder with settings, logs and socket; removed at the end, logs copied if wanted."""
-    home = Path(tempfile.gettempdir()) / demo_name(os.getpid())
-    if len(str(home / _SOCKET)) > _LONGEST_SOCKET_PATH:
-        raise UsageError(
-            f"{home} is too long a name for a folder with a socket in it",
-            hint="set TMPDIR to a shorter one",
-        )
-    try:
-        home.mkdir(mode=0o700)
-        if plan.keep is not None:
-            plan.keep.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"cannot make {error.filename}: {error.strerror}", hint="see TMPDIR and --keep"
-        ) from error
-    try:
-        yield home
-    finally:
-        if plan.keep is not None:
-            for file in [*home.glob("*.log"), *home.glob("*.yaml"), *home.glob("*.json")]:
-                shutil.copy(file, plan.keep)
-        shutil.rmtree(home, ignore_errors=True)
-
-
 class Demo:
     """One run, from the topics to the last answer."""
 
@@ -190,7 +158,7 @@ class Demo:
         self.screen = screen
         self.clock = clock
         self.home = home
-        self.node = _node_name()
+        self.node = own_node_name()
         self.settings_file = home / "settings.yaml"
         self.url = f"http://{HOST}:{free_port()}"
         self.workload = _workload(home.name, screen)
@@ -257,7 +225,7 @@ class Demo:
     def _start_roles(self) -> None:
         joiner = Joiner()
         if self.workload is not None:
-            joiner = self.workload.measured(f"{self.home.name}/{_ROLES_CGROUP}")
+            joiner = self.workload.measured(f"{self.home.name}/{ROLES_CGROUP}")
         command = ("-m", "pipeline.cli.main", "--config", str(self.settings_file))
         for name in ("exporter", "worker", "extender"):
             self._start_role(name, [*command, name], joiner)
@@ -409,44 +377,6 @@ class Demo:
         )
 
 
-def settings_document(
-    bootstrap_servers: str, home: Path, node: str, *, port: int, cgroup_parent: str, fleet: bool
-) -> dict[str, Any]:
-    """The settings of all roles, as one file: everything on loopback, metrics on free ports."""
-    page = {"metrics_host": HOST, "metrics_port": 0}
-    exporter: dict[str, Any] = {
-        "node_name": node,
-        "window_seconds": WINDOW_SECONDS,
-        "cgroup_parent": cgroup_parent,
-        "socket_path": str(home / _SOCKET),
-        **page,
-    }
-    if cgroup_parent:
-        path = {"relativePath": f"{cgroup_parent}/{_ROLES_CGROUP}"}
-        exporter["host_applications"] = [
-            {"name": "springtide", "priority": "koord-prod", "qos": "LS", "cgroupPath": path}
-        ]
-    extender: dict[str, Any] = {"mode": "act", "host": HOST, "port": port}
-    if not fleet:
-        extender["cpu_threshold_percent"] = LOWERED_CPU_PERCENT
-    return {
-        "kafka": {"bootstrap_servers": bootstrap_servers},
-        "exporter": exporter,
-        "worker": {
-            "id": "springtide-demo",
-            "data_dir": str(home / "worker"),
-            "nodes_file": str(home / "nodes.json"),
-            "pods_file": str(home / "pods.json"),
-            "session_timeout_seconds": 10,
-            "checkpoint_interval_seconds": 15,
-            **page,
-        },
-        "model": {"cold_start_seconds": COLD_START_SECONDS},
-        "extender": extender | {"stale_after_seconds": STALE_AFTER_SECONDS},
-        "log": {"format": "human"},
-    }
-
-
 def _workload(name: str, screen: Screen) -> Workload | None:
     try:
         workload = Workload(name)
@@ -454,7 +384,7 @@ def _workload(name: str, screen: Screen) -> Workload | None:
         screen.say(f"no pods of its own, for want of cgroups: {error.message}")
         return None
     try:
-        workload.make(f"{name}/{_ROLES_CGROUP}")
+        workload.make(f"{name}/{ROLES_CGROUP}")
     except KernelError as error:
         workload.close()  # one controller may have allowed what the next refused
         screen.say(f"no pods of its own, which needs root: {error.message}")
@@ -463,13 +393,6 @@ def _workload(name: str, screen: Screen) -> Workload | None:
         )
         return None
     return workload
-
-
-def _node_name() -> str:
-    try:
-        return node_name(ExporterSettings(), {})
-    except SettingsError:
-        return "this-machine"
 
 
 def _is_known(table: Table, name: str) -> bool:

@@ -6,8 +6,9 @@ import yaml
 
 from pipeline.cli.demo import answer_lines, pod_lines, summary_line
 from pipeline.local.ask import Answer, PodUsage
-from pipeline.local.demo import Asked, PodLine, Summary, settings_document
+from pipeline.local.demo import Asked, PodLine, Summary
 from pipeline.local.roles import without_settings
+from pipeline.local.stage import settings_document
 from pipeline.local.workload import PODS
 from pipeline.settings import Settings
 from pipeline.settings.load import load_settings

@@ -1,0 +1,103 @@
+"""Where the demo stands: its folder, and the settings of all roles in one file.
+
+Everything listens on loopback and on free ports; nothing comes from the settings of the user.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from pipeline.errors import SettingsError, UsageError
+from pipeline.local.probe import HOST
+from pipeline.local.workload import demo_name
+from pipeline.settings import ExporterSettings, node_name
+
+WINDOW_SECONDS: Final = 5
+COLD_START_SECONDS: Final = 10
+STALE_AFTER_SECONDS: Final = 60.0
+# Without a fleet there is one node, and a quiet one: with the product's 65 % it would never be
+# refused, and nobody would see what a refusal looks like.
+LOWERED_CPU_PERCENT: Final = 25.0
+ROLES_CGROUP: Final = "springtide"  # the roles' own cgroup, measured as a host application
+
+_SOCKET = "exporter.sock"
+_LONGEST_SOCKET_PATH = 107  # unix(7)
+
+
+@contextmanager
+def demo_home(keep: Path | None) -> Iterator[Path]:
+    """The folder with settings, logs and socket; at the end it goes, settings and logs to `keep`.
+
+    Raises `UsageError` if one of the folders cannot be.
+    """
+    home = Path(tempfile.gettempdir()) / demo_name(os.getpid())
+    if len(str(home / _SOCKET)) > _LONGEST_SOCKET_PATH:
+        raise UsageError(
+            f"{home} is too long a name for a folder with a socket in it",
+            hint="set TMPDIR to a shorter one",
+        )
+    try:
+        home.mkdir(mode=0o700)
+        if keep is not None:
+            keep.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot make {error.filename}: {error.strerror}", hint="see TMPDIR and --keep"
+        ) from error
+    try:
+        yield home
+    finally:
+        if keep is not None:
+            for file in [*home.glob("*.log"), *home.glob("*.yaml"), *home.glob("*.json")]:
+                shutil.copy(file, keep)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def settings_document(
+    bootstrap_servers: str, home: Path, node: str, *, port: int, cgroup_parent: str, fleet: bool
+) -> dict[str, Any]:
+    """The settings of all roles, as one file: everything on loopback, metrics on free ports."""
+    page = {"metrics_host": HOST, "metrics_port": 0}
+    exporter: dict[str, Any] = {
+        "node_name": node,
+        "window_seconds": WINDOW_SECONDS,
+        "cgroup_parent": cgroup_parent,
+        "socket_path": str(home / _SOCKET),
+        **page,
+    }
+    if cgroup_parent:
+        path = {"relativePath": f"{cgroup_parent}/{ROLES_CGROUP}"}
+        exporter["host_applications"] = [
+            {"name": "springtide", "priority": "koord-prod", "qos": "LS", "cgroupPath": path}
+        ]
+    extender: dict[str, Any] = {"mode": "act", "host": HOST, "port": port}
+    if not fleet:
+        extender["cpu_threshold_percent"] = LOWERED_CPU_PERCENT
+    return {
+        "kafka": {"bootstrap_servers": bootstrap_servers},
+        "exporter": exporter,
+        "worker": {
+            "id": "springtide-demo",
+            "data_dir": str(home / "worker"),
+            "nodes_file": str(home / "nodes.json"),
+            "pods_file": str(home / "pods.json"),
+            "session_timeout_seconds": 10,
+            "checkpoint_interval_seconds": 15,
+            **page,
+        },
+        "model": {"cold_start_seconds": COLD_START_SECONDS},
+        "extender": extender | {"stale_after_seconds": STALE_AFTER_SECONDS},
+        "log": {"format": "human"},
+    }
+
+
+def own_node_name() -> str:
+    """This machine's name as a node's."""
+    try:
+        return node_name(ExporterSettings(), {})
+    except SettingsError:
+        return "this-machine"

@@ -38,7 +38,7 @@ def busy_log() -> MemoryBroker:
     return broker
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(cuts=st.lists(st.integers(0, 23), max_size=6))
 def test_batches_change_nothing(cuts: list[int]) -> None:
     broker = busy_log()
@@ -148,3 +148,69 @@ def test_a_replay_skips_what_a_checkpoint_covers_node_by_node() -> None:
     assert model.counters["a"].applied == 1
     assert "b" not in model.counters
     assert (model.next_offset, model.joined) == (6, 5)
+
+
+@settings(max_examples=10, deadline=None)
+@given(cut=st.integers(0, 23), limit=st.integers(1, 3))
+def test_a_replay_ends_where_live_ends_in_models_and_reports(cut: int, limit: int) -> None:
+    broker = busy_log()
+    records = broker.records("t.windows")
+    model, _ = cursor_over(broker)
+    for part in (records[:cut], records[cut:]):
+        if part:
+            model.replay(part, {})
+    while model.report_replayed(limit):
+        pass
+    expected = undisturbed(broker)
+    assert content(model) == content(expected)
+    assert (model.next_offset, model.joined) == (expected.next_offset, expected.joined)
+    assert {node for node, report in model.reports.items() if report is None} == {"b"}
+
+
+async def test_what_a_replay_cannot_read_is_passed_over() -> None:
+    broker = MemoryBroker()
+    log = LogWriter(broker)
+    log.window("a")
+    broker.put("t.windows", 0, b"a", b"junk")
+    broker.put("t.windows", 0, b"\xff", window("b", 7, sample_offset=1))
+    log.window("a")
+    model, output = cursor_over(broker)
+    model.replay(broker.records("t.windows"), {})
+    model.report_replayed(50)
+    assert (model.bank.nodes, model.counters["a"].applied) == (("a",), 2)
+    assert (model.next_offset, output.dead_letters) == (4, [])
+
+
+async def test_for_a_partition_that_was_lost_nothing_more_is_published_or_applied() -> None:
+    broker = MemoryBroker()
+    log = LogWriter(broker)
+    log.windows(2, "a")
+    model, output = cursor_over(broker)
+    send = output.send
+
+    async def lose(*arguments: Any) -> Any:
+        model.ownership.owned = False
+        return await send(*arguments)
+
+    output.send = lose
+    await model.process(broker.records("t.windows"))
+    assert len(broker.records("t.predictions")) == 2
+    assert broker.records("t.node-state") == []
+    log.windows(1, "a")
+    await model.process(broker.records("t.windows")[2:])
+    assert (model.next_offset, model.counters["a"].applied) == (2, 2)
+
+
+async def test_a_departure_is_kept_until_its_tombstones_are_delivered() -> None:
+    broker = MemoryBroker()
+    log = LogWriter(broker)
+    log.windows(1, "a", "b")
+    log.depart("a")
+    model, output = cursor_over(broker)
+    output.refuses = lambda topic: topic == "t.node-state"
+    with pytest.raises(ConnectionError):
+        await model.process(broker.records("t.windows"))
+    assert model.reports["a"] is None
+    output.refuses = lambda topic: False
+    await model.publish(list(model.reports.items()))
+    assert set(model.reports) == {"b"}

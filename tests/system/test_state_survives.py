@@ -32,6 +32,7 @@ from tests.system.harness import (
     make_stage,
     newest_marker,
     start_supervised,
+    until,
 )
 from tests.system.load import Load
 
@@ -277,6 +278,57 @@ async def test_the_broker_is_away_for_twenty_seconds(broker: LocalKafka, tmp_pat
         assert fresh is not None
         assert fresh < TAKEOVER_SECONDS
         worker.kill()
+
+
+async def test_a_supervised_worker_outlives_an_outage_that_its_requests_do_not(
+    broker: LocalKafka, tmp_path: Path
+) -> None:
+    stage = await make_stage(broker.bootstrap_servers)
+    async with feed(stage, Load(109, nodes=16, pods=5)) as made:
+        run = Run(stage, made)
+        supervisor = start_supervised(
+            stage, tmp_path,
+            ["--request-timeout-seconds", "5", "--restart-backoff-max-seconds", "2"],
+        )  # fmt: skip
+        async with made.running():
+            await supervisor.loaded()
+            await asyncio.sleep(3)
+            await asyncio.to_thread(broker.stop)
+            try:
+                assert await until(lambda: supervisor.says("worker ended, restarting") > 0, 60)
+            finally:
+                await asyncio.to_thread(broker.start)
+            back = time.time()
+            await asyncio.sleep(15)
+        await run.gather()
+        assert run.problems() == []
+        fresh = oracle.fresh_after(run.logs, back)
+        assert fresh is not None
+        assert fresh < TAKEOVER_SECONDS
+        assert supervisor.stop() == 0
+
+
+async def test_a_failed_delivery_ends_the_worker_and_its_successor_loses_nothing(
+    broker: LocalKafka, tmp_path: Path
+) -> None:
+    stage = await make_stage(broker.bootstrap_servers)
+    failing = Worker(stage, tmp_path, instance="worker-0", bug="deliveries_fail")
+    sound = Worker(stage, tmp_path, instance="worker-0")
+    codes = []
+    async with feed(stage, Load(110, nodes=16, pods=5)) as made:
+        run = Run(stage, made)
+        async with made.running():
+            for _ in range(4):
+                failing.start()
+                assert await until(lambda: not failing.is_running(), 60), failing.tail()
+                assert failing.process is not None
+                codes.append(failing.process.returncode)
+            sound.start()
+            await sound.loaded()
+        await run.gather()
+        assert codes == [1] * 4
+        assert run.problems() == []
+        sound.kill()
 
 
 # -- seeded bugs: each must be found

@@ -5,15 +5,17 @@ the few nodes of a test make a round that can be interrupted in its middle; and 
 `none`, puts one known mistake into one function, which the comparison must find.
 """
 
+import random
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaTimeoutError
 
 from pipeline.agents import recovery, rounds
 from pipeline.agents.model import GENERATION, ModelCursor
-from pipeline.agents.output import Keyed
+from pipeline.agents.output import Keyed, Output
 from pipeline.topics.checkpoints import RoundMarker, marker_key
 from pipeline.topics.codec import encode_pack
 
@@ -66,11 +68,30 @@ def marker_too_early() -> None:
     rounds.Rounds.write = marker_first  # type: ignore[method-assign]
 
 
+def deliveries_fail() -> None:
+    """No mistake of ours: one delivery in thirty fails, and half of those have arrived."""
+    luck = random.Random()
+
+    def failing(write: Any) -> Any:
+        async def now_and_then(self: Any, *arguments: Any) -> Any:
+            fails, arrives = luck.random() < 1 / 30, luck.random() < 0.5
+            result = await write(self, *arguments) if arrives or not fails else None
+            if fails:
+                raise KafkaTimeoutError("seeded: the broker did not answer")
+            return result
+
+        return now_and_then
+
+    Output.append = failing(Output.append)  # type: ignore[method-assign]
+    Output.send = failing(Output.send)  # type: ignore[method-assign]
+
+
 BUGS: Mapping[str, Callable[[], None]] = {
     "none": lambda: None,
     "resume_at_the_commit": resume_at_the_commit,
     "join_trusts_commits": join_trusts_commits,
     "marker_too_early": marker_too_early,
+    "deliveries_fail": deliveries_fail,
 }
 
 

@@ -60,21 +60,25 @@ class LiveServer:
     async def start(self) -> None:
         """Listen. A socket that a dead exporter has left is replaced.
 
-        Raises `UsageError` if a living one listens there, `SettingsError` if the path cannot be
-        used.
+        Raises `UsageError` if another exporter listens there, or may do so, `SettingsError` if the
+        path cannot be used.
         """
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             _make_room(self._path)
             before = os.umask(0o777 & ~_MODE)  # never open to others, not for a moment
             try:
-                self._server = await asyncio.start_unix_server(
-                    self._accept, str(self._path), limit=_REQUEST_BYTES_MAX, backlog=CLIENTS_MAX
-                )
+                # Not left to asyncio, which removes whatever socket lies at the path.
+                listening.bind(str(self._path))
             finally:
                 os.umask(before)
             status = self._path.stat()
+            self._server = await asyncio.start_unix_server(
+                self._accept, sock=listening, limit=_REQUEST_BYTES_MAX, backlog=CLIENTS_MAX
+            )
         except OSError as error:
+            listening.close()
             raise SettingsError(
                 f"cannot listen on {self._path}: {error.strerror or error}",
                 key="exporter.socket_path",
@@ -206,9 +210,14 @@ def _make_room(path: Path) -> None:
             probe.connect(str(path))
         except BlockingIOError:
             pass  # its backlog is full: somebody is there
-        except OSError:
+        except (ConnectionRefusedError, FileNotFoundError):
             path.unlink(missing_ok=True)
             return
+        except OSError as error:  # such as another user's: whether he listens cannot be seen
+            raise UsageError(
+                f"{path} is a socket that may be in use: {error.strerror or error}",
+                hint="remove it, or give this exporter another exporter.socket_path",
+            ) from error
     raise UsageError(
         f"another exporter listens on {path}",
         hint="stop it, or give this one another exporter.socket_path",

@@ -24,7 +24,7 @@ from node_exporter.ticks import Tick, Ticker
 from node_exporter.usage import Collection
 from node_exporter.window import EmittedEnds, Window, window_end_ms
 from pipeline.clock import Clock, SystemClock, format_time
-from pipeline.errors import KernelError
+from pipeline.errors import KernelError, SettingsError, SpringtideError
 from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
 from pipeline.settings import ExporterSettings, Settings, node_name
@@ -132,6 +132,7 @@ async def collect_window(
     Raises `KernelFileError` or `SettingsError` for what cannot work from the start, and
     `KernelError` if the node could not be read for three windows.
     """
+    _allow_many_files()
     sampler = Sampler(settings, clock)
     node = node_name(settings, environ)
     maker = WindowMaker(settings, node, sampler, _epoch(clock), keep_leading=True)
@@ -171,16 +172,21 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
     sampler = Sampler(exporter, clock)
     maker = WindowMaker(exporter, node, sampler, _epoch(clock))
     buffer = WindowBuffer(exporter.buffer_bytes)
-    live = LiveServer(exporter.socket_path, node)
     publisher = Publisher(buffer, settings.kafka, node, clock)
-    await live.start()
-    page = serve_metrics("exporter", exporter.metrics_host, exporter.metrics_port)
+    live = await _serve_live(exporter, node)
+    try:
+        page = serve_metrics("exporter", exporter.metrics_host, exporter.metrics_port)
+    except SpringtideError:
+        if live is not None:
+            await live.stop()
+        sampler.close()
+        raise
     log.info(
         "exporter started",
         node=node,
         window_seconds=exporter.window_seconds,
         kafka=settings.kafka.bootstrap_servers,
-        socket=str(exporter.socket_path),
+        socket=str(exporter.socket_path) if live else None,
         metrics_port=page.port if page else None,
     )
     publishing = asyncio.create_task(publisher.run())
@@ -198,14 +204,30 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
             task.result()
     finally:
         await _cancel(collecting, publishing, stopping)
-        await live.stop()
+        if live is not None:
+            await live.stop()
         sampler.close()
         if page is not None:
             page.close()
 
 
+async def _serve_live(exporter: ExporterSettings, node: str) -> LiveServer | None:
+    """The local socket; None where none is wanted, or where the default path cannot be used."""
+    if exporter.socket_path is None:
+        return None
+    live = LiveServer(exporter.socket_path, node)
+    try:
+        await live.start()
+    except SettingsError as error:
+        if exporter.socket_path != ExporterSettings().socket_path:
+            raise
+        log.warning("the last seconds are not served", why=error)
+        return None
+    return live
+
+
 async def _collect_forever(
-    maker: WindowMaker, clock: Clock, buffer: WindowBuffer, live: LiveServer
+    maker: WindowMaker, clock: Clock, buffer: WindowBuffer, live: LiveServer | None
 ) -> None:
     ticker = Ticker(clock, interval_ms(maker.settings))
     while True:
@@ -213,7 +235,8 @@ async def _collect_forever(
         note_tick(tick)
         with metrics.COLLECTION_SECONDS.time():
             collection, finished = maker.collect(tick)
-            live.add(collection)
+            if live is not None:
+                live.add(collection)
         metrics.record(collection, maker.settings, maker.node)
         metrics.record_unsupported(maker.sampler.unsupported)
         for batch in finished:

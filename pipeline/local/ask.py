@@ -126,8 +126,10 @@ class PodUsage(NamedTuple):
     memory_bytes: float | None
 
 
-async def pod_usage(socket: Path, seconds: float) -> dict[str, PodUsage]:
+async def pod_usage(socket: Path | None, seconds: float) -> dict[str, PodUsage]:
     """Usage of each pod in the last `seconds`, from the exporter's local socket, by uid."""
+    if socket is None:
+        return {}
     reader, writer = await asyncio.open_unix_connection(socket, limit=1 << 20)
     cpu: dict[str, list[float]] = defaultdict(list)
     memory: dict[str, list[float]] = defaultdict(list)

@@ -232,7 +232,11 @@ class ExporterSettings(Section, frozen=True, kw_only=True):
         ),
     ] = 33_554_432
     socket_path: Annotated[
-        Path, Meta(description="Local socket on which the last seconds are served.")
+        Path | None,
+        Meta(
+            description="Local socket on which the last seconds are served; null: none. A path "
+            "that cannot be used is an error, the default one a warning."
+        ),
     ] = Path("/run/springtide/exporter.sock")
     metrics_host: Annotated[
         Text, Meta(description="Address of the metrics page; Prometheus comes from outside.")

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from node_exporter.live import LiveServer
+from node_exporter.service import _serve_live
+from pipeline.errors import SettingsError
+from pipeline.settings import ExporterSettings
 from tests.node_exporter.fake_node import FakeNode
 from tests.processes import eventually
 
@@ -95,17 +100,61 @@ def test_once_gives_up_on_a_fake_node_that_can_no_longer_be_read(tmp_path: Path)
     assert "expected 8 fields" in (tmp_path / "log").read_text().splitlines()[-1]
 
 
+def test_a_page_that_cannot_be_served_leaves_no_socket(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        path = tmp_path / "x.sock"
+        page = ("--metrics-host=127.0.0.1", f"--metrics-port={taken.getsockname()[1]}")
+        done = run(f"--socket-path={path}", *page, *roots(FakeNode(tmp_path)))
+    assert done.returncode == 2, done.stderr
+    assert "cannot serve metrics" in done.stderr
+    assert not path.exists()
+
+
+async def test_the_default_socket_is_wished_for_and_a_given_one_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("node_exporter.service.log.warning", lambda event, **_: said.append(event))
+    monkeypatch.setattr(LiveServer, "start", _fail)
+    default = ExporterSettings()
+    assert await _serve_live(default, "n1") is None
+    assert said == ["the last seconds are not served"]
+    with pytest.raises(SettingsError):
+        await _serve_live(ExporterSettings(socket_path=tmp_path / "x.sock"), "n1")
+    assert await _serve_live(ExporterSettings(socket_path=None), "n1") is None
+    assert len(said) == 1
+
+
+async def _fail(self: LiveServer) -> None:
+    raise SettingsError("cannot listen", key="exporter.socket_path")
+
+
+def test_once_may_open_many_files(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path)
+    for number in range(40):
+        node.pod(f"{number:03}", 0)
+    limited = ["sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh"]
+    flags = ("--once", "--window-seconds=1", "--collect-interval-seconds=0.2", *roots(node))
+    done = subprocess.run(
+        [*limited, *command(*flags)], capture_output=True, text=True, env=environment(), timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 3 + 40
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_without_a_broker_it_says_so_seldom_and_ends_in_time(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     node = FakeNode(tmp_path)
-    socket, log = tmp_path / "x.sock", tmp_path / "log"
-    flags = ("--bootstrap-servers=127.0.0.1:1", f"--socket-path={socket}", "--metrics-port=0")
+    path, log = tmp_path / "x.sock", tmp_path / "log"
+    flags = ("--bootstrap-servers=127.0.0.1:1", f"--socket-path={path}", "--metrics-port=0")
     timing = ("--window-seconds=1", "--collect-interval-seconds=0.1")
     with running(log, *flags, *timing, *roots(node)) as process:
-        assert eventually(socket.exists)
+        assert eventually(path.exists)
         time.sleep(5)
         start = time.monotonic()
         process.send_signal(number)
@@ -116,7 +165,7 @@ def test_without_a_broker_it_says_so_seldom_and_ends_in_time(
     assert events.count("windows wait for kafka") == 1
     assert events[-1] == "ended with windows that Kafka did not take"
     assert len(events) <= 5
-    assert not socket.exists()
+    assert not path.exists()
 
 
 def test_help_says_what_it_does() -> None:

@@ -164,6 +164,28 @@ async def test_a_stale_socket_is_replaced_and_a_living_one_is_not(tmp_path: Path
     assert not path.exists()
 
 
+async def test_a_socket_that_cannot_be_asked_is_not_stolen(tmp_path: Path) -> None:
+    path = tmp_path / "exporter.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:  # refuses with EPROTOTYPE
+        other.bind(str(path))
+        with pytest.raises(UsageError, match="may be in use"):
+            await LiveServer(path, "n1").start()
+        assert path.is_socket()
+
+
+async def test_a_socket_made_at_the_last_moment_is_not_stolen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "exporter.sock"
+    first = LiveServer(path, "n1")
+    await first.start()
+    monkeypatch.setattr(live, "_make_room", lambda _: None)
+    with pytest.raises(SettingsError, match="in use"):
+        await LiveServer(path, "n1").start()
+    assert await ask(first, b'{"seconds": 1}\n') == [{"collections": 0}]
+    await first.stop()
+
+
 async def test_what_is_no_socket_is_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_text("x")

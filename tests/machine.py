@@ -1,8 +1,8 @@
 """What this machine offers to tests; a pytest plugin that names what it could not run, and why.
 
-Tests marked `cgroups` (and those with the fixture `tree`) make real cgroups. Where that is
-impossible they are skipped with the reason; with REQUIRE_CGROUPS=1 they are errors, for machines
-that must have them. (No SPRINGTIDE_ before it: every role would call it an unknown setting.)
+Tests marked `cgroups` make real cgroups. Where that is impossible they are skipped with the reason;
+with REQUIRE_CGROUPS=1 they are errors, for machines that must have them. (No SPRINGTIDE_ before it:
+every role would call it an unknown setting.)
 """
 
 import os
@@ -56,12 +56,6 @@ def fake_only(root: Path) -> list[str]:
 @cache
 def _why_no_cgroups() -> str | None:
     return why_no_cgroups(CGROUP_ROOT)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "tree" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.cgroups)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -20,6 +20,7 @@ def test_marked(): pass
 @pytest.fixture
 def tree(): raise AssertionError("made nevertheless")
 
+@pytest.mark.cgroups
 def test_with_a_tree(tree): pass
 
 def test_plain(): pass
@@ -72,6 +73,13 @@ def test_fake_controllers_are_named(fake_root: Path) -> None:
     assert machine.fake_only(fake_root) == [
         "cpu and memory of cgroup v2 (its controllers here: hugetlb, cpu)"
     ]
+
+
+def test_whoever_makes_cgroups_is_marked(project: Path) -> None:
+    texts = {path: path.read_text() for path in (project / "tests").rglob("test_*.py")}
+    users = {path for path, text in texts.items() if "from tests.cgroup_tree import" in text}
+    assert len(users) > 3
+    assert {path for path in users if "mark.cgroups" not in texts[path]} == set()
 
 
 @pytest.fixture

@@ -6,7 +6,10 @@ import sys
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
+
+from pipeline.cli.main import cli
 
 HOSTS = re.compile(
     r"\b(?:pypi\.org|pythonhosted\.org|maven\.org|maven\.apache\.org|repo1\.|docker\.io|ghcr\.io"
@@ -85,6 +88,64 @@ def test_what_an_exporter_imports_is_light(module: str, project: Path) -> None:
         capture_output=True, check=True, text=True,
     )  # fmt: skip
     assert shown.stdout.split() == []
+
+
+GPU_MODULES = {
+    "amdsmi", "cuda", "cudf", "cupy", "jax", "numba", "nvidia", "py3nvml", "pycuda", "pynvml",
+    "pyrsmi", "tensorflow", "torch", "triton",
+}  # fmt: skip
+GPU_PACKAGES = re.compile(
+    r"amdsmi|cud[af]|cupy|jax|numba|nvidia|nvml|rocm|rsmi|tensorflow|torch|triton"
+)
+# All that is imported when a role runs: its command, and what that imports late.
+ROLES = {
+    "exporter": "pipeline.cli.exporter, node_exporter.service",
+    "worker": "pipeline.cli.worker, pipeline.agents.worker, pipeline.agents.supervisor",
+    "extender": "pipeline.cli.extender",
+    "demo": "pipeline.cli.demo, pipeline.local.demo, pipeline.local.simulate",
+    "kafka": "pipeline.cli.kafka, pipeline.local.kafka, pipeline.local.jars",
+    "topics": "pipeline.cli.topics",
+    "top": "pipeline.cli.top",
+    "doctor": "pipeline.cli.doctor",
+}
+
+
+def test_every_role_is_asked_what_it_imports() -> None:
+    assert ROLES.keys() == set(cli.list_commands(click.Context(cli)))
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_roles_run_on_images_without_cuda(role: str, project: Path) -> None:
+    """K15-22: with every GPU library refused, a role's import neither fails nor asks for one."""
+    code = f"""
+import sys
+asked = set()
+class Refuse:
+    def find_spec(name, path=None, target=None):
+        if name.split(".")[0] in {GPU_MODULES!r}:
+            asked.add(name)
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Refuse)
+import {ROLES[role]}
+print(*sorted(asked))
+"""
+    shown = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=project, env={"PYTHONPATH": f"{project}:{project / 'node-exporter'}"},
+        capture_output=True, check=True, text=True,
+    )  # fmt: skip
+    assert shown.stdout.split() == []
+
+
+def test_no_requirement_is_a_gpu_library(project: Path) -> None:
+    """K15-22: neither what is pinned nor what any extra may resolve to by name."""
+    metadata = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+    names = set(wanted(metadata["dependencies"]))
+    names.update(*(wanted(extra) for extra in metadata["optional-dependencies"].values()))
+    for lock in project.glob("requirements-*.lock"):
+        names.update(pins(lock))
+    assert {"numpy", "aiokafka", "river"} <= names
+    assert [name for name in names if GPU_PACKAGES.search(name)] == []
 
 
 def test_every_package_is_typed_and_licensed(project: Path) -> None:

@@ -2,9 +2,11 @@
 
 from random import Random
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.results import Result, supersedes
 
 
@@ -39,3 +41,19 @@ def test_the_newest_wins_in_any_order_of_arrival(
             kept = new
     assert kept is not None
     assert (kept.generation, kept.offset) == max(positions)
+
+
+def test_what_a_node_state_does_not_say_is_unknown_or_none() -> None:
+    state = NodeStateRecord(
+        node="n", as_of="2023-11-14T22:14:00Z", generation=1, offset=1, epoch=1,
+        window_seconds=30.0, coverage=1.0,
+    )  # fmt: skip
+    said = msgspec.to_builtins(state)
+    unknown = {"cpu_cores": None, "memory_bytes": None}
+    usages = ("allocatable", "capacity", "usage", "system_usage", "host_app_usage",
+              "prod_reclaimable", "prod_peak")  # fmt: skip
+    assert {name: said[name] for name in usages} == dict.fromkeys(usages, unknown)
+    assert set(said["counters"].values()) == {0}
+    rest = ("simulated", "node_known", "skew_seconds", "class_usage", "pods", "unknown_pods",
+            "peaks")  # fmt: skip
+    assert [said[name] for name in rest] == [False, False, None, {}, 0, 0, {}]

@@ -51,6 +51,8 @@ FEATURES: Final = (
 _FORGET_INTERVALS: Final = 20
 # What goes on failing is said this often.
 _SAY_AGAIN_SECONDS: Final = 60.0
+# A file that was not offered may be by now: a module was loaded, a directory made.
+_REOPEN_SECONDS: Final = 60.0
 # Pressure, network, disks and containers are read this often (and at the end of windows).
 _SLOW_SECONDS: Final = 5.0
 
@@ -91,6 +93,7 @@ class Sampler:
         self._layout: Layout = detect_layout(str(settings.cgroup_root))
         self._files = NodeFiles(str(settings.proc_root), str(settings.sys_root))
         self._driver: Driver | None = None
+        self._pods: list[PodDir] = []
         self._kubepods_seen = True  # until it is looked for
         self._tracked: dict[tuple[Kind, str], _Tracked] = {}
         given = settings.cgroup_driver
@@ -102,6 +105,7 @@ class Sampler:
         self._node_stalled: tuple[float, tuple[Pressure, ...]] | None = None
         self._traffic: tuple[float, Traffic | None, Traffic | None] | None = None
         self._slow_at: float | None = None
+        self._opened_at = clock.monotonic()
         self._forget_seconds = _FORGET_INTERVALS * settings.collect_interval_seconds
         self.unsupported: frozenset[str] = frozenset()
         """Features that this kernel, as far as it was read, does not offer."""
@@ -117,6 +121,8 @@ class Sampler:
         dropped: Counter[str] = Counter()
         errors: Counter[str] = Counter()
         slow = self._is_slow(ends_window)
+        if self._clock.monotonic() - self._opened_at >= _REOPEN_SECONDS:
+            self._reopen()
         self.failure = None
         node = self._attempt("node", errors, lambda: self._read_node(slow, dropped))
         self._attempt("pods", errors, self._follow_pods)
@@ -150,6 +156,14 @@ class Sampler:
             self._slow_at = now
         return due or ends_window
 
+    def _reopen(self) -> None:
+        self._opened_at = self._clock.monotonic()
+        self._root.close()
+        self._files.close()
+        for tracked in self._tracked.values():
+            tracked.close()
+            tracked.cgroup = open_cgroup(self._layout, tracked.path)
+
     def _read_node(self, slow: bool, dropped: Counter[str]) -> Usage:
         at, ticks, memory = self._clock.monotonic(), self._files.ticks(), self._files.meminfo()
         cpu_ns = elapsed = None
@@ -181,13 +195,7 @@ class Sampler:
 
     def _follow_pods(self) -> None:
         """Track the cgroups that are there now, and no others."""
-        parent = self._settings.cgroup_parent
-        if self._settings.cgroup_driver != "auto":
-            self._driver = Driver(self._settings.cgroup_driver)
-        elif self._driver is None:
-            self._driver = detect_driver(self._layout, parent)
-        places = list(self._places(parent))
-        wanted = {(entity.kind, entity.id): (entity, path) for entity, path in places}
+        wanted = {(entity.kind, entity.id): (entity, path) for entity, path in self._places()}
         for key, tracked in list(self._tracked.items()):
             if wanted.get(key) != (tracked.entity, tracked.path):
                 self._forget(key)
@@ -202,20 +210,25 @@ class Sampler:
             tracked.containers = PodContainers(self._layout, self._driver, pod)
         return tracked
 
-    def _places(self, parent: str) -> Iterable[tuple[Entity, str]]:
+    def _places(self) -> list[tuple[Entity, str]]:
         """Each entity that has a cgroup, or may have one, and where that is."""
+        parent, given = self._settings.cgroup_parent, self._settings.cgroup_driver
+        if given != "auto":
+            self._driver = Driver(given)
+        elif not self._pods:  # they may come, or come back under another driver
+            self._driver = detect_driver(self._layout, parent)
         self._note_kubepods(parent)
-        if self._driver is not None:
-            pods = list_pods(self._layout, self._driver, parent)
-            for pod in pods:
-                yield Entity("pod", pod.uid, pod.kube_qos.value), pod.path
-            best_effort = qos_dir(self._driver, KubeQOS.BEST_EFFORT, parent)
-            yield Entity("tier", BESTEFFORT_TIER, None), best_effort
-            if not pods and self._settings.cgroup_driver == "auto":
-                self._driver = None  # look again: kubepods may come back under another driver
+        driver, places = self._driver, []
+        self._pods = [] if driver is None else list_pods(self._layout, driver, parent)
+        for pod in self._pods:
+            places.append((Entity("pod", pod.uid, pod.kube_qos.value), pod.path))
+        if driver is not None:
+            besteffort = qos_dir(driver, KubeQOS.BEST_EFFORT, parent)
+            places.append((Entity("tier", BESTEFFORT_TIER, None), besteffort))
         for app in self._settings.host_applications:
-            path = host_app_path(app, self._driver or Driver.CGROUPFS, parent)
-            yield Entity("host_app", app.name, app.qos or None), path
+            path = host_app_path(app, driver or Driver.CGROUPFS, parent)
+            places.append((Entity("host_app", app.name, app.qos or None), path))
+        return places
 
     def _note_kubepods(self, parent: str) -> None:
         """Warn when kubepods is not where it should be, once each time that it goes."""

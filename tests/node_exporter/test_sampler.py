@@ -281,6 +281,34 @@ def test_fake_host_application_outside_the_tree_is_refused_at_the_start(tmp_path
         Sampler(node.settings(host_applications=(app,)), ManualClock())
 
 
+async def test_fake_host_application_beside_pods_is_found_before_there_are_any(
+    tmp_path: Path,
+) -> None:
+    node = FakeNode(tmp_path)
+    place = HostApplicationCgroup(base="Kubepods", relative_path="web")
+    app = HostApplication(name="web", cgroup_path=place)
+    node.cgroup("kubepods.slice/web", 0)
+    reader = Reader(node, node.settings(host_applications=(app,)))
+    for _ in range(2):
+        assert "web" in ids(await reader.read())
+
+
+async def test_fake_file_that_appears_is_found_within_a_minute(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path)
+    node.pod("a", 0)
+    for controller in ("memory", "cpu"):
+        for file in (node.cgroups / controller / node.path("a")).iterdir():
+            file.unlink()
+    reader = Reader(node)
+    assert of(await reader.read(), "a").memory_bytes is None
+    assert "memory" in reader.sampler.unsupported
+    node.pod("a", 0)
+    for _ in range(6):
+        later = await reader.read(after=10)
+    assert of(later, "a").memory_bytes == 100
+    assert not {"memory", "throttling"} & reader.sampler.unsupported
+
+
 async def test_fake_kidled_gives_hot_page_cache_and_others_state_that_they_do_not(
     tmp_path: Path,
 ) -> None:

@@ -38,12 +38,13 @@ class ContainerDir(NamedTuple):
 def detect_driver(layout: Layout, parent: str = "") -> Driver | None:
     """The kubelet's cgroup driver by its kubepods directory below `parent`; None if there is none.
 
-    A node that has just been started has none yet: ask again.
+    Of two the one with more pods: a change of the driver leaves empty directories behind. A node
+    that has just been started has none yet: ask again.
     """
-    for driver in (Driver.SYSTEMD, Driver.CGROUPFS):
-        if has_kubepods(layout, driver, parent):
-            return driver
-    return None
+    there = [d for d in (Driver.SYSTEMD, Driver.CGROUPFS) if has_kubepods(layout, d, parent)]
+    if len(there) < 2:
+        return there[0] if there else None
+    return max(there, key=lambda driver: len(list_pods(layout, driver, parent)))
 
 
 def has_kubepods(layout: Layout, driver: Driver, parent: str = "") -> bool:

@@ -28,7 +28,7 @@ class KernelFile:
         self._size = _FIRST_READ
 
     def read(self) -> bytes | None:
-        """The whole content; None where the kernel does not offer the file.
+        """The whole content; None where the kernel does not offer the file, until `close()`.
 
         Raises `CgroupGoneError` if its directory has gone, `KernelFileError` if it cannot be read.
         """
@@ -45,7 +45,7 @@ class KernelFile:
         return data
 
     def close(self) -> None:
-        """Give the descriptor back; a later read opens the file again."""
+        """Give the descriptor back; a later read opens the file again, if it is there by then."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = _CLOSED

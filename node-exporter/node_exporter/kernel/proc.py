@@ -50,8 +50,9 @@ class NodeFiles:
     def network(self) -> Traffic | None:
         """Bytes received and sent by the node's interfaces.
 
-        Those with a device behind them; where there is none (a container's own network), all but
-        the loopback. Read from process 1, so that a pod with the host's /proc sees the host's.
+        Those with a device behind them, and no other such interface above them (the fast path of a
+        virtual machine); where there is none (a container's own network), all but the loopback.
+        Read from process 1, so that a pod with the host's /proc sees the host's.
         """
         path = f"{self._proc}/1/net/dev"
         try:
@@ -64,8 +65,14 @@ class NodeFiles:
         if data is None:
             return None
         interfaces = {n: t for n, t in parse.net_dev(data, path).items() if n != "lo"}
-        real = [t for n, t in interfaces.items() if _has_device(f"{self._sys}/class/net/{n}")]
+        real = [t for n, t in interfaces.items() if self._is_real(n)]
         return _sum(real or list(interfaces.values()))
+
+    def _is_real(self, interface: str) -> bool:
+        directory = f"{self._sys}/class/net/{interface}"
+        # A bond has no device of its own, what it binds has; netvsc has one and so has the virtual
+        # function below it, whose bytes it counts as well.
+        return _has_device(directory) and not _has_device(f"{directory}/master")
 
     def disks(self) -> Traffic | None:
         """Bytes read and written by whole disks; None where /sys names no disk."""

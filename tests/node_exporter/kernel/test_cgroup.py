@@ -160,6 +160,18 @@ def test_fake_containers_of_every_runtime(tmp_path: Path, scope: str, runtime: s
     assert container.container == (runtime, name)
 
 
+def test_fake_leftovers_of_another_driver_are_told_from_the_one_in_use(tmp_path: Path) -> None:
+    layout = detect_layout(str(fake_v2(tmp_path)))
+    assert discovery.detect_driver(layout) is None
+    for kube_qos in KubeQOS:  # what the systemd driver leaves until the next boot
+        (tmp_path / qos_dir(Driver.SYSTEMD, kube_qos)).mkdir(parents=True)
+    assert discovery.detect_driver(layout) is Driver.SYSTEMD
+    (tmp_path / "kubepods").mkdir()
+    assert discovery.detect_driver(layout) is Driver.SYSTEMD
+    fake_pod(tmp_path, pod_dir(Driver.CGROUPFS, KubeQOS.BURSTABLE, UID))
+    assert discovery.detect_driver(layout) is Driver.CGROUPFS
+
+
 def test_fake_v1_controllers_mounted_together(tmp_path: Path) -> None:
     path = pod_dir(Driver.CGROUPFS, KubeQOS.GUARANTEED, UID)
     together, memory = tmp_path / "cpu,cpuacct" / path, tmp_path / "memory" / path
@@ -245,4 +257,17 @@ def test_fake_node_without_features_states_it(tmp_path: Path) -> None:
     assert node.network() == (11, 22)  # no interface is known to be real: all but the loopback
     (tmp_path / "sys/class/net/eth0/device").mkdir(parents=True)
     assert node.network() == (10, 20)
+    # A virtual function below eth0 (Azure): what it moves is counted there already.
+    slave = tmp_path / "sys/class/net/enP1s1"
+    (slave / "device").mkdir(parents=True)
+    with (tmp_path / "net/dev").open("a") as table:
+        table.write(" enP1s1: 7 0 0 0 0 0 0 0 7\n")
+    assert node.network() == (17, 27)
+    (slave / "master").symlink_to("../eth0")
+    assert node.network() == (10, 20)
+    # Two cards of a bond, which has no device: each counts for itself.
+    (tmp_path / "sys/class/net/bond0").mkdir()
+    (slave / "master").unlink()
+    (slave / "master").symlink_to("../bond0")
+    assert node.network() == (17, 27)
     assert qos_dir(Driver.SYSTEMD, KubeQOS.GUARANTEED) == "kubepods.slice"

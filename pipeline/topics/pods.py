@@ -84,7 +84,7 @@ def check_pod(pod: PodFacts) -> None:
     of the pod's node, and must not make it too large for all."""
     texts = [pod.cgroup_uid, pod.namespace, pod.name, pod.qos, pod.phase]
     texts += [pod.owner.kind, pod.owner.name] if pod.owner else []
-    if longest := max(len(text.encode()) for text in texts) > _LONGEST_TEXT:
+    if (longest := max(len(text.encode()) for text in texts)) > _LONGEST_TEXT:
         raise InvalidRecordError(
             f"pod {pod.node}/{pod.uid:.80} has a text of {longest} bytes, more than {_LONGEST_TEXT}"
         )

@@ -47,7 +47,9 @@ NODES = gauge("worker_nodes", "Nodes with models in this worker.")
 
 # Enough to ride out a broker restart without a request failing; Faust wants it above the session.
 _REQUEST_TIMEOUT_MARGIN_SECONDS = 10.0
-_FETCH_BYTES = 2 * 1024 * 1024
+# Faust hands out all that one fetch brought before the next: with much of a backlog in hand, the
+# first results would wait until all of it is joined. A larger record comes all the same.
+_FETCH_BYTES = 256 * 1024
 _BUFFERED_MESSAGES = 256
 _SHUTDOWN_SECONDS = 10.0
 # Two file sources would remove each other's records: the owner of this partition runs it.

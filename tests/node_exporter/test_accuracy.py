@@ -1,4 +1,4 @@
-"""On real cgroups with real processes: what is reported is what was used.
+"""On real cgroups with real processes: what is reported is what was used (NP-02, K14-34, K14-35).
 
 Ten windows: CPU within 1 % of the process' own getrusage, half a core of quota as 0.50, memory
 within 1 % of the pages that were touched and locked.

@@ -54,6 +54,7 @@ def node(tmp_path: Path, request: pytest.FixtureRequest) -> FakeNode:
 
 
 async def test_fake_pods_and_tier_are_read(node: FakeNode) -> None:
+    """NP-02, K11-18: on cgroup v1 and v2."""
     reader = Reader(node)
     node.pod("a", 0)
     node.cgroup("kubepods/besteffort", 0, 70)
@@ -247,6 +248,7 @@ async def test_fake_pod_in_two_classes_is_one_row(node: FakeNode) -> None:
 
 
 async def test_fake_host_application_is_read_by_its_path(node: FakeNode) -> None:
+    """K14-35, K16-37: by cgroup path, on the page under Koordinator's name."""
     reader = Reader(node, node.settings(host_applications=(APP,)))
     assert ids(await reader.read()) == [""]  # it has not been started
     node.cgroup("web/nginx", 0, 100)
@@ -312,6 +314,7 @@ async def test_fake_file_that_appears_is_found_within_a_minute(tmp_path: Path) -
 async def test_fake_kidled_gives_hot_page_cache_and_others_state_that_they_do_not(
     tmp_path: Path,
 ) -> None:
+    """K14-34: the three policies; hot page cache only on fakes, else the default."""
     node = FakeNode(tmp_path)
     reader = Reader(node)
     node.pod("a", 0)
@@ -347,6 +350,7 @@ async def test_fake_kernel_without_features_states_each(node: FakeNode) -> None:
 
 
 async def test_system_is_what_is_left_while_every_part_is_fresh(node: FakeNode) -> None:
+    """K14-46: a part older than the setting makes the system unknown."""
     settings = node.settings(host_applications=(APP,), system_outdated_seconds=3.0)
     reader = Reader(node, settings)
 

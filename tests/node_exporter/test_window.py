@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from node_exporter.kernel.parse import Throttling, Traffic
 from node_exporter.usage import NODE, SYSTEM, Collection, Entity, Rates, Stall, Usage
 from node_exporter.window import EmittedEnds, Window, window_end_ms
-from pipeline.topics.samples import STATISTICS
+from pipeline.topics.samples import STATISTICS, SampleBatch, SampleHeader, encode_samples
 
 POD = Entity("pod", "uid-1", "Burstable")
 TIER = Entity("tier", "besteffort", None)
@@ -218,3 +219,36 @@ def test_ends_are_distinct_in_any_order(numbers: list[int]) -> None:
     ends = EmittedEnds(30)
     given_out = [number for number in numbers if ends.claim(number * 30)]
     assert len(given_out) == len(set(given_out)) == len(set(numbers))
+
+
+def test_a_window_costs_no_more_bytes_than_we_say() -> None:
+    """NP-30: the budget of docs/exporter.md, with values that compress as badly as real ones."""
+    random = Random(3)
+
+    def any_usage(entity: Entity) -> Usage:
+        memory = random.randrange(10**10)
+        stall = Stall(5.0, *(random.randrange(5 * 10**6) for _ in range(5)))
+        grown = Throttling(10, random.randrange(10), random.randrange(10**9))
+        return Usage(entity, random.randrange(10**9), 1.0, memory, memory, memory, grown, stall)
+
+    def size(pods: int) -> int:
+        window = Window(1_700_000_010_000, 30_000, 1000)
+        entities = [
+            NODE,
+            *(Entity("pod", f"{i:08x}" + "-0000" * 5, "Burstable") for i in range(pods)),
+        ]
+        for tick in range(30):
+            usages = tuple(any_usage(entity) for entity in entities)
+            at_ms = window.start_ms + 1000 * (tick + 1)
+            window.add(
+                Collection(at_ms, usages, Rates(1.0, Traffic(1, 2), Traffic(3, 4)), usages[0])
+            )
+        header = SampleHeader(
+            node="n" * 63, machine_id="m" * 32, boot_id="b" * 36, epoch=10**12, sequence=10**6,
+            window_start_ms=window.start_ms, window_end_ms=window.end_ms,
+        )  # fmt: skip
+        return len(encode_samples(SampleBatch(header, window.rows(64, 1 << 40))))
+
+    alone, crowded = size(0), size(110)
+    assert alone < 8_000
+    assert (crowded - alone) / 110 < 400

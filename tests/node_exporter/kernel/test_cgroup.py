@@ -39,13 +39,29 @@ def fake_pod(root: Path, path: str) -> Path:
     return directory
 
 
+def mounts() -> dict[str, tuple[str, list[str]]]:
+    """(type, options) of each mounted file system, by its directory."""
+    found = {}
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        place, _, kind = line.partition(" - ")
+        found[place.split()[4]] = (kind.split()[0], kind.split()[2].split(","))
+    return found
+
+
 @pytest.mark.cgroups
-def test_this_machine_is_hybrid() -> None:
-    layout = detect_layout("/sys/fs/cgroup")
-    assert layout.version == 1
-    assert layout.cpu == "/sys/fs/cgroup/cpuacct"
-    assert layout.bandwidth == "/sys/fs/cgroup/cpu"
-    assert layout.pressure == "/sys/fs/cgroup/unified"
+def test_what_is_detected_is_what_is_mounted() -> None:
+    layout, mounted = detect_layout("/sys/fs/cgroup"), mounts()
+    if layout.version == 2:
+        assert mounted["/sys/fs/cgroup"][0] == "cgroup2"
+        assert {layout.cpu, layout.memory, layout.pressure} == {"/sys/fs/cgroup"}
+        return
+    for controller in ("cpuacct", "cpu", "memory"):
+        directory = layout.bandwidth if controller == "cpu" else getattr(layout, controller[:6], "")
+        kind, options = mounted[str(Path(directory or layout.cpu).resolve())]
+        assert kind == "cgroup"
+        assert controller in options
+    unified = "/sys/fs/cgroup/unified"
+    assert layout.pressure == (unified if unified in mounted else None)
 
 
 @pytest.mark.cgroups
@@ -104,6 +120,7 @@ def test_pods_are_found_and_read_and_seen_to_go(driver: Driver) -> None:
 
 
 def test_fake_v2_gives_the_same_answers(tmp_path: Path) -> None:
+    """K11-18: usage from cpu.stat, memory.current and memory.stat of cgroup v2."""
     layout = detect_layout(str(fake_v2(tmp_path)))
     assert layout.version == 2
     for kube_qos in KubeQOS:
@@ -148,6 +165,7 @@ def test_fake_v2_without_controllers_states_what_it_does_not_have(tmp_path: Path
     ],
 )
 def test_fake_containers_of_every_runtime(tmp_path: Path, scope: str, runtime: str | None) -> None:
+    """K15-21: CRI-O (crio-<id>.scope) as well as containerd, docker, pouch; both drivers."""
     layout = detect_layout(str(fake_v2(tmp_path)))
     driver = Driver.SYSTEMD if runtime else Driver.CGROUPFS
     path = pod_dir(driver, KubeQOS.BEST_EFFORT, STATIC)

@@ -1,0 +1,72 @@
+"""The metrics page of a running exporter, as Prometheus sees it (K15-18, K16-37)."""
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cgroup_tree import CgroupTree, cgroup_tree
+from tests.node_exporter.test_command import running
+from tests.processes import eventually
+
+pytestmark = pytest.mark.cgroups
+
+
+@pytest.fixture
+def tree() -> Iterator[CgroupTree]:
+    with cgroup_tree("page") as tree:
+        tree.write("cpu", "", "cpu.shares", 16384)
+        tree.make("beside")
+        yield tree
+
+
+def test_what_it_costs_and_what_applications_use_can_be_scraped(
+    tree: CgroupTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.python("beside", f"x = b'x' * {64 << 20}\nwhile True: pass")
+    application = {
+        "name": "nginx",
+        "priority": "koord-prod",
+        "qos": "LS",
+        "cgroupPath": {"parentDir": tree.name, "relativePath": "beside"},
+    }
+    monkeypatch.setenv("SPRINGTIDE_EXPORTER_HOST_APPLICATIONS", json.dumps([application]))
+    flags = {
+        "bootstrap-servers": "127.0.0.1:1",
+        "socket-path": tmp_path / "x.sock",
+        "metrics-host": "127.0.0.1",
+        "metrics-port": 0,
+        "cgroup-parent": tree.name,
+        "window-seconds": 1,
+        "collect-interval-seconds": 0.5,
+    }
+    log = tmp_path / "log"
+
+    def page() -> dict[str, float]:
+        (started,) = (json.loads(x) for x in log.read_text().splitlines() if "started" in x)
+        url = f"http://127.0.0.1:{started['metrics_port']}/metrics"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        found = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, _, value in found}
+
+    own = "springtide_exporter"
+    windows = f"{own}_update_duration_seconds_count"
+    with running(log, *(f"--{name}={value}" for name, value in flags.items())):
+        assert eventually(lambda: "exporter started" in log.read_text())
+        assert eventually(lambda: page()[windows] >= 3)
+        found = page()
+    assert found[f"{own}_collection_duration_seconds_count"] >= 6
+    assert 0 < found[f"{own}_collection_duration_seconds_sum"] < 5
+    assert 0 < found[f"{own}_update_duration_seconds_sum"] < 5
+    assert found[f'{own}_errors_total{{kind="kafka"}}'] >= 1
+    assert found[f"{own}_pods"] == 0
+    labels = 'app="nginx",node="n1",priority="koord-prod",qos="LS"'
+    name = "koordlet_host_application_resource_usage"
+    assert 0.3 < found[f'{name}{{{labels},resource="cpu",unit="core"}}'] < 1.2
+    assert found[f'{name}{{{labels},resource="memory",unit="byte"}}'] > 64 << 20
+    assert found['koordlet_node_used_cpu_cores{node="n1"}'] > 0.3
+    assert found['koordlet_node_used_memory_bytes{node="n1"}'] > 64 << 20
+    assert found[f"{own}_system_used_cpu_cores"] >= 0

@@ -5,6 +5,7 @@ it, and it does not outlive its parent.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -55,7 +56,9 @@ class Role:
     def terminate(self) -> None:
         """Ask it to end."""
         if self._process.poll() is None:
-            self._process.terminate()
+            # As by Ctrl-C: nobody is routed to the demo's extender, so it need not linger.
+            hurried = self.name == "extender"
+            self._process.send_signal(signal.SIGINT if hurried else signal.SIGTERM)
 
     def wait(self, deadline: float) -> None:
         """Wait for its end; at `deadline` (of `time.monotonic`) it is killed."""

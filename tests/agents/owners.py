@@ -31,7 +31,8 @@ class Owner:
 
     def __init__(self, broker: MemoryBroker, member: str, config: ModelConfig = CONFIG) -> None:
         self.broker = broker
-        self.output: Any = MemoryOutput(broker)
+        output: Any = MemoryOutput(broker)
+        self.output = output
         self.clock = ManualClock()
         self.refused: list[tuple[str, int, str]] = []
         self.recovery = Recovery(

@@ -29,7 +29,7 @@ def pod(name: str, uid: str, cgroup_uid: str | None = None, **changes: Any) -> L
     return record(pod_key(name, uid), encode_json(made))
 
 
-def pods_of(inventory: Inventory, name: str) -> dict[str, str]:
+def pods_of(inventory: Inventory, name: str) -> dict[str, str | None]:
     return {uid: pod.name for uid, pod in inventory.view(name).pods.items()}
 
 

@@ -214,8 +214,9 @@ async def test_a_restart_within_a_window_gives_out_no_end_twice(
             assert exporter.stop() == 0
             samples = await exporter.sent()
     assert len({sample.header.epoch for sample in samples}) == 2
-    gaps = {b - a for a, b in zip(ends(samples), ends(samples)[1:], strict=False)}
-    assert gaps == {5000}
+    gaps = [b - a for a, b in zip(ends(samples), ends(samples)[1:], strict=False)]
+    assert min(gaps) >= 5000
+    assert gaps.count(5000) >= len(gaps) - 1  # one is missed where the start takes that long
 
 
 async def test_a_broker_that_is_away_for_a_while_costs_nothing(

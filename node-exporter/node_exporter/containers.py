@@ -7,6 +7,7 @@ since counters lose nothing in between but those of a container that ends.
 
 from typing import Final
 
+from node_exporter.growth import growth
 from node_exporter.kernel.cgroup import Bandwidth, Layout
 from node_exporter.kernel.discovery import PodDir, list_containers
 from node_exporter.kernel.parse import Throttling
@@ -59,11 +60,3 @@ class PodContainers:
             if counters is not None:
                 found.append((id, counters))
         return found
-
-
-def growth(now: Throttling | None, previous: Throttling | None) -> Throttling | None:
-    """What the counters have grown by; None if that is not known, or if one went backwards."""
-    if now is None or previous is None:
-        return None
-    grown = Throttling(*(a - b for a, b in zip(now, previous, strict=True)))
-    return grown if min(grown) >= 0 else None

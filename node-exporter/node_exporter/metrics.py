@@ -30,7 +30,9 @@ COLLECTIONS_MISSED: Final = counter(
 )
 CLOCK_STEPS: Final = counter("exporter_clock_steps", "Steps of the wall clock.", ["direction"])
 WINDOWS: Final = counter("exporter_windows", "Windows that Kafka has acknowledged.")
-WINDOWS_DROPPED: Final = counter("exporter_windows_dropped", "Windows that were lost.", ["reason"])
+WINDOWS_DROPPED: Final = counter(
+    "exporter_windows_dropped", "Windows that were not published.", ["reason"]
+)
 BUFFER_BYTES: Final = gauge("exporter_buffer_bytes", "Windows that wait for Kafka.")
 BUFFER_WINDOWS: Final = gauge("exporter_buffer_windows", "Number of windows that wait for Kafka.")
 LAST_WINDOW_END: Final = gauge(

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from node_exporter.containers import PodContainers, growth
+from node_exporter.containers import PodContainers
+from node_exporter.growth import all_pressure, growth, moved, stalled
 from node_exporter.host_apps import check_host_apps, host_app_path
 from node_exporter.kernel import formulas
 from node_exporter.kernel.cgroup import (
-    PRESSURE_RESOURCES,
     Cgroup,
     Layout,
     detect_layout,
@@ -26,7 +26,7 @@ from node_exporter.kernel.parse import CpuTicks, Pressure, Throttling, Traffic
 from node_exporter.kernel.paths import Driver, KubeQOS, kube_qos_of_path, qos_dir
 from node_exporter.kernel.proc import NodeFiles, ticks_per_second
 from node_exporter.system import Latest, system_usage
-from node_exporter.usage import NODE, Collection, Entity, Rates, Stall, Usage
+from node_exporter.usage import NODE, Collection, Entity, Rates, Usage
 from pipeline.clock import Clock
 from pipeline.errors import CgroupGoneError, KernelError, KernelFileError
 from pipeline.logs import get_logger
@@ -107,6 +107,7 @@ class Sampler:
         self._slow_at: float | None = None
         self._opened_at = clock.monotonic()
         self._forget_seconds = _FORGET_INTERVALS * settings.collect_interval_seconds
+        self._forget_slow = self._forget_seconds + _SLOW_SECONDS
         self.unsupported: frozenset[str] = frozenset()
         """Features that this kernel, as far as it was read, does not offer."""
         self._seen: dict[str, bool] = {}
@@ -176,9 +177,9 @@ class Sampler:
         cold = self._root.cold_bytes()
         stall = None
         if slow:
-            now = _all_pressure(self._files.pressure)
+            now = all_pressure(self._files.pressure)
             self._note("node_pressure", now is not None)
-            stall, self._node_stalled = _stall(at, now, self._node_stalled, self._forget_seconds)
+            stall, self._node_stalled = stalled(at, now, self._node_stalled, self._forget_slow)
         with_cache = memory.used_with_page_cache_bytes
         usage = Usage(
             NODE,
@@ -279,9 +280,9 @@ class Sampler:
             tracked.previous = _Previous(at, used_ns, throttling)
         stall = containers = None
         if slow:
-            now = _all_pressure(cgroup.pressure)
+            now = all_pressure(cgroup.pressure)
             self._note("pod_pressure", now is not None)
-            stall, tracked.stalled = _stall(at, now, tracked.stalled, self._forget_seconds)
+            stall, tracked.stalled = stalled(at, now, tracked.stalled, self._forget_slow)
             containers = self._read_containers(tracked, errors)
         self._note("cpu", used_ns is not None)
         self._note("throttling", throttling is not None)
@@ -334,9 +335,9 @@ class Sampler:
         self._note("network", network is not None)
         self._note("disk", disk is not None)
         before, self._traffic = self._traffic, (at, network, disk)
-        if before is None or at - before[0] > self._forget_seconds + _SLOW_SECONDS:
+        if before is None or at - before[0] > self._forget_slow:
             return None
-        return Rates(at - before[0], _moved(network, before[1]), _moved(disk, before[2]))
+        return Rates(at - before[0], moved(network, before[1]), moved(disk, before[2]))
 
     def _attempt(
         self, what: str, errors: Counter[str], read: Callable[[], ValueT]
@@ -372,45 +373,3 @@ def _hot(with_page_cache: int | None, cold: int | None) -> int | None:
     if with_page_cache is None or cold is None:
         return None
     return formulas.hot_bytes(with_page_cache, cold)
-
-
-def _moved(now: Traffic | None, previous: Traffic | None) -> Traffic | None:
-    if now is None or previous is None:
-        return None
-    moved = Traffic(now.in_bytes - previous.in_bytes, now.out_bytes - previous.out_bytes)
-    return moved if min(moved) >= 0 else None
-
-
-def _all_pressure(read: Callable[..., Pressure | None]) -> tuple[Pressure, ...] | None:
-    found = tuple(p for resource in PRESSURE_RESOURCES if (p := read(resource)) is not None)
-    return found if len(found) == len(PRESSURE_RESOURCES) else None
-
-
-def _stall(
-    at: float,
-    now: tuple[Pressure, ...] | None,
-    before: tuple[float, tuple[Pressure, ...]] | None,
-    forget_seconds: float,
-) -> tuple[Stall | None, tuple[float, tuple[Pressure, ...]] | None]:
-    """(stalled since `before`, what to remember)."""
-    if now is None:
-        return None, None
-    if before is None or not 0 < at - before[0] <= forget_seconds + _SLOW_SECONDS:
-        return None, (at, now)
-    (cpu, memory, io), (cpu0, memory0, io0) = now, before[1]
-    stall = Stall(
-        at - before[0],
-        cpu.some.total_us - cpu0.some.total_us,
-        memory.some.total_us - memory0.some.total_us,
-        _full(memory, memory0),
-        io.some.total_us - io0.some.total_us,
-        _full(io, io0),
-    )
-    backwards = any(value is not None and value < 0 for value in stall)
-    return None if backwards else stall, (at, now)
-
-
-def _full(now: Pressure, before: Pressure) -> int | None:
-    if now.full is None or before.full is None:
-        return None
-    return now.full.total_us - before.full.total_us

@@ -68,6 +68,10 @@ bench: setup jars ## Cost of the exporter, throughput of the worker
 soak: setup jars ## Memory of every role for an hour; ARGS="--hours 8" at night
 	@$(BIN)/python -m benchmarks.soak $(ARGS)
 
+.PHONY: nightly
+nightly: ## The soak for eight hours
+	@$(MAKE) soak ARGS="--hours 8 $(ARGS)"
+
 .PHONY: docs
 docs: setup ## Make docs/settings.md from the settings' types
 	@$(BIN)/python -c 'from pipeline.settings import settings_markdown as m; print(end=m())' > docs/settings.md.new

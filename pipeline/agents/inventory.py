@@ -96,15 +96,19 @@ class InventoryTopics:
         self.pods = PODS.full_name(prefix)
         self.refuse = refuse
 
-    async def load(self, reader: LogReader, partition: int) -> tuple[Inventory, dict[str, int]]:
-        """The inventory of `partition` at the present end of both topics, and those ends."""
-        inventory, ends = Inventory(), {}
+    async def load(
+        self, reader: LogReader, partition: int, inventory: Inventory, starts: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Bring the inventory of `partition` from `starts` (where there are none, from the first
+        record) to the present end of both topics; gives those ends."""
+        ends = {}
         for topic in (self.nodes, self.pods):
             first, ends[topic] = await reader.bounds(topic, partition)
-            async for records in reader.read(topic, partition, first, ends[topic]):
+            start = max(first, starts.get(topic, first))
+            async for records in reader.read(topic, partition, start, ends[topic]):
                 for record in records:
                     await self.apply(inventory, topic, record)
-        return inventory, ends
+        return ends
 
     async def apply(self, inventory: Inventory, topic: str, record: LogRecord) -> str | None:
         """Take over one record of `topic`; gives the node that it deletes, if it does."""

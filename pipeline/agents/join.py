@@ -85,7 +85,9 @@ class JoinCursor:
             joined, refused = self._join(records)
             for record, error in refused:
                 await refuse(self._output, self._rules.prefix, self._samples, record, error)
-            if joined and self.owned:
+            if not self.ownership.owned:  # lost while the dead letters were written
+                return
+            if joined:
                 await self._output.append(self._windows, self.ownership.partition, joined)
                 JOINED.inc(len(joined))
             self.next_offset = records[-1].offset + 1

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from pipeline.agents.consume import Readers
-from pipeline.agents.inventory import InventoryTopics
+from pipeline.agents.inventory import Inventory, InventoryTopics
 from pipeline.agents.join import JoinCursor, JoinRules
 from pipeline.agents.log import LogReader
 from pipeline.agents.model import ModelCursor, ModelRules, Report
@@ -131,11 +131,10 @@ class Recovery:
             if kept is None
             else await self._catch_up(reader, ownership, kept.model)
         )
-        inventory, ends = (
-            await self.inventory.load(reader, partition)
-            if kept is None
-            else (kept.join.inventory, kept.inventory_ends)
-        )
+        inventory = Inventory() if kept is None else kept.join.inventory
+        # Somebody else may have held the partition meanwhile: what is old news is no departure.
+        seen = {} if kept is None else kept.inventory_ends
+        ends = await self.inventory.load(reader, partition, inventory, seen)
         before = kept.join.next_offset if kept is not None else found.joined + 1
         start = await self._join_start(reader, partition, model, before)
         # A paused worker that woke up may have written behind the tombstones of these.

@@ -161,8 +161,13 @@ async def test_loading_reads_both_topics_to_their_ends_and_bad_records_cost_them
         broker.put("t.pods", 0, found.key, found.value)
     topics = InventoryTopics("t", refuse)
     async with broker.open_reader([("t.nodes", 0), ("t.pods", 0)]) as reader:
-        inventory, ends = await topics.load(reader, 0)
+        inventory = Inventory()
+        ends = await topics.load(reader, 0, inventory, {})
     assert ends == {"t.nodes": 4, "t.pods": 3}
     assert (set(inventory.nodes), inventory.departed) == ({"b"}, {"a"})
     assert pods_of(inventory, "b") == {"x": "pod-x", "z": "pod-z"}
+    broker.put("t.nodes", 0, b"d", node("d").value)
+    async with broker.open_reader([("t.nodes", 0), ("t.pods", 0)]) as reader:
+        assert await topics.load(reader, 0, inventory, ends) == {"t.nodes": 5, "t.pods": 3}
+    assert set(inventory.nodes) == {"b", "d"}
     assert refused == [("t.nodes", 1, KeyMismatchError.reason), ("t.pods", 1, "undecodable")]

@@ -263,6 +263,18 @@ async def test_a_partition_that_stays_keeps_its_models_and_catches_up() -> None:
     assert node_key("a", epoch) in owner.stale
 
 
+async def test_a_partition_that_comes_back_knows_what_happened_to_nodes_meanwhile() -> None:
+    broker, _ = make_log()
+    owner = await Owner(broker, "x").load()
+    broker.put("t.nodes", 0, b"a", None)
+    broker.put("t.nodes", 0, b"a", encode_json(NodeRecord(node="a")))
+    broker.put("t.nodes", 0, b"b", None)
+    await owner.load(owner.shard)
+    assert owner.shard is not None
+    assert owner.shard.join.inventory.departed == {"b"}
+    assert owner.shard.inventory_ends["t.nodes"] == 3
+
+
 async def test_the_inventory_is_read_to_its_end() -> None:
     broker, _ = make_log()
     for name in NODES:

@@ -390,7 +390,8 @@ def newest_marker(records: Sequence[Record]) -> RoundMarker | None:
 
 
 async def copy_windows(logs: Logs, stage: Stage) -> None:
-    """Make `windows` of another stage equal to the one gathered, offset by offset."""
+    """Make `windows` of another stage equal to the one gathered, offset by offset, and `samples`
+    as long as these windows say."""
     producer = AIOKafkaProducer(bootstrap_servers=stage.bootstrap, enable_idempotence=True)
     await producer.start()
     try:
@@ -400,5 +401,8 @@ async def copy_windows(logs: Logs, stage: Stage) -> None:
                     stage.topic("windows"), key=record.key, value=record.value, partition=at
                 )
             assert (await sent).offset == records[-1].offset
+            for _ in range(max(sample_offset_of(r.value or b"") for r in records) + 1):
+                await producer.send(stage.topic("samples"), value=b"joined before", partition=at)
+        await producer.flush()
     finally:
         await producer.stop()

@@ -135,9 +135,15 @@ def _shares(window: Window, node_coverage: float) -> Floats:
 
 
 def _system_row(window: Window, kinds: npt.NDArray[np.str_]) -> int | None:
-    """Which row is the system remainder as the exporter measured it, if there is one."""
+    """Which row is the system remainder as the exporter measured it, if there is one that speaks
+    for at least half of the node's time."""
     ids = window.rows.column("id").to_pylist()
-    found = [int(row) for row in np.flatnonzero(kinds == "tier") if ids[row] == SYSTEM_TIER]
+    shares = _shares(window, _coverage(window, kinds))[:, 0]
+    found = [
+        int(row)
+        for row in np.flatnonzero(kinds == "tier")
+        if ids[row] == SYSTEM_TIER and shares[row] >= 0.5
+    ]
     return found[0] if found else None
 
 

@@ -317,3 +317,13 @@ def test_percentiles_are_not_subtracted_from_each_other() -> None:
     learned = node_window(joined(node, measured, *pods), "p90", "usageWithoutPageCache")
     assert learned.system_usage is not None
     assert learned.system_usage.tolist() == [0.7, 3.0]
+
+
+@pytest.mark.parametrize(("coverage", "expected"), [(0.5, 0.7), (0.4, 1.0)])
+def test_a_system_row_that_speaks_for_too_little_gives_way_to_the_averages(
+    coverage: float, expected: float
+) -> None:
+    node = {**NODE_ROW, "cpu_cores_avg": 1.0, "cpu_cores_p90": 1.0}
+    row = {"kind": "tier", "id": "system", "coverage": coverage, "cpu_cores_avg": 0.7}
+    used = window_usage(joined(node, row), "usageWithoutPageCache")
+    assert used.system[0] == expected

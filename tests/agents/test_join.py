@@ -198,9 +198,9 @@ async def test_a_departure_is_a_record_of_the_log() -> None:
 async def test_what_is_not_owned_is_not_written() -> None:
     it = Fixture()
     it.ownership.owned = False
-    await it.cursor.process([sample(0)])
+    await it.cursor.process([sample(0), put(NODE.encode(), b"junk", 1)])
     await it.cursor.depart(NODE, APPENDED_MS)
-    assert (it.windows, it.cursor.next_offset) == ([], 0)
+    assert (it.windows, it.output.dead_letters, it.cursor.next_offset) == ([], [], 0)
 
 
 async def test_what_is_let_go_while_a_dead_letter_is_written_is_not_joined() -> None:

@@ -14,9 +14,8 @@ from pipeline.agents.log import LogReader, LogRecord, record_of
 from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.logs import get_logger
 from pipeline.processors.join import NodeView, PodRow, pod_row
-from pipeline.topics.arrow import check_node_name
 from pipeline.topics.codec import decode_json
-from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.nodes import NodeRecord, check_node_name
 from pipeline.topics.pods import PodFacts, check_pod, pod_key, split_pod_key
 from pipeline.topics.registry import NODES, PODS
 

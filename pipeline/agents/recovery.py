@@ -11,7 +11,7 @@ Faust's commits are never asked. What retention took from the log is counted and
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -24,7 +24,13 @@ from pipeline.agents.model import ModelCursor, ModelRules, Report
 from pipeline.agents.output import Keyed, Output
 from pipeline.agents.shard import Ownership, Shard
 from pipeline.clock import Clock
-from pipeline.errors import CheckpointError, CheckpointLayoutError, RecordError, StateError
+from pipeline.errors import (
+    CheckpointError,
+    CheckpointLayoutError,
+    KeyMismatchError,
+    RecordError,
+    StateError,
+)
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, histogram
 from pipeline.processors.bank import Bank
@@ -72,10 +78,14 @@ class Checkpoints:
 
     def chosen(self) -> dict[str, NodeCheckpoint]:
         """Per node the checkpoint to start from."""
+        return {node: fit[0] for node, fit in self.fit().items()}
+
+    def fit(self) -> dict[str, list[NodeCheckpoint]]:
+        """Per node the checkpoints that it may start from, the one that covers most first."""
         marker = self.marker()
         if marker is None:
             return {}
-        found: dict[str, NodeCheckpoint] = {}
+        found: dict[str, list[NodeCheckpoint]] = {}
         for node, by_epoch in self.nodes.items():
             fit = [
                 checkpoint
@@ -84,7 +94,7 @@ class Checkpoints:
                 if epoch >= marker.epoch and checkpoint.covers >= marker.resume
             ]
             if fit:
-                found[node] = max(fit, key=lambda checkpoint: checkpoint.covers)
+                found[node] = sorted(fit, key=lambda checkpoint: -checkpoint.covers)
         return found
 
 
@@ -176,9 +186,12 @@ class Recovery:
                     if (record.offset if kind == "claim" else epoch) < own_epoch:
                         keys[key] = None
                     if kind == "marker":
-                        found.markers[epoch] = decode_pack(RoundMarker, record.value)
+                        marker = decode_pack(RoundMarker, record.value)
+                        check_payload(key, "", marker.epoch, "", epoch)
+                        found.markers[epoch] = marker
                     elif kind == "node":
                         checkpoint = decode_pack(NodeCheckpoint, record.value)
+                        check_payload(key, checkpoint.node, checkpoint.epoch, node, epoch)
                         found.nodes.setdefault(node, {})[epoch] = checkpoint
                 except RecordError as error:
                     await self.inventory.refuse(self._checkpoints, record, error)
@@ -193,12 +206,14 @@ class Recovery:
         start = replay_start(marker, first)
         taken: dict[str, NodeCheckpoint] = {}
         lost: dict[str, Counters] = {}
-        for number, (node, checkpoint) in enumerate(found.chosen().items()):
+        for number, (node, fit) in enumerate(found.fit().items()):
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
+            # The log was measured after the checkpoints were read: what covers more is no truth.
+            fit = [checkpoint for checkpoint in fit if checkpoint.covers <= end]
             try:
-                bank.restore(node, checkpoint.state)
-                taken[node] = checkpoint
+                if checkpoint := _restore(bank, node, fit):
+                    taken[node] = checkpoint
             except CheckpointLayoutError as error:
                 # Models of another layout begin anew from all that the log still has.
                 start = first
@@ -207,7 +222,7 @@ class Recovery:
                             node=node, error=error.message)  # fmt: skip
             except CheckpointError as error:
                 # Replaying days for one damaged node would stop all others: it is marked instead.
-                lost[node] = Counters(lost=max(checkpoint.covers - first, 1))
+                lost[node] = Counters(lost=max(fit[0].covers - first, 1))
                 REBUILT.inc()
                 log.error("checkpoint is damaged, the node's models begin anew and are marked",
                           node=node, error=error.message)  # fmt: skip
@@ -296,6 +311,29 @@ def replay_start(marker: RoundMarker | None, first: int) -> int:
 def join_start(model: ModelCursor, first: int) -> int:
     """Where the join goes on: behind the highest sample that is in the log, if there is any."""
     return first if model.joined < 0 else model.joined + 1
+
+
+def check_payload(key: bytes, node: str, epoch: int, key_node: str, key_epoch: int) -> None:
+    """Raise `KeyMismatchError` unless a record of `checkpoints` is what its key says."""
+    if (node, epoch) != (key_node, key_epoch):
+        raise KeyMismatchError(
+            f"record of {node!r:.80} and epoch {epoch} has the key {key[:100]!r}"
+        )
+
+
+def _restore(bank: Bank, node: str, fit: Sequence[NodeCheckpoint]) -> NodeCheckpoint | None:
+    """The first of `fit` that can be used; raises the last one's `CheckpointError` if none can."""
+    for place, checkpoint in enumerate(fit, start=1):
+        try:
+            bank.restore(node, checkpoint.state)
+        except CheckpointError as error:
+            if place == len(fit) or isinstance(error, CheckpointLayoutError):
+                raise
+            log.warning("checkpoint is damaged, an older one is used", node=node,
+                        error=error.message)  # fmt: skip
+        else:
+            return checkpoint
+    return None
 
 
 def _made_anew(topic: str, partition: int, end: int, known: int) -> StateError:

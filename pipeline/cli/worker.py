@@ -13,6 +13,7 @@ from pipeline.agents.supervisor import Supervisor, member_of
 from pipeline.agents.worker import create_app
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.clock import SystemClock
+from pipeline.errors import SettingsError
 from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
 from pipeline.settings import Settings, state_directory
@@ -112,7 +113,22 @@ def _supervise(settings: Settings) -> int:
 
 
 def _base_dir(settings: Settings) -> Path:
-    return settings.worker.data_dir or state_directory(os.environ)
+    folder = settings.worker.data_dir or state_directory(os.environ)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(
+            f"cannot make the worker's folder {folder}: {error.strerror}",
+            key="worker.data_dir",
+            hint="set worker.data_dir to a folder that this user can write",
+        ) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise SettingsError(
+            f"cannot write to the worker's folder {folder}",
+            key="worker.data_dir",
+            hint="set worker.data_dir to a folder that this user can write",
+        )
+    return folder
 
 
 def _data_dir(settings: Settings) -> Path:

@@ -37,7 +37,7 @@ class Pod(msgspec.Struct, frozen=True):
     @property
     def title(self) -> str:
         """`namespace/name` for people."""
-        return f"{self.metadata.namespace}/{self.metadata.name}"
+        return f"{self.metadata.namespace[:253]}/{self.metadata.name[:253]}"
 
     @property
     def of_daemon_set(self) -> bool:

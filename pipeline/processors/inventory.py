@@ -14,8 +14,7 @@ import msgspec
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.classes import pod_class
 from pipeline.times import parse_time
-from pipeline.topics.arrow import check_node_name
-from pipeline.topics.nodes import Condition, NodeRecord, Taint
+from pipeline.topics.nodes import Condition, NodeRecord, Taint, check_node_name
 from pipeline.topics.pods import Container, Owner, PodRecord
 from pipeline.topics.resources import Resources, millicores, whole_bytes
 

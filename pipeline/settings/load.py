@@ -121,7 +121,7 @@ def _read_yaml(path: Path) -> Mapping[object, object]:
             source=f"file {path}",
             hint="check --config and SPRINGTIDE_CONFIG",
         ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         text = " ".join(str(error).split())
         raise SettingsError(
             f"the settings file {path} is not valid YAML: {text}", source=f"file {path}"

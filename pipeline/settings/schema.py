@@ -268,7 +268,11 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     """The pipeline worker: join and model."""
 
     id: Annotated[
-        Name, Meta(description="Consumer group of the workers that share the partitions.")
+        Name,
+        Meta(
+            description="Consumer group of the workers that share the partitions; the same for "
+            "all workers of a topic prefix: two groups would write everything twice."
+        ),
     ] = "springtide-worker"
     instance_id: Annotated[
         Name | None,

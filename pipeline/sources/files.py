@@ -223,7 +223,7 @@ def read_at_start(paths: Mapping[Kind, Path]) -> list[Objects]:
             raise SettingsError(
                 f"{key}: {error.message}",
                 key=key,
-                hint=error.hint or f"{_COMMANDS[kind]} > {path}",
+                hint=error.hint or f"write it with: {_COMMANDS[kind]}",
             ) from error
     return found
 
@@ -251,9 +251,13 @@ def _objects(path: Path, kind: Kind) -> list[Any]:
         ) from error
     items, implied = _items(tree, path)
     kinds = [item.get("kind", implied) if isinstance(item, dict) else kind for item in items]
-    if items and kind not in kinds:
-        # Not as good as empty: files named the wrong way round must not remove everything.
-        raise InvalidRecordError(f"{path} holds {len(items)} objects, none of them a {kind}")
+    if kind not in kinds and (items or kind == "Node"):
+        # A file named the wrong way round, or a query that found nothing, must not delete the
+        # cluster: with a node go its models.
+        raise InvalidRecordError(
+            f"{path} holds {len(items)} objects, none of them a {kind}",
+            hint=f"write it with: {_COMMANDS[kind]}",
+        )
     return [item for item, found in zip(items, kinds, strict=True) if found == kind]
 
 

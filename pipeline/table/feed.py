@@ -32,7 +32,7 @@ from pipeline.table.columns import Table
 from pipeline.topics.codec import Record, decode_json
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
 from pipeline.topics.node_state import NodeStateRecord
-from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.nodes import NodeRecord, check_node_name
 from pipeline.topics.registry import DAY_MS, MAX_RECORD_BYTES, NODE_STATE, NODES, Topic
 
 FED_BY: Final[tuple[Topic, ...]] = (NODE_STATE, NODES)
@@ -327,9 +327,11 @@ def _node_of(key: bytes | None) -> str:
     if not key:
         raise InvalidRecordError("record has no key")
     try:
-        return key.decode()
+        node = key.decode()
     except UnicodeDecodeError as error:
         raise InvalidRecordError(f"key {key[:80]!r} is not UTF-8") from error
+    check_node_name(node)
+    return node
 
 
 def _record(kind: type[RecordT], node: str, value: bytes) -> RecordT:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pipeline.errors import InvalidRecordError, UndecodableRecordError
 from pipeline.topics import samples
 from pipeline.topics.codec import check_version
+from pipeline.topics.nodes import check_node_name
 from pipeline.topics.samples import KINDS, LIST_COLUMNS, NUMBER_COLUMNS, TEXT_COLUMNS, SampleHeader
 
 MAX_ROWS: Final = 4_096
@@ -28,8 +29,6 @@ _MAX_DICTIONARIES = 64
 _MAX_INT = 1 << 53
 _MAX_WINDOW_MS = 86_400_000
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,16}")
-_NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-
 _TYPES: dict[str, pa.DataType] = {
     **{name: pa.string() for name in TEXT_COLUMNS},
     **{name: pa.float64() for name in NUMBER_COLUMNS},
@@ -125,15 +124,6 @@ def read_header(metadata: Mapping[str, str]) -> SampleHeader:
     if header.window_end_ms > _LAST_MS:
         raise InvalidRecordError("window ends after the year 9999")
     return header
-
-
-def check_node_name(node: str) -> None:
-    """Raise `InvalidRecordError` for what Kubernetes would not take as a node's name."""
-    length = len(node.encode(errors="replace"))
-    if not 0 < length <= 253:
-        raise InvalidRecordError(f"node name has {length} bytes, not 1 to 253")
-    if not _NODE_NAME.fullmatch(node):
-        raise InvalidRecordError(f"node name {node[:80]!r} is not a lower-case DNS name")
 
 
 def read_samples(data: bytes) -> tuple[SampleHeader, pa.RecordBatch]:

@@ -4,10 +4,15 @@ Written by the cluster watcher or by the file source, read by the join (which pu
 strategy beside each sample) and by the state table.
 """
 
+import re
+
 import msgspec
 
+from pipeline.errors import InvalidRecordError
 from pipeline.topics.codec import Record
 from pipeline.topics.resources import Resources
+
+_NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 class Strategy(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,3 +54,12 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...] = ()
     strategy: Strategy | None = None
     strategy_hash: str = ""
+
+
+def check_node_name(node: str) -> None:
+    """Raise `InvalidRecordError` for what Kubernetes would not take as a node's name."""
+    length = len(node.encode(errors="replace"))
+    if not 0 < length <= 253:
+        raise InvalidRecordError(f"node name has {length} bytes, not 1 to 253")
+    if not _NODE_NAME.fullmatch(node):
+        raise InvalidRecordError(f"node name {node[:80]!r} is not a lower-case DNS name")

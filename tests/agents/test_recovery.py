@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 
 from pipeline.agents import recovery as module
@@ -492,3 +493,30 @@ def test_the_simulation_finds_a_replay_that_begins_too_late(
         module, "replay_start", lambda marker, first: first if marker is None else marker.resume + 1
     )
     assert any(simulate(seed, zombies=False) for seed in range(25))
+
+
+async def test_a_record_that_is_not_what_its_key_says_is_no_checkpoint() -> None:
+    broker, _ = make_log()
+    first = await Owner(broker, "x").load()
+    await first.round()
+    made = decode_pack(NodeCheckpoint, broker.live(CHECKPOINTS)[node_key("c", first.epoch)])
+    forged = msgspec.structs.replace(made, node="other", state=b"\x80", covers=made.covers)
+    broker.put(CHECKPOINTS, 0, node_key("c", 2**40), encode_pack(forged))
+    second = await Owner(broker, "y").load()
+    assert [reason for _, _, reason in second.refused] == ["key_mismatch"]
+    assert content(second.model) == content(undisturbed(broker))
+
+
+@pytest.mark.parametrize("beyond", [0, 10])
+async def test_where_the_best_checkpoint_is_of_no_use_the_next_one_is_taken(beyond: int) -> None:
+    broker, _ = make_log()
+    first = await Owner(broker, "x").load()
+    await first.round()
+    made = decode_pack(NodeCheckpoint, broker.live(CHECKPOINTS)[node_key("c", first.epoch)])
+    later = first.epoch + 1
+    forged = msgspec.structs.replace(
+        made, epoch=later, state=made.state[:-9], covers=made.covers + beyond
+    )
+    broker.put(CHECKPOINTS, 0, node_key("c", later), encode_pack(forged))
+    second = await Owner(broker, "y").load()
+    assert content(second.model) == content(undisturbed(broker))

@@ -83,8 +83,11 @@ def test_one_file_for_both_kinds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tree", [listed(), {"kind": "List", "items": None}, []])
-def test_an_empty_list_is_no_error(tmp_path: Path, tree: Any) -> None:
-    assert read_objects(write(tmp_path / "f", tree), "Node").entries == {}
+def test_a_cluster_may_have_no_pods_but_not_no_nodes(tmp_path: Path, tree: Any) -> None:
+    path = write(tmp_path / "f", tree)
+    assert read_objects(path, "Pod").entries == {}
+    with pytest.raises(InvalidRecordError, match="none of them a Node"):
+        read_objects(path, "Node")
 
 
 # ---- bad files
@@ -323,7 +326,7 @@ async def test_a_file_that_is_bad_at_the_start_is_a_wrong_setting(watch: Watch) 
     with pytest.raises(SettingsError, match=r"worker\.pods_file: cannot read") as caught:
         await run_file_source(*arguments)
     assert caught.value.key == "worker.pods_file"
-    assert "kubectl get pods -A -o json >" in str(caught.value.hint)
+    assert "kubectl get pods -A -o json" in str(caught.value.hint)
     write(watch.pods, "kind: List")
     with pytest.raises(SettingsError, match="YAML is not read"):
         await run_file_source(*arguments)

@@ -21,7 +21,8 @@ from pipeline.errors import (
     UndecodableRecordError,
     UnsupportedVersionError,
 )
-from pipeline.topics.arrow import MAX_ROWS, SAMPLE_FIELDS, check_node_name, read_batch, read_samples
+from pipeline.topics.arrow import MAX_ROWS, SAMPLE_FIELDS, read_batch, read_samples
+from pipeline.topics.nodes import check_node_name
 from pipeline.topics.registry import MAX_SAMPLE_BYTES
 from pipeline.topics.samples import (
     COLUMNS,

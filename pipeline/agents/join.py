@@ -72,6 +72,7 @@ class JoinCursor:
         self._windows = WINDOWS.full_name(rules.prefix)
         # Samples and departures are appended by different tasks; the log takes one at a time.
         self._appending = asyncio.Lock()
+        self._told: set[str] = set()
 
     @property
     def owned(self) -> bool:
@@ -136,6 +137,9 @@ class JoinCursor:
         # Who deleted it watches the cluster: samples alone, of an exporter that is about to end,
         # do not bring it back.
         if node in self.inventory.departed:
+            if node not in self._told:
+                self._told.add(node)
+                log.warning("samples of a deleted node are not joined", node=node)
             IGNORED.inc()
             return None
         window = join(

@@ -24,7 +24,7 @@ from pipeline.settings import KafkaSettings
 from pipeline.topics import admin
 from pipeline.topics.admin import CONNECT_SECONDS, apply_topics, check_topics, require_topics
 from pipeline.topics.client import client_options
-from pipeline.topics.registry import TOPICS
+from pipeline.topics.registry import SAMPLES, TOPICS, WINDOWS, Topic
 
 REPOSITORY = Path(__file__).parent.parent.parent
 
@@ -146,16 +146,19 @@ async def test_topics_of_another_prefix_are_not_ours(kafka: KafkaSettings) -> No
     assert len(await check_topics(other)) == len(TOPICS)
 
 
-async def test_the_largest_record_fits_and_the_broker_sets_the_time(kafka: KafkaSettings) -> None:
+@pytest.mark.parametrize("declared", [SAMPLES, WINDOWS], ids=lambda topic: topic.name)
+async def test_the_largest_record_fits_and_the_broker_sets_the_time(
+    kafka: KafkaSettings, declared: Topic
+) -> None:
     await apply_topics(kafka)
-    topic = f"{kafka.topic_prefix}.samples"
+    topic, size = declared.full_name(kafka.topic_prefix), declared.max_bytes - 200
     producer = AIOKafkaProducer(
-        **client_options(kafka), acks="all", enable_idempotence=True, max_request_size=5 * 2**20
+        **client_options(kafka), acks="all", enable_idempotence=True, max_request_size=size + 1000
     )
     await producer.start()
     try:
         before = time.time() * 1000
-        sent = await producer.send_and_wait(topic, b"x" * (4 * 2**20 - 200), timestamp_ms=1000)
+        sent = await producer.send_and_wait(topic, b"x" * size, timestamp_ms=1000)
     finally:
         await producer.stop()
     assert sent.timestamp_type == 1
@@ -165,7 +168,7 @@ async def test_the_largest_record_fits_and_the_broker_sets_the_time(kafka: Kafka
         message = await asyncio.wait_for(consumer.getone(), 20)
     finally:
         await consumer.stop()
-    assert len(message.value) == 4 * 2**20 - 200
+    assert len(message.value) == size
     assert before - 5000 < message.timestamp < before + 60_000
 
 

@@ -4,6 +4,7 @@ Recovery, gaps and the inventory read this way; so does whoever replays. A recor
 `LogRecord` wherever it was read, by these functions or by Faust.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -109,6 +110,8 @@ async def open_reader(
     )
     try:
         await consumer.start()
+        # A failure before aiokafka's own tasks begin would come out of `stop` as a cancellation.
+        await asyncio.sleep(0)
         # All at once and paused: each new assignment would cost a second of waiting for metadata.
         assigned = [TopicPartition(topic, partition) for topic, partition in partitions]
         consumer.assign(assigned)

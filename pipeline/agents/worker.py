@@ -94,13 +94,16 @@ class Holder:
         """Load what is assigned now; streams resume when this returns."""
         generation = self._app.consumer_generation_id
         partitions = self._assigned()
-        self._loading = asyncio.create_task(self._load(partitions, generation))
+        loading = self._loading = asyncio.create_task(self._load(partitions, generation))
         try:
-            await self._loading
-        except asyncio.CancelledError:
+            await loading
+        except asyncio.CancelledError as error:
             current = asyncio.current_task()
             if current is None or current.cancelling():
                 raise
+            if self._loading is loading:
+                # Nobody but `release` may: without this the worker would go on and hold nothing.
+                raise StateError(f"loading partitions {sorted(partitions)} was cut off") from error
             # Another rebalance came in between; it brings its own call. What was half brought up
             # to date is dropped, and loaded anew if it comes back.
             log.info("loading interrupted by a rebalance", partitions=sorted(partitions))

@@ -291,9 +291,10 @@ async def test_the_broker_is_away_for_twenty_seconds(broker: LocalKafka, tmp_pat
         worker.kill()
 
 
-async def test_a_supervised_worker_outlives_an_outage_that_its_requests_do_not(
+async def test_an_outage_longer_than_requests_wait_is_survived_under_a_supervisor(
     broker: LocalKafka, tmp_path: Path
 ) -> None:
+    """Whether the worker rides it out or ends and is restarted is its own affair."""
     stage = await make_stage(broker.bootstrap_servers)
     async with feed(stage, Load(109, nodes=16, pods=5)) as made:
         run = Run(stage, made)
@@ -306,7 +307,7 @@ async def test_a_supervised_worker_outlives_an_outage_that_its_requests_do_not(
             await asyncio.sleep(3)
             await asyncio.to_thread(broker.stop)
             try:
-                assert await until(lambda: supervisor.says("worker ended, restarting") > 0, 60)
+                await asyncio.sleep(30)
             finally:
                 await asyncio.to_thread(broker.start)
             back = time.time()

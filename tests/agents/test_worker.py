@@ -1,0 +1,88 @@
+"""Taking partitions and letting them go, with a fake Faust app."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from faust.types import TP
+
+from pipeline.agents.worker import Holder
+from pipeline.clock import ManualClock
+from pipeline.errors import StateError
+from pipeline.settings import Settings
+
+
+def holder(*assigned: tuple[str, int]) -> Holder:
+    """A holder to which these (topic, partition) are assigned."""
+    app: Any = SimpleNamespace(
+        consumer_generation_id=1,
+        consumer=SimpleNamespace(
+            assignment=lambda: {TP(f"springtide.{t}", p) for t, p in assigned}
+        ),
+    )
+    return Holder(app, Settings(), ManualClock())
+
+
+def loads_by(it: Holder, load: Any) -> None:
+    it._load = load  # type: ignore[method-assign]
+
+
+async def test_a_load_that_a_revocation_cuts_off_is_no_error() -> None:
+    it, begun = holder(("samples", 1), ("windows", 1)), asyncio.Event()
+
+    async def load(partitions: set[int], generation: int) -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    loads_by(it, load)
+    taking = asyncio.create_task(it.take())
+    await begun.wait()
+    await it.release()
+    await taking
+    assert (it.joins, it.models) == ({}, {})
+
+
+async def test_a_load_that_nobody_cut_off_and_yet_is_cancelled_ends_the_worker() -> None:
+    """A library that lets a cancellation of its own escape: the worker would hold nothing, say
+    that it is ready, and nobody would restart it."""
+    it = holder(("samples", 1), ("windows", 1))
+
+    async def load(partitions: set[int], generation: int) -> None:
+        raise asyncio.CancelledError
+
+    loads_by(it, load)
+    with pytest.raises(StateError, match=r"loading partitions \[1\] was cut off"):
+        await it.take()
+
+
+async def test_a_load_that_fails_ends_the_worker() -> None:
+    it = holder(("samples", 1), ("windows", 1))
+
+    async def load(partitions: set[int], generation: int) -> None:
+        raise ConnectionError("no broker")
+
+    loads_by(it, load)
+    with pytest.raises(ConnectionError):
+        await it.take()
+
+
+async def test_whoever_stops_the_worker_stops_its_loading() -> None:
+    it, begun = holder(("samples", 1), ("windows", 1)), asyncio.Event()
+
+    async def load(partitions: set[int], generation: int) -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    loads_by(it, load)
+    taking = asyncio.create_task(it.take())
+    await begun.wait()
+    taking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+
+
+async def test_samples_and_windows_must_come_together() -> None:
+    it = holder(("samples", 1), ("samples", 2), ("windows", 1))
+    with pytest.raises(StateError, match="same number of partitions"):
+        await it.take()

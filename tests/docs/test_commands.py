@@ -6,6 +6,7 @@ with what runs it instead. Commands in other forms (indented, in running text) m
 the command line, with all their flags.
 """
 
+import json
 import os
 import re
 import shlex
@@ -112,8 +113,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pipeline.cli.main "$@"\n'
     )
     (folder / "springtide").chmod(0o755)
-    for kind in ("nodes", "pods"):
-        (folder / f"{kind}.json").write_text('{"apiVersion": "v1", "kind": "List", "items": []}')
+    node = {"kind": "Node", "metadata": {"name": "some-node"}}
+    for kind, items in (("nodes", [node]), ("pods", [])):
+        objects = {"apiVersion": "v1", "kind": "List", "items": items}
+        (folder / f"{kind}.json").write_text(json.dumps(objects))
     with local_kafka() as kafka:
         port = free_port()
         environment = os.environ | {

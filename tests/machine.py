@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -58,13 +59,18 @@ def _why_no_cgroups() -> str | None:
     return why_no_cgroups(CGROUP_ROOT)
 
 
+def not_here(why: str) -> NoReturn:
+    """Skip the test with this reason; where the machine must have what it needs, fail it."""
+    if os.environ.get(REQUIRE) == "1":
+        pytest.fail(f"{why}, and {REQUIRE}=1 says that this machine must have them", pytrace=False)
+    pytest.skip(why)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("cgroups") is None or (why := _why_no_cgroups()) is None:
         return
-    if os.environ.get(REQUIRE) == "1":
-        pytest.fail(f"{why}, and {REQUIRE}=1 says that this machine must have them", pytrace=False)
-    pytest.skip(why)
+    not_here(why)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -18,6 +18,7 @@ from node_exporter.window import Window
 from pipeline.clock import SystemClock
 from pipeline.settings import ExporterSettings
 from tests.cgroup_tree import cgroup_tree
+from tests.machine import not_here
 from tests.processes import eventually
 
 pytestmark = pytest.mark.cgroups
@@ -75,7 +76,7 @@ def cable() -> Iterator[Cable]:
         ask = ("ip", "link", "add", cable.here, "type", "veth", "peer", "name", cable.there)
         made = subprocess.run(ask, capture_output=True, text=True)
         if made.returncode:
-            pytest.skip(f"no veth pair can be made here: {made.stderr.strip()}")
+            not_here(f"no veth pair can be made here: {made.stderr.strip()}")
         assert eventually(lambda: Path(f"/proc/{far.pid}/ns/net").readlink() != own)
         inside = ("nsenter", f"--target={far.pid}", "--net")
         for command in (

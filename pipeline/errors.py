@@ -2,6 +2,7 @@
 
     SpringtideError
     ├── SettingsError (ValueError)        a setting is wrong: key, value, source, what is allowed
+    │   └── PredictorError                a predictor is unknown or does not take its options
     ├── UsageError                        the command line asks for something impossible
     ├── MissingExtraError (ImportError)   an optional dependency is not installed
     ├── RecordError (ValueError)          one record is refused; `reason` goes to the dead letters
@@ -70,6 +71,10 @@ class SettingsError(SpringtideError, ValueError):
         super().__init__(message, hint=hint)
         self.key = key
         self.source = source
+
+
+class PredictorError(SettingsError):
+    """A predictor that is named in the settings is not there, or does not take its options."""
 
 
 class UsageError(SpringtideError):

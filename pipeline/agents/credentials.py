@@ -4,7 +4,7 @@ from typing import Any
 
 import faust
 
-from pipeline.settings.schema import KafkaSettings
+from pipeline.settings import KafkaSettings
 from pipeline.topics.client import ssl_context
 
 

@@ -19,6 +19,7 @@ from aiokafka import TopicPartition
 from faust.types import TP
 from mode import CrashingSupervisor
 
+from pipeline.agents.configure import model_config
 from pipeline.agents.consume import consume
 from pipeline.agents.credentials import faust_credentials
 from pipeline.agents.inventory import InventoryTopics, follow
@@ -33,11 +34,9 @@ from pipeline.clock import Clock
 from pipeline.errors import RecordError, StateError
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
-from pipeline.processors.window import ModelConfig
 from pipeline.settings import Settings
 from pipeline.sources.files import run_file_source
 from pipeline.topics.client import client_options
-from pipeline.topics.nodes import Strategy
 from pipeline.topics.registry import CHECKPOINTS, SAMPLES, WINDOWS
 
 log = get_logger(__name__)
@@ -146,11 +145,7 @@ class Holder:
         if self._recovery is None:
             kafka, model = self._settings.kafka, self._settings.model
             output = await self._resources.enter_async_context(open_output(self._client))
-            strategy = Strategy(
-                safety_margin_percent=model.safety_margin_percent,
-                cold_start_seconds=model.cold_start_seconds,
-                nsigma_multiplier=model.nsigma_multiplier,
-            )
+            config = model_config(self._settings)
             self._recovery = Recovery(
                 member=f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
                 output=output,
@@ -160,14 +155,14 @@ class Holder:
                     prefix=kafka.topic_prefix,
                     partitions=kafka.partitions,
                     future_tolerance_seconds=self._settings.worker.future_tolerance_seconds,
-                    strategy=strategy,
+                    strategy=config.strategy,
                 ),
                 model_rules=ModelRules(
                     prefix=kafka.topic_prefix,
                     statistic=model.training_statistic,
                     memory_policy=model.memory_collect_policy,
                 ),
-                config=model_config(self._settings),
+                config=config,
                 clock=self._clock,
             )
         return self._recovery
@@ -235,20 +230,6 @@ async def _refuse(
     output: Output, kafka: Any, topic: str, record: LogRecord, error: RecordError
 ) -> None:
     await refuse(output, kafka.topic_prefix, topic, record, error)
-
-
-def model_config(settings: Settings) -> ModelConfig:
-    """The model bank's configuration by these settings."""
-    model = settings.model
-    return ModelConfig(
-        half_life_seconds=(model.half_life_seconds.cpu, model.half_life_seconds.memory),
-        cold_start_seconds=model.cold_start_seconds,
-        safety_margin_percent=model.safety_margin_percent,
-        training_statistic=model.training_statistic,
-        expiration_seconds=model.expiration_seconds,
-        nsigma_multiplier=model.nsigma_multiplier,
-        minimum_coverage=model.minimum_coverage,
-    )
 
 
 def create_app(settings: Settings, clock: Clock, data_dir: Path) -> faust.App:

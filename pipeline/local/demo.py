@@ -347,10 +347,15 @@ class Demo:
         columns, lines = prediction.pods, []
         for place, uid in enumerate(columns.uid):
             pod = next((pod for pod in PODS if pod.uid == uid), None)
-            peaks = columns.peaks.get("percentile")
-            if pod is None or peaks is None:
+            raw = columns.raw.get("percentile")
+            if pod is None or raw is None:
                 continue
-            peak = ask.PodUsage(peaks.cpu_cores[place], peaks.memory_bytes[place])
+            factor = (100.0 + prediction.safety_margin_percent) / 100.0
+            cpu, memory = raw.cpu_cores[place], raw.memory_bytes[place]
+            peak = ask.PodUsage(
+                None if cpu is None else cpu * factor,
+                None if memory is None else memory * factor,
+            )
             lines.append(
                 PodLine(pod, columns.pod_class[place], columns.cold[place],
                         columns.samples[place], usage.get(uid, nothing), peak)

@@ -18,6 +18,7 @@ from pipeline.settings import ExporterSettings, node_name
 
 WINDOW_SECONDS: Final = 5
 COLD_START_SECONDS: Final = 10
+COLD_START_SAMPLES: Final = 2
 STALE_AFTER_SECONDS: Final = 60.0
 # Without a fleet there is one node, and a quiet one: with the product's 65 % it would never be
 # refused, and nobody would see what a refusal looks like.
@@ -89,7 +90,10 @@ def settings_document(
             "checkpoint_interval_seconds": 15,
             **page,
         },
-        "model": {"cold_start_seconds": COLD_START_SECONDS},
+        "model": {
+            "cold_start_seconds": COLD_START_SECONDS,
+            "cold_start_samples": COLD_START_SAMPLES,
+        },
         "extender": extender | {"stale_after_seconds": STALE_AFTER_SECONDS},
         "log": {"format": "human"},
     }

@@ -12,20 +12,21 @@ array operation over all its nodes; only the bookkeeping per window is a Python 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
-from pipeline.processors import percentile, snapshot, system_usage
+from pipeline.errors import PredictorError
+from pipeline.processors import recent, reclaimable, snapshot, system_usage
 from pipeline.processors.classes import CLASS_CODES, CLASSES
 from pipeline.processors.histogram import decay_factor, shift_factor, shifted_reference_ms
 from pipeline.processors.node import ByteArray, NodeModels
-from pipeline.processors.nsigma import NSigmaV1
 from pipeline.processors.peaks import NodePeaks, peaks_of
-from pipeline.processors.percentile import Percentile
 from pipeline.processors.predictor import Predictor
+from pipeline.processors.predictors.registry import build
 from pipeline.processors.rows import NEVER, IntArray, Rows
+from pipeline.processors.store import Column, Columns
 from pipeline.processors.window import (
     ENTITIES,
     FIRST_CLASS,
@@ -48,18 +49,36 @@ MAX_ABSENT: Final = 4096
 """Pods of one node that keep their models after they were last listed."""
 
 
+NODE_COLUMNS: Final[Mapping[str, Column]] = {}
+"""What is kept per node, by slot."""
+
+
 class Bank:
-    """Models of all nodes of one partition. Not for several threads at once."""
+    """Models of all nodes of one partition. Not for several threads at once.
+
+    Raises `PredictorError` if the predictors of `config` cannot be made.
+    """
 
     def __init__(self, config: ModelConfig | None = None) -> None:
         self.config = config or ModelConfig()
-        self._rows = Rows(self.config.layouts)
+        self._predictors = build(self.config.predictors, self.config.options)
+        if self.config.predictor not in self._predictors:
+            raise PredictorError(
+                f"predictor {self.config.predictor!r:.100} is to decide but does not run",
+                hint=f"choose one of {', '.join(self._predictors)}, or add it to model.predictors",
+            )
+        self._rows = Rows(self.config.profiles, recent.COLUMNS | _columns(self._predictors))
+        self._slots = Columns(NODE_COLUMNS)
+        self._free_slots: list[int] = []
         self._nodes: dict[str, NodeModels] = {}
-        self._percentile = Percentile(self.config.fractions)
-        self._others: tuple[Predictor, ...] = (NSigmaV1(),)
         self._strategy = self.config.strategy
-        self._half_life_ms = self.config.half_life_ms
+        profiles = [self.config.profile_of(entity) for entity in ENTITIES]
+        self._profiles: ByteArray = np.array(profiles, np.int8)
+        self._half_life_ms = [profile.half_life_ms for profile in self.config.profiles]
         self._expiration_ms = round(self.config.expiration_seconds * 1000)
+        self._horizons = np.array([self.config.horizon_of(entity) for entity in ENTITIES])
+        columns = self._rows.store.fingerprint + self._slots.fingerprint
+        self.fingerprint = self.config.fingerprint(columns)
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -74,7 +93,7 @@ class Bank:
     @property
     def predictors(self) -> tuple[str, ...]:
         """Names under which peaks are given."""
-        return (self._percentile.name, *(predictor.name for predictor in self._others))
+        return tuple(self._predictors)
 
     @property
     def num_rows(self) -> int:
@@ -84,7 +103,7 @@ class Bank:
     @property
     def nbytes(self) -> int:
         """Memory of the model columns, spare rows included."""
-        return self._rows.nbytes
+        return self._rows.nbytes + self._slots.nbytes
 
     def end_ms(self, node: str) -> int | None:
         """End of the last window applied to a node; None if it has none."""
@@ -133,14 +152,14 @@ class Bank:
         node = self._nodes.get(window.node)
         gap, restarted = 0, False
         if node is None:
-            fixed = self._rows.allocate(len(ENTITIES))
-            node = self._nodes[window.node] = NodeModels(window.machine_id, window.epoch, fixed)
+            node = self._nodes[window.node] = self._new_node(window)
         else:
             length = max(window.end_ms - window.start_ms, 1)
             gap = max((window.start_ms - node.end_ms + length // 2) // length, 0)
             restarted = window.machine_id != node.machine_id
         if restarted:
             self._rows.clear(node.fixed)
+            self._slots.clear(np.array([node.slot]))
         node.machine_id, node.epoch = window.machine_id, window.epoch
         node.end_ms, node.window_ms = window.end_ms, window.end_ms - window.start_ms
         node.coverage = window.coverage
@@ -153,6 +172,23 @@ class Bank:
             self._move_references(node)
         return node, Outcome(window.node, window.end_ms, "applied", trained, gap, restarted)
 
+    def _new_node(self, window: NodeWindow) -> NodeModels:
+        return NodeModels(
+            machine_id=window.machine_id,
+            epoch=window.epoch,
+            fixed=self._rows.allocate(self._profiles),
+            slot=self._new_slot(),
+            reference_ms=[[None, None] for _ in self._half_life_ms],
+        )
+
+    def _new_slot(self) -> int:
+        if not self._free_slots:
+            have = len(self._nodes) + 1
+            more = max(have * 3 // 2, 16)
+            self._slots.grow(more)
+            self._free_slots.extend(range(more - 1, have - 2, -1))
+        return self._free_slots.pop()
+
     def _list_pods(self, node: NodeModels, window: NodeWindow) -> None:
         listing = tuple(window.pod_uids)
         if listing != node.listing:
@@ -161,7 +197,9 @@ class Bank:
             node.uids = tuple(sorted(first))
             node.order = np.array([first[uid] for uid in node.uids], dtype=np.int64)
             new = [uid for uid in node.uids if uid not in node.pods]
-            node.pods.update(zip(new, self._rows.allocate(len(new)).tolist(), strict=True))
+            # Their profile is that of their class, which comes with `_describe_pods`.
+            rows = self._rows.allocate(np.zeros(len(new), np.int8))
+            node.pods.update(zip(new, rows.tolist(), strict=True))
             node.rows = np.array([node.pods[uid] for uid in node.uids], dtype=np.int64)
             node.absent = tuple(uid for uid in node.pods if uid not in first)
             node.listing = listing
@@ -181,6 +219,7 @@ class Bank:
         ages = np.where(np.isnan(ages), np.nan, ages)
         active = np.concatenate([window.pod_active for window in windows])[order]
         allocatable = _clean(np.stack([window.allocatable for window in windows]))
+        self._take_profiles(np.concatenate([node.rows for _, node in admitted]), classes)
         ends = np.cumsum([len(node.order) for _, node in admitted])
         for i, (_, node) in enumerate(admitted):
             own = slice(ends[i] - len(node.order), ends[i])
@@ -189,14 +228,27 @@ class Bank:
             node.allocatable = allocatable[i]
         return _clean(np.concatenate([window.pods for window in windows])[order], PLAUSIBLE)
 
+    def _take_profiles(self, rows: IntArray, classes: ByteArray) -> None:
+        """A pod remembers as its class does; one that changes to a class of another profile begins
+        anew, for its weights would mean something else there."""
+        wanted = self._profiles[FIRST_CLASS + classes]
+        other = np.flatnonzero(self._rows.profile[rows] != wanted)
+        if len(other):
+            self._rows.clear(rows[other])
+            self._rows.profile[rows[other]] = wanted[other]
+
     def _move_references(self, node: NodeModels) -> None:
-        """One reference per node and resource, for all its histograms and moments."""
-        for r, half_life_ms in enumerate(self._half_life_ms):
-            old = node.reference_ms[r]
-            new = shifted_reference_ms(old, node.end_ms, half_life_ms)
-            if old is not None and new != old:
-                self._rows.shift(node.all_rows(), r, shift_factor(old, new, half_life_ms))
-            node.reference_ms[r] = new
+        """One reference per node, profile and resource, for all histograms and moments of it."""
+        for profile, half_lives in enumerate(self._half_life_ms):
+            references = node.reference_ms[profile]
+            for r, half_life_ms in enumerate(half_lives):
+                old = references[r]
+                new = shifted_reference_ms(old, node.end_ms, half_life_ms)
+                if old is not None and new != old:
+                    rows = node.all_rows()
+                    rows = rows[self._rows.profile[rows] == profile]
+                    self._rows.shift(rows, r, shift_factor(old, new, half_life_ms))
+                references[r] = new
 
     def _learn(self, admitted: Sequence[tuple[NodeWindow, NodeModels]]) -> None:
         """Describe the pods of all windows admitted, and teach what has enough coverage."""
@@ -225,12 +277,24 @@ class Bank:
         pods = np.where(coverages >= minimum, pods, np.nan)
         factors = np.array([self._factors(node) for node in nodes])
         ends = np.array([node.end_ms for node in nodes], dtype=np.int64)
-        self._rows.train(
-            np.concatenate([fixed.ravel(), *(node.rows for node in nodes)]),
+        rows = np.concatenate([fixed.ravel(), *(node.rows for node in nodes)])
+        node_of = np.concatenate([np.repeat(np.arange(len(nodes)), len(ENTITIES)), window_of])
+        self._train(
+            rows,
             np.concatenate([values.reshape(-1, 2), pods]),
-            np.concatenate([np.repeat(factors, len(ENTITIES), axis=0), factors[window_of]]),
-            np.concatenate([np.repeat(ends, len(ENTITIES)), ends[window_of]]),
+            factors[node_of, self._rows.profile[rows]],
+            ends[node_of],
         )
+
+    def _train(
+        self, rows: IntArray, values: FloatArray, factors: FloatArray, end_ms: IntArray
+    ) -> None:
+        """One sample for each row: histogram and moments, recent past, then the predictors."""
+        self._rows.train(rows, values, factors, end_ms)
+        store = self._rows.store
+        recent.observe(store["recent"], store["recent_slot"], rows, values, end_ms)
+        for predictor in self._predictors.values():
+            predictor.observe(self._rows, rows, values, end_ms)
 
     def _entity_values(
         self,
@@ -246,12 +310,12 @@ class Bank:
         node = _clean(np.stack([window.node_usage for window in windows]), PLAUSIBLE)
         host = _clean(np.stack([window.host_apps for window in windows]), PLAUSIBLE)
         usage = np.where(np.isnan(pods), 0.0, pods)
-        by_class = percentile.sum_by(
+        by_class = reclaimable.sum_by(
             window_of * len(CLASSES) + classes, usage, count * len(CLASSES)
         ).reshape(count, len(CLASSES), 2)
         values = np.empty((count, len(ENTITIES), 2))
         values[:, NODE] = node
-        remainder = system_usage.remainder(node, percentile.sum_by(window_of, usage, count), host)
+        remainder = system_usage.remainder(node, reclaimable.sum_by(window_of, usage, count), host)
         given = [r if w.system_usage is None else w.system_usage
                  for w, r in zip(windows, remainder, strict=True)]  # fmt: skip
         values[:, SYSTEM] = _clean(np.stack(given), PLAUSIBLE)
@@ -263,12 +327,16 @@ class Bank:
         values[(unknown_pods == 0) & ~begun, UNKNOWN] = np.nan
         return values
 
-    def _factors(self, node: NodeModels) -> list[float]:
-        factors = []
-        for reference, half_life_ms in zip(node.reference_ms, self._half_life_ms, strict=True):
-            assert reference is not None
-            factors.append(decay_factor(node.end_ms, reference, half_life_ms))
-        return factors
+    def _factors(self, node: NodeModels) -> list[list[float]]:
+        """The weight of a sample of now, by profile and resource."""
+        return [
+            [
+                decay_factor(node.end_ms, reference, half_life_ms)
+                for reference, half_life_ms in zip(references, half_lives, strict=True)
+                if reference is not None
+            ]
+            for references, half_lives in zip(node.reference_ms, self._half_life_ms, strict=True)
+        ]
 
     # -- forgetting
 
@@ -292,6 +360,8 @@ class Bank:
         if gone is None:
             return False
         self._rows.release(gone.all_rows())
+        self._slots.clear(np.array([gone.slot]))
+        self._free_slots.append(gone.slot)
         return True
 
     # -- peaks
@@ -300,13 +370,15 @@ class Bank:
         """Peaks of these nodes. Raises KeyError for a node without models."""
         names = list(nodes)
         known = [self._nodes[name] for name in names]
-        return peaks_of(names, known, self._rows, self._percentile, self._others)
+        return peaks_of(
+            names, known, self._rows, self._predictors, self._horizons, self.config.predictor
+        )
 
     # -- state
 
     def state_of(self, node: str) -> bytes:
         """The exact state of a node's models. Raises KeyError for a node without models."""
-        return snapshot.capture(node, self._nodes[node], self._rows, self.config.fingerprint)
+        return snapshot.capture(node, self._nodes[node], self._rows, self._slots, self.fingerprint)
 
     def restore(self, node: str, data: bytes) -> None:
         """Take over the state of a node, in place of what was known of it.
@@ -314,9 +386,19 @@ class Bank:
         Raises CheckpointError, and leaves the bank as it was, if the bytes are damaged, of another
         version, of another node, or of models with other half-lives, buckets or statistic.
         """
-        columns = snapshot.read(node, data, self._rows.layouts, self.config.fingerprint)
+        state = snapshot.read(node, data, self._rows, self._slots, self.fingerprint)
         self.forget(node)
-        self._nodes[node] = snapshot.install(columns, self._rows)
+        self._nodes[node] = snapshot.install(state, self._rows, self._slots, self._new_slot())
+
+
+def _columns(predictors: Mapping[str, Predictor]) -> dict[str, Column]:
+    """What the predictors keep per row. Raises `PredictorError` where two mean one name."""
+    found: dict[str, Column] = {}
+    for name, predictor in predictors.items():
+        if taken := sorted(predictor.columns.keys() & {*found, *recent.COLUMNS}):
+            raise PredictorError(f"predictor {name}: column {taken[0]!r} is another one's")
+        found |= predictor.columns
+    return found
 
 
 def _rounds(windows: Sequence[NodeWindow]) -> list[list[int]]:

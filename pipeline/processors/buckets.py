@@ -9,6 +9,7 @@ lies never shows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -20,8 +21,9 @@ from pipeline.processors.histogram import (
     Layout,
     is_empty,
     quantile_buckets,
-    scale,
 )
+
+ByteArray = npt.NDArray[np.int8]
 
 _NARROW: Final = (16, 32, 64)
 _NOWHERE: Final = -1
@@ -54,14 +56,23 @@ class Slab:
 
 
 class Buckets:
-    """Histograms of one layout by row number; rows have nothing until a sample comes."""
+    """Histograms by row number; rows have nothing until a sample comes.
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        widths = [width for width in _NARROW if width < layout.num_buckets]
-        self._slabs = [Slab(width) for width in (*widths, layout.num_buckets)]
+    Each row has one of `layouts`, given by number (its profile) with the first sample.
+    """
+
+    def __init__(self, layouts: Sequence[Layout]) -> None:
+        self.layouts = tuple(layouts)
+        most = max(layout.num_buckets for layout in layouts)
+        widths = [width for width in _NARROW if width < most]
+        self._slabs = [Slab(width) for width in (*widths, most)]
         # Of a row that is nowhere (-1) the width is 0: whatever it gets falls outside.
         self._widths = np.array([*(slab.width for slab in self._slabs), 0], dtype=np.int64)
+        # A slab may reach beyond the last bucket of a small layout; nothing ever lies there.
+        self._ends = np.full((len(layouts), most + 1), np.nan)
+        for ends, layout in zip(self._ends, layouts, strict=True):
+            ends[: layout.num_buckets] = layout.ends
+        self.epsilon: FloatArray = np.array([layout.epsilon for layout in layouts])
         self._slab: npt.NDArray[np.int8] = np.zeros(0, np.int8)
         self._slot: npt.NDArray[np.int32] = np.zeros(0, np.int32)
         self._base: npt.NDArray[np.int16] = np.zeros(0, np.int16)
@@ -78,9 +89,11 @@ class Buckets:
         self._slot = np.concatenate([self._slot, np.zeros(more, np.int32)])
         self._base = np.concatenate([self._base, np.zeros(more, np.int16)])
 
-    def add(self, rows: IntArray, values: FloatArray, weights: FloatArray) -> None:
+    def add(
+        self, rows: IntArray, values: FloatArray, weights: FloatArray, profiles: ByteArray
+    ) -> None:
         """One sample per row; `rows` are distinct, no value is NaN, weights are >= epsilon."""
-        found = self.layout.find(values)
+        found = self._find(values, profiles)
         offset = found - self._base[rows]
         outside = (offset < 0) | (offset >= self._widths[self._slab[rows]])
         if outside.any():
@@ -91,16 +104,16 @@ class Buckets:
             cells = self._slot[rows[at]] * np.int64(slab.width) + offset[at]
             slab.data.reshape(-1)[cells] += weights[at]
 
-    def quantile(self, rows: IntArray, fraction: float) -> FloatArray:
-        """A quantile of each row; NaN where it is empty."""
+    def quantile(self, rows: IntArray, fractions: FloatArray, profiles: ByteArray) -> FloatArray:
+        """A quantile of each row, `fractions` (n,) one for each; NaN where it is empty."""
         answer = np.full(len(rows), np.nan)
         for slab, at in self._by_slab(rows):
-            found = quantile_buckets(slab.data[self._slot[rows[at]]], (fraction,))[0]
-            end = self.layout.ends[self._base[rows[at]] + found]
+            found = quantile_buckets(slab.data[self._slot[rows[at]]], (fractions[at],))[0]
+            end = self._ends[profiles[at], self._base[rows[at]] + found]
             answer[at] = np.where(found < 0, np.nan, end)
         return answer
 
-    def scale(self, rows: IntArray, factor: float) -> npt.NDArray[np.bool_]:
+    def scale(self, rows: IntArray, factor: float, profiles: ByteArray) -> npt.NDArray[np.bool_]:
         """Multiply all weights of these rows; what falls below epsilon becomes 0.
 
         Gives which rows still hold something, (n,).
@@ -108,8 +121,8 @@ class Buckets:
         filled = np.zeros(len(rows), np.bool_)
         for slab, at in self._by_slab(rows):
             slots = self._slot[rows[at]]
-            weights = slab.data[slots]
-            scale(weights, self.layout, factor)
+            weights = slab.data[slots] * factor
+            weights[weights < self.epsilon[profiles[at]][:, None]] = 0.0
             slab.data[slots] = weights
             filled[at] = ~is_empty(weights)
         return filled
@@ -122,8 +135,8 @@ class Buckets:
         self._base[rows] = 0
 
     def dense(self, rows: IntArray) -> FloatArray:
-        """All weights of these rows, (n, buckets)."""
-        weights = np.zeros((len(rows), self.layout.num_buckets))
+        """All weights of these rows, (n, buckets of the largest layout)."""
+        weights = np.zeros((len(rows), self._slabs[-1].width))
         for slab, at in self._by_slab(rows):
             columns = self._base[rows[at]][:, None] + np.arange(slab.width)
             weights[at[:, None], columns] = slab.data[self._slot[rows[at]]]
@@ -139,6 +152,15 @@ class Buckets:
         for slab, at in self._by_slab(row_of):
             slab.data[self._slot[row_of[at]], offset[at]] = kept[at]
 
+    def _find(self, values: FloatArray, profiles: ByteArray) -> IntArray:
+        if len(self.layouts) == 1:
+            return self.layouts[0].find(values)
+        found = np.zeros(len(values), np.int64)
+        for profile, layout in enumerate(self.layouts):
+            at = np.flatnonzero(profiles == profile)
+            found[at] = layout.find(values[at])
+        return found
+
     def _by_slab(self, rows: IntArray) -> list[tuple[Slab, IntArray]]:
         """The slabs that hold some of these rows, and the positions in `rows` of those."""
         which = self._slab[rows]
@@ -150,7 +172,7 @@ class Buckets:
         weights = self.dense(rows)
         held = weights > 0.0
         some = held.any(axis=1)
-        last = self.layout.num_buckets - 1
+        last = self._slabs[-1].width - 1
         low = np.where(some, np.minimum(low, held.argmax(axis=1)), low)
         high = np.where(some, np.maximum(high, last - held[:, ::-1].argmax(axis=1)), high)
         self.clear(rows)

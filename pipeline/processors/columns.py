@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.processors.classes import CLASS_CODES
-from pipeline.processors.percentile import TO_KUBERNETES, sum_by
+from pipeline.processors.reclaimable import TO_KUBERNETES, sum_by
 from pipeline.processors.system_usage import remainder
 from pipeline.processors.window import PLAUSIBLE, NodeWindow
 from pipeline.topics.resources import Resources

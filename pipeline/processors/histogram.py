@@ -30,6 +30,7 @@ IntArray = npt.NDArray[np.int64]
 YEAR_ONE_MS: Final = 62_135_596_800_000
 MAX_HALF_LIVES: Final = 100
 CHECKPOINT_SCALE: Final = 10_000
+MAX_BUCKETS: Final = 4096
 _MANY_ROWS: Final = 512
 
 
@@ -44,6 +45,8 @@ class Layout:
     name: str
     epsilon: float
     starts: FloatArray = field(repr=False, compare=False)
+    buckets: tuple[float, float, float] | None = field(default=None, repr=False, compare=False)
+    """First bucket size, ratio and maximum of an exponential layout."""
     ends: FloatArray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -80,6 +83,8 @@ def exponential_layout(
     if not (math.isfinite(ratio) and ratio > 1):
         raise ValueError(f"ratio is {ratio!r}; buckets can only grow by more than 1")
     growth = math.log(max_value * (ratio - 1) / first_bucket_size + 1) / math.log(ratio)
+    if growth > MAX_BUCKETS:
+        raise ValueError(f"{growth:,.0f} buckets, more than {MAX_BUCKETS}; let them grow faster")
     starts = [
         first_bucket_size * (ratio**i - 1) / (ratio - 1) for i in range(math.ceil(growth) + 1)
     ]
@@ -90,6 +95,7 @@ def exponential_layout(
         ),
         epsilon=epsilon,
         starts=np.array(starts),
+        buckets=(first_bucket_size, ratio, max_value),
     )
 
 
@@ -104,6 +110,12 @@ CPU_LAYOUT: Final = exponential_layout(
 )
 MEMORY_LAYOUT: Final = exponential_layout(
     max_value=float(2 << 40), first_bucket_size=float(5 << 20), ratio=1.05, epsilon=1e-4
+)
+VPA_CPU_LAYOUT: Final = exponential_layout(
+    max_value=1000.0, first_bucket_size=0.01, ratio=1.05, epsilon=1e-4
+)
+VPA_MEMORY_LAYOUT: Final = exponential_layout(
+    max_value=1e12, first_bucket_size=1e7, ratio=1.05, epsilon=1e-4
 )
 
 
@@ -142,18 +154,19 @@ def is_empty(weights: FloatArray) -> npt.NDArray[np.bool_]:
     return np.asarray(~weights.any(axis=-1))
 
 
-def quantile_buckets(weights: FloatArray, fractions: Sequence[float]) -> IntArray:
+def quantile_buckets(weights: FloatArray, fractions: Sequence[float | FloatArray]) -> IntArray:
     """The bucket of each quantile, int64 (fractions, rows); -1 where the row is empty.
 
-    The first bucket at which the running weight reaches fraction * total: below 0 the lowest
-    filled bucket, above 1 the highest.
+    A fraction is one for all rows or an array (rows,) of one for each. The bucket is the first
+    at which the running weight reaches fraction * total: below 0 the lowest filled bucket, above 1
+    the highest.
     """
     running = _running_sums(weights)
     total = running[-1]
     found = np.empty((len(fractions), len(weights)), dtype=np.int64)
     for i, fraction in enumerate(fractions):
         # The smallest positive number finds the first filled bucket where the threshold is 0.
-        threshold = np.maximum(min(fraction, 1.0) * total, np.nextafter(0.0, 1.0))
+        threshold = np.maximum(np.minimum(fraction, 1.0) * total, np.nextafter(0.0, 1.0))
         found[i] = (running < threshold).sum(axis=0, dtype=np.int16)
     found[:, total <= 0.0] = -1
     return found

@@ -24,7 +24,7 @@ def add(
     by = np.where(known, by, 0.0)
     total = weight + by
     delta = np.where(known, values - mean, 0.0)
-    step = delta * by / np.where(total > 0.0, total, 1.0)
+    step = delta * (by / np.where(total > 0.0, total, 1.0))
     return total, mean + step, squares + weight * delta * step
 
 

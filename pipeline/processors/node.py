@@ -28,13 +28,16 @@ class NodeModels:
     machine_id: str
     epoch: int
     fixed: IntArray
+    slot: int
+    """Its row in the columns that are kept per node."""
+    reference_ms: list[list[int | None]]
+    """Of the decay, by profile and resource; None until something was learned."""
     end_ms: int = NEVER
     window_ms: int = 0
     coverage: float = 0.0
     strategy: Strategy = field(default_factory=Strategy)
     applied: int = 0
     gaps: int = 0
-    reference_ms: list[int | None] = field(default_factory=lambda: [None, None])
     allocatable: FloatArray = field(default_factory=lambda: np.full(2, np.nan))
     pods: dict[str, int] = field(default_factory=dict)
     """Every pod with a model -> its row, listed in the last window or not."""

@@ -6,19 +6,18 @@ and what their last windows said of their pods.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.processors import percentile
+from pipeline.processors import reclaimable
 from pipeline.processors.classes import CLASS_CODES
 from pipeline.processors.node import BoolArray, ByteArray, NodeModels
-from pipeline.processors.percentile import Percentile, kubernetes_units
-from pipeline.processors.predictor import Predictor, settings_of
+from pipeline.processors.predictor import Peaks, PeakSettings, Predictor, View, settings_of
+from pipeline.processors.reclaimable import TO_KUBERNETES, kubernetes_units
 from pipeline.processors.rows import NEVER, IntArray, Rows
 from pipeline.processors.window import (
-    ENTITIES,
     FIRST_CLASS,
     SYSTEM,
     UNKNOWN,
@@ -30,8 +29,10 @@ _PROD, _NONE = (FIRST_CLASS + CLASS_CODES[name] for name in ("prod", "none"))
 
 @dataclass(frozen=True, slots=True)
 class ProdReclaimable:
-    """Both views of one node and what they come to, each (2,) millicores and bytes; NaN unknown."""
+    """What both views of one node come to, each (2,) millicores and bytes; NaN unknown. `pair`
+    says whether both count, or that of whole classes alone."""
 
+    pair: bool
     amount: FloatArray
     peak: FloatArray
     unpredicted: FloatArray
@@ -43,126 +44,186 @@ class ProdReclaimable:
 
 
 @dataclass(frozen=True, slots=True)
-class NodePeaks:
-    """Peaks of a node as of the end of its last window.
+class PredictorPeaks:
+    """One predictor's answer for one node, cores and bytes, NaN unknown.
 
-    `peaks` maps a predictor's name to (entities, 2), `pod_peaks` to (pods, 2), cores and bytes,
-    margin included, NaN unknown. `quantiles` and `pod_quantiles` are those of the percentile
-    predictor without the margin. Samples are (.., 2) per resource, times are milliseconds, -1 for
-    never. Entities are in the order of `ENTITIES`, pods those of the last window in UID order.
+    `raw` (entities, 2) and `pod_raw` (pods, 2) are before the safety margin, `peaks` and
+    `pod_peaks` with it; `terms` are what `raw` was made of.
+    """
+
+    raw: FloatArray
+    peaks: FloatArray
+    pod_raw: FloatArray
+    pod_peaks: FloatArray
+    terms: Mapping[str, FloatArray]
+    reclaimable: ProdReclaimable
+
+
+@dataclass(frozen=True, slots=True)
+class NodePeaks:
+    """Peaks of a node as of the end of its last window, by predictor; `decides` names the one
+    that the node's strategy trusts.
+
+    Samples are (.., 2) per resource, times are milliseconds, -1 for never. Entities are in the
+    order of `ENTITIES`, pods those of the last window in UID order.
     """
 
     node: str
     end_ms: int
-    peaks: dict[str, FloatArray]
-    quantiles: FloatArray
+    decides: str
+    predictors: Mapping[str, PredictorPeaks]
     samples: IntArray
     first_ms: IntArray
     last_ms: IntArray
     pod_uids: tuple[str, ...]
     pod_classes: ByteArray
     pod_requests: FloatArray
-    pod_peaks: dict[str, FloatArray]
-    pod_quantiles: FloatArray
     pod_samples: IntArray
     pod_first_ms: IntArray
     pod_last_ms: IntArray
     pod_cold: BoolArray
+    pod_active: BoolArray
     allocatable: FloatArray
-    reclaimable: ProdReclaimable
+
+    @property
+    def decided(self) -> PredictorPeaks:
+        """The answer that counts."""
+        return self.predictors[self.decides]
+
+    @property
+    def reclaimable(self) -> ProdReclaimable:
+        """What Prod leaves unused, by the predictor that decides."""
+        return self.decided.reclaimable
 
 
 def peaks_of(
     names: Sequence[str],
     known: Sequence[NodeModels],
     rows: Rows,
-    deciding: Percentile,
-    others: Sequence[Predictor],
+    predictors: Mapping[str, Predictor],
+    horizon_seconds: FloatArray,
+    usual: str,
 ) -> list[NodePeaks]:
-    """Peaks of the nodes `names`, whose models are `known`, in that order."""
+    """Peaks of the nodes `names`, whose models are `known`, in that order.
+
+    Where a strategy names a predictor that does not run, `usual` decides.
+    """
     if not known:
         return []
-    at = np.concatenate([*(node.fixed for node in known), *(node.rows for node in known)])
-    split = len(known) * len(ENTITIES)
-    node_of = np.repeat(np.arange(len(known)), [len(node.rows) for node in known])
-    per_node = settings_of(known)
-    settings = per_node.take(
-        np.concatenate([np.repeat(np.arange(len(known)), len(ENTITIES)), node_of])
-    )
-    margin = settings.margin[:, None]
-    quantiles = deciding.peak(rows, at, settings)
-    peaks = {deciding.name: quantiles * margin}
-    peaks |= {other.name: other.peak(rows, at, settings) * margin for other in others}
-    samples, first, last = rows.samples[at], rows.first_ms[at], rows.last_ms[at]
-    cold = _cold(known, node_of, first[split:], per_node.cold_start_seconds)
-    views = _reclaimable(
-        known, node_of, quantiles[:split], quantiles[split:], cold, per_node.margin
-    )
-    answers = []
-    start = split
+    view = view_of(known, rows, horizon_seconds)
+    answers = {name: predictor.peak(view) for name, predictor in predictors.items()}
+    views = {
+        name: _reclaimable(known, view, answer, predictors[name].prod == "pair")
+        for name, answer in answers.items()
+    }
+    ends = np.cumsum([len(node.rows) for node in known])
+    whole, pods = view.split(rows.samples[view.all_rows])
+    first, pod_first = view.split(rows.first_ms[view.all_rows])
+    last, pod_last = view.split(rows.last_ms[view.all_rows])
+    found = []
     for i, (name, node) in enumerate(zip(names, known, strict=True)):
-        own = slice(i * len(ENTITIES), (i + 1) * len(ENTITIES))
-        pods = slice(start, start + len(node.rows))
-        start = pods.stop
-        answers.append(
+        own = slice(ends[i] - len(node.rows), ends[i])
+        margin = view.settings.margin[i]
+        found.append(
             NodePeaks(
                 node=name,
                 end_ms=node.end_ms,
-                peaks={key: peak[own] for key, peak in peaks.items()},
-                quantiles=quantiles[own],
-                samples=samples[own],
-                first_ms=first[own],
-                last_ms=last[own],
+                decides=node.strategy.predictor if node.strategy.predictor in answers else usual,
+                predictors={
+                    key: PredictorPeaks(
+                        raw=answer.entities[i],
+                        peaks=answer.entities[i] * margin,
+                        pod_raw=answer.pods[own],
+                        pod_peaks=answer.pods[own] * margin,
+                        terms={term: values[i] for term, values in answer.terms.items()},
+                        reclaimable=ProdReclaimable(
+                            predictors[key].prod == "pair", *(values[i] for values in views[key])
+                        ),
+                    )
+                    for key, answer in answers.items()
+                },
+                samples=whole[i],
+                first_ms=first[i],
+                last_ms=last[i],
                 pod_uids=node.uids,
                 pod_classes=node.classes,
                 pod_requests=node.requests,
-                pod_peaks={key: peak[pods] for key, peak in peaks.items()},
-                pod_quantiles=quantiles[pods],
-                pod_samples=samples[pods],
-                pod_first_ms=first[pods],
-                pod_last_ms=last[pods],
-                pod_cold=cold[pods.start - split : pods.stop - split],
+                pod_samples=pods[own],
+                pod_first_ms=pod_first[own],
+                pod_last_ms=pod_last[own],
+                pod_cold=view.cold[own],
+                pod_active=node.active,
                 allocatable=node.allocatable,
-                reclaimable=ProdReclaimable(*(view[i] for view in views)),
             )
         )
-    return answers
+    return found
+
+
+def view_of(known: Sequence[NodeModels], rows: Rows, horizon_seconds: FloatArray) -> View:
+    """What predictors see of these nodes."""
+    settings = settings_of(known)
+    node_of = np.repeat(np.arange(len(known)), [len(node.rows) for node in known])
+    pods = np.concatenate([node.rows for node in known])
+    end_ms = np.array([node.end_ms for node in known], np.int64)
+    ages = np.concatenate([node.ages for node in known])
+    return View(
+        rows=rows,
+        entities=np.stack([node.fixed for node in known]),
+        pods=pods,
+        node_of=node_of,
+        classes=np.concatenate([node.classes for node in known]),
+        requests=np.concatenate([node.requests for node in known]) / TO_KUBERNETES,
+        active=np.concatenate([node.active for node in known]),
+        cold=_cold(rows, pods, ages, end_ms[node_of], node_of, settings),
+        end_ms=end_ms,
+        horizon_seconds=horizon_seconds,
+        settings=settings,
+    )
 
 
 def _cold(
-    nodes: Sequence[NodeModels], node_of: IntArray, first_ms: IntArray, cold_start: FloatArray
+    rows: Rows,
+    pods: IntArray,
+    ages: FloatArray,
+    end_ms: IntArray,
+    node_of: IntArray,
+    settings: PeakSettings,
 ) -> BoolArray:
-    """Which pods are at most the cold start old; of unknown age, since their first sample."""
-    ages = np.concatenate([node.ages for node in nodes])
-    ends = np.array([node.end_ms for node in nodes])[node_of]
-    seen = np.where(first_ms == NEVER, 0.0, (ends - first_ms) / 1000.0)
-    return np.asarray(np.where(np.isnan(ages), seen, ages) <= cold_start[node_of])
+    """Which pods are at most the cold start old (of unknown age: since their first sample), or
+    have too few samples of a resource to be trusted, however old they are."""
+    first = rows.first_ms[pods]
+    seen = np.where(first == NEVER, 0.0, (end_ms - first) / 1000.0)
+    young = np.where(np.isnan(ages), seen, ages) <= settings.cold_start_seconds[node_of]
+    few = rows.samples[pods].max(axis=1, initial=0) < settings.cold_start_samples[node_of]
+    return np.asarray(young | few)
 
 
 def _reclaimable(
-    nodes: Sequence[NodeModels],
-    node_of: IntArray,
-    fixed_quantiles: FloatArray,
-    pod_quantiles: FloatArray,
-    cold: BoolArray,
-    margin: FloatArray,
+    nodes: Sequence[NodeModels], view: View, answer: Peaks, pair: bool
 ) -> tuple[FloatArray, ...]:
     """The fields of ProdReclaimable, each (nodes, 2)."""
     requests = np.concatenate([node.requests for node in nodes])
-    classes = np.concatenate([node.classes for node in nodes])
-    active = np.concatenate([node.active for node in nodes])
     allocatable = np.stack([node.allocatable for node in nodes])
-    pods = percentile.pod_view(
-        node_of, kubernetes_units(pod_quantiles), requests, classes, cold, active,
-        allocatable, margin,
+    margin = view.settings.margin
+    own = kubernetes_units(answer.pods)
+    pods = reclaimable.pod_view(
+        view.node_of, own, requests, view.classes, view.cold, view.active, allocatable, margin,
     )  # fmt: skip
-    entities = kubernetes_units(fixed_quantiles).reshape(len(nodes), len(ENTITIES), 2)
-    whole = percentile.class_view(
+    entities = kubernetes_units(answer.entities)
+    whole = reclaimable.class_view(
         entities[:, SYSTEM], entities[:, _PROD], entities[:, _NONE], entities[:, UNKNOWN],
-        percentile.request_sums(node_of, requests, classes, active, len(nodes)),
+        reclaimable.request_sums(
+            view.node_of, requests, view.classes, view.active, len(nodes)
+        ),
         allocatable, margin,
     )  # fmt: skip
-    both = percentile.combine(pods, whole)
+    if pair:
+        both = reclaimable.combine(pods, whole)
+    else:
+        cold = reclaimable.cold_surplus(
+            view.node_of, own, requests, view.classes, view.cold, view.active, margin
+        )
+        both = reclaimable.with_surplus(whole, cold, allocatable)
     return (
         both.amount, both.peak, both.unpredicted, both.requests,
         pods.amount, pods.peak, whole.amount, whole.peak,

@@ -1,35 +1,107 @@
-"""What every predictor of peaks is: a name, and peaks for rows of a model bank.
+"""What every predictor of peaks is: the protocol, what it sees, and what it answers.
 
-Owes the rest: the protocol, and the settings of the strategies in force as columns.
+Owes the rest: a predictor is a small class that anybody may write, found by entry point (group
+`springtide.predictors`), and judged by the shared suite `pipeline.processors.predictors.suite`.
+Usage arrays have two columns, cpu in cores and memory in bytes; NaN is unknown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from pipeline.processors.node import NodeModels
+from pipeline.processors.node import BoolArray, ByteArray, NodeModels
 from pipeline.processors.rows import IntArray, Rows
+from pipeline.processors.store import Column
 from pipeline.processors.window import FloatArray
+
+_T = TypeVar("_T", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
 class PeakSettings:
-    """Columns (n,) of what the strategies say: `margin` is what a peak is multiplied by (1.1 for
-    10 percent), `nsigma_multiplier` deviations above the mean, `cold_start_seconds` a pod's age."""
+    """What the strategies of k nodes say, columns (k,): `margin` is what a peak is multiplied by
+    (1.1 for 10 percent), `nsigma_multiplier` deviations above the mean, `cold_start_seconds` and
+    `cold_start_samples` what a pod must exceed and reach."""
 
     margin: FloatArray
     nsigma_multiplier: FloatArray
     cold_start_seconds: FloatArray
+    cold_start_samples: IntArray
 
-    def take(self, at: IntArray) -> PeakSettings:
-        """The settings at these positions."""
-        return PeakSettings(
-            self.margin[at], self.nsigma_multiplier[at], self.cold_start_seconds[at]
-        )
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """k nodes, their E entities (`ENTITIES`: node, system, classes) and the n pods that their last
+    windows listed.
+
+    `entities` (k, E) and `pods` (n,) are row numbers of `rows`; `node_of` (n,) says which of the k
+    nodes a pod is on, ascending, `classes` (n,) its class code; `requests` (n, 2) are cores and
+    bytes. `active` pods are neither being deleted nor ended. `cold` ones have not been seen for
+    long enough: where a peak is a sum over pods, their request stands in. `horizon_seconds` (E,)
+    is how long a peak is to hold; `end_ms` (k,) the end of each node's last window.
+    """
+
+    rows: Rows
+    entities: IntArray
+    pods: IntArray
+    node_of: IntArray
+    classes: ByteArray
+    requests: FloatArray
+    active: BoolArray
+    cold: BoolArray
+    end_ms: IntArray
+    horizon_seconds: FloatArray
+    settings: PeakSettings
+
+    @property
+    def all_rows(self) -> IntArray:
+        """Every row: entities node by node, then pods, (k * E + n,)."""
+        return np.concatenate([self.entities.ravel(), self.pods])
+
+    def split(self, values: npt.NDArray[_T]) -> tuple[npt.NDArray[_T], npt.NDArray[_T]]:
+        """Values (k * E + n, ..) of `all_rows` as those of entities (k, E, ..) and pods (n, ..)."""
+        whole = self.entities.size
+        return values[:whole].reshape(*self.entities.shape, *values.shape[1:]), values[whole:]
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """A predictor's answer, before the safety margin, which is added for all alike: `entities`
+    (k, E, 2), `pods` (n, 2), NaN unknown. `terms` are the numbers that the peaks of entities were
+    made of, each (k, E, 2), by the name under which they are published."""
+
+    entities: FloatArray
+    pods: FloatArray
+    terms: Mapping[str, FloatArray] = field(default_factory=dict)
+
+
+class Predictor(Protocol):
+    """What gives a peak.
+
+    `name` is what it is published under. `columns` is what it keeps per row, beside histogram and
+    moments; the bank empties, saves and restores them. `prod` says how the peak of Prod is found:
+    by the classes' own peaks, or by these and the sum of the pods' (`pair`), the careful one.
+    """
+
+    name: str
+    prod: Literal["pair", "classes"]
+    columns: Mapping[str, Column]
+
+    def observe(
+        self, rows: Rows, at: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
+    ) -> None:
+        """Learn one sample `values` (m, 2) for each of the distinct rows `at` (m,), whose windows
+        end at `end_ms` (m,); NaN is no sample. Called after histogram and moments have learned."""
+        ...
+
+    def peak(self, view: View) -> Peaks:
+        """The peaks of all entities and pods in view; they depend on each row's own node alone."""
+        ...
 
 
 def settings_of(nodes: Sequence[NodeModels]) -> PeakSettings:
@@ -40,15 +112,5 @@ def settings_of(nodes: Sequence[NodeModels]) -> PeakSettings:
         margin=(100.0 + percent) / 100.0,
         nsigma_multiplier=np.array([s.nsigma_multiplier for s in strategies], np.float64),
         cold_start_seconds=np.array([s.cold_start_seconds for s in strategies], np.float64),
+        cold_start_samples=np.array([s.cold_start_samples for s in strategies], np.int64),
     )
-
-
-class Predictor(Protocol):
-    """What gives a peak: `name` is what it is published under."""
-
-    name: str
-
-    def peak(self, bank: Rows, rows: IntArray, settings: PeakSettings) -> FloatArray:
-        """Peaks (n, 2) of these rows, cores and bytes, before the safety margin, which is added
-        for all predictors alike; NaN without samples. `settings` has one entry per row."""
-        ...

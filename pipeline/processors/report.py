@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from pipeline.processors.classes import CLASSES
 from pipeline.processors.columns import resources_array, summed, window_usage
-from pipeline.processors.peaks import NodePeaks
-from pipeline.processors.percentile import TO_KUBERNETES
+from pipeline.processors.peaks import NodePeaks, ProdReclaimable
+from pipeline.processors.reclaimable import TO_KUBERNETES
 from pipeline.processors.rows import NEVER
 from pipeline.processors.window import ENTITIES, FIRST_CLASS, NODE, SYSTEM
 from pipeline.times import format_time
@@ -42,7 +42,9 @@ def prediction_record(
         epoch=epoch,
         safety_margin_percent=strategy.safety_margin_percent,
         cold_start_seconds=strategy.cold_start_seconds,
+        cold_start_samples=strategy.cold_start_samples,
         nsigma_multiplier=strategy.nsigma_multiplier,
+        predictor=peaks.decides,
         simulated=window.header.simulated,
         allocatable=_amount(window.node.allocatable),
         node_peaks=_entity(peaks, NODE),
@@ -53,7 +55,9 @@ def prediction_record(
             if peaks.samples[entity].any()
         },
         pods=_pods(window, peaks),
-        reclaimable={"percentile": _reclaimable(peaks)},
+        reclaimable={
+            name: _reclaimable(answer.reclaimable) for name, answer in peaks.predictors.items()
+        },
         cold_pods=tuple(
             uid for uid, cold in zip(peaks.pod_uids, peaks.pod_cold, strict=True) if cold
         ),
@@ -96,7 +100,7 @@ def node_state_record(
         },
         pods=len(used.pods),
         unknown_pods=int((used.pod_classes == CLASSES.index("unknown")).sum()),
-        peaks={name: _usage(values[NODE]) for name, values in peaks.peaks.items()},
+        peaks={name: _usage(answer.peaks[NODE]) for name, answer in peaks.predictors.items()},
         prod_reclaimable=_kubernetes(peaks.reclaimable.amount),
         prod_peak=_kubernetes(peaks.reclaimable.peak),
         counters=counters,
@@ -106,7 +110,13 @@ def node_state_record(
 def _entity(peaks: NodePeaks, entity: int) -> EntityPeaks:
     first, last = int(peaks.first_ms[entity]), int(peaks.last_ms[entity])
     return EntityPeaks(
-        peaks={name: _usage(values[entity]) for name, values in peaks.peaks.items()},
+        peaks={name: _usage(answer.peaks[entity]) for name, answer in peaks.predictors.items()},
+        raw={name: _usage(answer.raw[entity]) for name, answer in peaks.predictors.items()},
+        terms={
+            name: {term: _usage(values[entity]) for term, values in answer.terms.items()}
+            for name, answer in peaks.predictors.items()
+            if answer.terms
+        },
         model=ModelTerms(
             samples=int(peaks.samples[entity].max()),
             first_at=None if first == NEVER else _time(first),
@@ -122,19 +132,25 @@ def _pods(window: Window, peaks: NodePeaks) -> PodPeaks:
         uid=list(peaks.pod_uids),
         pod_class=[CLASSES[code] for code in peaks.pod_classes],
         cold=peaks.pod_cold.tolist(),
+        active=peaks.pod_active.tolist(),
         samples=peaks.pod_samples.max(axis=1, initial=0).tolist(),
         age_seconds=[ages.get(uid) for uid in peaks.pod_uids],
         request=_columns(peaks.pod_requests / TO_KUBERNETES),
-        peaks={name: _columns(values) for name, values in peaks.pod_peaks.items()},
+        raw={name: _columns(answer.pod_raw) for name, answer in peaks.predictors.items()},
     )
 
 
-def _reclaimable(peaks: NodePeaks) -> Reclaimable:
-    prod = peaks.reclaimable
+def _reclaimable(prod: ProdReclaimable) -> Reclaimable:
     return Reclaimable(
+        pair=prod.pair,
         amount=_kubernetes(prod.amount),
         peak=_kubernetes(prod.peak),
         unpredicted=_kubernetes(prod.unpredicted),
+        requests=_kubernetes(prod.requests),
+        pods_amount=_kubernetes(prod.pods_amount),
+        pods_peak=_kubernetes(prod.pods_peak),
+        classes_amount=_kubernetes(prod.classes_amount),
+        classes_peak=_kubernetes(prod.classes_peak),
     )
 
 

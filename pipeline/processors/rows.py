@@ -1,12 +1,13 @@
 """The columns of a model bank: one row per entity, histograms and moments of cpu and memory.
 
 Owes the rest: rows that are handed out empty, trained, scaled, read and given back by arrays of
-row numbers. What happens to a row depends on that row alone, to the last bit.
+row numbers. What happens to a row depends on that row alone, to the last bit. What a predictor
+keeps beside histogram and moments is in `store`, under the names that the predictor gave.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
 import numpy as np
@@ -14,8 +15,8 @@ import numpy.typing as npt
 
 from pipeline.processors import moments
 from pipeline.processors.buckets import Buckets
-from pipeline.processors.histogram import Layout
-from pipeline.processors.window import FloatArray
+from pipeline.processors.store import Column, Columns
+from pipeline.processors.window import FloatArray, Profile
 
 IntArray = npt.NDArray[np.int64]
 _T = TypeVar("_T", bound=np.generic)
@@ -29,11 +30,12 @@ _FIRST_CAPACITY: Final = 1024
 class Rows:
     """`buckets[r]` are the histograms of resource r; `weight`, `mean`, `squares` and `samples` are
     (rows, 2); `first_ms`, `last_ms` are the ends of the first and last window that trained the
-    row, `seen_ms` of the last one that listed it."""
+    row, `seen_ms` of the last one that listed it. `profile` numbers how the row remembers."""
 
-    def __init__(self, layouts: Sequence[Layout]) -> None:
-        self.layouts = tuple(layouts)
-        self.buckets = [Buckets(layout) for layout in layouts]
+    def __init__(self, profiles: Sequence[Profile], columns: Mapping[str, Column]) -> None:
+        self.buckets = [Buckets([profile.layouts[r] for profile in profiles]) for r in range(2)]
+        self.store = Columns(columns)
+        self.profile: npt.NDArray[np.int8] = np.zeros(0, np.int8)
         self.weight: FloatArray = np.zeros((0, 2))
         self.mean: FloatArray = np.zeros((0, 2))
         self.squares: FloatArray = np.zeros((0, 2))
@@ -54,16 +56,19 @@ class Rows:
         moments_bytes = self.weight.nbytes + self.mean.nbytes + self.squares.nbytes
         times = self.first_ms.nbytes + self.last_ms.nbytes + self.seen_ms.nbytes
         buckets = sum(buckets.nbytes for buckets in self.buckets)
-        return moments_bytes + times + buckets + self.samples.nbytes
+        others = self.samples.nbytes + self.profile.nbytes + self.store.nbytes
+        return moments_bytes + times + buckets + others
 
-    def allocate(self, count: int) -> IntArray:
-        """`count` empty rows."""
+    def allocate(self, profiles: npt.NDArray[np.int8]) -> IntArray:
+        """An empty row of each of these profiles."""
+        count = len(profiles)
         if count > len(self._free):
             self._grow(self._capacity + count - len(self._free))
         split = len(self._free) - count
-        taken = self._free[split:]
+        taken = np.array(self._free[split:][::-1], dtype=np.int64)
         del self._free[split:]
-        return np.array(taken[::-1], dtype=np.int64)
+        self.profile[taken] = profiles
+        return taken
 
     def release(self, rows: IntArray) -> None:
         """Empty these rows and take them back."""
@@ -77,6 +82,7 @@ class Rows:
         for moment in (self.weight, self.mean, self.squares):
             moment[rows] = 0.0
         self.samples[rows] = 0
+        self.store.clear(rows)
         for times in (self.first_ms, self.last_ms, self.seen_ms):
             times[rows] = NEVER
 
@@ -87,11 +93,12 @@ class Rows:
 
         `rows` are distinct; `end_ms` (n,) is the end of each row's window.
         """
+        profiles = self.profile[rows]
         for r, buckets in enumerate(self.buckets):
             known = np.flatnonzero(
-                ~np.isnan(values[:, r]) & (factors[:, r] >= buckets.layout.epsilon)
+                ~np.isnan(values[:, r]) & (factors[:, r] >= buckets.epsilon[profiles])
             )
-            buckets.add(rows[known], values[known, r], factors[known, r])
+            buckets.add(rows[known], values[known, r], factors[known, r], profiles[known])
         self.weight[rows], self.mean[rows], self.squares[rows] = moments.add(
             self.weight[rows], self.mean[rows], self.squares[rows], values, factors
         )
@@ -106,20 +113,20 @@ class Rows:
     def shift(self, rows: IntArray, resource: int, factor: float) -> None:
         """Scale what these rows hold of a resource because its decay reference moved; of what has
         vanished altogether the samples are forgotten too."""
-        kept = self.buckets[resource].scale(rows, factor)
+        kept = self.buckets[resource].scale(rows, factor, self.profile[rows])
         at = (rows, resource)
         self.weight[at] = np.where(kept, self.weight[at] * factor, 0.0)
         self.mean[at] = np.where(kept, self.mean[at], 0.0)
         self.squares[at] = np.where(kept, self.squares[at] * factor, 0.0)
         self.samples[at] = np.where(kept, self.samples[at], 0)
 
-    def quantile(self, rows: IntArray, fractions: Sequence[float]) -> FloatArray:
-        """One quantile per resource, (n, 2), cores and bytes; NaN where a row has no sample."""
-        answers = [
-            buckets.quantile(rows, fraction)
-            for buckets, fraction in zip(self.buckets, fractions, strict=True)
-        ]
-        return np.stack(answers, axis=1)
+    def quantile(self, rows: IntArray, fractions: FloatArray) -> FloatArray:
+        """One quantile per row and resource, `fractions` and answer (n, 2), cores and bytes; NaN
+        where a row has no sample."""
+        answer = np.empty((len(rows), 2))
+        for r, buckets in enumerate(self.buckets):
+            answer[:, r] = buckets.quantile(rows, fractions[:, r], self.profile[rows])
+        return answer
 
     def sparse(self, rows: IntArray, resource: int) -> tuple[IntArray, IntArray, FloatArray]:
         """The filled buckets of these rows: how many each has, which, and their weights."""
@@ -137,6 +144,8 @@ class Rows:
         capacity = max(needed, self._capacity * 3 // 2, _FIRST_CAPACITY)
         for buckets in self.buckets:
             buckets.grow(capacity)
+        self.store.grow(capacity)
+        self.profile = _resized(self.profile, capacity)
         self.weight = _resized(self.weight, capacity)
         self.mean = _resized(self.mean, capacity)
         self.squares = _resized(self.squares, capacity)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -17,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.errors import CheckpointError, CheckpointLayoutError
-from pipeline.processors.histogram import Layout
 from pipeline.processors.node import NodeModels
 from pipeline.processors.rows import IntArray, Rows
+from pipeline.processors.store import Columns
 from pipeline.processors.window import ENTITIES, RESOURCES, FloatArray
 from pipeline.topics.nodes import Strategy
 
 MAGIC: Final = b"STBANK"
-VERSION: Final = 1
+VERSION: Final = 2
 _HEADER: Final = struct.Struct("<6sHI")
 # Weights are near random bits: more effort costs time and saves next to nothing.
 _COMPRESSION: Final = 1
@@ -34,6 +33,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     """All that a bank knows of a node. Columns are little-endian array bytes: first the entities
     of every node, then the pods in the order of `uids`, which is ascending.
 
+    `columns` are what predictors keep per row, `node_columns` what is kept per node.
     `listed` holds the positions in `uids` of the pods of the last window; `classes`, `requests`,
     `ages`, `active` are of those. `buckets` and the like are one entry per resource.
     """
@@ -48,7 +48,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     strategy: Strategy
     applied: int
     gaps: int
-    reference_ms: tuple[int | None, int | None]
+    reference_ms: tuple[tuple[int | None, int | None], ...]
     allocatable: bytes
     uids: tuple[str, ...]
     listed: bytes
@@ -63,6 +63,9 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     first_ms: bytes
     last_ms: bytes
     seen_ms: bytes
+    profile: bytes
+    columns: dict[str, bytes]
+    node_columns: dict[str, bytes]
     bucket_counts: tuple[bytes, bytes]
     buckets: tuple[bytes, bytes]
     bucket_weights: tuple[bytes, bytes]
@@ -113,12 +116,12 @@ def decode(data: bytes) -> NodeState:
         raise CheckpointError(f"node state cannot be read: {error}") from error
 
 
-def capture(name: str, node: NodeModels, rows: Rows, fingerprint: str) -> bytes:
+def capture(name: str, node: NodeModels, rows: Rows, slots: Columns, fingerprint: str) -> bytes:
     """The state of a node as bytes."""
     uids = tuple(sorted(node.pods))
     at = np.concatenate([node.fixed, np.array([node.pods[uid] for uid in uids], np.int64)])
     position = {uid: i for i, uid in enumerate(uids)}
-    cpu, memory = (rows.sparse(at, r) for r in range(len(RESOURCES)))
+    of_cpu, of_memory = (rows.sparse(at, r) for r in range(len(RESOURCES)))
     return encode(
         NodeState(
             fingerprint=fingerprint,
@@ -131,7 +134,7 @@ def capture(name: str, node: NodeModels, rows: Rows, fingerprint: str) -> bytes:
             strategy=node.strategy,
             applied=node.applied,
             gaps=node.gaps,
-            reference_ms=(node.reference_ms[0], node.reference_ms[1]),
+            reference_ms=tuple((cpu, memory) for cpu, memory in node.reference_ms),
             allocatable=pack(node.allocatable, "<f8"),
             uids=uids,
             listed=pack(np.array([position[uid] for uid in node.uids], np.int64), "<u4"),
@@ -146,14 +149,17 @@ def capture(name: str, node: NodeModels, rows: Rows, fingerprint: str) -> bytes:
             first_ms=pack(rows.first_ms[at], "<i8"),
             last_ms=pack(rows.last_ms[at], "<i8"),
             seen_ms=pack(rows.seen_ms[at], "<i8"),
-            bucket_counts=(pack(cpu[0], "<u2"), pack(memory[0], "<u2")),
-            buckets=(pack(cpu[1], "<u2"), pack(memory[1], "<u2")),
-            bucket_weights=(pack(cpu[2], "<f8"), pack(memory[2], "<f8")),
+            profile=pack(rows.profile[at], "<i1"),
+            columns=rows.store.pack(at),
+            node_columns=slots.pack(np.array([node.slot])),
+            bucket_counts=(pack(of_cpu[0], "<u2"), pack(of_memory[0], "<u2")),
+            buckets=(pack(of_cpu[1], "<u2"), pack(of_memory[1], "<u2")),
+            bucket_weights=(pack(of_cpu[2], "<f8"), pack(of_memory[2], "<f8")),
         )
     )
 
 
-def read(name: str, data: bytes, layouts: Sequence[Layout], fingerprint: str) -> NodeState:
+def read(name: str, data: bytes, rows: Rows, slots: Columns, fingerprint: str) -> NodeState:
     """The state in `data`, checked for `install`. Raises CheckpointError if it does not fit."""
     state = decode(data)
     if state.node != name:
@@ -164,22 +170,41 @@ def read(name: str, data: bytes, layouts: Sequence[Layout], fingerprint: str) ->
             f"{fingerprint!r}: half-lives, buckets or training statistic differ",
             hint="rebuild the node from the windows log",
         )
-    for r, layout in enumerate(layouts):
-        _, buckets, _ = _sparse(state, r)
-        if len(buckets) and buckets.max() >= layout.num_buckets:
-            raise CheckpointError(f"state of node {name!r:.100} has a bucket outside the layout")
+    _check_profiles(state, rows)
     listed = _listed(state)
     if len(listed) and listed.max() >= len(state.uids):
         raise CheckpointError(f"state of node {name!r:.100} lists a pod that it does not hold")
     _columns(state)
     _facts(state, len(listed))
     unpack(state.allocatable, "<f8", 2)
+    rows.store.check(state.columns, len(ENTITIES) + len(state.uids))
+    slots.check(state.node_columns, 1)
     return state
 
 
-def install(state: NodeState, rows: Rows) -> NodeModels:
-    """Put a state that `read` has checked into new rows; the node that goes on from there."""
-    at = rows.allocate(len(ENTITIES) + len(state.uids))
+def _check_profiles(state: NodeState, rows: Rows) -> None:
+    profiles = _profiles(state)
+    num_profiles = len(rows.buckets[0].layouts)
+    if (
+        len(state.reference_ms) != num_profiles
+        or not ((profiles >= 0) & (profiles < num_profiles)).all()
+    ):
+        raise CheckpointError(f"state of node {state.node!r:.100} has a profile that there is not")
+    for r, buckets in enumerate(rows.buckets):
+        counts, found, _ = _sparse(state, r)
+        most = np.array([layout.num_buckets for layout in buckets.layouts])[profiles]
+        if (found >= np.repeat(most, counts)).any():
+            raise CheckpointError(
+                f"state of node {state.node!r:.100} has a bucket outside the layout"
+            )
+
+
+def install(state: NodeState, rows: Rows, slots: Columns, slot: int) -> NodeModels:
+    """Put a state that `read` has checked into new rows and `slot`; the node that goes on from
+    there."""
+    at = rows.allocate(_profiles(state))
+    rows.store.unpack(at, state.columns)
+    slots.unpack(np.array([slot]), state.node_columns)
     for name, column in _columns(state).items():
         getattr(rows, name)[at] = column
     for r in range(len(RESOURCES)):
@@ -192,13 +217,14 @@ def install(state: NodeState, rows: Rows) -> NodeModels:
         machine_id=state.machine_id,
         epoch=state.epoch,
         fixed=at[: len(ENTITIES)],
+        slot=slot,
         end_ms=state.end_ms,
         window_ms=state.window_ms,
         coverage=state.coverage,
         strategy=state.strategy,
         applied=state.applied,
         gaps=state.gaps,
-        reference_ms=list(state.reference_ms),
+        reference_ms=[list(pair) for pair in state.reference_ms],
         allocatable=unpack(state.allocatable, "<f8", 2),
         pods=dict(zip(state.uids, pods.tolist(), strict=True)),
         uids=tuple(state.uids[i] for i in listed),
@@ -209,6 +235,10 @@ def install(state: NodeState, rows: Rows) -> NodeModels:
         ages=facts["ages"],
         active=facts["active"],
     )
+
+
+def _profiles(state: NodeState) -> npt.NDArray[np.int8]:
+    return unpack(state.profile, "<i1", len(ENTITIES) + len(state.uids))
 
 
 def _columns(state: NodeState) -> dict[str, npt.NDArray[Any]]:

@@ -8,15 +8,21 @@ unknown. Times are whole milliseconds since the Unix epoch, UTC.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors.classes import CLASSES
-from pipeline.processors.histogram import CPU_LAYOUT, MEMORY_LAYOUT, Layout
+from pipeline.processors.histogram import (
+    CPU_LAYOUT,
+    MEMORY_LAYOUT,
+    VPA_CPU_LAYOUT,
+    VPA_MEMORY_LAYOUT,
+    Layout,
+)
 from pipeline.topics.nodes import Strategy
 
 FloatArray = npt.NDArray[np.float64]
@@ -35,23 +41,10 @@ PLAUSIBLE: Final = np.array([1e6, 2.0**60])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
-    """How models learn and what peaks they give.
-
-    `half_life_seconds` (cpu, memory), the bucket layouts and the training statistic shape the
-    state and make up the `fingerprint`; the rest only changes what is done with it. `fractions`
-    are the quantiles that the percentile predictor takes of cpu and memory. Cold start, margin and
-    multiplier are for windows that carry no strategy.
-    """
+class Profile:
+    """How an entity remembers: half-lives and bucket layouts, each (cpu, memory)."""
 
     half_life_seconds: tuple[float, float] = (43_200.0, 86_400.0)
-    cold_start_seconds: float = 86_400.0
-    safety_margin_percent: float = 10.0
-    training_statistic: str = "p90"
-    expiration_seconds: float = 1800.0
-    nsigma_multiplier: float = 3.0
-    minimum_coverage: float = 0.5
-    fractions: tuple[float, float] = (0.95, 0.98)
     layouts: tuple[Layout, Layout] = (CPU_LAYOUT, MEMORY_LAYOUT)
 
     @property
@@ -60,24 +53,73 @@ class ModelConfig:
         return round(cpu * 1000), round(memory * 1000)
 
     @property
+    def text(self) -> str:
+        """All of it, for a fingerprint."""
+        return "|".join((*map(str, self.half_life_ms), *(layout.name for layout in self.layouts)))
+
+
+KOORDINATOR: Final = Profile()
+VPA: Final = Profile(
+    half_life_seconds=(86_400.0, 86_400.0), layouts=(VPA_CPU_LAYOUT, VPA_MEMORY_LAYOUT)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """How models learn and what peaks they give.
+
+    `profile` is that of every entity whose class is not in `class_profiles` (a pod's class, or the
+    class of which an entity is the sum). Profiles, training statistic and what the predictors keep
+    shape the state; the rest only changes what is done with it. `predictors` are those that run,
+    by name, with `options` for each; margin, cold start, multiplier and the deciding predictor are
+    for windows that carry no strategy. A pod is cold until it is older than the cold start and has
+    `cold_start_samples`. `horizon_seconds` says for how long a peak is to hold.
+    """
+
+    profile: Profile = KOORDINATOR
+    class_profiles: Mapping[str, Profile] = field(default_factory=dict)
+    cold_start_seconds: float = 86_400.0
+    cold_start_samples: int = 10
+    safety_margin_percent: float = 10.0
+    training_statistic: str = "p90"
+    expiration_seconds: float = 1800.0
+    nsigma_multiplier: float = 3.0
+    minimum_coverage: float = 0.5
+    horizon_seconds: float = 86_400.0
+    class_horizon_seconds: Mapping[str, float] = field(default_factory=dict)
+    predictors: tuple[str, ...] = ("percentile", "nsigma-v1")
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    predictor: str = "percentile"
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """Every profile in use; the default one is the first."""
+        return tuple(dict.fromkeys((self.profile, *self.class_profiles.values())))
+
+    def profile_of(self, entity: str) -> int:
+        """The number in `profiles` of an entity of `ENTITIES`, a pod being of its class."""
+        return self.profiles.index(self.class_profiles.get(entity, self.profile))
+
+    def horizon_of(self, entity: str) -> float:
+        """Seconds for which a peak of an entity of `ENTITIES` is to hold."""
+        return self.class_horizon_seconds.get(entity, self.horizon_seconds)
+
+    @property
     def strategy(self) -> Strategy:
         """The strategy of a node whose windows carry none."""
         return Strategy(
             safety_margin_percent=self.safety_margin_percent,
             cold_start_seconds=self.cold_start_seconds,
+            cold_start_samples=self.cold_start_samples,
             nsigma_multiplier=self.nsigma_multiplier,
+            predictor=self.predictor,
         )
 
-    @property
-    def fingerprint(self) -> str:
-        """Names all that shapes the state; state of another fingerprint cannot be taken over."""
-        text = "|".join(
-            (
-                *(str(ms) for ms in self.half_life_ms),
-                *(layout.name for layout in self.layouts),
-                self.training_statistic,
-            )
-        )
+    def fingerprint(self, columns: str) -> str:
+        """Names all that shapes the state, `columns` being what the predictors keep; state of
+        another fingerprint cannot be taken over."""
+        classes = (f"{n}:{self.class_profiles[n].text}" for n in sorted(self.class_profiles))
+        text = "|".join((self.profile.text, *classes, self.training_statistic, columns))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -4,28 +4,38 @@
 them is a `SettingsError` that names the key, the value, where it came from and what is allowed.
 """
 
+from pipeline.settings.base import Secret
 from pipeline.settings.describe import SettingDescription, describe_settings, settings_markdown
-from pipeline.settings.load import flag_name, load_settings, variable_name
-from pipeline.settings.schema import (
+from pipeline.settings.exporter import (
     ExporterSettings,
-    ExtenderSettings,
-    HalfLifeSettings,
     HostApplication,
     HostApplicationCgroup,
+    node_name,
+)
+from pipeline.settings.load import flag_name, load_settings, variable_name
+from pipeline.settings.model import (
+    BucketSettings,
+    ClassSettings,
+    HalfLifeSettings,
+    HistogramSettings,
+    ModelSettings,
+)
+from pipeline.settings.schema import (
+    ExtenderSettings,
     KafkaSettings,
     LogSettings,
-    ModelSettings,
-    Secret,
     Settings,
     WorkerSettings,
-    node_name,
     state_directory,
 )
 
 __all__ = [
+    "BucketSettings",
+    "ClassSettings",
     "ExporterSettings",
     "ExtenderSettings",
     "HalfLifeSettings",
+    "HistogramSettings",
     "HostApplication",
     "HostApplicationCgroup",
     "KafkaSettings",

@@ -9,7 +9,8 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_
 import msgspec
 from msgspec import inspect
 
-from pipeline.settings.schema import Secret, Section, Settings
+from pipeline.settings.base import Secret, Section
+from pipeline.settings.schema import Settings
 
 
 class SettingDescription(NamedTuple):
@@ -62,7 +63,7 @@ def is_secret(kind: Any) -> bool:
 
 def is_structured(kind: Any) -> bool:
     """Whether the value is a list or mapping: in a variable or flag it is written as YAML."""
-    return any(get_origin(part) is tuple for part in _members(kind))
+    return any(get_origin(part) in (tuple, dict) for part in _members(kind))
 
 
 def plain_types(kind: Any) -> tuple[Any, ...]:
@@ -105,6 +106,8 @@ def _in_words(info: inspect.Type) -> str:
             return "a path" if cls is Path else "a text"
         case inspect.VarTupleType():
             return "a list"
+        case inspect.DictType():
+            return "a mapping"
     raise TypeError(f"no words for {info!r}")
 
 
@@ -137,7 +140,7 @@ def settings_markdown() -> str:
 _INTRODUCTION = """
 # Settings
 
-Made from the types of `pipeline/settings/schema.py` by `make docs`; do not edit.
+Made from the types of `pipeline/settings` by `make docs`; do not edit.
 
 One YAML file (`--config FILE`, or `SPRINGTIDE_CONFIG`) is overridden by the environment, which is
 overridden by flags. In the file, sections hold keys:
@@ -165,8 +168,10 @@ def written(value: object) -> str:
     match value:
         case None:
             return "null"
-        case ():
-            return "[]"
+        case tuple():
+            return f"[{', '.join(map(written, value))}]"
+        case dict() if not value:
+            return "{}"
         case "":
             return '""'
         case bool():

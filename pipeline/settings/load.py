@@ -15,6 +15,7 @@ import msgspec
 import yaml
 
 from pipeline.errors import SettingsError
+from pipeline.settings.base import Section
 from pipeline.settings.describe import (
     allowed_values,
     is_nullable,
@@ -22,7 +23,7 @@ from pipeline.settings.describe import (
     is_structured,
     leaf_types,
 )
-from pipeline.settings.schema import Section, Settings
+from pipeline.settings.schema import Settings
 
 _PREFIX = "SPRINGTIDE_"
 # Read by the command line itself, before there are settings.

@@ -18,13 +18,16 @@ _NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     """The policy in force for one node. It takes effect with the window that carries it.
 
-    A peak is raised by `safety_margin_percent`; a pod younger than `cold_start_seconds` counts
-    its request; N-sigma adds `nsigma_multiplier` standard deviations to the mean.
+    A peak is raised by `safety_margin_percent`; a pod counts its request until it is older than
+    `cold_start_seconds` and has `cold_start_samples`; N-sigma adds `nsigma_multiplier` standard
+    deviations to the mean. `predictor` names the one that decides what Prod leaves unused.
     """
 
     safety_margin_percent: float = 10.0
     cold_start_seconds: float = 86_400.0
+    cold_start_samples: int = 10
     nsigma_multiplier: float = 3.0
+    predictor: str = "percentile"
 
 
 class Taint(msgspec.Struct, frozen=True, kw_only=True):

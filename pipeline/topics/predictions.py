@@ -19,9 +19,12 @@ class ModelTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntityPeaks(msgspec.Struct, frozen=True, kw_only=True):
-    """Peaks of one entity by predictor name, and the terms of its model."""
+    """Peaks of one entity by predictor name, with the safety margin (`peaks`) and before it
+    (`raw`); what each `raw` was made of, by predictor and name; and what the model rests on."""
 
     peaks: dict[str, Usage] = msgspec.field(default_factory=dict)
+    raw: dict[str, Usage] = msgspec.field(default_factory=dict)
+    terms: dict[str, dict[str, Usage]] = msgspec.field(default_factory=dict)
     model: ModelTerms = ModelTerms()
 
 
@@ -35,35 +38,50 @@ class UsageColumns(msgspec.Struct, frozen=True, kw_only=True):
 class PodPeaks(msgspec.Struct, frozen=True, kw_only=True):
     """Peaks of the node's pods as columns, in order of uid: a hundred pods cost a few lists.
 
-    A cold pod (younger than the cold start) or an unknown one counts its `request`; its own peak
-    is stated all the same. `age_seconds` is None where the pod is not known.
+    `raw` is each predictor's peak before the safety margin. A cold pod (younger than the cold
+    start, or with too few samples) or an unknown one counts its `request`; its own peak is stated
+    all the same. `age_seconds` is None where the pod is not known; a pod that is not `active` is
+    being deleted or has ended.
     """
 
     uid: list[str] = msgspec.field(default_factory=list)
     pod_class: list[str] = msgspec.field(default_factory=list)
     cold: list[bool] = msgspec.field(default_factory=list)
+    active: list[bool] = msgspec.field(default_factory=list)
     samples: list[int] = msgspec.field(default_factory=list)
     age_seconds: list[float | None] = msgspec.field(default_factory=list)
     request: UsageColumns = UsageColumns()
-    peaks: dict[str, UsageColumns] = msgspec.field(default_factory=dict)
+    raw: dict[str, UsageColumns] = msgspec.field(default_factory=dict)
 
 
 class Reclaimable(msgspec.Struct, frozen=True, kw_only=True):
-    """What Prod asked for and will not use, and the peak of Prod, by one predictor.
+    """What Prod asked for (`requests`) and will not use, and the peak of Prod, by one predictor.
 
-    `peak` and `amount` are the resource-wise maximum and minimum of the pod view and the class
-    view where both exist; `unpredicted` is the request of cold and unknown pods in `peak`.
+    `pair`: `peak` and `amount` are the resource-wise maximum and minimum of the view of single
+    pods and that of whole classes, and `unpredicted` is the request of cold and unknown pods in
+    the former. Else they are those of the classes, with what cold pods asked for beyond their own
+    peak, `unpredicted`, on top.
     """
 
+    pair: bool = True
     amount: Usage = Usage()
     peak: Usage = Usage()
     unpredicted: Usage = Usage()
+    requests: Usage = Usage()
+    pods_amount: Usage = Usage()
+    pods_peak: Usage = Usage()
+    classes_amount: Usage = Usage()
+    classes_peak: Usage = Usage()
 
 
 class PredictionRecord(Result, frozen=True, kw_only=True):
+    """All peaks of one node. `predictor` decides: its `reclaimable` is what others build on."""
+
     safety_margin_percent: float
     cold_start_seconds: float
     nsigma_multiplier: float
+    cold_start_samples: int = 0
+    predictor: str = "percentile"
     simulated: bool = False
     allocatable: Usage = Usage()
     node_peaks: EntityPeaks = EntityPeaks()

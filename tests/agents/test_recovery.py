@@ -11,6 +11,7 @@ from pipeline.agents import rounds
 from pipeline.agents.output import Keyed
 from pipeline.agents.recovery import Checkpoints, join_start, replay_start
 from pipeline.errors import StateError
+from pipeline.processors.window import Profile
 from pipeline.topics.checkpoints import (
     NodeCheckpoint,
     RoundMarker,
@@ -401,7 +402,7 @@ async def test_models_of_another_layout_are_rebuilt_from_the_log() -> None:
     broker, log = make_log()
     await (await Owner(broker, "x").load()).round()
     log.windows(2, *NODES)
-    other = dataclasses.replace(CONFIG, half_life_seconds=(600.0, 600.0))
+    other = dataclasses.replace(CONFIG, profile=Profile(half_life_seconds=(600.0, 600.0)))
     before = count(module.REBUILT)
     owner = await Owner(broker, "y", config=other).load()
     assert count(module.REBUILT) - before == 5

@@ -8,7 +8,7 @@ import pytest
 from pipeline.processors.bank import Bank
 from pipeline.processors.histogram import CPU_LAYOUT, MEMORY_LAYOUT
 from pipeline.processors.peaks import NodePeaks
-from pipeline.processors.window import ENTITIES, ModelConfig, Outcome
+from pipeline.processors.window import ENTITIES, ModelConfig, Outcome, Profile
 from pipeline.topics.nodes import Strategy
 from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, window
 
@@ -16,7 +16,8 @@ NAN = np.nan
 
 
 def _bank(**settings: float) -> Bank:
-    return Bank(ModelConfig(**({"cold_start_seconds": 0.0} | settings)))
+    warm = {"cold_start_seconds": 0.0, "cold_start_samples": 0}
+    return Bank(ModelConfig(**(warm | settings)))
 
 
 def _peaks(bank: Bank, node: str = "node-a") -> NodePeaks:
@@ -28,7 +29,7 @@ def _samples(bank: Bank) -> dict[str, list[float | None]]:
     peaks, margin = _peaks(bank), 1.0 + bank.config.safety_margin_percent / 100.0
     found = {}
     for i, entity in enumerate(ENTITIES):
-        values = peaks.peaks["nsigma-v1"][i] / margin
+        values = peaks.predictors["nsigma-v1"].peaks[i] / margin
         found[entity] = [None if np.isnan(v) else round(float(v), 6) for v in values]
     return found
 
@@ -85,8 +86,8 @@ def test_a_pod_without_usage_is_skipped() -> None:
     assert _samples(bank)["prod"] == [1.0, 2 * GIB]
     peaks = _peaks(bank)
     assert peaks.pod_samples.tolist() == [[0, 1], [1, 1]]
-    assert np.isnan(peaks.pod_peaks["percentile"][0, 0])
-    assert not np.isnan(peaks.pod_peaks["percentile"][0, 1])
+    assert np.isnan(peaks.predictors["percentile"].pod_peaks[0, 0])
+    assert not np.isnan(peaks.predictors["percentile"].pod_peaks[0, 1])
 
 
 @pytest.mark.parametrize("bad", [NAN, -1.0, np.inf, -np.inf, 1e300])
@@ -291,22 +292,22 @@ def test_percentile_is_the_bucket_end_times_the_margin() -> None:
     bank = _bank()
     bank.apply([window(i, [Pod("a", (2.0, GIB))]) for i in range(1, 30)])
     peaks = _peaks(bank)
-    assert peaks.pod_quantiles[0, 0] == _end(2.0)
-    assert peaks.pod_peaks["percentile"][0, 0] == _end(2.0) * 1.1
+    assert peaks.predictors["percentile"].pod_raw[0, 0] == _end(2.0)
+    assert peaks.predictors["percentile"].pod_peaks[0, 0] == _end(2.0) * 1.1
     memory = float(MEMORY_LAYOUT.ends[MEMORY_LAYOUT.find(GIB)])
-    assert peaks.pod_peaks["percentile"][0, 1] == memory * 1.1
+    assert peaks.predictors["percentile"].pod_peaks[0, 1] == memory * 1.1
 
 
 def test_nsigma_is_mean_and_deviations_times_the_margin() -> None:
     bank = _bank(nsigma_multiplier=2.0, safety_margin_percent=50.0)
     bank.apply([window(i, usage=(cores, GIB)) for i, cores in enumerate((1.0, 2.0, 6.0), 1)])
-    cpu, memory = _peaks(bank).peaks["nsigma-v1"][0]
+    cpu, memory = _peaks(bank).predictors["nsigma-v1"].peaks[0]
     assert cpu == pytest.approx((3.0 + 2.0 * np.std([1, 2, 6])) * 1.5, rel=1e-2)
     assert memory == pytest.approx(GIB * 1.5)
 
 
 def test_a_pod_is_cold_up_to_its_cold_start_and_then_not() -> None:
-    bank = Bank(ModelConfig(cold_start_seconds=100.0))
+    bank = _bank(cold_start_seconds=100.0)
     pods = [Pod("a", (0.5, GIB), age=100.0), Pod("b", (0.5, GIB), age=100.5)]
     bank.apply([window(1, pods)])
     peaks = _peaks(bank)
@@ -315,7 +316,7 @@ def test_a_pod_is_cold_up_to_its_cold_start_and_then_not() -> None:
 
 
 def test_a_pod_of_unknown_age_is_cold_until_its_model_is_old_enough() -> None:
-    bank = Bank(ModelConfig(cold_start_seconds=2 * LENGTH_MS / 1000))
+    bank = _bank(cold_start_seconds=2 * LENGTH_MS / 1000)
     cold = []
     for i in range(1, 6):
         bank.apply([window(i, [Pod("a", (0.5, GIB), age=NAN)])])
@@ -383,8 +384,8 @@ def test_peaks_of_a_node_without_any_sample_are_unknown() -> None:
     bank.apply([window(1, [Pod("a", (1.0, GIB))], coverage=0.0)])
     peaks = _peaks(bank)
     for name in bank.predictors:
-        assert np.isnan(peaks.peaks[name]).all()
-        assert np.isnan(peaks.pod_peaks[name]).all()
+        assert np.isnan(peaks.predictors[name].peaks).all()
+        assert np.isnan(peaks.predictors[name].pod_peaks).all()
     assert peaks.first_ms.tolist() == [-1] * len(ENTITIES)
 
 
@@ -397,18 +398,22 @@ def test_a_strategy_takes_effect_with_the_window_that_carries_it() -> None:
         bank.apply([at, window(i, [Pod("a", (2.0, GIB), age=1e5)], node="node-b")])
         own, other = bank.peaks(["node-a", "node-b"])
         margin = 1.5 if strategy else 1.1
-        np.testing.assert_array_equal(own.peaks["percentile"], own.quantiles * margin)
-        np.testing.assert_array_equal(other.peaks["percentile"], other.quantiles * 1.1)
+        for found, factor in ((own, margin), (other, 1.1)):
+            percentile = found.predictors["percentile"]
+            np.testing.assert_array_equal(percentile.peaks, percentile.raw * factor)
         assert own.pod_cold.tolist() == [strategy is not None]
         assert other.pod_cold.tolist() == [False]
         if strategy:
-            cpu = own.peaks["nsigma-v1"][0, 0]
+            cpu = own.predictors["nsigma-v1"].peaks[0, 0]
             assert cpu == pytest.approx((1.5 + 9.0 * 0.5) * 1.5, rel=1e-2)
             assert own.reclaimable.unpredicted[0] == 1000.0
             restored = Bank()
             restored.restore("node-a", bank.state_of("node-a"))
             again = restored.peaks(["node-a"])[0]
-            np.testing.assert_array_equal(again.peaks["nsigma-v1"], own.peaks["nsigma-v1"])
+            for name in bank.predictors:
+                np.testing.assert_array_equal(
+                    again.predictors[name].peaks, own.predictors[name].peaks
+                )
 
 
 # -- settings
@@ -416,17 +421,21 @@ def test_a_strategy_takes_effect_with_the_window_that_carries_it() -> None:
 
 def test_the_fingerprint_names_what_shapes_the_state() -> None:
     base = ModelConfig()
-    assert base.fingerprint == ModelConfig().fingerprint
-    same = dataclasses.replace(
-        base, safety_margin_percent=20.0, cold_start_seconds=1.0, nsigma_multiplier=5.0
-    )
-    assert same.fingerprint == base.fingerprint
+    usual = Bank(base).fingerprint
+    for same in (
+        base,
+        dataclasses.replace(base, safety_margin_percent=20.0, cold_start_seconds=1.0),
+        dataclasses.replace(base, nsigma_multiplier=5.0, predictors=("percentile",)),
+    ):
+        assert Bank(same).fingerprint == usual
+    short = Profile(half_life_seconds=(43_200.0, 43_200.0))
     for other in (
-        dataclasses.replace(base, half_life_seconds=(43_200.0, 43_200.0)),
-        dataclasses.replace(base, layouts=(CPU_LAYOUT, CPU_LAYOUT)),
+        dataclasses.replace(base, profile=short),
+        dataclasses.replace(base, profile=Profile(layouts=(CPU_LAYOUT, CPU_LAYOUT))),
+        dataclasses.replace(base, class_profiles={"batch": short}),
         dataclasses.replace(base, training_statistic="avg"),
     ):
-        assert other.fingerprint != base.fingerprint
+        assert Bank(other).fingerprint != usual
 
 
 def test_outcomes_are_values() -> None:

@@ -12,13 +12,16 @@ from hypothesis import strategies as st
 from pipeline.processors.bank import Bank
 from pipeline.processors.histogram import CPU_LAYOUT, MEMORY_LAYOUT
 from pipeline.processors.peaks import NodePeaks
-from pipeline.processors.window import ModelConfig, NodeWindow
+from pipeline.processors.window import ModelConfig, NodeWindow, Profile
 from tests.processors.reference import SlowHistogram, mean_and_variance
 from tests.processors.windows import GIB, Pod, streams, window
 
 # Half-lives of one and two windows: all weights are powers of two, and shifts come soon.
 CONFIG = ModelConfig(
-    half_life_seconds=(120.0, 240.0), cold_start_seconds=300.0, expiration_seconds=1200.0
+    profile=Profile(half_life_seconds=(120.0, 240.0)),
+    cold_start_seconds=300.0,
+    cold_start_samples=3,
+    expiration_seconds=1200.0,
 )
 LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
 
@@ -35,16 +38,17 @@ def _states(bank: Bank) -> dict[str, bytes]:
 
 def _bits(peaks: NodePeaks) -> bytes:
     arrays = [
-        *peaks.peaks.values(),
-        *peaks.pod_peaks.values(),
-        peaks.quantiles,
-        peaks.pod_quantiles,
+        *(a for answer in peaks.predictors.values() for a in (answer.peaks, answer.pod_peaks)),
         peaks.samples,
         peaks.pod_samples,
         peaks.first_ms,
         peaks.last_ms,
         peaks.pod_cold,
-        *(getattr(peaks.reclaimable, name) for name in peaks.reclaimable.__slots__),
+        *(
+            getattr(answer.reclaimable, name)
+            for answer in peaks.predictors.values()
+            for name in answer.reclaimable.__slots__[1:]
+        ),
     ]
     return b"|".join([repr(peaks.pod_uids).encode(), *(a.tobytes() for a in arrays)])
 
@@ -142,9 +146,9 @@ def test_peaks_are_known_exactly_where_there_are_samples(windows: list[NodeWindo
     bank = _run(windows)
     for peaks in bank.peaks(bank.nodes):
         for name in bank.predictors:
-            assert (np.isnan(peaks.peaks[name]) == (peaks.samples == 0)).all()
-            assert (np.isnan(peaks.pod_peaks[name]) == (peaks.pod_samples == 0)).all()
-            for values in (peaks.peaks[name], peaks.pod_peaks[name]):
+            assert (np.isnan(peaks.predictors[name].peaks) == (peaks.samples == 0)).all()
+            assert (np.isnan(peaks.predictors[name].pod_peaks) == (peaks.pod_samples == 0)).all()
+            for values in (peaks.predictors[name].peaks, peaks.predictors[name].pod_peaks):
                 assert (values[~np.isnan(values)] >= 0).all()
 
 
@@ -160,9 +164,10 @@ def test_a_shift_of_the_whole_stream_by_half_lives_changes_no_peak(
     ]
     one, two = _run(windows), _run(later)
     for a, b in zip(one.peaks(one.nodes), two.peaks(two.nodes), strict=True):
-        assert a.quantiles.tobytes() == b.quantiles.tobytes()
-        assert a.pod_quantiles.tobytes() == b.pod_quantiles.tobytes()
-        assert a.peaks["nsigma-v1"].tobytes() == b.peaks["nsigma-v1"].tobytes()
+        for name in one.predictors:
+            own, other = a.predictors[name], b.predictors[name]
+            assert own.raw.tobytes() == other.raw.tobytes()
+            assert own.pod_raw.tobytes() == other.pod_raw.tobytes()
 
 
 USAGE = st.tuples(
@@ -187,9 +192,10 @@ def test_the_bank_agrees_with_exact_fractions(
     for r, (layout, windows_per_half_life, fraction) in enumerate(
         [(CPU_LAYOUT, 1, Fraction(95, 100)), (MEMORY_LAYOUT, 2, Fraction(98, 100))]
     ):
+        by_quantile, by_sigma = peaks.predictors["percentile"], peaks.predictors["nsigma-v1"]
         for which, quantile, nsigma in (
-            (1, peaks.quantiles[0, r], peaks.peaks["nsigma-v1"][0, r]),
-            (2, peaks.pod_quantiles[0, r], peaks.pod_peaks["nsigma-v1"][0, r]),
+            (1, by_quantile.raw[0, r], by_sigma.peaks[0, r]),
+            (2, by_quantile.pod_raw[0, r], by_sigma.pod_peaks[0, r]),
         ):
             slow = SlowHistogram(layout.starts.tolist())
             samples = []
@@ -221,16 +227,16 @@ def test_a_shift_in_mid_stream_keeps_old_and_new_samples_in_proportion() -> None
     for end in (99, 100, 101, 102, 103, 110, 160, 201, 202, 239):
         long, short = _run(stream[:end]), _run(stream[max(end - 150, 0) : end])
         (one,), (two,) = long.peaks(["node-a"]), short.peaks(["node-a"])
-        np.testing.assert_array_equal(one.quantiles, two.quantiles)
-        np.testing.assert_array_equal(one.pod_quantiles, two.pod_quantiles)
         for name in long.predictors:
-            np.testing.assert_allclose(one.peaks[name], two.peaks[name], rtol=1e-9)
-            np.testing.assert_allclose(one.pod_peaks[name], two.pod_peaks[name], rtol=1e-9)
+            own, other = one.predictors[name], two.predictors[name]
+            exact = 0.0 if name == "percentile" else 1e-9
+            np.testing.assert_allclose(own.raw, other.raw, rtol=exact)
+            np.testing.assert_allclose(own.pod_raw, other.pod_raw, rtol=exact)
 
 
 def test_the_stream_of_the_laws_reaches_a_shift() -> None:
     bank = _run([window(1), window(131)])
     later = _run([window(131)])
-    assert bank.peaks(["node-a"])[0].quantiles.tobytes() == (
-        later.peaks(["node-a"])[0].quantiles.tobytes()
+    assert bank.peaks(["node-a"])[0].predictors["percentile"].raw.tobytes() == (
+        later.peaks(["node-a"])[0].predictors["percentile"].raw.tobytes()
     )

@@ -10,6 +10,7 @@ from pipeline.processors.buckets import Buckets
 from pipeline.processors.histogram import CPU_LAYOUT
 
 ROWS = 12
+ONE = np.zeros(1000, np.int8)
 
 
 @st.composite
@@ -27,7 +28,7 @@ def _steps(draw: st.DrawFn) -> list[tuple[str, int, np.ndarray]]:
 def test_they_hold_and_answer_what_a_dense_array_does(
     steps: list[tuple[str, int, np.ndarray]], spread: float
 ) -> None:
-    slabs = Buckets(CPU_LAYOUT)
+    slabs = Buckets([CPU_LAYOUT])
     slabs.grow(ROWS)
     dense = np.zeros((ROWS, CPU_LAYOUT.num_buckets))
     for what, seed, rows in steps:
@@ -35,11 +36,11 @@ def test_they_hold_and_answer_what_a_dense_array_does(
         if what == "add":
             values = rng.lognormal(0, spread, len(rows))
             weights = rng.exponential(size=len(rows)) + 1e-4
-            slabs.add(rows, values, weights)
+            slabs.add(rows, values, weights, ONE[rows])
             dense[rows, CPU_LAYOUT.find(values)] += weights
         elif what == "scale":
             factor = 2.0 ** -int(rng.integers(0, 12))
-            filled = slabs.scale(rows, factor)
+            filled = slabs.scale(rows, factor, ONE[rows])
             part = dense[rows]
             histogram.scale(part, CPU_LAYOUT, factor)
             dense[rows] = part
@@ -50,27 +51,27 @@ def test_they_hold_and_answer_what_a_dense_array_does(
     everything = np.arange(ROWS)
     assert slabs.dense(everything).tobytes() == dense.tobytes()
     for fraction in (0.0, 0.5, 0.95, 1.0):
-        found = slabs.quantile(everything, fraction)
+        found = slabs.quantile(everything, np.full(ROWS, fraction), ONE[everything])
         expected = histogram.quantiles(dense, CPU_LAYOUT, (fraction,))[0]
         assert found.tobytes() == expected.tobytes()
 
 
 def test_narrow_rows_stay_small_and_wide_ones_move() -> None:
-    slabs = Buckets(CPU_LAYOUT)
+    slabs = Buckets([CPU_LAYOUT])
     slabs.grow(1000)
     rows = np.arange(1000)
-    slabs.add(rows, np.full(1000, 1.0), np.ones(1000))
+    slabs.add(rows, np.full(1000, 1.0), np.ones(1000), ONE)
     assert slabs.nbytes < 1000 * 200
-    slabs.add(rows, np.full(1000, 1000.0), np.ones(1000))
+    slabs.add(rows, np.full(1000, 1000.0), np.ones(1000), ONE)
     assert (slabs.dense(rows).sum(axis=1) == 2.0).all()
     assert slabs.nbytes > 1000 * CPU_LAYOUT.num_buckets * 8
 
 
 def test_the_bytes_are_those_of_all_arrays() -> None:
-    slabs = Buckets(CPU_LAYOUT)
+    slabs = Buckets([CPU_LAYOUT])
     slabs.grow(100)
-    slabs.add(np.arange(100), np.linspace(0, 900, 100), np.ones(100))
-    slabs.add(np.arange(100), np.full(100, 3.0), np.ones(100))
+    slabs.add(np.arange(100), np.linspace(0, 900, 100), np.ones(100), ONE[:100])
+    slabs.add(np.arange(100), np.full(100, 3.0), np.ones(100), ONE[:100])
     arrays = [a for a in vars(slabs).values() if isinstance(a, np.ndarray) and len(a) == 100]
     arrays += [slab.data for slab in slabs._slabs]
     assert len(arrays) == 7
@@ -78,11 +79,11 @@ def test_the_bytes_are_those_of_all_arrays() -> None:
 
 
 def test_slots_are_used_again() -> None:
-    slabs = Buckets(CPU_LAYOUT)
+    slabs = Buckets([CPU_LAYOUT])
     slabs.grow(500)
     rows = np.arange(500)
     for _ in range(10):
-        slabs.add(rows, np.full(500, 1.0), np.ones(500))
+        slabs.add(rows, np.full(500, 1.0), np.ones(500), ONE[:500])
         size = slabs.nbytes
         slabs.clear(rows)
         assert not slabs.dense(rows).any()

@@ -273,8 +273,9 @@ def test_what_was_seen_for_a_moment_is_in_the_sums_and_trains_no_pod() -> None:
     bank.apply([node_window(jobs_one_after_another(), "p90", "usageWithoutPageCache")])
     (peaks,) = bank.peaks(["node-1"])
     assert peaks.pod_samples.max() == 0
-    assert peaks.quantiles[ENTITIES.index("unknown"), 0] == pytest.approx(1.5, rel=0.06)
-    assert peaks.quantiles[SYSTEM, 0] == pytest.approx(0.5, rel=0.1)
+    quantiles = peaks.predictors["percentile"].raw
+    assert quantiles[ENTITIES.index("unknown"), 0] == pytest.approx(1.5, rel=0.06)
+    assert quantiles[SYSTEM, 0] == pytest.approx(0.5, rel=0.1)
 
 
 def test_a_pod_seen_as_long_as_its_node_counts_whole() -> None:

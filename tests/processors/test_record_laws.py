@@ -19,7 +19,7 @@ from pipeline.processors.bank import Bank
 from pipeline.processors.columns import node_window
 from pipeline.processors.join import NodeView, join
 from pipeline.processors.report import node_state_record, prediction_record
-from pipeline.processors.window import ModelConfig
+from pipeline.processors.window import ModelConfig, Profile
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters
 from pipeline.topics.pods import PodRecord
@@ -42,7 +42,10 @@ from tests.topics.hostile import bit_flips
 
 # Half-lives of 60 s and 90 s: references move within a stream, by 100 of them at once.
 CONFIG = ModelConfig(
-    half_life_seconds=(60.0, 90.0), cold_start_seconds=90.0, expiration_seconds=120.0
+    profile=Profile(half_life_seconds=(60.0, 90.0)),
+    cold_start_seconds=90.0,
+    cold_start_samples=2,
+    expiration_seconds=120.0,
 )
 POLICY = "usageWithPageCache"
 NODES = ("node-a", "node-b", "node-c", "node-d")

@@ -96,7 +96,7 @@ RECORD = NodeRecord(
     node="node-1",
     allocatable=Resources(cpu_millicores=15_000, memory_bytes=30 << 30),
     capacity=Resources(cpu_millicores=16_000, memory_bytes=32 << 30),
-    strategy=Strategy(safety_margin_percent=25.0, nsigma_multiplier=2.0),
+    strategy=Strategy(safety_margin_percent=25.0, nsigma_multiplier=2.0, cold_start_samples=1),
 )
 VIEW = view_of(
     known_pod(
@@ -137,14 +137,18 @@ def entity(value: float) -> dict[str, Any]:
             "percentile": usage(1.25 * cores(value), 1.25 * memory(value * GIB)),
             "nsigma-v1": usage(1.25 * value, 1.25 * value * GIB),
         },
+        "raw": {
+            "percentile": usage(cores(value), memory(value * GIB)), "nsigma-v1": gib(value),
+        },
+        "terms": {"nsigma-v1": {"mean": gib(value), "stdev": gib(0.0)}},
         "model": {"samples": 1, "first_at": end, "last_at": end},
-    }
+    }  # fmt: skip
 
 
-def reclaimable() -> dict[str, dict[str, Any]]:
+def reclaimable() -> dict[str, Any]:
     """The pair of views: pods, then classes; amounts in whole millicores and bytes."""
 
-    def view(quantile: Any, scale: float, unit: float, request: int, room: int) -> tuple[int, int]:
+    def view(quantile: Any, scale: float, unit: float, request: int, room: int) -> list[int]:
         def whole(value: float) -> int:
             return int(quantile(value * scale) * unit)
 
@@ -152,15 +156,20 @@ def reclaimable() -> dict[str, dict[str, Any]]:
         pods_amount = min(room - sum(pods), request - pods[0])
         peak = int(1.25 * (whole(2.0) + whole(1.5) + whole(0.0) + whole(0.25)))
         classes_amount = min(max(room - peak, 0), max(request - peak, 0))
-        return min(pods_amount, classes_amount), max(sum(pods), peak)
+        least, most = min(pods_amount, classes_amount), max(sum(pods), peak)
+        return [least, most, 0, request, pods_amount, sum(pods), classes_amount, peak]
 
     cpu = view(cores, 1.0, 1000.0, 8_000, 15_000)
     mem = view(memory, GIB, 1.0, 16 << 30, 30 << 30)
     assert min(cpu[0], mem[0]) > 0
+    names = ("amount", "peak", "unpredicted", "requests", "pods_amount", "pods_peak",
+             "classes_amount", "classes_peak")  # fmt: skip
     return {
-        "amount": usage(cpu[0] / 1000, mem[0]),
-        "peak": usage(cpu[1] / 1000, mem[1]),
-        "unpredicted": usage(0.0, 0.0),
+        "pair": True,
+        **{
+            name: usage(millicores / 1000, float(size))
+            for name, millicores, size in zip(names, cpu, mem, strict=True)
+        },
     }
 
 
@@ -189,11 +198,13 @@ def near(found: Any, expected: Any, path: str = "") -> None:
 
 def test_the_prediction_of_the_golden_example() -> None:
     prediction, _ = reports(GOLDEN)
+    found = msgspec.json.decode(encode_json(prediction))
+    found["reclaimable"].pop("nsigma-v1")
     near(
-        msgspec.json.decode(encode_json(prediction)),
+        found,
         {
             **COMMON, "safety_margin_percent": 25.0, "cold_start_seconds": 86_400.0,
-            "nsigma_multiplier": 2.0,
+            "cold_start_samples": 1, "nsigma_multiplier": 2.0, "predictor": "percentile",
             "node_peaks": entity(P90["node"]),
             "system": entity(P90["system"]),
             "classes": {name: entity(P90[name]) for name in ("prod", "batch", "unknown")}
@@ -202,24 +213,33 @@ def test_the_prediction_of_the_golden_example() -> None:
                 "uid": ["a", "b", "c"],
                 "pod_class": ["prod", "batch", "unknown"],
                 "cold": [False, True, True],
+                "active": [True, True, True],
                 "samples": [1, 1, 1],
                 "age_seconds": [13.0 * 86_400 + 22 * 3600 + 14 * 60, 60.0, None],
                 "request": usage([8.0, 0.5, None], [16 * GIB, 0.0, None]),
-                "peaks": {
+                "raw": {
                     "percentile": usage(
-                        [1.25 * cores(v) for v in (1.5, 0.75, 0.25)],
-                        [1.25 * memory(v * GIB) for v in (1.5, 0.75, 0.25)],
+                        [cores(v) for v in (1.5, 0.75, 0.25)],
+                        [memory(v * GIB) for v in (1.5, 0.75, 0.25)],
                     ),
-                    "nsigma-v1": usage(
-                        [1.25 * v for v in (1.5, 0.75, 0.25)],
-                        [1.25 * v * GIB for v in (1.5, 0.75, 0.25)],
-                    ),
+                    "nsigma-v1": usage([1.5, 0.75, 0.25], [v * GIB for v in (1.5, 0.75, 0.25)]),
                 },
             },
-            "reclaimable": {"percentile": reclaimable()},
             "cold_pods": ["b", "c"],
+            "reclaimable": {"percentile": reclaimable()},
         },
     )  # fmt: skip
+
+
+def test_a_predictor_of_classes_alone_has_cold_pods_count_their_request() -> None:
+    """N-sigma knows what Prod used, and of cold pods only what they asked for."""
+    prediction, _ = reports(GOLDEN)
+    found = prediction.reclaimable["nsigma-v1"]
+    assert not found.pair
+    # system, prod and unknown; the cold pods are batch, or ask for nothing that is known
+    assert found.peak.cpu_cores == found.classes_peak.cpu_cores == int(1.25 * 3750) / 1000
+    assert found.amount.cpu_cores == (8_000 - 4_687) / 1000
+    assert found.unpredicted == Usage(cpu_cores=0.0, memory_bytes=0.0)
 
 
 def test_the_node_state_of_the_golden_example() -> None:
@@ -265,7 +285,7 @@ def test_without_any_usage_nothing_is_zero() -> None:
     )
     assert prediction.classes == {}
     read = decode_json(PredictionRecord, encode_json(prediction))
-    assert read.pods.peaks["percentile"].cpu_cores == [None]
+    assert read.pods.raw["percentile"].cpu_cores == [None]
     assert read.pods.request.memory_bytes == [None]
     assert read.pods.samples == [0]
 

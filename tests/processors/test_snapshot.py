@@ -55,7 +55,7 @@ def test_restored_state_is_the_same_bytes_and_replaces_what_was_there() -> None:
         (STATE[:20], "damaged"),
         (STATE[:-1], "damaged"),
         (STATE + b"x", "damaged"),
-        (STATE[:6] + b"\x02\x00" + STATE[8:], "version 2; this release reads 1"),
+        (STATE[:6] + b"\x01\x00" + STATE[8:], "version 1; this release reads 2"),
         (_changed(node="node-b"), "state of node 'node-b' given for node 'node-a'"),
         (_changed(fingerprint="0"), "half-lives, buckets or training statistic"),
         (_changed(weight=b"123"), "3 bytes instead of"),

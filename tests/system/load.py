@@ -101,7 +101,9 @@ class Load:
     def _node(self, number: int, step: int = 0) -> Message:
         luck = random.Random(f"{self.seed}/node/{number}/{step}")
         strategy = Strategy(
-            safety_margin_percent=float(luck.randrange(5, 20)), cold_start_seconds=20.0
+            safety_margin_percent=float(luck.randrange(5, 20)),
+            cold_start_seconds=20.0,
+            cold_start_samples=2,
         )
         amount = Resources(cpu_millicores=luck.randrange(4000, 32000), memory_bytes=64 << 30)
         record = NodeRecord(

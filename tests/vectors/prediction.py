@@ -5,18 +5,18 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.processors import histogram, percentile
+from pipeline.processors import histogram, reclaimable
 from pipeline.processors.bank import Bank
 from pipeline.processors.classes import CLASS_CODES, class_label
 from pipeline.processors.histogram import CPU_LAYOUT, MEMORY_LAYOUT
-from pipeline.processors.percentile import Reclaimable
+from pipeline.processors.reclaimable import Reclaimable
 from pipeline.processors.window import ENTITIES, FloatArray, ModelConfig, NodeWindow
 from tests.vectors.histograms import DecayingHistogram
 from tests.vectors.usage import class_of
 
 Case = dict[str, Any]
 
-HALF_LIFE_SECONDS = ModelConfig().half_life_seconds
+HALF_LIFE_SECONDS = ModelConfig().profile.half_life_seconds
 START_MS = 1_700_000_000_000
 
 MODEL_IDS = {
@@ -52,9 +52,10 @@ def prediction_training(case: Case) -> object:
     # N-sigma of a single sample is the sample times the margin.
     margin = 1.0 + bank.config.safety_margin_percent / 100.0
     samples = {}
+    nsigma = peaks.predictors["nsigma-v1"]
     for uid, value, count in zip(
         (*ENTITIES, *peaks.pod_uids),
-        np.concatenate([peaks.peaks["nsigma-v1"], peaks.pod_peaks["nsigma-v1"]]) / margin,
+        np.concatenate([nsigma.peaks, nsigma.pod_peaks]) / margin,
         np.concatenate([peaks.samples, peaks.pod_samples]),
         strict=True,
     ):
@@ -153,7 +154,7 @@ def _pod_view(case: Case) -> tuple[Reclaimable, list[str]]:
     quantiles = np.array([_prediction(case["predictions"], pod["uid"]) for pod in pods], float)
     ages = np.array([pod["age_seconds"] for pod in pods], float)
     cold = ages <= case["cold_start_seconds"]
-    view = percentile.pod_view(
+    view = reclaimable.pod_view(
         np.zeros(len(pods), np.int64),
         quantiles.reshape(-1, 2),
         requests,
@@ -163,7 +164,7 @@ def _pod_view(case: Case) -> tuple[Reclaimable, list[str]]:
         _allocatable(case),
         _margin(case),
     )
-    counted = percentile.counts_as_prod(classes, active) & ~cold & np.isnan(quantiles).any(axis=1)
+    counted = reclaimable.counts_as_prod(classes, active) & ~cold & np.isnan(quantiles).any(axis=1)
     without = [pod["uid"] for pod, refused in zip(pods, counted, strict=True) if refused]
     return view, [*without, *twice]
 
@@ -176,12 +177,12 @@ def _class_view(case: Case) -> Reclaimable:
         for model in ("__node-sys__", "__node-koord-prod__", "__node-__")
     )
     nodes = np.zeros(len(pods), np.int64)
-    return percentile.class_view(
+    return reclaimable.class_view(
         system,
         prod,
         none,
         np.full((1, 2), np.nan),
-        percentile.request_sums(nodes, requests, classes, active, 1),
+        reclaimable.request_sums(nodes, requests, classes, active, 1),
         _allocatable(case),
         _margin(case),
     )
@@ -207,7 +208,7 @@ def priority_peak_predictor(case: Case) -> object:
 
 def prod_reclaimable(case: Case) -> object:
     view, _ = _pod_view(case)
-    return _published(percentile.combine(view, _class_view(case)))
+    return _published(reclaimable.combine(view, _class_view(case)))
 
 
 ADAPTERS: dict[str, Callable[[Case], object]] = {

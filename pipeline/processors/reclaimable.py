@@ -1,9 +1,9 @@
-"""The percentile predictor: quantiles of decayed histograms, and what Prod leaves unused.
+"""What Prod leaves unused: the two views of a node, and what they come to.
 
-Owes the rest: peaks per entity, and Koordinator's pair of views of a node. The pod view trusts
-each pod's own peak and counts requests of cold pods; the class view takes the peak of Prod as a
-whole. What can be reclaimed is the smaller of both, the peak the larger. Units in the pair are
-whole millicores and bytes, held in float64 (exact below 2**53); NaN is unknown.
+Owes the rest: Koordinator's pair of views, for the peaks of whichever predictor. The pod view
+trusts each pod's own peak and counts requests of cold pods; the class view takes the peak of Prod
+as a whole. What can be reclaimed is the smaller of both, the peak the larger. Units are whole
+millicores and bytes, held in float64 (exact below 2**53); NaN is unknown.
 """
 
 from __future__ import annotations
@@ -15,29 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors.classes import CLASS_CODES
-from pipeline.processors.predictor import PeakSettings
-from pipeline.processors.rows import IntArray, Rows
 from pipeline.processors.window import FloatArray
 
 BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
 
 TO_KUBERNETES: Final = np.array([1000.0, 1.0])
 """Cores and bytes to millicores and bytes."""
 
 _PROD, _NONE, _UNKNOWN = (CLASS_CODES[name] for name in ("prod", "none", "unknown"))
-
-
-class Percentile:
-    """By default p95 of cpu and p98 of memory."""
-
-    name = "percentile"
-
-    def __init__(self, fractions: tuple[float, float] = (0.95, 0.98)) -> None:
-        self._fractions = fractions
-
-    def peak(self, bank: Rows, rows: IntArray, settings: PeakSettings) -> FloatArray:
-        """The quantiles (n, 2), cores and bytes, before the margin; NaN without samples."""
-        return bank.quantile(rows, self._fractions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +131,38 @@ def combine(pods: Reclaimable, classes: Reclaimable) -> Reclaimable:
         amount=np.minimum(pods.amount, classes.amount),
         peak=np.maximum(pods.peak, classes.peak),
         unpredicted=pods.unpredicted,
+        requests=classes.requests,
+    )
+
+
+def cold_surplus(
+    node_of: IntArray,
+    peaks: FloatArray,
+    requests: FloatArray,
+    classes: npt.NDArray[np.int8],
+    cold: BoolArray,
+    active: BoolArray,
+    margin: FloatArray,
+) -> FloatArray:
+    """What cold pods of k nodes asked for beyond their own `peaks` (n, 2), (k, 2).
+
+    A view of whole classes has what these pods use now in its peak; with the surplus they count
+    their request, and give nothing.
+    """
+    counted = (counts_as_prod(classes, active) & (classes != _UNKNOWN) & cold)[:, None]
+    used = np.nan_to_num(np.trunc(margin[node_of][:, None] * peaks), nan=0.0)
+    left = np.where(counted & ~np.isnan(requests), np.maximum(requests - used, 0.0), 0.0)
+    return sum_by(node_of, left, len(margin))
+
+
+def with_surplus(classes: Reclaimable, surplus: FloatArray, allocatable: FloatArray) -> Reclaimable:
+    """The class view with `surplus` (k, 2) on top of its peak."""
+    peak = classes.peak + surplus
+    room = np.maximum(allocatable - peak, 0.0)
+    return Reclaimable(
+        amount=np.minimum(room, np.maximum(classes.requests - peak, 0.0)),
+        peak=peak,
+        unpredicted=surplus,
         requests=classes.requests,
     )
 

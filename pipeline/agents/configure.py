@@ -1,0 +1,81 @@
+"""From the settings to the configuration of the model bank."""
+
+from pipeline.errors import SettingsError
+from pipeline.processors.histogram import Layout, exponential_layout
+from pipeline.processors.window import KOORDINATOR, VPA, ModelConfig, Profile
+from pipeline.settings import (
+    BucketSettings,
+    HalfLifeSettings,
+    HistogramSettings,
+    Settings,
+)
+
+_PRESETS = {"koordinator": KOORDINATOR, "vpa": VPA}
+
+
+def model_config(settings: Settings) -> ModelConfig:
+    """The model bank's configuration by these settings. Raises SettingsError for buckets that no
+    histogram can have."""
+    model = settings.model
+    usual = _profile("model", model.histogram, model.half_life_seconds)
+    return ModelConfig(
+        profile=usual,
+        class_profiles={
+            name: _profile(
+                f"model.classes.{name}",
+                own.histogram or model.histogram,
+                own.half_life_seconds or model.half_life_seconds,
+            )
+            for name, own in model.classes.items()
+            if own.histogram or own.half_life_seconds
+        },
+        cold_start_seconds=model.cold_start_seconds,
+        cold_start_samples=model.cold_start_samples,
+        safety_margin_percent=model.safety_margin_percent,
+        training_statistic=model.training_statistic,
+        expiration_seconds=model.expiration_seconds,
+        nsigma_multiplier=model.nsigma_multiplier,
+        minimum_coverage=model.minimum_coverage,
+        horizon_seconds=model.horizon_seconds,
+        class_horizon_seconds={
+            name: own.horizon_seconds
+            for name, own in model.classes.items()
+            if own.horizon_seconds is not None
+        },
+        predictors=model.predictors,
+        options=model.predictor_options,
+        predictor=model.predictor,
+    )
+
+
+def _profile(key: str, histogram: HistogramSettings, half_life: HalfLifeSettings) -> Profile:
+    preset = _PRESETS[histogram.preset]
+    cpu, memory = preset.half_life_seconds
+    own = (histogram.cpu, histogram.memory)
+    layouts = [
+        _layout(f"{key}.histogram.{resource}", usual, given)
+        for resource, usual, given in zip(("cpu", "memory"), preset.layouts, own, strict=True)
+    ]
+    return Profile(
+        half_life_seconds=(
+            cpu if half_life.cpu is None else half_life.cpu,
+            memory if half_life.memory is None else half_life.memory,
+        ),
+        layouts=(layouts[0], layouts[1]),
+    )
+
+
+def _layout(key: str, usual: Layout, given: BucketSettings) -> Layout:
+    if given == BucketSettings():
+        return usual
+    assert usual.buckets is not None
+    first, ratio, most = usual.buckets
+    try:
+        return exponential_layout(
+            max_value=most if given.max is None else given.max,
+            first_bucket_size=first if given.first is None else given.first,
+            ratio=ratio if given.ratio is None else given.ratio,
+            epsilon=usual.epsilon if given.epsilon is None else given.epsilon,
+        )
+    except ValueError as error:
+        raise SettingsError(f"{key}: {error}", key=key) from error

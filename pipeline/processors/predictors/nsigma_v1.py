@@ -1,0 +1,28 @@
+"""N-sigma, version 1: the peak is the decayed mean plus N standard deviations."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from pipeline.processors import moments
+from pipeline.processors.predictor import Peaks, View
+from pipeline.processors.predictors.stateless import Stateless
+
+
+class NSigmaV1(Stateless):
+    """Peak_N-Sigma_v1 = mean + N * stdev of the usage, per entity; N is the strategy's."""
+
+    name = "nsigma-v1"
+    prod: Literal["pair", "classes"] = "classes"
+
+    def peak(self, view: View) -> Peaks:
+        """Mean plus N deviations of each row; terms `mean` and `stdev`."""
+        rows, at = view.rows, view.all_rows
+        times = view.settings.nsigma_multiplier
+        sigmas = np.concatenate([np.repeat(times, view.entities.shape[1]), times[view.node_of]])
+        stdev = moments.stdev(rows.weight[at], rows.squares[at])
+        mean = np.where(np.isnan(stdev), np.nan, rows.mean[at])
+        entities, pods = view.split(mean + sigmas[:, None] * stdev)
+        return Peaks(entities, pods, {"mean": view.split(mean)[0], "stdev": view.split(stdev)[0]})

@@ -1,0 +1,48 @@
+"""Koordinator's predictor: a quantile of each entity's decayed histogram."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import numpy as np
+
+from pipeline.processors.classes import CLASSES
+from pipeline.processors.predictor import Peaks, View
+from pipeline.processors.predictors.options import check_fraction
+from pipeline.processors.predictors.stateless import Stateless
+from pipeline.processors.window import ENTITIES
+
+
+class Percentile(Stateless):
+    """By default p95 of cpu and p98 of memory; `classes` gives other fractions to some classes.
+
+    Raises ValueError for a fraction outside 0..1 and for a class that there is not.
+    """
+
+    name = "percentile"
+    prod: Literal["pair", "classes"] = "pair"
+
+    def __init__(
+        self,
+        cpu: float = 0.95,
+        memory: float = 0.98,
+        classes: Mapping[str, Mapping[str, float]] | None = None,
+    ) -> None:
+        usual = {"cpu": cpu, "memory": memory}
+        fractions = dict.fromkeys(ENTITIES, usual)
+        for name, own in (classes or {}).items():
+            if name not in CLASSES or not own.keys() <= usual.keys():
+                raise ValueError(f"classes: {name!r}: {dict(own)!r} is no class with cpu or memory")
+            fractions[name] = usual | dict(own)
+        for which, pair in fractions.items():
+            for resource, fraction in pair.items():
+                check_fraction(f"{resource} of {which}", fraction)
+        self._entities: Final = np.array([[f["cpu"], f["memory"]] for f in fractions.values()])
+
+    def peak(self, view: View) -> Peaks:
+        """The quantiles of all rows."""
+        entities = np.broadcast_to(self._entities, (*view.entities.shape, 2))
+        pods = self._entities[len(ENTITIES) - len(CLASSES) + view.classes]
+        fractions = np.concatenate([entities.reshape(-1, 2), pods])
+        return Peaks(*view.split(view.rows.quantile(view.all_rows, fractions)))

@@ -1,0 +1,87 @@
+"""The recent past of each row: what it used in each of the last 288 slots of five minutes.
+
+Owes the rest: a day of values in 576 bytes per row and resource. A slot keeps the highest sample
+that ended in it, so what is read from slots never understates, and a code of 16 bits on a
+logarithmic scale: less than 0.12 % too high, and exact for 0. Below 1e-4 cores (100 bytes) the
+lowest code answers 1e-4 (100).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.processors.store import Column
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+SLOT_MS: Final = 300_000
+SLOTS: Final = 288
+
+# Code 0 is no value, 1 is zero, the others lie on lowest * exp(step * (code - 2)).
+_LOWEST: Final = np.array([1e-4, 100.0])
+_HIGHEST: Final = np.array([1.01e6, 1.01 * 2.0**60])
+_CODES: Final = 65_533
+_STEP: Final = np.log(_HIGHEST / _LOWEST) / _CODES
+_VALUES: Final = np.stack(
+    [
+        np.concatenate([[np.nan, 0.0], low * np.exp(step * np.arange(_CODES + 1))])
+        for low, step in zip(_LOWEST, _STEP, strict=True)
+    ]
+)
+
+COLUMNS: Final = {
+    "recent": Column((2, SLOTS), "<u2"),
+    "recent_slot": Column((), "<i8", -1),
+}
+"""`recent` are codes by slot number modulo the slots, `recent_slot` the newest slot of a row."""
+
+
+def observe(
+    recent: npt.NDArray[np.uint16],
+    newest: IntArray,
+    at: IntArray,
+    values: FloatArray,
+    end_ms: IntArray,
+) -> None:
+    """Put one sample per row, `values` (n, 2), in place; NaN is no sample. `at` are distinct rows,
+    no row goes back in time."""
+    # A window that ends on a boundary belongs to the slot that ends there.
+    slot = (end_ms - 1) // SLOT_MS
+    passed = slot - newest[at]
+    for steps in np.unique(passed[passed > 0]):
+        rows = at[passed == steps]
+        if steps >= SLOTS:
+            recent[rows] = 0
+        else:
+            skipped = (slot[passed == steps][:, None] - np.arange(steps)) % SLOTS
+            recent[rows[:, None], :, skipped] = 0
+    newest[at] = slot
+    place = slot % SLOTS
+    for r in range(2):
+        codes = encode(values[:, r], r)
+        recent[at, r, place] = np.maximum(recent[at, r, place], codes)
+
+
+def read(
+    recent: npt.NDArray[np.uint16], newest: IntArray, at: IntArray, resource: int, slots: int
+) -> FloatArray:
+    """The last `slots` slots of these rows, (n, slots), oldest first; NaN where there is none."""
+    order = (newest[at][:, None] - np.arange(slots - 1, -1, -1)) % SLOTS
+    values: FloatArray = _VALUES[resource][recent[at[:, None], resource, order]]
+    return values
+
+
+def encode(values: FloatArray, resource: int) -> npt.NDArray[np.uint16]:
+    """The lowest code that does not understate each value; 0 for NaN."""
+    known = ~np.isnan(values)
+    safe = np.where(known, values, 0.0)
+    with np.errstate(divide="ignore"):
+        steps = np.log(safe / _LOWEST[resource]) / _STEP[resource]
+    codes = np.clip(np.ceil(steps), 0, _CODES).astype(np.int64) + 2
+    # Rounding of logarithm and exponential may leave a code one too low.
+    codes += (codes < _CODES + 2) & (_VALUES[resource][codes] < safe)
+    return np.where(known, np.where(safe == 0.0, 1, codes), 0).astype(np.uint16)

@@ -1,0 +1,90 @@
+"""Named columns by row number, which models and predictors declare and the bank keeps for them.
+
+Owes the rest: columns that grow, are emptied and are saved together, so that whoever keeps a value
+per entity or per node states its shape once and has checkpoints, expiry and restarts for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.errors import CheckpointError
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What one row holds: an array of `shape` and `dtype` (little-endian), all `empty` at first."""
+
+    shape: tuple[int, ...] = ()
+    dtype: Literal["<f8", "<f4", "<i8", "<i4", "<u2", "<u1", "<i1"] = "<f8"
+    empty: float = 0.0
+
+
+class Columns:
+    """The arrays (rows, *shape) of some columns, by name."""
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        self.columns = dict(columns)
+        self._arrays: dict[str, npt.NDArray[Any]] = {
+            name: np.zeros((0, *column.shape), column.dtype) for name, column in columns.items()
+        }
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        """The array of one column, to be read and written in place until the next `grow`."""
+        return self._arrays[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._arrays
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self._arrays.values())
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the columns and all that shapes their bytes."""
+        return ";".join(f"{name}={column}" for name, column in sorted(self.columns.items()))
+
+    def grow(self, rows: int) -> None:
+        """Make room for row numbers below `rows`."""
+        for name, column in self.columns.items():
+            old = self._arrays[name]
+            # np.zeros leaves pages untouched that no row uses yet; a fill would claim them all.
+            new = np.zeros((rows, *column.shape), column.dtype)
+            new[: len(old)] = old
+            if column.empty != 0.0:
+                new[len(old) :] = column.empty
+            self._arrays[name] = new
+
+    def clear(self, rows: IntArray) -> None:
+        """Make these rows as they were at first."""
+        for name, column in self.columns.items():
+            self._arrays[name][rows] = column.empty
+
+    def pack(self, rows: IntArray) -> dict[str, bytes]:
+        """The bytes of these rows, by column."""
+        return {name: self._arrays[name][rows].tobytes() for name in sorted(self.columns)}
+
+    def check(self, packed: Mapping[str, bytes], rows: int) -> None:
+        """Raise `CheckpointError` unless `packed` are the bytes of as many rows."""
+        for name, column in self.columns.items():
+            size = np.dtype(column.dtype).itemsize * rows * int(np.prod(column.shape))
+            if len(packed.get(name, b"")) != size:
+                raise CheckpointError(
+                    f"column {name!r} of the node state has {len(packed.get(name, b''))} bytes "
+                    f"instead of {size}",
+                    hint="rebuild the node from the windows log",
+                )
+
+    def unpack(self, rows: IntArray, packed: Mapping[str, bytes]) -> None:
+        """Put what `pack` gave, and `check` found right, into these rows."""
+        for name, column in self.columns.items():
+            values = np.frombuffer(packed[name], column.dtype)
+            self._arrays[name][rows] = values.reshape(len(rows), *column.shape)

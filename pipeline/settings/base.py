@@ -1,0 +1,67 @@
+"""What every section of the settings is made of: checked names, secrets, the section itself."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+SECONDS_OF_A_DAY = 86_400
+
+# RFC 1123 subdomain, as the API server asks of a Node's name.
+NODE_NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
+_SERVER = r"([^\s,:\[\]/]+|\[[0-9a-fA-F:]+\]):\d{1,5}"
+_SERVERS = rf"^{_SERVER}(,{_SERVER})*$"
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Text = Annotated[str, Meta(min_length=1)]
+# `title` is what is allowed, in words, where a pattern would say it to nobody.
+Name = Annotated[
+    str,
+    Meta(
+        # What Kafka takes as part of a topic's or group's name.
+        pattern=r"^[A-Za-z0-9][-A-Za-z0-9._]{0,99}$",
+        title="a name of letters, digits, -, . and _, at most 100",
+    ),
+]
+NodeName = Annotated[
+    str,
+    Meta(
+        pattern=NODE_NAME,
+        title="a name of lower-case letters, digits, - and ., at most 253",
+    ),
+]
+Servers = Annotated[
+    str,
+    Meta(pattern=_SERVERS, title="host:port, several with commas between them"),
+]
+
+
+class Secret:
+    """A text that prints as stars; `reveal()` is the only way to the value."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return "Secret('***')"
+
+    __str__ = __repr__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+class Section(Struct, frozen=True, kw_only=True):
+    """A group of keys. `problems` is overridden where keys depend on each other."""
+
+    def problems(self) -> Mapping[str, str]:
+        """What is wrong between keys that are right each by itself: key -> what is allowed."""
+        return {}

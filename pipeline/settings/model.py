@@ -1,0 +1,168 @@
+"""Settings of what is predicted."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, field
+
+from pipeline.settings.base import Name, Section
+
+CLASSES: Final = ("prod", "mid", "batch", "free", "none", "unknown")
+
+
+class HalfLifeSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """After which time an observation counts half."""
+
+    cpu: Annotated[
+        Annotated[float, Meta(ge=1, le=31_536_000)] | None,
+        Meta(description="Half-life of the CPU models; null: that of model.histogram."),
+    ] = None
+    memory: Annotated[
+        Annotated[float, Meta(ge=1, le=31_536_000)] | None,
+        Meta(description="Half-life of the memory models; null: that of model.histogram."),
+    ] = None
+
+
+class BucketSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Buckets of one resource's histograms, in cores or bytes."""
+
+    first: Annotated[
+        float | None, Meta(description="Size of the first bucket; null: the preset's.")
+    ] = None
+    ratio: Annotated[
+        float | None,
+        Meta(description="How much larger each bucket is than the one before; null: the preset's."),
+    ] = None
+    max: Annotated[
+        float | None, Meta(description="Where the last bucket begins; null: the preset's.")
+    ] = None
+    epsilon: Annotated[
+        float | None,
+        Meta(description="Weights below this vanish; null: the preset's."),
+    ] = None
+
+
+class HistogramSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How usage is sorted into buckets."""
+
+    preset: Annotated[
+        Literal["koordinator", "vpa"],
+        Meta(
+            description="Buckets and half-lives of Koordinator (from 0.025 cores and 5 MiB, 12 h "
+            "and 24 h) or of the Vertical Pod Autoscaler (from 0.01 cores and 10 MB, 24 h)."
+        ),
+    ] = "koordinator"
+    cpu: BucketSettings = BucketSettings()
+    memory: BucketSettings = BucketSettings()
+
+
+class ClassSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is different for one class."""
+
+    histogram: HistogramSettings | None = None
+    half_life_seconds: HalfLifeSettings | None = None
+    horizon_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
+
+
+class ModelSettings(Section, frozen=True, kw_only=True):
+    """What is predicted from the windows."""
+
+    cold_start_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=31_536_000,
+            description="A pod younger than this is cold: its request stands in for its peak.",
+        ),
+    ] = 86_400.0
+    cold_start_samples: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="A pod with fewer windows learned than this is cold, too, however old it "
+            "is: after a loss of state nobody is trusted for one sample.",
+        ),
+    ] = 10
+    safety_margin_percent: Annotated[
+        float, Meta(ge=0, le=1000, description="Added on top of every predicted peak.")
+    ] = 10.0
+    predictors: Annotated[
+        tuple[Name, ...],
+        Meta(
+            description="Predictors that run side by side and are published; `springtide model "
+            "predictors` lists those that are installed."
+        ),
+    ] = ("percentile", "nsigma-v1")
+    predictor: Annotated[
+        Name,
+        Meta(
+            description="The one of them that decides what Prod leaves unused, where a node's "
+            "strategy does not name another."
+        ),
+    ] = "percentile"
+    predictor_options: Annotated[
+        dict[str, dict[str, Any]],
+        Meta(
+            description="Options by predictor, such as {percentile: {cpu: 0.99}}; docs/models.md "
+            "has them all."
+        ),
+    ] = field(default_factory=dict)
+    histogram: HistogramSettings = HistogramSettings()
+    half_life_seconds: HalfLifeSettings = HalfLifeSettings()
+    classes: Annotated[
+        dict[str, ClassSettings],
+        Meta(
+            description="What is different for pods of a class and for the class itself, by class "
+            "(prod, mid, batch, free, none, unknown): histogram, half_life_seconds and "
+            "horizon_seconds, each as above."
+        ),
+    ] = field(default_factory=dict)
+    horizon_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=31_536_000,
+            description="For how long a predicted peak is to hold; what it means is each "
+            "predictor's, docs/models.md.",
+        ),
+    ] = 86_400.0
+    training_statistic: Annotated[
+        Literal["avg", "p90", "p95", "max", "last"],
+        Meta(description="Which statistic of a window the models learn from."),
+    ] = "p90"
+    memory_collect_policy: Annotated[
+        Literal["usageWithoutPageCache", "usageWithHotPageCache", "usageWithPageCache"],
+        Meta(
+            description="Which of the three measured memory figures counts as memory usage; where "
+            "a kernel does not give it, usageWithoutPageCache."
+        ),
+    ] = "usageWithoutPageCache"
+    expiration_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=31_536_000,
+            description="A pod's model is dropped this long (event time) after its last sample.",
+        ),
+    ] = 1800.0
+    nsigma_multiplier: Annotated[
+        float,
+        Meta(ge=0, le=100, description="Deviations above the mean that N-sigma calls the peak."),
+    ] = 3.0
+    minimum_coverage: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="A window with a smaller share of its readings trains nothing.",
+        ),
+    ] = 0.5
+
+    def problems(self) -> Mapping[str, str]:
+        found = {}
+        if self.predictor not in self.predictors:
+            found["predictor"] = f"one of model.predictors ({', '.join(self.predictors)})"
+        if unknown := sorted(set(self.classes) - set(CLASSES)):
+            found["classes"] = f"only the classes {', '.join(CLASSES)}, not {unknown[0]!r:.40}"
+        return found

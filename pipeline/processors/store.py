@@ -52,6 +52,13 @@ class Columns:
         """Names the columns and all that shapes their bytes."""
         return ";".join(f"{name}={column}" for name, column in sorted(self.columns.items()))
 
+    def renamed(self, names: Mapping[str, str]) -> Columns:
+        """The same arrays until the next `grow`, some under another name: `names` gives for each
+        of these the name here."""
+        other = Columns({})
+        other._arrays = self._arrays | {name: self._arrays[here] for name, here in names.items()}
+        return other
+
     def grow(self, rows: int) -> None:
         """Make room for row numbers below `rows`."""
         for name, column in self.columns.items():

@@ -20,8 +20,7 @@ class NSigmaV1(Stateless):
     def peak(self, view: View) -> Peaks:
         """Mean plus N deviations of each row; terms `mean` and `stdev`."""
         rows, at = view.rows, view.all_rows
-        times = view.settings.nsigma_multiplier
-        sigmas = np.concatenate([np.repeat(times, view.entities.shape[1]), times[view.node_of]])
+        sigmas = view.of_all_rows(view.settings.nsigma_multiplier)
         stdev = moments.stdev(rows.weight[at], rows.squares[at])
         mean = np.where(np.isnan(stdev), np.nan, rows.mean[at])
         entities, pods = view.split(mean + sigmas[:, None] * stdev)

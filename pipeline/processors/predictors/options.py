@@ -7,14 +7,22 @@ import math
 
 def check_fraction(name: str, value: float) -> float:
     """`value` if it is a share, 0 to 1. Raises ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ValueError(f"{name} is {value!r}, not a number from 0 to 1")
-    return float(value)
+    return check_between(name, value, 0, 1)
 
 
 def check_positive(name: str, value: float) -> float:
     """`value` if it is finite and above 0. Raises ValueError."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not (math.isfinite(value) and value > 0):
+    if not _is_number(value) or not (math.isfinite(value) and value > 0):
         raise ValueError(f"{name} is {value!r}, not a number above 0")
     return float(value)
+
+
+def check_between(name: str, value: float, low: float, high: float) -> float:
+    """`value` if it is one of `low` to `high`, both included. Raises ValueError."""
+    if not _is_number(value) or not low <= value <= high:
+        raise ValueError(f"{name} is {value!r}, not a number from {low:.15g} to {high:.15g}")
+    return float(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -17,6 +17,9 @@ from pipeline.processors.window import ENTITIES
 class Percentile(Stateless):
     """By default p95 of cpu and p98 of memory; `classes` gives other fractions to some classes.
 
+    An entity that never used any has a peak of 0, not the first bucket's end: five idle classes
+    would otherwise cost every node 125 millicores and 25 MiB.
+
     Raises ValueError for a fraction outside 0..1 and for a class that there is not.
     """
 
@@ -41,8 +44,10 @@ class Percentile(Stateless):
         self._entities: Final = np.array([[f["cpu"], f["memory"]] for f in fractions.values()])
 
     def peak(self, view: View) -> Peaks:
-        """The quantiles of all rows."""
+        """The quantiles of all rows; 0 where all samples were 0, which a mean of 0 says."""
         entities = np.broadcast_to(self._entities, (*view.entities.shape, 2))
         pods = self._entities[len(ENTITIES) - len(CLASSES) + view.classes]
         fractions = np.concatenate([entities.reshape(-1, 2), pods])
-        return Peaks(*view.split(view.rows.quantile(view.all_rows, fractions)))
+        rows, at = view.rows, view.all_rows
+        idle = (rows.mean[at] == 0.0) & (rows.weight[at] > 0.0)
+        return Peaks(*view.split(np.where(idle, 0.0, rows.quantile(at, fractions))))

@@ -1,0 +1,368 @@
+"""What every predictor of peaks must hold: the laws, ours and anybody else's to be held to.
+
+Owes the rest: `check_predictor(MyPredictor)` sends seeded random streams of windows, with all that
+can be wrong with them, through a bank that runs the predictor, and raises AssertionError with the
+law that it broke. `LAWS` has them one by one. Needs no test framework.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.processors import recent
+from pipeline.processors.bank import Bank
+from pipeline.processors.classes import CLASSES
+from pipeline.processors.peaks import PredictorPeaks
+from pipeline.processors.predictor import Peaks, Predictor, View
+from pipeline.processors.predictors.stateless import Stateless
+from pipeline.processors.rows import IntArray, Rows
+from pipeline.processors.store import Column
+from pipeline.processors.window import ENTITIES, FloatArray, ModelConfig, NodeWindow
+
+_START_MS: Final = 1_700_000_000_000 // 86_400_000 * 86_400_000
+_MINUTE_MS: Final = 60_000
+_GIB: Final = 2.0**30
+_WINDOWS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The predictor under test: `make` gives a new one each time, `never` names the entities of
+    which it knows no peak by design, `seed` the random streams."""
+
+    make: Callable[[], Predictor]
+    never: Collection[str] = ()
+    seed: int = 0
+
+    def bank(self, *beside: Predictor) -> Bank:
+        """A bank that runs it, and after it the others."""
+        subject = _Checked(self.make())
+        return _bank_of(subject, *beside)
+
+    def windows(self) -> list[NodeWindow]:
+        return random_windows(np.random.default_rng(self.seed))
+
+
+def check_predictor(
+    make: Callable[[], Predictor], *, never: Collection[str] = (), seed: int = 0
+) -> None:
+    """Hold a predictor to every law; `make` is its class, or anything that gives a new one.
+
+    Raises AssertionError with the law that it broke and how.
+    """
+    subject = Subject(make, never, seed)
+    for name, law in LAWS.items():
+        try:
+            law(subject)
+        except AssertionError as error:
+            raise AssertionError(f"{make().name} breaks the law {name!r}: {error}") from error
+
+
+# -- the laws
+
+
+def _answers_are_peaks(subject: Subject) -> None:
+    bank = subject.bank()
+    for window in subject.windows():
+        bank.apply([window])
+        bank.peaks(bank.nodes)
+
+
+def _unknown_is_not_zero(subject: Subject) -> None:
+    """Of a pod of which neither usage nor request is known, nothing is known."""
+    bank = subject.bank()
+    nothing = np.full((1, 2), np.nan)
+    for i in range(3):
+        window = _steady_window(i, usage=nothing, requests=nothing)
+        bank.apply([window])
+    pods = _answer(bank, window.node).pod_raw
+    _must(np.isnan(pods).all(), f"it answers {pods.tolist()} for a pod of which nothing is known")
+
+
+def _known_once_learned(subject: Subject) -> None:
+    """After a day and more without a fault, everything has a peak."""
+    bank = subject.bank()
+    for i in range(110):
+        window = _steady_window(i, usage=np.full((len(CLASSES), 2), [0.5, _GIB]))
+        bank.apply([window])
+    answer = _answer(bank, window.node)
+    unknown = [ENTITIES[i] for i in np.flatnonzero(np.isnan(answer.raw).any(axis=1))]
+    missing = [name for name in unknown if name not in subject.never]
+    _must(not missing, f"the peak of {', '.join(missing)} is unknown after more than a day")
+    _must(not np.isnan(answer.pod_raw).any(), "the peak of a pod is unknown after more than a day")
+
+
+def _a_node_stands_alone(subject: Subject) -> None:
+    windows = subject.windows()
+    together = subject.bank()
+    together.apply(windows)
+    for node in together.nodes:
+        alone = subject.bank()
+        alone.apply([window for window in windows if window.node == node])
+        among = _bits(together, node, asked=together.nodes)
+        _must_be_equal(_bits(alone, node), among, "alone and among others")
+
+
+def _batches_do_not_matter(subject: Subject) -> None:
+    windows = subject.windows()
+    whole, pieces = subject.bank(), subject.bank()
+    whole.apply(windows)
+    for i in range(0, len(windows), 7):
+        pieces.apply(windows[i : i + 7])
+    for node in whole.nodes:
+        _must_be_equal(_bits(pieces, node), _bits(whole, node), "in one batch and in several")
+
+
+def _state_is_in_the_columns(subject: Subject) -> None:
+    """A bank that was restored half way goes on as if nothing had happened."""
+    windows = subject.windows()
+    half = len(windows) // 2
+    first, second = subject.bank(), subject.bank()
+    first.apply(windows[:half])
+    for node in reversed(first.nodes):
+        second.restore(node, first.state_of(node))
+        _must_be_equal(_bits(second, node), _bits(first, node), "before and after a restore")
+    for bank in (first, second):
+        bank.apply(windows[half:])
+    for node in first.nodes:
+        _must_be_equal(
+            _bits(second, node), _bits(first, node), "with and without a restore half way"
+        )
+
+
+def _order_of_pods_does_not_matter(subject: Subject) -> None:
+    windows = subject.windows()
+    one, other = subject.bank(), subject.bank()
+    one.apply(windows)
+    other.apply([_reversed_pods(window) for window in windows])
+    for node in one.nodes:
+        _must_be_equal(_bits(other, node), _bits(one, node), "for one order of pods and another")
+
+
+def _others_are_left_alone(subject: Subject) -> None:
+    """Whoever runs beside it sees the same as without it."""
+    beside, alone = _Witness(), _Witness()
+    for bank in (subject.bank(beside), _bank_of(alone)):
+        for window in subject.windows():
+            bank.apply([window])
+            bank.peaks(bank.nodes)
+    _must(beside.seen == alone.seen, "it writes to its inputs, to models or to columns of others")
+
+
+def _nothing_is_kept_outside_columns(subject: Subject) -> None:
+    predictor = subject.make()
+    before = _attributes(predictor)
+    bank = _bank_of(predictor)
+    for window in subject.windows():
+        bank.apply([window])
+        bank.peaks(bank.nodes)
+    _must(_attributes(predictor) == before, "its own attributes are others than when it was made")
+
+
+LAWS: Final[Mapping[str, Callable[[Subject], None]]] = {
+    "answers are peaks": _answers_are_peaks,
+    "unknown is not zero": _unknown_is_not_zero,
+    "known once learned": _known_once_learned,
+    "a node stands alone": _a_node_stands_alone,
+    "batches do not matter": _batches_do_not_matter,
+    "state is in the columns": _state_is_in_the_columns,
+    "order of pods does not matter": _order_of_pods_does_not_matter,
+    "others are left alone": _others_are_left_alone,
+    "nothing is kept outside columns": _nothing_is_kept_outside_columns,
+}
+
+
+# -- what runs in the banks
+
+
+class _Checked:
+    """Passes everything on, and looks at each answer before anybody else does."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self._predictor = predictor
+        self.name = predictor.name
+        self.prod = predictor.prod
+        self.columns = predictor.columns
+        self.observe = predictor.observe
+
+    def peak(self, view: View) -> Peaks:
+        answer = self._predictor.peak(view)
+        whole, pods = (*view.entities.shape, 2), (len(view.pods), 2)
+        _must_be_usage("peaks of entities", answer.entities, whole)
+        _must_be_usage("peaks of pods", answer.pods, pods)
+        for name, term in answer.terms.items():
+            _must_have_shape(f"term {name!r}", term, whole)
+            _must(not np.isinf(term).any(), f"term {name!r} is infinite")
+        return answer
+
+
+class _Witness(Stateless):
+    """Notes all that there is to see."""
+
+    name = "witness"
+    prod: Literal["pair", "classes"] = "classes"
+    columns: Mapping[str, Column] = {"witness": Column((3,), empty=7.0)}
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+
+    def observe(
+        self, rows: Rows, at: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
+    ) -> None:
+        self._note(at, values, end_ms)
+
+    def peak(self, view: View) -> Peaks:
+        rows, at = view.rows, view.all_rows
+        settings = view.settings
+        self._note(*(getattr(settings, field.name) for field in dataclasses.fields(settings)))
+        given = {field.name for field in dataclasses.fields(view)} - {"rows", "settings"}
+        self._note(*(getattr(view, name) for name in sorted(given)))
+        self._note(rows.weight[at], rows.mean[at], rows.squares[at], rows.samples[at])
+        self._note(rows.first_ms[at], rows.last_ms[at], rows.seen_ms[at], rows.profile[at])
+        self._note(*(rows.sparse(at, r)[part] for r in range(2) for part in range(3)))
+        self._note(*(rows.store[name][at] for name in recent.COLUMNS))
+        self._note(rows.store["witness"][at])
+        return Peaks(*view.split(np.full((len(at), 2), np.nan)))
+
+    def _note(self, *arrays: npt.NDArray[Any]) -> None:
+        self.seen.extend(array.tobytes() for array in arrays)
+
+
+def _bank_of(*predictors: Predictor) -> Bank:
+    names = tuple(predictor.name for predictor in predictors)
+    config = ModelConfig(predictors=names, predictor=names[0], expiration_seconds=7200.0)
+    return Bank(config, dict(zip(names, predictors, strict=True)))
+
+
+# -- streams
+
+
+def random_windows(random: np.random.Generator) -> list[NodeWindow]:
+    """Windows of three nodes in some order, with gaps, duplicates, late ones, other machines, bad
+    values, and pods that come and go."""
+    ends = {"node-a": 0, "node-b": 0, "node-c": 0}
+    found = []
+    for _ in range(_WINDOWS):
+        node = str(random.choice([*ends]))
+        ends[node] += int(random.choice([1, 1, 1, 1, 1, 1, 0, -1, 5, 200]))
+        end_ms = _START_MS + ends[node] * 10 * _MINUTE_MS
+        uids = [f"pod-{i}" for i in np.flatnonzero(random.random(7) < 0.5)]
+        pods = len(uids)
+        found.append(
+            NodeWindow(
+                node=node,
+                machine_id=str(random.choice(["m1", "m2"], p=[0.9, 0.1])),
+                epoch=1,
+                start_ms=end_ms - 10 * _MINUTE_MS,
+                end_ms=end_ms,
+                coverage=float(random.choice([1.0, 1.0, 1.0, 0.5, 0.2])),
+                node_usage=_usage(random, 1)[0] * 8.0,
+                host_apps=_usage(random, 1)[0] / 16.0,
+                allocatable=np.array([16_000.0, 64 * _GIB]),
+                pod_uids=uids,
+                pod_classes=random.integers(0, len(CLASSES), pods).astype(np.int8),
+                pods=_usage(random, pods),
+                requests=np.stack(
+                    [
+                        random.choice([0.0, 1500.0, np.nan, 1e12], pods),
+                        random.choice([0.0, _GIB, np.nan, 2.0**62], pods),
+                    ],
+                    axis=1,
+                ),
+                pod_ages=random.choice([10.0, 1e9, np.nan], pods),
+                pod_active=random.random(pods) < 0.8,
+            )
+        )
+    return found
+
+
+def _usage(random: np.random.Generator, count: int) -> FloatArray:
+    """Cores and bytes, (count, 2), every tenth of them bad or extreme."""
+    usual = np.exp(random.normal(size=(count, 2))) * [1.0, _GIB]
+    odd = random.choice([0.0, np.nan, -1.0, np.inf, 1e6, 2.0**60, 1e300], (count, 2))
+    return np.where(random.random((count, 2)) < 0.1, odd, usual)
+
+
+def _steady_window(
+    number: int, usage: FloatArray, requests: FloatArray | None = None
+) -> NodeWindow:
+    """A quarter of an hour without a fault, a pod of each class in turn."""
+    end_ms = _START_MS + (number + 1) * 15 * _MINUTE_MS
+    pods = len(usage)
+    return NodeWindow(
+        node="steady",
+        machine_id="m",
+        epoch=1,
+        start_ms=end_ms - 15 * _MINUTE_MS,
+        end_ms=end_ms,
+        coverage=1.0,
+        node_usage=np.array([8.0, 16 * _GIB]),
+        allocatable=np.array([16_000.0, 64 * _GIB]),
+        pod_uids=[f"pod-{i}" for i in range(pods)],
+        pod_classes=np.arange(pods, dtype=np.int8),
+        pods=usage,
+        requests=np.full((pods, 2), [1000.0, 2 * _GIB]) if requests is None else requests,
+        pod_ages=np.full(pods, 1e9),
+        pod_active=np.ones(pods, np.bool_),
+    )
+
+
+def _reversed_pods(window: NodeWindow) -> NodeWindow:
+    columns = ("pod_classes", "pods", "requests", "pod_ages", "pod_active")
+    backwards = {name: getattr(window, name)[::-1] for name in columns}
+    return dataclasses.replace(window, pod_uids=window.pod_uids[::-1], **backwards)
+
+
+# -- comparing
+
+
+def _answer(bank: Bank, node: str) -> PredictorPeaks:
+    """What the first predictor says of a node."""
+    return bank.peaks([node])[0].predictors[bank.predictors[0]]
+
+
+def _bits(bank: Bank, node: str, asked: Sequence[str] = ()) -> dict[str, bytes]:
+    """The state of a node and the first predictor's answer, given together with those of `asked`,
+    by the name of each part."""
+    nodes = [*asked] or [node]
+    found = bank.peaks(nodes)[nodes.index(node)].predictors[bank.predictors[0]]
+    return {
+        "state": bank.state_of(node),
+        "peaks of entities": found.raw.tobytes(),
+        "peaks of pods": found.pod_raw.tobytes(),
+        **{f"term {name!r}": term.tobytes() for name, term in found.terms.items()},
+    }
+
+
+def _must_be_equal(one: Mapping[str, bytes], other: Mapping[str, bytes], how: str) -> None:
+    differing = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    _must(not differing, f"{', '.join(differing)} of a node differ {how}")
+
+
+def _must_be_usage(what: str, values: FloatArray, shape: Sequence[int]) -> None:
+    _must_have_shape(what, values, shape)
+    _must(not np.isinf(values).any(), f"{what} are infinite")
+    _must(not (values < 0.0).any(), f"{what} are negative")
+
+
+def _must_have_shape(what: str, values: FloatArray, shape: Sequence[int]) -> None:
+    _must(
+        values.shape == tuple(shape) and values.dtype == np.float64,
+        f"{what} are {values.dtype} {values.shape}, not float64 {tuple(shape)}",
+    )
+
+
+def _must(condition: object, problem: str) -> None:
+    # Not the statement, which `python -O` leaves out.
+    if not condition:
+        raise AssertionError(problem)
+
+
+def _attributes(predictor: Predictor) -> str:
+    return repr(getattr(predictor, "__dict__", {}))

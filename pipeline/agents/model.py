@@ -1,5 +1,6 @@
 """The model agent: the log of record in; predictions and node state out.
 
+A node state follows from every applied window, a prediction where one is due (`reporting`).
 All that it publishes is a function of `springtide.windows` up to an offset. Models and position
 move together, without an await in between, so that a checkpoint taken at any moment is exact; what
 follows from a batch is published afterwards, and again by recovery if that did not happen.
@@ -21,6 +22,7 @@ from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
 from pipeline.processors.bank import Bank
 from pipeline.processors.columns import node_window
+from pipeline.processors.peaks import NodePeaks
 from pipeline.processors.report import node_state_record, prediction_record
 from pipeline.processors.window import Outcome
 from pipeline.topics.codec import encode_json
@@ -50,28 +52,31 @@ class ModelRules:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was last reported of a node, as it was written."""
+    """What follows from a window, as it is written; without a prediction the last one stands."""
 
-    prediction: bytes
+    prediction: bytes | None
     node_state: bytes
 
 
 class _Applied(NamedTuple):
-    """A window that was applied, where it lies, and the node's counters as of then."""
+    """A window that was applied, where it lies, the node's counters and peaks as of then, and the
+    prediction to be published, if one is due."""
 
     offset: int
     window: Window
     counters: Counters
+    peaks: NodePeaks
+    prediction: bytes | None
 
 
-_LIVES = Report(b"", b"")
+_LIVES = Report(None, b"")
 
 
 class ModelCursor:
     """The models of one partition and their position in its `windows`.
 
-    `joined` is the highest sample offset met below `next_offset`. `reports` maps a node to what
-    was last reported of it, None from its departure until the tombstones are delivered.
+    `joined` is the highest sample offset met below `next_offset`. `reports` maps a node to its
+    newest prediction and state, None from its departure until the tombstones are delivered.
     """
 
     def __init__(
@@ -133,14 +138,14 @@ class ModelCursor:
                 for round_ in _rounds(segment):
                     reported += self._reports(self._learn(round_))
         self.next_offset = records[-1].offset + 1
-        self.reports.update(reported)
         return reported, refused
 
     def replay(self, records: Sequence[LogRecord], covers: Mapping[str, int]) -> None:
         """Bring models and position behind `records` as `apply` does, without a report.
 
         What lies below the offset in `covers` for its node is in the node's checkpoint: it is not
-        even decoded. `report_replayed` makes the last report of each node.
+        even decoded. `report_replayed` makes the report of each node: its last window and the last
+        prediction that was due.
         """
         wanted = []
         for record in records:
@@ -156,13 +161,17 @@ class ModelCursor:
                 self._forget(first.header.node)
                 continue
             for round_ in _rounds(segment):
-                self._replayed |= {a.window.header.node: a for a in self._learn(round_)}
+                for applied in self._learn(round_):
+                    node = applied.window.header.node
+                    if applied.prediction is None and (before := self._replayed.get(node)):
+                        applied = applied._replace(prediction=before.prediction)
+                    self._replayed[node] = applied
         self.next_offset = records[-1].offset + 1
 
     def report_replayed(self, limit: int) -> bool:
         """Report at most `limit` nodes as of their last replayed window; whether any are left."""
         nodes = list(self._replayed)[:limit]
-        self.reports.update(self._reports([self._replayed.pop(node) for node in nodes]))
+        self._reports([self._replayed.pop(node) for node in nodes])
         return bool(self._replayed)
 
     async def publish(self, reported: Iterable[tuple[str, Report | None]]) -> None:
@@ -175,7 +184,8 @@ class ModelCursor:
         reported = list(reported)
         for node, report in reported:
             key = node.encode()
-            predictions.append(Keyed(key, report.prediction if report else None))
+            if report is None or report.prediction is not None:
+                predictions.append(Keyed(key, report.prediction if report else None))
             states.append(Keyed(key, report.node_state if report else None))
         prefix, partition = self._rules.prefix, self.ownership.partition
         for topic, records in ((PREDICTIONS, predictions), (NODE_STATE, states)):
@@ -210,23 +220,41 @@ class ModelCursor:
         for (offset, window), outcome in zip(windows, outcomes, strict=True):
             self._count(window, outcome)
             if outcome.status == "applied":
-                applied.append(_Applied(offset, window, self.counters[window.header.node]))
-        if applied:
-            latest = max(a.window.header.window_end_ms for a in applied)
-            LAST_END.labels(str(self.ownership.partition)).set(latest / 1000)
-        return applied
+                applied.append((offset, window))
+        if not applied:
+            return []
+        latest = max(window.header.window_end_ms for _, window in applied)
+        LAST_END.labels(str(self.ownership.partition)).set(latest / 1000)
+        peaks = self.bank.peaks([window.header.node for _, window in applied])
+        return [
+            _Applied(
+                offset, window, self.counters[peak.node], peak,
+                self._prediction(offset, window, peak) if due else None,
+            )
+            for (offset, window), peak, due in zip(
+                applied, peaks, self.bank.due(peaks), strict=True
+            )
+        ]  # fmt: skip
+
+    def _prediction(self, offset: int, window: Window, peaks: NodePeaks) -> bytes:
+        epoch = self.ownership.epoch
+        return encode_json(
+            prediction_record(window, peaks, generation=GENERATION, offset=offset, epoch=epoch)
+        )
 
     def _reports(self, applied: Sequence[_Applied]) -> list[tuple[str, Report | None]]:
-        """What follows from these windows, which are the last ones applied to their nodes."""
+        """What follows from these windows; `reports` has it with the prediction that stands."""
         policy = self._rules.memory_policy
         position = {"generation": GENERATION, "epoch": self.ownership.epoch}
-        peaks = self.bank.peaks([a.window.header.node for a in applied])
         reports: list[tuple[str, Report | None]] = []
-        for (offset, window, counters), peak in zip(applied, peaks, strict=True):
-            prediction = prediction_record(window, peak, offset=offset, **position)
-            state = node_state_record(window, peak, counters, policy, offset=offset, **position)
-            report = Report(encode_json(prediction), encode_json(state))
-            reports.append((window.header.node, report))
+        for offset, window, counters, peaks, prediction in applied:
+            node = window.header.node
+            state = encode_json(
+                node_state_record(window, peaks, counters, policy, offset=offset, **position)
+            )
+            reports.append((node, Report(prediction, state)))
+            standing = self.reports.get(node) if prediction is None else None
+            self.reports[node] = Report(standing.prediction if standing else prediction, state)
         return reports
 
     def _count(self, window: Window, outcome: Outcome) -> None:

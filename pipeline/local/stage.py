@@ -93,6 +93,7 @@ def settings_document(
         "model": {
             "cold_start_seconds": COLD_START_SECONDS,
             "cold_start_samples": COLD_START_SAMPLES,
+            "force_update_seconds": WINDOW_SECONDS,
         },
         "extender": extender | {"stale_after_seconds": STALE_AFTER_SECONDS},
         "log": {"format": "human"},

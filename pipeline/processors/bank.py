@@ -18,10 +18,10 @@ from typing import Final
 import numpy as np
 
 from pipeline.errors import PredictorError
-from pipeline.processors import recent, reclaimable, snapshot, system_usage
+from pipeline.processors import recent, reclaimable, reporting, snapshot, system_usage
 from pipeline.processors.classes import CLASS_CODES, CLASSES
 from pipeline.processors.histogram import decay_factor, shift_factor, shifted_reference_ms
-from pipeline.processors.node import ByteArray, NodeModels
+from pipeline.processors.node import BoolArray, ByteArray, NodeModels
 from pipeline.processors.peaks import NodePeaks, peaks_of
 from pipeline.processors.predictor import Predictor
 from pipeline.processors.predictors.registry import build
@@ -49,7 +49,7 @@ MAX_ABSENT: Final = 4096
 """Pods of one node that keep their models after they were last listed."""
 
 
-NODE_COLUMNS: Final[Mapping[str, Column]] = {}
+NODE_COLUMNS: Final[Mapping[str, Column]] = {**reporting.COLUMNS}
 """What is kept per node, by slot."""
 
 
@@ -372,6 +372,32 @@ class Bank:
         known = [self._nodes[name] for name in names]
         return peaks_of(
             names, known, self._rows, self._predictors, self._horizons, self.config.predictor
+        )
+
+    def due(self, peaks: Sequence[NodePeaks]) -> BoolArray:
+        """Which of these are to be published, and from now on count as if they were.
+
+        `peaks` are those of distinct nodes after their last windows. Asked once after each window
+        that is applied, the answer is a function of the node's windows. Raises KeyError for a
+        node without models.
+        """
+        nodes = [self._nodes[found.node] for found in peaks]
+        strategies = [node.strategy for node in nodes]
+        return reporting.due(
+            self._slots,
+            np.array([node.slot for node in nodes], np.int64),
+            reporting.watched(peaks),
+            np.array(
+                [
+                    reporting.terms_of(strategy, found.decides)
+                    for strategy, found in zip(strategies, peaks, strict=True)
+                ],
+                np.int64,
+            ),
+            np.array([found.end_ms for found in peaks], np.int64),
+            np.array([strategy.resource_diff_threshold_percent for strategy in strategies]),
+            report_interval_ms=round(self.config.report_interval_seconds * 1000),
+            force_update_ms=round(self.config.force_update_seconds * 1000),
         )
 
     # -- state

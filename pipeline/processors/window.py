@@ -71,9 +71,10 @@ class ModelConfig:
     `profile` is that of every entity whose class is not in `class_profiles` (a pod's class, or the
     class of which an entity is the sum). Profiles, training statistic and what the predictors keep
     shape the state; the rest only changes what is done with it. `predictors` are those that run,
-    by name, with `options` for each; margin, cold start, multiplier and the deciding predictor are
-    for windows that carry no strategy. A pod is cold until it is older than the cold start and has
-    `cold_start_samples`. `horizon_seconds` says for how long a peak is to hold.
+    by name, with `options` for each; margin, cold start, multiplier, the deciding predictor and the
+    threshold of reports are for windows that carry no strategy. A pod is cold until it is older
+    than the cold start and has `cold_start_samples`. `horizon_seconds` says for how long a peak is
+    to hold; when peaks are due to be published, `reporting` does.
     """
 
     profile: Profile = KOORDINATOR
@@ -90,6 +91,9 @@ class ModelConfig:
     predictors: tuple[str, ...] = ("percentile", "nsigma-v1")
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     predictor: str = "percentile"
+    resource_diff_threshold_percent: float = 5.0
+    report_interval_seconds: float = 60.0
+    force_update_seconds: float = 600.0
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
@@ -113,6 +117,7 @@ class ModelConfig:
             cold_start_samples=self.cold_start_samples,
             nsigma_multiplier=self.nsigma_multiplier,
             predictor=self.predictor,
+            resource_diff_threshold_percent=self.resource_diff_threshold_percent,
         )
 
     def fingerprint(self, columns: str) -> str:

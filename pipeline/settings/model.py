@@ -150,6 +150,33 @@ class ModelSettings(Section, frozen=True, kw_only=True):
         float,
         Meta(ge=0, le=100, description="Deviations above the mean that N-sigma calls the peak."),
     ] = 3.0
+    resource_diff_threshold_percent: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1000,
+            description="A prediction is published at once when a peak has risen, or what Prod "
+            "leaves unused has fallen, by more than this share of what was last published.",
+        ),
+    ] = 5.0
+    report_interval_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=31_536_000,
+            description="A peak that has fallen by more than that share, or a rise of what Prod "
+            "leaves unused, is published once it has lasted this long (event time).",
+        ),
+    ] = 60.0
+    force_update_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=31_536_000,
+            description="A prediction is published after this time (event time) even if nothing "
+            "has moved.",
+        ),
+    ] = 600.0
     minimum_coverage: Annotated[
         float,
         Meta(

@@ -20,7 +20,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
 
     A peak is raised by `safety_margin_percent`; a pod counts its request until it is older than
     `cold_start_seconds` and has `cold_start_samples`; N-sigma adds `nsigma_multiplier` standard
-    deviations to the mean. `predictor` names the one that decides what Prod leaves unused.
+    deviations to the mean. `predictor` names the one that decides what Prod leaves unused. Peaks
+    are told before their time when they moved by more than `resource_diff_threshold_percent`.
     """
 
     safety_margin_percent: float = 10.0
@@ -28,6 +29,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     cold_start_samples: int = 10
     nsigma_multiplier: float = 3.0
     predictor: str = "percentile"
+    resource_diff_threshold_percent: float = 5.0
 
 
 class Taint(msgspec.Struct, frozen=True, kw_only=True):

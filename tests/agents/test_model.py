@@ -56,16 +56,38 @@ def test_batches_change_nothing(cuts: list[int]) -> None:
         assert published(broker, topic) == {n: all_[at] for n, all_ in content(expected).items()}
 
 
-async def test_every_applied_window_has_its_own_report_in_order() -> None:
+def offsets(broker: MemoryBroker, topic: str) -> dict[str, list[int]]:
+    """Of what was published, by node, in order."""
+    found: dict[str, list[int]] = {"a": [], "b": []}
+    for record in broker.records(topic):
+        found[(record.key or b"").decode()].append(canonical(record.value or b"")["offset"])
+    return found
+
+
+async def test_every_applied_window_has_its_own_node_state_in_order() -> None:
+    """NP-09: the whole state of a node at every window, the last prediction with it."""
     broker = MemoryBroker()
     LogWriter(broker).windows(5, "a", "b")
     model, _ = cursor_over(broker)
     await model.process(broker.records("t.windows"))
-    for topic in ("t.predictions", "t.node-state"):
-        offsets: dict[bytes, list[int]] = {b"a": [], b"b": []}
-        for record in broker.records(topic):
-            offsets[record.key or b""].append(canonical(record.value or b"")["offset"])
-        assert offsets == {b"a": [0, 2, 4, 6, 8], b"b": [1, 3, 5, 7, 9]}
+    assert offsets(broker, "t.node-state") == {"a": [0, 2, 4, 6, 8], "b": [1, 3, 5, 7, 9]}
+
+
+async def test_a_prediction_is_published_only_where_it_is_due() -> None:
+    """NP-10: early if it moved, then not before the force interval has passed."""
+    broker = MemoryBroker()
+    LogWriter(broker).windows(150, "a", "b")
+    model, _ = cursor_over(broker)
+    await model.process(broker.records("t.windows"))
+    for node, found in offsets(broker, "t.predictions").items():
+        assert found[0] == "ab".index(node)
+        assert 5 < len(found) < 60
+        # Windows of 5 s, of two nodes in turn: 600 s are 240 offsets.
+        assert all(later - earlier <= 240 for earlier, later in itertools.pairwise(found))
+        (standing,) = [r for n, r in model.reports.items() if n == node]
+        assert standing is not None
+        assert canonical(standing.prediction or b"")["offset"] == found[-1]
+        assert canonical(standing.node_state)["offset"] == 298 + found[0]
 
 
 async def test_duplicate_late_gap_and_second_exporter_are_counted_and_published_with_the_next() -> (
@@ -194,7 +216,7 @@ async def test_for_a_partition_that_was_lost_nothing_more_is_published_or_applie
 
     output.send = lose
     await model.process(broker.records("t.windows"))
-    assert len(broker.records("t.predictions")) == 2
+    assert offsets(broker, "t.predictions") == {"a": [0, 1], "b": []}
     assert broker.records("t.node-state") == []
     log.windows(1, "a")
     await model.process(broker.records("t.windows")[2:])

@@ -64,6 +64,7 @@ def undisturbed(windows: Mapping[int, Sequence[Record]], settings: Settings) -> 
             if report is None:
                 expected.departed.add(node)
                 continue
+            assert report.prediction is not None
             expected.counters[node] = cursor.counters[node]
             expected.nodes[node] = Canonical(
                 canonical_result(report.prediction),

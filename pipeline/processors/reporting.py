@@ -1,0 +1,111 @@
+"""When the peaks of a node are published: at once when they get worse, calmly when they ease.
+
+Owes the rest: a function of the node's own windows alone. What was last told is kept in columns per
+node, which the bank saves, so that a replay tells the same peaks at the same windows. Told is
+
+- whatever was never told, is older than the force interval, or rests on other terms;
+- a value that becomes known or unknown;
+- a value that got worse by more than the threshold, in percent of what was last told;
+- a value that eased by as much, once it has stayed so for the report interval. So a value that
+  swings is told where it is worst, and not at every turn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.processors.classes import CLASS_CODES
+from pipeline.processors.peaks import NodePeaks
+from pipeline.processors.rows import NEVER
+from pipeline.processors.store import Column, Columns
+from pipeline.processors.window import FIRST_CLASS, NODE, FloatArray
+from pipeline.topics.nodes import Strategy
+
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
+
+VALUES: Final = ("node_peak", "prod_class_peak", "prod_peak", "prod_reclaimable")
+"""What is watched, of cpu and memory each."""
+
+_WORSE: Final = np.array([1.0, 1.0, 1.0, -1.0])[:, None]
+"""A peak is worse when it is higher, what can be reclaimed when it is lower."""
+_PROD: Final = FIRST_CLASS + CLASS_CODES["prod"]
+
+COLUMNS: Final = {
+    "told": Column((len(VALUES), 2), "<f8", np.nan),
+    "told_ms": Column((), "<i8", NEVER),
+    "told_terms": Column((), "<i8"),
+    "eased_ms": Column((len(VALUES), 2), "<i8", NEVER),
+}
+"""`told` are the values last told, `told_ms` the end of their window, `told_terms` what they rest
+on; `eased_ms` is the first window since which a value has been better than told."""
+
+
+def watched(peaks: Sequence[NodePeaks]) -> FloatArray:
+    """The watched values of k nodes by their deciding predictors, (k, 4, 2), NaN unknown."""
+    return np.array(
+        [
+            (
+                answer.peaks[NODE],
+                answer.peaks[_PROD],
+                answer.reclaimable.peak,
+                answer.reclaimable.amount,
+            )
+            for answer in (node.decided for node in peaks)
+        ],
+        np.float64,
+    ).reshape(-1, len(VALUES), 2)
+
+
+@lru_cache(maxsize=4096)
+def terms_of(strategy: Strategy, predictor: str) -> int:
+    """A number that stands for the strategy and the predictor that decides."""
+    text = msgspec.json.encode((strategy, predictor))
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "little", signed=True)
+
+
+def due(
+    columns: Columns,
+    at: IntArray,
+    values: FloatArray,
+    terms: IntArray,
+    end_ms: IntArray,
+    threshold_percent: FloatArray,
+    *,
+    report_interval_ms: int,
+    force_update_ms: int,
+) -> BoolArray:
+    """Which of k nodes are to be told after their windows; these count as told from now on.
+
+    `at` (k,) are distinct rows of `columns`, changed in place; `values` (k, 4, 2) as `watched`
+    gives them; `terms`, `end_ms` and `threshold_percent` (k,) are of each node.
+    """
+    told, ends = columns["told"][at], end_ms[:, None, None]
+    change = values - told
+    # In whole numbers, as amounts are, exactly the threshold is not more than it.
+    moved = np.abs(change) * 100.0 > threshold_percent[:, None, None] * told
+    worse = moved & (change * _WORSE > 0.0)
+    eased = moved & ~worse
+    before = columns["eased_ms"][at]
+    since = np.where(eased, np.where(before == NEVER, ends, before), NEVER)
+    held = eased & (ends - since >= report_interval_ms)
+    appeared_or_vanished = np.isnan(values) != np.isnan(told)
+    last = columns["told_ms"][at]
+    now = (
+        (worse | held | appeared_or_vanished).any(axis=(1, 2))
+        | (terms != columns["told_terms"][at])
+        | (last == NEVER)
+        | (end_ms - last >= force_update_ms)
+    )
+    columns["eased_ms"][at] = np.where(now[:, None, None], NEVER, since)
+    columns["told"][at[now]] = values[now]
+    columns["told_ms"][at[now]] = end_ms[now]
+    columns["told_terms"][at[now]] = terms[now]
+    return np.asarray(now)

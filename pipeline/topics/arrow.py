@@ -51,9 +51,9 @@ def read_batch(data: bytes) -> pa.RecordBatch:
     if not data:
         raise UndecodableRecordError("record is empty")
     try:
-        _check_messages(list(pa.ipc.MessageReader.open_stream(pa.py_buffer(data))))
-        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-            batch = reader.read_next_batch()
+        messages = list(pa.ipc.MessageReader.open_stream(pa.py_buffer(data)))
+        _check_messages(messages)
+        batch = _batch_of(data, messages)
         if batch.num_rows <= MAX_ROWS:
             batch.validate(full=True)
     except InvalidRecordError:
@@ -206,6 +206,14 @@ def _check_messages(messages: Iterable[Any]) -> None:
         raise InvalidRecordError(f"stream holds {batches} batches, not one")
     if kinds.pop("schema", 0) != 1 or kinds.pop("dictionary", 0) > _MAX_DICTIONARIES or kinds:
         raise InvalidRecordError("stream is not one schema, its dictionaries and one batch")
+
+
+def _batch_of(data: bytes, messages: list[Any]) -> pa.RecordBatch:
+    if [message.type for message in messages] == ["schema", "record batch"]:
+        return pa.ipc.read_record_batch(messages[1], pa.ipc.read_schema(messages[0]))
+    # Only a reader of the whole stream keeps dictionaries.
+    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        return reader.read_next_batch()
 
 
 def _is_compressed(message: Any) -> bool:

@@ -56,8 +56,8 @@ class Autopilot(Stateless):
 
 def load_weighted_quantile(rows: Rows, at: IntArray, fraction: float) -> FloatArray:
     """Of cpu, cores (n,): the end of the first bucket up to which lies this share of all the load
-    that the histogram holds, the load of a bucket being its weight times its end. NaN where a row
-    has no sample."""
+    that the histogram holds, the load of a bucket being its weight times its end. 0 where
+    there never was a load, NaN where a row has no sample."""
     histograms = rows.buckets[_CPU]
     answer = np.full(len(at), np.nan)
     for profile, layout in enumerate(histograms.layouts):
@@ -65,4 +65,4 @@ def load_weighted_quantile(rows: Rows, at: IntArray, fraction: float) -> FloatAr
         weights = histograms.dense(at[own])[:, : layout.num_buckets]
         found = quantile_buckets(weights * layout.ends, (fraction,))[0]
         answer[own] = np.where(found < 0, np.nan, layout.ends[found])
-    return answer
+    return np.where(rows.idle(at)[:, _CPU], 0.0, answer)

@@ -44,10 +44,10 @@ class Percentile(Stateless):
         self._entities: Final = np.array([[f["cpu"], f["memory"]] for f in fractions.values()])
 
     def peak(self, view: View) -> Peaks:
-        """The quantiles of all rows; 0 where all samples were 0, which a mean of 0 says."""
+        """The quantiles of all rows; 0 where all samples were 0."""
         entities = np.broadcast_to(self._entities, (*view.entities.shape, 2))
         pods = self._entities[len(ENTITIES) - len(CLASSES) + view.classes]
         fractions = np.concatenate([entities.reshape(-1, 2), pods])
         rows, at = view.rows, view.all_rows
-        idle = (rows.mean[at] == 0.0) & (rows.weight[at] > 0.0)
-        return Peaks(*view.split(np.where(idle, 0.0, rows.quantile(at, fractions))))
+        quantiles = np.where(rows.idle(at), 0.0, rows.quantile(at, fractions))
+        return Peaks(*view.split(quantiles))

@@ -28,7 +28,7 @@ from pipeline.processors.window import ENTITIES, FloatArray, ModelConfig, NodeWi
 _START_MS: Final = 1_700_000_000_000 // 86_400_000 * 86_400_000
 _MINUTE_MS: Final = 60_000
 _GIB: Final = 2.0**30
-_WINDOWS: Final = 60
+_WINDOWS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +254,7 @@ def random_windows(random: np.random.Generator) -> list[NodeWindow]:
         end_ms = _START_MS + ends[node] * 10 * _MINUTE_MS
         uids = [f"pod-{i}" for i in np.flatnonzero(random.random(7) < 0.5)]
         pods = len(uids)
+        active = random.random(pods) < 0.8
         found.append(
             NodeWindow(
                 node=node,
@@ -276,7 +277,8 @@ def random_windows(random: np.random.Generator) -> list[NodeWindow]:
                     axis=1,
                 ),
                 pod_ages=random.choice([10.0, 1e9, np.nan], pods),
-                pod_active=random.random(pods) < 0.8,
+                pod_active=active,
+                pod_ended=~active & (random.random(pods) < 0.5),
             )
         )
     return found
@@ -314,7 +316,7 @@ def _steady_window(
 
 
 def _reversed_pods(window: NodeWindow) -> NodeWindow:
-    columns = ("pod_classes", "pods", "requests", "pod_ages", "pod_active")
+    columns = ("pod_classes", "pods", "requests", "pod_ages", "pod_active", "pod_ended")
     backwards = {name: getattr(window, name)[::-1] for name in columns}
     return dataclasses.replace(window, pod_uids=window.pod_uids[::-1], **backwards)
 

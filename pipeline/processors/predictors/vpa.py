@@ -48,11 +48,12 @@ class Vpa(Stateless):
     def peak(self, view: View) -> Peaks:
         """Terms: the `quantile` that this `fraction` gives, and the `margin` it is multiplied by.
 
-        The floor is for pods alone: a class without pods is not to cost one.
+        The floor is for pods alone, and what never used any has no first bucket's end for its
+        quantile: a class without pods is not to cost anything.
         """
-        at = view.all_rows
-        quantiles = view.rows.quantile(at, np.broadcast_to(self._fractions, (len(at), 2)))
-        entities, pods = view.split(quantiles)
+        rows, at = view.rows, view.all_rows
+        quantiles = rows.quantile(at, np.broadcast_to(self._fractions, (len(at), 2)))
+        entities, pods = view.split(np.where(rows.idle(at), 0.0, quantiles))
         terms = {
             "quantile": entities,
             "fraction": np.broadcast_to(self._fractions, entities.shape),

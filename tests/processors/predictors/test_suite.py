@@ -1,0 +1,192 @@
+"""Every installed predictor keeps every law, and every law finds a predictor that breaks it."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from pipeline.processors.predictor import Peaks, View
+from pipeline.processors.predictors.nsigma_v1 import NSigmaV1
+from pipeline.processors.predictors.registry import available
+from pipeline.processors.predictors.suite import LAWS, Subject, check_predictor
+from pipeline.processors.rows import IntArray, Rows
+from pipeline.processors.store import Column
+from pipeline.processors.window import FloatArray
+
+# Borg's asks for requests, and the system has none.
+NEVER = {"borg-default": ("system",)}
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("name", available())
+def test_installed_predictors_keep_the_laws(name: str, law: str) -> None:
+    LAWS[law](Subject(available()[name].load(), NEVER.get(name, ())))
+
+
+@pytest.mark.parametrize("name", available())
+def test_installed_predictors_keep_them_over_other_streams(name: str) -> None:
+    check_predictor(available()[name].load(), never=NEVER.get(name, ()), seed=1)
+
+
+class Broken(NSigmaV1):
+    """N-sigma with something wrong with its answer, its columns or what it does to others'."""
+
+    name = "broken"
+    prod: Literal["pair", "classes"] = "pair"
+    columns: Mapping[str, Column] = {"broken": Column((2,))}
+
+    def peak(self, view: View) -> Peaks:
+        return self.spoil(super().peak(view), view)
+
+    def spoil(self, answer: Peaks, view: View) -> Peaks:
+        return answer
+
+
+class OneEntityShort(Broken):
+    def spoil(self, answer: Peaks, view: View) -> Peaks:
+        return Peaks(answer.entities[:, 1:], answer.pods)
+
+
+class InSinglePrecision(Broken):
+    def spoil(self, answer: Peaks, view: View) -> Peaks:
+        return Peaks(answer.entities, answer.pods.astype(np.float32))  # type: ignore[arg-type]
+
+
+class Negative(Broken):
+    def spoil(self, answer: Peaks, view: View) -> Peaks:
+        return Peaks(answer.entities - 1.0, answer.pods)
+
+
+class Infinite(Broken):
+    def spoil(self, answer: Peaks, view: View) -> Peaks:
+        return Peaks(answer.entities, np.where(np.isnan(answer.pods), np.inf, answer.pods))
+
+
+class WithATermPerPod(Broken):
+    def spoil(self, answer: Peaks, view: View) -> Peaks:
+        return Peaks(answer.entities, answer.pods, {"own": answer.pods})
+
+
+class ZeroForUnknown(Broken):
+    def spoil(self, answer: Peaks, view: View) -> Peaks:
+        return Peaks(answer.entities, np.nan_to_num(answer.pods))
+
+
+class SilentAboutTheSystem(Broken):
+    def spoil(self, answer: Peaks, view: View) -> Peaks:
+        return Peaks(np.where(np.arange(8)[:, None] == 1, np.nan, answer.entities), answer.pods)
+
+
+class SilentAboutPods(Broken):
+    def spoil(self, answer: Peaks, view: View) -> Peaks:
+        return Peaks(answer.entities, np.full(answer.pods.shape, np.nan))
+
+
+class ByTheBusiestNode(Broken):
+    def spoil(self, answer: Peaks, view: View) -> Peaks:
+        busiest = np.fmax.reduce(answer.entities[:, :1], axis=0)
+        return Peaks(np.where(np.isnan(answer.entities), np.nan, busiest), answer.pods)
+
+
+class CountingAllRows(Broken):
+    def observe(self, rows: Rows, at: IntArray, values: FloatArray, end_ms: IntArray) -> None:
+        rows.store["broken"][at] += len(at)
+
+
+class WithAMemoryOfItsOwn(Broken):
+    def __init__(self) -> None:
+        self._highest = 0.0
+
+    def observe(self, rows: Rows, at: IntArray, values: FloatArray, end_ms: IntArray) -> None:
+        self._highest += 1.0
+
+    def spoil(self, answer: Peaks, view: View) -> Peaks:
+        return Peaks(answer.entities + self._highest, answer.pods)
+
+
+class CountingItsCalls(Broken):
+    calls = 0
+
+    def spoil(self, answer: Peaks, view: View) -> Peaks:
+        CountingItsCalls.calls += 1
+        return Peaks(answer.entities, answer.pods, {"calls": answer.entities * 0 + self.calls})
+
+
+class WritingToTheSamples(Broken):
+    def observe(self, rows: Rows, at: IntArray, values: FloatArray, end_ms: IntArray) -> None:
+        values[:] = np.nan
+
+
+class WritingToTheMoments(Broken):
+    def observe(self, rows: Rows, at: IntArray, values: FloatArray, end_ms: IntArray) -> None:
+        rows.mean[at] = 1.0
+
+
+class WritingToTheView(Broken):
+    def spoil(self, answer: Peaks, view: View) -> Peaks:
+        view.requests[:] = 0.0
+        return answer
+
+
+class WritingToTheRecentPast(Broken):
+    def observe(self, rows: Rows, at: IntArray, values: FloatArray, end_ms: IntArray) -> None:
+        rows.store["recent_slot"][at] += 1
+
+
+class WritingToAnothersColumn(Broken):
+    def observe(self, rows: Rows, at: IntArray, values: FloatArray, end_ms: IntArray) -> None:
+        if "witness" in rows.store:
+            rows.store["witness"][at] = 0.0
+
+
+class NotingWhatItSaw(Broken):
+    def __init__(self) -> None:
+        self._seen: list[Any] = []
+
+    def observe(self, rows: Rows, at: IntArray, values: FloatArray, end_ms: IntArray) -> None:
+        self._seen.append(values.copy())
+
+
+BREAKERS = {
+    "answers are peaks": (
+        OneEntityShort, InSinglePrecision, Negative, Infinite, WithATermPerPod,
+    ),
+    "unknown is not zero": (ZeroForUnknown,),
+    "known once learned": (SilentAboutTheSystem, SilentAboutPods),
+    "a node stands alone": (ByTheBusiestNode, CountingAllRows),
+    "batches do not matter": (CountingAllRows,),
+    "state is in the columns": (WithAMemoryOfItsOwn,),
+    "order of pods does not matter": (CountingItsCalls,),
+    "others are left alone": (
+        WritingToTheSamples, WritingToTheMoments, WritingToTheView, WritingToTheRecentPast,
+        WritingToAnothersColumn,
+    ),
+    "nothing is kept outside columns": (NotingWhatItSaw, WithAMemoryOfItsOwn),
+}  # fmt: skip
+
+
+def test_there_is_a_breaker_of_every_law() -> None:
+    assert BREAKERS.keys() == LAWS.keys()
+
+
+@pytest.mark.parametrize(
+    ("law", "broken"), [(law, broken) for law, many in BREAKERS.items() for broken in many]
+)
+def test_a_law_finds_who_breaks_it(law: str, broken: type[Broken]) -> None:
+    with pytest.raises(AssertionError):
+        LAWS[law](Subject(broken))
+
+
+def test_a_predictor_that_breaks_nothing_passes_the_same_way() -> None:
+    check_predictor(Broken)
+
+
+def test_who_broke_which_law_is_said() -> None:
+    expected = "broken breaks the law 'unknown is not zero': it answers .* of which nothing"
+    with pytest.raises(AssertionError, match=expected):
+        check_predictor(ZeroForUnknown)
+
+
+def test_what_is_never_known_by_design_is_no_breach() -> None:
+    LAWS["known once learned"](Subject(SilentAboutTheSystem, never=("system",)))

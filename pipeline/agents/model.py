@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from pipeline.agents.join import refuse
 from pipeline.agents.log import LogRecord
 from pipeline.agents.output import Keyed, Output
+from pipeline.agents.profile import Profile, amounts_of, names_of
 from pipeline.agents.shard import Ownership
 from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.logs import get_logger
@@ -48,6 +51,7 @@ class ModelRules:
     prefix: str
     statistic: str
     memory_policy: str
+    node_metrics: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +106,19 @@ class ModelCursor:
         self._windows = WINDOWS.full_name(rules.prefix)
         self._busy = asyncio.Lock()
         self._replayed: dict[str, _Applied] = {}
+        self._amounts: dict[str, npt.NDArray[np.float64]] = {}
 
     @property
     def owned(self) -> bool:
         return self.ownership.owned
+
+    @property
+    def profile(self) -> Profile:
+        """What can be reclaimed by each predictor, of nodes with a window since the loading.
+
+        A copy: other threads may ask.
+        """
+        return Profile(names_of(self.bank.predictors), self._amounts.copy())
 
     async def process(self, records: Sequence[LogRecord]) -> None:
         """Apply records, then publish what follows from each applied window."""
@@ -226,6 +239,8 @@ class ModelCursor:
         latest = max(window.header.window_end_ms for _, window in applied)
         LAST_END.labels(str(self.ownership.partition)).set(latest / 1000)
         peaks = self.bank.peaks([window.header.node for _, window in applied])
+        if rules.node_metrics:
+            self._amounts |= {found.node: amounts_of(found) for found in peaks}
         return [
             _Applied(
                 offset, window, self.counters[peak.node], peak,
@@ -276,6 +291,7 @@ class ModelCursor:
         self.bank.forget(node)
         self.counters.pop(node, None)
         self._replayed.pop(node, None)
+        self._amounts.pop(node, None)
         self.reports[node] = None
 
 

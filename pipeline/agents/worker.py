@@ -27,6 +27,7 @@ from pipeline.agents.join import JoinCursor, JoinRules, refuse
 from pipeline.agents.log import LogRecord, open_reader
 from pipeline.agents.model import LAST_END, ModelCursor, ModelRules
 from pipeline.agents.output import Output, open_output
+from pipeline.agents.profile import watch
 from pipeline.agents.recovery import Recovery
 from pipeline.agents.rounds import Rounds
 from pipeline.agents.shard import Shard
@@ -73,6 +74,7 @@ class Holder:
         self.models: dict[int, ModelCursor] = {}
         PARTITIONS.set_function(lambda: len(self._shards))
         NODES.set_function(lambda: sum(m.bank.num_nodes for m in list(self.models.values())))
+        watch(lambda: [model.profile for model in list(self.models.values())])
 
     async def release(self, *_: object, **__: object) -> None:
         """Let all partitions go: a revocation names all of them, whoever gets them next."""
@@ -161,6 +163,7 @@ class Holder:
                     prefix=kafka.topic_prefix,
                     statistic=model.training_statistic,
                     memory_policy=model.memory_collect_policy,
+                    node_metrics=self._settings.worker.node_metrics,
                 ),
                 config=config,
                 clock=self._clock,

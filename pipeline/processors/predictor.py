@@ -63,6 +63,10 @@ class View:
         """Every row: entities node by node, then pods, (k * E + n,)."""
         return np.concatenate([self.entities.ravel(), self.pods])
 
+    def of_all_rows(self, values: npt.NDArray[_T]) -> npt.NDArray[_T]:
+        """What the nodes have, `values` (k,), for each of `all_rows`."""
+        return np.concatenate([np.repeat(values, self.entities.shape[1]), values[self.node_of]])
+
     def split(self, values: npt.NDArray[_T]) -> tuple[npt.NDArray[_T], npt.NDArray[_T]]:
         """Values (k * E + n, ..) of `all_rows` as those of entities (k, E, ..) and pods (n, ..)."""
         whole = self.entities.size

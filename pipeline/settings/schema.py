@@ -124,6 +124,13 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     metrics_port: Annotated[
         Port | None, Meta(description="Port of the metrics page; 0: any free one, null: none.")
     ] = 9102
+    node_metrics: Annotated[
+        bool,
+        Meta(
+            description="Whether the metrics page has koordlet_node_predicted_resource_reclaimable "
+            "of every node, predictor and resource; false for fleets of thousands of nodes."
+        ),
+    ] = True
     future_tolerance_seconds: Annotated[
         float,
         Meta(

@@ -1,0 +1,131 @@
+"""K13-26: what each predictor leaves to reclaim, on the metrics page by Koordinator's name."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from pipeline.agents import profile
+from pipeline.agents.model import ModelCursor
+from pipeline.agents.shard import Ownership
+from pipeline.metrics import page
+from pipeline.processors.bank import Bank
+from pipeline.processors.window import ModelConfig
+from tests.agents.fakes import MemoryBroker
+from tests.agents.logs import LogWriter
+from tests.agents.owners import MODEL_RULES
+from tests.agents.test_model import cursor_over
+from tests.processors.windows import GIB, Pod, window
+
+Series = dict[tuple[str, str, str, str], float]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_on_the_page() -> Iterator[None]:
+    yield
+    profile.watch(None)
+
+
+def scraped() -> Series:
+    """The metric's series by node, predictor, resource and unit, from the page's text."""
+    found: Series = {}
+    for family in text_string_to_metric_families(page().decode()):
+        if family.name == profile.METRIC:
+            assert family.type == "gauge"
+            for sample in family.samples:
+                labels = sample.labels
+                key = (labels["node"], labels["predictor"], labels["resource"], labels["unit"])
+                assert key not in found
+                found[key] = sample.value
+    return found
+
+
+def shown(model: ModelCursor) -> Series:
+    profile.watch(lambda: [model.profile])
+    return scraped()
+
+
+def test_each_predictor_and_view_has_a_series_per_node_and_resource() -> None:
+    bank = Bank(ModelConfig(cold_start_seconds=0.0, cold_start_samples=0))
+    pods = [Pod("a", (1.0, GIB), requests=(4000.0, 8 * GIB)), Pod("b", (1.0, GIB), "batch")]
+    nodes = ["node-a", "node-b"]
+    bank.apply([window(0, pods, node=node) for node in nodes])
+    peaks = bank.peaks(nodes)
+    shows = profile.Profile(
+        profile.names_of(bank.predictors), {p.node: profile.amounts_of(p) for p in peaks}
+    )
+    profile.watch(lambda: [shows])
+    expected: Series = {}
+    for of_node in peaks:
+        percentile = of_node.predictors["percentile"].reclaimable
+        for name, amount in {
+            "percentile": percentile.amount,
+            "nsigma-v1": of_node.predictors["nsigma-v1"].reclaimable.amount,
+            "podPredictor": percentile.pods_amount,
+            "priorityPredictor": percentile.classes_amount,
+            "minPredictor": percentile.amount,
+        }.items():
+            cpu, memory = amount.tolist()
+            expected[of_node.node, name, "cpu", "core"] = cpu / 1000.0
+            expected[of_node.node, name, "memory", "byte"] = memory
+    assert scraped() == expected
+    assert len(expected) == 20
+    assert expected["node-a", "podPredictor", "cpu", "core"] > 2.0
+    assert expected["node-a", "podPredictor", "memory", "byte"] > 4 * GIB
+
+
+def test_without_the_percentile_predictor_there_are_no_views() -> None:
+    bank = Bank(ModelConfig(predictors=("nsigma-v1",), predictor="nsigma-v1"))
+    bank.apply([window(0)])
+    (peaks,) = bank.peaks(["node-a"])
+    assert profile.names_of(bank.predictors) == ("nsigma-v1",)
+    assert profile.amounts_of(peaks).shape == (1, 2)
+
+
+async def test_the_page_shows_what_was_last_computed_and_departed_nodes_no_more() -> None:
+    broker = MemoryBroker()
+    log = LogWriter(broker)
+    log.windows(3, "a", "b")
+    model, _ = cursor_over(broker)
+    await model.process(broker.records("t.windows"))
+    assert {node for node, *_ in shown(model)} == {"a", "b"}
+    log.depart("a")
+    await model.process(broker.records("t.windows")[6:])
+    assert {node for node, *_ in shown(model)} == {"b"}
+
+
+def test_a_replay_is_shown_too() -> None:
+    broker = MemoryBroker()
+    LogWriter(broker).windows(2, "a")
+    model, _ = cursor_over(broker)
+    model.replay(broker.records("t.windows"), {})
+    assert {node for node, *_ in shown(model)} == {"a"}
+
+
+def test_what_is_unknown_has_no_series() -> None:
+    bank = Bank()
+    bank.apply([window(0, usage=(math.nan, GIB))])
+    (peaks,) = bank.peaks(["node-a"])
+    shows = profile.Profile(
+        profile.names_of(bank.predictors), {"node-a": profile.amounts_of(peaks)}
+    )
+    profile.watch(lambda: [shows])
+    found = scraped()
+    assert ("node-a", "minPredictor", "memory", "byte") in found
+    assert ("node-a", "minPredictor", "cpu", "core") not in found
+
+
+async def test_it_can_be_switched_off() -> None:
+    broker = MemoryBroker()
+    LogWriter(broker).windows(2, "a")
+    rules = dataclasses.replace(MODEL_RULES, node_metrics=False)
+    nobody, _ = cursor_over(broker)
+    model = ModelCursor(Ownership(0, 1), 0, Bank(), nobody._output, rules)
+    await model.process(broker.records("t.windows"))
+    assert shown(model) == {}
+
+
+def test_without_a_worker_the_page_does_not_name_it() -> None:
+    assert profile.METRIC not in page().decode()

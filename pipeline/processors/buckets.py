@@ -1,15 +1,14 @@
 """Bucket weights of one resource for many rows, of which only the span in use is kept.
 
 Owes the rest: the bits of a dense array (rows, buckets) in a fraction of its memory and time. An
-entity's usage stays within a few dozen of the layout's buckets, so a row lies in one of several
-slabs of growing width, at the place where its span begins, and moves to a wider one when a sample
-falls outside. Buckets outside the span are 0 and add nothing to a running sum, so where a row
-lies never shows.
+entity's usage stays within a few dozen of the layout's buckets, so a row has a stretch of cells
+for the buckets around its own, and moves to a wider one when a sample falls outside. Buckets
+outside the stretch are 0 and add nothing to a running sum, so where a row lies never shows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -24,35 +23,56 @@ from pipeline.processors.histogram import (
 )
 
 ByteArray = npt.NDArray[np.int8]
+_Units = npt.NDArray[np.int32]
 
 _NARROW: Final = (16, 32, 64)
-_NOWHERE: Final = -1
-_FIRST_CAPACITY: Final = 256
+_UNIT: Final = 8
+"""Stretches are whole units of cells, so that those of all widths can lie in one array."""
+_FIRST_CAPACITY: Final = 512
 
 
-class Slab:
-    """Slots of one width: `data` float64 (slots, width); whoever takes one writes all of it."""
+class Cells:
+    """Stretches of float64 cells, handed out by width; whoever takes one writes all of it."""
 
-    def __init__(self, width: int) -> None:
-        self.width = width
-        self.data: FloatArray = np.zeros((0, width))
-        self._free: list[int] = []
+    def __init__(self, widths: Sequence[int]) -> None:
+        self.units: FloatArray = np.zeros((0, _UNIT))
+        self._used = 0
+        self._free: dict[int, list[int]] = {width: [] for width in widths}
 
-    def take(self, count: int) -> IntArray:
-        if count > len(self._free):
-            size = len(self.data)
-            capacity = max(size + count - len(self._free), size * 5 // 4, _FIRST_CAPACITY)
-            grown = np.zeros((capacity, self.width))
-            grown[:size] = self.data
-            self.data = grown
-            self._free[:0] = range(capacity - 1, size - 1, -1)
-        split = len(self._free) - count
-        taken = self._free[split:]
-        del self._free[split:]
-        return np.array(taken[::-1], dtype=np.int64)
+    @property
+    def flat(self) -> FloatArray:
+        """All cells one after the other, to be read and written in place until the next `take`."""
+        return self.units.reshape(-1)
 
-    def give_back(self, slots: IntArray) -> None:
-        self._free.extend(slots[::-1].tolist())
+    def take(self, count: int, width: int) -> _Units:
+        """The first unit of each of `count` stretches."""
+        free, length = self._free[width], width // _UNIT
+        split = max(len(free) - count, 0)
+        again = np.array(free[split:][::-1], dtype=np.int32)
+        del free[split:]
+        more = count - len(again)
+        first = self._used
+        self._used += more * length
+        if self._used > len(self.units):
+            capacity = max(self._used, len(self.units) * 5 // 4, _FIRST_CAPACITY)
+            grown = np.zeros((capacity, _UNIT))
+            grown[:first] = self.units[:first]
+            self.units = grown
+        new = np.arange(first, self._used, length, dtype=np.int32)
+        return np.concatenate([again, new])
+
+    def give_back(self, units: _Units, width: int) -> None:
+        self._free[width].extend(units[::-1].tolist())
+
+    def read(self, units: _Units, width: int) -> FloatArray:
+        """The cells of stretches of one width, (n, width)."""
+        every = units[:, None] + np.arange(width // _UNIT)
+        return self.units.take(every, axis=0).reshape(len(units), width)
+
+    def write(self, units: _Units, cells: FloatArray) -> None:
+        """Put `cells` (n, width) into stretches of that width."""
+        every = units[:, None] + np.arange(cells.shape[1] // _UNIT)
+        self.units[every] = cells.reshape(*every.shape, _UNIT)
 
 
 class Buckets:
@@ -63,53 +83,54 @@ class Buckets:
 
     def __init__(self, layouts: Sequence[Layout]) -> None:
         self.layouts = tuple(layouts)
-        most = max(layout.num_buckets for layout in layouts)
-        widths = [width for width in _NARROW if width < most]
-        self._slabs = [Slab(width) for width in (*widths, most)]
-        # Of a row that is nowhere (-1) the width is 0: whatever it gets falls outside.
-        self._widths = np.array([*(slab.width for slab in self._slabs), 0], dtype=np.int64)
-        # A slab may reach beyond the last bucket of a small layout; nothing ever lies there.
-        self._ends = np.full((len(layouts), most + 1), np.nan)
+        self._most = max(layout.num_buckets for layout in layouts)
+        whole = -(-self._most // _UNIT) * _UNIT
+        self._widths = np.array([*(width for width in _NARROW if width < whole), whole], np.int64)
+        self._cells = Cells(self._widths.tolist())
+        # A stretch may reach beyond the last bucket; nothing ever lies there.
+        self._ends = np.full((len(layouts), whole), np.nan)
         for ends, layout in zip(self._ends, layouts, strict=True):
             ends[: layout.num_buckets] = layout.ends
         self.epsilon: FloatArray = np.array([layout.epsilon for layout in layouts])
-        self._slab: npt.NDArray[np.int8] = np.zeros(0, np.int8)
-        self._slot: npt.NDArray[np.int32] = np.zeros(0, np.int32)
-        self._base: npt.NDArray[np.int16] = np.zeros(0, np.int16)
+        # Of a row that is nowhere the width is 0: whatever it gets falls outside.
+        self._width: npt.NDArray[np.uint16] = np.zeros(0, np.uint16)
+        self._unit: _Units = np.zeros(0, np.int32)
+        self._base: npt.NDArray[np.uint16] = np.zeros(0, np.uint16)
 
     @property
     def nbytes(self) -> int:
-        slabs = sum(slab.data.nbytes for slab in self._slabs)
-        return slabs + self._slab.nbytes + self._slot.nbytes + self._base.nbytes
+        return self._cells.units.nbytes + self._width.nbytes + self._unit.nbytes + self._base.nbytes
 
     def grow(self, rows: int) -> None:
         """Make room for row numbers below `rows`."""
-        more = rows - len(self._slab)
-        self._slab = np.concatenate([self._slab, np.full(more, _NOWHERE, np.int8)])
-        self._slot = np.concatenate([self._slot, np.zeros(more, np.int32)])
-        self._base = np.concatenate([self._base, np.zeros(more, np.int16)])
+        more = rows - len(self._width)
+        self._width = np.concatenate([self._width, np.zeros(more, np.uint16)])
+        self._unit = np.concatenate([self._unit, np.zeros(more, np.int32)])
+        self._base = np.concatenate([self._base, np.zeros(more, np.uint16)])
 
     def add(
         self, rows: IntArray, values: FloatArray, weights: FloatArray, profiles: ByteArray
     ) -> None:
         """One sample per row; `rows` are distinct, no value is NaN, weights are >= epsilon."""
         found = self._find(values, profiles)
-        offset = found - self._base[rows]
-        outside = (offset < 0) | (offset >= self._widths[self._slab[rows]])
+        # Below the base it wraps around, to beyond any width.
+        offset = found.astype(np.uint16) - self._base.take(rows)
+        outside = offset >= self._width.take(rows)
         if outside.any():
             moved = rows[outside]
             self._make_room(moved, found[outside], found[outside])
-            offset = found - self._base[rows]
-        for slab, at in self._by_slab(rows):
-            cells = self._slot[rows[at]] * np.int64(slab.width) + offset[at]
-            slab.data.reshape(-1)[cells] += weights[at]
+            offset = found.astype(np.uint16) - self._base.take(rows)
+        cells = self._unit.take(rows) * np.int64(_UNIT) + offset
+        self._cells.flat[cells] += weights
 
     def quantile(self, rows: IntArray, fractions: FloatArray, profiles: ByteArray) -> FloatArray:
         """A quantile of each row, `fractions` (n,) one for each; NaN where it is empty."""
         answer = np.full(len(rows), np.nan)
-        for slab, at in self._by_slab(rows):
-            found = quantile_buckets(slab.data[self._slot[rows[at]]], (fractions[at],))[0]
-            end = self._ends[profiles[at], self._base[rows[at]] + found]
+        for width, at in self._by_width(rows):
+            mine = rows[at]
+            weights = self._cells.read(self._unit.take(mine), width)
+            found = quantile_buckets(weights, (fractions[at],))[0]
+            end = self._ends[profiles[at], self._base.take(mine) + found]
             answer[at] = np.where(found < 0, np.nan, end)
         return answer
 
@@ -119,38 +140,41 @@ class Buckets:
         Gives which rows still hold something, (n,).
         """
         filled = np.zeros(len(rows), np.bool_)
-        for slab, at in self._by_slab(rows):
-            slots = self._slot[rows[at]]
-            weights = slab.data[slots] * factor
+        for width, at in self._by_width(rows):
+            units = self._unit[rows[at]]
+            weights = self._cells.read(units, width) * factor
             weights[weights < self.epsilon[profiles[at]][:, None]] = 0.0
-            slab.data[slots] = weights
+            self._cells.write(units, weights)
             filled[at] = ~is_empty(weights)
         return filled
 
     def clear(self, rows: IntArray) -> None:
         """Leave nothing in these rows."""
-        for slab, at in self._by_slab(rows):
-            slab.give_back(self._slot[rows[at]].astype(np.int64))
-        self._slab[rows] = _NOWHERE
+        for width, at in self._by_width(rows):
+            self._cells.give_back(self._unit[rows[at]], width)
+        self._width[rows] = 0
         self._base[rows] = 0
 
     def dense(self, rows: IntArray) -> FloatArray:
         """All weights of these rows, (n, buckets of the largest layout)."""
-        weights = np.zeros((len(rows), self._slabs[-1].width))
-        for slab, at in self._by_slab(rows):
-            columns = self._base[rows[at]][:, None] + np.arange(slab.width)
-            weights[at[:, None], columns] = slab.data[self._slot[rows[at]]]
+        return self._padded(rows)[:, : self._most]
+
+    def _padded(self, rows: IntArray) -> FloatArray:
+        """All weights of these rows and some zeros, (n, whole width)."""
+        weights = np.zeros((len(rows), int(self._widths[-1])))
+        for width, at in self._by_width(rows):
+            columns = self._base[rows[at]][:, None] + np.arange(width)
+            weights[at[:, None], columns] = self._cells.read(self._unit[rows[at]], width)
         return weights
 
     def load(self, rows: IntArray, counts: IntArray, buckets: IntArray, kept: FloatArray) -> None:
         """Fill empty rows: `counts` (n,) of the ascending `buckets` and weights `kept` each has."""
         filled = counts > 0
         ends = np.cumsum(counts)[filled]
-        self._make_room(rows[filled], buckets[ends - counts[filled]], buckets[ends - 1])
+        self._place(rows[filled], buckets[ends - counts[filled]], buckets[ends - 1])
         row_of = np.repeat(rows, counts)
-        offset = buckets - self._base[row_of]
-        for slab, at in self._by_slab(row_of):
-            slab.data[self._slot[row_of[at]], offset[at]] = kept[at]
+        cells = self._unit[row_of] * np.int64(_UNIT) + (buckets - self._base[row_of])
+        self._cells.flat[cells] = kept
 
     def _find(self, values: FloatArray, profiles: ByteArray) -> IntArray:
         if len(self.layouts) == 1:
@@ -161,28 +185,37 @@ class Buckets:
             found[at] = layout.find(values[at])
         return found
 
-    def _by_slab(self, rows: IntArray) -> list[tuple[Slab, IntArray]]:
-        """The slabs that hold some of these rows, and the positions in `rows` of those."""
-        which = self._slab[rows]
-        groups = ((slab, np.flatnonzero(which == k)) for k, slab in enumerate(self._slabs))
-        return [(slab, at) for slab, at in groups if len(at)]
+    def _by_width(self, rows: IntArray) -> Iterator[tuple[int, IntArray]]:
+        """The widths that some of these rows have, and the positions in `rows` of those."""
+        widths = self._width.take(rows)
+        for width in self._widths.tolist():
+            at = np.flatnonzero(widths == width)
+            if len(at):
+                yield width, at
 
     def _make_room(self, rows: IntArray, low: IntArray, high: IntArray) -> None:
         """Move these rows so that buckets `low` to `high` lie inside, besides what they hold."""
-        weights = self.dense(rows)
+        weights = self._padded(rows)
         held = weights > 0.0
         some = held.any(axis=1)
-        last = self._slabs[-1].width - 1
         low = np.where(some, np.minimum(low, held.argmax(axis=1)), low)
-        high = np.where(some, np.maximum(high, last - held[:, ::-1].argmax(axis=1)), high)
+        last = held.shape[1] - 1 - held[:, ::-1].argmax(axis=1)
+        high = np.where(some, np.maximum(high, last), high)
         self.clear(rows)
+        self._place(rows, low, high)
+        for width, at in self._by_width(rows):
+            columns = self._base[rows[at]][:, None] + np.arange(width)
+            self._cells.write(self._unit[rows[at]], weights[at[:, None], columns])
+
+    def _place(self, rows: IntArray, low: IntArray, high: IntArray) -> None:
+        """Give rows that are nowhere stretches of zeros, with buckets `low` to `high` in them."""
         span = high - low + 1
-        target = np.searchsorted(self._widths[:-1], span)
-        width = self._widths[target]
-        self._slab[rows] = target
-        self._base[rows] = np.clip(low - (width - span) // 2, 0, last + 1 - width)
-        for slab, at in self._by_slab(rows):
-            slots = slab.take(len(at))
-            self._slot[rows[at]] = slots
-            columns = self._base[rows[at]][:, None] + np.arange(slab.width)
-            slab.data[slots] = weights[at[:, None], columns]
+        widths = self._widths[np.searchsorted(self._widths, span)]
+        self._width[rows] = widths
+        self._base[rows] = np.clip(
+            low - (widths - span) // 2, 0, np.maximum(self._most - widths, 0)
+        )
+        for width, at in self._by_width(rows):
+            units = self._cells.take(len(at), width)
+            self._cells.write(units, np.zeros((len(at), width)))
+            self._unit[rows[at]] = units

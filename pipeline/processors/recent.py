@@ -34,7 +34,7 @@ _VALUES: Final = np.stack(
 )
 
 COLUMNS: Final = {
-    "recent": Column((2, SLOTS), "<u2"),
+    "recent": Column((2, SLOTS), "<u2", by_row=False),
     "recent_slot": Column((), "<i8", -1),
 }
 """`recent` are codes by slot number modulo the slots, `recent_slot` the newest slot of a row."""
@@ -51,19 +51,32 @@ def observe(
     no row goes back in time."""
     # A window that ends on a boundary belongs to the slot that ends there.
     slot = (end_ms - 1) // SLOT_MS
-    passed = slot - newest[at]
-    for steps in np.unique(passed[passed > 0]):
-        rows = at[passed == steps]
-        if steps >= SLOTS:
-            recent[rows] = 0
-        else:
-            skipped = (slot[passed == steps][:, None] - np.arange(steps)) % SLOTS
-            recent[rows[:, None], :, skipped] = 0
-    newest[at] = slot
-    place = slot % SLOTS
-    for r in range(2):
-        codes = encode(values[:, r], r)
-        recent[at, r, place] = np.maximum(recent[at, r, place], codes)
+    passed = slot - newest.take(at)
+    if passed.any():
+        _forget(recent, at, slot, passed)
+        newest[at] = slot
+    codes = [encode(values[:, r], r) for r in range(2)]
+    for each, which in _by_value(slot):
+        rows = at[which]
+        for r in range(2):
+            # Of all rows the items of one slot lie together.
+            kept = recent[:, r, each % SLOTS]
+            kept[rows] = np.maximum(kept.take(rows), codes[r][which])
+
+
+def _forget(recent: npt.NDArray[np.uint16], at: IntArray, slot: IntArray, passed: IntArray) -> None:
+    """Empty the slots of each row up to `slot`, of which `passed` are new."""
+    for steps, stepped in _by_value(passed):
+        for now, which in _by_value(slot[stepped]):
+            for old in range(now - min(steps, SLOTS) + 1, now + 1):
+                recent[at[stepped][which], :, old % SLOTS] = 0
+
+
+def _by_value(values: IntArray) -> list[tuple[int, IntArray | slice]]:
+    """The distinct values, and where each is."""
+    if len(values) and values.min() == values.max():
+        return [(int(values[0]), slice(None))]
+    return [(int(value), np.flatnonzero(values == value)) for value in np.unique(values)]
 
 
 def read(

@@ -93,20 +93,27 @@ class Rows:
 
         `rows` are distinct; `end_ms` (n,) is the end of each row's window.
         """
-        profiles = self.profile[rows]
-        for r, buckets in enumerate(self.buckets):
-            known = np.flatnonzero(
-                ~np.isnan(values[:, r]) & (factors[:, r] >= buckets.epsilon[profiles])
-            )
-            buckets.add(rows[known], values[known, r], factors[known, r], profiles[known])
-        self.weight[rows], self.mean[rows], self.squares[rows] = moments.add(
-            self.weight[rows], self.mean[rows], self.squares[rows], values, factors
-        )
+        profiles = self.profile.take(rows)
         learned = ~np.isnan(values)
-        self.samples[rows] += learned
-        fed = learned.any(axis=1)
-        rows, end_ms = rows[fed], end_ms[fed]
-        first = self.first_ms[rows]
+        for r, buckets in enumerate(self.buckets):
+            known = learned[:, r] & (factors[:, r] >= buckets.epsilon.take(profiles))
+            at = slice(None) if known.all() else np.flatnonzero(known)
+            buckets.add(rows[at], values[at, r], factors[at, r], profiles[at])
+        weight, mean, squares = moments.add(
+            self.weight.take(rows, axis=0),
+            self.mean.take(rows, axis=0),
+            self.squares.take(rows, axis=0),
+            values,
+            factors,
+        )
+        _put(self.weight, rows, weight)
+        _put(self.mean, rows, mean)
+        _put(self.squares, rows, squares)
+        _put(self.samples, rows, self.samples.take(rows, axis=0) + learned)
+        fed = learned[:, 0] | learned[:, 1]
+        if not fed.all():
+            rows, end_ms = rows[fed], end_ms[fed]
+        first = self.first_ms.take(rows)
         self.first_ms[rows] = np.where(first == NEVER, end_ms, first)
         self.last_ms[rows] = end_ms
 
@@ -127,6 +134,10 @@ class Rows:
         for r, buckets in enumerate(self.buckets):
             answer[:, r] = buckets.quantile(rows, fractions[:, r], self.profile[rows])
         return answer
+
+    def idle(self, rows: IntArray) -> npt.NDArray[np.bool_]:
+        """Where there are samples and all of them were 0, (n, 2)."""
+        return np.asarray((self.mean[rows] == 0.0) & (self.weight[rows] > 0.0))
 
     def sparse(self, rows: IntArray, resource: int) -> tuple[IntArray, IntArray, FloatArray]:
         """The filled buckets of these rows: how many each has, which, and their weights."""
@@ -156,6 +167,12 @@ class Rows:
         # Taken from the end, so that rows of one node lie side by side.
         self._free[:0] = range(capacity - 1, self._capacity - 1, -1)
         self._capacity = capacity
+
+
+def _put(column: npt.NDArray[_T], rows: IntArray, pairs: npt.NDArray[_T]) -> None:
+    """`column[rows] = pairs`, both of two items of 8 bytes, which numpy moves one by one; as one
+    item of 16 bytes they go three times as fast."""
+    column.view(np.complex128)[rows] = pairs.view(np.complex128)
 
 
 def _resized(column: npt.NDArray[_T], rows: int, fill: int = 0) -> npt.NDArray[_T]:

@@ -7,7 +7,7 @@ per entity or per node states its shape once and has checkpoints, expiry and res
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -20,11 +20,22 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What one row holds: an array of `shape` and `dtype` (little-endian), all `empty` at first."""
+    """What one row holds: an array of `shape` and `dtype` (little-endian), all `empty` at first.
+
+    Rows lie side by side in memory, or if not `by_row`, each item of all rows.
+    """
 
     shape: tuple[int, ...] = ()
     dtype: Literal["<f8", "<f4", "<i8", "<i4", "<u2", "<u1", "<i1"] = "<f8"
     empty: float = 0.0
+    by_row: bool = field(default=True, repr=False)
+
+    def zeros(self, rows: int) -> npt.NDArray[Any]:
+        """Zeros for so many rows, (rows, *shape)."""
+        # np.zeros leaves pages untouched that no row uses yet; a fill would claim them all.
+        if self.by_row:
+            return np.zeros((rows, *self.shape), self.dtype)
+        return np.moveaxis(np.zeros((*self.shape, rows), self.dtype), -1, 0)
 
 
 class Columns:
@@ -33,7 +44,7 @@ class Columns:
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self.columns = dict(columns)
         self._arrays: dict[str, npt.NDArray[Any]] = {
-            name: np.zeros((0, *column.shape), column.dtype) for name, column in columns.items()
+            name: column.zeros(0) for name, column in columns.items()
         }
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
@@ -63,8 +74,7 @@ class Columns:
         """Make room for row numbers below `rows`."""
         for name, column in self.columns.items():
             old = self._arrays[name]
-            # np.zeros leaves pages untouched that no row uses yet; a fill would claim them all.
-            new = np.zeros((rows, *column.shape), column.dtype)
+            new = column.zeros(rows)
             new[: len(old)] = old
             if column.empty != 0.0:
                 new[len(old) :] = column.empty

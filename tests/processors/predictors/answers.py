@@ -1,0 +1,82 @@
+"""What predictors answer to windows, and the sums over pods once more, slowly."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipeline.processors.bank import Bank
+from pipeline.processors.classes import CLASSES
+from pipeline.processors.peaks import NodePeaks
+from pipeline.processors.window import ENTITIES, ModelConfig, NodeWindow
+
+ALL = (
+    "percentile", "nsigma-v1", "nsigma-v2", "borg-default", "resource-central", "max", "autopilot",
+    "vpa", "hourly-nsigma",
+)  # fmt: skip
+
+
+def learned(
+    windows: Sequence[NodeWindow],
+    *names: str,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    **config: Any,
+) -> Bank:
+    """A bank with these predictors that has seen the windows."""
+    bank = Bank(ModelConfig(predictors=names, predictor=names[0], options=options or {}, **config))
+    bank.apply(windows)
+    return bank
+
+
+def answer(
+    windows: Sequence[NodeWindow],
+    *names: str,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    **config: Any,
+) -> NodePeaks:
+    """The answers of these predictors for the node of the windows."""
+    bank = learned(windows, *names, options=options, **config)
+    (found,) = bank.peaks(bank.nodes)
+    return found
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Of one entity and resource."""
+
+    pods: float
+    requests: float
+    counted: int
+    left_out: int
+
+    @property
+    def total(self) -> float:
+        return float("nan") if self.left_out and not self.counted else self.pods + self.requests
+
+
+def sums_of(found: NodePeaks, name: str, entity: int, resource: int) -> Sums:
+    """From what is published of each pod, one after the other."""
+    units = (1000.0, 1.0)[resource]
+    pods, requests, counted, left_out = 0.0, 0.0, 0, 0
+    for i in range(len(found.pod_uids)):
+        pod_class = CLASSES[found.pod_classes[i]]
+        if ENTITIES[entity] not in ("node", pod_class) or found.pod_ended[i]:
+            continue
+        peak = found.predictors[name].pod_raw[i, resource]
+        request = found.pod_requests[i, resource] / units
+        asks = found.pod_active[i] and not np.isnan(request)
+        if asks and (found.pod_cold[i] or np.isnan(peak)):
+            requests += request
+        elif not np.isnan(peak):
+            pods += peak
+        else:
+            left_out += 1
+            continue
+        counted += 1
+    return Sums(pods, requests, counted, left_out)
+
+
+def same(one: float, other: float) -> bool:
+    """To the last bit, unknown being equal to unknown."""
+    return bool(one == other or (np.isnan(one) and np.isnan(other)))

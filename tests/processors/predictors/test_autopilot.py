@@ -1,0 +1,89 @@
+"""In the manner of Autopilot."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.processors.histogram import CPU_LAYOUT, VPA_CPU_LAYOUT
+from pipeline.processors.predictors.autopilot import Autopilot
+from pipeline.processors.window import ENTITIES, NODE, VPA, Profile
+from tests.processors.predictors.answers import answer
+from tests.processors.reference import bucket_of
+from tests.processors.windows import GIB, Pod, window
+
+LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+# One half-life a window: all weights are powers of two.
+HALVING = Profile(half_life_seconds=(120.0, 120.0))
+
+
+@given(
+    st.lists(st.integers(0, 512).map(lambda n: n / 8), min_size=1, max_size=30),
+    st.sampled_from([0.0, 0.5, 0.9, 0.95, 1.0]),
+)
+@LAWS
+def test_cpu_is_the_quantile_of_the_load(series: list[float], fraction: float) -> None:
+    """Against a list of samples: the bucket up to which lies the share of weight times value."""
+    windows = [window(i, usage=(usage, GIB)) for i, usage in enumerate(series)]
+    options = {"autopilot": {"cpu": fraction}}
+    found = answer(windows, "autopilot", options=options, profile=HALVING)
+    starts = CPU_LAYOUT.starts.tolist()
+    loads: dict[float, float] = {}
+    for age, usage in enumerate(reversed(series)):
+        end = starts[min(bucket_of(starts, usage) + 1, len(starts) - 1)]
+        loads[end] = loads.get(end, 0.0) + 2.0**-age * end
+    running, total = 0.0, sum(loads[end] for end in sorted(loads))
+    near = set()
+    for end in sorted(loads):
+        before, running = running, running + loads[end]
+        if before <= fraction * total * (1 + 1e-12) and running >= fraction * total * (1 - 1e-12):
+            near.add(end)
+    expected = near if any(series) else {0.0}
+    assert found.predictors["autopilot"].raw[NODE, 0] in expected
+
+
+def test_half_an_hour_of_work_a_day_weighs_more_by_load_than_by_time() -> None:
+    """A job that sleeps for 95 % of the time but does all its work in the rest."""
+    windows = [window(i, [Pod("a", (8.0 if i % 25 == 0 else 0.05, GIB))]) for i in range(200)]
+    options = {"percentile": {"cpu": 0.9}, "autopilot": {"cpu": 0.9}}
+    found = answer(windows, "autopilot", "percentile", options=options)
+    assert found.predictors["percentile"].pod_raw[0, 0] < 0.1
+    assert found.predictors["autopilot"].pod_raw[0, 0] == pytest.approx(8.0, rel=0.06)
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(300, 1.0), (7200, 3.0), (86_400, 7.0)])
+def test_memory_is_the_highest_of_its_window(seconds: int, expected: float) -> None:
+    past = {0: 7.0, 300: 3.0, 346: 1.0}
+    windows = [window(i, usage=(1.0, past.get(i, 0.5) * GIB)) for i in range(347)]
+    options = {"autopilot": {"memory_window_seconds": seconds}}
+    own = answer(windows, "autopilot", options=options).predictors["autopilot"]
+    assert expected * GIB <= own.raw[NODE, 1] <= expected * GIB * 1.0012
+    assert own.terms["window_seconds"][NODE, 1] == seconds
+    assert np.isnan(own.terms["window_seconds"][NODE, 0])
+    assert own.terms["fraction"][NODE, 0] == 0.95
+
+
+def test_each_class_is_read_by_its_own_buckets() -> None:
+    found = answer(
+        [window(1, [Pod("a", (2.0, GIB)), Pod("b", (2.0, GIB), "batch")])],
+        "autopilot", class_profiles={"batch": VPA},
+    )  # fmt: skip
+    for pod, layout in enumerate((CPU_LAYOUT, VPA_CPU_LAYOUT)):
+        end = layout.ends[layout.find(np.array([2.0]))[0]]
+        assert found.predictors["autopilot"].pod_raw[pod, 0] == end
+
+
+def test_an_idle_class_costs_no_cpu_and_a_class_that_is_unknown_is() -> None:
+    own = answer([window(1)], "autopilot").predictors["autopilot"]
+    assert own.raw[ENTITIES.index("prod")].tolist() == [0.0, 0.0]
+    assert np.isnan(own.raw[ENTITIES.index("unknown")]).all()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"cpu": 2}, {"cpu": None}, {"memory_window_seconds": 0}, {"memory_window_seconds": 1e9}],
+)
+def test_options_out_of_range_are_refused_by_name(options: dict[str, float]) -> None:
+    (name,) = options
+    with pytest.raises(ValueError, match=rf"^{name} is .* not a number from"):
+        Autopilot(**options)

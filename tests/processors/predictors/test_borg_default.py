@@ -1,0 +1,76 @@
+"""Borg's default: requests by a constant."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from pipeline.errors import PredictorError
+from pipeline.processors.predictors.borg_default import BorgDefault
+from pipeline.processors.window import ENTITIES, NODE, SYSTEM, NodeWindow
+from tests.processors.predictors.answers import answer, learned, same
+from tests.processors.windows import GIB, Pod, streams, window
+
+LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+
+
+@given(streams())
+@LAWS
+def test_the_peak_is_what_active_pods_ask_for_divided_by_a(windows: list[NodeWindow]) -> None:
+    """NP-26."""
+    bank = learned(windows, "borg-default", options={"borg-default": {"a": 1.25}})
+    for found in bank.peaks(bank.nodes):
+        own = found.predictors["borg-default"]
+        for entity, name in enumerate(ENTITIES):
+            for r, unit in enumerate((1000.0, 1.0)):
+                if name == "system":
+                    assert np.isnan(own.raw[entity, r])
+                    continue
+                asked, unknown = [], 0
+                for i, uid_class in enumerate(found.pod_classes):
+                    if found.pod_active[i] and name in ("node", ENTITIES[2 + uid_class]):
+                        request = found.pod_requests[i, r] / unit
+                        unknown += bool(np.isnan(request))
+                        asked += [] if np.isnan(request) else [request]
+                total = 0.0
+                for request in asked:
+                    total += request
+                expected = total / 1.25 if asked or not unknown else np.nan
+                assert same(own.raw[entity, r], expected)
+                assert own.terms["requests"][entity, r] == total
+                assert own.terms["counted"][entity, r] == len(asked)
+                assert own.terms["left_out"][entity, r] == unknown
+
+
+def test_pods_that_come_and_go_move_the_peak_at_once() -> None:
+    """NP-26."""
+    two = [Pod("a", (1.0, GIB)), Pod("b", (1.0, GIB), "batch", (2000.0, 2 * GIB))]
+    peaks = []
+    bank = learned([], "borg-default")
+    for end, pods in enumerate([two[:1], two, two[1:], []]):
+        bank.apply([window(end, pods)])
+        peaks.append(bank.peaks(["node-a"])[0].predictors["borg-default"].raw[NODE, 0])
+    assert peaks == [1.0 / 1.1, 3.0 / 1.1, 2.0 / 1.1, 0.0]
+
+
+def test_a_pods_peak_is_its_own_request_by_a() -> None:
+    pods = [Pod("a", (9.0, GIB)), Pod("b", (1.0, GIB), requests=(np.nan, 1.0))]
+    found = answer([window(1, pods)], "borg-default").predictors["borg-default"]
+    assert same(found.pod_raw[0, 0], 1.0 / 1.1)
+    assert np.isnan(found.pod_raw[1, 0])
+
+
+def test_without_a_peak_of_the_system_what_prod_leaves_unused_is_unknown() -> None:
+    found = answer([window(i, [Pod("a", (0.1, GIB))]) for i in range(20)], "borg-default")
+    assert np.isnan(found.predictors["borg-default"].raw[SYSTEM]).all()
+    assert np.isnan(found.reclaimable.amount).all()
+
+
+@pytest.mark.parametrize("a", [0, -1.1, float("nan"), float("inf"), True, "1.1", None])
+def test_a_divisor_that_is_none_is_refused(a: object) -> None:
+    with pytest.raises(ValueError, match=r"^a is .* not a number above 0"):
+        BorgDefault(a=a)  # type: ignore[arg-type]
+
+
+def test_options_that_it_does_not_take_are_an_error_that_names_it() -> None:
+    with pytest.raises(PredictorError, match=r"predictor borg-default: .*'b'"):
+        learned([], "borg-default", options={"borg-default": {"b": 2.0}})

@@ -1,0 +1,190 @@
+"""N-sigma by the hour of the day."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.processors.predictors.hourly_nsigma import HourlyNSigma
+from pipeline.processors.window import ENTITIES, NODE, NodeWindow
+from tests.processors.predictors.answers import answer, learned
+from tests.processors.windows import GIB, Pod, window
+
+MIDNIGHT_MS = 1_700_006_400_000
+HOUR_MS = 3_600_000
+HALF_HOUR_MS = HOUR_MS // 2
+LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+
+
+def at(end_ms: int, cpu: float, memory: float = GIB, pods: Sequence[Pod] = ()) -> NodeWindow:
+    made = window(0, pods, usage=(cpu, memory))
+    return replace(made, start_ms=end_ms - HALF_HOUR_MS, end_ms=end_ms)
+
+
+def days(count: float, usage: Callable[[float], float], first: float = 0.0) -> list[NodeWindow]:
+    """A window each half hour, `usage` by the hour since midnight of the first day."""
+    return [
+        at(MIDNIGHT_MS + half_hours * HALF_HOUR_MS, usage(half_hours / 2 - 0.25))
+        for half_hours in range(round(first * 48) + 1, round((first + count) * 48) + 1)
+    ]
+
+
+class SlowHours:
+    """Samples by hour of the day, with a weight each that falls whenever their hour begins."""
+
+    def __init__(self) -> None:
+        self.samples: list[list[tuple[float, tuple[float, float]]]] = [[] for _ in range(24)]
+        self._newest: int | None = None
+
+    def learn(self, end_ms: int, sample: tuple[float, float]) -> None:
+        hour = (end_ms - 1) // HOUR_MS
+        begun = Counter(h % 24 for h in range((self._newest or hour) + 1, hour + 1))
+        for of_day, times in begun.items():
+            self.samples[of_day] = [
+                (weight * (6 / 7) ** times, value)
+                for weight, value in self.samples[of_day]
+                if times <= 7
+            ]
+        self.samples[hour % 24].append((1.0, sample))
+        self._newest = hour
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 60), st.floats(0, 64), st.floats(0, 2.0**60)),
+        min_size=1,
+        max_size=150,
+    )
+)
+@LAWS
+def test_each_hour_has_its_mean_and_deviation_of_days_that_fade(
+    steps: list[tuple[int, float, float]],
+) -> None:
+    """Against numpy with a weight for each sample, to what float32 can tell."""
+    end_ms = MIDNIGHT_MS
+    slow = SlowHours()
+    windows = []
+    for half_hours, *usage in steps:
+        end_ms += half_hours * HALF_HOUR_MS
+        windows.append(at(end_ms, *usage))
+        slow.learn(end_ms, (usage[0], usage[1]))
+    options = {"hourly-nsigma": {"history_seconds": 0}}
+    found = answer(
+        windows, "hourly-nsigma", options=options, horizon_seconds=1.0, nsigma_multiplier=2.0
+    )
+    own, hour = found.decided, end_ms // HOUR_MS % 24
+    samples = slow.samples[hour]
+    if not samples:
+        assert np.isnan(own.raw[NODE]).all()
+        return
+    assert own.terms["hour"][NODE].tolist() == [hour] * 2
+    weights = np.array([weight for weight, _ in samples])
+    for r, largest in enumerate((64.0, 2.0**60)):
+        values = np.array([value[r] for _, value in samples])
+        mean = np.average(values, weights=weights)
+        stdev = math.sqrt(np.average((values - mean) ** 2, weights=weights))
+        assert own.terms["mean"][NODE, r] == pytest.approx(mean, rel=1e-4, abs=1e-6 * largest)
+        assert own.terms["stdev"][NODE, r] == pytest.approx(stdev, rel=1e-3, abs=1e-3 * largest)
+        assert own.raw[NODE, r] == own.terms["mean"][NODE, r] + 2.0 * own.terms["stdev"][NODE, r]
+
+
+def office(hour: float) -> float:
+    """8 cores from 9 to 17 o'clock, 1 at night, with some noise that repeats nowhere."""
+    noise = 0.3 * math.sin(hour * 12.9898) * math.sin(hour * 78.233)
+    return (8.0 if 9 <= hour % 24 < 17 else 1.0) + noise
+
+
+def test_it_beats_nsigma_on_a_daily_pattern() -> None:
+    """NP-37: asked each hour of a week what the next three hours will need, it promises less than
+    N-sigma of the same N on average, and is exceeded no more often."""
+    windows = days(3, office)
+    bank = learned(windows, "hourly-nsigma", "nsigma-v1", horizon_seconds=10_800.0)
+    misses = dict.fromkeys(bank.predictors, 0)
+    promised = dict.fromkeys(bank.predictors, 0.0)
+    coming = days(7.2, office, first=3)
+    for i in range(0, 7 * 48, 2):
+        (found,) = bank.peaks(["node-a"])
+        happens = max(w.node_usage[0] for w in coming[i : i + 6])
+        for name in bank.predictors:
+            peak = found.predictors[name].raw[NODE, 0]
+            misses[name] += happens > peak
+            promised[name] += peak
+        bank.apply(coming[i : i + 2])
+    assert misses["hourly-nsigma"] <= misses["nsigma-v1"] == 0
+    assert promised["hourly-nsigma"] < 0.5 * promised["nsigma-v1"]
+
+
+def test_over_a_whole_day_it_still_promises_less_on_a_daily_pattern() -> None:
+    """NP-37: a mean over day and night has a deviation that no hour has."""
+    found = answer(days(4, office), "hourly-nsigma", "nsigma-v1")
+    hourly, plain = (found.predictors[name].raw[NODE, 0] for name in found.predictors)
+    assert 8.3 < hourly < 0.75 * plain
+
+
+def test_nothing_is_said_before_a_day_has_passed() -> None:
+    bank = learned(days(1, office)[:-1], "hourly-nsigma", horizon_seconds=3600.0)
+    assert np.isnan(bank.peaks(["node-a"])[0].decided.raw).all()
+    bank.apply(days(1, office)[-1:])
+    # The first window ended half an hour after midnight.
+    assert np.isnan(bank.peaks(["node-a"])[0].decided.raw).all()
+    bank.apply(days(0.03, office, first=1))
+    known = bank.peaks(["node-a"])[0].decided.raw
+    assert known[NODE, 0] == pytest.approx(1.0, abs=0.9)
+    assert np.isnan(known[ENTITIES.index("unknown")]).all()
+
+
+def test_an_hour_that_was_never_seen_makes_what_touches_it_unknown() -> None:
+    without_noon = [w for w in days(2, office) if not 12 <= (w.end_ms - 1) // HOUR_MS % 24 < 13]
+    whole = answer(without_noon, "hourly-nsigma")
+    assert np.isnan(whole.decided.raw[NODE]).all()
+    assert np.isnan(whole.decided.terms["hour"][NODE]).all()
+    night = answer(without_noon, "hourly-nsigma", horizon_seconds=12 * 3600.0)
+    assert night.decided.raw[NODE, 0] > 8.0
+    noon = answer(without_noon, "hourly-nsigma", horizon_seconds=12 * 3600.0 + 0.01)
+    assert np.isnan(noon.decided.raw[NODE, 0])
+
+
+def test_each_class_has_its_own_horizon() -> None:
+    windows = []
+    for w in days(2, office):
+        cpu = float(w.node_usage[0])
+        pods = [Pod("a", (cpu, GIB)), Pod("b", (cpu, GIB), "batch")]
+        windows.append(at(w.end_ms, 2 * cpu, pods=pods))
+    own = answer(windows, "hourly-nsigma", class_horizon_seconds={"batch": 3600.0}).decided
+    night, day = own.pod_raw[1, 0], own.pod_raw[0, 0]
+    assert night < 2.0 < 8.0 < day
+    assert own.raw[ENTITIES.index("batch"), 0] == night
+    assert own.raw[ENTITIES.index("prod"), 0] == day
+    assert own.terms["hour"][ENTITIES.index("batch"), 0] == 0.0
+
+
+def test_what_was_a_week_ago_fades_and_what_was_not_seen_for_longer_is_gone() -> None:
+    busy_then_idle = days(4, lambda hour: 8.0) + days(14, lambda hour: 1.0, first=4)
+    own = answer(busy_then_idle, "hourly-nsigma", nsigma_multiplier=0.0).decided
+    weights = (6 / 7) ** np.arange(18.0)[::-1]
+    assert own.raw[NODE, 0] == pytest.approx(
+        np.average([8.0] * 4 + [1.0] * 14, weights=weights), rel=1e-3
+    )
+    away = days(2, lambda hour: 8.0) + days(1, lambda hour: 1.0, first=10.5)
+    assert answer(away, "hourly-nsigma").decided.raw[NODE, 0] == 1.0
+
+
+def test_a_machine_that_is_another_begins_anew() -> None:
+    windows = days(3, lambda hour: 8.0)
+    other = [replace(w, machine_id="machine-2") for w in days(0.5, lambda hour: 1.0, first=3)]
+    assert np.isnan(answer(windows + other, "hourly-nsigma").decided.raw[NODE]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("days", 0), ("days", 400), ("days", "7"), ("history_seconds", -1),
+     ("history_seconds", float("nan"))],
+)  # fmt: skip
+def test_options_out_of_range_are_refused_by_name(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} is .* not a number from"):
+        HourlyNSigma(**{name: value})

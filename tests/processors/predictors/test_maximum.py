@@ -1,0 +1,118 @@
+"""The maximum of other predictors."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import PredictorError
+from pipeline.processors.predictors.maximum import Maximum
+from pipeline.processors.window import NODE, SYSTEM, NodeWindow
+from tests.processors.predictors.answers import ALL, answer, learned
+from tests.processors.windows import GIB, Pod, streams, window
+
+LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+OTHERS = tuple(name for name in ALL if name != "max")
+
+
+def of(members: list[str], **options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    return {"max": {"members": members, "options": options}}
+
+
+@given(streams(), st.lists(st.sampled_from(OTHERS), min_size=1, max_size=4, unique=True))
+@LAWS
+def test_it_is_the_highest_that_any_member_knows(
+    windows: list[NodeWindow], members: list[str]
+) -> None:
+    """NP-28: never below a member, unknown where all of them are."""
+    bank = learned(windows, "max", *members, options=of(members), cold_start_samples=2)
+    for found in bank.peaks(bank.nodes):
+        own = found.predictors["max"]
+        for part in ("raw", "pod_raw"):
+            peaks = getattr(own, part)
+            theirs = [getattr(found.predictors[name], part) for name in members]
+            for each in theirs:
+                assert (np.isnan(each) | (peaks >= each)).all()
+            assert (np.isnan(peaks) == np.all([np.isnan(each) for each in theirs], axis=0)).all()
+            # And it is one of them.
+            assert (np.isnan(peaks) | np.any([each == peaks for each in theirs], axis=0)).all()
+        for name in members:
+            member = found.predictors[name]
+            assert own.terms[name].tobytes() == member.raw.tobytes()
+            for term, values in member.terms.items():
+                assert own.terms[f"{name}.{term}"].tobytes() == values.tobytes()
+
+
+def test_by_default_of_borg_and_resource_central() -> None:
+    """NP-28."""
+    windows = [window(i, [Pod("a", (3.0, GIB / 2))]) for i in range(20)]
+    own = answer(windows, "max").predictors["max"]
+    central, borg = own.terms["resource-central"], own.terms["borg-default"]
+    assert own.raw[NODE].tolist() == [central[NODE, 0], central[NODE, 1]]
+    assert own.pod_raw[0].tolist() == pytest.approx([3.0, GIB / 1.1], rel=0.0012)
+    assert np.isnan(borg[SYSTEM]).all()
+    assert own.raw[SYSTEM].tobytes() == central[SYSTEM].tobytes()
+
+
+def test_members_have_options_of_their_own() -> None:
+    options = of(["borg-default"], **{"borg-default": {"a": 2.0}})
+    found = answer([window(1, [Pod("a", (0.1, GIB))])], "max", "borg-default", options=options)
+    assert found.predictors["max"].pod_raw[0, 0] == 0.5
+    assert found.predictors["borg-default"].pod_raw[0, 0] == 1.0 / 1.1
+
+
+def test_a_member_keeps_apart_what_it_keeps_beside() -> None:
+    """Each hour's mean is learned once by the member and once by the predictor itself."""
+    nested = {"max": {"members": ["max", "hourly-nsigma"],
+                      "options": {"max": {"members": ["hourly-nsigma"]}}}}  # fmt: skip
+    windows = [window(i, [Pod("a", (1.0 + i % 3, GIB))]) for i in range(750)]
+    bank = learned(windows, "max", "hourly-nsigma", options=nested)
+    (found,) = bank.peaks(bank.nodes)
+    own, alone = found.predictors["max"], found.predictors["hourly-nsigma"]
+    assert own.raw.tobytes() == alone.raw.tobytes()
+    assert own.pod_raw.tobytes() == alone.pod_raw.tobytes()
+    assert not np.isnan(own.raw[NODE]).any()
+    assert {*Maximum(**nested["max"]).columns} == {
+        "max.max.max.hourly-nsigma.hourly",
+        "max.max.max.hourly-nsigma.hourly_at",
+        "max.hourly-nsigma.hourly",
+        "max.hourly-nsigma.hourly_at",
+    }
+
+
+@pytest.mark.parametrize(
+    ("members", "prod"),
+    [
+        (["nsigma-v1"], "classes"),
+        (["nsigma-v1", "hourly-nsigma"], "classes"),
+        (["nsigma-v1", "percentile"], "pair"),
+    ],
+)
+def test_prod_is_found_as_the_most_careful_member_finds_it(members: list[str], prod: str) -> None:
+    assert Maximum(members).prod == prod
+
+
+@pytest.mark.parametrize("members", [[], (), "percentile", ""])
+def test_members_that_are_no_list_of_predictors_are_refused(members: Any) -> None:
+    with pytest.raises(ValueError, match=r"^members is .* not a list of predictors"):
+        Maximum(members)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (of(["percentile", "tea-leaves"]), "there is no predictor 'tea-leaves'"),
+        (of(["percentile", "percentile"]), "predictors are named twice"),
+        (of(["percentile"], vpa={"cpu": 0.5}), "options for vpa, which does not run"),
+        (of(["vpa"], vpa={"cpu": 1.5}), "predictor vpa: cpu is 1.5"),
+        ({"max": {"members": []}}, "predictor max: members is"),
+    ],
+)
+def test_members_that_cannot_be_made_are_an_error(
+    options: dict[str, dict[str, Any]], problem: str
+) -> None:
+    with pytest.raises(PredictorError, match=problem):
+        learned([], "max", options=options)

@@ -1,0 +1,75 @@
+"""In the manner of the Vertical Pod Autoscaler."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from pipeline.processors.histogram import VPA_CPU_LAYOUT, VPA_MEMORY_LAYOUT
+from pipeline.processors.predictors.vpa import Vpa
+from pipeline.processors.window import ENTITIES, NODE, VPA, NodeWindow
+from pipeline.topics.nodes import Strategy
+from tests.processors.predictors.answers import answer, learned
+from tests.processors.windows import GIB, Pod, streams, window
+
+LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+
+
+@given(streams())
+@LAWS
+def test_it_is_the_quantile_with_its_own_margin_and_for_pods_the_floor(
+    windows: list[NodeWindow],
+) -> None:
+    options = {"percentile": {"cpu": 0.9, "memory": 0.9}}
+    bank = learned(windows, "vpa", "percentile", options=options)
+    for found in bank.peaks(bank.nodes):
+        own, quantile = found.predictors["vpa"], found.predictors["percentile"]
+        assert own.terms["quantile"].tobytes() == quantile.raw.tobytes()
+        assert own.raw.tobytes() == (quantile.raw * 1.15).tobytes()
+        assert (own.raw == own.terms["quantile"] * own.terms["margin"])[~np.isnan(own.raw)].all()
+        floored = np.maximum(quantile.pod_raw * 1.15, [0.025, 250 * 2**20])
+        assert own.pod_raw.tobytes() == floored.tobytes()
+
+
+def test_with_its_preset_it_reads_its_buckets() -> None:
+    windows = [window(i, usage=(2.0, 4 * GIB)) for i in range(5)]
+    own = answer(windows, "vpa", profile=VPA).predictors["vpa"]
+    ends = [
+        layout.ends[layout.find(np.array([value]))[0]]
+        for layout, value in ((VPA_CPU_LAYOUT, 2.0), (VPA_MEMORY_LAYOUT, 4 * GIB))
+    ]
+    assert own.raw[NODE].tolist() == [end * 1.15 for end in ends]
+
+
+def test_a_strategy_without_a_margin_leaves_its_own() -> None:
+    now = window(1, [Pod("a", (2.0, GIB))])
+    now.strategy = Strategy(safety_margin_percent=0.0, predictor="vpa")
+    own = answer([now], "vpa").predictors["vpa"]
+    assert own.peaks.tobytes() == own.raw.tobytes()
+    assert own.raw[NODE, 0] == own.terms["quantile"][NODE, 0] * 1.15
+
+
+def test_an_idle_pod_gets_the_floor_and_an_idle_class_nothing() -> None:
+    own = answer([window(1, [Pod("a", (0.0, 0.0))])], "vpa").predictors["vpa"]
+    assert own.pod_raw.tolist() == [[0.025, 250 * 2**20]]
+    assert own.raw[ENTITIES.index("prod")].tolist() == [0.0, 0.0]
+
+
+def test_no_floor_makes_an_unknown_pod_known() -> None:
+    own = answer([window(1, [Pod("a", (np.nan, np.nan))])], "vpa").predictors["vpa"]
+    assert np.isnan(own.pod_raw).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cpu", 1.1),
+        ("memory", -1),
+        ("margin_percent", -0.5),
+        ("margin_percent", float("nan")),
+        ("floor_cpu_cores", -0.025),
+        ("floor_memory_bytes", float("inf")),
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} is .* not a number from"):
+        Vpa(**{name: value})

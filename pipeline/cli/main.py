@@ -34,6 +34,8 @@ COMMANDS = {
     "topics": _Entry("Create the topics, check them for drift, print their table.", None),
     "kafka": _Entry("Run a real Kafka broker on this machine.", "local"),
     "top": _Entry("Show nodes with usage, predicted peak and age.", "pipeline"),
+    "explain": _Entry("Show how a node's peaks came about, number by number.", "pipeline"),
+    "model": _Entry("List predictors; look into a node's models; import others'.", "pipeline"),
     "doctor": _Entry("Check this installation and say what to do.", None),
 }
 

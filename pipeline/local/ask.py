@@ -15,7 +15,7 @@ from pipeline.errors import DemoError
 from pipeline.settings import KafkaSettings
 from pipeline.topics.client import client_options
 from pipeline.topics.codec import decode_json
-from pipeline.topics.partition import partition_of
+from pipeline.topics.newest import newest
 from pipeline.topics.predictions import PredictionRecord
 from pipeline.topics.registry import DEAD_LETTERS, PREDICTIONS
 
@@ -32,9 +32,6 @@ SMALL_POD: Mapping[str, Any] = {
 }
 
 _TIMEOUT = aiohttp.ClientTimeout(total=10)
-_POLL_MS = 300
-# The newest record of a node lies among the last of its partition: each round writes every node.
-_LOOK_BACK = 2000
 
 
 class Answer(NamedTuple):
@@ -87,23 +84,8 @@ async def _post(session: aiohttp.ClientSession, url: str, names: Sequence[str]) 
 
 async def newest_prediction(kafka: KafkaSettings, node: str) -> PredictionRecord | None:
     """The newest record of `node` on the topic `predictions`; None if there is none yet."""
-    tp = TopicPartition(
-        PREDICTIONS.full_name(kafka.topic_prefix), partition_of(node, kafka.partitions)
-    )
-    found = None
-    consumer = AIOKafkaConsumer(**client_options(kafka), group_id=None, enable_auto_commit=False)
-    await consumer.start()
-    try:
-        consumer.assign([tp])
-        end = (await consumer.end_offsets([tp]))[tp]
-        consumer.seek(tp, max(0, end - _LOOK_BACK))
-        while await consumer.position(tp) < end:
-            for message in (await consumer.getmany(tp, timeout_ms=_POLL_MS)).get(tp, ()):
-                if message.key == node.encode() and message.value is not None:
-                    found = decode_json(PredictionRecord, message.value)
-    finally:
-        await consumer.stop()
-    return found
+    found = await newest(kafka, PREDICTIONS, node)
+    return None if found is None else decode_json(PredictionRecord, found.value)
 
 
 async def dead_letters(kafka: KafkaSettings) -> int:

@@ -1,0 +1,199 @@
+"""How a prediction came to what Prod leaves unused, and to the peak of Prod, line by line.
+
+Owes the rest: the two views of `reclaimable`, pods and classes, as a derivation in whole millicores
+and bytes. What is published comes from the record, so that a step that no longer fits shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from pipeline.processors.derivation import Pod, Resource, added, given, pods_of, step, unknown
+from pipeline.topics.predictions import EntityPeaks, PredictionRecord, Reclaimable
+
+_COUNTED: Final = ("prod", "none", "unknown")
+
+
+def unused(record: PredictionRecord, resource: Resource, predictor: str) -> Iterator[str]:
+    """What Prod leaves unused of one resource, by one predictor."""
+    view = _View(record, resource, predictor)
+    yield view.allocatable_line()
+    if view.answer.pair:
+        yield "by the pods:"
+        yield from _indented(view.by_pods())
+    yield "by the classes:"
+    yield from _indented(view.by_classes())
+    yield from view.outcome()
+
+
+def margin_of(record: PredictionRecord) -> float:
+    """What peaks are multiplied by."""
+    return (100.0 + record.safety_margin_percent) / 100.0
+
+
+class _View:
+    """One predictor's answer for one resource, taken apart; amounts are whole units."""
+
+    def __init__(self, record: PredictionRecord, resource: Resource, predictor: str) -> None:
+        self.record = record
+        self.resource = resource
+        self.predictor = predictor
+        self.unit = resource.whole_unit
+        self.margin = margin_of(record)
+        self.answer: Reclaimable = record.reclaimable[predictor]
+        self.allocatable = resource.whole(resource.of(record.allocatable))
+        self.pods = [
+            pod
+            for pod in pods_of(record.pods, resource, predictor)
+            if pod.pod_class in _COUNTED and not pod.ended
+        ]
+        self.predicted = [
+            pod
+            for pod in self.pods
+            if pod.raw is not None and (not pod.cold or pod.request is None)
+        ]
+        self.waiting = [
+            pod
+            for pod in self.pods
+            if pod.request is not None and (pod.cold or pod.raw is None)
+        ]  # fmt: skip
+
+    def published(self, name: str) -> int | None:
+        """A field of the record's answer."""
+        return self.resource.whole(self.resource.of(getattr(self.answer, name)))
+
+    def peak_of(self, pod: Pod) -> int:
+        return 0 if pod.raw is None else int(self.margin * self.resource.cut(pod.raw))
+
+    def peak_text(self, pod: Pod) -> str:
+        cut = "0" if pod.raw is None else self.resource.cut_text(pod.raw)
+        return cut if pod.raw is None else f"trunc({self.margin!r} * {cut})"
+
+    def allocatable_line(self) -> str:
+        if self.allocatable is None:
+            return unknown("allocatable", "no record of the node says")
+        return given("allocatable", self.allocatable, self.unit)
+
+    def by_pods(self) -> Iterator[str]:
+        """Each pod's own peak, the requests of those that have none yet, and what is left."""
+        for pod in self.pods:
+            if pod.raw is None and pod.request is None:
+                yield unknown(f"peak of {pod.uid}", "no samples and no request, so it adds nothing")
+        peaks = _sum(map(self.peak_of, self.predicted))
+        yield from added("peaks", map(self._peak_line, self.predicted), peaks, self.unit)
+        requests = self.published("unpredicted")
+        waiting = (
+            given(f"request of {pod.uid}, {pod.why_by_request}", pod.request or 0, self.unit)
+            for pod in self.waiting
+        )
+        yield from added("requests that stand for peaks", waiting, requests, self.unit)
+        left = _sum(map(self._left, self._giving))
+        yield from added("left", map(self._left_line, self._giving), left, self.unit)
+        yield self._step(
+            "peak by the pods, peaks + requests",
+            f"{peaks} + {requests}",
+            self.published("pods_peak"),
+        )
+        yield self._step(
+            "reclaimable by the pods, least of allocatable - peaks and left",
+            f"min(max({self.allocatable} - {peaks}, 0), {left})", self.published("pods_amount"),
+        )  # fmt: skip
+
+    def by_classes(self) -> Iterator[str]:
+        """The peaks of system and classes, and what Prod asked for."""
+        used: list[int] = []
+        for name in ("system", *_COUNTED):
+            found = self.record.system if name == "system" else self.record.classes.get(name)
+            raw = self.resource.of((found or EntityPeaks()).raw.get(self.predictor))
+            if raw is not None:
+                used.append(self.resource.cut(raw))
+                yield self._step(f"{name}, whole", self.resource.cut_text(raw), used[-1])
+            elif name == "unknown":
+                used.append(0)
+                yield given("unknown, of which there is no model", 0, self.unit)
+            else:
+                yield unknown(f"{name}, whole", "no peak")
+        surplus, peak = self.published("surplus"), self.published("classes_peak")
+        yield from added(
+            "asked for beyond peaks that are not trusted", map(self._surplus_line, self.waiting),
+            surplus, self.unit,
+        )  # fmt: skip
+        yield self._step(
+            "peak by the classes, margin * (system + prod + none + unknown) + asked beyond",
+            f"trunc({self.margin!r} * ({' + '.join(map(str, used))})) + {surplus}", peak,
+        )  # fmt: skip
+        requests = self.published("requests")
+        asking = (
+            given(f"request of {pod.uid}", pod.request or 0, self.unit)
+            for pod in self.pods
+            if pod.active and pod.pod_class != "unknown" and pod.request is not None
+        )
+        yield from added("requests of Prod", asking, requests, self.unit)
+        yield self._step(
+            "reclaimable by the classes, least of allocatable - peak and requests - peak",
+            f"min(max({self.allocatable} - {peak}, 0), max({requests} - {peak}, 0))",
+            self.published("classes_amount"),
+        )  # fmt: skip
+
+    def outcome(self) -> Iterator[str]:
+        """The careful one of both views, or that of the classes."""
+        amounts = [self.published("classes_amount")]
+        peaks = [self.published("classes_peak")]
+        if not self.answer.pair:
+            yield self._step("reclaimable of Prod, by the classes", f"{amounts[0]}",
+                             self.published("amount"))  # fmt: skip
+            yield self._step("peak of Prod, by the classes", f"{peaks[0]}", self.published("peak"))
+            return
+        system = self.published("system")
+        raw = self.resource.of(self.record.system.raw.get(self.predictor)) or 0.0
+        yield self._step(
+            "peak of the system, margin * system",
+            f"trunc({self.margin!r} * {self.resource.cut_text(raw)})", system,
+        )  # fmt: skip
+        yield self._step(
+            "reclaimable of Prod, least of pods and classes",
+            f"min({self.published('pods_amount')}, {amounts[0]})", self.published("amount"),
+        )  # fmt: skip
+        yield self._step(
+            "peak of Prod, highest of pods + system and classes",
+            f"max({self.published('pods_peak')} + {system}, {peaks[0]})", self.published("peak"),
+        )  # fmt: skip
+
+    @property
+    def _giving(self) -> list[Pod]:
+        """The pods that leave something."""
+        return [
+            pod
+            for pod in self.predicted
+            if pod.active and not pod.cold
+            if pod.pod_class != "unknown" and pod.request is not None
+        ]
+
+    def _peak_line(self, pod: Pod) -> str:
+        return self._step(
+            f"peak of {pod.uid}, margin * raw", self.peak_text(pod), self.peak_of(pod)
+        )
+
+    def _left(self, pod: Pod) -> int:
+        return max((pod.request or 0) - self.peak_of(pod), 0)
+
+    def _left_line(self, pod: Pod) -> str:
+        expression = f"max({pod.request} - {self.peak_of(pod)}, 0)"
+        return self._step(f"left by {pod.uid}, request - peak", expression, self._left(pod))
+
+    def _surplus_line(self, pod: Pod) -> str:
+        expression = f"max({pod.request} - {self.peak_text(pod)}, 0)"
+        return self._step(f"{pod.uid}, request - margin * raw", expression, self._left(pod))
+
+    def _step(self, label: str, expression: str, value: int | None) -> str:
+        return step(label, expression, value, self.unit)
+
+
+def _sum(amounts: Iterable[int]) -> int:
+    """The sum as float64 has it, which is exact below 2**53."""
+    return int(sum(map(float, amounts)))
+
+
+def _indented(lines: Iterable[str]) -> Iterator[str]:
+    return (f"  {line}" for line in lines)

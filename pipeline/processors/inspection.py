@@ -1,0 +1,122 @@
+"""The state of a node's models as text: what it covers, and of each entity what was learned.
+
+Owes the rest: lines for people from a `NodeState` that was read; nothing of it is changed or
+judged. What has no samples is said to have none, and is never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.processors import moments
+from pipeline.processors.rows import NEVER
+from pipeline.processors.snapshot import NodeState, unpack
+from pipeline.processors.window import ENTITIES, RESOURCES
+from pipeline.times import format_time
+
+_TITLES: Final = (
+    "ENTITY", "PROFILE", "FIRST", "LAST", "RESOURCE", "SAMPLES", "BUCKETS", "MEAN", "STDEV",
+)  # fmt: skip
+_UNITS: Final = ("cores", "bytes")
+
+
+class _Models(NamedTuple):
+    """The columns of a state, a row per entity and then per pod."""
+
+    names: tuple[str, ...]
+    profile: npt.NDArray[Any]
+    first_ms: npt.NDArray[Any]
+    last_ms: npt.NDArray[Any]
+    samples: npt.NDArray[Any]
+    buckets: npt.NDArray[Any]
+    mean: npt.NDArray[Any]
+    stdev: npt.NDArray[Any]
+
+
+def head(state: NodeState) -> Iterator[str]:
+    """What the state is of, and what it covers."""
+    yield f"node {state.node}, machine {state.machine_id}, exporter epoch {state.epoch}"
+    yield f"model {state.fingerprint}"
+    yield (
+        f"last window {_time(state.end_ms)}, {state.window_ms / 1000:g} s, "
+        f"coverage {state.coverage:g}"
+    )
+    yield f"windows: {state.applied} applied, {state.gaps} missing"
+    strategy = state.strategy
+    yield (
+        f"strategy: {strategy.predictor} decides, margin {strategy.safety_margin_percent:g} %, "
+        f"cold start {strategy.cold_start_seconds:g} s and {strategy.cold_start_samples} samples"
+    )
+    yield f"models: {len(ENTITIES)} entities, {len(state.uids)} pods"
+    yield f"columns: {_sizes(state.columns)}; of the node: {_sizes(state.node_columns)}"
+
+
+def table(state: NodeState, names: Sequence[str] = (), *, pods: bool = False) -> list[str]:
+    """Two lines per entity, cpu and memory: of `names`, or of all entities, and pods if wanted.
+
+    Raises KeyError for a name that the state does not hold.
+    """
+    models = _models(state)
+    places = {name: row for row, name in enumerate(models.names)}
+    shown = [places[name] for name in names]
+    if not names:
+        shown = list(range(len(models.names) if pods else len(ENTITIES)))
+    grid = [list(_TITLES)]
+    for row in shown:
+        grid.extend(_lines(models, row))
+    widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in grid
+    ]
+
+
+def names_of(state: NodeState) -> tuple[str, ...]:
+    """Entities, then pods by UID, in the order of rows."""
+    return (*ENTITIES, *state.uids)
+
+
+def _models(state: NodeState) -> _Models:
+    names = names_of(state)
+    count = len(names)
+    weight = unpack(state.weight, "<f8", count, 2)
+    return _Models(
+        names=names,
+        profile=unpack(state.profile, "<i1", count),
+        first_ms=unpack(state.first_ms, "<i8", count),
+        last_ms=unpack(state.last_ms, "<i8", count),
+        samples=unpack(state.samples, "<i8", count, 2),
+        buckets=np.stack([unpack(counts, "<u2", count) for counts in state.bucket_counts], axis=1),
+        mean=unpack(state.mean, "<f8", count, 2),
+        stdev=moments.stdev(weight, unpack(state.squares, "<f8", count, 2)),
+    )
+
+
+def _lines(models: _Models, row: int) -> Iterable[list[str]]:
+    """A line per resource."""
+    for r, resource in enumerate(RESOURCES):
+        known = models.samples[row, r] > 0
+        mean, stdev = float(models.mean[row, r]), float(models.stdev[row, r])
+        yield [
+            models.names[row],
+            str(models.profile[row]),
+            _time(int(models.first_ms[row])),
+            _time(int(models.last_ms[row])),
+            resource,
+            str(models.samples[row, r]) if known else "none",
+            str(models.buckets[row, r]) if known else "-",
+            f"{mean:.6g} {_UNITS[r]}" if known else "-",
+            f"{stdev:.6g} {_UNITS[r]}" if known else "-",
+        ]
+
+
+def _time(milliseconds: int) -> str:
+    return "never" if milliseconds == NEVER else format_time(milliseconds / 1000)
+
+
+def _sizes(columns: Mapping[str, bytes]) -> str:
+    return ", ".join(f"{name} {len(data)} B" for name, data in columns.items()) or "none"

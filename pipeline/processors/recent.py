@@ -88,6 +88,44 @@ def read(
     return values
 
 
+def highest(
+    recent: npt.NDArray[np.uint16], newest: IntArray, at: IntArray, resource: int, slots: int
+) -> FloatArray:
+    """The highest value in the last `slots` slots of each of these rows, (n,); NaN without one."""
+    codes = _codes_of(recent, newest, at, resource, slots)
+    return np.asarray(_VALUES[resource][codes.max(axis=1, initial=0)])
+
+
+def percentile(
+    recent: npt.NDArray[np.uint16],
+    newest: IntArray,
+    at: IntArray,
+    resource: int,
+    slots: int,
+    ranks: IntArray,
+) -> FloatArray:
+    """One of the values in the last `slots` slots of each of these rows, (n,): of c ascending
+    values the one at `ranks[c]`; NaN without one."""
+    codes = _codes_of(recent, newest, at, resource, slots)
+    # Codes ascend as values do. Of 16 bits this is a radix sort, the fastest there is.
+    codes.sort(axis=1, kind="stable")
+    empty = (codes == 0).sum(axis=1)
+    place = np.minimum(empty + ranks[SLOTS - empty], SLOTS - 1)
+    return np.asarray(_VALUES[resource][codes[np.arange(len(at)), place]])
+
+
+def _codes_of(
+    recent: npt.NDArray[np.uint16], newest: IntArray, at: IntArray, resource: int, slots: int
+) -> npt.NDArray[np.uint16]:
+    """The codes of these rows in no order of time, (n, SLOTS), 0 in all but the last `slots`."""
+    codes = np.empty((len(at), SLOTS), np.uint16)
+    for place in range(SLOTS):
+        codes[:, place] = recent[:, resource, place].take(at)
+    if slots < SLOTS:
+        codes[(newest[at][:, None] - np.arange(SLOTS)) % SLOTS >= slots] = 0
+    return codes
+
+
 def encode(values: FloatArray, resource: int) -> npt.NDArray[np.uint16]:
     """The lowest code that does not understate each value; 0 for NaN."""
     known = ~np.isnan(values)

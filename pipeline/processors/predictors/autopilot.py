@@ -44,9 +44,10 @@ class Autopilot(Stateless):
         """Terms: the `fraction` for cpu, the `window_seconds` for memory."""
         rows, at = view.rows, view.all_rows
         slots = math.ceil(self._window_seconds / _SLOT_SECONDS)
-        used = recent.read(rows.store["recent"], rows.store["recent_slot"], at, _MEMORY, slots)
+        kept = rows.store["recent"], rows.store["recent_slot"]
+        memory = recent.highest(*kept, at, _MEMORY, slots)
         cpu = load_weighted_quantile(rows, at, self._fraction)
-        entities, pods = view.split(np.stack([cpu, np.fmax.reduce(used, axis=1)], axis=1))
+        entities, pods = view.split(np.stack([cpu, memory], axis=1))
         terms = {
             "fraction": np.broadcast_to([self._fraction, np.nan], entities.shape),
             "window_seconds": np.broadcast_to([np.nan, self._window_seconds], entities.shape),

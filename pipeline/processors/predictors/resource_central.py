@@ -53,14 +53,12 @@ class ResourceCentral(Stateless):
 
     def _percentiles(self, rows: Rows, at: IntArray) -> FloatArray:
         """Of the slots of these rows that have a value, (n, 2); NaN where none has."""
-        answer = np.empty((len(at), 2))
-        for r, ranks in enumerate(self._ranks):
-            slots = recent.read(rows.store["recent"], rows.store["recent_slot"], at, r, self._slots)
-            # NaN comes last in ascending order.
-            slots = np.sort(slots, axis=1)
-            filled = (~np.isnan(slots)).sum(axis=1)
-            answer[:, r] = slots[np.arange(len(at)), ranks[filled]]
-        return answer
+        kept = rows.store["recent"], rows.store["recent_slot"]
+        columns = [
+            recent.percentile(*kept, at, r, self._slots, ranks)
+            for r, ranks in enumerate(self._ranks)
+        ]
+        return np.stack(columns, axis=1)
 
 
 def _ranks(fraction: float) -> IntArray:

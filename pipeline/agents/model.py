@@ -24,7 +24,7 @@ from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
 from pipeline.processors.bank import Bank
-from pipeline.processors.columns import node_window
+from pipeline.processors.columns import node_windows, window_usages
 from pipeline.processors.peaks import NodePeaks
 from pipeline.processors.report import node_state_record, prediction_record
 from pipeline.processors.window import Outcome
@@ -227,7 +227,7 @@ class ModelCursor:
     def _learn(self, windows: Sequence[tuple[int, Window]]) -> list[_Applied]:
         rules = self._rules
         outcomes = self.bank.apply(
-            [node_window(window, rules.statistic, rules.memory_policy) for _, window in windows]
+            node_windows([window for _, window in windows], rules.statistic, rules.memory_policy)
         )
         applied = []
         for (offset, window), outcome in zip(windows, outcomes, strict=True):
@@ -259,13 +259,15 @@ class ModelCursor:
 
     def _reports(self, applied: Sequence[_Applied]) -> list[tuple[str, Report | None]]:
         """What follows from these windows; `reports` has it with the prediction that stands."""
-        policy = self._rules.memory_policy
         position = {"generation": GENERATION, "epoch": self.ownership.epoch}
+        usages = window_usages([a.window for a in applied], self._rules.memory_policy)
         reports: list[tuple[str, Report | None]] = []
-        for offset, window, counters, peaks, prediction in applied:
+        for (offset, window, counters, peaks, prediction), used in zip(
+            applied, usages, strict=True
+        ):
             node = window.header.node
             state = encode_json(
-                node_state_record(window, peaks, counters, policy, offset=offset, **position)
+                node_state_record(window, peaks, counters, used, offset=offset, **position)
             )
             reports.append((node, Report(prediction, state)))
             standing = self.reports.get(node) if prediction is None else None

@@ -4,22 +4,26 @@ The one place that knows both the columns of `springtide.windows` and the arrays
 Usage arrays have two columns, cpu in cores and memory in bytes; NaN is unknown.
 """
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.processors.classes import CLASS_CODES
+from pipeline.processors.classes import CLASS_CODES, CLASSES
 from pipeline.processors.reclaimable import TO_KUBERNETES, sum_by
 from pipeline.processors.system_usage import remainder
 from pipeline.processors.window import PLAUSIBLE, NodeWindow
 from pipeline.topics.resources import Resources
-from pipeline.topics.samples import SYSTEM_TIER
+from pipeline.topics.samples import KINDS, SYSTEM_TIER
 from pipeline.topics.windows import Window
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 MEMORY_COLUMNS: Final = {
     "usageWithoutPageCache": "memory_bytes",
@@ -29,127 +33,246 @@ MEMORY_COLUMNS: Final = {
 """Column of each memory collect policy. Where a kernel does not give the one asked for, memory
 without page cache stands in, as the field does."""
 
-_BELIEVED: Final = tuple((PLAUSIBLE * TO_KUBERNETES).tolist())
+_MOST_MILLICORES, _MOST_BYTES = (PLAUSIBLE * TO_KUBERNETES).tolist()
 _ENDED: Final = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
 class WindowUsage:
     """Averages over the whole window: node (2,), pods (n, 2), host applications summed (2,) and
-    the system remainder (2,). A pod that lived for half of it counts half of what it used then."""
+    the system remainder (2,). A pod that lived for half of it counts half of what it used then.
+
+    `classes` (classes, 2) are the sums of what is known of the pods of each class, unknown if
+    nothing is; `class_pods` (classes,) says how many there are.
+    """
 
     node: Floats
     system: Floats
     pods: Floats
     pod_classes: npt.NDArray[np.int8]
+    classes: Floats
+    class_pods: Ints
     host_apps: Floats
     coverage: float
 
 
-def usage_of(rows: pa.RecordBatch, statistic: str, memory_policy: str) -> Floats:
-    """One statistic of every row, (rows, 2)."""
-    cpu = _floats(rows, f"cpu_cores_{statistic}")
-    plain = _floats(rows, f"memory_bytes_{statistic}")
-    asked = _floats(rows, f"{MEMORY_COLUMNS[memory_policy]}_{statistic}")
-    return np.column_stack([cpu, np.where(np.isnan(asked), plain, asked)])
-
-
 def window_usage(window: Window, memory_policy: str) -> WindowUsage:
     """What was used on average in this window."""
-    kinds = _kinds(window)
-    usage = usage_of(window.rows, "avg", memory_policy)
-    node, coverage = usage[kinds == "node"][0], _coverage(window, kinds)
-    whole = usage * _shares(window, coverage)
-    pods, host_apps = whole[kinds == "pod"], summed(whole[kinds == "host_app"])
-    system = _system_row(window, kinds)
-    return WindowUsage(
-        node=node,
-        # Where a pod's usage is unknown so is the rest: its part would pass for the system's.
-        system=remainder(node, summed(pods), host_apps) if system is None else usage[system],
-        pods=pods,
-        pod_classes=_classes(window.rows)[kinds == "pod"],
-        host_apps=host_apps,
-        coverage=coverage,
-    )
+    return window_usages([window], memory_policy)[0]
+
+
+def window_usages(windows: Sequence[Window], memory_policy: str) -> list[WindowUsage]:
+    """What was used on average in each of these windows, read side by side."""
+    if not windows:
+        return []
+    rows = _Rows(windows)
+    usage = rows.usage("avg", memory_policy)
+    whole = usage * rows.shares[:, None]
+    pods, classes = whole[rows.pods], rows.classes()
+    sums, counts = _by_class(rows, pods, classes)
+    node, host_apps = usage[rows.nodes], rows.sums(whole, rows.hosts)
+    system = _system_usage(rows, usage, whole)
+    coverages = rows.coverages.tolist()
+    return [
+        WindowUsage(
+            node=node[i],
+            system=system[i],
+            pods=pods[own],
+            pod_classes=classes[own],
+            classes=sums[i],
+            class_pods=counts[i],
+            host_apps=host_apps[i],
+            coverage=coverages[i],
+        )
+        for i, own in enumerate(rows.own_pods())
+    ]
 
 
 def node_window(window: Window, statistic: str, memory_policy: str) -> NodeWindow:
     """The window as the model bank takes it, with `statistic` as the sample of each entity."""
-    rows, kinds = window.rows, _kinds(window)
-    usage = usage_of(rows, statistic, memory_policy)
-    system = _system_row(window, kinds)
-    at = np.flatnonzero(kinds == "pod")
-    ids = rows.column("id").to_pylist()
-    phases = rows.column("phase").to_pylist()
-    deleting = rows.column("deleting").to_pylist()
+    return node_windows([window], statistic, memory_policy)[0]
+
+
+def node_windows(windows: Sequence[Window], statistic: str, memory_policy: str) -> list[NodeWindow]:
+    """The windows as the model bank takes them, read side by side."""
+    if not windows:
+        return []
+    rows = _Rows(windows)
+    usage = rows.usage(statistic, memory_policy)
+    node, host_apps = usage[rows.nodes], rows.sums(usage, rows.hosts)
+    system = _system_sample(rows, usage, memory_policy)
+    coverages = rows.coverages.tolist()
+    pods, classes = usage[rows.pods], rows.classes()
     requests = np.column_stack(
-        [_floats(rows, "request_cpu_millicores"), _floats(rows, "request_memory_bytes")]
-    )
-    return NodeWindow(
-        node=window.header.node,
-        machine_id=window.header.machine_id,
-        epoch=window.header.epoch,
-        start_ms=window.header.window_start_ms,
-        end_ms=window.header.window_end_ms,
-        coverage=_coverage(window, kinds),
-        node_usage=usage[kinds == "node"][0],
-        host_apps=summed(usage[kinds == "host_app"]),
-        # Percentiles do not add: without a row of its own the system is what averages leave.
-        system_usage=(
-            window_usage(window, memory_policy).system if system is None else usage[system]
-        ),
-        allocatable=resources_array(window.node.allocatable),
-        strategy=window.node.strategy,
-        pod_uids=[ids[row] for row in at],
-        pod_classes=_classes(rows)[at],
-        pods=usage[at],
-        pod_coverages=_floats(rows, "coverage")[at],
-        requests=requests[at],
-        pod_ages=_floats(rows, "age_seconds")[at],
-        pod_active=np.array([not deleting[r] and phases[r] not in _ENDED for r in at], np.bool_),
-    )
-
-
-def summed(usage: Floats) -> Floats:
-    """The sum (2,) of rows (n, 2), added from the first to the last; NaN where one of them is."""
-    total: Floats = sum_by(np.zeros(len(usage), np.int64), usage, 1)[0]
-    return total
-
-
-def resources_array(resources: Resources) -> Floats:
-    """(2,) millicores and bytes; NaN where not stated, negative or beyond belief."""
-    values = zip((resources.cpu_millicores, resources.memory_bytes), _BELIEVED, strict=True)
-    return np.array([np.nan if v is None or not 0 <= v <= most else float(v) for v, most in values])
-
-
-def _kinds(window: Window) -> npt.NDArray[np.str_]:
-    return np.array(window.rows.column("kind").to_pylist(), dtype=np.str_)
-
-
-def _shares(window: Window, node_coverage: float) -> Floats:
-    """Of every row, (rows, 1): the share of the node's time in which it was seen, 0..1."""
-    coverage = np.nan_to_num(_floats(window.rows, "coverage"), nan=node_coverage)
-    if node_coverage <= 0.0:
-        return np.ones((len(coverage), 1))
-    return (np.minimum(coverage, node_coverage) / node_coverage)[:, None]
-
-
-def _system_row(window: Window, kinds: npt.NDArray[np.str_]) -> int | None:
-    """Which row is the system remainder as the exporter measured it, if there is one that speaks
-    for at least half of the node's time."""
-    ids = window.rows.column("id").to_pylist()
-    shares = _shares(window, _coverage(window, kinds))[:, 0]
-    found = [
-        int(row)
-        for row in np.flatnonzero(kinds == "tier")
-        if ids[row] == SYSTEM_TIER and shares[row] >= 0.5
+        [rows.number("request_cpu_millicores"), rows.number("request_memory_bytes")]
+    )[rows.pods]
+    seen, ages = rows.number("coverage")[rows.pods], rows.number("age_seconds")[rows.pods]
+    active = rows.active()
+    allocatable = np.array([amounts(window.node.allocatable) for window in windows])
+    return [
+        NodeWindow(
+            node=window.header.node,
+            machine_id=window.header.machine_id,
+            epoch=window.header.epoch,
+            start_ms=window.header.window_start_ms,
+            end_ms=window.header.window_end_ms,
+            coverage=coverages[i],
+            node_usage=node[i],
+            host_apps=host_apps[i],
+            system_usage=system[i],
+            allocatable=allocatable[i],
+            strategy=window.node.strategy,
+            pod_uids=uids,
+            pod_classes=classes[own],
+            pods=pods[own],
+            pod_coverages=seen[own],
+            requests=requests[own],
+            pod_ages=ages[own],
+            pod_active=active[own],
+        )
+        for i, (window, uids, own) in enumerate(
+            zip(windows, rows.uids(), rows.own_pods(), strict=True)
+        )
     ]
-    return found[0] if found else None
 
 
-def _coverage(window: Window, kinds: npt.NDArray[np.str_]) -> float:
-    coverage = _floats(window.rows, "coverage")[kinds == "node"][0]
-    return 0.0 if np.isnan(coverage) else float(coverage)
+class _Rows:
+    """The rows of some windows, one after the other.
+
+    `window_of` (rows,) numbers the window of each; `nodes`, `pods` and `hosts` are the rows of
+    these kinds. `coverages` (windows,) is the part of its window in which each node was seen,
+    `shares` (rows,) the part of its node's time in which each row was, 0..1.
+    """
+
+    def __init__(self, windows: Sequence[Window]) -> None:
+        self._rows = [window.rows for window in windows]
+        lengths = [rows.num_rows for rows in self._rows]
+        self._starts = [0, *accumulate(lengths)]
+        self.window_of = np.repeat(np.arange(len(lengths)), lengths)
+        kinds = np.concatenate([_kinds(rows) for rows in self._rows])
+        self.nodes, self.pods, self._tiers, self.hosts = (
+            np.flatnonzero(kinds == code) for code in range(len(KINDS))
+        )
+        coverages = self.number("coverage")
+        own = coverages[self.nodes]
+        self.coverages = np.where(np.isnan(own), 0.0, own)
+        of_node = self.coverages[self.window_of]
+        seen = np.minimum(np.where(np.isnan(coverages), of_node, coverages), of_node)
+        self.shares = np.divide(seen, of_node, out=np.ones(len(seen)), where=of_node > 0.0)
+
+    def __len__(self) -> int:
+        """Windows."""
+        return len(self._rows)
+
+    def number(self, name: str) -> Floats:
+        """A column of numbers (rows,), NaN is unknown."""
+        return np.concatenate([_floats(rows, name) for rows in self._rows])
+
+    def usage(self, statistic: str, memory_policy: str) -> Floats:
+        """One statistic of every row, (rows, 2)."""
+        memory = self.number(f"memory_bytes_{statistic}")
+        if (asked := MEMORY_COLUMNS[memory_policy]) != "memory_bytes":
+            found = self.number(f"{asked}_{statistic}")
+            memory = np.where(np.isnan(found), memory, found)
+        return np.column_stack([self.number(f"cpu_cores_{statistic}"), memory])
+
+    def sums(self, usage: Floats, at: Ints) -> Floats:
+        """Of each window the sum (2,) of the rows `at` that it has, from the first to the last."""
+        return sum_by(self.window_of[at], usage[at], len(self._rows))
+
+    def classes(self) -> npt.NDArray[np.int8]:
+        """The class of each pod, by code."""
+        return np.concatenate([_classes(rows) for rows in self._rows])[self.pods]
+
+    def active(self) -> npt.NDArray[np.bool_]:
+        """Which pods are neither being deleted nor have ended."""
+        return np.concatenate([_active(rows) for rows in self._rows])[self.pods]
+
+    def uids(self) -> list[Sequence[str]]:
+        """The ids of the pods of each window."""
+        return [_uids(rows) for rows in self._rows]
+
+    def own_pods(self) -> Iterator[slice]:
+        """Of each window which of `pods` are its own."""
+        ends = np.searchsorted(self.window_of[self.pods], np.arange(len(self._rows)), "right")
+        return (slice(start, end) for start, end in pairwise([0, *ends.tolist()]))
+
+    def system_rows(self) -> Ints:
+        """The rows that are the system remainder as the exporter measured it, where they speak for
+        at least half of the node's time; at most one of a window."""
+        trusted = self._tiers[self.shares[self._tiers] >= 0.5]
+        places = zip(trusted.tolist(), self.window_of[trusted].tolist(), strict=True)
+        found = [
+            row
+            for row, window in places
+            if _id(self._rows[window], row - self._starts[window]) == SYSTEM_TIER
+        ]
+        return np.array(found, np.int64)
+
+
+def _by_class(rows: _Rows, pods: Floats, classes: npt.NDArray[np.int8]) -> tuple[Floats, Ints]:
+    """Of each window and class what is known of its pods in sum, (windows, classes, 2), NaN where
+    nothing is, and how many pods there are, (windows, classes)."""
+    shape = (len(rows), len(CLASSES))
+    groups, size = rows.window_of[rows.pods] * len(CLASSES) + classes, shape[0] * shape[1]
+    known = ~np.isnan(pods)
+    sums = sum_by(groups, np.where(known, pods, 0.0), size)
+    some = sum_by(groups, known.astype(np.float64), size) > 0.0
+    counts = np.bincount(groups, minlength=size)
+    return np.where(some, sums, np.nan).reshape(*shape, 2), counts.reshape(shape)
+
+
+def _system_usage(rows: _Rows, usage: Floats, whole: Floats) -> Floats:
+    """The average of the system remainder, (windows, 2): as it was measured, else what the averages
+    leave. Where a pod's usage is unknown so is the rest: its part would pass for the system's."""
+    used = remainder(usage[rows.nodes], rows.sums(whole, rows.pods), rows.sums(whole, rows.hosts))
+    measured = rows.system_rows()
+    used[rows.window_of[measured]] = usage[measured]
+    return used
+
+
+def _system_sample(rows: _Rows, usage: Floats, memory_policy: str) -> Floats:
+    """The system's statistic, (windows, 2). Percentiles do not add: where it was not measured, it
+    is what averages leave."""
+    measured = rows.system_rows()
+    if len(measured) == len(rows):
+        return usage[measured]
+    average = rows.usage("avg", memory_policy)
+    used = _system_usage(rows, average, average * rows.shares[:, None])
+    used[rows.window_of[measured]] = usage[measured]
+    return used
+
+
+def amounts(resources: Resources) -> tuple[float, float]:
+    """Millicores and bytes; NaN where not stated, negative or beyond belief."""
+    millicores, size = resources.cpu_millicores, resources.memory_bytes
+    return _believed(millicores, _MOST_MILLICORES), _believed(size, _MOST_BYTES)
+
+
+def _believed(amount: int | None, most: float) -> float:
+    return math.nan if amount is None or not 0 <= amount <= most else float(amount)
+
+
+def _kinds(rows: pa.RecordBatch) -> npt.NDArray[np.int8]:
+    return np.array([KINDS.index(kind) for kind in rows.column("kind").to_pylist()], np.int8)
+
+
+def _id(rows: pa.RecordBatch, row: int) -> str:
+    name: str = rows.column("id")[row].as_py()
+    return name
+
+
+def _uids(rows: pa.RecordBatch) -> list[str]:
+    kinds, ids = (rows.column(name).to_pylist() for name in ("kind", "id"))
+    return [uid for uid, kind in zip(ids, kinds, strict=True) if kind == "pod"]
+
+
+def _active(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    phases, deleting = rows.column("phase").to_pylist(), rows.column("deleting").to_pylist()
+    active = [
+        not gone and phase not in _ENDED for gone, phase in zip(deleting, phases, strict=True)
+    ]
+    return np.array(active, np.bool_)
 
 
 def _classes(rows: pa.RecordBatch) -> npt.NDArray[np.int8]:

@@ -4,11 +4,14 @@ Pure: the same window and peaks give the same records, whoever makes them and wh
 says who did. Units change here: models hold cores and bytes, Kubernetes amounts are millicores.
 """
 
+from functools import lru_cache
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors.classes import CLASSES
-from pipeline.processors.columns import resources_array, summed, window_usage
+from pipeline.processors.columns import WindowUsage, amounts
 from pipeline.processors.peaks import NodePeaks, ProdReclaimable
 from pipeline.processors.reclaimable import TO_KUBERNETES
 from pipeline.processors.rows import NEVER
@@ -27,6 +30,8 @@ from pipeline.topics.resources import Resources, Usage
 from pipeline.topics.windows import Window
 
 Floats = npt.NDArray[np.float64]
+
+_UNKNOWN: Final = CLASSES.index("unknown")
 
 
 def prediction_record(
@@ -68,15 +73,16 @@ def node_state_record(
     window: Window,
     peaks: NodePeaks,
     counters: Counters,
-    memory_policy: str,
+    used: WindowUsage,
     *,
     generation: int,
     offset: int,
     epoch: int,
 ) -> NodeStateRecord:
-    """The row of the state table after `window`, which lies at `offset` of the log."""
-    used = window_usage(window, memory_policy)
+    """The row of the state table after `window`, which lies at `offset` of the log; `used` is what
+    the window says was used."""
     header = window.header
+    classes = zip(CLASSES, used.classes.tolist(), used.class_pods.tolist(), strict=True)
     return NodeStateRecord(
         node=header.node,
         as_of=_time(header.window_end_ms),
@@ -93,13 +99,9 @@ def node_state_record(
         usage=_usage(used.node),
         system_usage=_usage(used.system),
         host_app_usage=_usage(used.host_apps),
-        class_usage={
-            name: _usage(_known_sum(used.pods[used.pod_classes == code]))
-            for code, name in enumerate(CLASSES)
-            if (used.pod_classes == code).any()
-        },
+        class_usage={name: _known(*usage) for name, usage, pods in classes if pods},
         pods=len(used.pods),
-        unknown_pods=int((used.pod_classes == CLASSES.index("unknown")).sum()),
+        unknown_pods=int(used.class_pods[_UNKNOWN]),
         peaks={name: _usage(answer.peaks[NODE]) for name, answer in peaks.predictors.items()},
         prod_reclaimable=_kubernetes(peaks.reclaimable.amount),
         prod_peak=_kubernetes(peaks.reclaimable.peak),
@@ -154,25 +156,25 @@ def _reclaimable(prod: ProdReclaimable) -> Reclaimable:
     )
 
 
-def _known_sum(usage: Floats) -> Floats:
-    """Sum of what is known, in the order of rows; unknown only if nothing is."""
-    known = ~np.isnan(usage)
-    return np.where(known.any(axis=0), summed(np.where(known, usage, 0.0)), np.nan)
-
-
 def _usage(values: Floats) -> Usage:
-    cpu, memory = values.tolist()
+    return _known(*values.tolist())
+
+
+def _known(cpu: float, memory: float) -> Usage:
+    # Only NaN differs from itself; numpy is slow to ask of a single number.
     return Usage(
-        cpu_cores=None if np.isnan(cpu) else cpu, memory_bytes=None if np.isnan(memory) else memory
+        cpu_cores=cpu if cpu == cpu else None, memory_bytes=memory if memory == memory else None
     )
 
 
 def _kubernetes(values: Floats) -> Usage:
-    return _usage(values / TO_KUBERNETES)
+    millicores, size = values.tolist()
+    return _known(millicores / 1000.0, size)
 
 
 def _amount(resources: Resources) -> Usage:
-    return _kubernetes(resources_array(resources))
+    millicores, size = amounts(resources)
+    return _known(millicores / 1000.0, size)
 
 
 def _columns(values: Floats) -> UsageColumns:
@@ -180,5 +182,6 @@ def _columns(values: Floats) -> UsageColumns:
     return UsageColumns(cpu_cores=cpu, memory_bytes=memory)
 
 
+@lru_cache(maxsize=1024)
 def _time(milliseconds: int) -> str:
     return format_time(milliseconds / 1000)

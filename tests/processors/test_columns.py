@@ -2,22 +2,27 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pipeline.processors.bank import Bank
 from pipeline.processors.columns import (
     MEMORY_COLUMNS,
+    WindowUsage,
+    amounts,
     node_window,
-    resources_array,
-    summed,
-    usage_of,
+    node_windows,
     window_usage,
+    window_usages,
 )
-from pipeline.processors.window import ENTITIES, SYSTEM, ModelConfig
+from pipeline.processors.join import NodeView
+from pipeline.processors.window import ENTITIES, SYSTEM, ModelConfig, NodeWindow
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.resources import Resources
 from pipeline.topics.windows import CLASSES, Window, encode_window
@@ -25,12 +30,14 @@ from tests.processors.joined import (
     DEFAULT,
     END_MS,
     NODE_ROW,
+    VIEWS,
     Row,
     header,
     joined,
     known_pod,
     logged,
     pod_row,
+    rows,
     view_of,
 )
 
@@ -41,6 +48,12 @@ NAN = math.nan
 def lists(array: np.ndarray) -> list[Any]:
     """The array as lists in which NaN is None."""
     return [lists(a) if a.ndim else None if np.isnan(a) else a.item() for a in array]
+
+
+def samples(window: Window, statistic: str, policy: str) -> list[Any]:
+    """What models get of the node and its pods."""
+    taken = node_window(window, statistic, policy)
+    return lists(np.concatenate([taken.node_usage[None], taken.pods]))
 
 
 def host_app(name: str, cpu: float | None, memory: float | None) -> Row:
@@ -60,7 +73,7 @@ def test_memory_follows_the_policy_and_falls_back_on_memory_without_page_cache()
         pod_row("b", memory_bytes_avg=2.0, memory_with_hot_page_cache_bytes_avg=0.0),
         pod_row("c", cpu_cores_avg=0.0),
     )  # fmt: skip
-    usage = {policy: lists(usage_of(window.rows, "avg", policy)) for policy in MEMORY_COLUMNS}
+    usage = {policy: samples(window, "avg", policy) for policy in MEMORY_COLUMNS}
     assert usage == {
         PLAIN: [[1.0, 10.0], [0.5, 1.0], [None, 2.0], [0.0, None]],
         WITH: [[1.0, 30.0], [0.5, 3.0], [None, 2.0], [0.0, None]],
@@ -71,8 +84,8 @@ def test_memory_follows_the_policy_and_falls_back_on_memory_without_page_cache()
 def test_each_statistic_is_its_own_column() -> None:
     values = {f"cpu_cores_{s}": i + 1.0 for i, s in enumerate(("avg", "p90", "p95", "max", "last"))}
     window = joined({**NODE_ROW, **values, "memory_bytes_p95": 9.0})
-    assert lists(usage_of(window.rows, "p95", PLAIN)) == [[3.0, 9.0]]
-    assert lists(usage_of(window.rows, "max", PLAIN)) == [[4.0, None]]
+    assert samples(window, "p95", PLAIN) == [[3.0, 9.0]]
+    assert samples(window, "max", PLAIN) == [[4.0, None]]
 
 
 def test_usage_by_kind_wherever_the_rows_stand() -> None:
@@ -102,13 +115,15 @@ def test_without_host_applications_they_use_nothing() -> None:
 
 
 def test_sums_run_from_the_first_row_to_the_last() -> None:
-    values = np.random.default_rng(3).random((300, 2)) * 10.0 ** (np.arange(300)[:, None] % 17)
+    values = np.random.default_rng(3).random((300, 2)) * 10.0 ** (
+        np.arange(300)[:, None] % 17 - 12.0
+    )
     cpu = memory = 0.0
     for row in values.tolist():
         cpu, memory = cpu + row[0], memory + row[1]
-    assert summed(values).tolist() == [cpu, memory]
-    assert summed(values[:0]).tolist() == [0.0, 0.0]
-    assert summed(values[:0]).dtype == np.float64
+    apps = [host_app(str(i), *row) for i, row in enumerate(values.tolist())]
+    assert window_usage(joined(NODE_ROW, *apps), PLAIN).host_apps.tolist() == [cpu, memory]
+    assert window_usage(joined(*apps, NODE_ROW), PLAIN).host_apps.tolist() == [cpu, memory]
 
 
 def test_the_sum_of_host_applications_is_unknown_where_one_is() -> None:
@@ -122,6 +137,31 @@ def test_unknown_coverage_counts_as_none(coverage: float | None) -> None:
     window = joined({**NODE_ROW, "coverage": coverage}, pod_row("a"))
     assert window_usage(window, PLAIN).coverage == 0.0
     assert node_window(window, "p90", PLAIN).coverage == 0.0
+
+
+def arrays(found: NodeWindow | WindowUsage) -> list[Any]:
+    """All fields, arrays as types and bits."""
+    values = [getattr(found, field.name) for field in dataclasses.fields(found)]
+    return [
+        (value.dtype, value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
+        for value in values
+    ]
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
+@given(
+    st.lists(st.tuples(rows(), VIEWS), max_size=4),
+    st.sampled_from(sorted(MEMORY_COLUMNS)),
+    st.sampled_from(["avg", "p90"]),
+)
+def test_windows_side_by_side_are_read_as_each_by_itself(
+    samples: list[tuple[Sequence[Row], NodeView]], policy: str, statistic: str
+) -> None:
+    windows = [joined(*sample, view=view) for sample, view in samples]
+    for found, window in zip(window_usages(windows, policy), windows, strict=True):
+        assert arrays(found) == arrays(window_usage(window, policy))
+    for taken, window in zip(node_windows(windows, statistic, policy), windows, strict=True):
+        assert arrays(taken) == arrays(node_window(window, statistic, policy))
 
 
 # -- classes
@@ -237,7 +277,7 @@ def test_pods_that_end_are_not_active(phase: str, deleted_at: str | None, active
     ],
 )
 def test_amounts_as_arrays(resources: Resources, expected: list[float | None]) -> None:
-    assert lists(resources_array(resources)) == expected
+    assert lists(np.array(amounts(resources))) == expected
 
 
 def test_reading_writes_nothing() -> None:

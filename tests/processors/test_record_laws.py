@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import RecordError
 from pipeline.processors.bank import Bank
-from pipeline.processors.columns import node_window
+from pipeline.processors.columns import node_window, window_usage
 from pipeline.processors.join import NodeView, join
 from pipeline.processors.report import node_state_record, prediction_record
 from pipeline.processors.window import ModelConfig, Profile
@@ -93,7 +93,8 @@ def run(log: Sequence[Logged], batches: Iterator[int], save: Save = keep) -> Out
         peaks = bank.peaks([window.header.node for _, window in applied])
         for (offset, window), peak in zip(applied, peaks, strict=True):
             at: dict[str, Any] = {"generation": 0, "offset": offset, "epoch": 0}
-            state = node_state_record(window, peak, Counters(), POLICY, **at)
+            used = window_usage(window, POLICY)
+            state = node_state_record(window, peak, Counters(), used, **at)
             records.setdefault(peak.node, []).extend(
                 (encode_json(prediction_record(window, peak, **at)), encode_json(state))
             )

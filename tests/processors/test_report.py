@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.processors.bank import Bank
 from pipeline.processors.classes import CLASSES
-from pipeline.processors.columns import node_window
+from pipeline.processors.columns import node_window, window_usage
 from pipeline.processors.join import NodeView
 from pipeline.processors.report import node_state_record, prediction_record
 from pipeline.processors.window import ModelConfig
@@ -53,7 +53,7 @@ def reports(
     position = POSITION | changes
     return (
         prediction_record(window, peaks, **position),
-        node_state_record(window, peaks, COUNTERS, policy, **position),
+        node_state_record(window, peaks, COUNTERS, window_usage(window, policy), **position),
     )
 
 

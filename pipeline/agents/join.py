@@ -21,8 +21,7 @@ from pipeline.errors import (
 )
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
-from pipeline.processors.join import check_not_future, join
-from pipeline.topics.arrow import read_samples
+from pipeline.processors.join import Beside, check_not_future, join, put_beside
 from pipeline.topics.dead_letters import dead_letter
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.partition import partition_of
@@ -31,6 +30,7 @@ from pipeline.topics.registry import (
     SAMPLES,
     WINDOWS,
 )
+from pipeline.topics.sample_rows import read_rows
 from pipeline.topics.windows import departure, encode_window
 
 log = get_logger(__name__)
@@ -73,6 +73,7 @@ class JoinCursor:
         # Samples and departures are appended by different tasks; the log takes one at a time.
         self._appending = asyncio.Lock()
         self._told: set[str] = set()
+        self._beside: dict[str, Beside] = {}
 
     @property
     def owned(self) -> bool:
@@ -105,6 +106,7 @@ class JoinCursor:
                 return
             record = Keyed(node.encode(), encode_window(departure(node, appended_ms)))
             await self._output.append(self._windows, self.ownership.partition, [record])
+            self._beside.pop(node, None)
             DEPARTURES.inc()
 
     def _join(
@@ -123,8 +125,8 @@ class JoinCursor:
         return joined, refused
 
     def _window(self, record: LogRecord) -> Keyed | None:
-        header, rows = read_samples(record.value or b"")
-        node = header.node
+        sample = read_rows(record.value or b"")
+        node = sample.header.node
         if record.key != node.encode():
             raise KeyMismatchError(f"sample of {node!r} has the key {record.key!r:.100}")
         expected = partition_of(node, self._rules.partitions)
@@ -133,7 +135,7 @@ class JoinCursor:
                 f"sample of {node!r} lies in partition {record.partition}, not {expected}",
                 hint="set the producer's partitioner to murmur2",
             )
-        check_not_future(header, record.appended_ms, self._rules.future_tolerance_seconds)
+        check_not_future(sample.header, record.appended_ms, self._rules.future_tolerance_seconds)
         # Who deleted it watches the cluster: samples alone, of an exporter that is about to end,
         # do not bring it back.
         if node in self.inventory.departed:
@@ -142,13 +144,16 @@ class JoinCursor:
                 log.warning("samples of a deleted node are not joined", node=node)
             IGNORED.inc()
             return None
+        view = self.inventory.view(node)
+        beside = put_beside(sample.listing, view.pods, self._beside.get(node))
+        self._beside[node] = beside
         window = join(
-            header,
-            rows,
-            self.inventory.view(node),
+            sample,
+            view,
             self._rules.strategy,
             sample_offset=record.offset,
             appended_ms=record.appended_ms,
+            beside=beside,
         )
         value = encode_window(window)
         if len(value) > LARGEST_VALUE_BYTES:

@@ -8,6 +8,7 @@ class `unknown`. The outcome is written to the log, so nothing after it depends 
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,11 +19,13 @@ from pipeline.errors import FutureWindowError
 from pipeline.processors.classes import CLASS_CODES
 from pipeline.processors.window import PLAUSIBLE
 from pipeline.times import parse_time
+from pipeline.topics.known import CLASSES, CREATED, POD_FIELDS, Known, known_of, read_known
 from pipeline.topics.nodes import NodeRecord, Strategy
 from pipeline.topics.pods import PodFacts, PodRecord
 from pipeline.topics.resources import Resources
+from pipeline.topics.sample_rows import Listing, SampleRows, rows_of
 from pipeline.topics.samples import LIST_COLUMNS, NUMBER_COLUMNS, SampleHeader
-from pipeline.topics.windows import CLASSES, FIELDS, POD_FIELDS, NodeFacts, Window
+from pipeline.topics.windows import NodeFacts, Window, WindowRows
 
 Bools = npt.NDArray[np.bool_]
 
@@ -49,9 +52,13 @@ _LARGEST: Final[Mapping[str, float]] = {
 }
 
 
+# The age is the model's to work out: as a fact it would change with each window.
+_FACTS: Final = (*(field for field in POD_FIELDS if field.name != "age_seconds"), CREATED)
+
+
 class PodRow(NamedTuple):
-    """What a window says of a pod, by column; `created_at` in Unix seconds gives its age, and
-    `uid` tells it from another pod with the same cgroup."""
+    """What a window says of a pod, by column; `uid` tells it from another pod with the same
+    cgroup."""
 
     pod_class: int | None = None
     namespace: str | None = None
@@ -64,7 +71,7 @@ class PodRow(NamedTuple):
     request_memory_bytes: float | None = None
     limit_cpu_millicores: float | None = None
     limit_memory_bytes: float | None = None
-    created_at: float | None = None
+    created_seconds: float | None = None
     deleting: bool | None = None
     uid: str | None = None
 
@@ -92,31 +99,75 @@ def check_not_future(header: SampleHeader, appended_ms: int, tolerance_seconds: 
         )
 
 
+class Beside(NamedTuple):
+    """What was put beside the last sample of a node: `known` and its bad values follow from the
+    other two alone."""
+
+    listing: Listing
+    pods: tuple[PodRow, ...]
+    known: Known
+    bad_values: Mapping[str, int]
+
+
 def join(
-    header: SampleHeader,
-    rows: pa.RecordBatch,
+    sample: SampleRows,
     view: NodeView,
     default_strategy: Strategy,
     *,
     sample_offset: int,
     appended_ms: int,
+    beside: Beside | None = None,
 ) -> Window:
-    """The window for one sample; `rows` are those of `read_samples`, in `FIELDS` order after."""
-    pods = pod_columns(
-        rows.column("kind").to_pylist(), rows.column("id").to_pylist(), view.pods,
-        header.window_end_ms / 1000,
-    )  # fmt: skip
-    joined = pa.RecordBatch.from_arrays([*rows.columns, *pods], schema=pa.schema(FIELDS))
-    clean, bad_values = without_bad_values(joined)
+    """The window for one sample; `beside` is what `put_beside` gives for it and this view."""
+    beside = beside or put_beside(sample.listing, view.pods)
+    clean, bad_values = clean_sample(sample)
     return Window(
         type="window",
-        header=header,
-        rows=clean,
+        header=sample.header,
+        rows=WindowRows(clean, beside.known),
         node=node_facts(view.record, clean, default_strategy),
         sample_offset=sample_offset,
         appended_ms=appended_ms,
-        bad_values=bad_values,
+        bad_values={**bad_values, **beside.bad_values},
     )
+
+
+def put_beside(listing: Listing, pods: Mapping[str, PodRow], last: Beside | None = None) -> Beside:
+    """What is known of the entities in `listing`, by the uid in their cgroup's name: what was put
+    beside the node's `last` sample, where nothing has changed since.
+
+    Rows that are no pods are null. A pod that is not in `pods` has the class unknown, and nothing
+    else is said of it.
+    """
+    found = tuple([pods.get(uid, _UNKNOWN_POD) for uid in listing.uids])
+    if last is not None and last.listing is listing and last.pods == found:
+        return last
+    clean, bad_values = without_bad_values(pod_columns(listing, found))
+    # Read as the model will, which finds it done.
+    return Beside(listing, found, read_known(known_of(clean).data), bad_values)
+
+
+def clean_sample(sample: SampleRows) -> tuple[SampleRows, dict[str, int]]:
+    """`sample` with every number that is NaN, negative, infinite or beyond belief made null, and
+    the number of such values per column; a sample without any is not copied."""
+    names, values = tuple(sample.places), sample.numbers
+    # A null looks like a NaN here: only columns of which more is wrong than is null are bad.
+    wrong = np.count_nonzero(~((values >= 0.0) & (values <= _limits(names))), axis=1)
+    if any(
+        wrong[at] != sample.column(names[at]).null_count for at in np.flatnonzero(wrong).tolist()
+    ) or any(
+        _bad(sample.column(name).flatten(), _LARGEST[name]).any()
+        for name in LIST_COLUMNS
+        if sample.has(name)
+    ):
+        batch, bad_values = without_bad_values(sample.batch)
+        return rows_of(sample.header, batch), bad_values
+    return sample, {}
+
+
+@lru_cache(maxsize=256)
+def _limits(names: tuple[str, ...]) -> npt.NDArray[np.float64]:
+    return np.array([[_LARGEST[name]] for name in names]).reshape(-1, 1)
 
 
 def without_bad_values(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
@@ -179,36 +230,26 @@ def pod_row(pod: PodFacts | PodRecord) -> PodRow:
         request_memory_bytes=_number(pod.requests.memory_bytes or 0),
         limit_cpu_millicores=_number(pod.limits.cpu_millicores),
         limit_memory_bytes=_number(pod.limits.memory_bytes),
-        created_at=_seconds(pod.created_at),
+        created_seconds=_seconds(pod.created_at),
         deleting=pod.deleted_at is not None,
         uid=pod.uid,
     )
 
 
-def pod_columns(
-    kinds: Sequence[str], ids: Sequence[str], pods: Mapping[str, PodRow], end: float
-) -> list[pa.Array]:
-    """The columns `POD_FIELDS` for rows of these kinds and ids; `end` in Unix seconds.
-
-    Rows that are no pods are null. A pod that is not in `pods` has the class unknown, and nothing
-    else is said of it.
-    """
-    rows = [
-        pods.get(uid, _UNKNOWN_POD) if kind == "pod" else _NO_POD
-        for kind, uid in zip(kinds, ids, strict=True)
-    ]
+def pod_columns(listing: Listing, pods: Sequence[PodRow]) -> pa.RecordBatch:
+    """The facts of `pods`, which are those of `listing`, in the rows that they have in it."""
+    rows = [_NO_POD] * len(listing.ids)
+    for row, pod in zip(listing.pods.tolist(), pods, strict=True):
+        rows[row] = pod
     columns = dict(zip(PodRow._fields, zip(*rows, strict=True), strict=True))
     codes = pa.array(columns["pod_class"], pa.int8())
-    created = np.array(columns["created_at"], dtype=np.float64)
-    ages = np.maximum(end - created, 0.0)
-    columns["age_seconds"] = pa.array(ages, pa.float64(), mask=np.isnan(ages))
-    others = [
-        column
-        if isinstance(column := columns[field.name], pa.Array)
-        else pa.array(column, field.type)
-        for field in POD_FIELDS[1:]
-    ]
-    return [pa.DictionaryArray.from_arrays(codes, pa.array(CLASSES)), *others]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.DictionaryArray.from_arrays(codes, pa.array(CLASSES)),
+            *(pa.array(columns[field.name], field.type) for field in _FACTS[1:]),
+        ],
+        schema=pa.schema(_FACTS),
+    )
 
 
 def _seconds(time: str | None) -> float | None:
@@ -224,7 +265,7 @@ def _number(amount: int | None) -> float | None:
 
 
 def node_facts(
-    record: NodeRecord | None, rows: pa.RecordBatch, default_strategy: Strategy
+    record: NodeRecord | None, sample: SampleRows, default_strategy: Strategy
 ) -> NodeFacts:
     """What the window says of its node; without a record, the capacity of its own row serves."""
     if record is not None:
@@ -235,11 +276,12 @@ def node_facts(
             strategy=record.strategy or default_strategy,
             strategy_hash=record.strategy_hash,
         )
-    row = rows.column("kind").to_pylist().index("node")
-    cpu_cores = rows.column("capacity_cpu_cores")[row].as_py()
-    memory_bytes = rows.column("capacity_memory_bytes")[row].as_py()
+    cpu_cores, memory_bytes = (
+        float(sample.number(name)[sample.listing.node])
+        for name in ("capacity_cpu_cores", "capacity_memory_bytes")
+    )
     capacity = Resources(
-        cpu_millicores=None if cpu_cores is None else round(cpu_cores * 1000),
-        memory_bytes=None if memory_bytes is None else round(memory_bytes),
+        cpu_millicores=None if np.isnan(cpu_cores) else round(cpu_cores * 1000),
+        memory_bytes=None if np.isnan(memory_bytes) else round(memory_bytes),
     )
     return NodeFacts(allocatable=capacity, capacity=capacity, strategy=default_strategy)

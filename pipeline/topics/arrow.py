@@ -8,7 +8,7 @@ costs it 25 MB).
 
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -139,7 +139,7 @@ def read_samples(data: bytes) -> tuple[SampleHeader, pa.RecordBatch]:
     if batch.num_rows == 0:
         raise InvalidRecordError("batch has no rows")
     read = known_columns(batch, SAMPLE_SCHEMA)
-    check_rows(read)
+    check_entities(read.column("kind").to_pylist(), read.column("id").to_pylist())
     return header, read
 
 
@@ -181,9 +181,8 @@ def _as_type(column: pa.Array, field: pa.Field) -> pa.Array:
     raise InvalidRecordError(f"column {field.name!r} is {kind[:80]}, not {field.type}")
 
 
-def check_rows(batch: pa.RecordBatch) -> None:
+def check_entities(kinds: Sequence[str | None], ids: Sequence[str | None]) -> None:
     """Raise `InvalidRecordError` unless there is one node row and each row names its entity."""
-    kinds, ids = batch.column("kind").to_pylist(), batch.column("id").to_pylist()
     if kinds.count("node") != 1:
         raise InvalidRecordError(f"batch has {kinds.count('node')} node rows, not one")
     if not set(kinds) <= set(KINDS):
@@ -192,6 +191,16 @@ def check_rows(batch: pa.RecordBatch) -> None:
         raise InvalidRecordError(f"id of a row is longer than {_MAX_ID_BYTES} bytes")
     if None in ids or len(set(zip(kinds, ids, strict=True))) != len(ids):
         raise InvalidRecordError("two rows of one entity, or one without an id")
+
+
+def write_stream(batch: pa.RecordBatch, metadata: Mapping[str, str]) -> bytes:
+    """The batch as an Arrow IPC stream; equal batches are equal bytes."""
+    sink = pa.BufferOutputStream()
+    schema = batch.schema.with_metadata(metadata)
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(batch.replace_schema_metadata(metadata))
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
 
 
 def _check_messages(messages: Iterable[Any]) -> None:

@@ -1,21 +1,29 @@
-"""`springtide.windows`: the log of record. A sample batch and what was known beside it.
+"""`springtide.windows`: the log of record. A sample and what was known beside it.
 
 Written by the join agent only, keyed by node. Everything after the join (models, peaks, node
 state) is a pure function of this topic. A window carries the offset of its sample, so that the
 join finds by reading its own output where to go on. A *departure* says that a node was deleted.
+
+A record is four parts behind a mark and their sizes: its head and the node's facts as JSON, what
+was known of the rows and the sample itself as Arrow streams. A good sample goes in as it came, and
+the rest of a node seldom changes: so nothing is encoded twice, and read anew only where it differs.
 """
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from functools import cached_property, lru_cache
+from itertools import accumulate, pairwise
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.errors import InvalidRecordError, UndecodableRecordError
 from pipeline.topics.arrow import (
     SAMPLE_FIELDS,
-    check_rows,
     check_schema,
     known_columns,
     metadata_int,
@@ -25,32 +33,27 @@ from pipeline.topics.arrow import (
     read_header,
     read_metadata,
 )
-from pipeline.topics.nodes import Strategy
+from pipeline.topics.codec import check_version
+from pipeline.topics.known import CLASSES as CLASSES
+from pipeline.topics.known import CREATED, POD_FIELDS, Known, known_of, read_known
+from pipeline.topics.nodes import Strategy, check_node_name
 from pipeline.topics.resources import Resources
+from pipeline.topics.sample_rows import Listing, SampleRows, read_rows, rows_of
 from pipeline.topics.samples import SampleHeader
+
+Floats = npt.NDArray[np.float64]
 
 VERSION: Final = 1
 SCHEMA_NAME: Final = "springtide.windows"
 
-CLASSES: Final = ("prod", "mid", "batch", "free", "none", "unknown")
-"""Classes by code: the index is what `pod_class` holds as dictionary index."""
-
-POD_FIELDS: Final = (
-    pa.field("pod_class", pa.dictionary(pa.int8(), pa.string())),
-    pa.field("namespace", pa.string()),
-    pa.field("name", pa.string()),
-    pa.field("koordinator_qos", pa.string()),
-    pa.field("phase", pa.string()),
-    pa.field("owner_kind", pa.string()),
-    pa.field("owner_name", pa.string()),
-    pa.field("request_cpu_millicores", pa.float64()),
-    pa.field("request_memory_bytes", pa.float64()),
-    pa.field("limit_cpu_millicores", pa.float64()),
-    pa.field("limit_memory_bytes", pa.float64()),
-    pa.field("age_seconds", pa.float64()),
-    pa.field("deleting", pa.bool_()),
-)
 FIELDS: Final = (*SAMPLE_FIELDS, *POD_FIELDS)
+
+_SCHEMA: Final = pa.schema(FIELDS)
+_MARK: Final = b"STWINDOW"
+_SIZES: Final = struct.Struct("<4I")
+_FIRST: Final = len(_MARK) + _SIZES.size
+_NODES_KEPT: Final = 16_384
+_MOST_FACTS_KEPT: Final = 4_096
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,9 +66,62 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     strategy_hash: str = ""
 
 
+class WindowRows:
+    """The rows of a window: what was measured in `sample`, and what was `known` beside it.
+
+    A column is read when it is asked for: as numbers by `number`, as Arrow by `column`; `batch` has
+    all of `FIELDS`.
+    """
+
+    def __init__(self, sample: SampleRows, known: Known) -> None:
+        self.sample = sample
+        self.known = known
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.sample)
+
+    @property
+    def listing(self) -> Listing:
+        """Which entities the rows are."""
+        return self.sample.listing
+
+    @cached_property
+    def ages(self) -> Floats:
+        """Seconds from each pod's creation to the window's end, NaN is unknown."""
+        if CREATED.name not in self.known.batch.schema.names:
+            return self.known.number("age_seconds")
+        return np.maximum(self.sample.header.window_end_ms / 1000 - self.known.created, 0.0)
+
+    def number(self, name: str) -> Floats:
+        """One column of numbers, NaN is unknown; nobody may write to it."""
+        if name == "age_seconds":
+            return self.ages
+        return self.known.number(name) if name in _POD_COLUMNS else self.sample.number(name)
+
+    def column(self, name: str) -> pa.Array:
+        """One column of `FIELDS`; raises `KeyError` for another name."""
+        if name == "age_seconds":
+            unknown = np.isnan(self.ages)
+            return pa.array(np.where(unknown, 0.0, self.ages), pa.float64(), mask=unknown)
+        return (self.known if name in _POD_COLUMNS else self.sample).column(name)
+
+    @cached_property
+    def batch(self) -> pa.RecordBatch:
+        """All columns of `FIELDS`."""
+        return pa.RecordBatch.from_arrays(
+            [self.column(field.name) for field in FIELDS], schema=_SCHEMA
+        )
+
+
+def window_rows(header: SampleHeader, batch: pa.RecordBatch) -> WindowRows:
+    """The rows in `batch`, whose columns are some of `FIELDS`."""
+    return WindowRows(rows_of(header, batch), known_of(batch))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """One record of the log: `rows` has the columns `FIELDS`; a departure has no rows.
+    """One record of the log; a departure has no rows.
 
     `sample_offset` is where its sample lay (-1 for a departure), `appended_ms` when the broker
     appended that. `bad_values` counts per column the values that were made null.
@@ -73,16 +129,28 @@ class Window:
 
     type: Literal["window", "departure"]
     header: SampleHeader
-    rows: pa.RecordBatch
+    rows: WindowRows
     node: NodeFacts
     sample_offset: int
     appended_ms: int
     bad_values: Mapping[str, int]
 
 
-_SCHEMA = pa.schema(FIELDS)
-_CLASSES = pa.array(CLASSES, pa.string())
-_facts = msgspec.json.Encoder(order="deterministic")
+class _Head(msgspec.Struct, frozen=True, kw_only=True):
+    """What a window says first. `node` is that of a departure, which has no sample to say it."""
+
+    version: int = VERSION
+    type: Literal["window", "departure"]
+    sample_offset: Annotated[int, msgspec.Meta(ge=-1, le=1 << 53)]
+    appended_ms: Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+    node: str = ""
+    bad_values: dict[str, int] = {}
+
+
+_POD_COLUMNS: Final = frozenset(field.name for field in (*POD_FIELDS, CREATED))
+_json = msgspec.json.Encoder(order="deterministic")
+_heads = msgspec.json.Decoder(_Head)
+_node_facts = msgspec.json.Decoder(NodeFacts)
 
 
 def departure(node: str, appended_ms: int) -> Window:
@@ -94,7 +162,7 @@ def departure(node: str, appended_ms: int) -> Window:
     return Window(
         type="departure",
         header=header,
-        rows=_class_codes(pa.RecordBatch.from_pylist([], schema=_SCHEMA)),
+        rows=window_rows(header, pa.RecordBatch.from_pylist([], schema=_SCHEMA)),
         node=NodeFacts(),
         sample_offset=-1,
         appended_ms=appended_ms,
@@ -103,52 +171,50 @@ def departure(node: str, appended_ms: int) -> Window:
 
 
 def encode_window(window: Window) -> bytes:
-    """The window as an Arrow IPC stream; equal windows are equal bytes."""
-    metadata: dict[str, str] = window.header.metadata()
-    metadata |= {
-        "schema": SCHEMA_NAME,
-        "version": str(VERSION),
-        "type": window.type,
-        "sample_offset": str(window.sample_offset),
-        "appended_ms": str(window.appended_ms),
-        "node_facts": _facts.encode(window.node).decode(),
-        "bad_values": _facts.encode(dict(window.bad_values)).decode(),
-    }
-    sink = pa.BufferOutputStream()
-    schema = _SCHEMA.with_metadata(metadata)
-    with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(window.rows.replace_schema_metadata(metadata))
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    """The window as a record; equal windows are equal bytes."""
+    departs = window.type == "departure"
+    head = _Head(
+        type=window.type,
+        sample_offset=window.sample_offset,
+        appended_ms=window.appended_ms,
+        node=window.header.node if departs else "",
+        bad_values=dict(window.bad_values),
+    )
+    rows = (b"", b"") if departs else (window.rows.known.data, window.rows.sample.data)
+    parts = (_json.encode(head), _json.encode(window.node), *rows)
+    return b"".join((_MARK, _SIZES.pack(*map(len, parts)), *parts))
 
 
 def decode_window(data: bytes) -> Window:
     """The window in `data`. Raises the errors of `read_samples`."""
-    batch = read_batch(data)
-    metadata = read_metadata(batch)
-    check_schema(metadata, SCHEMA_NAME, VERSION)
-    kind = metadata_text(metadata, "type")
-    if kind not in ("window", "departure"):
-        raise InvalidRecordError(f"type {kind[:40]!r} is neither window nor departure")
-    rows = _class_codes(known_columns(batch, _SCHEMA))
-    if kind == "window":
-        check_rows(rows)
+    if not data.startswith(_MARK):
+        return _decode_stream(data)
+    first, facts, known, sample = _parts(data)
+    head = _head(first)
+    if head.type == "departure":
+        check_node_name(head.node)
+        return departure(head.node, head.appended_ms)
+    rows = WindowRows(read_rows(sample), read_known(known))
+    if len(rows.known) != rows.num_rows:
+        raise InvalidRecordError(f"{len(rows.known)} rows are known of {rows.num_rows}")
     return Window(
-        type="window" if kind == "window" else "departure",
-        header=read_header(metadata),
+        type=head.type,
+        header=rows.sample.header,
         rows=rows,
-        node=_struct(metadata, "node_facts", NodeFacts),
-        sample_offset=metadata_int(metadata, "sample_offset"),
-        appended_ms=metadata_int(metadata, "appended_ms"),
-        bad_values=_struct(metadata, "bad_values", dict[str, int]),
+        node=_read_facts(facts) if len(facts) <= _MOST_FACTS_KEPT else _facts(facts),
+        sample_offset=head.sample_offset,
+        appended_ms=head.appended_ms,
+        bad_values=head.bad_values,
     )
 
 
 def sample_offset_of(data: bytes) -> int:
     """Only the offset of the sample that a record of this topic came from, -1 if from none.
 
-    Reads the schema and leaves the rows alone: the join scans its own output with this.
+    Leaves the rows alone: the join scans its own output with this.
     """
+    if data.startswith(_MARK):
+        return _head(_parts(data)[0]).sample_offset
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(data))
     except (pa.ArrowException, OSError, ValueError, TypeError) as error:
@@ -158,17 +224,59 @@ def sample_offset_of(data: bytes) -> int:
     return metadata_int(metadata, "sample_offset")
 
 
-def _class_codes(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """`rows` with `pod_class` on the dictionary CLASSES, whatever dictionary the writer had."""
-    column = rows.column("pod_class")
-    if column.dictionary.equals(_CLASSES):
-        return rows
-    code = {name: index for index, name in enumerate(CLASSES)}
-    codes = [code.get(name, code["unknown"]) for name in column.dictionary.to_pylist()]
-    indices = [None if index is None else codes[index] for index in column.indices.to_pylist()]
-    mapped = pa.DictionaryArray.from_arrays(pa.array(indices, pa.int8()), _CLASSES)
-    return rows.set_column(
-        rows.schema.get_field_index("pod_class"), _SCHEMA.field("pod_class"), mapped
+def _parts(data: bytes) -> list[bytes]:
+    if len(data) < _FIRST:
+        raise UndecodableRecordError("window ends before its parts")
+    sizes = _SIZES.unpack_from(data, len(_MARK))
+    if _FIRST + sum(sizes) != len(data):
+        raise UndecodableRecordError(f"parts of the window have not {len(data)} bytes")
+    ends = list(accumulate(sizes, initial=_FIRST))
+    return [data[start:end] for start, end in pairwise(ends)]
+
+
+def _head(data: bytes) -> _Head:
+    head: _Head = _decode_json(_heads, data)
+    check_version(head.version, VERSION, SCHEMA_NAME)
+    return head
+
+
+def _facts(data: bytes) -> NodeFacts:
+    facts: NodeFacts = _decode_json(_node_facts, data)
+    return facts
+
+
+_read_facts = lru_cache(maxsize=_NODES_KEPT)(_facts)
+
+
+def _decode_json(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        raise InvalidRecordError(f"window breaks its schema: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UndecodableRecordError(f"window cannot be decoded: {error}") from error
+
+
+def _decode_stream(data: bytes) -> Window:
+    """A window of the first layout: one Arrow stream of all columns, the rest in its metadata."""
+    batch = read_batch(data)
+    metadata = read_metadata(batch)
+    check_schema(metadata, SCHEMA_NAME, VERSION)
+    kind = metadata_text(metadata, "type")
+    if kind not in ("window", "departure"):
+        raise InvalidRecordError(f"type {kind[:40]!r} is neither window nor departure")
+    header = read_header(metadata)
+    rows = window_rows(header, known_columns(batch, _SCHEMA))
+    if kind == "window":
+        _ = rows.listing
+    return Window(
+        type="window" if kind == "window" else "departure",
+        header=header,
+        rows=rows,
+        node=_struct(metadata, "node_facts", NodeFacts),
+        sample_offset=metadata_int(metadata, "sample_offset"),
+        appended_ms=metadata_int(metadata, "appended_ms"),
+        bad_values=_struct(metadata, "bad_values", dict[str, int]),
     )
 
 

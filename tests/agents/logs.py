@@ -4,8 +4,8 @@ import random
 
 from pipeline.processors.join import NodeView, join
 from pipeline.processors.window import ModelConfig
-from pipeline.topics.arrow import read_samples
 from pipeline.topics.nodes import Strategy
+from pipeline.topics.sample_rows import read_rows
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 from pipeline.topics.windows import departure, encode_window
 from tests.agents.fakes import APPENDED_MS, MemoryBroker
@@ -30,9 +30,8 @@ def window(
         {"kind": "pod", "id": f"pod-{step // 6}", "coverage": 1.0,
          "cpu_cores_p90": luck.random(), "memory_bytes_p90": luck.random() * 1e9},
     ]  # fmt: skip
-    header, batch = read_samples(encode_samples(SampleBatch(header, rows)))
     made = join(
-        header, batch, NodeView(None, {}), Strategy(),
+        read_rows(encode_samples(SampleBatch(header, rows))), NodeView(None, {}), Strategy(),
         sample_offset=sample_offset, appended_ms=APPENDED_MS,
     )  # fmt: skip
     return encode_window(made)

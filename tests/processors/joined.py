@@ -4,15 +4,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
 from hypothesis import strategies as st
 
 from pipeline.processors.join import NodeView, join
 from pipeline.processors.join import pod_row as row_of_pod
-from pipeline.topics.arrow import read_samples
 from pipeline.topics.nodes import NodeRecord, Strategy
 from pipeline.topics.pods import Owner, PodRecord
 from pipeline.topics.resources import Resources
+from pipeline.topics.sample_rows import SampleRows, read_rows
 from pipeline.topics.samples import (
     LIST_COLUMNS,
     NUMBER_COLUMNS,
@@ -43,14 +42,14 @@ def header(node: str = "node-1", end: int = 0, **changes: Any) -> SampleHeader:
     return SampleHeader(**(values | changes))
 
 
-def read(*rows: Row, of: SampleHeader | None = None) -> tuple[SampleHeader, pa.RecordBatch]:
+def read(*rows: Row, of: SampleHeader | None = None) -> SampleRows:
     """A sample with these rows as the join reads it."""
-    return read_samples(encode_samples(SampleBatch(of or header(), rows)))
+    return read_rows(encode_samples(SampleBatch(of or header(), rows)))
 
 
 def joined(*rows: Row, view: NodeView = NOTHING, of: SampleHeader | None = None) -> Window:
     """The window of a sample with these rows."""
-    return join(*read(*rows, of=of), view, DEFAULT, sample_offset=5, appended_ms=END_MS + 250)
+    return join(read(*rows, of=of), view, DEFAULT, sample_offset=5, appended_ms=END_MS + 250)
 
 
 def logged(window: Window) -> Window:

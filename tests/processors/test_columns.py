@@ -25,7 +25,7 @@ from pipeline.processors.join import NodeView
 from pipeline.processors.window import ENTITIES, SYSTEM, ModelConfig, NodeWindow
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.resources import Resources
-from pipeline.topics.windows import CLASSES, Window, encode_window
+from pipeline.topics.windows import CLASSES, Window, encode_window, window_rows
 from tests.processors.joined import (
     DEFAULT,
     END_MS,
@@ -170,10 +170,9 @@ def test_windows_side_by_side_are_read_as_each_by_itself(
 def with_classes(window: Window, codes: list[int | None], names: list[str | None]) -> Window:
     """The window with another dictionary of classes, as another writer might choose."""
     column = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8()), pa.array(names))
-    at = window.rows.schema.get_field_index("pod_class")
-    return dataclasses.replace(
-        window, rows=window.rows.set_column(at, window.rows.schema.field(at), column)
-    )
+    at = window.rows.batch.schema.get_field_index("pod_class")
+    batch = window.rows.batch.set_column(at, window.rows.batch.schema.field(at), column)
+    return dataclasses.replace(window, rows=window_rows(window.header, batch))
 
 
 PODS = [pod_row(uid) for uid in "abcd"]
@@ -198,8 +197,9 @@ def test_a_dictionary_with_a_null_and_an_empty_one() -> None:
     empty = pa.DictionaryArray.from_arrays(
         pa.array([None] * 5, pa.int8()), pa.array([], pa.string())
     )
-    at = window.rows.schema.get_field_index("pod_class")
-    rows = window.rows.set_column(at, window.rows.schema.field(at), empty)
+    at = window.rows.batch.schema.get_field_index("pod_class")
+    batch = window.rows.batch.set_column(at, window.rows.batch.schema.field(at), empty)
+    rows = window_rows(window.header, batch)
     assert (
         window_usage(dataclasses.replace(window, rows=rows), PLAIN).pod_classes.tolist() == [5] * 4
     )

@@ -194,7 +194,7 @@ def test_where_the_sample_lay_and_when_it_came() -> None:
     window = joined(NODE_ROW)
     assert (window.type, window.sample_offset, window.appended_ms) == ("window", 5, END_MS + 250)
     assert window.header == header()
-    assert window.rows.schema.equals(pa.schema(FIELDS))
+    assert window.rows.batch.schema.equals(pa.schema(FIELDS))
 
 
 # -- bad values
@@ -265,12 +265,12 @@ def test_what_lies_under_a_null_is_no_value() -> None:
 
 
 def test_only_columns_with_bad_values_are_copied() -> None:
-    _, batch = read(NODE_ROW, pod_row("a", cpu_cores_avg=-1.0))
+    batch = read(NODE_ROW, pod_row("a", cpu_cores_avg=-1.0)).batch
     clean, _ = without_bad_values(batch)
     for name in batch.schema.names:
         same = _address(clean.column(name)) == _address(batch.column(name))
         assert same == (name != "cpu_cores_avg"), name
-    _, good = read(NODE_ROW, pod_row("a"))
+    good = read(NODE_ROW, pod_row("a")).batch
     assert without_bad_values(good) == (good, {})
     assert without_bad_values(good)[0] is good
 
@@ -305,7 +305,7 @@ def test_every_valid_sample_becomes_a_window_that_models_can_read(
     window = joined(*sample, view=view, of=header(end=end))
     again = logged(window)
     assert encode_window(again) == encode_window(window)
-    assert again.rows.equals(window.rows)
+    assert again.rows.batch.equals(window.rows.batch)
     for name in (*NUMBER_COLUMNS, *LIST_COLUMNS):
         values = window.rows.column(name)
         flat = values.flatten() if name in LIST_COLUMNS else values
@@ -322,7 +322,7 @@ def test_every_valid_sample_becomes_a_window_that_models_can_read(
 def test_equal_input_gives_equal_bytes(sample: Sequence[Row], view: NodeView) -> None:
     data = encode_samples(SampleBatch(header(), sample))
     one, two = (
-        join(*read(*sample), found, DEFAULT, sample_offset=1, appended_ms=2)
+        join(read(*sample), found, DEFAULT, sample_offset=1, appended_ms=2)
         for found in (view, NodeView(view.record, dict(reversed(list(view.pods.items())))))
     )
     assert data == encode_samples(SampleBatch(header(), sample))
@@ -332,7 +332,7 @@ def test_equal_input_gives_equal_bytes(sample: Sequence[Row], view: NodeView) ->
 @given(rows())
 @LAWS
 def test_what_is_good_stays_as_it_was(sample: Sequence[Row]) -> None:
-    _, batch = read(*sample)
+    batch = read(*sample).batch
     clean, counts = without_bad_values(batch)
     for name in batch.schema.names:
         before, after = batch.column(name).to_pylist(), clean.column(name).to_pylist()

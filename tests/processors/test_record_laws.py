@@ -152,7 +152,7 @@ def log_of(samples: Sequence[tuple[str, int, Sequence[Row], NodeView]]) -> list[
 
 def _window(offset: int, node: str, end: int, found: Sequence[Row], view: NodeView) -> Window:
     of = header(node, end)
-    return join(*read(*found, of=of), view, DEFAULT, sample_offset=offset,
+    return join(read(*found, of=of), view, DEFAULT, sample_offset=offset,
                 appended_ms=END_MS + end * 30_000)  # fmt: skip
 
 

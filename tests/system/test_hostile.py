@@ -314,7 +314,7 @@ def check_bad_values(logs: Logs) -> None:
     for records in logs["windows"].values():
         for record in records:
             window = decode_window(record.value or b"")
-            row = window.rows.to_pylist()[0]
+            row = window.rows.batch.to_pylist()[0]
             null = {column for column in BAD_COLUMNS if row[column] is None}
             assert null == set(window.bad_values)
             assert set(window.bad_values.values()) <= {1}

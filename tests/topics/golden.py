@@ -108,7 +108,7 @@ def window_record() -> windows.Window:
     return windows.Window(
         type="window",
         header=HEADER,
-        rows=pa.RecordBatch.from_arrays(columns, schema=schema),
+        rows=windows.window_rows(HEADER, pa.RecordBatch.from_arrays(columns, schema=schema)),
         node=windows.NodeFacts(
             known=True,
             allocatable=Resources(cpu_millicores=3_800, memory_bytes=15 * 2**30),

@@ -1,5 +1,7 @@
 """The log of record: what the join wrote is read, and anything else is refused."""
 
+import struct
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +18,7 @@ from pipeline.errors import (
     UnsupportedVersionError,
 )
 from pipeline.processors.classes import CLASSES as PROCESSOR_CLASSES
+from pipeline.topics.arrow import read_samples
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.windows import (
     CLASSES,
@@ -25,15 +28,18 @@ from pipeline.topics.windows import (
     departure,
     encode_window,
     sample_offset_of,
+    window_rows,
 )
 from tests.topics import golden
 from tests.topics.hostile import bit_flips, replaced, stream
 
 WINDOW = golden.window_record()
 VALID = encode_window(WINDOW)
+FIRST = (golden.FOLDER / "windows.002.arrow").read_bytes()
+"""The same window in the first layout: one Arrow stream, with the rest in its metadata."""
 METADATA: dict[str, str] = {
     key.decode(): value.decode()
-    for key, value in pa.ipc.read_schema(pa.py_buffer(VALID)).metadata.items()
+    for key, value in pa.ipc.read_schema(pa.py_buffer(FIRST)).metadata.items()
 }
 
 
@@ -46,7 +52,34 @@ def without(name: str) -> dict[str, str]:
 
 
 def columns(**changes: Any) -> dict[str, Any]:
-    return dict(zip(WINDOW.rows.schema.names, WINDOW.rows.columns, strict=True)) | changes
+    batch = WINDOW.rows.batch
+    return dict(zip(batch.schema.names, batch.columns, strict=True)) | changes
+
+
+def with_parts(*changes: tuple[int, bytes]) -> bytes:
+    """The window with some of its parts (head, facts, known, sample) replaced."""
+    parts = split(VALID)
+    for place, part in changes:
+        parts[place] = part
+    return joined(parts)
+
+
+def split(data: bytes) -> list[bytes]:
+    assert data[:8] == b"STWINDOW"
+    sizes, parts, at = struct.unpack_from("<4I", data, 8), [], 24
+    for size in sizes:
+        parts.append(data[at : at + size])
+        at += size
+    assert at == len(data)
+    return parts
+
+
+def joined(parts: Sequence[bytes]) -> bytes:
+    return b"STWINDOW" + struct.pack("<4I", *map(len, parts)) + b"".join(parts)
+
+
+def known(**values: Any) -> bytes:
+    return stream(values, {})
 
 
 def test_classes_have_the_codes_of_the_processors() -> None:
@@ -57,13 +90,14 @@ def test_departure_is_read_as_such() -> None:
     window = decode_window(encode_window(departure("node-1", 1_700_000_000_000)))
     assert (window.type, window.header.node, window.rows.num_rows) == ("departure", "node-1", 0)
     assert (window.sample_offset, window.appended_ms) == (-1, 1_700_000_000_000)
-    assert window.rows.schema.equals(pa.schema(FIELDS))
+    assert window.rows.batch.schema.equals(pa.schema(FIELDS))
 
 
 def test_offset_of_the_sample_is_found_without_the_rows() -> None:
     assert sample_offset_of(VALID) == WINDOW.sample_offset
     assert sample_offset_of(encode_window(departure("n", 1))) == -1
-    assert sample_offset_of(VALID[: len(VALID) // 2]) == WINDOW.sample_offset
+    assert sample_offset_of(FIRST) == WINDOW.sample_offset
+    assert sample_offset_of(FIRST[: len(FIRST) // 2]) == WINDOW.sample_offset
 
 
 @given(
@@ -83,7 +117,7 @@ def test_round_trip(
     read = decode_window(data)
     assert (read.header, read.node, read.bad_values) == (window.header, facts, bad)
     assert (read.sample_offset, read.appended_ms) == (offset, appended)
-    assert read.rows.equals(window.rows)
+    assert read.rows.batch.equals(window.rows.batch)
     assert encode_window(read) == data
 
 
@@ -96,9 +130,10 @@ def test_order_of_what_was_counted_does_not_change_the_bytes() -> None:
 
 
 def test_slices_and_copies_are_the_same_bytes() -> None:
-    twice = pa.Table.from_batches([WINDOW.rows, WINDOW.rows]).combine_chunks().to_batches()[0]
+    batch = WINDOW.rows.batch
+    twice = pa.Table.from_batches([batch, batch]).combine_chunks().to_batches()[0]
     parts = {name: getattr(WINDOW, name) for name in WINDOW.__slots__}
-    rows = twice.slice(WINDOW.rows.num_rows)
+    rows = window_rows(WINDOW.header, twice.slice(batch.num_rows))
     assert encode_window(type(WINDOW)(**(parts | {"rows": rows}))) == VALID
 
 
@@ -106,7 +141,7 @@ def test_unknown_columns_and_headers_are_dropped_and_missing_ones_take_defaults(
     some = {"kind": ["node"], "id": [""], "gpu": [1.0], "request_cpu_millicores": [500]}
     facts = '{"known":true,"zone":"b"}'
     window = decode_window(stream(some, changed(node_facts=facts, more="x")))
-    assert window.rows.schema.equals(pa.schema(FIELDS))
+    assert window.rows.batch.schema.equals(pa.schema(FIELDS))
     assert window.rows.column("request_cpu_millicores").to_pylist() == [500.0]
     assert window.rows.column("pod_class").to_pylist() == [None]
     assert window.rows.column("deleting").to_pylist() == [None]
@@ -211,24 +246,101 @@ def test_rows_without_bytes_are_refused() -> None:
         decode_window(replaced(data, 77_777, 2**40))
 
 
+# -- the parts
+
+
+def test_the_sample_goes_into_the_log_as_it_came() -> None:
+    window = decode_window(VALID)
+    sample = split(VALID)[3]
+    assert window.rows.sample.data == sample
+    header, batch = read_samples(sample)
+    assert header == WINDOW.header
+    assert batch.equals(window.rows.batch.select(batch.schema.names))
+
+
+def test_what_is_known_is_decoded_once_while_it_does_not_change() -> None:
+    one, other = decode_window(VALID), decode_window(bytes(bytearray(VALID)))
+    assert one.rows.known is other.rows.known
+    assert one.rows.listing is other.rows.listing
+    assert one.node is other.node
+
+
+def test_the_age_of_a_pod_follows_from_its_creation() -> None:
+    end = WINDOW.header.window_end_ms / 1000
+    facts = known(created_seconds=[None, end - 60.5, end + 1, None, None], age_seconds=[9.0] * 5)
+    rows = decode_window(with_parts((2, facts))).rows
+    assert rows.column("age_seconds").to_pylist() == [None, 60.5, 0.0, None, None]
+    assert rows.batch.column("age_seconds").equals(rows.column("age_seconds"))
+
+
+def test_unknown_facts_are_dropped_and_missing_ones_are_null() -> None:
+    facts = known(gpu=[1] * 5, request_cpu_millicores=[None, 500, None, None, None])
+    head = b'{"type":"window","sample_offset":7,"appended_ms":8,"more":[]}'
+    window = decode_window(with_parts((0, head), (1, b'{"known":true,"zone":"b"}'), (2, facts)))
+    assert window.rows.batch.schema.equals(pa.schema(FIELDS))
+    assert window.rows.column("request_cpu_millicores").to_pylist() == [None, 500.0, *[None] * 3]
+    assert window.rows.column("pod_class").to_pylist() == [None] * 5
+    assert window.rows.known.classes.tolist() == [CLASSES.index("unknown")] * 5
+    assert (window.node, window.sample_offset, window.bad_values) == (NodeFacts(known=True), 7, {})
+
+
+@pytest.mark.parametrize(
+    ("place", "part"),
+    [
+        (0, b""), (0, b"{}"), (0, b"[]"), (0, b"\xff"), (0, b"[" * 100_000),
+        (0, b'{"type":"arrival","sample_offset":1,"appended_ms":1}'),
+        (0, b'{"type":"window","sample_offset":-2,"appended_ms":1}'),
+        (0, b'{"type":"window","sample_offset":1e300,"appended_ms":1}'),
+        (0, b'{"type":"window","sample_offset":1,"appended_ms":9007199254740993}'),
+        (0, b'{"type":"window","sample_offset":1,"appended_ms":1,"bad_values":{"a":"b"}}'),
+        (0, b'{"type":"departure","sample_offset":-1,"appended_ms":1}'),
+        (0, b'{"type":"departure","sample_offset":-1,"appended_ms":1,"node":"A b"}'),
+        (1, b""), (1, b"null"), (1, b'{"known":1}'), (1, b"[" * 100_000),
+        (2, b""), (2, b"junk"), (2, known(phase=["Running"])), (2, known(phase=[1] * 5)),
+        (2, known(pod_class=["prod"] * 5)), (2, known(deleting=["no"] * 5)),
+        (2, stream({"phase": ["Running"] * 5}, {}, compression="zstd")),
+        (2, stream({"phase": ["Running"] * 5}, {}, batches=2)),
+        (3, b""), (3, b"junk"), (3, stream({"kind": ["node"], "id": [""]}, METADATA)),
+    ],
+)  # fmt: skip
+def test_a_part_that_is_none_is_refused(place: int, part: bytes) -> None:
+    with pytest.raises(RecordError):
+        decode_window(with_parts((place, part)))
+
+
+def test_an_unknown_version_of_the_head_is_refused() -> None:
+    head = b'{"version":2,"type":"window","sample_offset":1,"appended_ms":1}'
+    for read in (decode_window, sample_offset_of):
+        with pytest.raises(UnsupportedVersionError, match="version 2"):
+            read(with_parts((0, head)))
+
+
+def test_bytes_that_are_in_no_part_are_refused() -> None:
+    for data in (VALID + b"x", VALID[:8], VALID[:23], b"STWINDOW" + b"\xff" * 16, VALID[:-1]):
+        with pytest.raises(UndecodableRecordError):
+            decode_window(data)
+
+
 @given(st.binary(max_size=400))
 def test_random_bytes_are_refused(data: bytes) -> None:
-    for hostile in (data, b"\xff\xff\xff\xff" + data, VALID[:1000] + data):
+    for hostile in (data, b"\xff\xff\xff\xff" + data, FIRST[:1000] + data, VALID[:24] + data):
         with pytest.raises(RecordError):
             decode_window(hostile)
         with pytest.raises(RecordError):
             sample_offset_of(hostile)
 
 
-def test_every_truncation_is_refused() -> None:
-    with_end = VALID.rfind(b"\xff\xff\xff\xff\x00\x00\x00\x00")
+@pytest.mark.parametrize("valid", [VALID, FIRST], ids=["parts", "stream"])
+def test_every_truncation_is_refused(valid: bytes) -> None:
+    with_end = valid.rfind(b"\xff\xff\xff\xff\x00\x00\x00\x00")
     for length in range(with_end):
         with pytest.raises(RecordError):
-            decode_window(VALID[:length])
+            decode_window(valid[:length])
 
 
-def test_flipped_bits_are_read_or_refused() -> None:
-    for data in bit_flips(VALID, stride=17):
+@pytest.mark.parametrize("valid", [VALID, FIRST], ids=["parts", "stream"])
+def test_flipped_bits_are_read_or_refused(valid: bytes) -> None:
+    for data in bit_flips(valid, stride=17):
         with suppress(RecordError):
             decode_window(data)
         with suppress(RecordError):

@@ -56,12 +56,21 @@ NODE_COLUMNS: Final[Mapping[str, Column]] = {**reporting.COLUMNS}
 class Bank:
     """Models of all nodes of one partition. Not for several threads at once.
 
-    Raises `PredictorError` if the predictors of `config` cannot be made.
+    `predictors` run in place of those that `config` names, so that one can be tried that is not
+    installed. Raises `PredictorError` if those of `config` cannot be made.
     """
 
-    def __init__(self, config: ModelConfig | None = None) -> None:
+    def __init__(
+        self,
+        config: ModelConfig | None = None,
+        predictors: Mapping[str, Predictor] | None = None,
+    ) -> None:
         self.config = config or ModelConfig()
-        self._predictors = build(self.config.predictors, self.config.options)
+        self._predictors = (
+            build(self.config.predictors, self.config.options)
+            if predictors is None
+            else dict(predictors)
+        )
         if self.config.predictor not in self._predictors:
             raise PredictorError(
                 f"predictor {self.config.predictor!r:.100} is to decide but does not run",
@@ -218,13 +227,14 @@ class Bank:
         ages = np.concatenate([window.pod_ages for window in windows])[order]
         ages = np.where(np.isnan(ages), np.nan, ages)
         active = np.concatenate([window.pod_active for window in windows])[order]
+        ended = np.concatenate([_ended(window) for window in windows])[order]
         allocatable = _clean(np.stack([window.allocatable for window in windows]))
         self._take_profiles(np.concatenate([node.rows for _, node in admitted]), classes)
         ends = np.cumsum([len(node.order) for _, node in admitted])
         for i, (_, node) in enumerate(admitted):
             own = slice(ends[i] - len(node.order), ends[i])
             node.classes, node.requests = classes[own], requests[own]
-            node.ages, node.active = ages[own], active[own]
+            node.ages, node.active, node.ended = ages[own], active[own], ended[own]
             node.allocatable = allocatable[i]
         return _clean(np.concatenate([window.pods for window in windows])[order], PLAUSIBLE)
 
@@ -305,7 +315,8 @@ class Bank:
         classes: ByteArray,
     ) -> FloatArray:
         """The samples of node, system and classes, (windows, entities, 2), from what each pod used
-        over the whole window. A pod whose usage is not known is skipped; sums run in UID order."""
+        over the whole window; sums run in UID order. A pod whose usage is not known is skipped in
+        its class, and leaves the system unknown: what it used would pass for the system's."""
         count = len(windows)
         node = _clean(np.stack([window.node_usage for window in windows]), PLAUSIBLE)
         host = _clean(np.stack([window.host_apps for window in windows]), PLAUSIBLE)
@@ -315,7 +326,7 @@ class Bank:
         ).reshape(count, len(CLASSES), 2)
         values = np.empty((count, len(ENTITIES), 2))
         values[:, NODE] = node
-        remainder = system_usage.remainder(node, reclaimable.sum_by(window_of, usage, count), host)
+        remainder = system_usage.remainder(node, reclaimable.sum_by(window_of, pods, count), host)
         given = [r if w.system_usage is None else w.system_usage
                  for w, r in zip(windows, remainder, strict=True)]  # fmt: skip
         values[:, SYSTEM] = _clean(np.stack(given), PLAUSIBLE)
@@ -438,6 +449,11 @@ def _rounds(windows: Sequence[NodeWindow]) -> list[list[int]]:
             rounds.append([])
         rounds[turn].append(position)
     return rounds
+
+
+def _ended(window: NodeWindow) -> BoolArray:
+    ended = window.pod_ended
+    return np.zeros(len(window.pod_uids), np.bool_) if ended is None else ended
 
 
 def _coverages(taught: Sequence[tuple[NodeWindow, NodeModels]]) -> tuple[FloatArray, FloatArray]:

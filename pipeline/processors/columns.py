@@ -34,7 +34,7 @@ MEMORY_COLUMNS: Final = {
 without page cache stands in, as the field does."""
 
 _MOST_MILLICORES, _MOST_BYTES = (PLAUSIBLE * TO_KUBERNETES).tolist()
-_ENDED: Final = ("Succeeded", "Failed")
+_PHASES_ENDED: Final = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def node_windows(windows: Sequence[Window], statistic: str, memory_policy: str) 
         [rows.number("request_cpu_millicores"), rows.number("request_memory_bytes")]
     )[rows.pods]
     seen, ages = rows.number("coverage")[rows.pods], rows.number("age_seconds")[rows.pods]
-    active = rows.active()
+    ended, active = rows.ended(), rows.active()
     allocatable = np.array([amounts(window.node.allocatable) for window in windows])
     return [
         NodeWindow(
@@ -129,6 +129,7 @@ def node_windows(windows: Sequence[Window], statistic: str, memory_policy: str) 
             requests=requests[own],
             pod_ages=ages[own],
             pod_active=active[own],
+            pod_ended=ended[own],
         )
         for i, (window, uids, own) in enumerate(
             zip(windows, rows.uids(), rows.own_pods(), strict=True)
@@ -187,6 +188,10 @@ class _Rows:
     def active(self) -> npt.NDArray[np.bool_]:
         """Which pods are neither being deleted nor have ended."""
         return np.concatenate([_active(rows) for rows in self._rows])[self.pods]
+
+    def ended(self) -> npt.NDArray[np.bool_]:
+        """Which pods have ended."""
+        return np.concatenate([_ended(rows) for rows in self._rows])[self.pods]
 
     def uids(self) -> list[Sequence[str]]:
         """The ids of the pods of each window."""
@@ -267,10 +272,17 @@ def _uids(rows: pa.RecordBatch) -> list[str]:
     return [uid for uid, kind in zip(ids, kinds, strict=True) if kind == "pod"]
 
 
+def _ended(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    return np.array(
+        [phase in _PHASES_ENDED for phase in rows.column("phase").to_pylist()], np.bool_
+    )
+
+
 def _active(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
     phases, deleting = rows.column("phase").to_pylist(), rows.column("deleting").to_pylist()
     active = [
-        not gone and phase not in _ENDED for gone, phase in zip(deleting, phases, strict=True)
+        not gone and phase not in _PHASES_ENDED
+        for gone, phase in zip(deleting, phases, strict=True)
     ]
     return np.array(active, np.bool_)
 

@@ -51,6 +51,7 @@ class NodeModels:
     requests: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
     ages: FloatArray = field(default_factory=lambda: np.zeros(0))
     active: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
+    ended: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
 
     def all_rows(self) -> IntArray:
         """Every row of the node: entities, then all pods with a model, in no order."""

@@ -30,7 +30,11 @@ _PROD, _NONE = (FIRST_CLASS + CLASS_CODES[name] for name in ("prod", "none"))
 @dataclass(frozen=True, slots=True)
 class ProdReclaimable:
     """What both views of one node come to, each (2,) millicores and bytes; NaN unknown. `pair`
-    says whether both count, or that of whole classes alone."""
+    says whether both count, or that of whole classes alone.
+
+    `unpredicted` are the requests that stand in `pods_peak` for cold pods, `surplus` what stands
+    for them in `classes_peak`; `system` is what is added to `pods_peak`, being in the other.
+    """
 
     pair: bool
     amount: FloatArray
@@ -41,6 +45,8 @@ class ProdReclaimable:
     pods_peak: FloatArray
     classes_amount: FloatArray
     classes_peak: FloatArray
+    surplus: FloatArray
+    system: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,7 @@ class NodePeaks:
     pod_last_ms: IntArray
     pod_cold: BoolArray
     pod_active: BoolArray
+    pod_ended: BoolArray
     allocatable: FloatArray
 
     @property
@@ -153,6 +160,7 @@ def peaks_of(
                 pod_last_ms=pod_last[own],
                 pod_cold=view.cold[own],
                 pod_active=node.active,
+                pod_ended=node.ended,
                 allocatable=node.allocatable,
             )
         )
@@ -174,6 +182,7 @@ def view_of(known: Sequence[NodeModels], rows: Rows, horizon_seconds: FloatArray
         classes=np.concatenate([node.classes for node in known]),
         requests=np.concatenate([node.requests for node in known]) / TO_KUBERNETES,
         active=np.concatenate([node.active for node in known]),
+        ended=np.concatenate([node.ended for node in known]),
         cold=_cold(rows, pods, ages, end_ms[node_of], node_of, settings),
         end_ms=end_ms,
         horizon_seconds=horizon_seconds,
@@ -190,41 +199,42 @@ def _cold(
     settings: PeakSettings,
 ) -> BoolArray:
     """Which pods are at most the cold start old (of unknown age: since their first sample), or
-    have too few samples of a resource to be trusted, however old they are."""
+    have too few samples of a resource to be trusted, however old they are. A resource that was
+    never measured has no model to trust or not, unless neither was."""
     first = rows.first_ms[pods]
     seen = np.where(first == NEVER, 0.0, (end_ms - first) / 1000.0)
     young = np.where(np.isnan(ages), seen, ages) <= settings.cold_start_seconds[node_of]
-    few = rows.samples[pods].max(axis=1, initial=0) < settings.cold_start_samples[node_of]
-    return np.asarray(young | few)
+    samples = rows.samples[pods]
+    few = samples < settings.cold_start_samples[node_of][:, None]
+    begun = samples > 0
+    cpu, memory = (few & (begun | ~begun[:, ::-1])).T
+    return np.asarray(young | cpu | memory)
 
 
 def _reclaimable(
     nodes: Sequence[NodeModels], view: View, answer: Peaks, pair: bool
 ) -> tuple[FloatArray, ...]:
     """The fields of ProdReclaimable, each (nodes, 2)."""
-    requests = np.concatenate([node.requests for node in nodes])
+    seen = reclaimable.Pods(
+        node_of=view.node_of,
+        classes=view.classes,
+        requests=np.concatenate([node.requests for node in nodes]),
+        cold=view.cold,
+        active=view.active,
+        ended=view.ended,
+    )
+    requests = seen.request_sums(len(nodes))
     allocatable = np.stack([node.allocatable for node in nodes])
     margin = view.settings.margin
-    own = kubernetes_units(answer.pods)
-    pods = reclaimable.pod_view(
-        view.node_of, own, requests, view.classes, view.cold, view.active, allocatable, margin,
-    )  # fmt: skip
+    pods, surplus = reclaimable.pod_view(seen, kubernetes_units(answer.pods), allocatable, margin)
     entities = kubernetes_units(answer.entities)
     whole = reclaimable.class_view(
         entities[:, SYSTEM], entities[:, _PROD], entities[:, _NONE], entities[:, UNKNOWN],
-        reclaimable.request_sums(
-            view.node_of, requests, view.classes, view.active, len(nodes)
-        ),
-        allocatable, margin,
+        surplus, requests, allocatable, margin,
     )  # fmt: skip
-    if pair:
-        both = reclaimable.combine(pods, whole)
-    else:
-        cold = reclaimable.cold_surplus(
-            view.node_of, own, requests, view.classes, view.cold, view.active, margin
-        )
-        both = reclaimable.with_surplus(whole, cold, allocatable)
+    system = reclaimable.with_margin(entities[:, SYSTEM], margin)
+    both = reclaimable.combine(pods, whole, system) if pair else whole
     return (
-        both.amount, both.peak, both.unpredicted, both.requests,
-        pods.amount, pods.peak, whole.amount, whole.peak,
+        both.amount, both.peak, pods.unpredicted, requests,
+        pods.amount, pods.peak, whole.amount, whole.peak, surplus, system,
     )  # fmt: skip

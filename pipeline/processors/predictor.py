@@ -41,7 +41,7 @@ class View:
 
     `entities` (k, E) and `pods` (n,) are row numbers of `rows`; `node_of` (n,) says which of the k
     nodes a pod is on, ascending, `classes` (n,) its class code; `requests` (n, 2) are cores and
-    bytes. `active` pods are neither being deleted nor ended. `cold` ones have not been seen for
+    bytes. `active` pods are neither being deleted nor `ended`. `cold` ones have not been seen for
     long enough: where a peak is a sum over pods, their request stands in. `horizon_seconds` (E,)
     is how long a peak is to hold; `end_ms` (k,) the end of each node's last window.
     """
@@ -53,6 +53,7 @@ class View:
     classes: ByteArray
     requests: FloatArray
     active: BoolArray
+    ended: BoolArray
     cold: BoolArray
     end_ms: IntArray
     horizon_seconds: FloatArray
@@ -77,11 +78,14 @@ class View:
 class Peaks:
     """A predictor's answer, before the safety margin, which is added for all alike: `entities`
     (k, E, 2), `pods` (n, 2), NaN unknown. `terms` are the numbers that the peaks of entities were
-    made of, each (k, E, 2), by the name under which they are published."""
+    made of, each (k, E, 2), by the name under which they are published. `holds_requests` says that
+    the peaks of classes hold the requests of cold pods already; else what these asked for beyond
+    their own peaks is added where Prod's peak is found."""
 
     entities: FloatArray
     pods: FloatArray
     terms: Mapping[str, FloatArray] = field(default_factory=dict)
+    holds_requests: bool = False
 
 
 class Predictor(Protocol):

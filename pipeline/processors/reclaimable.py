@@ -1,9 +1,10 @@
 """What Prod leaves unused: the two views of a node, and what they come to.
 
 Owes the rest: Koordinator's pair of views, for the peaks of whichever predictor. The pod view
-trusts each pod's own peak and counts requests of cold pods; the class view takes the peak of Prod
-as a whole. What can be reclaimed is the smaller of both, the peak the larger. Units are whole
-millicores and bytes, held in float64 (exact below 2**53); NaN is unknown.
+trusts each pod's own peak; the class view takes the peak of Prod as a whole, with the system. In
+both a pod without a peak that can be trusted counts its request. What can be reclaimed is the
+smaller of both, the peak the larger. Units are whole millicores and bytes, held in float64 (exact
+below 2**53); NaN is unknown.
 """
 
 from __future__ import annotations
@@ -27,17 +28,44 @@ _PROD, _NONE, _UNKNOWN = (CLASS_CODES[name] for name in ("prod", "none", "unknow
 
 
 @dataclass(frozen=True, slots=True)
+class Pods:
+    """n pods of k nodes as the last windows say: `node_of` (n,) is the node of each, 0..k-1, and
+    `requests` (n, 2) what it asked for. A `cold` pod's own peak is not trusted yet. A pod that is
+    not `active` is being deleted, or has `ended`."""
+
+    node_of: IntArray
+    classes: npt.NDArray[np.int8]
+    requests: FloatArray
+    cold: BoolArray
+    active: BoolArray
+    ended: BoolArray
+
+    @property
+    def counted(self) -> BoolArray:
+        """The pods of which Prod's peak is made: class prod, none or unknown, not ended. One that
+        is being deleted still runs."""
+        classes = self.classes
+        prod = (classes == _PROD) | (classes == _NONE) | (classes == _UNKNOWN)
+        return np.asarray(prod & ~self.ended)
+
+    def request_sums(self, nodes: int) -> FloatArray:
+        """What Prod asks for on each of `nodes` nodes, (nodes, 2). A pod of unknown class or
+        request adds 0, and so does one that is being deleted: its room is another's soon."""
+        asks = self.counted & self.active & (self.classes != _UNKNOWN)
+        known = asks[:, None] & ~np.isnan(self.requests)
+        return sum_by(self.node_of, np.where(known, self.requests, 0.0), nodes)
+
+
+@dataclass(frozen=True, slots=True)
 class Reclaimable:
     """What one view says of k nodes, each (k, 2): what can be reclaimed and the peak of Prod.
 
-    `unpredicted` is the request of cold and unpredicted pods, `requests` the sum of requests that
-    the view started from; both are terms of the result.
+    `unpredicted` is what stands in the peak for pods without a peak that can be trusted.
     """
 
     amount: FloatArray
     peak: FloatArray
     unpredicted: FloatArray
-    requests: FloatArray
 
 
 def kubernetes_units(usage: FloatArray) -> FloatArray:
@@ -45,58 +73,40 @@ def kubernetes_units(usage: FloatArray) -> FloatArray:
     return np.asarray(np.trunc(usage * TO_KUBERNETES))
 
 
-def counts_as_prod(classes: npt.NDArray[np.int8], active: BoolArray) -> BoolArray:
-    """The pods of which Prod's peak is made: class prod, none or unknown, neither being deleted
-    nor ended."""
-    prod = (classes == _PROD) | (classes == _NONE) | (classes == _UNKNOWN)
-    return np.asarray(active & prod)
+def with_margin(quantiles: FloatArray, margin: FloatArray) -> FloatArray:
+    """Whole millicores and bytes (n, 2) times the margins (n,), cut toward zero."""
+    return np.asarray(np.trunc(margin[:, None] * quantiles))
 
 
 def pod_view(
-    node_of: IntArray,
-    quantiles: FloatArray,
-    requests: FloatArray,
-    classes: npt.NDArray[np.int8],
-    cold: BoolArray,
-    active: BoolArray,
-    allocatable: FloatArray,
-    margin: FloatArray,
-) -> Reclaimable:
-    """From the pods' own models: n pods of k nodes, `node_of` (n,) in 0..k-1, `margin` (k,).
+    pods: Pods, quantiles: FloatArray, allocatable: FloatArray, margin: FloatArray
+) -> tuple[Reclaimable, FloatArray]:
+    """From the pods' own models, `quantiles` (n, 2); `allocatable` (k, 2), `margin` (k,).
 
-    A pod that is cold or has no model counts its request in the peak and gives nothing; a pod of
-    unknown class or request gives nothing either. Formula: colocation by Koordinator, pod level.
+    A pod that is cold or has no model counts its request in the peak and gives nothing; a pod that
+    is being deleted, or of unknown class or request, gives nothing either. Formula: colocation by
+    Koordinator, pod level. Also gives, (k, 2), by how much the requests that were counted exceed
+    the peaks of the same pods: what `class_view` lacks.
     """
-    counted = counts_as_prod(classes, active)[:, None]
-    peaks = np.trunc(margin[node_of][:, None] * quantiles)
-    has_peak, has_request = ~np.isnan(peaks), ~np.isnan(requests)
+    counted = pods.counted[:, None]
+    peaks = with_margin(quantiles, margin[pods.node_of])
+    has_peak, has_request = ~np.isnan(peaks), ~np.isnan(pods.requests)
     # Of a cold pod whose request is not known, its model is all that can be said.
-    predicted = counted & has_peak & (~cold[:, None] | ~has_request)
+    predicted = counted & has_peak & (~pods.cold[:, None] | ~has_request)
     unpredicted = counted & ~predicted & has_request
-    gives = predicted & has_request & ~cold[:, None] & (classes != _UNKNOWN)[:, None]
+    trusted = (pods.active & ~pods.cold & (pods.classes != _UNKNOWN))[:, None]
+    gives = predicted & has_request & trusted
     k = len(allocatable)
-    unreclaimable = sum_by(node_of, np.where(predicted, peaks, 0.0), k)
-    waiting = sum_by(node_of, np.where(unpredicted, requests, 0.0), k)
-    unused = sum_by(node_of, np.where(gives, np.maximum(requests - peaks, 0.0), 0.0), k)
-    return Reclaimable(
+    spare = np.maximum(pods.requests - np.where(has_peak, peaks, 0.0), 0.0)
+    unreclaimable = sum_by(pods.node_of, np.where(predicted, peaks, 0.0), k)
+    waiting = sum_by(pods.node_of, np.where(unpredicted, pods.requests, 0.0), k)
+    unused = sum_by(pods.node_of, np.where(gives, spare, 0.0), k)
+    view = Reclaimable(
         amount=np.minimum(np.maximum(allocatable - unreclaimable, 0.0), unused),
         peak=unreclaimable + waiting,
         unpredicted=waiting,
-        requests=sum_by(node_of, np.where(counted & has_request, requests, 0.0), k),
     )
-
-
-def request_sums(
-    node_of: IntArray,
-    requests: FloatArray,
-    classes: npt.NDArray[np.int8],
-    active: BoolArray,
-    nodes: int,
-) -> FloatArray:
-    """What Prod asks for on each node, (nodes, 2); a pod of unknown class or request adds 0."""
-    counted = counts_as_prod(classes, active) & (classes != _UNKNOWN)
-    known = counted[:, None] & ~np.isnan(requests)
-    return sum_by(node_of, np.where(known, requests, 0.0), nodes)
+    return view, sum_by(pods.node_of, np.where(unpredicted, spare, 0.0), k)
 
 
 def class_view(
@@ -104,66 +114,36 @@ def class_view(
     prod: FloatArray,
     none: FloatArray,
     unknown: FloatArray,
+    surplus: FloatArray,
     requests: FloatArray,
     allocatable: FloatArray,
     margin: FloatArray,
 ) -> Reclaimable:
     """From the class models, all (k, 2): quantiles of system, prod, none and unknown; `margin`
-    (k,).
+    (k,). What cold pods use is in these models; `surplus` (k, 2), on top of the peak, makes it
+    their requests.
 
     A missing model makes the result unknown, except that a node that never had a pod of unknown
     class has no such model and adds nothing for it.
     """
     used = system + prod + none + np.where(np.isnan(unknown), 0.0, unknown)
-    peak = np.trunc(margin[:, None] * used)
+    peak = with_margin(used, margin) + surplus
     room = np.maximum(allocatable - peak, 0.0)
     return Reclaimable(
-        amount=np.minimum(room, np.maximum(requests - peak, 0.0)),
-        peak=peak,
-        unpredicted=np.zeros_like(peak),
-        requests=requests,
+        amount=np.minimum(room, np.maximum(requests - peak, 0.0)), peak=peak, unpredicted=surplus
     )
 
 
-def combine(pods: Reclaimable, classes: Reclaimable) -> Reclaimable:
-    """The careful one of two views per resource; unknown if either is."""
+def combine(pods: Reclaimable, classes: Reclaimable, system: FloatArray) -> Reclaimable:
+    """The careful one of two views per resource; unknown if either is.
+
+    `system` (k, 2) is the system's peak with the margin: the peak is that of Prod and the system,
+    whichever view it comes from.
+    """
     return Reclaimable(
         amount=np.minimum(pods.amount, classes.amount),
-        peak=np.maximum(pods.peak, classes.peak),
+        peak=np.maximum(pods.peak + system, classes.peak),
         unpredicted=pods.unpredicted,
-        requests=classes.requests,
-    )
-
-
-def cold_surplus(
-    node_of: IntArray,
-    peaks: FloatArray,
-    requests: FloatArray,
-    classes: npt.NDArray[np.int8],
-    cold: BoolArray,
-    active: BoolArray,
-    margin: FloatArray,
-) -> FloatArray:
-    """What cold pods of k nodes asked for beyond their own `peaks` (n, 2), (k, 2).
-
-    A view of whole classes has what these pods use now in its peak; with the surplus they count
-    their request, and give nothing.
-    """
-    counted = (counts_as_prod(classes, active) & (classes != _UNKNOWN) & cold)[:, None]
-    used = np.nan_to_num(np.trunc(margin[node_of][:, None] * peaks), nan=0.0)
-    left = np.where(counted & ~np.isnan(requests), np.maximum(requests - used, 0.0), 0.0)
-    return sum_by(node_of, left, len(margin))
-
-
-def with_surplus(classes: Reclaimable, surplus: FloatArray, allocatable: FloatArray) -> Reclaimable:
-    """The class view with `surplus` (k, 2) on top of its peak."""
-    peak = classes.peak + surplus
-    room = np.maximum(allocatable - peak, 0.0)
-    return Reclaimable(
-        amount=np.minimum(room, np.maximum(classes.requests - peak, 0.0)),
-        peak=peak,
-        unpredicted=surplus,
-        requests=classes.requests,
     )
 
 

@@ -135,6 +135,7 @@ def _pods(window: Window, peaks: NodePeaks) -> PodPeaks:
         pod_class=[CLASSES[code] for code in peaks.pod_classes],
         cold=peaks.pod_cold.tolist(),
         active=peaks.pod_active.tolist(),
+        ended=peaks.pod_ended.tolist(),
         samples=peaks.pod_samples.max(axis=1, initial=0).tolist(),
         age_seconds=[ages.get(uid) for uid in peaks.pod_uids],
         request=_columns(peaks.pod_requests / TO_KUBERNETES),
@@ -153,6 +154,8 @@ def _reclaimable(prod: ProdReclaimable) -> Reclaimable:
         pods_peak=_kubernetes(prod.pods_peak),
         classes_amount=_kubernetes(prod.classes_amount),
         classes_peak=_kubernetes(prod.classes_peak),
+        surplus=_kubernetes(prod.surplus),
+        system=_kubernetes(prod.system),
     )
 
 

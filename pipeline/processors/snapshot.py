@@ -35,7 +35,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
 
     `columns` are what predictors keep per row, `node_columns` what is kept per node.
     `listed` holds the positions in `uids` of the pods of the last window; `classes`, `requests`,
-    `ages`, `active` are of those. `buckets` and the like are one entry per resource.
+    `ages`, `active`, `ended` are of those. `buckets` and the like are one entry per resource.
     """
 
     fingerprint: str
@@ -56,6 +56,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     requests: bytes
     ages: bytes
     active: bytes
+    ended: bytes
     weight: bytes
     mean: bytes
     squares: bytes
@@ -142,6 +143,7 @@ def capture(name: str, node: NodeModels, rows: Rows, slots: Columns, fingerprint
             requests=pack(node.requests, "<f8"),
             ages=pack(node.ages, "<f8"),
             active=pack(node.active, "<u1"),
+            ended=pack(node.ended, "<u1"),
             weight=pack(rows.weight[at], "<f8"),
             mean=pack(rows.mean[at], "<f8"),
             squares=pack(rows.squares[at], "<f8"),
@@ -234,6 +236,7 @@ def install(state: NodeState, rows: Rows, slots: Columns, slot: int) -> NodeMode
         requests=facts["requests"],
         ages=facts["ages"],
         active=facts["active"],
+        ended=facts["ended"],
     )
 
 
@@ -262,6 +265,7 @@ def _facts(state: NodeState, pods: int) -> dict[str, npt.NDArray[Any]]:
         "requests": unpack(state.requests, "<f8", pods, 2),
         "ages": unpack(state.ages, "<f8", pods),
         "active": unpack(state.active, "<u1", pods).astype(np.bool_),
+        "ended": unpack(state.ended, "<u1", pods).astype(np.bool_),
     }
 
 

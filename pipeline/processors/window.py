@@ -136,10 +136,10 @@ class NodeWindow:
     the sum of host applications (zeros where there are none). `system_usage` is that of the system
     remainder where it was measured; None leaves it to the bank: node - pods - host applications.
     `pod_coverages` are the shares of the window in which each pod was seen; None is as long as the
-    node. `pod_ages` are seconds since
-    creation; `pod_active` is False for pods that are being deleted or have ended. The exporter's
-    `epoch` and the `machine_id` tell two exporters under one node name apart. `strategy` is the
-    one in force; None is that of the bank's settings.
+    node. `pod_ages` are seconds since creation; `pod_active` is False for pods that are being
+    deleted or have ended, `pod_ended` True for the latter; None is none of them. The exporter's
+    `epoch` and the `machine_id` tell two exporters under one node name apart. `strategy` is the one
+    in force; None is that of the bank's settings.
     """
 
     node: str
@@ -160,6 +160,7 @@ class NodeWindow:
     requests: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
     pod_ages: FloatArray = field(default_factory=lambda: np.zeros(0))
     pod_active: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    pod_ended: npt.NDArray[np.bool_] | None = None
 
 
 Status = Literal["applied", "duplicate", "late", "second_exporter"]

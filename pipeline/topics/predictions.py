@@ -41,13 +41,14 @@ class PodPeaks(msgspec.Struct, frozen=True, kw_only=True):
     `raw` is each predictor's peak before the safety margin. A cold pod (younger than the cold
     start, or with too few samples) or an unknown one counts its `request`; its own peak is stated
     all the same. `age_seconds` is None where the pod is not known; a pod that is not `active` is
-    being deleted or has ended.
+    being deleted and counts its peak, or has `ended` and counts nothing.
     """
 
     uid: list[str] = msgspec.field(default_factory=list)
     pod_class: list[str] = msgspec.field(default_factory=list)
     cold: list[bool] = msgspec.field(default_factory=list)
     active: list[bool] = msgspec.field(default_factory=list)
+    ended: list[bool] = msgspec.field(default_factory=list)
     samples: list[int] = msgspec.field(default_factory=list)
     age_seconds: list[float | None] = msgspec.field(default_factory=list)
     request: UsageColumns = UsageColumns()
@@ -57,10 +58,11 @@ class PodPeaks(msgspec.Struct, frozen=True, kw_only=True):
 class Reclaimable(msgspec.Struct, frozen=True, kw_only=True):
     """What Prod asked for (`requests`) and will not use, and the peak of Prod, by one predictor.
 
-    `pair`: `peak` and `amount` are the resource-wise maximum and minimum of the view of single
-    pods and that of whole classes, and `unpredicted` is the request of cold and unknown pods in
-    the former. Else they are those of the classes, with what cold pods asked for beyond their own
-    peak, `unpredicted`, on top.
+    `pair`: `amount` is the smaller of `pods_amount` and `classes_amount`, `peak` the larger of
+    `pods_peak` + `system` and `classes_peak`, per resource; else both are those of the classes.
+    For pods without a peak that can be trusted, `pods_peak` holds their requests, `unpredicted`,
+    and `classes_peak` what they asked for beyond their own peaks, `surplus`. `system` is the
+    system's peak with the margin, which `classes_peak` holds already.
     """
 
     pair: bool = True
@@ -72,6 +74,8 @@ class Reclaimable(msgspec.Struct, frozen=True, kw_only=True):
     pods_peak: Usage = Usage()
     classes_amount: Usage = Usage()
     classes_peak: Usage = Usage()
+    surplus: Usage = Usage()
+    system: Usage = Usage()
 
 
 class PredictionRecord(Result, frozen=True, kw_only=True):

@@ -65,15 +65,6 @@ def test_node_system_and_classes_get_their_samples() -> None:
     assert samples["system"] == [4.25, 6 * GIB]
 
 
-def test_weakness_failed_node_query_trained_the_system_with_zero() -> None:
-    """Upstream trains the system model with 0 where the node's query failed; we learn nothing."""
-    bank = _bank()
-    bank.apply([window(1, [Pod("a", (1.0, GIB))], usage=(NAN, 9 * GIB))])
-    assert _samples(bank)["system"] == [None, 8 * GIB]
-    assert _samples(bank)["node"] == [None, 9 * GIB]
-    assert _samples(bank)["prod"] == [1.0, GIB]
-
-
 def test_unknown_host_applications_leave_the_system_unknown() -> None:
     bank = _bank()
     bank.apply([window(1, host_apps=(NAN, 0.0))])
@@ -335,11 +326,12 @@ def test_reclaimable_is_the_careful_one_of_both_views() -> None:
     pod_peak = np.trunc(1.1 * np.trunc(_end(0.5) * 1000))
     assert result.pods_peak[0] == pod_peak
     assert result.pods_amount[0] == 2000 - pod_peak
-    class_peak = np.trunc(1.1 * sum(np.trunc(_end(v) * 1000) for v in (0.25, 0.5, 0.0)))
+    class_peak = np.trunc(1.1 * sum(np.trunc(_end(v) * 1000) for v in (0.25, 0.5)))
     assert result.classes_peak[0] == class_peak
     assert result.classes_amount[0] == 2000 - class_peak
     assert result.amount[0] == min(result.pods_amount[0], result.classes_amount[0])
-    assert result.peak[0] == max(pod_peak, class_peak)
+    assert result.system[0] == np.trunc(1.1 * np.trunc(_end(0.25) * 1000))
+    assert result.peak[0] == max(pod_peak + result.system[0], class_peak)
     assert result.requests.tolist() == [2000.0, GIB]
 
 
@@ -360,15 +352,6 @@ def test_unknown_allocatable_or_system_leaves_reclaimable_unknown() -> None:
     bank.apply([window(1, [Pod("a", (0.5, GIB))], node="node-b", usage=(NAN, 8 * GIB))])
     result = _peaks(bank, "node-b").reclaimable
     assert np.isnan(result.peak).tolist() == [True, False]
-
-
-def test_weakness_young_finished_pod_added_its_request_to_the_peak() -> None:
-    """Upstream asks for the age before the phase, so a finished young pod still counts."""
-    bank = Bank(ModelConfig(cold_start_seconds=100.0))
-    bank.apply([window(1, [Pod("a", (0.5, GIB), age=1.0, active=False)])])
-    result = _peaks(bank).reclaimable
-    assert result.pods_peak.tolist() == [0.0, 0.0]
-    assert result.unpredicted.tolist() == [0.0, 0.0]
 
 
 def test_a_cold_pod_without_known_request_counts_its_model() -> None:

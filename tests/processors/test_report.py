@@ -69,7 +69,10 @@ def used(uid: str, cpu: float | None, memory: float | None = 0.0) -> Row:
 
 
 def bucket_end(value: float, first: float) -> float:
-    """Where the bucket of `value` ends in buckets that start at `first` and grow by 1.05."""
+    """Where the bucket of `value` ends in buckets that start at `first` and grow by 1.05; what
+    never used any is known to need none."""
+    if value == 0.0:
+        return 0.0
     i = 0
     while first * (1.05**i - 1) / 0.05 <= value:
         i += 1
@@ -155,15 +158,16 @@ def reclaimable() -> dict[str, Any]:
         pods = int(1.25 * whole(1.5)), int(1.25 * whole(0.25))
         pods_amount = min(room - sum(pods), request - pods[0])
         peak = int(1.25 * (whole(2.0) + whole(1.5) + whole(0.0) + whole(0.25)))
+        system = int(1.25 * whole(2.0))
         classes_amount = min(max(room - peak, 0), max(request - peak, 0))
-        least, most = min(pods_amount, classes_amount), max(sum(pods), peak)
-        return [least, most, 0, request, pods_amount, sum(pods), classes_amount, peak]
+        least, most = min(pods_amount, classes_amount), max(sum(pods) + system, peak)
+        return [least, most, 0, request, pods_amount, sum(pods), classes_amount, peak, 0, system]
 
     cpu = view(cores, 1.0, 1000.0, 8_000, 15_000)
     mem = view(memory, GIB, 1.0, 16 << 30, 30 << 30)
     assert min(cpu[0], mem[0]) > 0
     names = ("amount", "peak", "unpredicted", "requests", "pods_amount", "pods_peak",
-             "classes_amount", "classes_peak")  # fmt: skip
+             "classes_amount", "classes_peak", "surplus", "system")  # fmt: skip
     return {
         "pair": True,
         **{
@@ -214,6 +218,7 @@ def test_the_prediction_of_the_golden_example() -> None:
                 "pod_class": ["prod", "batch", "unknown"],
                 "cold": [False, True, True],
                 "active": [True, True, True],
+                "ended": [False, False, False],
                 "samples": [1, 1, 1],
                 "age_seconds": [13.0 * 86_400 + 22 * 3600 + 14 * 60, 60.0, None],
                 "request": usage([8.0, 0.5, None], [16 * GIB, 0.0, None]),

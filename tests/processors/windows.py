@@ -24,6 +24,7 @@ class Pod:
     requests: tuple[float, float] = (1000.0, GIB)
     age: float = 1e9
     active: bool = True
+    ended: bool = False
 
 
 def window(
@@ -56,7 +57,8 @@ def window(
         pods=np.array([pod.usage for pod in pods], float).reshape(-1, 2),
         requests=np.array([pod.requests for pod in pods], float).reshape(-1, 2),
         pod_ages=np.array([pod.age for pod in pods], float),
-        pod_active=np.array([pod.active for pod in pods], np.bool_),
+        pod_active=np.array([pod.active and not pod.ended for pod in pods], np.bool_),
+        pod_ended=np.array([pod.ended for pod in pods], np.bool_),
     )
 
 
@@ -72,6 +74,7 @@ PODS = st.lists(
         requests=st.tuples(st.sampled_from([0.0, 1500.0, np.nan]), st.just(GIB)),
         age=st.sampled_from([10.0, 1e9, np.nan]),
         active=st.booleans(),
+        ended=st.booleans(),
     ),
     max_size=5,
 )

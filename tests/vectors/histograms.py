@@ -1,16 +1,19 @@
 """Vector groups of bucket layouts, histograms, their decay and their rounded checkpoints."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pipeline.processors import histogram
 from pipeline.processors.histogram import CPU_LAYOUT, MEMORY_LAYOUT, FloatArray, Layout
+from pipeline.processors.rows import Rows
+from pipeline.processors.window import Profile
 
 Case = dict[str, Any]
 
 UNKNOWN = "an empty histogram is unknown, never 0: that 0 once became a recommendation"
+NO_DECAY = 3600.0
 
 
 def _layout(options: Mapping[str, Any] | str) -> Layout:
@@ -41,32 +44,44 @@ def _filled(weights: FloatArray) -> dict[str, float]:
     return {str(i): float(weights[i]) for i in np.flatnonzero(weights)}
 
 
-def _quantiles(weights: FloatArray, layout: Layout, queries: list[float]) -> list[float | None]:
-    found = histogram.quantiles(weights, layout, queries)[:, 0]
-    return [None if np.isnan(value) else float(value) for value in found]
+def _known(values: FloatArray) -> list[float | None]:
+    return [None if np.isnan(value) else float(value) for value in values]
 
 
-class DecayingHistogram:
-    """One row and its reference, driven through the product's functions."""
+class Row:
+    """One row of a bank's columns, between two others of which nothing is known."""
 
-    def __init__(self, layout: Layout, half_life_seconds: float | None) -> None:
-        self.layout = layout
-        self.weights = np.zeros((1, layout.num_buckets))
-        self.half_life_ms = None if half_life_seconds is None else round(half_life_seconds * 1000)
+    def __init__(self, layout: Layout, half_life_seconds: float = NO_DECAY) -> None:
+        half_lives = (half_life_seconds, half_life_seconds)
+        self.half_life_ms = round(half_life_seconds * 1000)
+        self.rows = Rows([Profile(half_life_seconds=half_lives, layouts=(layout, layout))], {})
+        self.at = self.rows.allocate(np.zeros(3, np.int8))[1:2]
         self.reference_ms: int | None = None
 
     def add(self, value: float, weight: float, unix_seconds: float | None = None) -> None:
-        factor = 1.0
-        if self.half_life_ms is not None and unix_seconds is not None:
-            time_ms = round(unix_seconds * 1000)
-            old = self.reference_ms
+        factor, time_ms = 1.0, 0
+        if unix_seconds is not None:
+            time_ms, old = round(unix_seconds * 1000), self.reference_ms
             new = histogram.shifted_reference_ms(old, time_ms, self.half_life_ms)
             if old is not None and new != old:
-                by = histogram.shift_factor(old, new, self.half_life_ms)
-                histogram.scale(self.weights, self.layout, by)
+                self.rows.shift(self.at, 0, histogram.shift_factor(old, new, self.half_life_ms))
             self.reference_ms = new
             factor = histogram.decay_factor(time_ms, new, self.half_life_ms)
-        histogram.add(self.weights, self.layout, _one(value), _one(weight * factor))
+        self.rows.train(
+            self.at,
+            np.array([[value, np.nan]]),
+            np.array([[weight * factor, 0.0]]),
+            np.array([time_ms]),
+        )
+
+    def values(self, queries: Sequence[float]) -> list[float | None]:
+        rows = np.repeat(self.at, len(queries))
+        return _known(self.rows.quantile(rows, np.repeat(queries, 2).reshape(-1, 2))[:, 0])
+
+    @property
+    def weights(self) -> FloatArray:
+        """All buckets, (1, buckets)."""
+        return self.rows.buckets[0].dense(self.at)
 
 
 def histogram_buckets(case: Case) -> object:
@@ -79,35 +94,44 @@ def histogram_buckets(case: Case) -> object:
 
 
 def histogram_percentile(case: Case) -> object:
-    one = DecayingHistogram(_layout(case["options"]), None)
-    result: dict[str, object] = {}
+    layout = _layout(case["options"])
+    one = Row(layout)
     for value, weight in case.get("samples", ()):
         one.add(value, weight)
+    if not case.keys() & {"merge_with", "steps"}:
+        return {"values": one.values(case["queries"])}
+    weights = one.weights
+    result: dict[str, object] = {}
     if "merge_with" in case:
-        other = DecayingHistogram(one.layout, None)
+        other = Row(layout)
         for value, weight in case["merge_with"]:
             other.add(value, weight)
-        histogram.merge(one.weights, other.weights)
-        result["bucket_weights"] = _filled(one.weights[0])
+        histogram.merge(weights, other.weights)
+        result["bucket_weights"] = _filled(weights[0])
     if "steps" in case:
-        empty = [bool(histogram.is_empty(one.weights)[0])]
-        for operation, value, weight in case["steps"]:
-            if operation == "add":
-                one.add(value, weight)
-            else:
-                histogram.subtract(one.weights, one.layout, _one(value), _one(weight))
-            empty.append(bool(histogram.is_empty(one.weights)[0]))
-        result["is_empty_after_each_step"] = empty
+        result["is_empty_after_each_step"] = _steps(layout, weights, case["steps"])
     if "queries" in case:
-        result["values"] = _quantiles(one.weights, one.layout, case["queries"])
+        values = histogram.quantiles(weights, layout, case["queries"])[:, 0]
+        result["values"] = _known(values)
     return result
 
 
+def _steps(
+    layout: Layout, weights: FloatArray, steps: Sequence[tuple[str, float, float]]
+) -> list[bool]:
+    empty = [bool(histogram.is_empty(weights)[0])]
+    for operation, value, weight in steps:
+        change = histogram.add if operation == "add" else histogram.subtract
+        change(weights, layout, _one(value), _one(weight))
+        empty.append(bool(histogram.is_empty(weights)[0]))
+    return empty
+
+
 def decaying_histogram(case: Case) -> object:
-    one = DecayingHistogram(_layout(case["options"]), case["half_life_seconds"])
+    one = Row(_layout(case["options"]), case["half_life_seconds"])
     for value, weight, offset in case["samples"]:
         one.add(value, weight, case["start_unix"] + offset)
-    return {"values": _quantiles(one.weights, one.layout, case["queries"])}
+    return {"values": one.values(case["queries"])}
 
 
 def histogram_checkpoint(case: Case) -> object:
@@ -122,7 +146,7 @@ def histogram_checkpoint(case: Case) -> object:
         if "reference_unix" in stored:
             loaded["reference_unix"] = stored["reference_unix"]
         return loaded
-    one = DecayingHistogram(layout, case.get("half_life_seconds"))
+    one = Row(layout, case.get("half_life_seconds", NO_DECAY))
     for sample in case["samples"]:
         one.add(*sample)
     saved = histogram.save_checkpoint(one.weights[0])

@@ -1,23 +1,51 @@
 """Vector groups of the models: training, served quantiles, and what Prod leaves unused."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from pipeline.processors import histogram, reclaimable
 from pipeline.processors.bank import Bank
 from pipeline.processors.classes import CLASS_CODES, class_label
-from pipeline.processors.histogram import CPU_LAYOUT, MEMORY_LAYOUT
-from pipeline.processors.reclaimable import Reclaimable
+from pipeline.processors.peaks import NodePeaks, ProdReclaimable
+from pipeline.processors.predictor import Peaks, View
+from pipeline.processors.predictors.percentile import Percentile
 from pipeline.processors.window import ENTITIES, FloatArray, ModelConfig, NodeWindow
-from tests.vectors.histograms import DecayingHistogram
 from tests.vectors.usage import class_of
 
 Case = dict[str, Any]
 
-HALF_LIFE_SECONDS = ModelConfig().profile.half_life_seconds
 START_MS = 1_700_000_000_000
+
+FAILED_NODE = (
+    "a failed node query trained the system with 0: the remainder of what is unknown is unknown, "
+    "and trains nothing"
+)
+FAILED_POD = (
+    "a pod whose query failed raised the system by its usage: a remainder of which a part is not "
+    "known is unknown, and trains nothing"
+)
+IDLE = (
+    "quantile grid: what never used any has a peak of 0; the end of the first bucket would cost "
+    "a node 25 m and 5 MiB for each idle class"
+)
+DELETING = (
+    "a deleting pod left the peak while it still ran: it counts its own peak until it has ended, "
+    "and gives nothing"
+)
+FINISHED = "a young pod that has finished added its request to the peak: it uses nothing any more"
+COLD_CLASS = (
+    "cold start was not handled in the class view: a cold pod counts its request there as it does "
+    "in the pod view, whatever it used in its first hours"
+)
+REFUSED = (
+    "a pod without a model left the requests of the class view while its usage stayed in the "
+    "peak: it keeps its request, on both sides"
+)
+WITH_SYSTEM = (
+    "the peak of Prod is documented with the system and lacked it where the pod view is larger: "
+    "it always has it"
+)
 
 MODEL_IDS = {
     "node": "__node__",
@@ -28,24 +56,8 @@ MODEL_IDS = {
 
 def prediction_training(case: Case) -> object:
     """One window through the bank; after one sample the mean is that sample."""
-    pods = case["pods"]
-    usage = [pod["usage"] if pod["usage"] is not None else [np.nan, np.nan] for pod in pods]
-    node = case["node_usage"]
-    window = NodeWindow(
-        node="n",
-        machine_id="m",
-        epoch=1,
-        start_ms=START_MS,
-        end_ms=START_MS + 60_000,
-        coverage=1.0,
-        node_usage=np.array([np.nan if v is None else v for v in node or [None, None]], float),
-        pod_uids=[pod["uid"] for pod in pods],
-        pod_classes=np.array([CLASS_CODES[class_of(pod)] for pod in pods], np.int8),
-        pods=np.array(usage, float).reshape(-1, 2),
-        requests=np.zeros((len(pods), 2)),
-        pod_ages=np.zeros(len(pods)),
-        pod_active=np.ones(len(pods), np.bool_),
-    )
+    node = np.array([np.nan if v is None else v for v in case["node_usage"] or [None] * 2], float)
+    window = _window(START_MS, node, case["pods"])
     bank = Bank()
     bank.apply([window])
     (peaks,) = bank.peaks(["n"])
@@ -66,8 +78,11 @@ def prediction_training(case: Case) -> object:
 
 
 def _skipped_query(given: Case, expected: Case) -> tuple[str, Case] | None:
-    """A node query that failed trains node and system with nothing, upstream the system with 0."""
+    """A query that failed, of the node or of a pod, teaches the system nothing."""
     node = given["node_usage"]
+    if any(pod["usage"] is None for pod in given["pods"]):
+        instead = {k: v for k, v in expected["samples"].items() if k != "__node-sys__"}
+        return FAILED_POD, {"model_count": len(instead), "samples": instead}
     if node is not None and None not in node:
         return None
     instead = dict(expected["samples"])
@@ -82,26 +97,96 @@ def _skipped_query(given: Case, expected: Case) -> tuple[str, Case] | None:
             instead[model] = sample
         else:
             instead.pop(model, None)
-    reason = "the system remainder of an unknown node usage is unknown and trains nothing, not 0"
-    return reason, {"model_count": len(instead), "samples": instead}
+    return FAILED_NODE, {"model_count": len(instead), "samples": instead}
 
 
 def model_prediction(case: Case) -> object:
+    """The samples as those of a node, window by window, and its percentiles."""
+    samples: dict[float, list[float]] = {}
+    for r, of_resource in enumerate((case["cpu_samples"], case["memory_samples"])):
+        for value, offset in of_resource:
+            samples.setdefault(offset, [np.nan, np.nan])[r] = value
     answer: dict[str, dict[str, int]] = {}
-    fractions = {"p60": 0.6, "p90": 0.9, "p95": 0.95, "p98": 0.98, "max": 1.0}
-    for r, (key, samples, layout, unit) in enumerate(
-        (
-            ("cpu_milli", case["cpu_samples"], CPU_LAYOUT, 1000.0),
-            ("memory_bytes", case["memory_samples"], MEMORY_LAYOUT, 1.0),
-        )
-    ):
-        one = DecayingHistogram(layout, HALF_LIFE_SECONDS[r])
-        for value, offset in samples:
-            one.add(value, 1.0, case["start_unix"] + offset)
-        found = histogram.quantiles(one.weights, layout, [*fractions.values()])[:, 0]
-        for name, value in zip(fractions, found, strict=True):
-            answer.setdefault(name, {})[key] = int(np.trunc(value * unit))
+    for name, q in {"p60": 0.6, "p90": 0.9, "p95": 0.95, "p98": 0.98, "max": 1.0}.items():
+        bank = Bank(ModelConfig(options={"percentile": {"cpu": q, "memory": q}}))
+        for offset, usage in sorted(samples.items()):
+            end_ms = round((case["start_unix"] + offset) * 1000)
+            bank.apply([_window(end_ms, np.array(usage, float))])
+        (peaks,) = bank.peaks(["n"])
+        cpu, memory = peaks.predictors["percentile"].raw[ENTITIES.index("node")]
+        answer[name] = {"cpu_milli": int(cpu * 1000), "memory_bytes": int(memory)}
     return answer
+
+
+def _idle_is_zero(given: Case, expected: Case) -> tuple[str, Case] | None:
+    idle = [
+        key
+        for key, samples in (("cpu_milli", "cpu_samples"), ("memory_bytes", "memory_samples"))
+        if not any(value for value, _ in given[samples])
+    ]
+    zeros = dict.fromkeys(idle, 0)
+    return (IDLE, {name: v | zeros for name, v in expected.items()}) if idle else None
+
+
+class Stated(Percentile):
+    """A predictor that answers what a case says: (cpu, memory) by model."""
+
+    def __init__(self, peaks: Mapping[str, Sequence[float]], uids: Sequence[str]) -> None:
+        super().__init__()
+        self.entities = np.array([peaks[MODEL_IDS.get(name, name)] for name in ENTITIES])
+        self.pods = np.array([peaks[uid] for uid in uids], float).reshape(-1, 2)
+
+    def peak(self, view: View) -> Peaks:
+        return Peaks(self.entities[None], self.pods)
+
+
+def _answer(case: Case, *, pods_stated: bool = True) -> tuple[NodePeaks, list[str]]:
+    """Pods and node as a window through the bank, with the peaks that the case says; and the UIDs
+    that came twice. A case that says nothing of its pods' models has them use nothing."""
+    listed = [pod["uid"] for pod in case["pods"]]
+    stated = dict.fromkeys((*MODEL_IDS.values(), *ENTITIES), (np.nan, np.nan))
+    stated |= dict.fromkeys(listed, (np.nan, np.nan) if pods_stated else (0.0, 0.0))
+    for model, found in case["predictions"].items():
+        if found is not None:
+            pair = found["p95"]["cpu_milli"] / 1000, found["p98"]["memory_bytes"]
+            # A millicore more than a last bit, so that cutting gives what was stated.
+            stated[model] = np.nextafter(pair[0], np.inf), pair[1]
+    bank = Bank(
+        ModelConfig(
+            cold_start_seconds=case.get("cold_start_seconds", 0.0),
+            cold_start_samples=0,
+            safety_margin_percent=case["safety_margin_percent"],
+        ),
+        {"percentile": Stated(stated, sorted({*listed}))},
+    )
+    window = _window(START_MS, np.full(2, np.nan), case["pods"])
+    window.allocatable = np.array(_pair(case.get("node_allocatable")), float)
+    bank.apply([window])
+    (peaks,) = bank.peaks(["n"])
+    return peaks, sorted({uid for uid in listed if listed.count(uid) > 1})
+
+
+def _window(end_ms: int, usage: FloatArray, pods: Sequence[Case] = ()) -> NodeWindow:
+    """A window of a minute whose pods, where a case says so, used something."""
+    used = [pod["usage"] if pod.get("usage") else (np.nan, np.nan) for pod in pods]
+    ended = np.array([pod.get("phase") in ("Succeeded", "Failed") for pod in pods], np.bool_)
+    deleting = np.array([bool(pod.get("deleting")) for pod in pods], np.bool_)
+    return NodeWindow(
+        node="n",
+        machine_id="m",
+        epoch=1,
+        start_ms=end_ms - 60_000,
+        end_ms=end_ms,
+        coverage=1.0,
+        node_usage=usage,
+        pod_uids=[pod["uid"] for pod in pods],
+        pod_classes=np.array([CLASS_CODES[class_of(pod)] for pod in pods], np.int8),
+        pods=np.array(used, float).reshape(-1, 2),
+        requests=np.array([_pair(pod.get("requests", {})) for pod in pods], float).reshape(-1, 2),
+        pod_ages=np.array([pod.get("age_seconds", 0.0) for pod in pods], float),
+        pod_active=~deleting & ~ended,
+        pod_ended=ended,
+    )
 
 
 def _pair(resources: Case | None) -> list[float]:
@@ -110,105 +195,114 @@ def _pair(resources: Case | None) -> list[float]:
     return [resources.get("cpu_milli", 0), resources.get("memory_bytes", 0)]
 
 
-def _prediction(predictions: Case, model: str) -> list[float]:
-    found = predictions.get(model)
-    if found is None:
-        return [np.nan, np.nan]
-    return [found["p95"]["cpu_milli"], found["p98"]["memory_bytes"]]
-
-
-def _margin(case: Case) -> FloatArray:
-    return np.array([(100.0 + case["safety_margin_percent"]) / 100.0])
-
-
-def _allocatable(case: Case) -> FloatArray:
-    if case.get("node_allocatable") is None:
-        raise ValueError("the node has no allocatable")
-    return np.array([_pair(case["node_allocatable"])], float)
-
-
-def _pods(case: Case) -> tuple[list[Case], list[str]]:
-    """Pods by UID once each, and the UIDs that came twice."""
-    by_uid: dict[str, Case] = {}
-    twice = []
-    for pod in case["pods"]:
-        if pod["uid"] in by_uid:
-            twice.append(pod["uid"])
-        by_uid.setdefault(pod["uid"], pod)
-    return list(by_uid.values()), twice
-
-
-def _columns(pods: list[Case]) -> tuple[FloatArray, Any, Any]:
-    requests = np.array([_pair(pod["requests"]) for pod in pods], float).reshape(-1, 2)
-    classes = np.array([CLASS_CODES[class_of(pod)] for pod in pods], np.int8)
-    ended = ("Succeeded", "Failed")
-    active = np.array(
-        [not pod.get("deleting") and pod.get("phase") not in ended for pod in pods], np.bool_
-    )
-    return requests, classes, active
-
-
-def _pod_view(case: Case) -> tuple[Reclaimable, list[str]]:
-    pods, twice = _pods(case)
-    requests, classes, active = _columns(pods)
-    quantiles = np.array([_prediction(case["predictions"], pod["uid"]) for pod in pods], float)
-    ages = np.array([pod["age_seconds"] for pod in pods], float)
-    cold = ages <= case["cold_start_seconds"]
-    view = reclaimable.pod_view(
-        np.zeros(len(pods), np.int64),
-        quantiles.reshape(-1, 2),
-        requests,
-        classes,
-        cold,
-        active,
-        _allocatable(case),
-        _margin(case),
-    )
-    counted = reclaimable.counts_as_prod(classes, active) & ~cold & np.isnan(quantiles).any(axis=1)
-    without = [pod["uid"] for pod, refused in zip(pods, counted, strict=True) if refused]
-    return view, [*without, *twice]
-
-
-def _class_view(case: Case) -> Reclaimable:
-    pods, _ = _pods(case)
-    requests, classes, active = _columns(pods)
-    system, prod, none = (
-        np.array([_prediction(case["predictions"], model)], float)
-        for model in ("__node-sys__", "__node-koord-prod__", "__node-__")
-    )
-    nodes = np.zeros(len(pods), np.int64)
-    return reclaimable.class_view(
-        system,
-        prod,
-        none,
-        np.full((1, 2), np.nan),
-        reclaimable.request_sums(nodes, requests, classes, active, 1),
-        _allocatable(case),
-        _margin(case),
-    )
-
-
-def _published(view: Reclaimable) -> Case:
-    if np.isnan(view.amount).any() or np.isnan(view.peak).any():
-        raise ValueError("unknown: a model is missing")
+def _published(amount: FloatArray, peak: FloatArray) -> Case:
+    if np.isnan(amount).any() or np.isnan(peak).any():
+        raise ValueError("unknown: a model or the node's allocatable is missing")
     return {
         name: {"cpu_milli": int(cpu), "memory_bytes": int(memory)}
-        for name, ((cpu, memory),) in (("reclaimable", view.amount), ("peak", view.peak))
+        for name, (cpu, memory) in (("reclaimable", amount), ("peak", peak))
     }
 
 
 def pod_peak_predictor(case: Case) -> object:
-    view, refused = _pod_view(case)
-    return _published(view) | {"pods_with_error": refused}
+    peaks, twice = _answer(case)
+    prod: ProdReclaimable = peaks.reclaimable
+    without = np.isnan(peaks.decided.pod_raw).any(axis=1) & peaks.pod_active & ~peaks.pod_cold
+    prod_classes = [CLASS_CODES[name] for name in ("prod", "none")]
+    refused = without & np.isin(peaks.pod_classes, prod_classes)
+    uids = [uid for uid, no_model in zip(peaks.pod_uids, refused, strict=True) if no_model]
+    return _published(prod.pods_amount, prod.pods_peak) | {"pods_with_error": [*uids, *twice]}
 
 
 def priority_peak_predictor(case: Case) -> object:
-    return _published(_class_view(case))
+    peaks, _ = _answer(case, pods_stated=False)
+    return _published(peaks.reclaimable.classes_amount, peaks.reclaimable.classes_peak)
 
 
 def prod_reclaimable(case: Case) -> object:
-    view, _ = _pod_view(case)
-    return _published(reclaimable.combine(view, _class_view(case)))
+    peaks, _ = _answer(case)
+    return _published(peaks.reclaimable.amount, peaks.reclaimable.peak)
+
+
+# -- what we give instead, once more in plain arithmetic
+
+
+def _by_hand(given: Case, key: str, quantile: str) -> tuple[dict[str, int], set[str]]:
+    """Our rules for one resource, pod by pod, and the reasons why upstream's would differ."""
+    factor = (100 + given["safety_margin_percent"]) / 100
+
+    def peak_of(model: str) -> int | None:
+        found = given["predictions"].get(model)
+        return None if found is None else int(factor * found[quantile][key])
+
+    sums = dict.fromkeys(("peaks", "waiting", "unused", "surplus", "requests"), 0)
+    reasons = set()
+    for pod in {pod["uid"]: pod for pod in reversed(given["pods"])}.values():
+        if class_of(pod) not in ("prod", "none"):
+            continue
+        peak, request = peak_of(pod["uid"]), (pod["requests"] or {}).get(key, 0)
+        cold = pod["age_seconds"] <= given["cold_start_seconds"]
+        deleting = bool(pod.get("deleting"))
+        if pod.get("phase") in ("Succeeded", "Failed"):
+            reasons |= {FINISHED} if cold else set()
+            continue
+        reasons |= {DELETING} if deleting and not cold and peak else set()
+        if cold or peak is None:
+            reasons.add(COLD_CLASS if cold else REFUSED)
+            sums["waiting"] += request
+            sums["surplus"] += max(request - (peak or 0), 0)
+        else:
+            sums["peaks"] += peak
+            sums["unused"] += 0 if deleting else max(request - peak, 0)
+        sums["requests"] += 0 if deleting else request
+    return sums, reasons
+
+
+def _allocatable(given: Case, key: str) -> int:
+    allocatable: int = given["node_allocatable"].get(key, 0)
+    return allocatable
+
+
+_RESOURCES = (("cpu_milli", "p95"), ("memory_bytes", "p98"))
+
+
+def _by_the_pods(given: Case, expected: Case) -> tuple[str, Case] | None:
+    if expected.get("error"):
+        return None
+    ours: Case = {"reclaimable": {}, "peak": {}, "pods_with_error": expected["pods_with_error"]}
+    reasons: set[str] = set()
+    for key, quantile in _RESOURCES:
+        sums, why = _by_hand(given, key, quantile)
+        reasons |= why & {DELETING, FINISHED}
+        room = max(_allocatable(given, key) - sums["peaks"], 0)
+        ours["reclaimable"][key] = min(room, sums["unused"])
+        ours["peak"][key] = sums["peaks"] + sums["waiting"]
+    return None if ours == expected else ("; ".join(sorted(reasons)), ours)
+
+
+def _by_both(given: Case, expected: Case) -> tuple[str, Case] | None:
+    if expected.get("error"):
+        return None
+    ours: Case = {"reclaimable": {}, "peak": {}}
+    reasons: set[str] = set()
+    factor = (100 + given["safety_margin_percent"]) / 100
+    for key, quantile in _RESOURCES:
+        sums, why = _by_hand(given, key, quantile)
+        reasons |= why
+        models = [
+            given["predictions"][f"__node-{name}__"][quantile][key]
+            for name in ("sys", "koord-prod", "")
+        ]
+        room = _allocatable(given, key)
+        peak = int(factor * sum(models)) + sums["surplus"]
+        ours["reclaimable"][key] = min(
+            max(room - sums["peaks"], 0), sums["unused"],
+            max(room - peak, 0), max(sums["requests"] - peak, 0),
+        )  # fmt: skip
+        by_pods = sums["peaks"] + sums["waiting"]
+        reasons |= {WITH_SYSTEM} if by_pods > peak - sums["surplus"] else set()
+        ours["peak"][key] = max(by_pods + int(factor * models[0]), peak)
+    return None if ours == expected else ("; ".join(sorted(reasons)), ours)
 
 
 ADAPTERS: dict[str, Callable[[Case], object]] = {
@@ -218,7 +312,12 @@ ADAPTERS: dict[str, Callable[[Case], object]] = {
     "priority_peak_predictor": priority_peak_predictor,
     "prod_reclaimable": prod_reclaimable,
 }
-DIFFERENCES = {"prediction_training": _skipped_query}
+DIFFERENCES = {
+    "prediction_training": _skipped_query,
+    "model_prediction": _idle_is_zero,
+    "pod_peak_predictor": _by_the_pods,
+    "prod_reclaimable": _by_both,
+}
 TRUNCATED = frozenset(
     {"model_prediction", "pod_peak_predictor", "priority_peak_predictor", "prod_reclaimable"}
 )

@@ -1,0 +1,163 @@
+"""Vector group of the life of models: what is dropped, saved and restored at a given moment."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+
+from pipeline.agents.output import Keyed, Output
+from pipeline.agents.rounds import Rounds
+from pipeline.agents.shard import Shard
+from pipeline.clock import ManualClock
+from pipeline.processors.bank import Bank
+from pipeline.processors.peaks import NodePeaks
+from pipeline.processors.snapshot import decode
+from pipeline.processors.window import ENTITIES, ModelConfig, NodeWindow
+from pipeline.topics.checkpoints import NodeCheckpoint, parse_key
+from pipeline.topics.codec import decode_pack
+from pipeline.topics.node_state import Counters
+from tests.vectors.prediction import MODEL_IDS, START_MS
+
+Case = dict[str, Any]
+
+BY_NODE = (
+    "models of node, system and classes are never too old: they live with their node, so that an "
+    "agent that was down for half an hour finds what it knew; a node that departs takes them along"
+)
+TOGETHER = (
+    "all models of a node are saved and dropped together: what is restored was once there, "
+    "and a pod that is gone expires by the node's own event time, not by a look at the clock"
+)
+WHOLE = tuple(MODEL_IDS.values())
+
+
+def _window(at_seconds: float, pods: Sequence[str], *, coverage: float = 1.0) -> NodeWindow:
+    end_ms = START_MS + round(at_seconds * 1000)
+    return NodeWindow(
+        node="n",
+        machine_id="m",
+        epoch=1,
+        start_ms=end_ms - 30_000,
+        end_ms=end_ms,
+        coverage=coverage,
+        node_usage=np.array([1.0, 1e9]),
+        pod_uids=pods,
+        pod_classes=np.zeros(len(pods), np.int8),
+        pods=np.full((len(pods), 2), 0.5),
+        requests=np.zeros((len(pods), 2)),
+        pod_ages=np.zeros(len(pods)),
+        pod_active=np.ones(len(pods), np.bool_),
+    )
+
+
+def _models(peaks: NodePeaks) -> set[str]:
+    """Ids of the models of a node and its classes that hold something."""
+    begun = zip(ENTITIES, peaks.samples.any(axis=1), strict=True)
+    return {MODEL_IDS[entity] for entity, some in begun if some and entity in MODEL_IDS}
+
+
+def _gc(case: Case) -> object:
+    """Windows that end at the moments given; the last one shows who is gone."""
+    ages = case["last_updated_age"]
+    pods = {uid: age for uid, age in ages.items() if uid not in WHOLE}
+    bank = Bank(ModelConfig(expiration_seconds=case["expiration_seconds"]))
+    oldest = max([*ages.values(), 0])
+    removed: set[str] = set()
+    for age in sorted({*ages.values(), 0}, reverse=True):
+        # Nobody measured the node since its models were last fed.
+        fed = age >= max([ages[uid] for uid in WHOLE if uid in ages], default=0)
+        listed = [uid for uid in pods if pods[uid] <= age]
+        (outcome,) = bank.apply([_window(oldest - age, listed, coverage=float(fed))])
+        removed.update(outcome.expired)
+    gone = (WHOLE if not bank.num_nodes else ()) or {
+        uid for uid in WHOLE if uid in ages and uid not in _models(bank.peaks(["n"])[0])
+    }
+    return {"removed": sorted({*removed, *gone})}
+
+
+def _checkpoint(case: Case) -> object:
+    """Rounds of checkpoints of a node with these models, the last of them as long ago."""
+    return {"saved": asyncio.run(_saved(case["last_checkpointed_age"], case["interval_seconds"]))}
+
+
+async def _saved(ages: Mapping[str, float | None], interval_seconds: float) -> list[str]:
+    bank = Bank()
+    bank.apply([_window(0, sorted(ages))])
+    written: list[Keyed] = []
+
+    async def send(_topic: str, _partition: int, records: Sequence[Keyed]) -> None:
+        written.extend(records)
+
+    model = SimpleNamespace(
+        ownership=SimpleNamespace(epoch=1, partition=0), owned=True, next_offset=1, joined=0,
+        bank=bank, reports={}, counters={"n": Counters()},
+    )  # fmt: skip
+    shard = cast(Shard, SimpleNamespace(model=model, join=SimpleNamespace(next_offset=1)))
+    clock = ManualClock()
+    rounds = Rounds(shard, cast(Output, SimpleNamespace(send=send)), "t", (), clock)
+    running = asyncio.create_task(rounds.run(interval_seconds, 0.0))
+    await clock.advance(0.0)
+    known = [age for age in ages.values() if age is not None]
+    if len(known) == len(ages):
+        written.clear()
+        await clock.advance(max(known, default=0.0))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    saved = [
+        decode_pack(NodeCheckpoint, record.value)
+        for record in written
+        if record.value is not None and parse_key(record.key)[0] == "node"
+    ]
+    return sorted({uid for checkpoint in saved for uid in decode(checkpoint.state).uids})
+
+
+def _restore(case: Case) -> object:
+    """The state of a node with these models, taken over; pods that are gone expire from it."""
+    stored = [checkpoint["uid"] for checkpoint in case["checkpoints"]]
+    pods = [uid for uid in stored if uid not in WHOLE]
+    before, after = Bank(), Bank()
+    before.apply([_window(0, pods)])
+    after.restore("n", before.state_of("n"))
+    expired: set[str] = set()
+    # Within the expiration and beyond it, with the pods that there are.
+    for at in (30, after.config.expiration_seconds + 60):
+        (outcome,) = after.apply([_window(at, case["pod_uids"])])
+        expired.update(outcome.expired)
+    if not case["node_known"]:
+        after.forget("n")
+    left = set() if not after.num_nodes else _models(after.peaks(["n"])[0]) | {*case["pod_uids"]}
+    return {
+        "restored": sorted(uid for uid in stored if uid in left),
+        "removed": sorted(uid for uid in stored if uid in expired or uid not in left),
+    }
+
+
+def model_lifecycle(case: Case) -> object:
+    """Pods that expire, rounds of checkpoints, and a node that is restored from one."""
+    match case["op"]:
+        case "gc":
+            return _gc(case)
+        case "checkpoint":
+            return _checkpoint(case)
+        case "restore":
+            return _restore(case)
+    raise LookupError(case["op"])
+
+
+def _lives_with_its_node(given: Case, expected: Case) -> tuple[str, Case] | None:
+    if given["op"] == "gc":
+        pods = [uid for uid in expected["removed"] if uid not in WHOLE]
+        return None if pods == expected["removed"] else (BY_NODE, {"removed": pods})
+    if given["op"] == "checkpoint":
+        ages = given["last_checkpointed_age"]
+        known = [age for age in ages.values() if age is not None]
+        due = len(known) < len(ages) or max(known, default=0.0) >= given["interval_seconds"]
+        saved = sorted(ages) if due else []
+        return None if saved == expected["saved"] else (TOGETHER, {"saved": saved})
+    return None
+
+
+ADAPTERS: dict[str, Callable[[Case], object]] = {"model_lifecycle": model_lifecycle}
+DIFFERENCES = {"model_lifecycle": _lives_with_its_node}

@@ -130,20 +130,23 @@ class Rows:
     def quantile(self, rows: IntArray, fractions: FloatArray) -> FloatArray:
         """One quantile per row and resource, `fractions` and answer (n, 2), cores and bytes; NaN
         where a row has no sample."""
-        answer = np.empty((len(rows), 2))
+        answer, profiles = np.empty((len(rows), 2)), self.profile.take(rows)
         for r, buckets in enumerate(self.buckets):
-            answer[:, r] = buckets.quantile(rows, fractions[:, r], self.profile[rows])
+            answer[:, r] = buckets.quantile(rows, fractions[:, r], profiles)
         return answer
 
     def idle(self, rows: IntArray) -> npt.NDArray[np.bool_]:
         """Where there are samples and all of them were 0, (n, 2)."""
-        return np.asarray((self.mean[rows] == 0.0) & (self.weight[rows] > 0.0))
+        return np.asarray(
+            (self.mean.take(rows, axis=0) == 0.0) & (self.weight.take(rows, axis=0) > 0.0)
+        )
 
     def sparse(self, rows: IntArray, resource: int) -> tuple[IntArray, IntArray, FloatArray]:
         """The filled buckets of these rows: how many each has, which, and their weights."""
         weights = self.buckets[resource].dense(rows)
-        at, buckets = np.nonzero(weights)
-        return np.bincount(at, minlength=len(rows)), buckets, weights[at, buckets]
+        filled = np.flatnonzero(weights > 0.0)
+        at, buckets = np.divmod(filled, weights.shape[1])
+        return np.bincount(at, minlength=len(rows)), buckets, weights.reshape(-1)[filled]
 
     def load_sparse(
         self, rows: IntArray, resource: int, counts: IntArray, buckets: IntArray, kept: FloatArray

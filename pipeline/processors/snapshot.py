@@ -2,18 +2,20 @@
 
 Owes the rest: equal state gives equal bytes (pods in UID order, nothing of row numbers or of other
 nodes in it), and what is read back goes on bit for bit. Layout: 8 bytes of magic and version, a
-CRC-32 of the rest, then zlib-compressed MessagePack.
+CRC-32 of the rest: 4 bytes of size, then that many of MessagePack, compressed by zstd.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from pipeline.errors import CheckpointError, CheckpointLayoutError
 from pipeline.processors.node import NodeModels
@@ -25,8 +27,10 @@ from pipeline.topics.nodes import Strategy
 MAGIC: Final = b"STBANK"
 VERSION: Final = 2
 _HEADER: Final = struct.Struct("<6sHI")
+_SIZE: Final = struct.Struct("<I")
 # Weights are near random bits: more effort costs time and saves next to nothing.
-_COMPRESSION: Final = 1
+_COMPRESSION: Final = pa.Codec("zstd", compression_level=1)
+_LARGEST: Final = 1 << 30
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,13 +89,14 @@ def unpack(data: bytes, dtype: str, rows: int, columns: int = 0) -> npt.NDArray[
             f"a column of the node state has {len(data)} bytes instead of {size}",
             hint="rebuild the node from the windows log",
         )
-    column = np.frombuffer(data, dtype=dtype).astype(np.dtype(dtype).newbyteorder("="))
+    column = np.frombuffer(data, dtype).astype(np.dtype(dtype).newbyteorder("="))
     return column.reshape(rows, columns) if columns else column
 
 
 def encode(state: NodeState) -> bytes:
     """The state as bytes; equal states give equal bytes."""
-    body = zlib.compress(msgspec.msgpack.encode(state), _COMPRESSION)
+    plain = msgspec.msgpack.encode(state)
+    body: bytes = _SIZE.pack(len(plain)) + _COMPRESSION.compress(plain, asbytes=True)
     return _HEADER.pack(MAGIC, VERSION, zlib.crc32(body)) + body
 
 
@@ -112,9 +117,16 @@ def decode(data: bytes) -> NodeState:
             hint="rebuild the node from the windows log",
         )
     try:
-        return msgspec.msgpack.decode(zlib.decompress(body), type=NodeState)
-    except (zlib.error, msgspec.DecodeError) as error:
+        return msgspec.msgpack.decode(_unpacked(body), type=NodeState)
+    except (struct.error, OSError, ValueError, msgspec.DecodeError) as error:
         raise CheckpointError(f"node state cannot be read: {error}") from error
+
+
+def _unpacked(body: bytes) -> pa.Buffer:
+    (size,) = _SIZE.unpack_from(body)
+    if size > _LARGEST:
+        raise ValueError(f"it would have {size} bytes")
+    return _COMPRESSION.decompress(body[_SIZE.size :], decompressed_size=size)
 
 
 def capture(name: str, node: NodeModels, rows: Rows, slots: Columns, fingerprint: str) -> bytes:
@@ -161,7 +173,21 @@ def capture(name: str, node: NodeModels, rows: Rows, slots: Columns, fingerprint
     )
 
 
-def read(name: str, data: bytes, rows: Rows, slots: Columns, fingerprint: str) -> NodeState:
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A state that fits the models here, and its arrays. `columns` are those of `Rows`, `facts`
+    what the last window said of its pods, `listed` the positions in `state.uids` of these."""
+
+    state: NodeState
+    profiles: npt.NDArray[np.int8]
+    columns: dict[str, npt.NDArray[Any]]
+    histograms: list[tuple[IntArray, IntArray, FloatArray]]
+    listed: IntArray
+    facts: dict[str, npt.NDArray[Any]]
+    allocatable: FloatArray
+
+
+def read(name: str, data: bytes, rows: Rows, slots: Columns, fingerprint: str) -> Checked:
     """The state in `data`, checked for `install`. Raises CheckpointError if it does not fit."""
     state = decode(data)
     if state.node != name:
@@ -172,28 +198,39 @@ def read(name: str, data: bytes, rows: Rows, slots: Columns, fingerprint: str) -
             f"{fingerprint!r}: half-lives, buckets or training statistic differ",
             hint="rebuild the node from the windows log",
         )
-    _check_profiles(state, rows)
-    listed = _listed(state)
+    profiles = unpack(state.profile, "<i1", len(ENTITIES) + len(state.uids))
+    histograms = [_sparse(state, r) for r in range(len(RESOURCES))]
+    _check_profiles(state, profiles, histograms, rows)
+    listed = unpack(state.listed, "<u4", len(state.listed) // 4).astype(np.int64)
     if len(listed) and listed.max() >= len(state.uids):
         raise CheckpointError(f"state of node {name!r:.100} lists a pod that it does not hold")
-    _columns(state)
-    _facts(state, len(listed))
-    unpack(state.allocatable, "<f8", 2)
+    found = Checked(
+        state=state,
+        profiles=profiles,
+        columns=_columns(state),
+        histograms=histograms,
+        listed=listed,
+        facts=_facts(state, len(listed)),
+        allocatable=unpack(state.allocatable, "<f8", 2),
+    )
     rows.store.check(state.columns, len(ENTITIES) + len(state.uids))
     slots.check(state.node_columns, 1)
-    return state
+    return found
 
 
-def _check_profiles(state: NodeState, rows: Rows) -> None:
-    profiles = _profiles(state)
+def _check_profiles(
+    state: NodeState,
+    profiles: npt.NDArray[np.int8],
+    histograms: list[tuple[IntArray, IntArray, FloatArray]],
+    rows: Rows,
+) -> None:
     num_profiles = len(rows.buckets[0].layouts)
     if (
         len(state.reference_ms) != num_profiles
         or not ((profiles >= 0) & (profiles < num_profiles)).all()
     ):
         raise CheckpointError(f"state of node {state.node!r:.100} has a profile that there is not")
-    for r, buckets in enumerate(rows.buckets):
-        counts, found, _ = _sparse(state, r)
+    for buckets, (counts, found, _) in zip(rows.buckets, histograms, strict=True):
         most = np.array([layout.num_buckets for layout in buckets.layouts])[profiles]
         if (found >= np.repeat(most, counts)).any():
             raise CheckpointError(
@@ -201,20 +238,20 @@ def _check_profiles(state: NodeState, rows: Rows) -> None:
             )
 
 
-def install(state: NodeState, rows: Rows, slots: Columns, slot: int) -> NodeModels:
+def install(checked: Checked, rows: Rows, slots: Columns, slot: int) -> NodeModels:
     """Put a state that `read` has checked into new rows and `slot`; the node that goes on from
     there."""
-    at = rows.allocate(_profiles(state))
+    state, listed, facts = checked.state, checked.listed, checked.facts
+    at = rows.allocate(checked.profiles)
     rows.store.unpack(at, state.columns)
     slots.unpack(np.array([slot]), state.node_columns)
-    for name, column in _columns(state).items():
+    for name, column in checked.columns.items():
         getattr(rows, name)[at] = column
-    for r in range(len(RESOURCES)):
-        rows.load_sparse(at, r, *_sparse(state, r))
-    listed = _listed(state)
-    shown = {state.uids[i] for i in listed}
+    for r, histogram in enumerate(checked.histograms):
+        rows.load_sparse(at, r, *histogram)
+    uids = tuple(state.uids[i] for i in listed.tolist())
+    shown = set(uids)
     pods = at[len(ENTITIES) :]
-    facts = _facts(state, len(listed))
     return NodeModels(
         machine_id=state.machine_id,
         epoch=state.epoch,
@@ -227,9 +264,9 @@ def install(state: NodeState, rows: Rows, slots: Columns, slot: int) -> NodeMode
         applied=state.applied,
         gaps=state.gaps,
         reference_ms=[list(pair) for pair in state.reference_ms],
-        allocatable=unpack(state.allocatable, "<f8", 2),
+        allocatable=checked.allocatable,
         pods=dict(zip(state.uids, pods.tolist(), strict=True)),
-        uids=tuple(state.uids[i] for i in listed),
+        uids=uids,
         rows=pods[listed],
         absent=tuple(uid for uid in state.uids if uid not in shown),
         classes=facts["classes"],
@@ -238,10 +275,6 @@ def install(state: NodeState, rows: Rows, slots: Columns, slot: int) -> NodeMode
         active=facts["active"],
         ended=facts["ended"],
     )
-
-
-def _profiles(state: NodeState) -> npt.NDArray[np.int8]:
-    return unpack(state.profile, "<i1", len(ENTITIES) + len(state.uids))
 
 
 def _columns(state: NodeState) -> dict[str, npt.NDArray[Any]]:
@@ -267,10 +300,6 @@ def _facts(state: NodeState, pods: int) -> dict[str, npt.NDArray[Any]]:
         "active": unpack(state.active, "<u1", pods).astype(np.bool_),
         "ended": unpack(state.ended, "<u1", pods).astype(np.bool_),
     }
-
-
-def _listed(state: NodeState) -> IntArray:
-    return unpack(state.listed, "<u4", len(state.listed) // 4).astype(np.int64)
 
 
 def _sparse(state: NodeState, resource: int) -> tuple[IntArray, IntArray, FloatArray]:

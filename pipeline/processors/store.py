@@ -86,8 +86,9 @@ class Columns:
             self._arrays[name][rows] = column.empty
 
     def pack(self, rows: IntArray) -> dict[str, bytes]:
-        """The bytes of these rows, by column."""
-        return {name: self._arrays[name][rows].tobytes() for name in sorted(self.columns)}
+        """The bytes of these rows, by column, in an order that compresses well."""
+        at = _place(rows)
+        return {name: _to_bytes(self._arrays[name][at]) for name in sorted(self.columns)}
 
     def check(self, packed: Mapping[str, bytes], rows: int) -> None:
         """Raise `CheckpointError` unless `packed` are the bytes of as many rows."""
@@ -102,6 +103,40 @@ class Columns:
 
     def unpack(self, rows: IntArray, packed: Mapping[str, bytes]) -> None:
         """Put what `pack` gave, and `check` found right, into these rows."""
+        at = _place(rows)
         for name, column in self.columns.items():
-            values = np.frombuffer(packed[name], column.dtype)
-            self._arrays[name][rows] = values.reshape(len(rows), *column.shape)
+            shape = (len(rows), *column.shape)
+            self._arrays[name][at] = _from_bytes(packed[name], np.dtype(column.dtype), shape)
+
+
+def _place(rows: IntArray) -> IntArray | slice:
+    """Rows that follow each other as a slice, which numpy copies several times as fast."""
+    first = int(rows[0]) if len(rows) else 0
+    follow = (rows == np.arange(first, first + len(rows))).all()
+    return slice(first, first + len(rows)) if follow else rows
+
+
+def _to_bytes(values: npt.NDArray[Any]) -> bytes:
+    """Bytes of the same rank together, of whole numbers in a series their differences: so what
+    changes little lies beside its like."""
+    values = np.ascontiguousarray(values)
+    if _is_series(values.dtype, values.shape):
+        steps = values.copy()
+        steps[..., 1:] -= values[..., :-1]
+        values = steps
+    ranks = values.view(np.uint8).reshape(-1, values.dtype.itemsize)
+    return b"".join(ranks[:, i].tobytes() for i in range(values.dtype.itemsize))
+
+
+def _from_bytes(data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """What `_to_bytes` gave."""
+    ranks = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, -1)
+    each = np.empty(ranks.shape[::-1], np.uint8)
+    for i, rank in enumerate(ranks):
+        each[:, i] = rank
+    values = each.view(dtype).reshape(shape)
+    return np.cumsum(values, axis=-1, dtype=dtype) if _is_series(dtype, shape) else values
+
+
+def _is_series(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
+    return len(shape) > 1 and dtype.kind in "iu"

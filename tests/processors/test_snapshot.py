@@ -87,7 +87,9 @@ def test_a_bucket_beyond_the_layout_is_refused() -> None:
 
 
 def test_valid_checksum_but_no_state_is_refused() -> None:
-    for body in (b"not zlib", zlib.compress(b"not msgpack"), zlib.compress(b"\x80")):
+    no_state = snapshot._COMPRESSION.compress(b"\x80", asbytes=True)
+    sized = [(8, b"not zstd"), *((size, no_state) for size in (0, 1, 9, 0xFFFFFFFF))]
+    for body in (b"", b"123", *(snapshot._SIZE.pack(size) + rest for size, rest in sized)):
         data = snapshot._HEADER.pack(snapshot.MAGIC, snapshot.VERSION, zlib.crc32(body)) + body
         with pytest.raises(CheckpointError, match="cannot be read"):
             snapshot.decode(data)

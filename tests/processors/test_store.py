@@ -1,0 +1,74 @@
+"""Columns come back from their bytes, bit by bit."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import CheckpointError
+from pipeline.processors.store import Column, Columns
+
+COLUMNS = {
+    "number": Column((3,)),
+    "single": Column((2, 2), "<f4", np.nan),
+    "series": Column((2, 5), "<u2", by_row=False),
+    "time": Column((), "<i8", -1),
+    "signed": Column((4,), "<i4"),
+    "small": Column((), "<u1"),
+}
+
+
+def _filled(rows: int, seed: int) -> Columns:
+    """Any bits at all, NaN and extremes among them."""
+    columns, random = Columns(COLUMNS), np.random.default_rng(seed)
+    columns.grow(rows)
+    for name in COLUMNS:
+        array = columns[name]
+        bits = random.integers(0, 256, array.size * array.itemsize, np.uint8)
+        array[...] = bits.view(array.dtype).reshape(array.shape)
+    return columns
+
+
+def _bits(columns: Columns, rows: np.ndarray) -> list[bytes]:
+    return [columns[name][rows].tobytes() for name in COLUMNS]
+
+
+@given(
+    st.lists(st.integers(0, 19), unique=True)
+    | st.tuples(st.integers(0, 9), st.integers(0, 10)).map(lambda n: list(range(n[0], sum(n)))),
+    st.integers(0, 2**32 - 1),
+)
+def test_rows_come_back_wherever_they_are_put(rows: list[int], seed: int) -> None:
+    at = np.array(rows, np.int64)
+    columns, other = _filled(20, seed), _filled(30, seed + 1)
+    packed = columns.pack(at)
+    other.check(packed, len(at))
+    untouched = np.setdiff1d(np.arange(30), 29 - at)
+    before = _bits(other, untouched)
+    other.unpack(29 - at, packed)
+    assert _bits(other, 29 - at) == _bits(columns, at)
+    assert _bits(other, untouched) == before
+
+
+def test_growing_keeps_what_is_there_and_adds_what_is_empty() -> None:
+    columns = _filled(4, 1)
+    before = _bits(columns, np.arange(4))
+    columns.grow(9)
+    assert _bits(columns, np.arange(4)) == before
+    fresh = Columns(COLUMNS)
+    fresh.grow(5)
+    assert _bits(columns, np.arange(4, 9)) == _bits(fresh, np.arange(5))
+
+
+def test_where_items_lie_in_memory_does_not_change_the_fingerprint() -> None:
+    by_item, by_row = (Columns({"a": Column((2,), "<u2", by_row=by_row)}) for by_row in (0, 1))
+    assert by_item.fingerprint == by_row.fingerprint
+    assert by_item.fingerprint != Columns({"a": Column((3,), "<u2")}).fingerprint
+
+
+def test_bytes_of_another_length_are_refused() -> None:
+    packed = _filled(3, 2).pack(np.arange(3))
+    columns = Columns(COLUMNS)
+    for wrong in (packed | {"series": packed["series"][:-1]}, {"series": b""}):
+        with pytest.raises(CheckpointError, match="instead of"):
+            columns.check(wrong, 3)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from pipeline.agents.consume import Readers
-from pipeline.agents.inventory import Inventory, InventoryTopics
+from pipeline.agents.inventory import Inventory, InventoryTopics, Refuse
 from pipeline.agents.join import JoinCursor, JoinRules
 from pipeline.agents.log import LogReader
 from pipeline.agents.model import ModelCursor, ModelRules, Report
@@ -60,11 +60,13 @@ _SAY_EVERY_SECONDS = 2.0
 
 @dataclass(slots=True)
 class Checkpoints:
-    """What lies in a partition of `checkpoints`: `nodes` by node, newest record of each epoch."""
+    """What lies in a partition of `checkpoints`: `nodes` by node, newest record of each epoch;
+    `newest_claim` is the offset of the last claim."""
 
     markers: dict[int, RoundMarker] = field(default_factory=dict)
     nodes: dict[str, dict[int, NodeCheckpoint]] = field(default_factory=dict)
     keys: list[bytes] = field(default_factory=list)
+    newest_claim: int = -1
 
     def marker(self) -> RoundMarker | None:
         """The marker of the highest epoch that has one."""
@@ -135,7 +137,9 @@ class Recovery:
         """
         began = self.clock.monotonic()
         ownership = Ownership(partition, await self._claim(partition))
-        found = await self._read_checkpoints(reader, partition, ownership.epoch)
+        found = await read_checkpoints(
+            reader, self._checkpoints, partition, ownership.epoch, self.inventory.refuse
+        )
         model = (
             await self._replay(reader, ownership, found)
             if kept is None
@@ -164,39 +168,6 @@ class Recovery:
         record = Keyed(claim_key(self.member), encode_pack(claim))
         (offset,) = await self.output.send(self._checkpoints, partition, [record])
         return offset
-
-    async def _read_checkpoints(
-        self, reader: LogReader, partition: int, own_epoch: int
-    ) -> Checkpoints:
-        found = Checkpoints()
-        keys: dict[bytes, None] = {}
-        first, end = await reader.bounds(self._checkpoints, partition)
-        async for records in reader.read(self._checkpoints, partition, first, end):
-            for record in records:
-                key = record.key or b""
-                try:
-                    kind, node, epoch = parse_key(key)
-                    if record.value is None:
-                        keys.pop(key, None)
-                        found.nodes.get(node, {}).pop(epoch, None)
-                        if kind == "marker":
-                            found.markers.pop(epoch, None)
-                        continue
-                    # What a newer owner writes while we read is not ours to delete.
-                    if (record.offset if kind == "claim" else epoch) < own_epoch:
-                        keys[key] = None
-                    if kind == "marker":
-                        marker = decode_pack(RoundMarker, record.value)
-                        check_payload(key, "", marker.epoch, "", epoch)
-                        found.markers[epoch] = marker
-                    elif kind == "node":
-                        checkpoint = decode_pack(NodeCheckpoint, record.value)
-                        check_payload(key, checkpoint.node, checkpoint.epoch, node, epoch)
-                        found.nodes.setdefault(node, {})[epoch] = checkpoint
-                except RecordError as error:
-                    await self.inventory.refuse(self._checkpoints, record, error)
-        found.keys = list(keys)
-        return found
 
     async def _replay(
         self, reader: LogReader, ownership: Ownership, found: Checkpoints
@@ -301,6 +272,46 @@ class Recovery:
     @property
     def _checkpoints(self) -> str:
         return CHECKPOINTS.full_name(self.join_rules.prefix)
+
+
+async def read_checkpoints(
+    reader: LogReader, topic: str, partition: int, own_epoch: int, refuse: Refuse
+) -> Checkpoints:
+    """All that a partition of `checkpoints` holds; what cannot be read goes to `refuse`.
+
+    `keys` are those of epochs below `own_epoch`.
+    """
+    found = Checkpoints()
+    keys: dict[bytes, None] = {}
+    first, end = await reader.bounds(topic, partition)
+    async for records in reader.read(topic, partition, first, end):
+        for record in records:
+            key = record.key or b""
+            try:
+                kind, node, epoch = parse_key(key)
+                if record.value is None:
+                    keys.pop(key, None)
+                    found.nodes.get(node, {}).pop(epoch, None)
+                    if kind == "marker":
+                        found.markers.pop(epoch, None)
+                    continue
+                # What a newer owner writes while we read is not ours to delete.
+                if (record.offset if kind == "claim" else epoch) < own_epoch:
+                    keys[key] = None
+                if kind == "marker":
+                    marker = decode_pack(RoundMarker, record.value)
+                    check_payload(key, "", marker.epoch, "", epoch)
+                    found.markers[epoch] = marker
+                elif kind == "node":
+                    checkpoint = decode_pack(NodeCheckpoint, record.value)
+                    check_payload(key, checkpoint.node, checkpoint.epoch, node, epoch)
+                    found.nodes.setdefault(node, {})[epoch] = checkpoint
+                else:
+                    found.newest_claim = max(found.newest_claim, record.offset)
+            except RecordError as error:
+                await refuse(topic, record, error)
+    found.keys = list(keys)
+    return found
 
 
 def replay_start(marker: RoundMarker | None, first: int) -> int:

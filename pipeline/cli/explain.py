@@ -4,7 +4,7 @@ import asyncio
 
 import click
 
-from pipeline.cli.options import KAFKA_CLIENT, settings_options
+from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
 from pipeline.clock import SystemClock
 from pipeline.errors import NotReadyError, UsageError
 from pipeline.processors.derivation import RESOURCES
@@ -55,6 +55,7 @@ def command(
       springtide explain node-1 --predictor nsigma-v1 --class node
       springtide explain node-1 --json | jq .reclaimable
     """
+    quiet_client(settings)
     record, state = asyncio.run(_read(settings.kafka, node))
     if predictor is not None and predictor not in predictors_of(record):
         raise UsageError(

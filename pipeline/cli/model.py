@@ -2,23 +2,37 @@
 
 import asyncio
 import importlib
+from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
 
 import click
+import numpy as np
+import yaml
 
 from pipeline.agents.configure import model_config
+from pipeline.agents.importing import import_models
+from pipeline.agents.log import open_reader
+from pipeline.agents.output import open_output
 from pipeline.cli.explain import no_node
-from pipeline.cli.options import KAFKA_CLIENT, settings_options
+from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
+from pipeline.clock import SystemClock
 from pipeline.errors import CheckpointError, RecordError, UsageError
 from pipeline.processors import snapshot
 from pipeline.processors.bank import Bank
+from pipeline.processors.imports import Learned, from_koordinator, from_vpa
 from pipeline.processors.inspection import head, names_of, table
 from pipeline.processors.predictors.registry import available
+from pipeline.processors.window import RESOURCES, ModelConfig
 from pipeline.settings import KafkaSettings, Settings
-from pipeline.topics.admin import require_topics
+from pipeline.topics.admin import group_members, require_topics
 from pipeline.topics.checkpoints import NodeCheckpoint, parse_key
+from pipeline.topics.client import client_options, our_errors
 from pipeline.topics.codec import decode_pack
 from pipeline.topics.newest import Found, newest
+from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import CHECKPOINTS
 
 
@@ -66,6 +80,7 @@ def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool) ->
       springtide model inspect node-1
       springtide model inspect node-1 --row prod --row system
     """
+    quiet_client(settings)
     found = asyncio.run(_newest(settings.kafka, node))
     where = f"checkpoint {found.key.decode()!r:.120} at offset {found.offset}"
     try:
@@ -89,6 +104,139 @@ def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool) ->
         click.echo(f"a worker with these settings has model {ours} and would rebuild this one")
     click.echo("")
     click.echo("\n".join(lines))
+
+
+@command.command(
+    "import",
+    epilog="Exit codes: 0 taken over, 1 refused: nothing was changed, 2 usage, 3 topics are "
+    "missing, 4 no complete round of checkpoints has the node.",
+)
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--from", "source", type=click.Choice(["koordinator", "vpa"]), required=True)
+@click.option("--node", required=True, help="The node whose models take it over.")
+@click.option(
+    "--pod",
+    "pods",
+    multiple=True,
+    metavar="UID[=NAME]",
+    help="vpa: the pod that takes the checkpoint NAME, or the only one.",
+)
+@settings_options(*KAFKA_CLIENT, "kafka.partitions", "worker.id")
+def import_(
+    settings: Settings, files: tuple[Path, ...], source: str, node: str, pods: tuple[str, ...]
+) -> None:
+    """Take over what Koordinator or the Vertical Pod Autoscaler has learned, from FILES.
+
+    Their weights are added to the node's own, decayed to the same moment; mean and deviation
+    follow from them. A file of Koordinator's --prediction-checkpoint-filepath says itself whether
+    it is of the node, a class or a pod; of a VerticalPodAutoscalerCheckpoint as kubectl prints it
+    you say which pod it is for. A histogram without samples is unknown, and changes nothing.
+
+    All workers must be stopped, and have completed a round of checkpoints with the node. The
+    import is in force when they come back. Models that are rebuilt from the log are without it.
+
+    \b
+    Examples:
+      springtide model import --from koordinator --node node-1 prediction-checkpoints/*
+      springtide model import --from vpa --node node-1 --pod 0b6f-42=web-main vpa.yaml
+    """
+    read = [document for path in files for document in _documents(path)]
+    found = (
+        _of_koordinator(read, pods) if source == "koordinator" else _of_vpa(read, pods)
+    )  # fmt: skip
+    config = model_config(settings)
+    quiet_client(settings)
+    taken = asyncio.run(_import(settings, node, found, config))
+    for name, learned in sorted(found.items()):
+        what = _taken(learned, config) if name in taken else "left out, the node has no model of it"
+        click.echo(f"{name}: {what}")
+    click.echo("in force when the workers come back")
+
+
+def _of_koordinator(
+    documents: Sequence[Mapping[str, Any]], pods: tuple[str, ...]
+) -> dict[str, Learned]:
+    if pods:
+        raise UsageError("--pod is for vpa", hint="files of Koordinator say what they are of")
+    return _by_name([(learned.name, learned) for learned in map(from_koordinator, documents)])
+
+
+def _of_vpa(documents: Sequence[Mapping[str, Any]], pods: tuple[str, ...]) -> dict[str, Learned]:
+    """By pod UID, what the options say is of it."""
+    found = {learned.name: learned for learned in map(from_vpa, documents)}
+    if not pods:
+        raise UsageError(
+            "vpa needs --pod UID", hint="a checkpoint does not say of which pods it is"
+        )
+    wanted = []
+    for pod in pods:
+        uid, _, name = pod.partition("=")
+        if not name and len(found) == 1:
+            (name,) = found
+        if name not in found:
+            raise UsageError(
+                f"--pod {pod}: no checkpoint {name!r:.100} in the files",
+                hint=f"name one of {', '.join(found):.300}",
+            )
+        wanted.append((uid, found[name]))
+    return _by_name(wanted)
+
+
+def _by_name(found: Sequence[tuple[str, Learned]]) -> dict[str, Learned]:
+    by_name = dict(found)
+    if len(by_name) < len(found):
+        raise UsageError("two checkpoints are for one model", hint="import one of them")
+    return by_name
+
+
+def _documents(path: Path) -> Sequence[Mapping[str, Any]]:
+    """The objects of a file, JSON or YAML; the items of a list."""
+    try:
+        read = list(yaml.safe_load_all(path.read_text("utf-8")))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is neither JSON nor YAML: {error}") from error
+    found = []
+    for document in read:
+        items = document.get("items", [document]) if isinstance(document, dict) else [document]
+        for item in items if isinstance(items, list) else [items]:
+            if not isinstance(item, dict):
+                raise UsageError(f"{path} holds {type(item).__name__}, not an object")
+            found.append(item)
+    return found
+
+
+def _taken(learned: Learned, config: ModelConfig) -> str:
+    """What was taken over of each resource, and how."""
+    words = []
+    for resource, histogram in zip(RESOURCES, learned.histograms, strict=True):
+        if histogram is None:
+            words.append(f"{resource} unknown, nothing to take over")
+        else:
+            layouts = {profile.layouts[RESOURCES.index(resource)] for profile in config.profiles}
+            how = "" if histogram.layout in layouts else ", each in the bucket of its end"
+            words.append(f"{resource} {np.count_nonzero(histogram.weights)} buckets{how}")
+    return "; ".join(words)
+
+
+async def _import(
+    settings: Settings, node: str, found: Mapping[str, Learned], config: ModelConfig
+) -> frozenset[str]:
+    kafka = settings.kafka
+    await require_topics(kafka)
+
+    async def is_idle() -> bool:
+        return not await group_members(kafka, settings.worker.id)
+
+    client = client_options(kafka)
+    place = CHECKPOINTS.full_name(kafka.topic_prefix), partition_of(node, kafka.partitions)
+    with our_errors(kafka, f"importing models of {node}"):
+        async with open_output(client) as output:
+            return await import_models(
+                node, found, config, place=place, output=output, clock=SystemClock(),
+                open_reader=partial(open_reader, client), is_idle=is_idle,
+            )  # fmt: skip
 
 
 async def _newest(kafka: KafkaSettings, node: str) -> Found:

@@ -9,6 +9,7 @@ environment and flags, sets up the log, and calls the command with the settings 
 """
 
 import functools
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any, Literal, TypeVar, get_args
 import click
 
 from pipeline.logs import configure_logging
-from pipeline.settings import describe_settings, flag_name, load_settings
+from pipeline.settings import Settings, describe_settings, flag_name, load_settings
 from pipeline.settings.describe import (
     SettingDescription,
     is_secret,
@@ -109,6 +110,12 @@ def settings_options(*keys: str) -> Callable[[Callable[..., Any]], Callable[...,
         return decorated
 
     return decorate
+
+
+def quiet_client(settings: Settings) -> None:
+    """Keep what aiokafka says of itself out of a command that asks once and ends."""
+    if settings.log.level != "debug":
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
 def _settings_file(known: dict[str, Any]) -> Path | None:

@@ -13,7 +13,12 @@ from typing import Any, Final, Literal
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import NoError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
+    NoError,
+    TopicAlreadyExistsError,
+    for_code,
+)
 
 from pipeline.errors import KafkaError, TopicDriftError
 from pipeline.settings import KafkaSettings
@@ -25,6 +30,8 @@ CONNECT_SECONDS: Final = 10.0
 
 _REQUEST_SECONDS = 30.0
 _VISIBLE_SECONDS = 20.0
+_COORDINATOR_TRIES = 40
+_COORDINATOR_SECONDS = 0.5
 _SET_ON_TOPIC = 1  # config_source of DescribeConfigs: set on the topic itself, no default
 
 Kind = Literal["missing", "config", "partitions", "replication"]
@@ -143,6 +150,21 @@ async def require_topics(kafka: KafkaSettings) -> None:
     if harmful:
         more = f" (and {len(harmful) - 1} more)" if len(harmful) > 1 else ""
         raise TopicDriftError(f"{harmful[0]}{more}")
+
+
+async def group_members(kafka: KafkaSettings, group: str) -> frozenset[str]:
+    """Ids of the members of a consumer group; one that was killed stays until its session ends."""
+    async with _admin(kafka, f"looking at group {group!r}") as admin:
+        for left in reversed(range(_COORDINATOR_TRIES)):
+            try:
+                (response,) = await admin.describe_consumer_groups([group])
+                break
+            except GroupCoordinatorNotAvailableError:
+                # The first question of its life makes a broker create the topic of all groups.
+                if not left:
+                    raise
+                await asyncio.sleep(_COORDINATOR_SECONDS)
+    return frozenset(member[0] for member in response.groups[0][5])
 
 
 def find_drift(kafka: KafkaSettings, found: Mapping[str, TopicState]) -> Iterator[Drift]:

@@ -1,0 +1,142 @@
+"""How models of others enter the stream: as a round of checkpoints of an epoch of their own.
+
+Owes the rest: an import is in force from the next takeover of its partition, or not at all, and
+nothing else changes. A claim gives an epoch; every checkpoint that a worker would start from is
+written again under it, the node's with what was imported, then the marker with the offsets of the
+round that it continues. So a takeover replays what it would have replayed, on top of the import.
+It is part of the state, not of the log: models that are rebuilt from the log are without it.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+
+from pipeline.agents.consume import Readers
+from pipeline.agents.log import LogReader, LogRecord
+from pipeline.agents.output import LARGEST_VALUE_BYTES, Keyed, Output
+from pipeline.agents.recovery import read_checkpoints
+from pipeline.clock import Clock
+from pipeline.errors import CheckpointError, NotReadyError, RecordError, StateError
+from pipeline.processors import snapshot
+from pipeline.processors.bank import Bank
+from pipeline.processors.imports import Learned, taken_over
+from pipeline.processors.window import ENTITIES, ModelConfig
+from pipeline.times import format_time
+from pipeline.topics.checkpoints import (
+    Claim,
+    NodeCheckpoint,
+    claim_key,
+    marker_key,
+    node_key,
+)
+from pipeline.topics.codec import encode_pack
+
+MEMBER = "import"
+
+Idle = Callable[[], Awaitable[bool]]
+"""Whether no worker runs."""
+
+
+async def import_models(
+    node: str,
+    learned: Mapping[str, Learned],
+    config: ModelConfig,
+    *,
+    place: tuple[str, int],
+    output: Output,
+    open_reader: Readers,
+    is_idle: Idle,
+    clock: Clock,
+) -> frozenset[str]:
+    """Add what was learned of entities and pods of `node` to its models; gives the names of those
+    that it has models of.
+
+    `place` is the topic `checkpoints` and the node's partition. Raises StateError while workers
+    run, or if one takes the partition meanwhile, NotReadyError if no complete round has the node,
+    and CheckpointError for models that do not fit; the state is then as it was.
+    """
+    topic, partition = place
+    await _require_idle(is_idle)
+    async with open_reader([place]) as reader:
+        found = await read_checkpoints(reader, *place, 0, _refuse)
+        chosen, marker = found.chosen(), found.marker()
+        if marker is None or node not in chosen:
+            raise NotReadyError(
+                f"no complete round of checkpoints has node {node!r:.100}",
+                hint="let exporter and worker run for worker.checkpoint_interval_seconds, then "
+                "stop the workers",
+            )
+        state, taken = _with_import(node, chosen[node].state, learned, config)
+        chosen[node] = msgspec.structs.replace(chosen[node], state=state)
+        claim = Claim(member=MEMBER, claimed_at=format_time(clock.now()))
+        (epoch,) = await output.send(
+            topic, partition, [Keyed(claim_key(MEMBER), encode_pack(claim))]
+        )
+        checkpoints = _round(chosen, epoch)
+        renewed = msgspec.structs.replace(marker, epoch=epoch, round=1, nodes=len(chosen))
+        try:
+            await output.send(topic, partition, checkpoints)
+            await _require_ours(reader, place, epoch, is_idle)
+            await output.send(topic, partition, [Keyed(marker_key(epoch), encode_pack(renewed))])
+            await _require_ours(reader, place, epoch, is_idle)
+        except StateError:
+            # The marker first: without it the rest says nothing.
+            keys = [marker_key(epoch), *(key for key, _ in checkpoints)]
+            await output.send(topic, partition, [Keyed(key, None) for key in keys])
+            raise
+    return taken
+
+
+def _with_import(
+    node: str, data: bytes, learned: Mapping[str, Learned], config: ModelConfig
+) -> tuple[bytes, frozenset[str]]:
+    """The state with the import, which a bank of `config` has taken over, and what was taken.
+
+    A pod that the node has no model of is left out, as long as something is left.
+    """
+    bank = Bank(config)
+    bank.restore(node, data)
+    state = snapshot.decode(data)
+    known = {name: learned[name] for name in (*ENTITIES, *state.uids) if name in learned}
+    merged = taken_over(state, known or learned, config.profiles)
+    encoded = snapshot.encode(merged)
+    bank.restore(node, encoded)
+    return encoded, frozenset(known)
+
+
+def _round(chosen: Mapping[str, NodeCheckpoint], epoch: int) -> list[Keyed]:
+    """The checkpoints as records of an epoch."""
+    records = [
+        Keyed(
+            node_key(node, epoch),
+            encode_pack(msgspec.structs.replace(checkpoint, epoch=epoch, round=1)),
+        )
+        for node, checkpoint in chosen.items()
+    ]
+    if any(len(record.value or b"") > LARGEST_VALUE_BYTES for record in records):
+        raise CheckpointError("with the import a checkpoint is larger than a record may be")
+    return records
+
+
+async def _require_idle(is_idle: Idle) -> None:
+    if not await is_idle():
+        raise StateError(
+            "workers run, and would go on without what is imported",
+            hint="stop all workers of this worker.id, import, start them again",
+        )
+
+
+async def _require_ours(
+    reader: LogReader, place: tuple[str, int], epoch: int, is_idle: Idle
+) -> None:
+    """Raise StateError if somebody has claimed the partition after us, or is about to."""
+    found = await read_checkpoints(reader, *place, 0, _refuse)
+    if found.newest_claim != epoch or not await is_idle():
+        raise StateError(
+            "a worker took the partition meanwhile: the import is not in force",
+            hint="stop all workers of this worker.id, import again, start them",
+        )
+
+
+async def _refuse(topic: str, record: LogRecord, error: RecordError) -> None:
+    """A record that cannot be read is a worker's to refuse; it is in no round that counts."""

@@ -1,0 +1,308 @@
+"""Models that others have learned, as weights of our histograms: Koordinator's and VPA's.
+
+Owes the rest: pure functions from a checkpoint as it lies in a file or in the API to the state of a
+node that has taken it over. Where the buckets are ours, every weight stays where it is; else it
+goes to the bucket that holds the END of its own, so that nothing is understated. A histogram
+without weight is unknown: nothing is taken over, and never 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from pipeline.errors import CheckpointError
+from pipeline.processors.histogram import (
+    MAX_HALF_LIVES,
+    FloatArray,
+    Layout,
+    load_checkpoint,
+    nearest_reference_ms,
+)
+from pipeline.processors.rows import NEVER
+from pipeline.processors.snapshot import NodeState, pack, unpack
+from pipeline.processors.window import ENTITIES, KOORDINATOR, RESOURCES, VPA, Profile
+from pipeline.times import parse_time
+
+_KOORDINATOR_IDS: Final[Mapping[str, str]] = {
+    "__node__": "node",
+    "__node-sys__": "system",
+    "__node-__": "none",
+    **{f"__node-koord-{name}__": name for name in ("prod", "mid", "batch", "free")},
+}
+
+_MOST_HALF_LIVES: Final = 10 * MAX_HALF_LIVES
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """One resource: `weights` of the buckets of `layout`, relative to a sample at `reference_ms`
+    and halving every `half_life_ms`."""
+
+    layout: Layout
+    weights: FloatArray
+    reference_ms: int
+    half_life_ms: int
+
+    def remaining(self, time_ms: int) -> FloatArray:
+        """What the weights are worth beside a sample of `time_ms`."""
+        return self.weights * _decay(self.reference_ms - time_ms, self.half_life_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """One entity of somebody else's: an entity of ours or a pod by UID, or the `name` under which
+    the file has it. `histograms` are of cpu and memory, None where nothing is known; `samples` how
+    many they hold, None where that is not said; `first_ms` and `last_ms` when they were fed."""
+
+    name: str
+    histograms: tuple[Histogram | None, Histogram | None]
+    last_ms: int
+    first_ms: int | None = None
+    samples: int | None = None
+
+
+def from_koordinator(document: Mapping[str, Any]) -> Learned:
+    """A file of Koordinator's prediction checkpoints: `UID`, `CPU`, `Memory`, `LastUpdated`.
+
+    Raises CheckpointError for anything else.
+    """
+    name = document.get("UID")
+    if not isinstance(name, str) or not name:
+        raise CheckpointError("not a prediction checkpoint of Koordinator: it has no UID")
+    found = (
+        _histogram(document.get("CPU"), KOORDINATOR, 0, f"CPU of {name}"),
+        _histogram(document.get("Memory"), KOORDINATOR, 1, f"Memory of {name}"),
+    )
+    last_ms = _time_ms(document.get("LastUpdated"), f"LastUpdated of {name}")
+    return Learned(_KOORDINATOR_IDS.get(name, name), found, _last(last_ms, found, name))
+
+
+def from_vpa(document: Mapping[str, Any]) -> Learned:
+    """A VerticalPodAutoscalerCheckpoint as kubectl prints it; `name` is its own.
+
+    Raises CheckpointError for anything else.
+    """
+    name = (document.get("metadata") or {}).get("name") or ""
+    status = document.get("status")
+    if document.get("kind") != "VerticalPodAutoscalerCheckpoint" or not isinstance(status, dict):
+        raise CheckpointError(f"not a VerticalPodAutoscalerCheckpoint with a status: {name!r:.100}")
+    found = (
+        _histogram(status.get("cpuHistogram"), VPA, 0, f"cpuHistogram of {name}"),
+        _histogram(status.get("memoryHistogram"), VPA, 1, f"memoryHistogram of {name}"),
+    )
+    times = {
+        key: _time_ms(status.get(key), f"{key} of {name}")
+        for key in ("lastUpdateTime", "lastSampleStart", "firstSampleStart")
+    }
+    last_ms = times["lastSampleStart"] or times["lastUpdateTime"]
+    samples = status.get("totalSamplesCount")
+    return Learned(
+        name, found, _last(last_ms, found, name), times["firstSampleStart"],
+        samples if isinstance(samples, int) and samples >= 0 else None,
+    )  # fmt: skip
+
+
+def converted(histogram: Histogram, layout: Layout) -> FloatArray:
+    """The weights in the buckets of `layout`: as they are if these are the same, else each in the
+    bucket that holds the end of its own.
+
+    Raises CheckpointError if one lies beyond the last bucket.
+    """
+    if histogram.layout == layout:
+        return histogram.weights
+    filled = np.flatnonzero(histogram.weights)
+    ends = histogram.layout.ends[filled]
+    if (ends > layout.ends[-1]).any():
+        raise CheckpointError(
+            f"a histogram holds values up to {ends.max():g}; its buckets are not those of the "
+            f"model, which end at {layout.ends[-1]:g}",
+            hint="set model.histogram to a larger maximum, or to the preset of the other system",
+        )
+    weights = np.zeros(layout.num_buckets)
+    np.add.at(weights, layout.find(ends), histogram.weights[filled])
+    return weights
+
+
+def taken_over(
+    state: NodeState, learned: Mapping[str, Learned], profiles: tuple[Profile, ...]
+) -> NodeState:
+    """The state with what was learned of entities and pods, by our name, added to what it holds.
+
+    `profiles` are those of the model that the state is of. Mean and deviation are those of the
+    weights, each at the end of its bucket. Raises CheckpointError for a pod that the state has no
+    model of, and for a histogram that does not fit.
+    """
+    names = (*ENTITIES, *state.uids)
+    if strangers := sorted(learned.keys() - set(names)):
+        raise CheckpointError(
+            f"node {state.node!r:.100} has no model of {', '.join(strangers):.300}",
+            hint="a pod must run on the node, and be in its newest checkpoint",
+        )
+    rows = _Rows(state, profiles)
+    for name, found in learned.items():
+        for resource, histogram in enumerate(found.histograms):
+            if histogram is not None:
+                rows.add(names.index(name), resource, found, histogram)
+    return rows.state()
+
+
+class _Rows:
+    """The columns of a state, taken apart to be added to."""
+
+    def __init__(self, state: NodeState, profiles: tuple[Profile, ...]) -> None:
+        count = len(ENTITIES) + len(state.uids)
+        self._state = state
+        self._profiles = profiles
+        self._profile = unpack(state.profile, "<i1", count)
+        self._references = [list(pair) for pair in state.reference_ms]
+        self._moments = [
+            unpack(column, "<f8", count, 2).copy()
+            for column in (state.weight, state.mean, state.squares)
+        ]
+        self._samples = unpack(state.samples, "<i8", count, 2).copy()
+        self._first_ms = unpack(state.first_ms, "<i8", count).copy()
+        self._last_ms = unpack(state.last_ms, "<i8", count).copy()
+        self._weights = [self._dense(resource, count) for resource in range(len(RESOURCES))]
+
+    def _dense(self, resource: int, count: int) -> FloatArray:
+        most = max(profile.layouts[resource].num_buckets for profile in self._profiles)
+        counts = unpack(self._state.bucket_counts[resource], "<u2", count)
+        filled = int(counts.sum())
+        weights = np.zeros((count, most))
+        at = unpack(self._state.buckets[resource], "<u2", filled)
+        kept = unpack(self._state.bucket_weights[resource], "<f8", filled)
+        weights[np.repeat(np.arange(count), counts), at] = kept
+        return weights
+
+    def add(self, row: int, resource: int, learned: Learned, histogram: Histogram) -> None:
+        """Add one histogram, and the moments that it stands for."""
+        number = self._profile[row]
+        profile = self._profiles[number]
+        layout, half_life_ms = profile.layouts[resource], profile.half_life_ms[resource]
+        reference = self._references[number][resource]
+        if reference is None:
+            reference = nearest_reference_ms(learned.last_ms, half_life_ms)
+            self._references[number][resource] = reference
+        now = Histogram(
+            histogram.layout, histogram.remaining(learned.last_ms), learned.last_ms,
+            histogram.half_life_ms,
+        )  # fmt: skip
+        count = learned.samples
+        if count is None:
+            # As many samples of full weight would be worth as much: those there were, or fewer.
+            count = max(int(now.weights.sum()), 1)
+        added = converted(now, layout) * _decay(learned.last_ms - reference, half_life_ms)
+        added[added < layout.epsilon] = 0.0
+        if not added.any():
+            return
+        self._weights[resource][row, : layout.num_buckets] += added
+        self._add_moments(row, resource, added, layout.ends)
+        self._samples[row, resource] += count
+        first = [
+            ms for ms in (int(self._first_ms[row]), learned.first_ms) if ms not in (NEVER, None)
+        ]
+        self._first_ms[row] = min((ms for ms in first if ms is not None), default=learned.last_ms)
+        self._last_ms[row] = max(int(self._last_ms[row]), learned.last_ms)
+
+    def _add_moments(self, row: int, resource: int, added: FloatArray, ends: FloatArray) -> None:
+        """Formula: T. F. Chan et al., Updating formulae for combining sample variances (1979)."""
+        weight, mean, squares = (column[row, resource] for column in self._moments)
+        more = float(added.sum())
+        other = float((added * ends).sum()) / more
+        total, delta = weight + more, other - mean
+        spread = float((added * (ends - other) ** 2).sum())
+        for column, value in zip(
+            self._moments,
+            (
+                total,
+                mean + delta * (more / total),
+                squares + spread + delta * delta * weight * (more / total),
+            ),
+            strict=True,
+        ):
+            column[row, resource] = value
+
+    def state(self) -> NodeState:
+        """The state with what was added."""
+        cpu, memory = (_sparse(weights) for weights in self._weights)
+        weight, mean, squares = (pack(column, "<f8") for column in self._moments)
+        return msgspec.structs.replace(
+            self._state,
+            reference_ms=tuple((of_cpu, of_memory) for of_cpu, of_memory in self._references),
+            weight=weight,
+            mean=mean,
+            squares=squares,
+            samples=pack(self._samples, "<i8"),
+            first_ms=pack(self._first_ms, "<i8"),
+            last_ms=pack(self._last_ms, "<i8"),
+            bucket_counts=(cpu[0], memory[0]),
+            buckets=(cpu[1], memory[1]),
+            bucket_weights=(cpu[2], memory[2]),
+        )
+
+
+def _sparse(weights: FloatArray) -> tuple[bytes, bytes, bytes]:
+    """The filled buckets of each row as a state has them: how many, which, and their weights."""
+    at, buckets = np.nonzero(weights)
+    counts = np.bincount(at, minlength=len(weights))
+    return pack(counts, "<u2"), pack(buckets, "<u2"), pack(weights[at, buckets], "<f8")
+
+
+def _histogram(
+    stored: Mapping[str, Any] | None, profile: Profile, resource: int, what: str
+) -> Histogram | None:
+    """A histogram in the rounded form; None if there is none, or nothing in it."""
+    if stored is None:
+        return None
+    layout = profile.layouts[resource]
+    try:
+        buckets = stored.get("bucketWeights") or {}
+        weights = load_checkpoint(layout, {**stored, "bucketWeights": buckets})
+        reference_ms = _time_ms(stored.get("referenceTimestamp"), what)
+    except (CheckpointError, AttributeError, TypeError) as error:
+        raise CheckpointError(f"{what}: {error}") from error
+    if not weights.any():
+        return None
+    if reference_ms is None:
+        raise CheckpointError(f"{what} has weights and no referenceTimestamp")
+    return Histogram(layout, weights, reference_ms, profile.half_life_ms[resource])
+
+
+def _decay(distance_ms: int, half_life_ms: int) -> float:
+    """2 ** (distance in half-lives). Raises CheckpointError where that is no decay of anything."""
+    half_lives = distance_ms / half_life_ms
+    if abs(half_lives) > _MOST_HALF_LIVES:
+        raise CheckpointError(f"its times lie {abs(half_lives):.0f} half-lives apart")
+    return float(2.0**half_lives)
+
+
+def _last(last_ms: int | None, found: tuple[Histogram | None, Histogram | None], name: str) -> int:
+    """When it was last fed; where nobody says, at the latest reference."""
+    if last_ms is not None:
+        return last_ms
+    references = [histogram.reference_ms for histogram in found if histogram is not None]
+    if not references:
+        raise CheckpointError(f"{name} has neither samples nor a time: it is unknown")
+    return max(references)
+
+
+def _time_ms(text: object, what: str) -> int | None:
+    """Milliseconds of an RFC 3339 time; None for none, which others write as null or year 1."""
+    if text is None:
+        return None
+    if isinstance(text, datetime):  # as YAML reads a time without quotes
+        text = text.isoformat()
+    try:
+        seconds = parse_time(text) if isinstance(text, str) else math.nan
+    except (ValueError, OverflowError) as error:
+        raise CheckpointError(f"{what}: {error}") from error
+    if math.isnan(seconds):
+        raise CheckpointError(f"{what} is {text!r:.100}, not a time")
+    return round(seconds * 1000) if seconds > 0 else None

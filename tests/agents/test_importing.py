@@ -1,0 +1,156 @@
+"""An import is in force from the next takeover or not at all, and nothing else changes."""
+
+import pytest
+
+from pipeline.agents.importing import import_models
+from pipeline.clock import ManualClock
+from pipeline.errors import CheckpointLayoutError, NotReadyError, StateError
+from pipeline.processors import snapshot
+from pipeline.processors.histogram import CPU_LAYOUT
+from pipeline.processors.imports import Histogram, Learned
+from pipeline.processors.window import ModelConfig, Profile
+from pipeline.topics.checkpoints import Claim, claim_key, parse_key
+from pipeline.topics.codec import encode_pack
+from tests.agents.fakes import APPENDED_MS, MemoryBroker, MemoryOutput
+from tests.agents.logs import CONFIG, LogWriter
+from tests.agents.owners import Owner, content, undisturbed
+
+PLACE = ("t.checkpoints", 0)
+NODES = ("a", "b", "c")
+
+
+def learned(*names: str) -> dict[str, Learned]:
+    """Thousand samples in the sixtieth bucket of cpu, for each of these."""
+    weights = CPU_LAYOUT.starts * 0.0
+    weights[60] = 1000.0
+    histogram = Histogram(CPU_LAYOUT, weights, APPENDED_MS, 43_200_000)
+    return {name: Learned(name, (histogram, None), APPENDED_MS) for name in names}
+
+
+async def importing(
+    broker: MemoryBroker,
+    *names: str,
+    node: str = "a",
+    config: ModelConfig = CONFIG,
+    idle: bool = True,
+) -> frozenset[str]:
+    async def is_idle() -> bool:
+        return idle
+
+    output = MemoryOutput(broker)
+    return await import_models(
+        node, learned(*names), config, place=PLACE, output=output,  # type: ignore[arg-type]
+        open_reader=broker.open_reader, is_idle=is_idle, clock=ManualClock(),
+    )  # fmt: skip
+
+
+async def with_a_round() -> tuple[MemoryBroker, LogWriter, Owner]:
+    broker = MemoryBroker()
+    log = LogWriter(broker)
+    log.windows(4, *NODES)
+    owner = await Owner(broker, "x").load()
+    await owner.round()
+    log.windows(2, *NODES)
+    return broker, log, owner
+
+
+def samples(owner: Owner, node: str) -> int:
+    """Of cpu of the node itself."""
+    state = snapshot.decode(owner.model.bank.state_of(node))
+    return int(snapshot.unpack(state.samples, "<i8", 8 + len(state.uids), 2)[0, 0])
+
+
+async def test_the_next_owner_has_it_and_all_that_the_log_says() -> None:
+    broker, log, first = await with_a_round()
+    first.die()
+    before = dict(broker.live("t.checkpoints"))
+    assert await importing(broker, "node", "system") == {"node", "system"}
+    second = await Owner(broker, "y").load()
+    expected = content(undisturbed(broker))
+    found = content(second.model)
+    assert {node: found[node] for node in "bc"} == {node: expected[node] for node in "bc"}
+    assert found["a"][1:2] == expected["a"][1:2]  # counters
+    assert samples(second, "a") == 4 + 2 + 1000
+    assert samples(second, "b") == 4 + 2
+    raw = second.model.bank.peaks(["a"])[0].predictors["percentile"].raw
+    assert raw[0, 0] == CPU_LAYOUT.ends[60]
+    assert before.items() <= broker.live("t.checkpoints").items()
+    log.windows(1, *NODES)
+    await second.apply()
+    await second.round()
+    third = await Owner(broker, "z").load()
+    assert samples(third, "a") == 4 + 3 + 1000
+
+
+async def test_a_round_after_it_leaves_nothing_of_older_epochs() -> None:
+    broker, _, first = await with_a_round()
+    first.die()
+    await importing(broker, "node")
+    second = await Owner(broker, "y").load()
+    await second.round()
+    epochs = {parse_key(key)[2] for key in broker.live("t.checkpoints")}
+    assert epochs == {second.epoch, -1}
+
+
+async def test_twice_adds_twice_and_an_unknown_pod_is_left_out() -> None:
+    broker, _, first = await with_a_round()
+    first.die()
+    assert await importing(broker, "node", "gone") == {"node"}
+    assert await importing(broker, "node") == {"node"}
+    second = await Owner(broker, "y").load()
+    assert samples(second, "a") == 4 + 2 + 2000
+
+
+async def refused(
+    broker: MemoryBroker, error: type[Exception], says: str, **options: object
+) -> None:
+    """The import is refused, and the next owner is as if there had been none."""
+    with pytest.raises(error, match=says):
+        await importing(broker, "node", **options)  # type: ignore[arg-type]
+    second = await Owner(broker, "y").load()
+    assert content(second.model) == content(undisturbed(broker))
+
+
+async def test_while_workers_run_it_is_refused() -> None:
+    broker, _, _ = await with_a_round()
+    written = len(broker.records("t.checkpoints"))
+    await refused(broker, StateError, "workers run", idle=False)
+    assert len(broker.records("t.checkpoints")) == written + 1  # the claim of the second
+
+
+async def test_without_a_complete_round_of_the_node_it_is_refused() -> None:
+    broker = MemoryBroker()
+    LogWriter(broker).windows(4, *NODES)
+    await refused(broker, NotReadyError, "no complete round")
+    broker, _, first = await with_a_round()
+    first.die()
+    await refused(broker, NotReadyError, "has node 'zebra'", node="zebra")
+
+
+async def test_models_of_another_layout_are_refused() -> None:
+    broker, _, first = await with_a_round()
+    first.die()
+    other = ModelConfig(profile=Profile(half_life_seconds=(1.0, 1.0)))
+    await refused(broker, CheckpointLayoutError, "is of model", config=other)
+
+
+async def test_a_worker_that_comes_meanwhile_wins_and_it_is_said() -> None:
+    broker, _, first = await with_a_round()
+    first.die()
+    claim = encode_pack(Claim(member="late", claimed_at="2023-11-14T22:14:00Z"))
+    put, written = broker.put, 0
+
+    def put_and_claim(topic: str, partition: int, key: bytes | None, value: bytes | None) -> int:
+        nonlocal written
+        offset = put(topic, partition, key, value)
+        written += 1
+        if written == 2:  # behind the import's claim and its first checkpoint
+            put(topic, partition, claim_key("late"), claim)
+        return offset
+
+    broker.put = put_and_claim  # type: ignore[method-assign]
+    with pytest.raises(StateError, match="meanwhile"):
+        await importing(broker, "node")
+    broker.put = put  # type: ignore[method-assign]
+    second = await Owner(broker, "y").load()
+    assert content(second.model) == content(undisturbed(broker))

@@ -1,0 +1,210 @@
+"""`explain`, `model inspect` and `model import` over a real broker, as a person types them."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from click.testing import CliRunner, Result
+
+from pipeline.agents.configure import model_config
+from pipeline.agents.inventory import InventoryTopics
+from pipeline.agents.join import JoinRules
+from pipeline.agents.log import LogRecord, open_reader
+from pipeline.agents.model import ModelRules
+from pipeline.agents.output import open_output
+from pipeline.agents.recovery import Recovery
+from pipeline.agents.rounds import Rounds
+from pipeline.agents.shard import Shard
+from pipeline.cli.main import cli
+from pipeline.clock import SystemClock, format_time
+from pipeline.errors import RecordError
+from pipeline.local.kafka import LocalKafka
+from pipeline.processors.histogram import CPU_LAYOUT
+from pipeline.processors.window import ENTITIES
+from pipeline.settings import KafkaSettings, Settings
+from pipeline.topics.admin import apply_topics
+from pipeline.topics.client import client_options
+from pipeline.topics.nodes import Strategy
+from pipeline.topics.partition import partition_of
+from pipeline.topics.registry import CHECKPOINTS, PREDICTIONS, SAMPLES, WINDOWS
+from tests.agents.fakes import APPENDED_MS
+from tests.agents.logs import window
+
+NODE = "node-7"
+WINDOW_COUNT = 12
+
+
+@pytest.fixture
+def kafka(broker: LocalKafka) -> KafkaSettings:
+    """Topics of this test alone, of two partitions."""
+    return KafkaSettings(
+        bootstrap_servers=broker.bootstrap_servers,
+        topic_prefix=f"test-{uuid.uuid4().hex[:8]}",
+        partitions=2,
+    )
+
+
+@asynccontextmanager
+async def owner(kafka: KafkaSettings) -> AsyncIterator[tuple[Shard, Rounds]]:
+    """Somebody who takes the node's partition over, as a worker does."""
+    settings, client, prefix = Settings(kafka=kafka), client_options(kafka), kafka.topic_prefix
+    partition = partition_of(NODE, kafka.partitions)
+
+    async def refuse(topic: str, record: LogRecord, error: RecordError) -> None:
+        raise error
+
+    async with open_output(client) as output:
+        recovery = Recovery(
+            member=uuid.uuid4().hex,
+            output=output,
+            open_reader=partial(open_reader, client),
+            inventory=InventoryTopics(prefix, refuse),
+            join_rules=JoinRules(prefix, 2, future_tolerance_seconds=60, strategy=Strategy()),
+            model_rules=ModelRules(
+                prefix=prefix, statistic="p90", memory_policy="usageWithoutPageCache"
+            ),
+            config=model_config(settings),
+            clock=SystemClock(),
+        )
+        loaded = await recovery.load_all([partition], {})
+        shard, stale = loaded[partition]
+        topic = CHECKPOINTS.full_name(prefix)
+        yield shard, Rounds(shard, output, topic, stale, SystemClock())
+
+
+@asynccontextmanager
+async def producing(kafka: KafkaSettings) -> AsyncIterator[AIOKafkaProducer]:
+    producer = AIOKafkaProducer(**client_options(kafka))
+    await producer.start()
+    try:
+        yield producer
+    finally:
+        await producer.stop()
+
+
+async def filled(kafka: KafkaSettings) -> None:
+    """Windows of two nodes, their predictions, and a complete round of checkpoints."""
+    await apply_topics(kafka)
+    samples, windows = (t.full_name(kafka.topic_prefix) for t in (SAMPLES, WINDOWS))
+    place, key = partition_of(NODE, kafka.partitions), NODE.encode()
+    async with producing(kafka) as producer:
+        for step in range(WINDOW_COUNT):
+            await producer.send_and_wait(samples, b"a sample", key, partition=place)
+            value = window(NODE, step + 1, sample_offset=step)
+            await producer.send_and_wait(windows, value, key, partition=place)
+    async with owner(kafka) as (_, rounds):
+        await rounds.write()
+
+
+def springtide(kafka: KafkaSettings, *arguments: str) -> Result:
+    """The command, run in a thread of its own: it begins an event loop."""
+    flags = (
+        "--bootstrap-servers", kafka.bootstrap_servers, "--topic-prefix", kafka.topic_prefix,
+        "--partitions", "2",
+    )  # fmt: skip
+    return CliRunner().invoke(cli, [*arguments, *flags], catch_exceptions=False)
+
+
+async def typed(kafka: KafkaSettings, *arguments: str) -> Result:
+    return await asyncio.to_thread(springtide, kafka, *arguments)
+
+
+async def samples(kafka: KafkaSettings) -> tuple[int, float]:
+    """Of the node's cpu, and its percentile peak before the margin, after a takeover."""
+    async with owner(kafka) as (shard, _):
+        (peaks,) = shard.model.bank.peaks([NODE])
+        at = ENTITIES.index("node")
+        return int(peaks.samples[at, 0]), float(peaks.predictors["percentile"].raw[at, 0])
+
+
+def koordinator_file(folder: Path, uid: str) -> Path:
+    now = format_time(APPENDED_MS / 1000 - 3600)
+    histogram = {"referenceTimestamp": now, "totalWeight": 500.0, "bucketWeights": {"60": 10_000}}
+    path = folder / uid
+    path.write_text(json.dumps({"UID": uid, "CPU": histogram, "LastUpdated": now}))
+    return path
+
+
+async def test_explain_inspect_and_import(kafka: KafkaSettings, tmp_path: Path) -> None:
+    await filled(kafka)
+
+    shown = await typed(kafka, "explain", NODE, "--resource", "cpu", "--class", "node")
+    assert shown.exit_code == 0, shown.output
+    assert f"node {NODE}" in shown.output
+    assert "raw, mean + N * stdev: " in shown.output
+    shown = await typed(kafka, "explain", NODE, "--json")
+    record: dict[str, Any] = json.loads(shown.output)
+    assert record["node"] == NODE
+    shown = await typed(kafka, "explain", NODE, "--predictor", "oracle")
+    assert (shown.exit_code, "choose one of percentile" in shown.output) == (2, True)
+    shown = await typed(kafka, "explain", "nod-7")
+    assert (shown.exit_code, f"did you mean {NODE}?" in shown.output) == (4, True)
+
+    shown = await typed(kafka, "model", "inspect", NODE, "--pods")
+    assert shown.exit_code == 0, shown.output
+    assert f"{WINDOW_COUNT} applied, 0 missing" in shown.output
+    assert any(line.split()[:1] == ["pod-2"] for line in shown.output.splitlines())
+    shown = await typed(kafka, "model", "inspect", NODE, "--row", "pod-99")
+    assert (shown.exit_code, "no model of pod-99" in shown.output) == (2, True)
+    assert (await typed(kafka, "model", "inspect", "zebra")).exit_code == 4
+
+    files = [str(koordinator_file(tmp_path, uid)) for uid in ("__node__", "gone")]
+    taking = ("model", "import", "--from", "koordinator", "--node", NODE, *files)
+    assert (await samples(kafka))[0] == WINDOW_COUNT
+    shown = await typed(kafka, *taking)
+    assert shown.exit_code == 0, shown.output
+    assert "node: cpu 1 buckets; memory unknown, nothing to take over" in shown.output
+    assert "gone: left out" in shown.output
+    assert await samples(kafka) == (WINDOW_COUNT + 500, CPU_LAYOUT.ends[60])
+
+
+async def test_an_import_is_refused_while_a_worker_runs(
+    kafka: KafkaSettings, tmp_path: Path
+) -> None:
+    await filled(kafka)
+    worker = AIOKafkaConsumer(
+        WINDOWS.full_name(kafka.topic_prefix),
+        **client_options(kafka),
+        group_id=kafka.topic_prefix,
+    )
+    await worker.start()
+    file = str(koordinator_file(tmp_path, "__node__"))
+    taking = ("model", "import", "--from", "koordinator", "--node", NODE, file)
+    try:
+        shown = await typed(kafka, *taking, "--id", kafka.topic_prefix)
+        assert (shown.exit_code, "workers run" in shown.output) == (1, True)
+    finally:
+        await worker.stop()
+    assert (await samples(kafka))[0] == WINDOW_COUNT
+    shown = await typed(kafka, *taking, "--id", kafka.topic_prefix)
+    assert shown.exit_code == 0, shown.output
+
+
+async def test_what_was_deleted_and_what_is_damaged_is_said(kafka: KafkaSettings) -> None:
+    await filled(kafka)
+    place = partition_of(NODE, kafka.partitions)
+    async with producing(kafka) as producer:
+
+        async def put(topic: Any, key: bytes, value: bytes | None) -> None:
+            name = topic.full_name(kafka.topic_prefix)
+            await producer.send_and_wait(name, value, key, partition=place)
+
+        # Behind more records of others than are read at once.
+        name = PREDICTIONS.full_name(kafka.topic_prefix)
+        for i in range(1200):
+            await producer.send(name, b"{}", b"other-%d" % i, partition=place)
+        await producer.flush()
+        assert (await typed(kafka, "explain", NODE)).exit_code == 0
+        await put(PREDICTIONS, NODE.encode(), None)
+        assert (await typed(kafka, "explain", NODE)).exit_code == 4
+        await put(CHECKPOINTS, f"{NODE}@999999".encode(), b"\x81\xa1")
+    shown = await typed(kafka, "model", "inspect", NODE)
+    assert shown.exit_code == 1
+    assert f"checkpoint '{NODE}@999999'" in shown.output

@@ -115,8 +115,10 @@ class _View:
             else:
                 yield unknown(f"{name}, whole", "no peak")
         surplus, peak = self.published("surplus"), self.published("classes_peak")
+        # There is none where the classes' peaks hold these requests already.
+        waiting = self.waiting if surplus else ()
         yield from added(
-            "asked for beyond peaks that are not trusted", map(self._surplus_line, self.waiting),
+            "asked for beyond peaks that are not trusted", map(self._surplus_line, waiting),
             surplus, self.unit,
         )  # fmt: skip
         yield self._step(

@@ -40,4 +40,5 @@ class BorgDefault(Stateless):
             "left_out": left_out,
             "a": np.full(requests.shape, self._a),
         }
-        return Peaks(usable / self._a, view.requests / self._a, terms)
+        own = view.requests / self._a
+        return Peaks(usable / self._a, own, terms, holds_requests=True)

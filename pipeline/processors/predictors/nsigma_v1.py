@@ -21,7 +21,7 @@ class NSigmaV1(Stateless):
         """Mean plus N deviations of each row; terms `mean` and `stdev`."""
         rows, at = view.rows, view.all_rows
         sigmas = view.of_all_rows(view.settings.nsigma_multiplier)
-        stdev = moments.stdev(rows.weight[at], rows.squares[at])
-        mean = np.where(np.isnan(stdev), np.nan, rows.mean[at])
+        stdev = moments.stdev(rows.weight.take(at, axis=0), rows.squares.take(at, axis=0))
+        mean = np.where(np.isnan(stdev), np.nan, rows.mean.take(at, axis=0))
         entities, pods = view.split(mean + sigmas[:, None] * stdev)
         return Peaks(entities, pods, {"mean": view.split(mean)[0], "stdev": view.split(stdev)[0]})

@@ -49,7 +49,8 @@ class ResourceCentral(Stateless):
         whole, term = with_system(sums.total, system)
         whole[:, SYSTEM] = system
         fraction = np.broadcast_to(self._fractions, whole.shape)
-        return Peaks(whole, pods, {**sums.terms, "system": term, "fraction": fraction})
+        terms = {**sums.terms, "system": term, "fraction": fraction}
+        return Peaks(whole, pods, terms, holds_requests=True)
 
     def _percentiles(self, rows: Rows, at: IntArray) -> FloatArray:
         """Of the slots of these rows that have a value, (n, 2); NaN where none has."""

@@ -12,7 +12,7 @@ from tests.processors.predictors.answers import answer
 from tests.processors.reference import bucket_of
 from tests.processors.windows import GIB, Pod, window
 
-LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 # One half-life a window: all weights are powers of two.
 HALVING = Profile(half_life_seconds=(120.0, 120.0))
 

@@ -10,7 +10,7 @@ from pipeline.processors.window import ENTITIES, NODE, SYSTEM, NodeWindow
 from tests.processors.predictors.answers import answer, learned, same
 from tests.processors.windows import GIB, Pod, streams, window
 
-LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 
 
 @given(streams())

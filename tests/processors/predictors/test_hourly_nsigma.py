@@ -18,7 +18,7 @@ from tests.processors.windows import GIB, Pod, window
 MIDNIGHT_MS = 1_700_006_400_000
 HOUR_MS = 3_600_000
 HALF_HOUR_MS = HOUR_MS // 2
-LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 
 
 def at(end_ms: int, cpu: float, memory: float = GIB, pods: Sequence[Pod] = ()) -> NodeWindow:

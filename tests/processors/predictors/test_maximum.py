@@ -14,7 +14,7 @@ from pipeline.processors.window import NODE, SYSTEM, NodeWindow
 from tests.processors.predictors.answers import ALL, answer, learned
 from tests.processors.windows import GIB, Pod, streams, window
 
-LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 OTHERS = tuple(name for name in ALL if name != "max")
 
 

@@ -10,7 +10,7 @@ from tests.processors.predictors.answers import answer, learned, same, sums_of
 from tests.processors.windows import GIB, LENGTH_MS, Pod, streams, window
 
 FAST = Profile(half_life_seconds=(600.0, 1200.0))
-LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 USAGE = st.tuples(st.floats(0, 64), st.floats(0, 64 * GIB))
 PROD = ENTITIES.index("prod")
 

@@ -14,7 +14,7 @@ from pipeline.processors.window import ENTITIES, NODE, SYSTEM, NodeWindow
 from tests.processors.predictors.answers import answer, learned, same, sums_of
 from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, streams, window
 
-LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 USAGE = st.floats(1e-3, 64)
 SLOT_MS = 300_000
 OFF = 1.0012

@@ -24,11 +24,6 @@ def test_installed_predictors_keep_the_laws(name: str, law: str) -> None:
     LAWS[law](Subject(available()[name].load(), NEVER.get(name, ())))
 
 
-@pytest.mark.parametrize("name", available())
-def test_installed_predictors_keep_them_over_other_streams(name: str) -> None:
-    check_predictor(available()[name].load(), never=NEVER.get(name, ()), seed=1)
-
-
 class Broken(NSigmaV1):
     """N-sigma with something wrong with its answer, its columns or what it does to others'."""
 

@@ -11,7 +11,7 @@ from pipeline.topics.nodes import Strategy
 from tests.processors.predictors.answers import answer, learned
 from tests.processors.windows import GIB, Pod, streams, window
 
-LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 
 
 @given(streams())

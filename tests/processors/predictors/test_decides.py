@@ -1,0 +1,62 @@
+"""Any predictor may decide: what Prod leaves unused is made of its peaks."""
+
+import numpy as np
+import pytest
+
+from pipeline.processors.peaks import NodePeaks
+from pipeline.processors.window import NodeWindow
+from pipeline.topics.nodes import Strategy
+from tests.processors.predictors.answers import ALL, answer
+from tests.processors.windows import GIB, LENGTH_MS, Pod, window
+
+PODS = [
+    Pod("steady", (1.0, GIB), requests=(8000.0, 8 * GIB)),
+    Pod("young", (0.5, GIB / 2), requests=(2000.0, 2 * GIB), age=60.0),
+]
+
+
+def day_of(pods: list[Pod], predictor: str) -> list[NodeWindow]:
+    hour = 3_600_000 // LENGTH_MS
+    windows = [window(i * hour, pods, usage=(2.0, 2 * GIB), length_ms=3_600_000) for i in range(27)]
+    windows[-1].strategy = Strategy(predictor=predictor, safety_margin_percent=0.0)
+    return windows
+
+
+def decided_by(predictor: str, pods: list[Pod]) -> NodePeaks:
+    return answer(day_of(pods, predictor), "percentile", *{predictor} - {"percentile"})
+
+
+@pytest.mark.parametrize("predictor", [name for name in ALL if name != "borg-default"])
+def test_of_a_quiet_pod_what_the_request_exceeds_the_peak_by_is_given_away(predictor: str) -> None:
+    found = decided_by(predictor, PODS[:1])
+    assert found.decides == predictor
+    amount, peak = found.reclaimable.amount[0], found.reclaimable.peak[0]
+    # The pod and the system use a core each; `max` goes by the request, divided by 1.1. The last
+    # digit is cut.
+    used = 1000.0 + (8000.0 / 1.1 if predictor == "max" else 1000.0)
+    assert used - 1 <= peak <= used * 1.2
+    assert max(8000.0 - peak, 0.0) <= amount <= max(8000.0 - used, 0.0)
+
+
+@pytest.mark.parametrize("predictor", ["nsigma-v2", "resource-central", "max"])
+def test_the_request_of_a_cold_pod_counts_once(predictor: str) -> None:
+    """It is in the sum over the pods of its class; nothing comes on top."""
+    found = decided_by(predictor, PODS)
+    young = 2000.0
+    steady = {"max": 10_000.0 / 1.1 - young}.get(predictor, 1000.0)
+    system = found.decided.peaks[1, 0] * 1000
+    expected = system + steady + young
+    assert found.reclaimable.surplus.tolist() == [0.0, 0.0]
+    assert expected - 1 <= found.reclaimable.classes_peak[0] <= expected * 1.01
+    assert found.reclaimable.unpredicted[0] == young
+
+
+@pytest.mark.parametrize("predictor", ["percentile", "nsigma-v1", "autopilot", "hourly-nsigma"])
+def test_where_classes_hold_what_was_used_the_rest_of_the_request_comes_on_top(
+    predictor: str,
+) -> None:
+    found = decided_by(predictor, PODS)
+    assert 1400.0 <= found.reclaimable.surplus[0] <= 1500.0
+    whole = found.reclaimable.classes_peak[0] - found.reclaimable.surplus[0]
+    assert 2000.0 <= whole <= 2200.0
+    assert not np.isnan(found.reclaimable.amount).any()

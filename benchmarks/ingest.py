@@ -26,7 +26,7 @@ from pipeline.agents.log import open_reader
 from pipeline.agents.output import Keyed, open_output
 from pipeline.local.kafka import local_kafka
 from pipeline.processors.bank import Bank
-from pipeline.processors.columns import node_window
+from pipeline.processors.columns import node_window, window_usage
 from pipeline.processors.join import NodeView, join
 from pipeline.processors.report import node_state_record, prediction_record
 from pipeline.settings import Settings, load_settings
@@ -161,13 +161,24 @@ def stages(batches: list[bytes]) -> dict[str, float]:
     groups = _groups(arrays)
     timed("model: learn", bank.apply, groups)
     peaks = timed("model: peaks", lambda g: bank.peaks([w.node for w in g]), groups)
+    recent = timed(
+        "model: the last half hour",
+        lambda group: bank.recent_usage([w.node for w in group]),
+        groups,
+    )
     pairs = list(zip(windows, [peak for group in peaks for peak in group], strict=True))
+    states = [
+        (*pair, usage)
+        for pair, usage in zip(pairs, [u for group in recent for u in group], strict=True)
+    ]
     at = {"generation": 1, "offset": 0, "epoch": 0}
     timed("model: write predictions", lambda p: encode_json(prediction_record(*p, **at)), pairs)
     timed(
         "model: write node states",
-        lambda p: encode_json(node_state_record(*p, Counters(), "usageWithoutPageCache", **at)),
-        pairs,
+        lambda s: encode_json(
+            node_state_record(*s, Counters(), window_usage(s[0], "usageWithoutPageCache"), **at)
+        ),
+        states,
     )
     return took
 

@@ -261,13 +261,14 @@ class ModelCursor:
         """What follows from these windows; `reports` has it with the prediction that stands."""
         position = {"generation": GENERATION, "epoch": self.ownership.epoch}
         usages = window_usages([a.window for a in applied], self._rules.memory_policy)
+        recent = self.bank.recent_usage([a.window.header.node for a in applied])
         reports: list[tuple[str, Report | None]] = []
-        for (offset, window, counters, peaks, prediction), used in zip(
-            applied, usages, strict=True
+        for (offset, window, counters, peaks, prediction), used, lately in zip(
+            applied, usages, recent, strict=True
         ):
             node = window.header.node
             state = encode_json(
-                node_state_record(window, peaks, counters, used, offset=offset, **position)
+                node_state_record(window, peaks, lately, counters, used, offset=offset, **position)
             )
             reports.append((node, Report(prediction, state)))
             standing = self.reports.get(node) if prediction is None else None

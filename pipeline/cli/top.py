@@ -54,14 +54,14 @@ COLUMNS: Final = (
     _Column("MEM%", 0),
     _Column("PEAK CPU", 1),
     _Column("PEAK MEM", 1),
-    _Column("NSIGMA CPU", 5),
-    _Column("NSIGMA MEM", 5),
+    _Column("PREDICTOR", 5, left=True),
     _Column("PODS", 3),
     _Column("FREE CPU", 4),
     _Column("FREE MEM", 4),
     _Column("FLAGS", 0, left=True),
 )
 _GAP: Final = 2
+RESOURCES: Final = ("cpu_cores", "memory_bytes")
 
 
 class Line(NamedTuple):
@@ -93,14 +93,11 @@ def lines(
         return usage_percent(values[f"{kind}_{resource}"], values[f"allocatable_{resource}"])
 
     cpu, memory = share("usage", "cpu_cores"), share("usage", "memory_bytes")
-    peaks = {
-        f"{kind}_{resource}": share(kind, resource)
-        for kind in ("peak_percentile", "peak_nsigma_v1")
-        for resource in ("cpu_cores", "memory_bytes")
-    }
+    peaks = {f"peak_{resource}": share("peak", resource) for resource in RESOURCES}
     found = []
     for i, name in enumerate(names):
         row = {column: float(array[i]) for column, array in values.items()}
+        state = table.snapshot(name).state
         peak_shares = [float(percent[i]) for percent in peaks.values()]
         found.append(
             Line(
@@ -116,6 +113,7 @@ def lines(
                         (_with_share(key, row[key], percent), "cyan")
                         for key, percent in zip(peaks, peak_shares, strict=True)
                     ),
+                    (state.predictor if state else "", ""),
                     (_count(row["pods"]), ""),
                     (_cores(row["prod_reclaimable_cpu_cores"]), "green"),
                     (_bytes(row["prod_reclaimable_memory_bytes"]), "green"),
@@ -124,7 +122,7 @@ def lines(
                 stale=not fresh[i],
                 cpu_percent=float(cpu[i]),
                 memory_percent=float(memory[i]),
-                peak_percent=max((p for p in peak_shares[:2] if p == p), default=np.nan),
+                peak_percent=max((p for p in peak_shares if p == p), default=np.nan),
             )
         )
     return sorted(found, key=_sort_key(sort))
@@ -274,8 +272,8 @@ def _flags(row: dict[str, float], fresh: bool) -> str:
 
 @click.command(
     epilog="Exit codes: 0 shown, 1 failure, 2 usage, 4 no data, or all of it stale. AGE is since "
-    "the end of the last window. PEAK is what usage will stay under, by the decayed percentile; "
-    "NSIGMA the same by mean and deviation; FREE what Prod asked for and will not use. FLAGS: "
+    "the end of the last window. PEAK is what usage will stay under, by the PREDICTOR that decides "
+    "on that node; FREE what Prod asked for and will not use. FLAGS: "
     "stale, simulated, no-node (only its samples speak of it), gaps, unknown-pods, coverage."
 )
 @click.option("-w", "--watch", is_flag=True, help="Stay and refresh every second, until Ctrl-C.")

@@ -41,7 +41,7 @@ def aggregate_rows(values: npt.ArrayLike, statistic: str) -> FloatArray:
     counts = present.sum(axis=1)
     percent = percent_of(statistic)
     if percent is not None:
-        return _pick(np.sort(matrix, axis=1), np.maximum(counts * percent // 100 - 1, 0), counts)
+        return percentile_rows(matrix, [percent])[:, 0]
     if statistic == "max":
         return _pick(np.sort(matrix, axis=1), counts - 1, counts)
     if statistic == "count":
@@ -54,6 +54,17 @@ def aggregate_rows(values: npt.ArrayLike, statistic: str) -> FloatArray:
     if statistic == "avg":
         return _mean(matrix, present, counts)
     raise ValueError(f"unknown statistic {statistic!r}: use avg, last, count, max or p0 to p99")
+
+
+def percentile_rows(values: FloatArray, percents: Sequence[int]) -> FloatArray:
+    """Percentiles (rows, percents) of each row of `values` (rows, samples), in whole percent; NaN
+    is a missing sample, and the answer where a row has none."""
+    if values.shape[1] == 0:
+        return np.full((len(values), len(percents)), np.nan)
+    counts = values.shape[1] - np.isnan(values).sum(axis=1)
+    ranks = np.maximum(counts[:, None] * np.asarray(percents) // 100 - 1, 0)
+    # NaN is sorted behind all numbers, so of a row without samples the first is NaN.
+    return np.take_along_axis(np.sort(values, axis=1), ranks, axis=1)
 
 
 def aggregate(samples: Sequence[float], statistic: str) -> float:

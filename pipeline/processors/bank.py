@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from pipeline.errors import PredictorError
-from pipeline.processors import recent, reclaimable, reporting, snapshot, system_usage
+from pipeline.processors import points, recent, reclaimable, reporting, snapshot, system_usage
 from pipeline.processors.classes import CLASS_CODES, CLASSES
 from pipeline.processors.histogram import decay_factor, shift_factor, shifted_reference_ms
 from pipeline.processors.node import BoolArray, ByteArray, NodeModels
@@ -49,7 +49,7 @@ MAX_ABSENT: Final = 4096
 """Pods of one node that keep their models after they were last listed."""
 
 
-NODE_COLUMNS: Final[Mapping[str, Column]] = {**reporting.COLUMNS}
+NODE_COLUMNS: Final[Mapping[str, Column]] = {**reporting.COLUMNS, **points.COLUMNS}
 """What is kept per node, by slot."""
 
 
@@ -264,6 +264,7 @@ class Bank:
         """Describe the pods of all windows admitted, and teach what has enough coverage."""
         if not admitted:
             return
+        self._keep_points(admitted)
         pods = self._describe_pods(admitted)
         counts = [len(node.rows) for _, node in admitted]
         pod_rows = np.concatenate([node.rows for _, node in admitted])
@@ -294,6 +295,17 @@ class Bank:
             np.concatenate([values.reshape(-1, 2), pods]),
             factors[node_of, self._rows.profile[rows]],
             ends[node_of],
+        )
+
+    def _keep_points(self, admitted: Sequence[tuple[NodeWindow, NodeModels]]) -> None:
+        """A point is as good in a window of little coverage as in any other."""
+        points.observe(
+            self._slots["points"],
+            self._slots["points_second"],
+            np.array([node.slot for _, node in admitted], np.int64),
+            np.array([window.start_ms for window, _ in admitted], np.int64),
+            np.array([window.end_ms for window, _ in admitted], np.int64),
+            [window.points for window, _ in admitted],
         )
 
     def _train(
@@ -410,6 +422,14 @@ class Bank:
             report_interval_ms=round(self.config.report_interval_seconds * 1000),
             force_update_ms=round(self.config.force_update_seconds * 1000),
         )
+
+    def recent_usage(self, nodes: Iterable[str]) -> list[points.RecentUsage]:
+        """Statistics of these nodes over the half hour up to the end of their last windows.
+
+        Raises KeyError for a node without models.
+        """
+        slots = np.array([self._nodes[name].slot for name in nodes], np.int64)
+        return points.read(self._slots["points"], self._slots["points_second"], slots)
 
     # -- state
 

@@ -19,7 +19,7 @@ from pipeline.processors.reclaimable import TO_KUBERNETES, sum_by
 from pipeline.processors.system_usage import remainder
 from pipeline.processors.window import PLAUSIBLE, NodeWindow
 from pipeline.topics.resources import Resources
-from pipeline.topics.samples import KINDS, SYSTEM_TIER
+from pipeline.topics.samples import KINDS, LIST_COLUMNS, SYSTEM_TIER
 from pipeline.topics.windows import Window
 
 Floats = npt.NDArray[np.float64]
@@ -108,6 +108,7 @@ def node_windows(windows: Sequence[Window], statistic: str, memory_policy: str) 
     )[rows.pods]
     seen, ages = rows.number("coverage")[rows.pods], rows.number("age_seconds")[rows.pods]
     ended, active = rows.ended(), rows.active()
+    places = rows.places_of_nodes()
     allocatable = np.array([amounts(window.node.allocatable) for window in windows])
     return [
         NodeWindow(
@@ -120,6 +121,7 @@ def node_windows(windows: Sequence[Window], statistic: str, memory_policy: str) 
             node_usage=node[i],
             host_apps=host_apps[i],
             system_usage=system[i],
+            points=_points(window.rows, places[i], memory_policy),
             allocatable=allocatable[i],
             strategy=window.node.strategy,
             pod_uids=uids,
@@ -192,6 +194,10 @@ class _Rows:
     def ended(self) -> npt.NDArray[np.bool_]:
         """Which pods have ended."""
         return np.concatenate([_ended(rows) for rows in self._rows])[self.pods]
+
+    def places_of_nodes(self) -> list[int]:
+        """Which row of its window each node is."""
+        return [row - start for row, start in zip(self.nodes.tolist(), self._starts, strict=False)]
 
     def uids(self) -> list[Sequence[str]]:
         """The ids of the pods of each window."""
@@ -276,6 +282,27 @@ def _ended(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
     return np.array(
         [phase in _PHASES_ENDED for phase in rows.column("phase").to_pylist()], np.bool_
     )
+
+
+def _points(rows: pa.RecordBatch, node: int, memory_policy: str) -> Floats:
+    """What was measured of the node itself, (m, 3): seconds after the window's start, cores, bytes.
+
+    Points know memory without page cache; where the window reports another figure, they know none.
+    """
+    offsets, *usages = (_list(rows, name, node) for name in LIST_COLUMNS)
+    points = np.full((len(offsets), 3), np.nan)
+    points[:, 0] = offsets
+    asked = MEMORY_COLUMNS[memory_policy]
+    plain = asked == "memory_bytes" or rows.column(f"{asked}_avg")[node].as_py() is None
+    for r, usage in enumerate(usages if plain else usages[:1]):
+        if len(usage) == len(offsets):
+            points[:, r + 1] = usage
+    return points
+
+
+def _list(rows: pa.RecordBatch, name: str, row: int) -> Floats:
+    values = rows.column(name)[row].values
+    return np.zeros(0) if values is None else values.to_numpy(zero_copy_only=False)
 
 
 def _active(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:

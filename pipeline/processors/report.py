@@ -13,11 +13,20 @@ import numpy.typing as npt
 from pipeline.processors.classes import CLASSES
 from pipeline.processors.columns import WindowUsage, amounts
 from pipeline.processors.peaks import NodePeaks, ProdReclaimable
+from pipeline.processors.points import STATISTICS, RecentUsage, fractions
 from pipeline.processors.reclaimable import TO_KUBERNETES
 from pipeline.processors.rows import NEVER
 from pipeline.processors.window import ENTITIES, FIRST_CLASS, NODE, SYSTEM
 from pipeline.times import format_time
-from pipeline.topics.node_state import Counters, NodeStateRecord
+from pipeline.topics.node_state import (
+    AGGREGATED,
+    DEVIATION,
+    AggregatedUsage,
+    Counters,
+    Fractions,
+    NodeStateRecord,
+    UsageDeviation,
+)
 from pipeline.topics.predictions import (
     EntityPeaks,
     ModelTerms,
@@ -72,6 +81,7 @@ def prediction_record(
 def node_state_record(
     window: Window,
     peaks: NodePeaks,
+    recent: RecentUsage,
     counters: Counters,
     used: WindowUsage,
     *,
@@ -102,6 +112,9 @@ def node_state_record(
         class_usage={name: _known(*usage) for name, usage, pods in classes if pods},
         pods=len(used.pods),
         unknown_pods=int(used.class_pods[_UNKNOWN]),
+        aggregated=_aggregated(recent),
+        deviation=_deviation(recent, np.array(amounts(window.node.allocatable))),
+        predictor=peaks.decides,
         peaks={name: _usage(answer.peaks[NODE]) for name, answer in peaks.predictors.items()},
         prod_reclaimable=_kubernetes(peaks.reclaimable.amount),
         prod_peak=_kubernetes(peaks.reclaimable.peak),
@@ -159,6 +172,28 @@ def _reclaimable(prod: ProdReclaimable) -> Reclaimable:
     )
 
 
+def _aggregated(recent: RecentUsage) -> dict[str, AggregatedUsage]:
+    return {
+        span: AggregatedUsage(**dict(zip(STATISTICS, map(_usage, values), strict=True)))
+        for span, values in zip(AGGREGATED, recent.aggregated, strict=True)
+    }
+
+
+def _deviation(recent: RecentUsage, allocatable: Floats) -> dict[str, UsageDeviation]:
+    parts = fractions(recent.deviation, allocatable / TO_KUBERNETES)
+    return {
+        span: UsageDeviation(
+            mean=_usage(mean),
+            stdev=_usage(stdev),
+            mean_fractions=_fractions(mean_parts),
+            stdev_fractions=_fractions(stdev_parts),
+        )
+        for span, (mean, stdev), (mean_parts, stdev_parts) in zip(
+            DEVIATION, recent.deviation, parts, strict=True
+        )
+    }
+
+
 def _usage(values: Floats) -> Usage:
     return _known(*values.tolist())
 
@@ -167,6 +202,13 @@ def _known(cpu: float, memory: float) -> Usage:
     # Only NaN differs from itself; numpy is slow to ask of a single number.
     return Usage(
         cpu_cores=cpu if cpu == cpu else None, memory_bytes=memory if memory == memory else None
+    )
+
+
+def _fractions(values: Floats) -> Fractions:
+    cpu, memory = values.tolist()
+    return Fractions(
+        cpu=None if np.isnan(cpu) else cpu, memory=None if np.isnan(memory) else memory
     )
 
 

@@ -137,7 +137,8 @@ class NodeWindow:
     remainder where it was measured; None leaves it to the bank: node - pods - host applications.
     `pod_coverages` are the shares of the window in which each pod was seen; None is as long as the
     node. `pod_ages` are seconds since creation; `pod_active` is False for pods that are being
-    deleted or have ended, `pod_ended` True for the latter; None is none of them. The exporter's
+    deleted or have ended, `pod_ended` True for the latter; None is none of them. `points` are what
+    was measured of the node itself, (m, 3): seconds after the start, cores, bytes. The exporter's
     `epoch` and the `machine_id` tell two exporters under one node name apart. `strategy` is the one
     in force; None is that of the bank's settings.
     """
@@ -151,6 +152,7 @@ class NodeWindow:
     node_usage: FloatArray
     host_apps: FloatArray = field(default_factory=lambda: np.zeros(2))
     system_usage: FloatArray | None = None
+    points: FloatArray = field(default_factory=lambda: np.zeros((0, 3)))
     allocatable: FloatArray = field(default_factory=lambda: np.full(2, np.nan))
     strategy: Strategy | None = None
     pod_uids: Sequence[str] = ()

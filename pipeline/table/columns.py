@@ -18,7 +18,13 @@ import numpy.typing as npt
 
 from pipeline.clock import parse_time
 from pipeline.errors import InvalidRecordError
-from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.node_state import (
+    AGGREGATED,
+    DEVIATION,
+    AggregatedUsage,
+    NodeStateRecord,
+    UsageDeviation,
+)
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.resources import Usage
 from pipeline.topics.results import supersedes
@@ -31,6 +37,7 @@ UNKNOWN_ROW: Final = -1
 
 _SMALLEST: Final = 64
 _BURIED_AT_MOST: Final = 100_000
+_NOTHING: Final = Usage()
 
 
 class Row(NamedTuple):
@@ -72,10 +79,24 @@ def _usage(name: str, get: Callable[[NodeStateRecord], Usage]) -> tuple[Column, 
     )
 
 
-def _peak(predictor: str) -> tuple[Column, Column]:
-    nothing = Usage()
-    name = f"peak_{predictor.replace('-', '_')}"
-    return _usage(name, lambda state: state.peaks.get(predictor, nothing))
+def _aggregated(statistic: str, span: str) -> tuple[Column, Column]:
+    nothing = AggregatedUsage()
+    return _usage(
+        f"usage_{statistic}_{span}",
+        lambda state: getattr(state.aggregated.get(span, nothing), statistic),
+    )
+
+
+def _deviation(statistic: str, span: str) -> tuple[Column, Column]:
+    nothing = UsageDeviation()
+    return _usage(
+        f"usage_{statistic}_{span}",
+        lambda state: getattr(state.deviation.get(span, nothing), statistic),
+    )
+
+
+def _peak(state: NodeStateRecord) -> Usage:
+    return state.peaks.get(state.predictor, _NOTHING)
 
 
 def allocatable(row: Row) -> Usage:
@@ -100,8 +121,19 @@ COLUMNS: Final[tuple[Column, ...]] = (
     Column("allocatable_memory_bytes", "bytes", lambda row: allocatable(row).memory_bytes),
     *_usage("usage", lambda state: state.usage),
     *_usage("system_usage", lambda state: state.system_usage),
-    *_peak("percentile"),
-    *_peak("nsigma-v1"),
+    *(
+        column
+        for span in AGGREGATED
+        for statistic in AggregatedUsage.__struct_fields__
+        for column in _aggregated(statistic, span)
+    ),
+    *(
+        column
+        for span in DEVIATION
+        for statistic in ("mean", "stdev")
+        for column in _deviation(statistic, span)
+    ),
+    *_usage("peak", _peak),
     *_usage("prod_peak", lambda state: state.prod_peak),
     *_usage("prod_reclaimable", lambda state: state.prod_reclaimable),
     _of_state("pods", "pods", lambda state: state.pods),

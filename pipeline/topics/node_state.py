@@ -4,10 +4,17 @@ Written by the model agent after every applied window; read by the extender, `to
 asks "how is this node, and how sure are we". None is unknown.
 """
 
+from typing import Final
+
 import msgspec
 
 from pipeline.topics.resources import Usage
 from pipeline.topics.results import Result
+
+AGGREGATED: Final = {"5m": 300, "10m": 600, "30m": 1800}
+"""Spans of averages and percentiles in seconds, by the text under which they are published."""
+DEVIATION: Final = {"5m": 300, "10m": 600, "15m": 900}
+"""Spans of mean and standard deviation."""
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,14 +34,45 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     lost: int = 0
 
 
+class AggregatedUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """The node's points of one span: average, and percentiles by rank floor(n*p)-1."""
+
+    avg: Usage = Usage()
+    p50: Usage = Usage()
+    p90: Usage = Usage()
+    p95: Usage = Usage()
+    p99: Usage = Usage()
+
+
+class Fractions(msgspec.Struct, frozen=True, kw_only=True):
+    """Parts of what pods may use, 1 being all of it; None is unknown."""
+
+    cpu: float | None = None
+    memory: float | None = None
+
+
+class UsageDeviation(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean and population standard deviation of the node's points of one span, as usage and as
+    fractions of allocatable."""
+
+    mean: Usage = Usage()
+    stdev: Usage = Usage()
+    mean_fractions: Fractions = Fractions()
+    stdev_fractions: Fractions = Fractions()
+
+
 class NodeStateRecord(Result, frozen=True, kw_only=True):
-    """Usage of the last window (its average), peaks, and ages.
+    """Usage of the last window (its average) and of the last half hour, peaks, and ages.
 
     Used memory is, in every field, the figure that the setting `model.memory_collect_policy` names
     (by default without page cache).
 
     `skew_seconds` is the broker's append time minus the window's end: transport delay plus the
-    error of the node's clock. `peaks` maps predictor to the node's peak.
+    error of the node's clock. `peaks` maps predictor to the node's peak; `predictor` is the one
+    that decides.
+
+    `aggregated` and `deviation` are by span (`AGGREGATED`, `DEVIATION`), up to `as_of`; unknown
+    where first and last point are less than half the span apart.
     """
 
     window_seconds: float
@@ -50,6 +88,9 @@ class NodeStateRecord(Result, frozen=True, kw_only=True):
     class_usage: dict[str, Usage] = msgspec.field(default_factory=dict)
     pods: int = 0
     unknown_pods: int = 0
+    aggregated: dict[str, AggregatedUsage] = msgspec.field(default_factory=dict)
+    deviation: dict[str, UsageDeviation] = msgspec.field(default_factory=dict)
+    predictor: str = ""
     peaks: dict[str, Usage] = msgspec.field(default_factory=dict)
     prod_reclaimable: Usage = Usage()
     prod_peak: Usage = Usage()

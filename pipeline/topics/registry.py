@@ -96,7 +96,7 @@ RESOURCES: Final = Topic(
 )  # fmt: skip
 NODE_STATE: Final = Topic(
     name="node-state", key="node", codec="json", cleanup="compact",
-    value="the row of the state table: usage now, peaks, ages",
+    value="the row of the state table: usage now and of the last half hour, peaks, ages",
     written_by="model agent", record="node_state",
 )  # fmt: skip
 NODE_VIEWS: Final = Topic(

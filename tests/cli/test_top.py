@@ -22,7 +22,7 @@ PEAKS = {
 
 def some_nodes() -> Table:
     table = table_of(
-        node_state("calm", cpu=0.4, node_known=True, peaks=PEAKS, pods=12),
+        node_state("calm", cpu=0.4, node_known=True, peaks=PEAKS, predictor="percentile", pods=12),
         node_state("busy", cpu=3.7, simulated=True, prod_reclaimable=Usage(cpu_cores=1.5)),
         node_state("blind", cpu=None, memory=None, node_known=True),
         node_state("old", cpu=2.0, memory=15 * GIB, age=400.0, node_known=True, unknown_pods=2),
@@ -58,7 +58,7 @@ def test_plain_text_has_every_column_and_no_value_where_nothing_is_known() -> No
     assert blind["CPU"] == blind["CPU%"] == blind["PEAK-CPU"] == blind["FREE-MEM"] == "-"
     assert rows[2][-1] == "simulated,no-node"
     assert text.splitlines()[3].startswith(
-        "calm    10s  0.40   10%   4.0Gi   25%  2.20 55%  5.0Gi 31%"
+        "calm    10s  0.40   10%   4.0Gi   25%  2.20 55%  5.0Gi 31%  percentile    12"
     )
     assert rows[4][-1] == "stale,unknown-pods=2"
     assert rows[5][-1] == "no-data"
@@ -77,7 +77,14 @@ def test_what_is_shown_fits_the_terminal_uncut(width: int) -> None:
     assert "…" not in "".join(found)
     for title in ("NODE", "AGE", "CPU%", "MEM%", "FLAGS"):
         assert title in found[0]
-    assert ("NSIGMA CPU" in found[0]) == (width == 200)
+    assert ("PREDICTOR" in found[0]) == (width >= 120)
+
+
+def test_the_peak_is_that_of_the_predictor_which_decides() -> None:
+    table = table_of(node_state("a", peaks=PEAKS, predictor="nsigma-v1"))
+    titles, row = (line.split() for line in top.plain(top.lines(table, NOW)).splitlines())
+    assert titles[6:9] == ["PEAK-CPU", "PEAK-MEM", "PREDICTOR"]
+    assert row[6:11] == ["3.10", "78%", "9.0Gi", "56%", "nsigma-v1"]
 
 
 def test_height_limits_the_nodes_and_says_how_many_are_left_out() -> None:

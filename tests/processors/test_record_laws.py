@@ -90,11 +90,12 @@ def run(log: Sequence[Logged], batches: Iterator[int], save: Save = keep) -> Out
         windows = [(offset, decode_window(value)) for offset, value in batch]
         outcomes = bank.apply([node_window(window, "p90", POLICY) for _, window in windows])
         applied = [w for w, o in zip(windows, outcomes, strict=True) if o.status == "applied"]
-        peaks = bank.peaks([window.header.node for _, window in applied])
-        for (offset, window), peak in zip(applied, peaks, strict=True):
+        nodes = [window.header.node for _, window in applied]
+        found = zip(applied, bank.peaks(nodes), bank.recent_usage(nodes), strict=True)
+        for (offset, window), peak, recent in found:
             at: dict[str, Any] = {"generation": 0, "offset": offset, "epoch": 0}
             used = window_usage(window, POLICY)
-            state = node_state_record(window, peak, Counters(), used, **at)
+            state = node_state_record(window, peak, recent, Counters(), used, **at)
             records.setdefault(peak.node, []).extend(
                 (encode_json(prediction_record(window, peak, **at)), encode_json(state))
             )

@@ -14,10 +14,17 @@ from pipeline.processors.bank import Bank
 from pipeline.processors.classes import CLASSES
 from pipeline.processors.columns import node_window, window_usage
 from pipeline.processors.join import NodeView
+from pipeline.processors.points import STATISTICS
 from pipeline.processors.report import node_state_record, prediction_record
 from pipeline.processors.window import ModelConfig
 from pipeline.topics.codec import decode_json, encode_json
-from pipeline.topics.node_state import Counters, NodeStateRecord
+from pipeline.topics.node_state import (
+    AggregatedUsage,
+    Counters,
+    Fractions,
+    NodeStateRecord,
+    UsageDeviation,
+)
 from pipeline.topics.nodes import NodeRecord, Strategy
 from pipeline.topics.predictions import PredictionRecord
 from pipeline.topics.resources import Resources, Usage
@@ -50,10 +57,13 @@ def reports(
     window = logged(window)
     bank.apply([node_window(window, "p90", policy)])
     (peaks,) = bank.peaks([window.header.node])
+    (recent,) = bank.recent_usage([window.header.node])
     position = POSITION | changes
     return (
         prediction_record(window, peaks, **position),
-        node_state_record(window, peaks, COUNTERS, window_usage(window, policy), **position),
+        node_state_record(
+            window, peaks, recent, COUNTERS, window_usage(window, policy), **position
+        ),
     )
 
 
@@ -127,6 +137,10 @@ IDLE = ("mid", "free", "none")
 
 def usage(cpu: Any, memory_bytes: Any) -> dict[str, Any]:
     return {"cpu_cores": cpu, "memory_bytes": memory_bytes}
+
+
+NOT_KNOWN = usage(None, None)
+NO_FRACTIONS = {"cpu": None, "memory": None}
 
 
 def gib(value: float) -> dict[str, Any]:
@@ -260,7 +274,13 @@ def test_the_node_state_of_the_golden_example() -> None:
             "system_usage": gib(2.0),
             "host_app_usage": gib(0.25),
             "class_usage": {"prod": gib(1.0), "batch": gib(0.5), "unknown": gib(0.25)},
-            "pods": 3, "unknown_pods": 1,
+            "pods": 3, "unknown_pods": 1, "predictor": "percentile",
+            "aggregated": dict.fromkeys(("5m", "10m", "30m"), dict.fromkeys(STATISTICS, NOT_KNOWN)),
+            "deviation": dict.fromkeys(
+                ("5m", "10m", "15m"),
+                dict.fromkeys(("mean", "stdev"), NOT_KNOWN)
+                | dict.fromkeys(("mean_fractions", "stdev_fractions"), NO_FRACTIONS),
+            ),
             "peaks": entity(P90["node"])["peaks"],
             "prod_reclaimable": terms["amount"], "prod_peak": terms["peak"],
             "counters": {
@@ -269,6 +289,43 @@ def test_the_node_state_of_the_golden_example() -> None:
             },
         },
     )  # fmt: skip
+
+
+def test_the_last_half_hour_is_told_by_span() -> None:
+    row = {
+        **NODE_ROW, "points_offset_seconds": [float(s) for s in range(1, 601)],
+        "points_cpu_cores": [1.0, 2.0, 3.0, 6.0] * 150, "points_memory_bytes": [GIB] * 600,
+    }  # fmt: skip
+    of = header(window_start_ms=header().window_end_ms - 600_000)
+    _, found = reports(joined(row, of=of, view=view_of(record=RECORD)))
+    assert found.aggregated == {
+        "5m": AggregatedUsage(avg=Usage(cpu_cores=3.0, memory_bytes=GIB), **{
+            name: Usage(cpu_cores=cpu, memory_bytes=GIB)
+            for name, cpu in {"p50": 2.0, "p90": 6.0, "p95": 6.0, "p99": 6.0}.items()
+        }),
+        "10m": found.aggregated["5m"],
+        "30m": AggregatedUsage(),
+    }  # fmt: skip
+    stdev = math.sqrt((4 + 1 + 0 + 9) / 4)
+    assert found.deviation["5m"] == found.deviation["10m"] == UsageDeviation(
+        mean=Usage(cpu_cores=3.0, memory_bytes=GIB),
+        stdev=Usage(cpu_cores=stdev, memory_bytes=0.0),
+        mean_fractions=Fractions(cpu=3.0 / 15.0, memory=1 / 30),
+        stdev_fractions=Fractions(cpu=stdev / 15.0, memory=0.0),
+    )  # fmt: skip
+    assert found.deviation["15m"].mean.cpu_cores == 3.0  # 599 s apart, more than half of it
+    assert reports(joined(row, of=of))[1].deviation["5m"].mean_fractions.cpu == 3.0 / 16.0
+
+
+def test_without_allocatable_there_are_no_fractions() -> None:
+    row = {
+        "kind": "node", "id": "", "coverage": 1.0,
+        "points_offset_seconds": [float(s) for s in range(1, 601)],
+        "points_cpu_cores": [1.0] * 600,
+    }  # fmt: skip
+    of = header(window_start_ms=header().window_end_ms - 600_000)
+    found = reports(joined(row, of=of))[1].deviation["10m"]
+    assert found == UsageDeviation(mean=Usage(cpu_cores=1.0), stdev=Usage(cpu_cores=0.0))
 
 
 # -- what is unknown

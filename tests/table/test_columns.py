@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import InvalidRecordError
 from pipeline.table import COLUMNS, UNKNOWN_ROW, Row, Table
-from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord, UsageDeviation
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.resources import Resources, Usage
 from tests.table.records import GIB, NOW, node_state, table_of
@@ -89,12 +89,45 @@ def test_allocatable_is_what_the_node_says_then_the_window_then_capacity() -> No
     assert value(table, "a", "allocatable_cpu_cores") == 8.0
 
 
-def test_peaks_are_found_by_the_predictors_names() -> None:
-    peaks = {"percentile": Usage(cpu_cores=1.5), "nsigma-v1": Usage(memory_bytes=9.0)}
-    table = table_of(node_state("a", peaks=peaks))
-    assert value(table, "a", "peak_percentile_cpu_cores") == 1.5
-    assert value(table, "a", "peak_nsigma_v1_memory_bytes") == 9.0
-    assert np.isnan(value(table, "a", "peak_nsigma_v1_cpu_cores"))
+def test_the_peak_is_that_of_the_predictor_which_decides() -> None:
+    peaks = {"percentile": Usage(cpu_cores=1.5), "made-by-us": Usage(memory_bytes=9.0)}
+    table = table_of(
+        node_state("a", peaks=peaks, predictor="percentile"),
+        node_state("b", peaks=peaks, predictor="made-by-us"),
+        node_state("c", peaks=peaks, predictor="gone"),
+        node_state("d", peaks=peaks),
+    )
+    rows = table.lookup(list("abcd"))
+    nan = np.nan
+    np.testing.assert_equal(table["peak_cpu_cores"][rows], [1.5, nan, nan, nan])
+    np.testing.assert_equal(table["peak_memory_bytes"][rows], [nan, 9.0, nan, nan])
+
+
+def test_the_last_half_hour_has_a_column_for_each_span_and_statistic() -> None:
+    number = iter(range(100))
+
+    def usage() -> Usage:
+        return Usage(cpu_cores=float(next(number)), memory_bytes=float(next(number)))
+
+    statistics = ("avg", "p50", "p90", "p95", "p99")
+    aggregated = {
+        span: AggregatedUsage(**{name: usage() for name in statistics})
+        for span in ("5m", "10m", "30m")
+    }
+    deviation = {span: UsageDeviation(mean=usage(), stdev=usage()) for span in ("5m", "10m", "15m")}
+    table = table_of(
+        node_state("a", aggregated=aggregated, deviation=deviation),
+        node_state("b", aggregated={"5m": AggregatedUsage()}, deviation={}),
+    )
+    names = [
+        *(f"usage_{name}_{span}" for span in aggregated for name in statistics),
+        *(f"usage_{name}_{span}" for span in deviation for name in ("mean", "stdev")),
+    ]
+    columns = [f"{name}_{unit}" for name in names for unit in ("cpu_cores", "memory_bytes")]
+    assert [value(table, "a", column) for column in columns] == [float(i) for i in range(42)]
+    for column in columns:
+        assert np.isnan(value(table, "b", column))
+        assert np.isnan(value(table, "nowhere", column))
 
 
 def test_ages_are_to_the_end_of_the_window() -> None:

@@ -21,7 +21,13 @@ from pipeline.topics.arrow import read_samples
 from pipeline.topics.checkpoints import Claim, NodeCheckpoint, RoundMarker
 from pipeline.topics.codec import Record, decode_json, decode_pack, encode_json, encode_pack
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
-from pipeline.topics.node_state import Counters, NodeStateRecord
+from pipeline.topics.node_state import (
+    AggregatedUsage,
+    Counters,
+    Fractions,
+    NodeStateRecord,
+    UsageDeviation,
+)
 from pipeline.topics.nodes import Condition, NodeRecord, Strategy, Taint
 from pipeline.topics.pods import Container, Owner, PodRecord
 from pipeline.topics.predictions import (
@@ -231,6 +237,16 @@ NODE_STATE = NodeStateRecord(
     class_usage={"prod": _USAGE, "batch": Usage(cpu_cores=0.0, memory_bytes=0.0)},
     pods=2,
     unknown_pods=1,
+    aggregated={"5m": AggregatedUsage(avg=_USAGE, p99=_USAGE), "30m": AggregatedUsage()},
+    deviation={
+        "15m": UsageDeviation(
+            mean=_USAGE,
+            stdev=Usage(cpu_cores=0.0),
+            mean_fractions=Fractions(cpu=0.25, memory=0.5),
+            stdev_fractions=Fractions(cpu=0.0),
+        )
+    },
+    predictor="percentile",
     peaks={"percentile": _USAGE},
     counters=Counters(applied=9, bad_values=1),
 )

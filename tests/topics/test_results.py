@@ -55,5 +55,5 @@ def test_what_a_node_state_does_not_say_is_unknown_or_none() -> None:
     assert {name: said[name] for name in usages} == dict.fromkeys(usages, unknown)
     assert set(said["counters"].values()) == {0}
     rest = ("simulated", "node_known", "skew_seconds", "class_usage", "pods", "unknown_pods",
-            "peaks")  # fmt: skip
-    assert [said[name] for name in rest] == [False, False, None, {}, 0, 0, {}]
+            "aggregated", "deviation", "predictor", "peaks")  # fmt: skip
+    assert [said[name] for name in rest] == [False, False, None, {}, 0, 0, {}, {}, "", {}]

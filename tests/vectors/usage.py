@@ -3,13 +3,22 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from pipeline.processors.aggregate import aggregate
+from pipeline.processors.bank import Bank
 from pipeline.processors.classes import class_label, explicit_class, pod_class
 from pipeline.processors.intervals import collect_interval as effective_intervals
+from pipeline.processors.reclaimable import kubernetes_units
 from pipeline.processors.system_usage import Reading, Usage, numa_system_usage
 from pipeline.processors.system_usage import system_usage as remainder_of
+from pipeline.processors.thresholds import whole_percent
+from pipeline.processors.window import FloatArray, NodeWindow
+from pipeline.topics.node_state import AGGREGATED
 
 Case = dict[str, Any]
+
+START_MS = 1_700_000_000_000
 
 
 def metric_aggregate(case: Case) -> object:
@@ -17,6 +26,52 @@ def metric_aggregate(case: Case) -> object:
     if case["type"] == "last":
         samples = [value for _, value in sorted(samples, key=lambda sample: sample[0])]
     return {"value": aggregate(samples, case["type"])}
+
+
+def usage_report(case: Case) -> object:
+    if "gpu" in case:
+        gpu = case["gpu"]
+        ratio = whole_percent(
+            np.array([gpu["memory"]], float), np.array([gpu["memory_total"]], float)
+        )
+        return {
+            "gpu_core": gpu["core"], "gpu_memory": gpu["memory"], "gpu_memory_ratio": int(ratio[0]),
+        }  # fmt: skip
+    points = _points_of(case)
+    if case["aggregated_entry"]:
+        found = _aggregated(points, case["window_seconds"])
+    else:
+        found = np.array([[aggregate(usage, "avg") for usage in points[:, 1:].T]])
+    if np.isnan(found).all():
+        return {"reported": False}
+    (cpu, memory), *others = kubernetes_units(found).tolist()
+    assert all(other == [cpu, memory] for other in others)
+    return {"reported": True, "cpu_milli": int(cpu), "memory_bytes": int(memory)}
+
+
+def _points_of(case: Case) -> FloatArray:
+    """A point of the case's usage every second, so many that its window ends with their span."""
+    last, span = case["window_seconds"], case["sample_span_seconds"]
+    usage = [case["cpu_cores"], case["memory_bytes"]]
+    return np.array([[second, *usage] for second in range(last - span, last + 1)], float)
+
+
+def _aggregated(points: FloatArray, seconds: int) -> FloatArray:
+    """All statistics of the span of so many seconds, by the model bank; usage in the last axis."""
+    window = NodeWindow(
+        node="n",
+        machine_id="m",
+        epoch=1,
+        start_ms=START_MS,
+        end_ms=START_MS + seconds * 1000,
+        coverage=1.0,
+        node_usage=np.full(2, np.nan),
+        points=points,
+    )
+    bank = Bank()
+    bank.apply([window])
+    (recent,) = bank.recent_usage(["n"])
+    return recent.aggregated[list(AGGREGATED.values()).index(seconds)]
 
 
 def _usage(data: Case | None) -> Usage | None:
@@ -77,6 +132,7 @@ def pod_classes(case: Case) -> object:
 
 ADAPTERS: dict[str, Callable[[Case], object]] = {
     "metric_aggregate": metric_aggregate,
+    "usage_report": usage_report,
     "system_usage": system_usage,
     "collect_interval": collect_interval,
     "pod_class": pod_classes,

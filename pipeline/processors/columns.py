@@ -12,15 +12,14 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from pipeline.processors.classes import CLASS_CODES, CLASSES
+from pipeline.processors.classes import CLASSES
 from pipeline.processors.reclaimable import TO_KUBERNETES, sum_by
 from pipeline.processors.system_usage import remainder
 from pipeline.processors.window import PLAUSIBLE, NodeWindow
 from pipeline.topics.resources import Resources
 from pipeline.topics.samples import KINDS, LIST_COLUMNS, SYSTEM_TIER
-from pipeline.topics.windows import Window
+from pipeline.topics.windows import Window, WindowRows
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -34,7 +33,6 @@ MEMORY_COLUMNS: Final = {
 without page cache stands in, as the field does."""
 
 _MOST_MILLICORES, _MOST_BYTES = (PLAUSIBLE * TO_KUBERNETES).tolist()
-_PHASES_ENDED: Final = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +105,8 @@ def node_windows(windows: Sequence[Window], statistic: str, memory_policy: str) 
         [rows.number("request_cpu_millicores"), rows.number("request_memory_bytes")]
     )[rows.pods]
     seen, ages = rows.number("coverage")[rows.pods], rows.number("age_seconds")[rows.pods]
-    ended, active = rows.ended(), rows.active()
-    places = rows.places_of_nodes()
+    ended, deleting = rows.ended(), rows.deleting()
+    active = ~(ended | deleting)
     allocatable = np.array([amounts(window.node.allocatable) for window in windows])
     return [
         NodeWindow(
@@ -121,10 +119,10 @@ def node_windows(windows: Sequence[Window], statistic: str, memory_policy: str) 
             node_usage=node[i],
             host_apps=host_apps[i],
             system_usage=system[i],
-            points=_points(window.rows, places[i], memory_policy),
+            points=_points(window.rows, memory_policy),
             allocatable=allocatable[i],
             strategy=window.node.strategy,
-            pod_uids=uids,
+            pod_uids=window.rows.listing.uids,
             pod_classes=classes[own],
             pods=pods[own],
             pod_coverages=seen[own],
@@ -133,9 +131,7 @@ def node_windows(windows: Sequence[Window], statistic: str, memory_policy: str) 
             pod_active=active[own],
             pod_ended=ended[own],
         )
-        for i, (window, uids, own) in enumerate(
-            zip(windows, rows.uids(), rows.own_pods(), strict=True)
-        )
+        for i, (window, own) in enumerate(zip(windows, rows.own_pods(), strict=True))
     ]
 
 
@@ -152,7 +148,7 @@ class _Rows:
         lengths = [rows.num_rows for rows in self._rows]
         self._starts = [0, *accumulate(lengths)]
         self.window_of = np.repeat(np.arange(len(lengths)), lengths)
-        kinds = np.concatenate([_kinds(rows) for rows in self._rows])
+        kinds = np.concatenate([rows.listing.kinds for rows in self._rows])
         self.nodes, self.pods, self._tiers, self.hosts = (
             np.flatnonzero(kinds == code) for code in range(len(KINDS))
         )
@@ -169,7 +165,7 @@ class _Rows:
 
     def number(self, name: str) -> Floats:
         """A column of numbers (rows,), NaN is unknown."""
-        return np.concatenate([_floats(rows, name) for rows in self._rows])
+        return np.concatenate([rows.number(name) for rows in self._rows])
 
     def usage(self, statistic: str, memory_policy: str) -> Floats:
         """One statistic of every row, (rows, 2)."""
@@ -185,23 +181,15 @@ class _Rows:
 
     def classes(self) -> npt.NDArray[np.int8]:
         """The class of each pod, by code."""
-        return np.concatenate([_classes(rows) for rows in self._rows])[self.pods]
+        return np.concatenate([rows.known.classes for rows in self._rows])[self.pods]
 
-    def active(self) -> npt.NDArray[np.bool_]:
-        """Which pods are neither being deleted nor have ended."""
-        return np.concatenate([_active(rows) for rows in self._rows])[self.pods]
+    def deleting(self) -> npt.NDArray[np.bool_]:
+        """Which pods are being deleted."""
+        return np.concatenate([rows.known.deleting for rows in self._rows])[self.pods]
 
     def ended(self) -> npt.NDArray[np.bool_]:
         """Which pods have ended."""
-        return np.concatenate([_ended(rows) for rows in self._rows])[self.pods]
-
-    def places_of_nodes(self) -> list[int]:
-        """Which row of its window each node is."""
-        return [row - start for row, start in zip(self.nodes.tolist(), self._starts, strict=False)]
-
-    def uids(self) -> list[Sequence[str]]:
-        """The ids of the pods of each window."""
-        return [_uids(rows) for rows in self._rows]
+        return np.concatenate([rows.known.ended for rows in self._rows])[self.pods]
 
     def own_pods(self) -> Iterator[slice]:
         """Of each window which of `pods` are its own."""
@@ -216,7 +204,7 @@ class _Rows:
         found = [
             row
             for row, window in places
-            if _id(self._rows[window], row - self._starts[window]) == SYSTEM_TIER
+            if self._rows[window].listing.ids[row - self._starts[window]] == SYSTEM_TIER
         ]
         return np.array(found, np.int64)
 
@@ -264,69 +252,23 @@ def _believed(amount: int | None, most: float) -> float:
     return math.nan if amount is None or not 0 <= amount <= most else float(amount)
 
 
-def _kinds(rows: pa.RecordBatch) -> npt.NDArray[np.int8]:
-    return np.array([KINDS.index(kind) for kind in rows.column("kind").to_pylist()], np.int8)
-
-
-def _id(rows: pa.RecordBatch, row: int) -> str:
-    name: str = rows.column("id")[row].as_py()
-    return name
-
-
-def _uids(rows: pa.RecordBatch) -> list[str]:
-    kinds, ids = (rows.column(name).to_pylist() for name in ("kind", "id"))
-    return [uid for uid, kind in zip(ids, kinds, strict=True) if kind == "pod"]
-
-
-def _ended(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    return np.array(
-        [phase in _PHASES_ENDED for phase in rows.column("phase").to_pylist()], np.bool_
-    )
-
-
-def _points(rows: pa.RecordBatch, node: int, memory_policy: str) -> Floats:
+def _points(rows: WindowRows, memory_policy: str) -> Floats:
     """What was measured of the node itself, (m, 3): seconds after the window's start, cores, bytes.
 
     Points know memory without page cache; where the window reports another figure, they know none.
     """
+    node = rows.listing.node
     offsets, *usages = (_list(rows, name, node) for name in LIST_COLUMNS)
     points = np.full((len(offsets), 3), np.nan)
     points[:, 0] = offsets
     asked = MEMORY_COLUMNS[memory_policy]
-    plain = asked == "memory_bytes" or rows.column(f"{asked}_avg")[node].as_py() is None
+    plain = asked == "memory_bytes" or np.isnan(rows.number(f"{asked}_avg")[node])
     for r, usage in enumerate(usages if plain else usages[:1]):
         if len(usage) == len(offsets):
             points[:, r + 1] = usage
     return points
 
 
-def _list(rows: pa.RecordBatch, name: str, row: int) -> Floats:
+def _list(rows: WindowRows, name: str, row: int) -> Floats:
     values = rows.column(name)[row].values
     return np.zeros(0) if values is None else values.to_numpy(zero_copy_only=False)
-
-
-def _active(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    phases, deleting = rows.column("phase").to_pylist(), rows.column("deleting").to_pylist()
-    active = [
-        not gone and phase not in _PHASES_ENDED
-        for gone, phase in zip(deleting, phases, strict=True)
-    ]
-    return np.array(active, np.bool_)
-
-
-def _classes(rows: pa.RecordBatch) -> npt.NDArray[np.int8]:
-    column = rows.column("pod_class")
-    unknown = CLASS_CODES["unknown"]
-    names = [CLASS_CODES.get(name, unknown) for name in column.dictionary.to_pylist()]
-    codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    # One more entry than there are names, so that null (-1) finds the unknown class at the end.
-    found: npt.NDArray[np.int8] = np.array([*names, unknown], dtype=np.int8)[codes]
-    return found
-
-
-def _floats(rows: pa.RecordBatch, name: str) -> Floats:
-    column = rows.column(name)
-    if column.null_count == len(column):
-        return np.full(len(column), np.nan)
-    values: Floats = column.to_numpy(zero_copy_only=False)
-    return values

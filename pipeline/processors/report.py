@@ -141,8 +141,8 @@ def _entity(peaks: NodePeaks, entity: int) -> EntityPeaks:
 
 
 def _pods(window: Window, peaks: NodePeaks) -> PodPeaks:
-    ids = window.rows.column("id").to_pylist()
-    ages = dict(zip(ids, window.rows.column("age_seconds").to_pylist(), strict=True))
+    listing, seconds = window.rows.listing, window.rows.ages
+    ages = dict(zip(listing.uids, seconds[listing.pods].tolist(), strict=True))
     return PodPeaks(
         uid=list(peaks.pod_uids),
         pod_class=[CLASSES[code] for code in peaks.pod_classes],

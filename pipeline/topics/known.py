@@ -40,6 +40,7 @@ CREATED: Final = pa.field("created_seconds", pa.float64())
 _FIELDS: Final = {field.name: field for field in (*POD_FIELDS, CREATED)}
 _SCHEMA: Final = pa.schema(_FIELDS.values())
 _CLASSES: Final = pa.array(CLASSES, pa.string())
+_ENDED: Final = ("Succeeded", "Failed")
 _UNKNOWN: Final = CLASSES.index("unknown")
 # As many as a worker has nodes, and of those with very many pods none: what is kept has a bound.
 _KEPT: Final = 16_384
@@ -69,6 +70,16 @@ class Known:
             self.column("pod_class").indices.fill_null(_UNKNOWN).to_numpy()
         )
         return codes
+
+    @cached_property
+    def ended(self) -> npt.NDArray[np.bool_]:
+        """Which pods have ended, well or not."""
+        return np.array([phase in _ENDED for phase in self.column("phase").to_pylist()], np.bool_)
+
+    @cached_property
+    def deleting(self) -> npt.NDArray[np.bool_]:
+        """Which pods are being deleted."""
+        return np.array([gone is True for gone in self.column("deleting").to_pylist()], np.bool_)
 
     @cached_property
     def created(self) -> Floats:

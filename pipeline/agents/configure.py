@@ -45,6 +45,7 @@ def model_config(settings: Settings) -> ModelConfig:
         predictors=model.predictors,
         options=model.predictor_options,
         predictor=model.predictor,
+        drift=model.drift,
         resource_diff_threshold_percent=model.resource_diff_threshold_percent,
         report_interval_seconds=model.report_interval_seconds,
         force_update_seconds=model.force_update_seconds,

@@ -18,7 +18,15 @@ from typing import Final
 import numpy as np
 
 from pipeline.errors import PredictorError
-from pipeline.processors import points, recent, reclaimable, reporting, snapshot, system_usage
+from pipeline.processors import (
+    drift,
+    points,
+    recent,
+    reclaimable,
+    reporting,
+    snapshot,
+    system_usage,
+)
 from pipeline.processors.classes import CLASS_CODES, CLASSES
 from pipeline.processors.histogram import decay_factor, shift_factor, shifted_reference_ms
 from pipeline.processors.node import BoolArray, ByteArray, NodeModels
@@ -32,6 +40,7 @@ from pipeline.processors.window import (
     FIRST_CLASS,
     NODE,
     PLAUSIBLE,
+    RESOURCES,
     SYSTEM,
     UNKNOWN,
     FloatArray,
@@ -49,7 +58,11 @@ MAX_ABSENT: Final = 4096
 """Pods of one node that keep their models after they were last listed."""
 
 
-NODE_COLUMNS: Final[Mapping[str, Column]] = {**reporting.COLUMNS, **points.COLUMNS}
+NODE_COLUMNS: Final[Mapping[str, Column]] = {
+    **reporting.COLUMNS,
+    **points.COLUMNS,
+    **drift.COLUMNS,
+}
 """What is kept per node, by slot."""
 
 
@@ -84,6 +97,9 @@ class Bank:
         profiles = [self.config.profile_of(entity) for entity in ENTITIES]
         self._profiles: ByteArray = np.array(profiles, np.int8)
         self._half_life_ms = [profile.half_life_ms for profile in self.config.profiles]
+        # For so long a change is told of, by entity and resource.
+        half_lives = np.array([self._half_life_ms[profile] for profile in profiles], np.int64)
+        self._told_ms = half_lives * drift.HALF_LIVES
         self._expiration_ms = round(self.config.expiration_seconds * 1000)
         self._horizons = np.array([self.config.horizon_of(entity) for entity in ENTITIES])
         columns = self._rows.store.fingerprint + self._slots.fingerprint
@@ -284,6 +300,8 @@ class Bank:
         values = self._entity_values(
             [window for window, _ in taught], fixed, window_of, pods * shares, classes
         )
+        if self.config.drift != "off":
+            self._watch(nodes, fixed, values)
         # What a pod did in a moment of the window says little of the pod, but is in the sums.
         pods = np.where(coverages >= minimum, pods, np.nan)
         factors = np.array([self._factors(node) for node in nodes])
@@ -296,6 +314,20 @@ class Bank:
             factors[node_of, self._rows.profile[rows]],
             ends[node_of],
         )
+
+    def _watch(self, nodes: Sequence[NodeModels], fixed: IntArray, values: FloatArray) -> None:
+        """Look for changes of level before these `values` (nodes, entities, 2) are learned: where
+        there is one, what the model holds may be made to weigh less, but never the new sample."""
+        changed = drift.observe(
+            self._slots,
+            np.array([node.slot for node in nodes], np.int64),
+            values,
+            np.stack([node.allocatable for node in nodes]) / reclaimable.TO_KUBERNETES,
+            np.array([node.end_ms for node in nodes], np.int64),
+        )
+        if self.config.drift == "shorten":
+            for r in range(len(RESOURCES)):
+                self._rows.shift(fixed[changed[:, :, r]], r, drift.SHORTENED)
 
     def _keep_points(self, admitted: Sequence[tuple[NodeWindow, NodeModels]]) -> None:
         """A point is as good in a window of little coverage as in any other."""
@@ -393,9 +425,13 @@ class Bank:
         """Peaks of these nodes. Raises KeyError for a node without models."""
         names = list(nodes)
         known = [self._nodes[name] for name in names]
+        slots = np.array([node.slot for node in known], np.int64)
+        ends = np.array([node.end_ms for node in known], np.int64)
+        changes = drift.changes(self._slots, slots, ends, self._told_ms)
         return peaks_of(
-            names, known, self._rows, self._predictors, self._horizons, self.config.predictor
-        )
+            names, known, self._rows, self._predictors, self._horizons, self.config.predictor,
+            changes,
+        )  # fmt: skip
 
     def due(self, peaks: Sequence[NodePeaks]) -> BoolArray:
         """Which of these are to be published, and from now on count as if they were.

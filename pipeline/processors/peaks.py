@@ -71,7 +71,8 @@ class NodePeaks:
     that the node's strategy trusts.
 
     Samples are (.., 2) per resource, times are milliseconds, -1 for never. Entities are in the
-    order of `ENTITIES`, pods those of the last window in UID order.
+    order of `ENTITIES`, pods those of the last window in UID order. `drift_ms` and `drifts` say
+    when the usage of each entity last changed its level, and how often, (entities, 2).
     """
 
     node: str
@@ -81,6 +82,8 @@ class NodePeaks:
     samples: IntArray
     first_ms: IntArray
     last_ms: IntArray
+    drift_ms: IntArray
+    drifts: IntArray
     pod_uids: tuple[str, ...]
     pod_classes: ByteArray
     pod_requests: FloatArray
@@ -110,10 +113,12 @@ def peaks_of(
     predictors: Mapping[str, Predictor],
     horizon_seconds: FloatArray,
     usual: str,
+    changes: tuple[IntArray, IntArray],
 ) -> list[NodePeaks]:
     """Peaks of the nodes `names`, whose models are `known`, in that order.
 
-    Where a strategy names a predictor that does not run, `usual` decides.
+    Where a strategy names a predictor that does not run, `usual` decides. `changes` are
+    `drift_ms` and `drifts` of all, (k, entities, 2).
     """
     if not known:
         return []
@@ -152,6 +157,8 @@ def peaks_of(
                 samples=whole[i],
                 first_ms=first[i],
                 last_ms=last[i],
+                drift_ms=changes[0][i],
+                drifts=changes[1][i],
                 pod_uids=node.uids,
                 pod_classes=node.classes,
                 pod_requests=node.requests,

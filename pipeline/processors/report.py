@@ -28,6 +28,7 @@ from pipeline.topics.node_state import (
     UsageDeviation,
 )
 from pipeline.topics.predictions import (
+    DriftTimes,
     EntityPeaks,
     ModelTerms,
     PodPeaks,
@@ -136,8 +137,15 @@ def _entity(peaks: NodePeaks, entity: int) -> EntityPeaks:
             samples=int(peaks.samples[entity].max()),
             first_at=None if first == NEVER else _time(first),
             last_at=None if last == NEVER else _time(last),
+            drift_at=_drift_at(peaks.drift_ms[entity].tolist()),
+            drifts=int(peaks.drifts[entity].sum()),
         ),
     )
+
+
+def _drift_at(times_ms: list[int]) -> DriftTimes:
+    cpu, memory = (None if ms == NEVER else _time(ms) for ms in times_ms)
+    return DriftTimes(cpu=cpu, memory=memory)
 
 
 def _pods(window: Window, peaks: NodePeaks) -> PodPeaks:

@@ -69,12 +69,13 @@ class ModelConfig:
     """How models learn and what peaks they give.
 
     `profile` is that of every entity whose class is not in `class_profiles` (a pod's class, or the
-    class of which an entity is the sum). Profiles, training statistic and what the predictors keep
-    shape the state; the rest only changes what is done with it. `predictors` are those that run,
-    by name, with `options` for each; margin, cold start, multiplier, the deciding predictor and the
-    threshold of reports are for windows that carry no strategy. A pod is cold until it is older
-    than the cold start and has `cold_start_samples`. `horizon_seconds` says for how long a peak is
-    to hold; when peaks are due to be published, `reporting` does.
+    class of which an entity is the sum). Profiles, training statistic, what the predictors keep and
+    what a change of level does (`drift`) shape the state; the rest only changes what is done with
+    it. `predictors` are those that run, by name, with `options` for each; margin, cold start,
+    multiplier, the deciding predictor and the threshold of reports are for windows that carry no
+    strategy. A pod is cold until it is older than the cold start and has `cold_start_samples`.
+    `horizon_seconds` says for how long a peak is to hold; when peaks are due to be published,
+    `reporting` does.
     """
 
     profile: Profile = KOORDINATOR
@@ -91,6 +92,7 @@ class ModelConfig:
     predictors: tuple[str, ...] = ("percentile", "nsigma-v1")
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     predictor: str = "percentile"
+    drift: Literal["off", "flag", "shorten"] = "flag"
     resource_diff_threshold_percent: float = 5.0
     report_interval_seconds: float = 60.0
     force_update_seconds: float = 600.0
@@ -124,7 +126,7 @@ class ModelConfig:
         """Names all that shapes the state, `columns` being what the predictors keep; state of
         another fingerprint cannot be taken over."""
         classes = (f"{n}:{self.class_profiles[n].text}" for n in sorted(self.class_profiles))
-        text = "|".join((self.profile.text, *classes, self.training_statistic, columns))
+        text = "|".join((self.profile.text, *classes, self.training_statistic, self.drift, columns))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

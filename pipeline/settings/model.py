@@ -138,6 +138,14 @@ class ModelSettings(Section, frozen=True, kw_only=True):
             "a kernel does not give it, usageWithoutPageCache."
         ),
     ] = "usageWithoutPageCache"
+    drift: Annotated[
+        Literal["off", "flag", "shorten"],
+        Meta(
+            description="What a change in the level of a node's, its system's or a class's usage "
+            "does: nothing, it is told with the prediction, or its models also count what was "
+            "before a sixteenth."
+        ),
+    ] = "flag"
     expiration_seconds: Annotated[
         float,
         Meta(

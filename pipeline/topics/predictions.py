@@ -10,12 +10,23 @@ from pipeline.topics.resources import Usage
 from pipeline.topics.results import Result
 
 
+class DriftTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """When usage last changed its level; None: not within the last four half-lives."""
+
+    cpu: str | None = None
+    memory: str | None = None
+
+
 class ModelTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What one entity's model rests on: samples learned and when it was first and last fed."""
+    """What one entity's model rests on: samples learned, when it was first and last fed, and when
+    usage last changed its level: since then it is no longer what most of the samples say.
+    `drifts` counts these changes, of either resource, since the model began."""
 
     samples: int = 0
     first_at: str | None = None
     last_at: str | None = None
+    drift_at: DriftTimes = DriftTimes()
+    drifts: int = 0
 
 
 class EntityPeaks(msgspec.Struct, frozen=True, kw_only=True):

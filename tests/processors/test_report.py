@@ -158,7 +158,13 @@ def entity(value: float) -> dict[str, Any]:
             "percentile": usage(cores(value), memory(value * GIB)), "nsigma-v1": gib(value),
         },
         "terms": {"nsigma-v1": {"mean": gib(value), "stdev": gib(0.0)}},
-        "model": {"samples": 1, "first_at": end, "last_at": end},
+        "model": {
+            "samples": 1,
+            "first_at": end,
+            "last_at": end,
+            "drift_at": {"cpu": None, "memory": None},
+            "drifts": 0,
+        },
     }  # fmt: skip
 
 

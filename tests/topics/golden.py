@@ -31,6 +31,7 @@ from pipeline.topics.node_state import (
 from pipeline.topics.nodes import Condition, NodeRecord, Strategy, Taint
 from pipeline.topics.pods import Container, Owner, PodRecord
 from pipeline.topics.predictions import (
+    DriftTimes,
     EntityPeaks,
     ModelTerms,
     PodPeaks,
@@ -190,7 +191,12 @@ PREDICTION = PredictionRecord(
         peaks={"percentile": _USAGE, "nsigma-v1": Usage(cpu_cores=float("nan"))},
         raw={"percentile": _USAGE, "nsigma-v1": Usage(cpu_cores=float("nan"))},
         terms={"nsigma-v1": {"mean": _USAGE, "stdev": Usage(cpu_cores=float("nan"))}},
-        model=ModelTerms(samples=9, first_at="2023-11-14T22:10:00Z"),
+        model=ModelTerms(
+            samples=9,
+            first_at="2023-11-14T22:10:00Z",
+            drift_at=DriftTimes(cpu="2023-11-14T22:12:00Z"),
+            drifts=2,
+        ),
     ),
     system=EntityPeaks(peaks={"percentile": Usage(cpu_cores=0.1)}),
     classes={"prod": EntityPeaks(peaks={"percentile": _USAGE}), "batch": EntityPeaks()},

@@ -1,19 +1,23 @@
-"""How fast one worker drains a filled samples topic, and where the time goes.
+"""How fast workers drain a filled samples topic, and where the time goes.
 
     python -m benchmarks.ingest [--nodes 200] [--pods 100] [--windows 20] [--partitions 4]
+                                [--workers 1]
 
-Fills `samples` on a real local broker, starts a worker as users run it, and waits until the last
+Fills `samples` on a real local broker, starts workers as users run them, and waits until the last
 window is in the node states. Beside it, in the same run: a consumer that only reads and decodes the
-same messages (the baseline: what broker, network and Arrow cost anyway), and the worker's stages,
-one after the other in this process, on the same data.
+same messages (the baseline: what broker, network and Arrow cost anyway), the processor time of each
+process while the topic was drained, and the worker's stages, one after the other in this process,
+on the same data.
 """
 
 import argparse
 import asyncio
+import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,20 +30,22 @@ from pipeline.agents.log import open_reader
 from pipeline.agents.output import Keyed, open_output
 from pipeline.local.kafka import local_kafka
 from pipeline.processors.bank import Bank
-from pipeline.processors.columns import node_window, window_usage
-from pipeline.processors.join import NodeView, join
+from pipeline.processors.columns import node_windows, window_usages
+from pipeline.processors.join import Beside, NodeView, PodRow, join, pod_row, put_beside
 from pipeline.processors.report import node_state_record, prediction_record
 from pipeline.settings import Settings, load_settings
 from pipeline.topics.admin import apply_topics
-from pipeline.topics.arrow import read_samples
 from pipeline.topics.client import client_options
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.partition import partition_of
+from pipeline.topics.pods import PodFacts
 from pipeline.topics.registry import NODE_STATE, SAMPLES
+from pipeline.topics.resources import Resources
+from pipeline.topics.sample_rows import SampleRows, read_rows
 from pipeline.topics.samples import STATISTICS, SampleBatch, SampleHeader, encode_samples
-from pipeline.topics.windows import decode_window, encode_window
+from pipeline.topics.windows import Window, decode_window, encode_window
 
 PREFIX = "ingest"
 WINDOW_MS = 30_000
@@ -103,31 +109,46 @@ async def read_only(settings: Settings) -> float:
             first, end = await reader.bounds(*place)
             async for records in reader.read(*place, first, end):
                 for record in records:
-                    read_samples(record.value or b"")
+                    read_rows(record.value or b"")
     return time.perf_counter() - began
 
 
-async def drained(settings: Settings, messages: int, process: subprocess.Popen[bytes]) -> float:
-    """Seconds from the first node state to the last."""
+async def drained(
+    settings: Settings, messages: int, workers: Sequence[subprocess.Popen[bytes]], broker: int
+) -> tuple[float, dict[str, float]]:
+    """Seconds from the first node state to the last, and of processor time meanwhile by process."""
+    pids = {"broker": broker, **{f"worker {n}": w.pid for n, w in enumerate(workers, start=1)}}
+    pids["this (load and waiting)"] = os.getpid()
     topic = NODE_STATE.full_name(PREFIX)
     places = [TopicPartition(topic, p) for p in range(settings.kafka.partitions)]
     consumer = AIOKafkaConsumer(**client_options(settings.kafka), group_id=None)
     await consumer.start()
-    began, ended, done = 0.0, time.perf_counter() + RUN_LIMIT_SECONDS, 0
+    began, ended, done, before = 0.0, time.perf_counter() + RUN_LIMIT_SECONDS, 0, {}
     try:
         while done < messages:
             await asyncio.sleep(0.05)
             done = sum((await consumer.end_offsets(places)).values())
-            began = began or (time.perf_counter() if done else 0.0)
-            if process.poll() is not None or time.perf_counter() > ended:
+            if done and not began:
+                began, before = time.perf_counter(), _processor_seconds(pids)
+            if any(w.poll() is not None for w in workers) or time.perf_counter() > ended:
                 raise SystemExit(f"worker ended or hung at {done} of {messages} windows")
-        return time.perf_counter() - began
+        took, after = time.perf_counter() - began, _processor_seconds(pids)
+        return took, {name: after[name] - before[name] for name in pids}
     finally:
         await consumer.stop()
 
 
+def _processor_seconds(pids: dict[str, int]) -> dict[str, float]:
+    """Processor time of each process so far, by /proc."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    stats = {name: Path(f"/proc/{pid}/stat").read_text() for name, pid in pids.items()}
+    fields = {name: text.rpartition(")")[2].split() for name, text in stats.items()}
+    return {name: (int(of[11]) + int(of[12])) / ticks for name, of in fields.items()}
+
+
 def worker(settings: Settings, folder: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
-    """A worker process of its own."""
+    """A worker process of its own, which keeps its files in `folder`."""
+    folder.mkdir()
     return springtide(
         *("worker", "--no-supervise", "--metrics-port", "0", "--data-dir", str(folder)),
         *("--bootstrap-servers", settings.kafka.bootstrap_servers, "--topic-prefix", PREFIX),
@@ -137,55 +158,72 @@ def worker(settings: Settings, folder: Path) -> AbstractContextManager[subproces
 
 
 def stages(batches: list[bytes]) -> dict[str, float]:
-    """Seconds per window of each stage of the worker, run by itself."""
+    """Processor seconds per window of each stage of the worker, run by itself: samples one by one,
+    what the models do for a window of each node at a time."""
     strategy, bank, took = Strategy(), Bank(), {}
-    view = NodeView(None, {})
+    policy = "usageWithoutPageCache"
+    beside: dict[str, Beside] = {}
 
     def timed(name: str, each: Callable[[Any], Any], over: list[Any]) -> list[Any]:
-        began = time.perf_counter()
+        began = time.process_time()
         made = [each(item) for item in over]
-        took[name] = (time.perf_counter() - began) / len(batches)
+        took[name] = (time.process_time() - began) / len(batches)
         return made
 
-    read = timed("join: read the sample", read_samples, batches)
-    joined = timed(
-        "join: put beside it what is known",
-        lambda s: join(*s, view, strategy, sample_offset=0, appended_ms=s[0].window_end_ms),
-        read,
-    )
+    def put(sample: SampleRows) -> Window:
+        header = sample.header
+        view = NodeView(None, _known_pods(sample.listing.uids))
+        found = put_beside(sample.listing, view.pods, beside.get(header.node))
+        beside[header.node] = found
+        return join(sample, view, strategy, sample_offset=0, appended_ms=header.window_end_ms,
+                    beside=found)  # fmt: skip
+
+    for batch in batches[: len({read_rows(batch).header.node for batch in batches})]:
+        encode_window(put(read_rows(batch)))  # what is known from the window before
+    read = timed("join: read the sample", read_rows, batches)
+    joined = timed("join: put beside it what is known", put, read)
     log = timed("join: write the window", encode_window, joined)
-    windows = timed("model: read the window", decode_window, log)
-    arrays = timed(
-        "model: rows to arrays", lambda w: node_window(w, "p90", "usageWithoutPageCache"), windows
-    )
-    groups = _groups(arrays)
-    timed("model: learn", bank.apply, groups)
-    peaks = timed("model: peaks", lambda g: bank.peaks([w.node for w in g]), groups)
+    windows = _groups(timed("model: read the window", decode_window, log))
+    arrays = timed("model: rows to arrays", lambda g: node_windows(g, "p90", policy), windows)
+    timed("model: learn", bank.apply, arrays)
+    peaks = timed("model: peaks", lambda g: bank.peaks([w.node for w in g]), arrays)
     recent = timed(
-        "model: the last half hour",
-        lambda group: bank.recent_usage([w.node for w in group]),
-        groups,
+        "model: the last half hour", lambda g: bank.recent_usage([w.node for w in g]), arrays
     )
-    pairs = list(zip(windows, [peak for group in peaks for peak in group], strict=True))
-    states = [
-        (*pair, usage)
-        for pair, usage in zip(pairs, [u for group in recent for u in group], strict=True)
+    usages = timed("model: usage", lambda g: window_usages(g, policy), windows)
+    rows = [
+        list(zip(*group, strict=True)) for group in zip(windows, peaks, recent, usages, strict=True)
     ]
+    flat = [row for group in rows for row in group]
     at = {"generation": 1, "offset": 0, "epoch": 0}
-    timed("model: write predictions", lambda p: encode_json(prediction_record(*p, **at)), pairs)
+    timed(
+        "model: write predictions, if all are due",
+        lambda r: encode_json(prediction_record(r[0], r[1], **at)),
+        flat,
+    )
     timed(
         "model: write node states",
-        lambda s: encode_json(
-            node_state_record(*s, Counters(), window_usage(s[0], "usageWithoutPageCache"), **at)
-        ),
-        states,
+        lambda r: encode_json(node_state_record(*r[:3], Counters(), r[3], **at)),
+        flat,
     )
     return took
 
 
-def _groups(arrays: list[Any]) -> list[list[Any]]:
-    nodes = len({window.node for window in arrays})
-    return [arrays[i : i + nodes] for i in range(0, len(arrays), nodes)]
+@lru_cache(maxsize=100_000)
+def _known_pods(uids: tuple[str, ...]) -> dict[str, PodRow]:
+    requests = Resources(cpu_millicores=500, memory_bytes=1 << 30)
+    pods = (
+        PodFacts(node="", uid=uid, cgroup_uid=uid, namespace="shop", name=f"cart-{uid}",
+                 pod_class="prod", qos="LS", phase="Running", requests=requests, limits=requests,
+                 created_at="2023-11-14T21:13:30Z")
+        for uid in uids
+    )  # fmt: skip
+    return {pod.cgroup_uid: pod_row(pod) for pod in pods}
+
+
+def _groups(windows: list[Window]) -> list[list[Window]]:
+    nodes = len({window.header.node for window in windows})
+    return [windows[i : i + nodes] for i in range(0, len(windows), nodes)]
 
 
 def main() -> None:
@@ -196,6 +234,7 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=100)
     parser.add_argument("--windows", type=int, default=20)
     parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--workers", type=int, default=1)
     given = parser.parse_args()
     with TemporaryDirectory() as folder, local_kafka(Path(folder) / "kafka") as kafka:
         settings = load_settings(None, {}, {
@@ -210,12 +249,20 @@ def main() -> None:
             f"filled: {count:,} messages of {given.pods} pods, {size / count / 1024:.1f} KiB each"
         )
         reading = asyncio.run(read_only(settings))
-        with worker(settings, Path(folder)) as process:
-            working = asyncio.run(drained(settings, count, process))
+        with ExitStack() as stack:
+            workers = [
+                stack.enter_context(worker(settings, Path(folder) / f"worker-{number}"))
+                for number in range(given.workers)
+            ]
+            working, spent_by = asyncio.run(drained(settings, count, workers, kafka.pid or 0))
     pods = count * given.pods
     print(f"{'':34}{'pod samples/s':>14}{'ratio':>8}")
     print(f"{'read and decode only (baseline)':34}{pods / reading:>14,.0f}{1:>8.2f}")
-    print(f"{'worker: join, model, publish':34}{pods / working:>14,.0f}{reading / working:>8.2f}")
+    name = f"{given.workers} x worker: join, model, publish"
+    print(f"{name:34}{pods / working:>14,.0f}{reading / working:>8.2f}")
+    print(f"\nprocessor time while draining ({working:.2f} s):")
+    for name, seconds in spent_by.items():
+        print(f"  {name:36}{seconds:>6.2f} s{seconds / count * 1e6:>8.0f} us a window")
     few = [value for _, value in samples(50, given.pods, 10, end_ms)]
     spent = stages(few)
     whole = sum(spent.values())

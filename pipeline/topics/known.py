@@ -54,6 +54,7 @@ class Known:
     def __init__(self, batch: pa.RecordBatch, data: bytes | None = None) -> None:
         self.batch = batch
         self._data = data
+        self._numbers: dict[str, Floats] = {}
 
     def __len__(self) -> int:
         return int(self.batch.num_rows)
@@ -81,15 +82,11 @@ class Known:
         """Which pods are being deleted."""
         return np.array([gone is True for gone in self.column("deleting").to_pylist()], np.bool_)
 
-    @cached_property
-    def created(self) -> Floats:
-        """Unix time of creation, NaN is unknown."""
-        return self.number(CREATED.name)
-
     def number(self, name: str) -> Floats:
-        """A column of numbers, NaN is unknown."""
-        found: Floats = self.column(name).to_numpy(zero_copy_only=False)
-        return found
+        """A column of numbers, NaN is unknown; nobody may write to it."""
+        if name not in self._numbers:
+            self._numbers[name] = self.column(name).to_numpy(zero_copy_only=False)
+        return self._numbers[name]
 
     def column(self, name: str) -> pa.Array:
         """A column of `POD_FIELDS`; nulls where nothing is known."""

@@ -112,6 +112,14 @@ class SampleRows:
         place = self.places.get(name)
         return np.full(len(self), np.nan) if place is None else self.numbers[place]
 
+    def points(self, name: str) -> Floats:
+        """What the node's row has in a column of lists, (points,); NaN is unknown."""
+        values = self.column(name)[self.listing.node].values if self.has(name) else None
+        if values is None:
+            return np.empty(0)
+        found: Floats = values.to_numpy(zero_copy_only=False)
+        return found
+
     def has(self, name: str) -> bool:
         """Whether the sample has this column."""
         return name in self._layout.at

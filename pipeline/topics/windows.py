@@ -91,7 +91,9 @@ class WindowRows:
         """Seconds from each pod's creation to the window's end, NaN is unknown."""
         if CREATED.name not in self.known.batch.schema.names:
             return self.known.number("age_seconds")
-        return np.maximum(self.sample.header.window_end_ms / 1000 - self.known.created, 0.0)
+        return np.maximum(
+            self.sample.header.window_end_ms / 1000 - self.known.number(CREATED.name), 0.0
+        )
 
     def number(self, name: str) -> Floats:
         """One column of numbers, NaN is unknown; nobody may write to it."""

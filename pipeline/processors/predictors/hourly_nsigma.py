@@ -7,6 +7,7 @@ weighs a bit less, so that all days together never weigh more than `days` in ful
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
@@ -33,15 +34,18 @@ class HourlyNSigma:
 
     name = "hourly-nsigma"
     prod: Literal["pair", "classes"] = "classes"
-    columns: Mapping[str, Column] = {
-        "hourly": Column((_HOURS, 3, 2), "<f4"),
-        "hourly_at": Column((), "<i4", NEVER),
-    }
-    """`hourly` are weight, mean and variance by hour; `hourly_at` is the last hour seen, counted
-    from the epoch."""
 
     def __init__(self, days: float = 7.0, history_seconds: float = 86_400.0) -> None:
-        self._days = check_between("days", days, 1, 366)
+        check_between("days", days, 1, 366)
+        # Weight, mean and variance by hour, and the last hour seen, counted from the epoch. With
+        # the days in their names no state is taken over that faded in another way.
+        self._hours, self._newest = f"hourly_{days:g}", f"hourly_{days:g}_at"
+        self.columns: Mapping[str, Column] = {
+            self._hours: Column((_HOURS, 3, 2), "<f4"),
+            self._newest: Column((), "<i4", NEVER),
+        }
+        fading = [(1.0 - 1.0 / days) ** times for times in range(math.floor(days) + 1)]
+        self._fading: Final = np.array([*fading, 0.0])
         self._history_ms = 1000 * check_between("history_seconds", history_seconds, 0, 31_536_000)
 
     def observe(
@@ -50,7 +54,7 @@ class HourlyNSigma:
         """One sample for the hour in which each window ends."""
         # A window that ends with the hour is still of it.
         hour = (end_ms - 1) // _HOUR_MS
-        kept, newest = rows.store["hourly"], rows.store["hourly_at"]
+        kept, newest = rows.store[self._hours], rows.store[self._newest]
         self._age(kept, at, newest[at], hour)
         newest[at] = hour
         place = (at, hour % _HOURS)
@@ -66,19 +70,18 @@ class HourlyNSigma:
         kept[place] = np.where(known[:, None], learned, kept[place])
 
     def _age(self, kept: npt.NDArray[Any], at: IntArray, old: IntArray, new: IntArray) -> None:
-        """Lower the weight of each hour of the day as often as it began since; what was not seen
-        for more than `days` is forgotten."""
+        """Lower the weight of each hour of the day as often as it began since; what was missed
+        more than `days` times in a row is forgotten."""
         later = np.flatnonzero((old != NEVER) & (new > old))
         of_day = np.arange(_HOURS)
         begun = (new[later, None] - of_day) // _HOURS - (old[later, None] - of_day) // _HOURS
-        lowered = np.where(begun > self._days, 0.0, (1.0 - 1.0 / self._days) ** begun)
-        rows = at[later]
-        kept[rows, :, _WEIGHT] *= lowered[:, :, None]
+        fading = self._fading[np.minimum(begun, len(self._fading) - 1)]
+        kept[at[later], :, _WEIGHT] *= fading[:, :, None]
 
     def peak(self, view: View) -> Peaks:
         """Terms: the `hour` that decides, and its `mean` and `stdev`."""
         rows, at = view.rows, view.all_rows
-        kept = rows.store["hourly"][at].astype(np.float64)
+        kept = rows.store[self._hours][at].astype(np.float64)
         known = kept[:, :, _WEIGHT] > 0.0
         stdev = np.sqrt(kept[:, :, _VARIANCE])
         mean = kept[:, :, _MEAN]

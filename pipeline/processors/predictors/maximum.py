@@ -65,8 +65,8 @@ class Maximum:
             reduce(np.fmax, [answer.entities for answer in answers.values()]),
             reduce(np.fmax, [answer.pods for answer in answers.values()]),
             terms,
-            # The highest is no lower than the one that holds them.
-            holds_requests=any(answer.holds_requests for answer in answers.values()),
+            # Else a member would be more careful alone: what it lacks is added to the highest.
+            holds_requests=all(answer.holds_requests for answer in answers.values()),
         )
 
     def _ask(self, key: str, member: Predictor, view: View) -> Peaks:

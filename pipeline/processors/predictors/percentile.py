@@ -46,7 +46,7 @@ class Percentile(Stateless):
     def peak(self, view: View) -> Peaks:
         """The quantiles of all rows; 0 where all samples were 0."""
         entities = np.broadcast_to(self._entities, (*view.entities.shape, 2))
-        pods = self._entities[len(ENTITIES) - len(CLASSES) + view.classes]
+        pods = self._entities.take(len(ENTITIES) - len(CLASSES) + view.classes, axis=0)
         fractions = np.concatenate([entities.reshape(-1, 2), pods])
         rows, at = view.rows, view.all_rows
         quantiles = np.where(rows.idle(at), 0.0, rows.quantile(at, fractions))

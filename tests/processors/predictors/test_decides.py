@@ -51,6 +51,17 @@ def test_the_request_of_a_cold_pod_counts_once(predictor: str) -> None:
     assert found.reclaimable.unpredicted[0] == young
 
 
+def test_a_maximum_gives_away_no_more_than_any_member() -> None:
+    """NP-28: `percentile` alone adds the rest of a cold pod's request to the peak of its class."""
+    members = ["percentile", "resource-central"]
+    windows = day_of(PODS, "max")
+    found = answer(windows, "max", *members, options={"max": {"members": members}})
+    for member in members:
+        theirs = found.predictors[member].reclaimable
+        assert (found.reclaimable.amount <= theirs.amount).all()
+        assert (found.reclaimable.classes_peak >= theirs.classes_peak).all()
+
+
 @pytest.mark.parametrize("predictor", ["percentile", "nsigma-v1", "autopilot", "hourly-nsigma"])
 def test_where_classes_hold_what_was_used_the_rest_of_the_request_comes_on_top(
     predictor: str,

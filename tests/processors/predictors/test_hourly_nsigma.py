@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipeline.errors import CheckpointLayoutError
 from pipeline.processors.predictors.hourly_nsigma import HourlyNSigma
 from pipeline.processors.window import ENTITIES, NODE, NodeWindow
 from tests.processors.predictors.answers import answer, learned
@@ -172,6 +173,13 @@ def test_what_was_a_week_ago_fades_and_what_was_not_seen_for_longer_is_gone() ->
     )
     away = days(2, lambda hour: 8.0) + days(1, lambda hour: 1.0, first=10.5)
     assert answer(away, "hourly-nsigma").decided.raw[NODE, 0] == 1.0
+
+
+def test_state_that_faded_in_another_way_is_not_taken_over() -> None:
+    bank = learned(days(1, office), "hourly-nsigma")
+    other = learned([], "hourly-nsigma", options={"hourly-nsigma": {"days": 3}})
+    with pytest.raises(CheckpointLayoutError):
+        other.restore("node-a", bank.state_of("node-a"))
 
 
 def test_a_machine_that_is_another_begins_anew() -> None:

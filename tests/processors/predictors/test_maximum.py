@@ -76,10 +76,10 @@ def test_a_member_keeps_apart_what_it_keeps_beside() -> None:
     assert own.pod_raw.tobytes() == alone.pod_raw.tobytes()
     assert not np.isnan(own.raw[NODE]).any()
     assert {*Maximum(**nested["max"]).columns} == {
-        "max.max.max.hourly-nsigma.hourly",
-        "max.max.max.hourly-nsigma.hourly_at",
-        "max.hourly-nsigma.hourly",
-        "max.hourly-nsigma.hourly_at",
+        "max.max.max.hourly-nsigma.hourly_7",
+        "max.max.max.hourly-nsigma.hourly_7_at",
+        "max.hourly-nsigma.hourly_7",
+        "max.hourly-nsigma.hourly_7_at",
     }
 
 

@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.processors.bank import Bank
-from pipeline.processors.histogram import CPU_LAYOUT, MEMORY_LAYOUT
+from pipeline.processors.histogram import CPU_LAYOUT, MEMORY_LAYOUT, YEAR_ONE_MS
 from pipeline.processors.peaks import NodePeaks
-from pipeline.processors.window import ModelConfig, NodeWindow, Profile
+from pipeline.processors.window import ENTITIES, ModelConfig, NodeWindow, Profile
+from pipeline.topics.partition import partition_of
 from tests.processors.reference import SlowHistogram, mean_and_variance
 from tests.processors.windows import GIB, Pod, streams, window
 
@@ -77,6 +78,32 @@ def test_the_order_across_nodes_changes_no_bit(windows: list[NodeWindow], random
     queues = {node: [w for w in windows if w.node == node] for node in turns}
     shuffled = [queues[node].pop(0) for node in turns]
     assert _states(_run(shuffled)) == expected
+
+
+@given(st.lists(streams(), min_size=2, max_size=3), st.data())
+@settings(LAWS, max_examples=15)
+def test_any_number_of_partitions_gives_the_same_bits(
+    pools: list[list[NodeWindow]], data: st.DataObject
+) -> None:
+    """One bank, a bank for each of three partitions, for each of six, in batches of any size."""
+    windows = [
+        dataclasses.replace(w, node=f"{w.node}-{pool}")
+        for pool, own in enumerate(pools)
+        for w in own
+    ]
+    expected = _run(windows)
+    for partitions in (3, 6):
+        banks = [Bank(CONFIG) for _ in range(partitions)]
+        for number, bank in enumerate(banks):
+            own = [w for w in windows if partition_of(w.node, partitions) == number]
+            while own:
+                size = data.draw(st.integers(1, len(own)))
+                bank.apply(own[:size])
+                own = own[size:]
+        assert {k: v for bank in banks for k, v in _states(bank).items()} == _states(expected)
+        for bank in banks:
+            for found, same in zip(bank.peaks(bank.nodes), expected.peaks(bank.nodes), strict=True):
+                assert _bits(found) == _bits(same)
 
 
 @given(streams())
@@ -149,7 +176,51 @@ def test_peaks_are_known_exactly_where_there_are_samples(windows: list[NodeWindo
             assert (np.isnan(peaks.predictors[name].peaks) == (peaks.samples == 0)).all()
             assert (np.isnan(peaks.predictors[name].pod_peaks) == (peaks.pod_samples == 0)).all()
             for values in (peaks.predictors[name].peaks, peaks.predictors[name].pod_peaks):
-                assert (values[~np.isnan(values)] >= 0).all()
+                known = values[~np.isnan(values)]
+                assert (known >= 0).all()
+                assert np.isfinite(known).all()
+            prod = peaks.predictors[name].reclaimable
+            for values in (prod.amount, prod.peak, prod.unpredicted, prod.surplus, prod.requests):
+                known = values[~np.isnan(values)]
+                assert (known >= 0).all()
+                assert np.isfinite(known).all()
+            # Both views need the system and the two classes that are always there.
+            needed = peaks.samples[[ENTITIES.index(e) for e in ("system", "prod", "none")]]
+            assert (np.isnan(prod.peak) == (needed == 0).any(axis=0)).all()
+
+
+@given(streams(), st.integers(2, 7))
+@LAWS
+def test_times_and_half_lives_by_one_factor_change_no_bit(
+    windows: list[NodeWindow], factor: int
+) -> None:
+    """NP-07: only the ratio of times matters. All times are counted from the year one, as the
+    decay's references are."""
+    stretched = [
+        dataclasses.replace(
+            w,
+            start_ms=(w.start_ms + YEAR_ONE_MS) * factor - YEAR_ONE_MS,
+            end_ms=(w.end_ms + YEAR_ONE_MS) * factor - YEAR_ONE_MS,
+            pod_ages=w.pod_ages * factor,
+        )
+        for w in windows
+    ]
+    slow = dataclasses.replace(
+        CONFIG,
+        profile=Profile(half_life_seconds=(120.0 * factor, 240.0 * factor)),
+        cold_start_seconds=CONFIG.cold_start_seconds * factor,
+        expiration_seconds=CONFIG.expiration_seconds * factor,
+    )
+    one, two = Bank(CONFIG), Bank(slow)
+    told = [(o.status, o.gap, o.expired) for o in one.apply(windows)]
+    assert [(o.status, o.gap, o.expired) for o in two.apply(stretched)] == told
+    for a, b in zip(one.peaks(one.nodes), two.peaks(two.nodes), strict=True):
+        assert (a.pod_uids, a.pod_cold.tolist()) == (b.pod_uids, b.pod_cold.tolist())
+        for name in one.predictors:
+            assert a.predictors[name].raw.tobytes() == b.predictors[name].raw.tobytes()
+            assert a.predictors[name].pod_raw.tobytes() == b.predictors[name].pod_raw.tobytes()
+            amounts = (found.predictors[name].reclaimable.amount.tobytes() for found in (a, b))
+            assert len({*amounts}) == 1
 
 
 @given(streams())
@@ -213,6 +284,11 @@ def test_the_bank_agrees_with_exact_fractions(
             near = {
                 slow.quantile(fraction + e) for e in (0, Fraction(1, 10**12), -Fraction(1, 10**12))
             }
+            # What never used any needs none; of what did so long ago, little enough is left.
+            if not any(value for value, _ in samples):
+                near = (
+                    {0.0} if not any(values[which - 1][r] for _, *values in fed) else near | {0.0}
+                )
             assert quantile in near
 
 

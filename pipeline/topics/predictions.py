@@ -72,8 +72,9 @@ class Reclaimable(msgspec.Struct, frozen=True, kw_only=True):
     `pair`: `amount` is the smaller of `pods_amount` and `classes_amount`, `peak` the larger of
     `pods_peak` + `system` and `classes_peak`, per resource; else both are those of the classes.
     For pods without a peak that can be trusted, `pods_peak` holds their requests, `unpredicted`,
-    and `classes_peak` what they asked for beyond their own peaks, `surplus`. `system` is the
-    system's peak with the margin, which `classes_peak` holds already.
+    and `classes_peak` what they asked for beyond their own peaks, `surplus`: 0 where the peaks of
+    classes are sums that hold such requests already. `system` is the system's peak with the
+    margin, which `classes_peak` holds already.
     """
 
     pair: bool = True

@@ -1,0 +1,73 @@
+"""`springtide model`: what is installed, and which files and pods an import takes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pipeline.cli.main import cli
+from pipeline.processors.predictors.registry import available
+
+TIME = "2023-11-14T22:14:00Z"
+HISTOGRAM = {"referenceTimestamp": TIME, "totalWeight": 1.0, "bucketWeights": {"3": 10_000}}
+
+
+def of_vpa(name: str) -> dict[str, object]:
+    return {
+        "kind": "VerticalPodAutoscalerCheckpoint",
+        "metadata": {"name": name},
+        "status": {"cpuHistogram": HISTOGRAM, "lastUpdateTime": TIME},
+    }
+
+
+def importing(folder: Path, document: object, *arguments: str, source: str = "vpa") -> Result:
+    file = folder / "checkpoint.json"
+    text = document if isinstance(document, str) else json.dumps(document)
+    file.write_text(text)
+    command = ["model", "import", "--from", source, "--node", "n", str(file), *arguments]
+    # Nobody listens there: what is wrong with the files is said before anybody is asked.
+    quick = ["--bootstrap-servers", "127.0.0.1:1", "--request-timeout-seconds", "1"]
+    return CliRunner().invoke(cli, [*command, *quick])
+
+
+def test_predictors_are_listed_with_their_package_and_a_line_each() -> None:
+    lines = CliRunner().invoke(cli, ["model", "predictors"]).output.splitlines()
+    assert [line.split()[0] for line in lines] == list(available())
+    assert all("springtide 0." in line for line in lines)
+    assert any(line.endswith("a quantile of each entity's decayed histogram.") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("document", "arguments", "says"),
+    [
+        (of_vpa("web"), (), "vpa needs --pod UID"),
+        (of_vpa("web"), ("--pod", "a=db"), "no checkpoint 'db' in the files"),
+        ({"kind": "List", "items": [of_vpa("web"), of_vpa("db")]}, ("--pod", "a"), "web, db"),
+        (of_vpa("web"), ("--pod", "a", "--pod", "a=web"), "two checkpoints are for one model"),
+        ("a: [", ("--pod", "a"), "neither JSON nor YAML"),
+        ("[]", ("--pod", "a"), "holds list, not an object"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error(
+    tmp_path: Path, document: object, arguments: tuple[str, ...], says: str
+) -> None:
+    result = importing(tmp_path, document, *arguments)
+    assert (result.exit_code, says in result.output) == (2, True), result.output
+
+
+def test_files_of_koordinator_say_themselves_what_they_are_of(tmp_path: Path) -> None:
+    document = {"UID": "__node__", "CPU": HISTOGRAM, "LastUpdated": TIME}
+    result = importing(tmp_path, document, "--pod", "a", source="koordinator")
+    assert (result.exit_code, "--pod is for vpa" in result.output) == (2, True)
+    result = importing(tmp_path, of_vpa("web"), source="koordinator")
+    assert (result.exit_code, "it has no UID" in result.output) == (1, True)
+    result = importing(tmp_path, document, source="koordinator")
+    assert (result.exit_code, "127.0.0.1:1" in result.output) == (1, True), result.output
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        cli, ["model", "import", "--from", "vpa", "--node", "n", "--pod", "a", str(tmp_path)]
+    )
+    assert (result.exit_code, f"cannot read {tmp_path}" in result.output) == (2, True)

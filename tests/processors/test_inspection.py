@@ -1,0 +1,58 @@
+"""What is shown of a checkpoint is what the models hold; what has no samples has none."""
+
+import pytest
+
+from pipeline.processors import snapshot
+from pipeline.processors.bank import Bank
+from pipeline.processors.inspection import head, names_of, table
+from pipeline.processors.window import ENTITIES
+from tests.processors.windows import GIB, Pod, window
+
+
+@pytest.fixture
+def state() -> snapshot.NodeState:
+    bank = Bank()
+    bank.apply([window(i, [Pod("a", (1.0, float("nan")))], usage=(i, 2 * GIB)) for i in (1, 3)])
+    return snapshot.decode(bank.state_of("node-a"))
+
+
+def rows(lines: list[str]) -> dict[tuple[str, str], dict[str, str]]:
+    titles = ["ENTITY", "PROFILE", "FIRST", "LAST", "RESOURCE", "SAMPLES", "BUCKETS", "MEAN"]
+    assert lines[0].split() == [*titles, "STDEV"]
+    cells = [line.split() for line in lines[1:]]
+    return {(line[0], line[4]): dict(zip(titles, line, strict=False)) for line in cells}
+
+
+def test_entities_have_samples_times_buckets_and_moments(state: snapshot.NodeState) -> None:
+    found = rows(table(state))
+    assert [name for name, resource in found if resource == "cpu"] == list(ENTITIES)
+    cpu = found["node", "cpu"]
+    assert (cpu["SAMPLES"], cpu["BUCKETS"]) == ("2", "2")
+    assert (cpu["FIRST"], cpu["LAST"]) == ("2023-11-14T22:16:00Z", "2023-11-14T22:20:00Z")
+    assert 2.0 < float(cpu["MEAN"]) < 2.01
+    assert found["node", "memory"]["MEAN"] == "2.14748e+09"
+
+
+def test_without_samples_nothing_is_zero(state: snapshot.NodeState) -> None:
+    found = rows(table(state, pods=True))
+    for key in (("unknown", "cpu"), ("a", "memory")):
+        assert (found[key]["SAMPLES"], found[key]["BUCKETS"], found[key]["MEAN"]) == (
+            "none", "-", "-",
+        )  # fmt: skip
+    assert found["unknown", "cpu"]["FIRST"] == "never"
+    assert found["a", "cpu"]["SAMPLES"] == "2"
+
+
+def test_pods_and_rows_are_shown_when_asked_for(state: snapshot.NodeState) -> None:
+    assert names_of(state) == (*ENTITIES, "a")
+    assert {name for name, _ in rows(table(state, pods=True))} == {*ENTITIES, "a"}
+    assert {name for name, _ in rows(table(state, ["a", "prod"]))} == {"a", "prod"}
+    with pytest.raises(KeyError):
+        table(state, ["z"])
+
+
+def test_the_head_says_what_it_is_of(state: snapshot.NodeState) -> None:
+    text = "\n".join(head(state))
+    assert f"model {state.fingerprint}" in text
+    assert "windows: 2 applied, 1 missing" in text
+    assert f"models: {len(ENTITIES)} entities, 1 pods" in text

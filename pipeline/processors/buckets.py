@@ -26,9 +26,9 @@ ByteArray = npt.NDArray[np.int8]
 _Units = npt.NDArray[np.int32]
 
 _NARROW: Final = (16, 32, 64)
-_UNIT: Final = 8
+_UNIT: Final = 16
 """Stretches are whole units of cells, so that those of all widths can lie in one array."""
-_FIRST_CAPACITY: Final = 512
+_FIRST_CAPACITY: Final = 256
 
 
 class Cells:
@@ -130,7 +130,8 @@ class Buckets:
             mine = rows[at]
             weights = self._cells.read(self._unit.take(mine), width)
             found = quantile_buckets(weights, (fractions[at],))[0]
-            end = self._ends[profiles[at], self._base.take(mine) + found]
+            place = profiles[at] * np.int64(self._ends.shape[1]) + self._base.take(mine) + found
+            end = self._ends.take(place, mode="clip")
             answer[at] = np.where(found < 0, np.nan, end)
         return answer
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 
@@ -106,6 +107,107 @@ class NodePeaks:
         return self.decided.reclaimable
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The fields of `PredictorPeaks` for k nodes and their n pods; `views` are the arrays (k, 2)
+    of `ProdReclaimable`."""
+
+    raw: FloatArray
+    peaks: FloatArray
+    pod_raw: FloatArray
+    pod_peaks: FloatArray
+    terms: Mapping[str, FloatArray]
+    pair: bool
+    views: tuple[FloatArray, ...]
+
+    def of(self, i: int, pods: slice) -> PredictorPeaks:
+        """What it says of the i-th node."""
+        return PredictorPeaks(
+            raw=self.raw[i],
+            peaks=self.peaks[i],
+            pod_raw=self.pod_raw[pods],
+            pod_peaks=self.pod_peaks[pods],
+            terms={term: values[i] for term, values in self.terms.items()},
+            reclaimable=ProdReclaimable(self.pair, *(values[i] for values in self.views)),
+        )
+
+
+class AllPeaks(Sequence[NodePeaks]):
+    """Peaks of k nodes, in the order asked for.
+
+    They are found for all at once, as columns; what is said of one node is cut out of these when
+    it is read, for most of the time that takes is spent on making small objects.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        known: Sequence[NodeModels],
+        view: View,
+        answers: Mapping[str, _Answer],
+        usual: str,
+        changes: tuple[IntArray, IntArray],
+    ) -> None:
+        self.names = tuple(names)
+        self.answers = answers
+        self.decides = [
+            name if (name := node.strategy.predictor) in answers else usual for node in known
+        ]
+        self._made: list[NodePeaks | None] = [None] * len(self.names)
+        self._view = view
+        self._drift_ms, self._drifts = changes
+        self._uids = [node.uids for node in known]
+        self._facts = [(node.classes, node.requests, node.active, node.ended) for node in known]
+        self._allocatable = [node.allocatable for node in known]
+        self._starts = np.cumsum([0, *map(len, self._uids)]).tolist()
+        at = view.all_rows
+        self._samples = view.split(view.rows.samples.take(at, axis=0))
+        self._first_ms = view.split(view.rows.first_ms.take(at))
+        self._last_ms = view.split(view.rows.last_ms.take(at))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, i: int) -> NodePeaks: ...
+
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[NodePeaks]: ...
+
+    def __getitem__(self, i: int | slice) -> NodePeaks | Sequence[NodePeaks]:
+        if isinstance(i, slice):
+            return [self[k] for k in range(*i.indices(len(self)))]
+        made = self._made[i]
+        if made is None:
+            made = self._made[i] = self._of(range(len(self))[i])
+        return made
+
+    def _of(self, i: int) -> NodePeaks:
+        pods = slice(self._starts[i], self._starts[i + 1])
+        classes, requests, active, ended = self._facts[i]
+        return NodePeaks(
+            node=self.names[i],
+            end_ms=int(self._view.end_ms[i]),
+            decides=self.decides[i],
+            predictors={name: answer.of(i, pods) for name, answer in self.answers.items()},
+            samples=self._samples[0][i],
+            first_ms=self._first_ms[0][i],
+            last_ms=self._last_ms[0][i],
+            drift_ms=self._drift_ms[i],
+            drifts=self._drifts[i],
+            pod_uids=self._uids[i],
+            pod_classes=classes,
+            pod_requests=requests,
+            pod_samples=self._samples[1][pods],
+            pod_first_ms=self._first_ms[1][pods],
+            pod_last_ms=self._last_ms[1][pods],
+            pod_cold=self._view.cold[pods],
+            pod_active=active,
+            pod_ended=ended,
+            allocatable=self._allocatable[i],
+        )
+
+
 def peaks_of(
     names: Sequence[str],
     known: Sequence[NodeModels],
@@ -114,7 +216,7 @@ def peaks_of(
     horizon_seconds: FloatArray,
     usual: str,
     changes: tuple[IntArray, IntArray],
-) -> list[NodePeaks]:
+) -> Sequence[NodePeaks]:
     """Peaks of the nodes `names`, whose models are `known`, in that order.
 
     Where a strategy names a predictor that does not run, `usual` decides. `changes` are
@@ -123,55 +225,46 @@ def peaks_of(
     if not known:
         return []
     view = view_of(known, rows, horizon_seconds)
-    answers = {name: predictor.peak(view) for name, predictor in predictors.items()}
-    views = {
-        name: _reclaimable(known, view, answer, predictors[name].prod == "pair")
-        for name, answer in answers.items()
-    }
-    ends = np.cumsum([len(node.rows) for node in known])
-    whole, pods = view.split(rows.samples[view.all_rows])
-    first, pod_first = view.split(rows.first_ms[view.all_rows])
-    last, pod_last = view.split(rows.last_ms[view.all_rows])
-    found = []
-    for i, (name, node) in enumerate(zip(names, known, strict=True)):
-        own = slice(ends[i] - len(node.rows), ends[i])
-        margin = view.settings.margin[i]
-        found.append(
-            NodePeaks(
-                node=name,
-                end_ms=node.end_ms,
-                decides=node.strategy.predictor if node.strategy.predictor in answers else usual,
-                predictors={
-                    key: PredictorPeaks(
-                        raw=answer.entities[i],
-                        peaks=answer.entities[i] * margin,
-                        pod_raw=answer.pods[own],
-                        pod_peaks=answer.pods[own] * margin,
-                        terms={term: values[i] for term, values in answer.terms.items()},
-                        reclaimable=ProdReclaimable(
-                            predictors[key].prod == "pair", *(values[i] for values in views[key])
-                        ),
-                    )
-                    for key, answer in answers.items()
-                },
-                samples=whole[i],
-                first_ms=first[i],
-                last_ms=last[i],
-                drift_ms=changes[0][i],
-                drifts=changes[1][i],
-                pod_uids=node.uids,
-                pod_classes=node.classes,
-                pod_requests=node.requests,
-                pod_samples=pods[own],
-                pod_first_ms=pod_first[own],
-                pod_last_ms=pod_last[own],
-                pod_cold=view.cold[own],
-                pod_active=node.active,
-                pod_ended=node.ended,
-                allocatable=node.allocatable,
-            )
-        )
-    return found
+    asked = _asked(known, view)
+    answers = {name: _answer(view, asked, predictor) for name, predictor in predictors.items()}
+    return AllPeaks(names, known, view, answers, usual, changes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the views of Prod start from, whatever the predictor; `requests` and `allocatable` are
+    (nodes, 2) millicores and bytes."""
+
+    pods: reclaimable.Pods
+    requests: FloatArray
+    allocatable: FloatArray
+
+
+def _asked(nodes: Sequence[NodeModels], view: View) -> _Asked:
+    pods = reclaimable.Pods(
+        node_of=view.node_of,
+        classes=view.classes,
+        requests=np.concatenate([node.requests for node in nodes]),
+        cold=view.cold,
+        active=view.active,
+        ended=view.ended,
+    )
+    allocatable = np.stack([node.allocatable for node in nodes])
+    return _Asked(pods, pods.request_sums(len(nodes)), allocatable)
+
+
+def _answer(view: View, asked: _Asked, predictor: Predictor) -> _Answer:
+    found = predictor.peak(view)
+    margin = view.settings.margin
+    return _Answer(
+        raw=found.entities,
+        peaks=found.entities * margin[:, None, None],
+        pod_raw=found.pods,
+        pod_peaks=found.pods * margin[view.node_of][:, None],
+        terms=found.terms,
+        pair=predictor.prod == "pair",
+        views=_reclaimable(view, asked, found, predictor.prod == "pair"),
+    )
 
 
 def view_of(known: Sequence[NodeModels], rows: Rows, horizon_seconds: FloatArray) -> View:
@@ -208,32 +301,24 @@ def _cold(
     """Which pods are at most the cold start old (of unknown age: since their first sample), or
     have too few samples of a resource to be trusted, however old they are. A resource that was
     never measured has no model to trust or not, unless neither was."""
-    first = rows.first_ms[pods]
+    first = rows.first_ms.take(pods)
     seen = np.where(first == NEVER, 0.0, (end_ms - first) / 1000.0)
     young = np.where(np.isnan(ages), seen, ages) <= settings.cold_start_seconds[node_of]
-    samples = rows.samples[pods]
+    samples = rows.samples.take(pods, axis=0)
     few = samples < settings.cold_start_samples[node_of][:, None]
     begun = samples > 0
     cpu, memory = (few & (begun | ~begun[:, ::-1])).T
     return np.asarray(young | cpu | memory)
 
 
-def _reclaimable(
-    nodes: Sequence[NodeModels], view: View, answer: Peaks, pair: bool
-) -> tuple[FloatArray, ...]:
+def _reclaimable(view: View, asked: _Asked, answer: Peaks, pair: bool) -> tuple[FloatArray, ...]:
     """The fields of ProdReclaimable, each (nodes, 2)."""
-    seen = reclaimable.Pods(
-        node_of=view.node_of,
-        classes=view.classes,
-        requests=np.concatenate([node.requests for node in nodes]),
-        cold=view.cold,
-        active=view.active,
-        ended=view.ended,
+    requests, allocatable, margin = asked.requests, asked.allocatable, view.settings.margin
+    pods, surplus = reclaimable.pod_view(
+        asked.pods, kubernetes_units(answer.pods), allocatable, margin
     )
-    requests = seen.request_sums(len(nodes))
-    allocatable = np.stack([node.allocatable for node in nodes])
-    margin = view.settings.margin
-    pods, surplus = reclaimable.pod_view(seen, kubernetes_units(answer.pods), allocatable, margin)
+    if answer.holds_requests:
+        surplus = np.zeros_like(surplus)
     entities = kubernetes_units(answer.entities)
     whole = reclaimable.class_view(
         entities[:, SYSTEM], entities[:, _PROD], entities[:, _NONE], entities[:, UNKNOWN],

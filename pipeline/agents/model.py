@@ -7,6 +7,7 @@ follows from a batch is published afterwards, and again by recovery if that did 
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -229,6 +230,8 @@ class ModelCursor:
         outcomes = self.bank.apply(
             node_windows([window for _, window in windows], rules.statistic, rules.memory_policy)
         )
+        for status, seen in Counter(outcome.status for outcome in outcomes).items():
+            WINDOWS_SEEN.labels(status).inc(seen)
         applied = []
         for (offset, window), outcome in zip(windows, outcomes, strict=True):
             self._count(window, outcome)
@@ -276,7 +279,6 @@ class ModelCursor:
         return reports
 
     def _count(self, window: Window, outcome: Outcome) -> None:
-        WINDOWS_SEEN.labels(outcome.status).inc()
         old = self.counters.get(window.header.node, Counters())
         applied = outcome.status == "applied"
         self.counters[window.header.node] = msgspec.structs.replace(

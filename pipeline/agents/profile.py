@@ -45,7 +45,7 @@ def amounts_of(peaks: NodePeaks) -> Floats:
     amounts = [answer.amount for answer in found.values()]
     if views := found.get(_OF_VIEWS):
         amounts += [views.pods_amount, views.classes_amount, views.amount]
-    return np.array(amounts) / TO_KUBERNETES
+    return np.asarray(np.array(amounts) / TO_KUBERNETES)
 
 
 class _ProfileCollector(Collector):

@@ -114,7 +114,7 @@ def node_state_record(
         pods=len(used.pods),
         unknown_pods=int(used.class_pods[_UNKNOWN]),
         aggregated=_aggregated(recent),
-        deviation=_deviation(recent, np.array(amounts(window.node.allocatable))),
+        deviation=_deviation(recent, _room(window.node.allocatable)),
         predictor=peaks.decides,
         peaks={name: _usage(answer.peaks[NODE]) for name, answer in peaks.predictors.items()},
         prod_reclaimable=_kubernetes(peaks.reclaimable.amount),
@@ -182,22 +182,24 @@ def _reclaimable(prod: ProdReclaimable) -> Reclaimable:
 
 def _aggregated(recent: RecentUsage) -> dict[str, AggregatedUsage]:
     return {
-        span: AggregatedUsage(**dict(zip(STATISTICS, map(_usage, values), strict=True)))
-        for span, values in zip(AGGREGATED, recent.aggregated, strict=True)
+        span: AggregatedUsage(
+            **{name: _known(*usage) for name, usage in zip(STATISTICS, usages, strict=True)}
+        )
+        for span, usages in zip(AGGREGATED, recent.aggregated.tolist(), strict=True)
     }
 
 
-def _deviation(recent: RecentUsage, allocatable: Floats) -> dict[str, UsageDeviation]:
-    parts = fractions(recent.deviation, allocatable / TO_KUBERNETES)
+def _deviation(recent: RecentUsage, room: Floats) -> dict[str, UsageDeviation]:
+    parts = fractions(recent.deviation, room)
     return {
         span: UsageDeviation(
-            mean=_usage(mean),
-            stdev=_usage(stdev),
-            mean_fractions=_fractions(mean_parts),
-            stdev_fractions=_fractions(stdev_parts),
+            mean=_known(*mean),
+            stdev=_known(*stdev),
+            mean_fractions=_fractions(*mean_parts),
+            stdev_fractions=_fractions(*stdev_parts),
         )
         for span, (mean, stdev), (mean_parts, stdev_parts) in zip(
-            DEVIATION, recent.deviation, parts, strict=True
+            DEVIATION, recent.deviation.tolist(), parts.tolist(), strict=True
         )
     }
 
@@ -213,11 +215,8 @@ def _known(cpu: float, memory: float) -> Usage:
     )
 
 
-def _fractions(values: Floats) -> Fractions:
-    cpu, memory = values.tolist()
-    return Fractions(
-        cpu=None if np.isnan(cpu) else cpu, memory=None if np.isnan(memory) else memory
-    )
+def _fractions(cpu: float, memory: float) -> Fractions:
+    return Fractions(cpu=cpu if cpu == cpu else None, memory=memory if memory == memory else None)
 
 
 def _kubernetes(values: Floats) -> Usage:
@@ -225,9 +224,15 @@ def _kubernetes(values: Floats) -> Usage:
     return _known(millicores / 1000.0, size)
 
 
+@lru_cache(maxsize=1024)
 def _amount(resources: Resources) -> Usage:
     millicores, size = amounts(resources)
     return _known(millicores / 1000.0, size)
+
+
+@lru_cache(maxsize=1024)
+def _room(resources: Resources) -> Floats:
+    return np.asarray(np.array(amounts(resources)) / TO_KUBERNETES)
 
 
 def _columns(values: Floats) -> UsageColumns:

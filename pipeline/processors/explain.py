@@ -132,6 +132,9 @@ def _entity(
     found = entity_of(record, name)
     yield f"{resource.name} of {name}"
     yield f"  model: {_model(found.model)}"
+    changed = getattr(found.model.drift_at, resource.name)
+    if changed is not None:
+        yield f"  level changed at {changed}: most samples are from before, or of both levels"
     used = None if state is None else _usage_now(state, resource, name)
     if used is not None:
         yield f"  {given('used in the last window', used, resource.unit)}"

@@ -22,7 +22,7 @@ from pipeline.processors.window import ENTITIES, ModelConfig
 from pipeline.topics.codec import Record, decode_json, encode_json
 from pipeline.topics.node_state import Counters, NodeStateRecord
 from pipeline.topics.nodes import NodeRecord, Strategy
-from pipeline.topics.predictions import PredictionRecord
+from pipeline.topics.predictions import DriftTimes, PredictionRecord
 from pipeline.topics.resources import Resources, Usage
 from pipeline.topics.windows import Window
 from tests.processors.derivations import Checked, check, numbers
@@ -244,6 +244,19 @@ def test_a_predictor_that_nobody_here_knows_has_its_terms_listed() -> None:
     recomputed(lines, record)
     assert any(line.strip().startswith("mean: ") for line in lines)
     assert any(line.strip().startswith("raw, as its predictor says: ") for line in lines)
+
+
+def test_a_change_of_level_is_told_of_the_resource_that_has_it() -> None:
+    record, _ = of_seed(0)
+    model = msgspec.structs.replace(
+        record.node_peaks.model, drift_at=DriftTimes(cpu="2023-11-15T00:00:00Z")
+    )
+    node = msgspec.structs.replace(record.node_peaks, model=model)
+    record = msgspec.structs.replace(record, node_peaks=node)
+    for resource in RESOURCES:
+        text = "\n".join(explain(record, resources=[resource], entities=["node"]))
+        told = "level changed at 2023-11-15T00:00:00Z" in text
+        assert told == (resource == "cpu")
 
 
 def test_the_deciding_predictor_comes_first() -> None:

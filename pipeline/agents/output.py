@@ -15,6 +15,9 @@ from aiokafka import AIOKafkaProducer
 from pipeline.topics.dead_letters import DeadLetter
 from pipeline.topics.registry import MAX_RECORD_BYTES
 
+# aiokafka packs lz4 at level 9, whatever one asks for: nine tenths of a millisecond for a window of
+# 100 pods, more than all the rest of the join, and for a tenth less of bytes.
+_COMPRESSION = "snappy"
 # 20 ms of linger halves the throughput of a loop that awaits what it sent.
 _LINGER_MS = 2
 
@@ -78,7 +81,7 @@ async def open_output(client: Mapping[str, Any]) -> AsyncIterator[Output]:
         enable_idempotence=True,
         acks="all",
         linger_ms=_LINGER_MS,
-        compression_type="lz4",
+        compression_type=_COMPRESSION,
         max_batch_size=MAX_RECORD_BYTES - 4096,
         max_request_size=MAX_RECORD_BYTES,
     )

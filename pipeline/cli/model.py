@@ -87,10 +87,10 @@ def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool) ->
         checkpoint = decode_pack(NodeCheckpoint, found.value)
         click.echo(
             f"{where}: round {checkpoint.round}, generation {checkpoint.generation}, covers "
-            f"windows below offset {checkpoint.covers}, state of {len(checkpoint.state)} bytes "
-            f"in layout {snapshot.VERSION}"
+            f"windows below offset {checkpoint.covers}"
         )
         state = snapshot.decode(checkpoint.state)
+        click.echo(f"state of {len(checkpoint.state)} bytes, layout {snapshot.VERSION}")
         click.echo("\n".join(head(state)))
         if strangers := [name for name in rows if name not in names_of(state)]:
             raise UsageError(

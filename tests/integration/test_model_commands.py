@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from pipeline.agents.configure import model_config
 from pipeline.agents.inventory import InventoryTopics
@@ -30,7 +31,10 @@ from pipeline.processors.histogram import CPU_LAYOUT
 from pipeline.processors.window import ENTITIES
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.topics.admin import apply_topics
+from pipeline.topics.checkpoints import NodeCheckpoint
 from pipeline.topics.client import client_options
+from pipeline.topics.codec import decode_pack, encode_pack
+from pipeline.topics.newest import newest
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import CHECKPOINTS, PREDICTIONS, SAMPLES, WINDOWS
@@ -204,7 +208,24 @@ async def test_what_was_deleted_and_what_is_damaged_is_said(kafka: KafkaSettings
         assert (await typed(kafka, "explain", NODE)).exit_code == 0
         await put(PREDICTIONS, NODE.encode(), None)
         assert (await typed(kafka, "explain", NODE)).exit_code == 4
+        found = await newest(kafka, CHECKPOINTS, NODE, lambda key: key.startswith(b"node-7@"))
+        assert found is not None
+        state = decode_pack(NodeCheckpoint, found.value).state
+        for damaged, says in (
+            (state[:6] + b"\x01\x00" + state[8:], "layout version 1; this release reads"),
+            (state[:-1], "its checksum does not match"),
+        ):
+            value = decode_pack(NodeCheckpoint, found.value)
+            await put(CHECKPOINTS, found.key, encode_pack(replace(value, state=damaged)))
+            shown = await typed(kafka, "model", "inspect", NODE)
+            assert (shown.exit_code, says in shown.output) == (1, True), shown.output
         await put(CHECKPOINTS, f"{NODE}@999999".encode(), b"\x81\xa1")
-    shown = await typed(kafka, "model", "inspect", NODE)
-    assert shown.exit_code == 1
-    assert f"checkpoint '{NODE}@999999'" in shown.output
+        shown = await typed(kafka, "model", "inspect", NODE)
+        assert shown.exit_code == 1
+        assert f"checkpoint '{NODE}@999999'" in shown.output
+        # Of another epoch, and deleted: what is left is the one before.
+        await put(CHECKPOINTS, f"{NODE}@999999".encode(), None)
+        await put(CHECKPOINTS, found.key, found.value)
+        await put(CHECKPOINTS, f"{NODE}@1000000".encode(), None)
+        shown = await typed(kafka, "model", "inspect", NODE)
+        assert shown.exit_code == 0, shown.output

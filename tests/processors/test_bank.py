@@ -340,9 +340,17 @@ def test_a_pod_of_unknown_class_is_in_the_peak_and_gives_nothing() -> None:
     bank.apply([window(1, [Pod("a", (0.5, GIB), "unknown", requests=(4000.0, 8 * GIB))])])
     result = _peaks(bank).reclaimable
     assert result.pods_peak[0] == np.trunc(1.1 * np.trunc(_end(0.5) * 1000))
-    assert result.amount.tolist() == [0.0, 0.0]
+    assert result.amount.tolist() == result.pods_amount.tolist() == [0.0, 0.0]
     assert result.requests.tolist() == [0.0, 0.0]
     assert result.classes_peak[0] > result.pods_peak[0]
+
+
+def test_a_pod_above_its_request_takes_nothing_from_what_others_leave() -> None:
+    bank = _bank()
+    above = Pod("a", (2.0, GIB), requests=(1000.0, GIB))
+    bank.apply([window(1, [above, Pod("b", (0.5, GIB), requests=(3000.0, GIB))])])
+    left = 3000.0 - np.trunc(1.1 * np.trunc(_end(0.5) * 1000))
+    assert _peaks(bank).reclaimable.pods_amount[0] == left
 
 
 def test_unknown_allocatable_or_system_leaves_reclaimable_unknown() -> None:

@@ -128,7 +128,8 @@ def test_an_agent_without_history_trusts_one_sample() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpu", "memory", "cold"), [(5, 5, False), (5, 2, True), (2, 5, True), (5, 0, False)]
+    ("cpu", "memory", "cold"),
+    [(5, 5, False), (5, 2, True), (2, 5, True), (5, 0, False), (0, 5, False), (0, 0, True)],
 )
 def test_an_agent_without_history_trusts_one_sample_of_memory(
     cpu: int, memory: int, cold: bool
@@ -240,6 +241,26 @@ def test_a_young_finished_pod_adds_its_request_to_the_peak() -> None:
     bank.apply([window(1, [Pod("a", (0.5, GIB), age=1.0, ended=True)])])
     prod = _prod(bank)
     assert prod.pods_peak.tolist() == prod.unpredicted.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("phase", "deleted_at", "state"),
+    [
+        ("Running", None, (True, False)),
+        ("Running", "2023-11-14T22:13:00Z", (False, False)),
+        ("Succeeded", None, (False, True)),
+        ("Failed", "2023-11-14T22:13:00Z", (False, True)),
+    ],
+)
+def test_the_log_says_whether_a_pod_runs(
+    phase: str, deleted_at: str | None, state: tuple[bool, bool]
+) -> None:
+    pod = known_pod("a", pod_class="prod", phase=phase, deleted_at=deleted_at)
+    taken = node_window(
+        joined(NODE_ROW, pod_row("a"), view=view_of(pod)), "p90", "usageWithoutPageCache"
+    )
+    assert taken.pod_ended is not None
+    assert (taken.pod_active.tolist(), taken.pod_ended.tolist()) == ([state[0]], [state[1]])
 
 
 def test_the_peak_of_prod_lacks_the_system_where_the_pods_dominate() -> None:

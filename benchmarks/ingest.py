@@ -192,7 +192,8 @@ def stages(batches: list[bytes]) -> dict[str, float]:
     )
     usages = timed("model: usage", lambda g: window_usages(g, policy), windows)
     rows = [
-        list(zip(*group, strict=True)) for group in zip(windows, peaks, recent, usages, strict=True)
+        list(zip(group, found, found.headlines(), usage, used, strict=True))
+        for group, found, usage, used in zip(windows, peaks, recent, usages, strict=True)
     ]
     flat = [row for group in rows for row in group]
     at = {"generation": 1, "offset": 0, "epoch": 0}
@@ -203,7 +204,7 @@ def stages(batches: list[bytes]) -> dict[str, float]:
     )
     timed(
         "model: write node states",
-        lambda r: encode_json(node_state_record(*r[:3], Counters(), r[3], **at)),
+        lambda r: encode_json(node_state_record(r[0], *r[2:4], Counters(), r[4], **at)),
         flat,
     )
     return took

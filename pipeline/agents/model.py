@@ -26,7 +26,7 @@ from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
 from pipeline.processors.bank import Bank
 from pipeline.processors.columns import node_windows, window_usages
-from pipeline.processors.peaks import NodePeaks
+from pipeline.processors.peaks import Headline, NodePeaks
 from pipeline.processors.report import node_state_record, prediction_record
 from pipeline.processors.window import Outcome
 from pipeline.topics.codec import encode_json
@@ -70,7 +70,7 @@ class _Applied(NamedTuple):
     offset: int
     window: Window
     counters: Counters
-    peaks: NodePeaks
+    peaks: Headline
     prediction: bytes | None
 
 
@@ -243,16 +243,17 @@ class ModelCursor:
         LAST_END.labels(str(self.ownership.partition)).set(latest / 1000)
         peaks = self.bank.peaks([window.header.node for _, window in applied])
         if rules.node_metrics:
-            self._amounts |= {found.node: amounts_of(found) for found in peaks}
+            self._amounts |= amounts_of(peaks)
+        due = np.flatnonzero(self.bank.due(peaks)).tolist()
+        predictions = {i: self._prediction(*applied[i], peaks[i]) for i in due}
         return [
             _Applied(
-                offset, window, self.counters[peak.node], peak,
-                self._prediction(offset, window, peak) if due else None,
+                offset, window, self.counters[window.header.node], headline, predictions.get(i)
             )
-            for (offset, window), peak, due in zip(
-                applied, peaks, self.bank.due(peaks), strict=True
+            for i, ((offset, window), headline) in enumerate(
+                zip(applied, peaks.headlines(), strict=True)
             )
-        ]  # fmt: skip
+        ]
 
     def _prediction(self, offset: int, window: Window, peaks: NodePeaks) -> bytes:
         epoch = self.ownership.epoch

@@ -15,7 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from pipeline.metrics import REGISTRY
-from pipeline.processors.peaks import NodePeaks
+from pipeline.processors.peaks import AllPeaks
 from pipeline.processors.reclaimable import TO_KUBERNETES
 
 Floats = npt.NDArray[np.float64]
@@ -39,13 +39,13 @@ def names_of(predictors: Sequence[str]) -> tuple[str, ...]:
     return (*predictors, *(VIEWS if _OF_VIEWS in predictors else ()))
 
 
-def amounts_of(peaks: NodePeaks) -> Floats:
-    """What is reclaimable on a node, a row for each of `names_of`."""
-    found = {name: answer.reclaimable for name, answer in peaks.predictors.items()}
+def amounts_of(peaks: AllPeaks) -> Mapping[str, Floats]:
+    """What is reclaimable on each node, a row for each of `names_of`."""
+    found = {name: answer.reclaimable for name, answer in peaks.answers.items()}
     amounts = [answer.amount for answer in found.values()]
     if views := found.get(_OF_VIEWS):
         amounts += [views.pods_amount, views.classes_amount, views.amount]
-    return np.asarray(np.array(amounts) / TO_KUBERNETES)
+    return dict(zip(peaks.names, np.stack(amounts, axis=1) / TO_KUBERNETES, strict=True))
 
 
 class _ProfileCollector(Collector):

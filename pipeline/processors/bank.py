@@ -31,7 +31,7 @@ from pipeline.processors import (
 from pipeline.processors.classes import CLASS_CODES, CLASSES
 from pipeline.processors.histogram import decay_factor, shift_factor, shifted_reference_ms
 from pipeline.processors.node import BoolArray, ByteArray, NodeModels
-from pipeline.processors.peaks import NodePeaks, peaks_of
+from pipeline.processors.peaks import AllPeaks, peaks_of
 from pipeline.processors.predictor import Predictor
 from pipeline.processors.predictors.registry import build
 from pipeline.processors.rows import NEVER, IntArray, Rows
@@ -428,8 +428,8 @@ class Bank:
 
     # -- peaks
 
-    def peaks(self, nodes: Iterable[str]) -> Sequence[NodePeaks]:
-        """Peaks of these nodes. Raises KeyError for a node without models."""
+    def peaks(self, nodes: Iterable[str]) -> AllPeaks:
+        """Peaks of these nodes. Raises KeyError for a node without models, ValueError for none."""
         names = list(nodes)
         known = [self._nodes[name] for name in names]
         slots = np.array([node.slot for node in known], np.int64)
@@ -440,14 +440,14 @@ class Bank:
             changes,
         )  # fmt: skip
 
-    def due(self, peaks: Sequence[NodePeaks]) -> BoolArray:
+    def due(self, peaks: AllPeaks) -> BoolArray:
         """Which of these are to be published, and from now on count as if they were.
 
         `peaks` are those of distinct nodes after their last windows. Asked once after each window
         that is applied, the answer is a function of the node's windows. Raises KeyError for a
         node without models.
         """
-        nodes = [self._nodes[found.node] for found in peaks]
+        nodes = [self._nodes[name] for name in peaks.names]
         strategies = [node.strategy for node in nodes]
         return reporting.due(
             self._slots,
@@ -455,12 +455,12 @@ class Bank:
             reporting.watched(peaks),
             np.array(
                 [
-                    reporting.terms_of(strategy, found.decides)
-                    for strategy, found in zip(strategies, peaks, strict=True)
+                    reporting.terms_of(strategy, decides)
+                    for strategy, decides in zip(strategies, peaks.decides, strict=True)
                 ],
                 np.int64,
             ),
-            np.array([found.end_ms for found in peaks], np.int64),
+            peaks.end_ms,
             np.array([strategy.resource_diff_threshold_percent for strategy in strategies]),
             report_interval_ms=round(self.config.report_interval_seconds * 1000),
             force_update_ms=round(self.config.force_update_seconds * 1000),

@@ -6,9 +6,9 @@ and what their last windows said of their pods.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import overload
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Final, NamedTuple, overload
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from pipeline.processors.reclaimable import TO_KUBERNETES, kubernetes_units
 from pipeline.processors.rows import NEVER, IntArray, Rows
 from pipeline.processors.window import (
     FIRST_CLASS,
+    NODE,
     SYSTEM,
     UNKNOWN,
     FloatArray,
@@ -48,6 +49,13 @@ class ProdReclaimable:
     classes_peak: FloatArray
     surplus: FloatArray
     system: FloatArray
+
+    def of(self, i: int) -> ProdReclaimable:
+        """Where this is of k nodes, arrays (k, 2): that of the i-th."""
+        return ProdReclaimable(self.pair, *(getattr(self, name)[i] for name in _AMOUNTS))
+
+
+_AMOUNTS: Final = tuple(field.name for field in fields(ProdReclaimable) if field.name != "pair")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +115,28 @@ class NodePeaks:
         return self.decided.reclaimable
 
 
+class Headline(NamedTuple):
+    """What a node's state says of its peaks, each (cpu, memory), NaN unknown: that of the node by
+    predictor, in cores; what Prod leaves unused and its peak by the one that `decides`, in
+    millicores."""
+
+    decides: str
+    peaks: dict[str, list[float]]
+    amount: list[float]
+    peak: list[float]
+
+
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """The fields of `PredictorPeaks` for k nodes and their n pods; `views` are the arrays (k, 2)
-    of `ProdReclaimable`."""
+class Answer:
+    """The fields of `PredictorPeaks` for k nodes and their n pods: `raw` and `peaks` are
+    (k, entities, 2), the arrays of `reclaimable` (k, 2)."""
 
     raw: FloatArray
     peaks: FloatArray
     pod_raw: FloatArray
     pod_peaks: FloatArray
     terms: Mapping[str, FloatArray]
-    pair: bool
-    views: tuple[FloatArray, ...]
+    reclaimable: ProdReclaimable
 
     def of(self, i: int, pods: slice) -> PredictorPeaks:
         """What it says of the i-th node."""
@@ -128,7 +146,7 @@ class _Answer:
             pod_raw=self.pod_raw[pods],
             pod_peaks=self.pod_peaks[pods],
             terms={term: values[i] for term, values in self.terms.items()},
-            reclaimable=ProdReclaimable(self.pair, *(values[i] for values in self.views)),
+            reclaimable=self.reclaimable.of(i),
         )
 
 
@@ -144,7 +162,7 @@ class AllPeaks(Sequence[NodePeaks]):
         names: Sequence[str],
         known: Sequence[NodeModels],
         view: View,
-        answers: Mapping[str, _Answer],
+        answers: Mapping[str, Answer],
         usual: str,
         changes: tuple[IntArray, IntArray],
     ) -> None:
@@ -164,6 +182,34 @@ class AllPeaks(Sequence[NodePeaks]):
         self._samples = view.split(view.rows.samples.take(at, axis=0))
         self._first_ms = view.split(view.rows.first_ms.take(at))
         self._last_ms = view.split(view.rows.last_ms.take(at))
+
+    @property
+    def end_ms(self) -> IntArray:
+        """The end of each node's last window, (k,)."""
+        return self._view.end_ms
+
+    def decided(self, of: Callable[[Answer], FloatArray]) -> FloatArray:
+        """What is found in the answer of the predictor that decides, (k, ..)."""
+        first, *others = dict.fromkeys(self.decides)
+        found = of(self.answers[first])
+        for name in others:
+            at = np.array([decides == name for decides in self.decides])
+            found = np.where(at.reshape(-1, *[1] * (found.ndim - 1)), of(self.answers[name]), found)
+        return found
+
+    def headlines(self) -> list[Headline]:
+        """What the states of these nodes say of their peaks."""
+        peaks = [answer.peaks[:, NODE].tolist() for answer in self.answers.values()]
+        return [
+            Headline(decides, dict(zip(self.answers, of_node, strict=True)), amount, peak)
+            for decides, *of_node, amount, peak in zip(
+                self.decides,
+                *peaks,
+                self.decided(lambda answer: answer.reclaimable.amount).tolist(),
+                self.decided(lambda answer: answer.reclaimable.peak).tolist(),
+                strict=True,
+            )
+        ]
 
     def __len__(self) -> int:
         return len(self.names)
@@ -216,14 +262,12 @@ def peaks_of(
     horizon_seconds: FloatArray,
     usual: str,
     changes: tuple[IntArray, IntArray],
-) -> Sequence[NodePeaks]:
-    """Peaks of the nodes `names`, whose models are `known`, in that order.
+) -> AllPeaks:
+    """Peaks of the nodes `names`, of which there are some, with the models `known`, in that order.
 
     Where a strategy names a predictor that does not run, `usual` decides. `changes` are
     `drift_ms` and `drifts` of all, (k, entities, 2).
     """
-    if not known:
-        return []
     view = view_of(known, rows, horizon_seconds)
     asked = _asked(known, view)
     answers = {name: _answer(view, asked, predictor) for name, predictor in predictors.items()}
@@ -253,17 +297,16 @@ def _asked(nodes: Sequence[NodeModels], view: View) -> _Asked:
     return _Asked(pods, pods.request_sums(len(nodes)), allocatable)
 
 
-def _answer(view: View, asked: _Asked, predictor: Predictor) -> _Answer:
+def _answer(view: View, asked: _Asked, predictor: Predictor) -> Answer:
     found = predictor.peak(view)
     margin = view.settings.margin
-    return _Answer(
+    return Answer(
         raw=found.entities,
         peaks=found.entities * margin[:, None, None],
         pod_raw=found.pods,
         pod_peaks=found.pods * margin[view.node_of][:, None],
         terms=found.terms,
-        pair=predictor.prod == "pair",
-        views=_reclaimable(view, asked, found, predictor.prod == "pair"),
+        reclaimable=_reclaimable(view, asked, found, predictor.prod == "pair"),
     )
 
 
@@ -311,8 +354,8 @@ def _cold(
     return np.asarray(young | cpu | memory)
 
 
-def _reclaimable(view: View, asked: _Asked, answer: Peaks, pair: bool) -> tuple[FloatArray, ...]:
-    """The fields of ProdReclaimable, each (nodes, 2)."""
+def _reclaimable(view: View, asked: _Asked, answer: Peaks, pair: bool) -> ProdReclaimable:
+    """That of all nodes, arrays (nodes, 2)."""
     requests, allocatable, margin = asked.requests, asked.allocatable, view.settings.margin
     pods, surplus = reclaimable.pod_view(
         asked.pods, kubernetes_units(answer.pods), allocatable, margin
@@ -326,7 +369,16 @@ def _reclaimable(view: View, asked: _Asked, answer: Peaks, pair: bool) -> tuple[
     )  # fmt: skip
     system = reclaimable.with_margin(entities[:, SYSTEM], margin)
     both = reclaimable.combine(pods, whole, system) if pair else whole
-    return (
-        both.amount, both.peak, pods.unpredicted, requests,
-        pods.amount, pods.peak, whole.amount, whole.peak, surplus, system,
-    )  # fmt: skip
+    return ProdReclaimable(
+        pair=pair,
+        amount=both.amount,
+        peak=both.peak,
+        unpredicted=pods.unpredicted,
+        requests=requests,
+        pods_amount=pods.amount,
+        pods_peak=pods.peak,
+        classes_amount=whole.amount,
+        classes_peak=whole.peak,
+        surplus=surplus,
+        system=system,
+    )

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pipeline.processors.classes import CLASSES
 from pipeline.processors.columns import WindowUsage, amounts
-from pipeline.processors.peaks import NodePeaks, ProdReclaimable
+from pipeline.processors.peaks import Headline, NodePeaks, ProdReclaimable
 from pipeline.processors.points import STATISTICS, RecentUsage, fractions
 from pipeline.processors.reclaimable import TO_KUBERNETES
 from pipeline.processors.rows import NEVER
@@ -81,7 +81,7 @@ def prediction_record(
 
 def node_state_record(
     window: Window,
-    peaks: NodePeaks,
+    peaks: Headline,
     recent: RecentUsage,
     counters: Counters,
     used: WindowUsage,
@@ -116,9 +116,9 @@ def node_state_record(
         aggregated=_aggregated(recent),
         deviation=_deviation(recent, _room(window.node.allocatable)),
         predictor=peaks.decides,
-        peaks={name: _usage(answer.peaks[NODE]) for name, answer in peaks.predictors.items()},
-        prod_reclaimable=_kubernetes(peaks.reclaimable.amount),
-        prod_peak=_kubernetes(peaks.reclaimable.peak),
+        peaks={name: _known(*peak) for name, peak in peaks.peaks.items()},
+        prod_reclaimable=_kubernetes(*peaks.amount),
+        prod_peak=_kubernetes(*peaks.peak),
         counters=counters,
     )
 
@@ -167,16 +167,16 @@ def _pods(window: Window, peaks: NodePeaks) -> PodPeaks:
 def _reclaimable(prod: ProdReclaimable) -> Reclaimable:
     return Reclaimable(
         pair=prod.pair,
-        amount=_kubernetes(prod.amount),
-        peak=_kubernetes(prod.peak),
-        unpredicted=_kubernetes(prod.unpredicted),
-        requests=_kubernetes(prod.requests),
-        pods_amount=_kubernetes(prod.pods_amount),
-        pods_peak=_kubernetes(prod.pods_peak),
-        classes_amount=_kubernetes(prod.classes_amount),
-        classes_peak=_kubernetes(prod.classes_peak),
-        surplus=_kubernetes(prod.surplus),
-        system=_kubernetes(prod.system),
+        amount=_kubernetes(*prod.amount.tolist()),
+        peak=_kubernetes(*prod.peak.tolist()),
+        unpredicted=_kubernetes(*prod.unpredicted.tolist()),
+        requests=_kubernetes(*prod.requests.tolist()),
+        pods_amount=_kubernetes(*prod.pods_amount.tolist()),
+        pods_peak=_kubernetes(*prod.pods_peak.tolist()),
+        classes_amount=_kubernetes(*prod.classes_amount.tolist()),
+        classes_peak=_kubernetes(*prod.classes_peak.tolist()),
+        surplus=_kubernetes(*prod.surplus.tolist()),
+        system=_kubernetes(*prod.system.tolist()),
     )
 
 
@@ -219,15 +219,13 @@ def _fractions(cpu: float, memory: float) -> Fractions:
     return Fractions(cpu=cpu if cpu == cpu else None, memory=memory if memory == memory else None)
 
 
-def _kubernetes(values: Floats) -> Usage:
-    millicores, size = values.tolist()
+def _kubernetes(millicores: float, size: float) -> Usage:
     return _known(millicores / 1000.0, size)
 
 
 @lru_cache(maxsize=1024)
 def _amount(resources: Resources) -> Usage:
-    millicores, size = amounts(resources)
-    return _known(millicores / 1000.0, size)
+    return _kubernetes(*amounts(resources))
 
 
 @lru_cache(maxsize=1024)

@@ -13,7 +13,6 @@ node, which the bank saves, so that a replay tells the same peaks at the same wi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -22,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors.classes import CLASS_CODES
-from pipeline.processors.peaks import NodePeaks
+from pipeline.processors.peaks import AllPeaks, Answer
 from pipeline.processors.rows import NEVER
 from pipeline.processors.store import Column, Columns
 from pipeline.processors.window import FIRST_CLASS, NODE, FloatArray
@@ -48,20 +47,15 @@ COLUMNS: Final = {
 on; `eased_ms` is the first window since which a value has been better than told."""
 
 
-def watched(peaks: Sequence[NodePeaks]) -> FloatArray:
+def watched(peaks: AllPeaks) -> FloatArray:
     """The watched values of k nodes by their deciding predictors, (k, 4, 2), NaN unknown."""
-    return np.array(
-        [
-            (
-                answer.peaks[NODE],
-                answer.peaks[_PROD],
-                answer.reclaimable.peak,
-                answer.reclaimable.amount,
-            )
-            for answer in (node.decided for node in peaks)
-        ],
-        np.float64,
-    ).reshape(-1, len(VALUES), 2)
+    return peaks.decided(_watched)
+
+
+def _watched(answer: Answer) -> FloatArray:
+    prod = answer.reclaimable
+    own = (answer.peaks[:, NODE], answer.peaks[:, _PROD], prod.peak, prod.amount)
+    return np.stack(own, axis=1)
 
 
 @lru_cache(maxsize=4096)

@@ -53,9 +53,7 @@ def test_each_predictor_and_view_has_a_series_per_node_and_resource() -> None:
     nodes = ["node-a", "node-b"]
     bank.apply([window(0, pods, node=node) for node in nodes])
     peaks = bank.peaks(nodes)
-    shows = profile.Profile(
-        profile.names_of(bank.predictors), {p.node: profile.amounts_of(p) for p in peaks}
-    )
+    shows = profile.Profile(profile.names_of(bank.predictors), profile.amounts_of(peaks))
     profile.watch(lambda: [shows])
     expected: Series = {}
     for of_node in peaks:
@@ -79,9 +77,8 @@ def test_each_predictor_and_view_has_a_series_per_node_and_resource() -> None:
 def test_without_the_percentile_predictor_there_are_no_views() -> None:
     bank = Bank(ModelConfig(predictors=("nsigma-v1",), predictor="nsigma-v1"))
     bank.apply([window(0)])
-    (peaks,) = bank.peaks(["node-a"])
     assert profile.names_of(bank.predictors) == ("nsigma-v1",)
-    assert profile.amounts_of(peaks).shape == (1, 2)
+    assert profile.amounts_of(bank.peaks(["node-a"]))["node-a"].shape == (1, 2)
 
 
 async def test_the_page_shows_what_was_last_computed_and_departed_nodes_no_more() -> None:
@@ -107,10 +104,8 @@ def test_a_replay_is_shown_too() -> None:
 def test_what_is_unknown_has_no_series() -> None:
     bank = Bank()
     bank.apply([window(0, usage=(math.nan, GIB))])
-    (peaks,) = bank.peaks(["node-a"])
-    shows = profile.Profile(
-        profile.names_of(bank.predictors), {"node-a": profile.amounts_of(peaks)}
-    )
+    amounts = profile.amounts_of(bank.peaks(["node-a"]))
+    shows = profile.Profile(profile.names_of(bank.predictors), amounts)
     profile.watch(lambda: [shows])
     found = scraped()
     assert ("node-a", "minPredictor", "memory", "byte") in found

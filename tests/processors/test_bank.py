@@ -197,7 +197,8 @@ def test_outcomes_come_in_the_order_of_the_windows() -> None:
 
 def test_nothing_to_apply() -> None:
     assert Bank().apply([]) == []
-    assert Bank().peaks([]) == []
+    with pytest.raises(ValueError, match="at least one"):
+        Bank().peaks([])
 
 
 # -- life and death

@@ -56,13 +56,14 @@ def reports(
     bank = bank or Bank(ModelConfig())
     window = logged(window)
     bank.apply([node_window(window, "p90", policy)])
-    (peaks,) = bank.peaks([window.header.node])
+    peaks = bank.peaks([window.header.node])
+    (headline,) = peaks.headlines()
     (recent,) = bank.recent_usage([window.header.node])
     position = POSITION | changes
     return (
-        prediction_record(window, peaks, **position),
+        prediction_record(window, peaks[0], **position),
         node_state_record(
-            window, peaks, recent, COUNTERS, window_usage(window, policy), **position
+            window, headline, recent, COUNTERS, window_usage(window, policy), **position
         ),
     )
 

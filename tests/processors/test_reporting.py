@@ -290,6 +290,31 @@ def test_a_bank_watches_the_deciding_predictor_and_its_strategy() -> None:
         assert due(4 + 3 * number, usual)
 
 
+def test_among_nodes_with_other_predictors_each_is_told_by_its_own() -> None:
+    bank = Bank(CONFIG)
+    pods = [Pod("a", (1.0, GIB), requests=(4000.0, 4 * GIB))]
+    deciding = {"node-a": "nsigma-v1", "node-b": "percentile", "node-c": "nsigma-v1"}
+    bank.apply(
+        [
+            dataclasses.replace(window(0, pods, node=node), strategy=Strategy(predictor=name))
+            for node, name in deciding.items()
+        ]
+    )
+    peaks = bank.peaks(deciding)
+    for i, (node, headline) in enumerate(zip(peaks, peaks.headlines(), strict=True)):
+        assert headline.decides == node.decides == deciding[node.node]
+        assert headline.amount == node.reclaimable.amount.tolist()
+        assert headline.peak == node.reclaimable.peak.tolist()
+        assert headline.peaks == {
+            name: answer.peaks[0].tolist() for name, answer in node.predictors.items()
+        }
+        (alone,) = reporting.watched(bank.peaks([node.node]))
+        assert reporting.watched(peaks)[i].tolist() == alone.tolist()
+        assert alone[3].tolist() == node.reclaimable.amount.tolist()
+    first, second, _ = peaks.headlines()
+    assert first.amount != second.amount
+
+
 def test_a_pod_that_leaves_takes_what_it_left_unused_with_it_at_once() -> None:
     bank = Bank(CONFIG)
     both = [Pod(uid, (1.0, GIB), requests=(4000.0, 4 * GIB)) for uid in "ab"]
@@ -336,9 +361,10 @@ def test_batches_change_nothing(windows: list[NodeWindow]) -> None:
     for turn in itertools.zip_longest(*queues.values()):
         batch = [w for w in turn if w is not None]
         outcomes = together.apply(batch)
-        peaks = together.peaks([o.node for o in outcomes if o.status == "applied"])
-        told = together.due(peaks)
-        found += [(p.node, p.end_ms) for p, now in zip(peaks, told, strict=True) if now]
+        if applied := [o.node for o in outcomes if o.status == "applied"]:
+            peaks = together.peaks(applied)
+            told = together.due(peaks)
+            found += [(p.node, p.end_ms) for p, now in zip(peaks, told, strict=True) if now]
     assert sorted(found) == expected
 
 

@@ -172,9 +172,10 @@ def fill_rings(bank: Bank, usage: Usage) -> None:
     newest = store["recent_slot"]
     rows = np.flatnonzero(newest >= 0)
     some = [np.resize(usage.window(2 + number), (len(rows), 2)) for number in range(8)]
-    for number in np.random.default_rng(3).integers(0, len(some), recent.SLOTS):
+    for times in np.random.default_rng(3).lognormal(0.0, 0.05, recent.SLOTS):
+        values = some[round(times * 1e6) % len(some)] * times
         end_ms = (newest[rows] + 2) * recent.SLOT_MS
-        recent.observe(store["recent"], newest, rows, some[number], end_ms)
+        recent.observe(store["recent"], newest, rows, values, end_ms)
 
 
 # -- the same in C

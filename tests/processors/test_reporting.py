@@ -5,7 +5,9 @@ NP-10: early where a value has moved by more than the threshold, else after the 
 
 import dataclasses
 import itertools
+from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -265,6 +267,11 @@ def told_by(bank: Bank, windows: list[NodeWindow]) -> list[tuple[str, int]]:
     return found
 
 
+def warm(**changes: Any) -> Strategy:
+    """The strategy of CONFIG, with changes."""
+    return msgspec.structs.replace(CONFIG.strategy, **changes)
+
+
 def test_a_bank_watches_the_deciding_predictor_and_its_strategy() -> None:
     bank = Bank(CONFIG)
     pods = [Pod("a", (1.0, GIB), requests=(4000.0, 4 * GIB))]
@@ -284,7 +291,7 @@ def test_a_bank_watches_the_deciding_predictor_and_its_strategy() -> None:
             {"resource_diff_threshold_percent": 6.0},
         )
     ):
-        changed = Strategy(**({f: getattr(usual, f) for f in usual.__struct_fields__} | change))
+        changed = warm(**change)
         assert due(2 + 3 * number, changed)
         assert not due(3 + 3 * number, changed)
         assert due(4 + 3 * number, usual)
@@ -296,7 +303,9 @@ def test_among_nodes_with_other_predictors_each_is_told_by_its_own() -> None:
     deciding = {"node-a": "nsigma-v1", "node-b": "percentile", "node-c": "nsigma-v1"}
     bank.apply(
         [
-            dataclasses.replace(window(0, pods, node=node), strategy=Strategy(predictor=name))
+            dataclasses.replace(
+                window(0, pods, node=node, usage=(1.5, 2 * GIB)), strategy=warm(predictor=name)
+            )
             for node, name in deciding.items()
         ]
     )

@@ -60,8 +60,9 @@ demo: setup ## Broker, exporter, worker and extender on this machine
 	@$(BIN)/springtide demo $(ARGS)
 
 .PHONY: bench
-bench: setup jars ## Cost of the exporter, throughput of the worker
+bench: setup jars ## Cost of the exporter, of the models, throughput of the worker
 	@$(BIN)/python -m benchmarks.exporter $(ARGS)
+	@$(BIN)/python -m benchmarks.model
 	@$(BIN)/python -m benchmarks.ingest $(ARGS)
 
 .PHONY: soak

@@ -51,9 +51,11 @@ def test_half_an_hour_of_work_a_day_weighs_more_by_load_than_by_time() -> None:
     assert found.predictors["autopilot"].pod_raw[0, 0] == pytest.approx(8.0, rel=0.06)
 
 
-@pytest.mark.parametrize(("seconds", "expected"), [(300, 1.0), (7200, 3.0), (86_400, 7.0)])
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(300, 1.0), (301, 2.0), (7200, 3.0), (86_400, 7.0)]
+)
 def test_memory_is_the_highest_of_its_window(seconds: int, expected: float) -> None:
-    past = {0: 7.0, 300: 3.0, 346: 1.0}
+    past = {0: 7.0, 300: 3.0, 344: 2.0, 346: 1.0}
     windows = [window(i, usage=(1.0, past.get(i, 0.5) * GIB)) for i in range(347)]
     options = {"autopilot": {"memory_window_seconds": seconds}}
     own = answer(windows, "autopilot", options=options).predictors["autopilot"]

@@ -171,8 +171,12 @@ def test_what_was_a_week_ago_fades_and_what_was_not_seen_for_longer_is_gone() ->
     assert own.raw[NODE, 0] == pytest.approx(
         np.average([8.0] * 4 + [1.0] * 14, weights=weights), rel=1e-3
     )
-    away = days(2, lambda hour: 8.0) + days(1, lambda hour: 1.0, first=10.5)
-    assert answer(away, "hourly-nsigma").decided.raw[NODE, 0] == 1.0
+    before = days(2, lambda hour: 8.0)
+    for back, gone in ((9.5, False), (10.5, True)):
+        # On the tenth day the afternoon's hours have been missed seven times.
+        away = before + days(1, lambda hour: 1.0, first=back)
+        own = answer(away, "hourly-nsigma", nsigma_multiplier=0.0).decided
+        assert (own.raw[NODE, 0] == 1.0) == gone
 
 
 def test_state_that_faded_in_another_way_is_not_taken_over() -> None:

@@ -151,10 +151,12 @@ def clean_sample(sample: SampleRows) -> tuple[SampleRows, dict[str, int]]:
     """`sample` with every number that is NaN, negative, infinite or beyond belief made null, and
     the number of such values per column; a sample without any is not copied."""
     names, values = tuple(sample.places), sample.numbers
-    # A null looks like a NaN here: only columns of which more is wrong than is null are bad.
-    wrong = np.count_nonzero(~((values >= 0.0) & (values <= _limits(names))), axis=1)
+    good = (values >= 0.0) & (values <= _limits(names))
+    # A null looks like a NaN here: only a column of which more is wrong than is null is bad.
+    suspects = np.flatnonzero(~good.all(axis=1)).tolist()
     if any(
-        wrong[at] != sample.column(names[at]).null_count for at in np.flatnonzero(wrong).tolist()
+        len(sample) - np.count_nonzero(good[at]) != sample.column(names[at]).null_count
+        for at in suspects
     ) or any(
         _bad(sample.column(name).flatten(), _LARGEST[name]).any()
         for name in LIST_COLUMNS

@@ -6,7 +6,6 @@ size, uncompressed, with a header in the schema's metadata. Everything else rais
 costs it 25 MB).
 """
 
-import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -25,10 +24,12 @@ _LAST_MS: Final = 253_402_300_799_000
 length and has no bytes, so that the size of a record bounds nothing."""
 _MAX_ID_BYTES: Final = 253
 
+_MARK = b"\xff\xff\xff\xff"
+_END = _MARK + bytes(4)
 _MAX_DICTIONARIES = 64
 _MAX_INT = 1 << 53
 _MAX_WINDOW_MS = 86_400_000
-_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,16}")
+_MOST_DIGITS = 16
 _TYPES: dict[str, pa.DataType] = {
     **{name: pa.string() for name in TEXT_COLUMNS},
     **{name: pa.float64() for name in NUMBER_COLUMNS},
@@ -51,9 +52,8 @@ def read_batch(data: bytes) -> pa.RecordBatch:
     if not data:
         raise UndecodableRecordError("record is empty")
     try:
-        messages = list(pa.ipc.MessageReader.open_stream(pa.py_buffer(data)))
-        _check_messages(messages)
-        batch = _batch_of(data, messages)
+        batch = _usual_batch(data)
+        batch = _any_batch(data) if batch is None else batch
         if batch.num_rows <= MAX_ROWS:
             batch.validate(full=True)
     except InvalidRecordError:
@@ -88,7 +88,9 @@ def metadata_text(metadata: Mapping[str, str], name: str) -> str:
 def metadata_int(metadata: Mapping[str, str], name: str) -> int:
     """A whole number of a header; raises `InvalidRecordError` for anything else."""
     text = metadata_text(metadata, name)
-    if not _WHOLE_NUMBER.fullmatch(text):
+    # A regular expression would be right, too, and three times as slow: there are six to a sample.
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS):
         raise InvalidRecordError(f"header {name!r} is no whole number: {text[:40]!r}")
     value = int(text)
     if abs(value) > _MAX_INT:
@@ -203,6 +205,28 @@ def write_stream(batch: pa.RecordBatch, metadata: Mapping[str, str]) -> bytes:
     return data
 
 
+def _usual_batch(data: bytes) -> pa.RecordBatch | None:
+    """The batch of a stream of one schema, one batch and the end, as good writers send it; None if
+    there is more, or less, to it."""
+    buffer, size = pa.py_buffer(data), len(data)
+    batch_at = 8 + int.from_bytes(data[4:8], "little")
+    marks = data[:4], data[batch_at : batch_at + 4]
+    if marks != (_MARK, _MARK) or data[batch_at : batch_at + 8] == _END:
+        return None
+    message = pa.ipc.read_message(buffer.slice(batch_at))
+    body_at = batch_at + 8 + int.from_bytes(data[batch_at + 4 : batch_at + 8], "little")
+    ends = size == body_at + message.body.size + len(_END) and data.endswith(_END)
+    if not ends or message.type != "record batch" or _is_compressed(message):
+        return None
+    return pa.ipc.read_record_batch(message, pa.ipc.read_schema(buffer))
+
+
+def _any_batch(data: bytes) -> pa.RecordBatch:
+    _check_messages(pa.ipc.MessageReader.open_stream(pa.py_buffer(data)))
+    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        return reader.read_next_batch()
+
+
 def _check_messages(messages: Iterable[Any]) -> None:
     kinds: dict[str, int] = {}
     for message in messages:
@@ -215,14 +239,6 @@ def _check_messages(messages: Iterable[Any]) -> None:
         raise InvalidRecordError(f"stream holds {batches} batches, not one")
     if kinds.pop("schema", 0) != 1 or kinds.pop("dictionary", 0) > _MAX_DICTIONARIES or kinds:
         raise InvalidRecordError("stream is not one schema, its dictionaries and one batch")
-
-
-def _batch_of(data: bytes, messages: list[Any]) -> pa.RecordBatch:
-    if [message.type for message in messages] == ["schema", "record batch"]:
-        return pa.ipc.read_record_batch(messages[1], pa.ipc.read_schema(messages[0]))
-    # Only a reader of the whole stream keeps dictionaries.
-    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-        return reader.read_next_batch()
 
 
 def _is_compressed(message: Any) -> bool:

@@ -55,9 +55,10 @@ class Listing(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """Where columns lie: `at` in a batch, of numbers `numbers` in a batch and their `rows` among
-    themselves."""
+    """Where columns lie: `at` in a batch of this schema; of numbers, `numbers` in a batch and their
+    `rows` among themselves."""
 
+    schema: pa.Schema
     at: Mapping[str, int]
     numbers: list[int]
     rows: Mapping[str, int]
@@ -70,12 +71,16 @@ class SampleRows:
     """
 
     def __init__(
-        self, header: SampleHeader, batch: pa.RecordBatch, data: bytes | None = None
+        self,
+        header: SampleHeader,
+        batch: pa.RecordBatch,
+        data: bytes | None = None,
+        layout: _Layout | None = None,
     ) -> None:
         self.header = header
         self.batch = batch
         self._data = data
-        self._layout = _layout(tuple(batch.schema.names))
+        self._layout = layout or _layout(tuple(batch.schema.names))
 
     def __len__(self) -> int:
         return int(self.batch.num_rows)
@@ -138,10 +143,11 @@ def read_rows(data: bytes) -> SampleRows:
     header = read_header(metadata)
     if batch.num_rows == 0:
         raise InvalidRecordError("batch has no rows")
-    if _has_known_columns(batch.schema):
-        rows = SampleRows(header, batch, data)
-    else:
+    layout = _known_layout(batch.schema)
+    if layout is None:
         rows = rows_of(header, known_columns(batch, SAMPLE_SCHEMA))
+    else:
+        rows = SampleRows(header, batch, data, layout)
     _ = rows.listing
     return rows
 
@@ -157,24 +163,24 @@ def rows_of(header: SampleHeader, batch: pa.RecordBatch) -> SampleRows:
     return SampleRows(header, batch.select(names).replace_schema_metadata(None))
 
 
-def _has_known_columns(schema: pa.Schema) -> bool:
+def _known_layout(schema: pa.Schema) -> _Layout | None:
+    """The layout of a schema that has some of our columns, each of its type, and no others."""
     try:
         names = tuple(schema.names)
     except UnicodeDecodeError:
-        return False
-    return _FIELDS.keys() >= set(names) and bool(schema.equals(_schema(names)))
-
-
-@lru_cache(maxsize=_SCHEMAS_KEPT)
-def _schema(names: tuple[str, ...]) -> pa.Schema:
-    return pa.schema([_FIELDS[name] for name in dict.fromkeys(names)])
+        return None
+    if not _FIELDS.keys() >= set(names):
+        return None
+    layout = _layout(names)
+    return layout if schema.equals(layout.schema) else None
 
 
 @lru_cache(maxsize=_SCHEMAS_KEPT)
 def _layout(names: tuple[str, ...]) -> _Layout:
-    numbers = [at for at, name in enumerate(names) if name in _NUMBERS]
-    rows = {names[at]: row for row, at in enumerate(numbers)}
-    return _Layout({name: at for at, name in enumerate(names)}, numbers, rows)
+    at = {name: place for place, name in enumerate(names)}
+    numbers = [place for name, place in at.items() if name in _NUMBERS]
+    rows = {names[place]: row for row, place in enumerate(numbers)}
+    return _Layout(pa.schema([_FIELDS[name] for name in at]), at, numbers, rows)
 
 
 @lru_cache(maxsize=_LISTINGS_KEPT)

@@ -51,7 +51,7 @@ class Layout:
     ends: FloatArray = field(init=False, repr=False, compare=False)
     _above: FloatArray = field(init=False, repr=False, compare=False)
     """The start of the next bucket; of the last one NaN, which nothing reaches."""
-    _coarse: npt.NDArray[np.int16] | None = field(init=False, repr=False, compare=False)
+    _coarse: npt.NDArray[np.uint16] | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.starts.flags.writeable = False
@@ -66,7 +66,8 @@ class Layout:
 
     def find(self, values: npt.ArrayLike) -> IntArray:
         """The bucket of each value (any shape, int64), clamped to the first and last one."""
-        values = np.maximum(np.asarray(values, dtype=np.float64), 0.0) + 0.0
+        # Without a sign, be it that of -0.0, for the bits are looked at.
+        values = np.abs(np.maximum(np.asarray(values, dtype=np.float64), 0.0))
         if self._coarse is None:
             found = np.searchsorted(self.starts, values, side="right") - 1
             return np.maximum(found, 0).astype(np.int64)
@@ -80,12 +81,12 @@ class Layout:
 _COARSE_SHIFT: Final = 47
 
 
-def _coarse_buckets(starts: FloatArray) -> npt.NDArray[np.int16] | None:
+def _coarse_buckets(starts: FloatArray) -> npt.NDArray[np.uint16] | None:
     """The bucket in which each range of doubles begins; None unless in every range no more than
     one other bucket begins."""
     lowest = (np.arange(1 << (63 - _COARSE_SHIFT)) << _COARSE_SHIFT).view(np.float64)
     found = np.maximum(np.searchsorted(starts, lowest, side="right") - 1, 0)
-    return None if (np.diff(found) > 1).any() else found.astype(np.int16)
+    return None if (np.diff(found) > 1).any() else found.astype(np.uint16)
 
 
 def linear_layout(*, max_value: float, bucket_size: float, epsilon: float) -> Layout:

@@ -1,9 +1,10 @@
+import bisect
 import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import CheckpointError
@@ -54,6 +55,29 @@ def test_stored_edges_agree_with_the_logarithm_formula(
             index = math.trunc(math.log(value * (ratio - 1) / first + 1) / math.log(ratio))
         assert found == min(index, layout.num_buckets - 1), value
     assert layout.find(layout.starts).tolist() == list(range(layout.num_buckets))
+
+
+ODD_LAYOUTS = [
+    histogram.VPA_CPU_LAYOUT,
+    histogram.VPA_MEMORY_LAYOUT,
+    histogram.linear_layout(max_value=10.0, bucket_size=0.1, epsilon=1e-4),
+    histogram.linear_layout(max_value=1.0, bucket_size=1.0, epsilon=1e-4),
+    histogram.exponential_layout(max_value=10.0, first_bucket_size=1e-5, ratio=1.01, epsilon=1e-4),
+    histogram.exponential_layout(max_value=1e9, first_bucket_size=3.0, ratio=40.0, epsilon=1e-4),
+]
+
+
+@given(st.sampled_from(LAYOUTS + ODD_LAYOUTS), st.lists(st.floats(allow_nan=False), max_size=30))
+@settings(deadline=None)
+def test_a_value_belongs_to_the_last_bucket_that_starts_at_or_below_it(
+    layout: Layout, values: list[float]
+) -> None:
+    edges = np.concatenate([np.nextafter(layout.starts, to) for to in (-np.inf, np.inf)])
+    odd = [-0.0, 5e-324, -5e-324, np.inf, -np.inf]
+    every = np.concatenate([values, odd, edges, layout.starts])
+    starts = layout.starts.tolist()
+    expected = [max(bisect.bisect_right(starts, value) - 1, 0) for value in every.tolist()]
+    assert layout.find(every).tolist() == expected
 
 
 def test_edges_are_the_geometric_sums() -> None:

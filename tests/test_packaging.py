@@ -106,6 +106,8 @@ ROLES = {
     "kafka": "pipeline.cli.kafka, pipeline.local.kafka, pipeline.local.jars",
     "topics": "pipeline.cli.topics",
     "top": "pipeline.cli.top",
+    "explain": "pipeline.cli.explain",
+    "model": "pipeline.cli.model, pipeline.agents.importing",
     "doctor": "pipeline.cli.doctor",
 }
 

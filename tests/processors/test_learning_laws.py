@@ -39,6 +39,7 @@ def _row(samples: list[tuple[float, int]]) -> tuple[Rows, np.ndarray]:
 
 
 @given(SAMPLES, SAMPLES)
+@LAWS
 def test_merging_is_adding_one_after_the_other(
     first: list[tuple[float, int]], second: list[tuple[float, int]]
 ) -> None:
@@ -57,6 +58,7 @@ def test_merging_is_adding_one_after_the_other(
 
 
 @given(SAMPLES.filter(bool), st.lists(st.floats(0, 1), min_size=2, max_size=20))
+@LAWS
 def test_percentiles_rise_with_their_fraction(
     samples: list[tuple[float, int]], fractions: list[float]
 ) -> None:

@@ -257,18 +257,12 @@ def _points(rows: WindowRows, memory_policy: str) -> Floats:
 
     Points know memory without page cache; where the window reports another figure, they know none.
     """
-    node = rows.listing.node
-    offsets, *usages = (_list(rows, name, node) for name in LIST_COLUMNS)
+    offsets, *usages = (rows.sample.points(name) for name in LIST_COLUMNS)
     points = np.full((len(offsets), 3), np.nan)
     points[:, 0] = offsets
     asked = MEMORY_COLUMNS[memory_policy]
-    plain = asked == "memory_bytes" or np.isnan(rows.number(f"{asked}_avg")[node])
+    plain = asked == "memory_bytes" or np.isnan(rows.number(f"{asked}_avg")[rows.listing.node])
     for r, usage in enumerate(usages if plain else usages[:1]):
         if len(usage) == len(offsets):
             points[:, r + 1] = usage
     return points
-
-
-def _list(rows: WindowRows, name: str, row: int) -> Floats:
-    values = rows.column(name)[row].values
-    return np.zeros(0) if values is None else values.to_numpy(zero_copy_only=False)

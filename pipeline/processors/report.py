@@ -5,6 +5,7 @@ says who did. Units change here: models hold cores and bytes, Kubernetes amounts
 """
 
 from functools import lru_cache
+from itertools import compress
 from typing import Final
 
 import numpy as np
@@ -16,7 +17,7 @@ from pipeline.processors.peaks import Headline, NodePeaks, ProdReclaimable
 from pipeline.processors.points import STATISTICS, RecentUsage, fractions
 from pipeline.processors.reclaimable import TO_KUBERNETES
 from pipeline.processors.rows import NEVER
-from pipeline.processors.window import ENTITIES, FIRST_CLASS, NODE, SYSTEM
+from pipeline.processors.window import FIRST_CLASS, NODE, SYSTEM
 from pipeline.times import format_time
 from pipeline.topics.node_state import (
     AGGREGATED,
@@ -48,7 +49,7 @@ def prediction_record(
     window: Window, peaks: NodePeaks, *, generation: int, offset: int, epoch: int
 ) -> PredictionRecord:
     """All peaks of a node after `window`, which lies at `offset` of the log."""
-    strategy = window.node.strategy
+    strategy, entities = window.node.strategy, _entities(peaks)
     return PredictionRecord(
         node=peaks.node,
         as_of=_time(peaks.end_ms),
@@ -62,20 +63,18 @@ def prediction_record(
         predictor=peaks.decides,
         simulated=window.header.simulated,
         allocatable=_amount(window.node.allocatable),
-        node_peaks=_entity(peaks, NODE),
-        system=_entity(peaks, SYSTEM),
+        node_peaks=entities[NODE],
+        system=entities[SYSTEM],
         classes={
-            ENTITIES[entity]: _entity(peaks, entity)
-            for entity in range(FIRST_CLASS, len(ENTITIES))
-            if peaks.samples[entity].any()
+            name: entity
+            for name, entity in zip(CLASSES, entities[FIRST_CLASS:], strict=True)
+            if entity.model.samples
         },
         pods=_pods(window, peaks),
         reclaimable={
             name: _reclaimable(answer.reclaimable) for name, answer in peaks.predictors.items()
         },
-        cold_pods=tuple(
-            uid for uid, cold in zip(peaks.pod_uids, peaks.pod_cold, strict=True) if cold
-        ),
+        cold_pods=tuple(compress(peaks.pod_uids, peaks.pod_cold.tolist())),
     )
 
 
@@ -123,24 +122,44 @@ def node_state_record(
     )
 
 
-def _entity(peaks: NodePeaks, entity: int) -> EntityPeaks:
-    first, last = int(peaks.first_ms[entity]), int(peaks.last_ms[entity])
-    return EntityPeaks(
-        peaks={name: _usage(answer.peaks[entity]) for name, answer in peaks.predictors.items()},
-        raw={name: _usage(answer.raw[entity]) for name, answer in peaks.predictors.items()},
-        terms={
-            name: {term: _usage(values[entity]) for term, values in answer.terms.items()}
-            for name, answer in peaks.predictors.items()
-            if answer.terms
-        },
-        model=ModelTerms(
-            samples=int(peaks.samples[entity].max()),
+def _entities(peaks: NodePeaks) -> list[EntityPeaks]:
+    """What is said of each of `ENTITIES`; lists are read many times faster than arrays."""
+    whole = {name: answer.peaks.tolist() for name, answer in peaks.predictors.items()}
+    raw = {name: answer.raw.tolist() for name, answer in peaks.predictors.items()}
+    terms = {
+        name: {term: values.tolist() for term, values in answer.terms.items()}
+        for name, answer in peaks.predictors.items()
+        if answer.terms
+    }
+    models = _models(peaks)
+    return [
+        EntityPeaks(
+            peaks={name: _known(*values[i]) for name, values in whole.items()},
+            raw={name: _known(*values[i]) for name, values in raw.items()},
+            terms={
+                name: {term: _known(*values[i]) for term, values in own.items()}
+                for name, own in terms.items()
+            },
+            model=model,
+        )
+        for i, model in enumerate(models)
+    ]
+
+
+def _models(peaks: NodePeaks) -> list[ModelTerms]:
+    return [
+        ModelTerms(
+            samples=max(samples),
             first_at=None if first == NEVER else _time(first),
             last_at=None if last == NEVER else _time(last),
-            drift_at=_drift_at(peaks.drift_ms[entity].tolist()),
-            drifts=int(peaks.drifts[entity].sum()),
-        ),
-    )
+            drift_at=_drift_at(drift_ms),
+            drifts=sum(drifts),
+        )
+        for samples, first, last, drift_ms, drifts in zip(
+            peaks.samples.tolist(), peaks.first_ms.tolist(), peaks.last_ms.tolist(),
+            peaks.drift_ms.tolist(), peaks.drifts.tolist(), strict=True,
+        )
+    ]  # fmt: skip
 
 
 def _drift_at(times_ms: list[int]) -> DriftTimes:
@@ -153,7 +172,7 @@ def _pods(window: Window, peaks: NodePeaks) -> PodPeaks:
     ages = dict(zip(listing.uids, seconds[listing.pods].tolist(), strict=True))
     return PodPeaks(
         uid=list(peaks.pod_uids),
-        pod_class=[CLASSES[code] for code in peaks.pod_classes],
+        pod_class=[CLASSES[code] for code in peaks.pod_classes.tolist()],
         cold=peaks.pod_cold.tolist(),
         active=peaks.pod_active.tolist(),
         ended=peaks.pod_ended.tolist(),

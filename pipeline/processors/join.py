@@ -104,7 +104,7 @@ class Beside(NamedTuple):
     other two alone."""
 
     listing: Listing
-    pods: tuple[PodRow, ...]
+    pods: tuple[PodRow | None, ...]
     known: Known
     bad_values: Mapping[str, int]
 
@@ -139,7 +139,7 @@ def put_beside(listing: Listing, pods: Mapping[str, PodRow], last: Beside | None
     Rows that are no pods are null. A pod that is not in `pods` has the class unknown, and nothing
     else is said of it.
     """
-    found = tuple([pods.get(uid, _UNKNOWN_POD) for uid in listing.uids])
+    found = tuple(map(pods.get, listing.uids))
     if last is not None and last.listing is listing and last.pods == found:
         return last
     clean, bad_values = without_bad_values(pod_columns(listing, found))
@@ -238,11 +238,12 @@ def pod_row(pod: PodFacts | PodRecord) -> PodRow:
     )
 
 
-def pod_columns(listing: Listing, pods: Sequence[PodRow]) -> pa.RecordBatch:
-    """The facts of `pods`, which are those of `listing`, in the rows that they have in it."""
+def pod_columns(listing: Listing, pods: Sequence[PodRow | None]) -> pa.RecordBatch:
+    """The facts of `pods`, which are those of `listing`, in the rows that they have in it; None is
+    a pod that is not known."""
     rows = [_NO_POD] * len(listing.ids)
     for row, pod in zip(listing.pods.tolist(), pods, strict=True):
-        rows[row] = pod
+        rows[row] = pod or _UNKNOWN_POD
     columns = dict(zip(PodRow._fields, zip(*rows, strict=True), strict=True))
     codes = pa.array(columns["pod_class"], pa.int8())
     return pa.RecordBatch.from_arrays(

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from pipeline.errors import FutureWindowError
 from pipeline.processors.columns import node_window, window_usage
-from pipeline.processors.join import NodeView, check_not_future, join, without_bad_values
+from pipeline.processors.join import (
+    NodeView,
+    check_not_future,
+    join,
+    put_beside,
+    without_bad_values,
+)
 from pipeline.topics.nodes import NodeRecord, Strategy
 from pipeline.topics.pods import Owner, PodRecord
 from pipeline.topics.resources import Resources
@@ -22,6 +28,7 @@ from tests.processors.joined import (
     END_MS,
     GIB,
     NODE_ROW,
+    UIDS,
     VIEWS,
     Row,
     column,
@@ -35,6 +42,7 @@ from tests.processors.joined import (
     view_of,
 )
 
+LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=150)
 POD_COLUMNS = [field.name for field in POD_FIELDS]
 
 
@@ -144,6 +152,30 @@ def test_the_largest_amounts_that_are_believed() -> None:
     assert column(window, "request_cpu_millicores") == [None, 1e9]
     assert column(window, "request_memory_bytes") == [None, 2.0**60]
     assert window.bad_values == {}
+
+
+def test_what_is_known_is_worked_out_anew_only_where_something_changed() -> None:
+    listing = read(NODE_ROW, pod_row("a"), pod_row("b")).listing
+    pods = dict(view_of(known_pod("a"), known_pod("b", namespace="tools")).pods)
+    first = put_beside(listing, pods)
+    again = dict(view_of(known_pod("a"), known_pod("b", namespace="tools")).pods)
+    assert put_beside(listing, again, first) is first
+    del pods["b"]
+    second = put_beside(listing, pods, first)
+    assert second.known.column("namespace").to_pylist() == [None, "shop", None]
+    assert put_beside(listing, again, second).known is first.known
+    other = read(NODE_ROW, pod_row("b"), pod_row("a")).listing
+    swapped = put_beside(other, again, first)
+    assert swapped.known.column("namespace").to_pylist() == [None, "tools", "shop"]
+
+
+@given(VIEWS, VIEWS)
+@LAWS
+def test_what_was_beside_the_last_sample_changes_nothing(one: NodeView, other: NodeView) -> None:
+    sample = read(NODE_ROW, *(pod_row(uid) for uid in UIDS))
+    anew = put_beside(sample.listing, other.pods)
+    found = put_beside(sample.listing, other.pods, put_beside(sample.listing, one.pods))
+    assert (found.known.data, found.bad_values) == (anew.known.data, anew.bad_values)
 
 
 # -- the node
@@ -291,8 +323,6 @@ def test_a_window_may_end_as_far_ahead_as_is_tolerated_and_no_farther() -> None:
 
 
 # -- laws
-
-LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=150)
 
 
 @given(rows(), VIEWS, st.integers(-3, 10**9))

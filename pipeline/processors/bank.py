@@ -31,6 +31,7 @@ from pipeline.processors import (
 from pipeline.processors.classes import CLASS_CODES, CLASSES
 from pipeline.processors.histogram import decay_factor, shift_factor, shifted_reference_ms
 from pipeline.processors.node import BoolArray, ByteArray, NodeModels
+from pipeline.processors.pairs import pairs
 from pipeline.processors.peaks import AllPeaks, peaks_of
 from pipeline.processors.predictor import Predictor
 from pipeline.processors.predictors.registry import build
@@ -520,7 +521,7 @@ def _ended(window: NodeWindow) -> BoolArray:
 
 
 def _coverages(taught: Sequence[tuple[NodeWindow, NodeModels]]) -> tuple[FloatArray, FloatArray]:
-    """Of all pods, (pods, 1): the share of the window in which each was seen, and the share of the
+    """Of all pods, (pods, 2): the share of the window in which each was seen, and the share of the
     time in which its node was."""
     counts = [len(node.order) for _, node in taught]
     nodes = np.repeat([window.coverage for window, _ in taught], counts)
@@ -529,7 +530,7 @@ def _coverages(taught: Sequence[tuple[NodeWindow, NodeModels]]) -> tuple[FloatAr
     coverages = np.where(np.isnan(coverages), nodes, coverages)
     seen_of_node = np.minimum(coverages, nodes)
     shares = np.divide(seen_of_node, nodes, out=np.ones(len(nodes)), where=nodes > 0.0)
-    return coverages[:, None], shares[:, None]
+    return pairs(coverages), pairs(shares)
 
 
 def _seen(window: NodeWindow) -> FloatArray:
@@ -545,4 +546,6 @@ def _stacked(rows: list[npt.NDArray[_T]]) -> npt.NDArray[_T]:
 def _clean(values: FloatArray, largest: FloatArray | float = _LARGEST) -> FloatArray:
     """Bad values (NaN, negative, infinite, beyond belief) as NaN, unknown."""
     values = np.asarray(values, dtype=np.float64)
+    if np.ndim(largest):
+        largest = np.tile(largest, (len(values), 1))
     return np.where((values >= 0.0) & (values <= largest), values, np.nan)

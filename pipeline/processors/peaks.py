@@ -15,6 +15,7 @@ import numpy as np
 from pipeline.processors import reclaimable
 from pipeline.processors.classes import CLASS_CODES
 from pipeline.processors.node import BoolArray, ByteArray, NodeModels
+from pipeline.processors.pairs import pairs
 from pipeline.processors.predictor import Peaks, PeakSettings, Predictor, View, settings_of
 from pipeline.processors.reclaimable import TO_KUBERNETES, kubernetes_units
 from pipeline.processors.rows import NEVER, IntArray, Rows
@@ -304,7 +305,7 @@ def _answer(view: View, asked: _Asked, predictor: Predictor) -> Answer:
         raw=found.entities,
         peaks=found.entities * margin[:, None, None],
         pod_raw=found.pods,
-        pod_peaks=found.pods * margin[view.node_of][:, None],
+        pod_peaks=found.pods * pairs(margin[view.node_of]),
         terms=found.terms,
         reclaimable=_reclaimable(view, asked, found, predictor.prod == "pair"),
     )
@@ -317,13 +318,15 @@ def view_of(known: Sequence[NodeModels], rows: Rows, horizon_seconds: FloatArray
     pods = np.concatenate([node.rows for node in known])
     end_ms = np.array([node.end_ms for node in known], np.int64)
     ages = np.concatenate([node.ages for node in known])
+    requests = np.concatenate([node.requests for node in known])
+    requests[:, 0] /= TO_KUBERNETES[0]
     return View(
         rows=rows,
         entities=np.stack([node.fixed for node in known]),
         pods=pods,
         node_of=node_of,
         classes=np.concatenate([node.classes for node in known]),
-        requests=np.concatenate([node.requests for node in known]) / TO_KUBERNETES,
+        requests=requests,
         active=np.concatenate([node.active for node in known]),
         ended=np.concatenate([node.ended for node in known]),
         cold=_cold(rows, pods, ages, end_ms[node_of], node_of, settings),
@@ -348,7 +351,7 @@ def _cold(
     seen = np.where(first == NEVER, 0.0, (end_ms - first) / 1000.0)
     young = np.where(np.isnan(ages), seen, ages) <= settings.cold_start_seconds[node_of]
     samples = rows.samples.take(pods, axis=0)
-    few = samples < settings.cold_start_samples[node_of][:, None]
+    few = samples < pairs(settings.cold_start_samples[node_of])
     begun = samples > 0
     cpu, memory = (few & (begun | ~begun[:, ::-1])).T
     return np.asarray(young | cpu | memory)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors.classes import CLASS_CODES
+from pipeline.processors.pairs import pairs
 from pipeline.processors.window import FloatArray
 
 BoolArray = npt.NDArray[np.bool_]
@@ -52,7 +53,7 @@ class Pods:
         """What Prod asks for on each of `nodes` nodes, (nodes, 2). A pod of unknown class or
         request adds 0, and so does one that is being deleted: its room is another's soon."""
         asks = self.counted & self.active & (self.classes != _UNKNOWN)
-        known = asks[:, None] & ~np.isnan(self.requests)
+        known = pairs(asks) & ~np.isnan(self.requests)
         return sum_by(self.node_of, np.where(known, self.requests, 0.0), nodes)
 
 
@@ -70,12 +71,14 @@ class Reclaimable:
 
 def kubernetes_units(usage: FloatArray) -> FloatArray:
     """Usage (.., 2) in cores and bytes as whole millicores and bytes, cut toward zero."""
-    return np.asarray(np.trunc(usage * TO_KUBERNETES))
+    units = np.array(usage)
+    units[..., 0] *= TO_KUBERNETES[0]
+    return np.trunc(units, out=units)
 
 
 def with_margin(quantiles: FloatArray, margin: FloatArray) -> FloatArray:
     """Whole millicores and bytes (n, 2) times the margins (n,), cut toward zero."""
-    return np.asarray(np.trunc(margin[:, None] * quantiles))
+    return np.asarray(np.trunc(pairs(margin) * quantiles))
 
 
 def pod_view(
@@ -88,13 +91,13 @@ def pod_view(
     Koordinator, pod level. Also gives, (k, 2), by how much the requests that were counted exceed
     the peaks of the same pods: what `class_view` lacks.
     """
-    counted = pods.counted[:, None]
+    counted, cold = pairs(pods.counted), pairs(pods.cold)
     peaks = with_margin(quantiles, margin[pods.node_of])
     has_peak, has_request = ~np.isnan(peaks), ~np.isnan(pods.requests)
     # Of a cold pod whose request is not known, its model is all that can be said.
-    predicted = counted & has_peak & (~pods.cold[:, None] | ~has_request)
+    predicted = counted & has_peak & (~cold | ~has_request)
     unpredicted = counted & ~predicted & has_request
-    trusted = (pods.active & ~pods.cold & (pods.classes != _UNKNOWN))[:, None]
+    trusted = pairs(pods.active & ~pods.cold & (pods.classes != _UNKNOWN))
     gives = predicted & has_request & trusted
     k = len(allocatable)
     spare = np.maximum(pods.requests - np.where(has_peak, peaks, 0.0), 0.0)

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from pipeline.processors import moments
+from pipeline.processors.pairs import pairs
 from pipeline.processors.predictor import Peaks, View
 from pipeline.processors.predictors.stateless import Stateless
 
@@ -23,5 +24,5 @@ class NSigmaV1(Stateless):
         sigmas = view.of_all_rows(view.settings.nsigma_multiplier)
         stdev = moments.stdev(rows.weight.take(at, axis=0), rows.squares.take(at, axis=0))
         mean = np.where(np.isnan(stdev), np.nan, rows.mean.take(at, axis=0))
-        entities, pods = view.split(mean + sigmas[:, None] * stdev)
+        entities, pods = view.split(mean + pairs(sigmas) * stdev)
         return Peaks(entities, pods, {"mean": view.split(mean)[0], "stdev": view.split(stdev)[0]})

@@ -1,0 +1,22 @@
+"""The same for both resources of each row.
+
+Owes the rest: arrays (n, 2) in which rows lie side by side, for numpy goes through two of these as
+through one long row. Through (n, 2) and (n, 1) it goes row by row, at ten times the cost.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+_T = TypeVar("_T", bound=np.generic)
+
+
+def pairs(values: npt.NDArray[_T]) -> npt.NDArray[_T]:
+    """Each of `values` (n,) twice, (n, 2)."""
+    both = np.empty((len(values), 2), values.dtype)
+    both[:, 0] = values
+    both[:, 1] = values
+    return both

@@ -51,9 +51,11 @@ def observe(
     no row goes back in time."""
     # A window that ends on a boundary belongs to the slot that ends there.
     slot = (end_ms - 1) // SLOT_MS
-    passed = slot - newest.take(at)
+    before = newest.take(at)
+    passed = slot - before
     if passed.any():
-        _forget(recent, at, slot, passed)
+        # A row without a slot is empty: to empty it again would touch a day of every new pod.
+        _forget(recent, at, slot, np.where(before < 0, 0, passed))
         newest[at] = slot
     codes = [encode(values[:, r], r) for r in range(2)]
     for each, which in _by_value(slot):

@@ -1,7 +1,8 @@
 """`springtide.predictions`: the peaks of a node, each predictor's, with the terms they come from.
 
-Written by the model agent after every applied window, keyed by node; a tombstone when the node
-departs. Peaks contain the safety margin. None is unknown: an entity without samples has no peak.
+Written by the model agent where there is something new to say, keyed by node; a tombstone when
+the node departs. Peaks contain the safety margin. None is unknown: an entity without samples has
+no peak.
 """
 
 import msgspec

@@ -32,6 +32,16 @@ MEMORY_COLUMNS: Final = {
 """Column of each memory collect policy. Where a kernel does not give the one asked for, memory
 without page cache stands in, as the field does."""
 
+INSTEAD: Final = {
+    "avg": ("last", "p90", "p95", "max"),
+    "p90": ("p95", "max", "avg", "last"),
+    "p95": ("max", "p90", "avg", "last"),
+    "max": ("p95", "p90", "avg", "last"),
+    "last": ("avg", "p90", "p95", "max"),
+}
+"""What stands in for a statistic that a source does not state, the first that it does: of a high
+one the next that does not understate, then what is nearest."""
+
 _MOST_MILLICORES, _MOST_BYTES = (PLAUSIBLE * TO_KUBERNETES).tolist()
 
 
@@ -168,12 +178,21 @@ class _Rows:
         return np.concatenate([rows.number(name) for rows in self._rows])
 
     def usage(self, statistic: str, memory_policy: str) -> Floats:
-        """One statistic of every row, (rows, 2)."""
-        memory = self.number(f"memory_bytes_{statistic}")
+        """One statistic of every row, (rows, 2), or what stands in for it (`INSTEAD`)."""
+        memory = self._stated("memory_bytes", statistic)
         if (asked := MEMORY_COLUMNS[memory_policy]) != "memory_bytes":
-            found = self.number(f"{asked}_{statistic}")
+            found = self._stated(asked, statistic)
             memory = np.where(np.isnan(found), memory, found)
-        return np.column_stack([self.number(f"cpu_cores_{statistic}"), memory])
+        return np.column_stack([self._stated("cpu_cores", statistic), memory])
+
+    def _stated(self, usage: str, statistic: str) -> Floats:
+        values = self.number(f"{usage}_{statistic}")
+        for other in INSTEAD[statistic]:
+            missing = np.isnan(values)
+            if not missing.any():
+                break
+            values = np.where(missing, self.number(f"{usage}_{other}"), values)
+        return values
 
     def sums(self, usage: Floats, at: Ints) -> Floats:
         """Of each window the sum (2,) of the rows `at` that it has, from the first to the last."""

@@ -85,7 +85,28 @@ def test_each_statistic_is_its_own_column() -> None:
     values = {f"cpu_cores_{s}": i + 1.0 for i, s in enumerate(("avg", "p90", "p95", "max", "last"))}
     window = joined({**NODE_ROW, **values, "memory_bytes_p95": 9.0})
     assert samples(window, "p95", PLAIN) == [[3.0, 9.0]]
-    assert samples(window, "max", PLAIN) == [[4.0, None]]
+    assert samples(window, "max", PLAIN) == [[4.0, 9.0]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "stated", "taken"),
+    [
+        ("p90", ("avg", "p95", "max"), "p95"),
+        ("p90", ("avg", "last", "max"), "max"),
+        ("p90", ("last", "avg"), "avg"),
+        ("p95", ("avg", "p90", "max"), "max"),
+        ("max", ("avg", "p90", "p95"), "p95"),
+        ("avg", ("last", "max"), "last"),
+        ("last", ("avg", "max"), "avg"),
+        ("last", ("max",), "max"),
+    ],
+)
+def test_another_statistic_stands_in_for_one_that_is_not_stated(
+    asked: str, stated: Sequence[str], taken: str
+) -> None:
+    values = {f"cpu_cores_{statistic}": float(i) for i, statistic in enumerate(stated, 1)}
+    window = joined({"kind": "node", "id": "", "coverage": 1.0, **values}, pod_row("a"))
+    assert samples(window, asked, PLAIN) == [[stated.index(taken) + 1.0, None], [None, None]]
 
 
 def test_usage_by_kind_wherever_the_rows_stand() -> None:
@@ -237,7 +258,7 @@ def test_what_models_get() -> None:
     assert (taken.start_ms, taken.end_ms) == (END_MS - 30_000, END_MS)
     assert taken.coverage == 0.9
     assert taken.strategy == DEFAULT
-    assert lists(taken.node_usage) == [5.0, None]
+    assert lists(taken.node_usage) == [5.0, NODE_ROW["memory_bytes_avg"]]
     assert lists(taken.host_apps) == [0.125, 1.0]
     assert lists(taken.allocatable) == [15_000.0, float(1 << 34)]
     assert list(taken.pod_uids) == ["b", "a"]

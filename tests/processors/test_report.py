@@ -458,7 +458,7 @@ def test_models_say_when_they_were_first_and_last_fed() -> None:
 
 
 def test_samples_are_those_of_the_resource_that_has_more() -> None:
-    row = {**NODE_ROW, "memory_bytes_p90": 1.0}
+    row = {"kind": "node", "id": "", "coverage": 1.0, "memory_bytes_p90": 1.0}
     prediction, _ = reports(joined(row, pod_row("a", cpu_cores_p90=1.0)))
     assert prediction.node_peaks.model.samples == 1
     assert prediction.node_peaks.peaks["percentile"].cpu_cores is None

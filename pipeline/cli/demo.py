@@ -11,8 +11,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from pipeline.cli.node_lines import lines, plain, render
 from pipeline.cli.options import global_options, remember_globals
-from pipeline.cli.top import lines, plain, render
 from pipeline.local.demo import Asked, Plan, PodLine, Summary, run_demo
 from pipeline.local.stage import (
     COLD_START_SECONDS,

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from pipeline.cli import node_lines, top
 from pipeline.cli.main import cli
+from pipeline.cli.node_lines import COLUMNS, Sort, lines, plain, render
 from pipeline.table import Table
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.resources import Usage
@@ -34,12 +35,12 @@ def some_nodes() -> Table:
 def shown(width: int, **options: Any) -> list[str]:
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=True, no_color=True, color_system=None)
-    console.print(node_lines.render(some_nodes(), NOW, width=width, **options))
+    console.print(render(some_nodes(), NOW, width=width, **options))
     return out.getvalue().splitlines()
 
 
-def names(table: Table, sort: node_lines.Sort) -> list[str]:
-    return [line.name for line in node_lines.lines(table, NOW, sort=sort)]
+def names(table: Table, sort: Sort) -> list[str]:
+    return [line.name for line in lines(table, NOW, sort=sort)]
 
 
 def test_order_is_by_share_with_the_unknown_last() -> None:
@@ -51,9 +52,9 @@ def test_order_is_by_share_with_the_unknown_last() -> None:
 
 
 def test_plain_text_has_every_column_and_no_value_where_nothing_is_known() -> None:
-    text = node_lines.plain(node_lines.lines(some_nodes(), NOW, sort="name"))
+    text = plain(lines(some_nodes(), NOW, sort="name"))
     rows = [line.split() for line in text.splitlines()]
-    assert rows[0] == [column.title.replace(" ", "-") for column in node_lines.COLUMNS]
+    assert rows[0] == [column.title.replace(" ", "-") for column in COLUMNS]
     blind = dict(zip(rows[0], rows[1], strict=True))
     assert blind["CPU"] == blind["CPU%"] == blind["PEAK-CPU"] == blind["FREE-MEM"] == "-"
     assert rows[2][-1] == "simulated,no-node"
@@ -62,14 +63,12 @@ def test_plain_text_has_every_column_and_no_value_where_nothing_is_known() -> No
     )
     assert rows[4][-1] == "stale,unknown-pods=2"
     assert rows[5][-1] == "no-data"
-    assert not node_lines.plain(node_lines.lines(some_nodes(), NOW), headers=False).startswith(
-        "NODE"
-    )
+    assert not plain(lines(some_nodes(), NOW), headers=False).startswith("NODE")
 
 
 def test_an_empty_table_in_plain_text_is_its_titles() -> None:
-    assert node_lines.plain([]).split()[:2] == ["NODE", "AGE"]
-    assert node_lines.plain([], headers=False) == ""
+    assert plain([]).split()[:2] == ["NODE", "AGE"]
+    assert plain([], headers=False) == ""
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
@@ -84,9 +83,7 @@ def test_what_is_shown_fits_the_terminal_uncut(width: int) -> None:
 
 def test_the_peak_is_that_of_the_predictor_which_decides() -> None:
     table = table_of(node_state("a", peaks=PEAKS, predictor="nsigma-v1"))
-    titles, row = (
-        line.split() for line in node_lines.plain(node_lines.lines(table, NOW)).splitlines()
-    )
+    titles, row = (line.split() for line in plain(lines(table, NOW)).splitlines())
     assert titles[6:9] == ["PEAK-CPU", "PEAK-MEM", "PREDICTOR"]
     assert row[6:11] == ["3.10", "78%", "9.0Gi", "56%", "nsigma-v1"]
 
@@ -103,7 +100,7 @@ def test_titles_can_be_left_out() -> None:
 
 def test_without_nodes_it_says_so() -> None:
     out = io.StringIO()
-    Console(file=out, width=100).print(node_lines.render(Table(), NOW))
+    Console(file=out, width=100).print(render(Table(), NOW))
     assert "no node" in out.getvalue()
 
 

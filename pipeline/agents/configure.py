@@ -1,5 +1,9 @@
 """From the settings to the configuration of the model bank."""
 
+from typing import TypeVar
+
+import msgspec
+
 from pipeline.errors import SettingsError
 from pipeline.processors.histogram import Layout, exponential_layout
 from pipeline.processors.window import KOORDINATOR, VPA, ModelConfig, Profile
@@ -9,8 +13,10 @@ from pipeline.settings import (
     HistogramSettings,
     Settings,
 )
+from pipeline.settings.base import Section
 
 _PRESETS = {"koordinator": KOORDINATOR, "vpa": VPA}
+_S = TypeVar("_S", bound=Section)
 
 
 def model_config(settings: Settings) -> ModelConfig:
@@ -23,8 +29,8 @@ def model_config(settings: Settings) -> ModelConfig:
         class_profiles={
             name: _profile(
                 f"model.classes.{name}",
-                own.histogram or model.histogram,
-                own.half_life_seconds or model.half_life_seconds,
+                _merged(model.histogram, own.histogram),
+                _merged(model.half_life_seconds, own.half_life_seconds),
             )
             for name, own in model.classes.items()
             if own.histogram or own.half_life_seconds
@@ -50,6 +56,18 @@ def model_config(settings: Settings) -> ModelConfig:
         report_interval_seconds=model.report_interval_seconds,
         force_update_seconds=model.force_update_seconds,
     )
+
+
+def _merged(usual: _S, own: Section | None) -> _S:
+    """`usual` with what `own` says, field by field; None says nothing."""
+    if own is None:
+        return usual
+    said = {
+        name: _merged(getattr(usual, name), value) if isinstance(value, Section) else value
+        for name, value in msgspec.structs.asdict(own).items()
+        if value is not None
+    }
+    return msgspec.structs.replace(usual, **said)
 
 
 def _profile(key: str, histogram: HistogramSettings, half_life: HalfLifeSettings) -> Profile:

@@ -56,10 +56,18 @@ class HistogramSettings(Section, frozen=True, kw_only=True, forbid_unknown_field
     memory: BucketSettings = BucketSettings()
 
 
-class ClassSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is different for one class."""
+class ClassHistogramSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is different in how a class's usage is sorted into buckets."""
 
-    histogram: HistogramSettings | None = None
+    preset: Literal["koordinator", "vpa"] | None = None
+    cpu: BucketSettings = BucketSettings()
+    memory: BucketSettings = BucketSettings()
+
+
+class ClassSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is different for one class; what is not named is as for all."""
+
+    histogram: ClassHistogramSettings | None = None
     half_life_seconds: HalfLifeSettings | None = None
     horizon_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
 
@@ -115,7 +123,7 @@ class ModelSettings(Section, frozen=True, kw_only=True):
         Meta(
             description="What is different for pods of a class and for the class itself, by class "
             "(prod, mid, batch, free, none, unknown): histogram, half_life_seconds and "
-            "horizon_seconds, each as above."
+            "horizon_seconds, each as above; what is not named in them is the model's."
         ),
     ] = field(default_factory=dict)
     horizon_seconds: Annotated[

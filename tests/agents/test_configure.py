@@ -1,0 +1,76 @@
+"""From settings to the bank's configuration: what a class names, and what it leaves as it is."""
+
+from pathlib import Path
+
+from pipeline.agents.configure import model_config
+from pipeline.processors.window import KOORDINATOR, VPA, ModelConfig, Profile
+from pipeline.settings import load_settings
+
+
+def config(tmp_path: Path, model: str) -> ModelConfig:
+    path = tmp_path / "springtide.yaml"
+    path.write_text(f"model: {model}")
+    return model_config(load_settings(path, {}, {}))
+
+
+def profile(tmp_path: Path, name: str, model: str) -> Profile:
+    """The profile of the class `name`."""
+    made = config(tmp_path, model)
+    return made.profiles[made.profile_of(name)]
+
+
+def test_nothing_said_is_koordinator_for_every_class(tmp_path: Path) -> None:
+    assert config(tmp_path, "{}").profiles == (KOORDINATOR,)
+
+
+def test_a_class_keeps_the_half_life_that_it_does_not_name(tmp_path: Path) -> None:
+    batch = profile(
+        tmp_path,
+        "batch",
+        "{half_life_seconds: {cpu: 3600, memory: 604800},"
+        " classes: {batch: {half_life_seconds: {cpu: 1800}}}}",
+    )
+    assert batch.half_life_seconds == (1800.0, 604_800.0)
+
+
+def test_a_class_keeps_the_preset_that_it_does_not_name(tmp_path: Path) -> None:
+    free = profile(
+        tmp_path,
+        "free",
+        "{histogram: {preset: vpa}, classes: {free: {histogram: {cpu: {max: 64}}}}}",
+    )
+    cpu, memory = free.layouts
+    assert memory == VPA.layouts[1]
+    assert cpu.buckets is not None
+    assert VPA.layouts[0].buckets is not None
+    assert cpu.buckets[:2] == VPA.layouts[0].buckets[:2]
+    assert cpu.buckets[2] == 64
+    assert free.half_life_seconds == VPA.half_life_seconds
+
+
+def test_a_class_keeps_the_bucket_fields_that_it_does_not_name(tmp_path: Path) -> None:
+    free = profile(
+        tmp_path,
+        "free",
+        "{histogram: {cpu: {first: 0.05, max: 128}},"
+        " classes: {free: {histogram: {cpu: {max: 64}}}}}",
+    )
+    assert free.layouts[0].buckets is not None
+    assert free.layouts[0].buckets[0] == 0.05
+    assert free.layouts[0].buckets[2] == 64
+
+
+def test_a_class_may_name_another_preset(tmp_path: Path) -> None:
+    model = "{histogram: {preset: vpa}, classes: {free: {histogram: {preset: koordinator}}}}"
+    assert profile(tmp_path, "free", model) == KOORDINATOR
+    assert profile(tmp_path, "prod", model) == VPA
+
+
+def test_half_lives_of_all_stand_over_the_preset_of_a_class(tmp_path: Path) -> None:
+    free = profile(
+        tmp_path,
+        "free",
+        "{half_life_seconds: {cpu: 3600}, classes: {free: {histogram: {preset: vpa}}}}",
+    )
+    assert free.half_life_seconds == (3600.0, VPA.half_life_seconds[1])
+    assert free.layouts == VPA.layouts

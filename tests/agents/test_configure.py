@@ -3,8 +3,10 @@
 from pathlib import Path
 
 from pipeline.agents.configure import model_config
+from pipeline.processors.classes import CLASSES
 from pipeline.processors.window import KOORDINATOR, VPA, ModelConfig, Profile
 from pipeline.settings import load_settings
+from pipeline.settings.model import CLASSES as CLASSES_OF_THE_SETTINGS
 
 
 def config(tmp_path: Path, model: str) -> ModelConfig:
@@ -17,6 +19,10 @@ def profile(tmp_path: Path, name: str, model: str) -> Profile:
     """The profile of the class `name`."""
     made = config(tmp_path, model)
     return made.profiles[made.profile_of(name)]
+
+
+def test_the_settings_know_the_classes_of_the_log() -> None:
+    assert CLASSES_OF_THE_SETTINGS == CLASSES
 
 
 def test_nothing_said_is_koordinator_for_every_class(tmp_path: Path) -> None:

@@ -263,9 +263,12 @@ class Bank:
 
     def _take_profiles(self, rows: IntArray, classes: ByteArray) -> None:
         """A pod remembers as its class does; one that changes to a class of another profile begins
-        anew, for its weights would mean something else there."""
+        anew, for its weights would mean something else there. A class that is not known is no
+        change of it: one lost record would cost all that a pod has learned."""
         wanted = self._profiles[FIRST_CLASS + classes]
         other = np.flatnonzero(self._rows.profile.take(rows) != wanted)
+        unknown = classes[other] == _UNKNOWN_CLASS
+        other = other[~unknown | (self._rows.last_ms[rows[other]] == NEVER)]
         if len(other):
             self._rows.clear(rows[other])
             self._rows.profile[rows[other]] = wanted[other]

@@ -250,6 +250,28 @@ def test_after_an_outage_of_hours_pods_that_are_still_there_keep_their_models() 
     assert _peaks(bank).pod_samples.tolist() == [[2, 2]]
 
 
+@pytest.mark.parametrize("own", ["prod", "unknown"])
+def test_a_window_without_metadata_costs_a_pod_nothing_of_what_it_learned(own: str) -> None:
+    other = Profile(half_life_seconds=(3600.0, 3600.0))
+    bank, steady = (Bank(ModelConfig(class_profiles={own: other})) for _ in range(2))
+    bank.apply([window(i, [Pod("a", (1.0, GIB))]) for i in range(1, 10)])
+    bank.apply([window(10, [Pod("a", (1.0, GIB), "unknown")])])
+    assert _peaks(bank).pod_samples.tolist() == [[10, 10]]
+    bank.apply([window(11, [Pod("a", (1.0, GIB))])])
+    steady.apply([window(i, [Pod("a", (1.0, GIB))]) for i in range(1, 12)])
+    found, same = (_peaks(b).predictors["nsigma-v1"].pod_raw for b in (bank, steady))
+    assert _peaks(bank).pod_samples.tolist() == [[11, 11]]
+    assert found.tobytes() == same.tobytes()
+
+
+def test_a_pod_that_changes_to_a_class_of_another_profile_begins_anew() -> None:
+    other = Profile(half_life_seconds=(3600.0, 3600.0))
+    bank = Bank(ModelConfig(class_profiles={"batch": other}))
+    for end, name in enumerate(("prod", "prod", "batch", "batch", "unknown", "prod"), 1):
+        bank.apply([window(end, [Pod("a", (1.0, GIB), name)])])
+        assert _peaks(bank).pod_samples[0, 0] == [0, 1, 2, 1, 2, 3, 1][end]
+
+
 def test_a_departed_node_is_forgotten_and_begins_anew() -> None:
     bank = _bank()
     bank.apply([window(1, [Pod("a", (1.0, GIB))]), window(1, node="node-b")])

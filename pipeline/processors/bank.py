@@ -384,14 +384,15 @@ class Bank:
         remainder = system_usage.remainder(node, reclaimable.sum_by(window_of, pods, count), host)
         given = [r if w.system_usage is None else w.system_usage
                  for w, r in zip(windows, remainder, strict=True)]  # fmt: skip
-        values[:, SYSTEM] = _clean(_stacked(given), PLAUSIBLE)
+        values[:, SYSTEM] = _stacked(given)
         values[:, FIRST_CLASS:] = by_class
         # A node that never had a pod of unknown class has no model for it: an idle model would
         # cost a bucket of every node's Prod peak.
         unknown_pods = np.bincount(window_of[classes == _UNKNOWN_CLASS], minlength=count)
         begun = self._rows.last_ms[fixed[:, UNKNOWN]] != NEVER
         values[(unknown_pods == 0) & ~begun, UNKNOWN] = np.nan
-        return values
+        # Of what is plausible a sum may not be.
+        return _clean(values.reshape(-1, 2), PLAUSIBLE).reshape(values.shape)
 
     def _factors(self, node: NodeModels) -> list[list[float]]:
         """The weight of a sample of now, by profile and resource."""

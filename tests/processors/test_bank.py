@@ -98,6 +98,13 @@ def test_the_largest_usage_that_is_believed() -> None:
     assert _peaks(bank).pod_samples.tolist() == [[1, 1], [0, 0]]
 
 
+def test_a_sum_beyond_belief_is_no_sample_of_its_class() -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod("a", (1.0, 2.0**60)), Pod("b", (1.0, 2.0**60))])])
+    assert _samples(bank)["prod"] == [2.0, None]
+    assert _peaks(bank).pod_samples.tolist() == [[1, 1], [1, 1]]
+
+
 def test_pods_above_the_node_leave_an_idle_system() -> None:
     bank = _bank()
     bank.apply([window(1, [Pod("a", (9.0, 9 * GIB))], usage=(8.0, 8 * GIB))])

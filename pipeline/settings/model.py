@@ -159,7 +159,8 @@ class ModelSettings(Section, frozen=True, kw_only=True):
         Meta(
             gt=0,
             le=31_536_000,
-            description="A pod's model is dropped this long (event time) after its last sample.",
+            description="A pod's model is dropped this long (event time) after the last window "
+            "that listed it, with its usage or without.",
         ),
     ] = 1800.0
     nsigma_multiplier: Annotated[

@@ -19,11 +19,11 @@ from pipeline.topics.nodes import check_node_name
 from pipeline.topics.samples import KINDS, LIST_COLUMNS, NUMBER_COLUMNS, TEXT_COLUMNS, SampleHeader
 
 MAX_ROWS: Final = 4_096
-_LAST_MS: Final = 253_402_300_799_000
 """Rows of a record: a kubelet runs some hundreds of pods at most. A column of nulls states its
 length and has no bytes, so that the size of a record bounds nothing."""
-_MAX_ID_BYTES: Final = 253
 
+_MAX_ID_BYTES: Final = 253
+_LAST_MS: Final = 253_402_300_799_000
 _MARK = b"\xff\xff\xff\xff"
 _END = _MARK + bytes(4)
 _MAX_DICTIONARIES = 64

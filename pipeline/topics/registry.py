@@ -16,7 +16,7 @@ MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
 checkpoint are larger than itself, and a hostile one must not stop who writes them."""
 MAX_SAMPLE_BYTES: Final = MAX_RECORD_BYTES // 4
 
-Codec = Literal["arrow", "json", "msgpack", "bytes"]
+Codec = Literal["arrow", "parts", "json", "msgpack", "bytes"]
 Cleanup = Literal["delete", "compact"]
 
 
@@ -81,7 +81,7 @@ FLEET: Final = Topic(
     value="means and deviations of node pools, priors of workloads", written_by="planner",
 )  # fmt: skip
 WINDOWS: Final = Topic(
-    name="windows", key="node", codec="arrow", cleanup="delete", retention_ms=3 * DAY_MS,
+    name="windows", key="node", codec="parts", cleanup="delete", retention_ms=3 * DAY_MS,
     value="the log of record: a sample and what was known beside it",
     written_by="join agent", record="windows",
 )  # fmt: skip

@@ -45,7 +45,9 @@ def amounts_of(peaks: AllPeaks) -> Mapping[str, Floats]:
     amounts = [answer.amount for answer in found.values()]
     if views := found.get(_OF_VIEWS):
         amounts += [views.pods_amount, views.classes_amount, views.amount]
-    return dict(zip(peaks.names, np.stack(amounts, axis=1) / TO_KUBERNETES, strict=True))
+    rows = np.stack(amounts, axis=1) / TO_KUBERNETES
+    # A view would keep the rows of all nodes of its batch for as long as one of them is not new.
+    return {name: row.copy() for name, row in zip(peaks.names, rows, strict=True)}
 
 
 class _ProfileCollector(Collector):

@@ -191,7 +191,7 @@ def decode_window(data: bytes) -> Window:
     """The window in `data`. Raises the errors of `read_samples`."""
     if not data.startswith(_MARK):
         return _decode_stream(data)
-    first, facts, known, sample = _parts(data)
+    first, facts, known, sample = (data[start:end] for start, end in pairwise(_bounds(data)))
     head = _head(first)
     if head.type == "departure":
         check_node_name(head.node)
@@ -216,7 +216,8 @@ def sample_offset_of(data: bytes) -> int:
     Leaves the rows alone: the join scans its own output with this.
     """
     if data.startswith(_MARK):
-        return _head(_parts(data)[0]).sample_offset
+        start, end, *_ = _bounds(data)
+        return _head(data[start:end]).sample_offset
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(data))
     except (pa.ArrowException, OSError, ValueError, TypeError) as error:
@@ -226,14 +227,14 @@ def sample_offset_of(data: bytes) -> int:
     return metadata_int(metadata, "sample_offset")
 
 
-def _parts(data: bytes) -> list[bytes]:
+def _bounds(data: bytes) -> list[int]:
+    """Where the parts lie: each ends where the next begins."""
     if len(data) < _FIRST:
         raise UndecodableRecordError("window ends before its parts")
     sizes = _SIZES.unpack_from(data, len(_MARK))
     if _FIRST + sum(sizes) != len(data):
         raise UndecodableRecordError(f"parts of the window have not {len(data)} bytes")
-    ends = list(accumulate(sizes, initial=_FIRST))
-    return [data[start:end] for start, end in pairwise(ends)]
+    return list(accumulate(sizes, initial=_FIRST))
 
 
 def _head(data: bytes) -> _Head:

@@ -81,6 +81,13 @@ def test_without_the_percentile_predictor_there_are_no_views() -> None:
     assert profile.amounts_of(bank.peaks(["node-a"]))["node-a"].shape == (1, 2)
 
 
+def test_what_is_kept_of_a_node_keeps_nothing_of_its_batch() -> None:
+    bank = Bank()
+    bank.apply([window(0, node=node) for node in ("node-a", "node-b")])
+    kept = profile.amounts_of(bank.peaks(bank.nodes))
+    assert all(amounts.base is None for amounts in kept.values())
+
+
 async def test_the_page_shows_what_was_last_computed_and_departed_nodes_no_more() -> None:
     broker = MemoryBroker()
     log = LogWriter(broker)

@@ -1,6 +1,7 @@
 """The log of record: what the join wrote is read, and anything else is refused."""
 
 import struct
+import tracemalloc
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -91,6 +92,16 @@ def test_departure_is_read_as_such() -> None:
     assert (window.type, window.header.node, window.rows.num_rows) == ("departure", "node-1", 0)
     assert (window.sample_offset, window.appended_ms) == (-1, 1_700_000_000_000)
     assert window.rows.batch.schema.equals(pa.schema(FIELDS))
+
+
+def test_the_offset_is_found_without_a_copy_of_the_rows() -> None:
+    large = with_parts((3, bytes(4_000_000)))
+    tracemalloc.start()
+    try:
+        assert sample_offset_of(large) == WINDOW.sample_offset
+        assert tracemalloc.get_traced_memory()[1] < 400_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_offset_of_the_sample_is_found_without_the_rows() -> None:

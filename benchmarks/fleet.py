@@ -2,6 +2,7 @@
 
     python -m benchmarks.fleet [--nodes 10000] [--pods 100] [--minutes 10] [--workers 2]
 
+Nodes and pods are written first, as a cluster watcher would, so that the workers know them.
 A feeder process writes a window of 30 s for each node every 30 s, in event time as it passes; real
 workers and an extender run as users run them. Measured are the time from a sample's append to that
 of its node state (both by the broker's clock), how far the workers are behind, and what each
@@ -27,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from benchmarks import inventory
 from benchmarks.exporter import cost
 from benchmarks.roles import ROOT, springtide
 from pipeline.agents.output import Keyed, open_output
@@ -56,16 +58,25 @@ class State(msgspec.Struct):
     skew_seconds: float | None = None
 
 
+def node_name(number: int) -> str:
+    return f"node-{number:05d}"
+
+
+def pod_uids(number: int, pods: int) -> list[str]:
+    """The UIDs of a node's pods."""
+    return [f"{number:08x}-{pod:04x}-4000-8000-000000000000" for pod in range(pods)]
+
+
 class Node:
     """One simulated node: its pods stay, their usage moves a little from window to window."""
 
     def __init__(self, number: int, pods: int) -> None:
-        self.name = f"node-{number:05d}"
+        self.name = node_name(number)
         self._random = np.random.default_rng(number)
         self._cpu = self._random.gamma(2.0, 0.1, pods)
         self._memory = self._random.gamma(4.0, 5e7, pods)
         kinds = pa.array(["node", *["pod"] * pods])
-        uids = ["", *(f"{number:08x}-{pod:04x}-4000-8000-000000000000" for pod in range(pods))]
+        uids = ["", *pod_uids(number, pods)]
         self._fixed = {"kind": kinds, "id": pa.array(uids), "coverage": pa.array(np.ones(pods + 1))}
 
     def sample(self, sequence: int, end_ms: int) -> bytes:
@@ -223,6 +234,8 @@ def main() -> None:
         kafka = stack.enter_context(local_kafka(folder / "kafka"))
         settings = _settings(kafka.bootstrap_servers)
         asyncio.run(apply_topics(settings.kafka))
+        fleet = ((node_name(n), pod_uids(n, given.pods)) for n in range(given.nodes))
+        asyncio.run(inventory.publish(settings, fleet))
         broker = ("--bootstrap-servers", kafka.bootstrap_servers, "--topic-prefix", PREFIX)
         pids = {"broker": kafka.pid}
         for number in range(given.workers):

@@ -3,11 +3,11 @@
     python -m benchmarks.ingest [--nodes 200] [--pods 100] [--windows 20] [--partitions 4]
                                 [--workers 1]
 
-Fills `samples` on a real local broker, starts workers as users run them, and waits until the last
-window is in the node states. Beside it, in the same run: a consumer that only reads and decodes the
-same messages (the baseline: what broker, network and Arrow cost anyway), the processor time of each
-process while the topic was drained, and the worker's stages, one after the other in this process,
-on the same data.
+Fills `samples`, `nodes` and `pods` on a real local broker, starts workers as users run them, and
+waits until the last window is in the node states. Beside it, in the same run: a consumer that only
+reads and decodes the same messages (the baseline: what broker, network and Arrow cost anyway), the
+processor time of each process while the topic was drained, and the worker's stages, one after the
+other in this process, on the same data.
 """
 
 import argparse
@@ -25,13 +25,14 @@ from typing import Any
 import numpy as np
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from benchmarks import inventory
 from benchmarks.roles import springtide
 from pipeline.agents.log import open_reader
 from pipeline.agents.output import Keyed, open_output
 from pipeline.local.kafka import local_kafka
 from pipeline.processors.bank import Bank
 from pipeline.processors.columns import node_windows, window_usages
-from pipeline.processors.join import Beside, NodeView, PodRow, join, pod_row, put_beside
+from pipeline.processors.join import Beside, NodeView, join, pod_row, put_beside
 from pipeline.processors.report import node_state_record, prediction_record
 from pipeline.settings import Settings, load_settings
 from pipeline.topics.admin import apply_topics
@@ -40,9 +41,7 @@ from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.partition import partition_of
-from pipeline.topics.pods import PodFacts
 from pipeline.topics.registry import NODE_STATE, SAMPLES
-from pipeline.topics.resources import Resources
 from pipeline.topics.sample_rows import SampleRows, read_rows
 from pipeline.topics.samples import STATISTICS, SampleBatch, SampleHeader, encode_samples
 from pipeline.topics.windows import Window, decode_window, encode_window
@@ -52,6 +51,15 @@ WINDOW_MS = 30_000
 RUN_LIMIT_SECONDS = 600
 
 
+def node_name(number: int) -> str:
+    return f"node-{number:05d}"
+
+
+def pod_uids(number: int, pods: int) -> list[str]:
+    """The UIDs of a node's pods."""
+    return [f"{number:05d}-{pod:04d}-4000-8000-00000000" for pod in range(pods)]
+
+
 def samples(nodes: int, pods: int, windows: int, end_ms: int) -> Iterator[tuple[str, bytes]]:
     """Node and encoded batch, window by window, seeded."""
     random = np.random.default_rng(7)
@@ -59,7 +67,7 @@ def samples(nodes: int, pods: int, windows: int, end_ms: int) -> Iterator[tuple[
     for number in range(windows):
         start = first + number * WINDOW_MS
         for n in range(nodes):
-            node = f"node-{n:05d}"
+            node = node_name(n)
             header = SampleHeader(
                 node=node, machine_id=node, boot_id="boot", epoch=1, sequence=number,
                 window_start_ms=start, window_end_ms=start + WINDOW_MS,
@@ -68,8 +76,8 @@ def samples(nodes: int, pods: int, windows: int, end_ms: int) -> Iterator[tuple[
             rows = [_row("node", "", float(cpu.sum()) + 0.2, float(memory.sum()) + 1e9)]
             rows[0] |= {"capacity_cpu_cores": 64.0, "capacity_memory_bytes": 2.0**38}
             rows += [
-                _row("pod", f"{n:05d}-{pod:04d}-4000-8000-00000000", float(c), float(m))
-                for pod, (c, m) in enumerate(zip(cpu, memory, strict=True))
+                _row("pod", uid, float(c), float(m))
+                for uid, c, m in zip(pod_uids(n, pods), cpu, memory, strict=True)
             ]
             yield node, encode_samples(SampleBatch(header, rows))
 
@@ -172,7 +180,7 @@ def stages(batches: list[bytes]) -> dict[str, float]:
 
     def put(sample: SampleRows) -> Window:
         header = sample.header
-        view = NodeView(None, _known_pods(sample.listing.uids))
+        view = _view(header.node, sample.listing.uids)
         found = put_beside(sample.listing, view.pods, beside.get(header.node))
         beside[header.node] = found
         return join(sample, view, strategy, sample_offset=0, appended_ms=header.window_end_ms,
@@ -211,15 +219,10 @@ def stages(batches: list[bytes]) -> dict[str, float]:
 
 
 @lru_cache(maxsize=100_000)
-def _known_pods(uids: tuple[str, ...]) -> dict[str, PodRow]:
-    requests = Resources(cpu_millicores=500, memory_bytes=1 << 30)
-    pods = (
-        PodFacts(node="", uid=uid, cgroup_uid=uid, namespace="shop", name=f"cart-{uid}",
-                 pod_class="prod", qos="LS", phase="Running", requests=requests, limits=requests,
-                 created_at="2023-11-14T21:13:30Z")
-        for uid in uids
-    )  # fmt: skip
-    return {pod.cgroup_uid: pod_row(pod) for pod in pods}
+def _view(node: str, uids: tuple[str, ...]) -> NodeView:
+    pods = {uid: inventory.pod_record(node, uid, number) for number, uid in enumerate(uids)}
+    rows = {uid: pod_row(pod) for uid, pod in pods.items()}
+    return NodeView(inventory.node_record(node), rows)
 
 
 def _groups(windows: list[Window]) -> list[list[Window]]:
@@ -249,6 +252,8 @@ def main() -> None:
         print(
             f"filled: {count:,} messages of {given.pods} pods, {size / count / 1024:.1f} KiB each"
         )
+        fleet = ((node_name(n), pod_uids(n, given.pods)) for n in range(given.nodes))
+        asyncio.run(inventory.publish(settings, fleet))
         reading = asyncio.run(read_only(settings))
         with ExitStack() as stack:
             workers = [

@@ -1,0 +1,47 @@
+"""What a cluster watcher would have said of a benchmark's nodes and pods.
+
+Without it every pod is unknown, and a worker spends its time on other things than in a cluster that
+runs: here two of three pods are Prod and one is Batch, all are old, none is cold.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from pipeline.settings import Settings
+from pipeline.sources.publish import Entry, node_entry, open_producer, pod_entry, write
+from pipeline.topics.nodes import NodeRecord, Strategy
+from pipeline.topics.pods import PodRecord
+from pipeline.topics.resources import Resources
+
+_REQUESTS: Final = Resources(cpu_millicores=500, memory_bytes=1 << 30)
+_ALLOCATABLE: Final = Resources(cpu_millicores=62_000, memory_bytes=2**38 - 2**33)
+_CREATED_AT: Final = "2023-11-14T21:13:30Z"
+
+
+def node_record(node: str) -> NodeRecord:
+    """A node of 64 cores and 256 GiB. A run is too short to wait until pods have their samples."""
+    return NodeRecord(node=node, allocatable=_ALLOCATABLE, strategy=Strategy(cold_start_samples=0))
+
+
+def pod_record(node: str, uid: str, number: int) -> PodRecord:
+    """The pod with this number on its node."""
+    batch = number % 3 == 2
+    return PodRecord(
+        node=node, uid=uid, cgroup_uid=uid, namespace="shop", name=f"cart-{uid}",
+        pod_class="batch" if batch else "prod", qos="BE" if batch else "LS", phase="Running",
+        requests=_REQUESTS, limits=_REQUESTS, created_at=_CREATED_AT,
+    )  # fmt: skip
+
+
+def entries(fleet: Iterable[tuple[str, Sequence[str]]]) -> Iterator[Entry]:
+    """The records of a fleet, given as the name and the pods' UIDs of each node."""
+    for node, uids in fleet:
+        yield node_entry(node_record(node))
+        for number, uid in enumerate(uids):
+            yield pod_entry(pod_record(node, uid, number))
+
+
+async def publish(settings: Settings, fleet: Iterable[tuple[str, Sequence[str]]]) -> None:
+    """Write the records of a fleet, as in `entries`, and await their delivery."""
+    async with open_producer(settings.kafka, "benchmark") as producer:
+        await write(producer, settings.kafka, "benchmark", entries(fleet))

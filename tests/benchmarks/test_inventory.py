@@ -1,0 +1,60 @@
+"""The nodes and pods of a benchmark are known to the workers that it measures."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from benchmarks import fleet, ingest, inventory
+from pipeline.agents.inventory import Inventory
+from pipeline.agents.log import LogRecord
+from pipeline.processors.bank import Bank
+from pipeline.processors.classes import CLASS_CODES
+from pipeline.processors.columns import node_windows
+from pipeline.processors.join import join, put_beside
+from pipeline.topics.nodes import Strategy
+from pipeline.topics.registry import NODES
+from pipeline.topics.sample_rows import read_rows
+
+PODS = 6
+END_MS = 1_800_000_000_000
+
+
+def of_ingest() -> bytes:
+    return next(ingest.samples(1, PODS, 1, END_MS))[1]
+
+
+def of_fleet() -> bytes:
+    return fleet.Node(0, PODS).sample(0, END_MS)
+
+
+@pytest.mark.parametrize(
+    ("sample", "name", "uids"),
+    [
+        (of_ingest, ingest.node_name, ingest.pod_uids),
+        (of_fleet, fleet.node_name, fleet.pod_uids),
+    ],
+)
+def test_every_pod_has_its_class_and_none_is_cold(
+    sample: Callable[[], bytes],
+    name: Callable[[int], str],
+    uids: Callable[[int, int], list[str]],
+) -> None:
+    known = Inventory()
+    for entry in inventory.entries([(name(0), uids(0, PODS))]):
+        record = LogRecord(0, 0, entry.key, entry.value, END_MS)
+        (known.apply_node if entry.topic == NODES else known.apply_pod)(record)
+    rows = read_rows(sample())
+    view = known.view(rows.header.node)
+    window = join(
+        rows, view, Strategy(), sample_offset=0, appended_ms=END_MS,
+        beside=put_beside(rows.listing, view.pods, None),
+    )  # fmt: skip
+    (read,) = node_windows([window], "p90", "usageWithoutPageCache")
+    assert np.isfinite(read.allocatable).all()
+    prod, batch = CLASS_CODES["prod"], CLASS_CODES["batch"]
+    assert read.pod_classes.tolist() == [prod, prod, batch] * (PODS // 3)
+    bank = Bank()
+    bank.apply([read])
+    (peaks,) = bank.peaks([read.node])
+    assert not peaks.pod_cold.any()

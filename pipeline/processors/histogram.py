@@ -273,9 +273,9 @@ def load_checkpoint(layout: Layout, stored: Mapping[str, Any] | None) -> FloatAr
     if stored is None:
         raise CheckpointError("there is no histogram checkpoint to load")
     try:
-        total = float(stored["totalWeight"])
-        buckets = {int(i): float(weight) for i, weight in stored["bucketWeights"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        total = _number(stored["totalWeight"])
+        buckets = {int(i): _number(weight) for i, weight in stored["bucketWeights"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CheckpointError(f"not a histogram checkpoint: {error!r}") from error
     if not (math.isfinite(total) and total >= 0):
         raise CheckpointError(f"totalWeight of a histogram checkpoint is {total!r}, not 0 or more")
@@ -288,8 +288,18 @@ def load_checkpoint(layout: Layout, stored: Mapping[str, Any] | None) -> FloatAr
                 hint="it was written with other bucket settings",
             )
         weights[bucket] = weight
-    sum_stored = float(np.cumsum(weights)[-1])
-    if sum_stored > 0.0:
-        weights = weights * total / sum_stored
-        weights[weights < layout.epsilon] = 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        sum_stored = float(np.cumsum(weights)[-1])
+        if sum_stored > 0.0:
+            weights = weights * total / sum_stored
+    if not np.isfinite(weights).all():
+        raise CheckpointError("the weights of a histogram checkpoint are too large")
+    weights[weights < layout.epsilon] = 0.0
     return weights
+
+
+def _number(value: object) -> float:
+    """Raises TypeError for what is none, as JSON's `true`."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r:.100} is not a number")
+    return float(value)

@@ -28,7 +28,7 @@ from pipeline.processors.histogram import (
 from pipeline.processors.rows import NEVER
 from pipeline.processors.snapshot import NodeState, pack, unpack
 from pipeline.processors.window import ENTITIES, KOORDINATOR, RESOURCES, VPA, Profile
-from pipeline.times import parse_time
+from pipeline.times import format_time, parse_time
 
 _KOORDINATOR_IDS: Final[Mapping[str, str]] = {
     "__node__": "node",
@@ -38,6 +38,9 @@ _KOORDINATOR_IDS: Final[Mapping[str, str]] = {
 }
 
 _MOST_HALF_LIVES: Final = 10 * MAX_HALF_LIVES
+_MOST_SAMPLES: Final = 1 << 40
+_EARLY_MS: Final = 3_600_000
+"""How far a file may be ahead of the node's last window: clocks differ, hours do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,9 @@ def from_vpa(document: Mapping[str, Any]) -> Learned:
 
     Raises CheckpointError for anything else.
     """
-    name = (document.get("metadata") or {}).get("name") or ""
+    metadata = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    name = name if isinstance(name, str) else ""
     status = document.get("status")
     if document.get("kind") != "VerticalPodAutoscalerCheckpoint" or not isinstance(status, dict):
         raise CheckpointError(f"not a VerticalPodAutoscalerCheckpoint with a status: {name!r:.100}")
@@ -102,10 +107,9 @@ def from_vpa(document: Mapping[str, Any]) -> Learned:
         for key in ("lastUpdateTime", "lastSampleStart", "firstSampleStart")
     }
     last_ms = times["lastSampleStart"] or times["lastUpdateTime"]
-    samples = status.get("totalSamplesCount")
     return Learned(
         name, found, _last(last_ms, found, name), times["firstSampleStart"],
-        samples if isinstance(samples, int) and samples >= 0 else None,
+        _count(status.get("totalSamplesCount"), f"totalSamplesCount of {name}"),
     )  # fmt: skip
 
 
@@ -137,7 +141,7 @@ def taken_over(
 
     `profiles` are those of the model that the state is of. Mean and deviation are those of the
     weights, each at the end of its bucket. Raises CheckpointError for a pod that the state has no
-    model of, and for a histogram that does not fit.
+    model of, for times beyond the node's last window, and for a histogram that does not fit.
     """
     names = (*ENTITIES, *state.uids)
     if strangers := sorted(learned.keys() - set(names)):
@@ -145,6 +149,8 @@ def taken_over(
             f"node {state.node!r:.100} has no model of {', '.join(strangers):.300}",
             hint="a pod must run on the node, and be in its newest checkpoint",
         )
+    for found in learned.values():
+        _require_past(found, state.end_ms)
     rows = _Rows(state, profiles)
     for name, found in learned.items():
         for resource, histogram in enumerate(found.histograms):
@@ -194,10 +200,15 @@ class _Rows:
             histogram.layout, histogram.remaining(learned.last_ms), learned.last_ms,
             histogram.half_life_ms,
         )  # fmt: skip
+        worth = float(now.weights.sum())
+        if not worth <= _MOST_SAMPLES:
+            raise CheckpointError(
+                f"{learned.name} is worth {worth:g} samples: nobody takes so many"
+            )
         count = learned.samples
         if count is None:
             # As many samples of full weight would be worth as much: those there were, or fewer.
-            count = max(int(now.weights.sum()), 1)
+            count = max(int(worth), 1)
         added = converted(now, layout) * _decay(learned.last_ms - reference, half_life_ms)
         added[added < layout.epsilon] = 0.0
         if not added.any():
@@ -227,6 +238,8 @@ class _Rows:
             ),
             strict=True,
         ):
+            if not math.isfinite(value):
+                raise CheckpointError("with the import the weights of a model are too large")
             column[row, resource] = value
 
     def state(self) -> NodeState:
@@ -273,6 +286,36 @@ def _histogram(
     if reference_ms is None:
         raise CheckpointError(f"{what} has weights and no referenceTimestamp")
     return Histogram(layout, weights, reference_ms, profile.half_life_ms[resource])
+
+
+def _count(stored: object, what: str) -> int | None:
+    """How many samples; None where that is not said."""
+    if stored is None:
+        return None
+    if isinstance(stored, bool) or not isinstance(stored, int) or not 0 <= stored <= _MOST_SAMPLES:
+        raise CheckpointError(f"{what} is {stored!r:.100}, not 0 to {_MOST_SAMPLES}")
+    return stored
+
+
+def _require_past(learned: Learned, end_ms: int) -> None:
+    """Raise CheckpointError for times that a node whose last window ended at `end_ms` has not seen.
+
+    A row that was fed in the future takes no sample before; a reference lies on the multiple of
+    its half-life that is nearest, which may be ahead.
+    """
+    latest = end_ms + _EARLY_MS
+    times = [(learned.last_ms, latest), (learned.first_ms or 0, latest)]
+    times += [
+        (found.reference_ms, latest + found.half_life_ms)
+        for found in learned.histograms
+        if found is not None
+    ]
+    if any(time_ms > allowed_ms for time_ms, allowed_ms in times):
+        raise CheckpointError(
+            f"{learned.name} is of a time after the node's last window, which ended at "
+            f"{format_time(end_ms / 1000)}",
+            hint="is the file of this node, and are the clocks right?",
+        )
 
 
 def _decay(distance_ms: int, half_life_ms: int) -> float:

@@ -290,6 +290,12 @@ def test_of_nothing_at_all_nothing_is_known() -> None:
         (koordinator("a", [1]), "CPU of a"),
         (koordinator("a", stored(b1=1), at="2023-13-13"), "LastUpdated"),
         ({"kind": "Pod", "metadata": {"name": "p"}}, "VerticalPodAutoscalerCheckpoint"),
+        ({"kind": "Pod", "metadata": [1]}, "VerticalPodAutoscalerCheckpoint"),
+        (vpa(stored(b1=1), None, totalSamplesCount=2**70), "totalSamplesCount of web-main"),
+        (vpa(stored(b1=1), None, totalSamplesCount=True), "is True, not 0 to"),
+        (koordinator("a", stored(b1=1) | {"totalWeight": True}), "True is not a number"),
+        (koordinator("a", stored(b1=1) | {"totalWeight": 10**400}), "CPU of a"),
+        (koordinator("a", stored(b1=10**300) | {"totalWeight": 1e300}), "too large"),
     ],
 )
 def test_what_is_no_checkpoint_is_refused(document: dict[str, Any], says: str) -> None:
@@ -300,9 +306,35 @@ def test_what_is_no_checkpoint_is_refused(document: dict[str, Any], says: str) -
 def test_a_pod_that_is_not_there_and_times_far_apart_are_refused() -> None:
     with pytest.raises(CheckpointError, match="no model of z"):
         after({"z": from_koordinator(koordinator("z", stored(b1=1)))})
-    far = from_koordinator(koordinator("a", stored(b1=1), at="9999-01-01T00:00:00Z"))
+    old = stored(b1=1) | {"referenceTimestamp": "1971-01-01T00:00:00Z"}
     with pytest.raises(CheckpointError, match="half-lives apart"):
-        after({"a": far})
+        after({"a": from_koordinator(koordinator("a", old))})
+
+
+def test_weights_that_nobody_can_have_learned_are_refused() -> None:
+    heavy = stored(b1=1) | {"totalWeight": 1e300}
+    with pytest.raises(CheckpointError, match=r"worth 5\.5.*e\+299 samples"):
+        after({"a": from_koordinator(koordinator("a", heavy))})
+
+
+def test_a_file_of_the_future_is_refused_and_clocks_may_differ() -> None:
+    """A model that was fed next month would take no sample until then."""
+    end_ms = START_MS + LENGTH_MS
+    weights = np.zeros(CPU_LAYOUT.num_buckets)
+    weights[5] = 8.0
+
+    def of(ahead_ms: int, reference_ms: int, first_ms: int | None = None) -> dict[str, Learned]:
+        found = Histogram(CPU_LAYOUT, weights, end_ms + reference_ms, 12 * HOUR_MS)
+        return {"node": Learned("node", (found, None), end_ms + ahead_ms, first_ms)}
+
+    after(of(HOUR_MS, 13 * HOUR_MS))
+    for learned in (
+        of(HOUR_MS + 1, 0),
+        of(0, 13 * HOUR_MS + 1),
+        of(0, 0, end_ms + HOUR_MS + 1),
+    ):
+        with pytest.raises(CheckpointError, match="after the node's last window"):
+            after(learned)
 
 
 def test_profiles_by_class_take_their_own_layout_and_half_life() -> None:

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -121,27 +121,41 @@ async def read_only(settings: Settings) -> float:
     return time.perf_counter() - began
 
 
+class Drained(NamedTuple):
+    """What was done while the clock ran, and the processor time of each process meanwhile."""
+
+    windows: int
+    seconds: float
+    processor_seconds: dict[str, float]
+
+
 async def drained(
     settings: Settings, messages: int, workers: Sequence[subprocess.Popen[bytes]], broker: int
-) -> tuple[float, dict[str, float]]:
-    """Seconds from the first node state to the last, and of processor time meanwhile by process."""
+) -> Drained:
+    """Wait for the node states of all messages. The clock starts when the first are seen; those
+    count for nothing, since they were made before."""
     pids = {"broker": broker, **{f"worker {n}": w.pid for n, w in enumerate(workers, start=1)}}
     pids["this (load and waiting)"] = os.getpid()
     topic = NODE_STATE.full_name(PREFIX)
     places = [TopicPartition(topic, p) for p in range(settings.kafka.partitions)]
     consumer = AIOKafkaConsumer(**client_options(settings.kafka), group_id=None)
     await consumer.start()
-    began, ended, done, before = 0.0, time.perf_counter() + RUN_LIMIT_SECONDS, 0, {}
+    began, ended, before = 0.0, time.perf_counter() + RUN_LIMIT_SECONDS, {}
+    done, earlier = 0, 0
     try:
         while done < messages:
             await asyncio.sleep(0.05)
             done = sum((await consumer.end_offsets(places)).values())
             if done and not began:
                 began, before = time.perf_counter(), _processor_seconds(pids)
+                earlier = done
             if any(w.poll() is not None for w in workers) or time.perf_counter() > ended:
                 raise SystemExit(f"worker ended or hung at {done} of {messages} windows")
+        if earlier == done:
+            raise SystemExit("all was done at the first look: take more windows")
         took, after = time.perf_counter() - began, _processor_seconds(pids)
-        return took, {name: after[name] - before[name] for name in pids}
+        spent = {name: after[name] - before[name] for name in pids}
+        return Drained(done - earlier, took, spent)
     finally:
         await consumer.stop()
 
@@ -260,15 +274,16 @@ def main() -> None:
                 stack.enter_context(worker(settings, Path(folder) / f"worker-{number}"))
                 for number in range(given.workers)
             ]
-            working, spent_by = asyncio.run(drained(settings, count, workers, kafka.pid or 0))
-    pods = count * given.pods
+            done = asyncio.run(drained(settings, count, workers, kafka.pid or 0))
+    reads = count * given.pods / reading
+    works = done.windows * given.pods / done.seconds
     print(f"{'':34}{'pod samples/s':>14}{'ratio':>8}")
-    print(f"{'read and decode only (baseline)':34}{pods / reading:>14,.0f}{1:>8.2f}")
+    print(f"{'read and decode only (baseline)':34}{reads:>14,.0f}{1:>8.2f}")
     name = f"{given.workers} x worker: join, model, publish"
-    print(f"{name:34}{pods / working:>14,.0f}{reading / working:>8.2f}")
-    print(f"\nprocessor time while draining ({working:.2f} s):")
-    for name, seconds in spent_by.items():
-        print(f"  {name:36}{seconds:>6.2f} s{seconds / count * 1e6:>8.0f} us a window")
+    print(f"{name:34}{works:>14,.0f}{works / reads:>8.2f}")
+    print(f"\nprocessor time while draining {done.windows:,} windows ({done.seconds:.2f} s):")
+    for name, seconds in done.processor_seconds.items():
+        print(f"  {name:36}{seconds:>6.2f} s{seconds / done.windows * 1e6:>8.0f} us a window")
     few = [value for _, value in samples(50, given.pods, 10, end_ms)]
     spent = stages(few)
     whole = sum(spent.values())

@@ -1,0 +1,42 @@
+"""The rate of the ingest benchmark counts what was done while its clock ran, and nothing else."""
+
+import asyncio
+import os
+from typing import Any
+
+import pytest
+
+from benchmarks import ingest
+from pipeline.settings import Settings
+
+
+class NodeStates:
+    """A consumer that finds these numbers of node states, one at each look."""
+
+    def __init__(self, *found: int) -> None:
+        self._found = list(found)
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def end_offsets(self, places: list[Any]) -> dict[Any, int]:
+        return dict.fromkeys(places, 0) | {places[0]: self._found.pop(0)}
+
+
+def drained(monkeypatch: pytest.MonkeyPatch, *found: int) -> ingest.Drained:
+    monkeypatch.setattr(ingest, "AIOKafkaConsumer", lambda **_: NodeStates(*found))
+    return asyncio.run(ingest.drained(Settings(), found[-1], [], os.getpid()))
+
+
+def test_what_was_there_before_the_clock_started_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert drained(monkeypatch, 0, 30, 70, 100).windows == 70
+
+
+def test_no_rate_is_given_where_all_was_there_at_the_first_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(SystemExit, match="take more windows"):
+        drained(monkeypatch, 0, 100)

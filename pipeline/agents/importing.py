@@ -19,7 +19,7 @@ from pipeline.clock import Clock
 from pipeline.errors import CheckpointError, NotReadyError, RecordError, StateError
 from pipeline.processors import snapshot
 from pipeline.processors.bank import Bank
-from pipeline.processors.imports import Learned, taken_over
+from pipeline.processors.imports import Learned, Taken, taken_over
 from pipeline.processors.window import ENTITIES, ModelConfig
 from pipeline.times import format_time
 from pipeline.topics.checkpoints import (
@@ -47,9 +47,9 @@ async def import_models(
     open_reader: Readers,
     is_idle: Idle,
     clock: Clock,
-) -> frozenset[str]:
-    """Add what was learned of entities and pods of `node` to its models; gives the names of those
-    that it has models of.
+) -> Taken:
+    """Add what was learned of entities and pods of `node` to its models; gives what was taken, of
+    those that it has models of. Where that is nothing, nothing is written.
 
     `place` is the topic `checkpoints` and the node's partition. Raises StateError while workers
     run, or if one takes the partition meanwhile, NotReadyError if no complete round has the node,
@@ -67,6 +67,8 @@ async def import_models(
                 "stop the workers",
             )
         state, taken = _with_import(node, chosen[node].state, learned, config)
+        if not takes_anything(taken):
+            return taken
         chosen[node] = msgspec.structs.replace(chosen[node], state=state)
         claim = Claim(member=MEMBER, claimed_at=format_time(clock.now()))
         (epoch,) = await output.send(
@@ -87,9 +89,14 @@ async def import_models(
     return taken
 
 
+def takes_anything(taken: Taken) -> bool:
+    """Whether any model took any bucket."""
+    return any(found and found.buckets for row in taken.values() for found in row)
+
+
 def _with_import(
     node: str, data: bytes, learned: Mapping[str, Learned], config: ModelConfig
-) -> tuple[bytes, frozenset[str]]:
+) -> tuple[bytes, Taken]:
     """The state with the import, which a bank of `config` has taken over, and what was taken.
 
     A pod that the node has no model of is left out, as long as something is left.
@@ -98,10 +105,10 @@ def _with_import(
     bank.restore(node, data)
     state = snapshot.decode(data)
     known = {name: learned[name] for name in (*ENTITIES, *state.uids) if name in learned}
-    merged = taken_over(state, known or learned, config.profiles)
+    merged, taken = taken_over(state, known or learned, config.profiles)
     encoded = snapshot.encode(merged)
     bank.restore(node, encoded)
-    return encoded, frozenset(known)
+    return encoded, taken
 
 
 def _round(chosen: Mapping[str, NodeCheckpoint], epoch: int) -> list[Keyed]:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 import yaml
 
 from pipeline.agents.configure import model_config
-from pipeline.agents.importing import import_models
+from pipeline.agents.importing import import_models, takes_anything
 from pipeline.agents.log import open_reader
 from pipeline.agents.output import open_output
 from pipeline.cli.explain import no_node
@@ -22,7 +21,7 @@ from pipeline.clock import SystemClock
 from pipeline.errors import CheckpointError, RecordError, UsageError
 from pipeline.processors import snapshot
 from pipeline.processors.bank import Bank
-from pipeline.processors.imports import Learned, from_koordinator, from_vpa
+from pipeline.processors.imports import Learned, Received, Taken, from_koordinator, from_vpa
 from pipeline.processors.inspection import head, names_of, table
 from pipeline.processors.predictors.registry import available
 from pipeline.processors.window import RESOURCES, ModelConfig
@@ -147,10 +146,13 @@ def import_(
     config = model_config(settings)
     quiet_client(settings)
     taken = asyncio.run(_import(settings, node, found, config))
-    for name, learned in sorted(found.items()):
-        what = _taken(learned, config) if name in taken else "left out, the node has no model of it"
+    for name in sorted(found):
+        what = _taken(taken[name]) if name in taken else "left out, the node has no model of it"
         click.echo(f"{name}: {what}")
-    click.echo("in force when the workers come back")
+    if takes_anything(taken):
+        click.echo("in force when the workers come back")
+    else:
+        click.echo("nothing to take over: nothing was changed")
 
 
 def _of_koordinator(
@@ -207,22 +209,23 @@ def _documents(path: Path) -> Sequence[Mapping[str, Any]]:
     return found
 
 
-def _taken(learned: Learned, config: ModelConfig) -> str:
+def _taken(row: Sequence[Received | None]) -> str:
     """What was taken over of each resource, and how."""
     words = []
-    for resource, histogram in zip(RESOURCES, learned.histograms, strict=True):
-        if histogram is None:
+    for resource, received in zip(RESOURCES, row, strict=True):
+        if received is None:
             words.append(f"{resource} unknown, nothing to take over")
+        elif not received.buckets:
+            words.append(f"{resource} too old, nothing is left of it")
         else:
-            layouts = {profile.layouts[RESOURCES.index(resource)] for profile in config.profiles}
-            how = "" if histogram.layout in layouts else ", each in the bucket of its end"
-            words.append(f"{resource} {np.count_nonzero(histogram.weights)} buckets{how}")
+            how = ", each in the bucket of its end" if received.moved else ""
+            words.append(f"{resource} {received.buckets} buckets{how}")
     return "; ".join(words)
 
 
 async def _import(
     settings: Settings, node: str, found: Mapping[str, Learned], config: ModelConfig
-) -> frozenset[str]:
+) -> Taken:
     kafka = settings.kafka
     await require_topics(kafka)
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -69,6 +69,18 @@ class Learned:
     last_ms: int
     first_ms: int | None = None
     samples: int | None = None
+
+
+class Received(NamedTuple):
+    """What a model took of one resource: how many `buckets`, none where their weights have decayed
+    to nothing; `moved` if its buckets are others, so that each went to the one of its end."""
+
+    buckets: int
+    moved: bool
+
+
+Taken = Mapping[str, tuple[Received | None, Received | None]]
+"""By name what was taken of cpu and memory; None where nothing is known."""
 
 
 def from_koordinator(document: Mapping[str, Any]) -> Learned:
@@ -136,8 +148,9 @@ def converted(histogram: Histogram, layout: Layout) -> FloatArray:
 
 def taken_over(
     state: NodeState, learned: Mapping[str, Learned], profiles: tuple[Profile, ...]
-) -> NodeState:
-    """The state with what was learned of entities and pods, by our name, added to what it holds.
+) -> tuple[NodeState, Taken]:
+    """The state with what was learned of entities and pods, by our name, added to what it holds;
+    and what each took.
 
     `profiles` are those of the model that the state is of. Mean and deviation are those of the
     weights, each at the end of its bucket. Raises CheckpointError for a pod that the state has no
@@ -152,11 +165,15 @@ def taken_over(
     for found in learned.values():
         _require_past(found, state.end_ms)
     rows = _Rows(state, profiles)
+    taken = {}
     for name, found in learned.items():
-        for resource, histogram in enumerate(found.histograms):
-            if histogram is not None:
-                rows.add(names.index(name), resource, found, histogram)
-    return rows.state()
+        row = names.index(name)
+        cpu, memory = (
+            None if histogram is None else rows.add(row, resource, found, histogram)
+            for resource, histogram in enumerate(found.histograms)
+        )
+        taken[name] = cpu, memory
+    return rows.state(), taken
 
 
 class _Rows:
@@ -187,7 +204,7 @@ class _Rows:
         weights[np.repeat(np.arange(count), counts), at] = kept
         return weights
 
-    def add(self, row: int, resource: int, learned: Learned, histogram: Histogram) -> None:
+    def add(self, row: int, resource: int, learned: Learned, histogram: Histogram) -> Received:
         """Add one histogram, and the moments that it stands for."""
         number = self._profile[row]
         profile = self._profiles[number]
@@ -211,8 +228,9 @@ class _Rows:
             count = max(int(worth), 1)
         added = converted(now, layout) * _decay(learned.last_ms - reference, half_life_ms)
         added[added < layout.epsilon] = 0.0
-        if not added.any():
-            return
+        received = Received(int(np.count_nonzero(added)), histogram.layout != layout)
+        if not received.buckets:
+            return received
         self._weights[resource][row, : layout.num_buckets] += added
         self._add_moments(row, resource, added, layout.ends)
         self._samples[row, resource] += count
@@ -221,6 +239,7 @@ class _Rows:
         ]
         self._first_ms[row] = min((ms for ms in first if ms is not None), default=learned.last_ms)
         self._last_ms[row] = max(int(self._last_ms[row]), learned.last_ms)
+        return received
 
     def _add_moments(self, row: int, resource: int, added: FloatArray, ends: FloatArray) -> None:
         """Formula: T. F. Chan et al., Updating formulae for combining sample variances (1979)."""
@@ -314,7 +333,7 @@ def _require_past(learned: Learned, end_ms: int) -> None:
         raise CheckpointError(
             f"{learned.name} is of a time after the node's last window, which ended at "
             f"{format_time(end_ms / 1000)}",
-            hint="is the file of this node, and are the clocks right?",
+            hint="let a worker take in what the node has reported since, and compare the clocks",
         )
 
 

@@ -19,11 +19,11 @@ PLACE = ("t.checkpoints", 0)
 NODES = ("a", "b", "c")
 
 
-def learned(*names: str) -> dict[str, Learned]:
+def learned(*names: str, reference_ms: int = APPENDED_MS) -> dict[str, Learned]:
     """Thousand samples in the sixtieth bucket of cpu, for each of these."""
     weights = CPU_LAYOUT.starts * 0.0
     weights[60] = 1000.0
-    histogram = Histogram(CPU_LAYOUT, weights, APPENDED_MS, 43_200_000)
+    histogram = Histogram(CPU_LAYOUT, weights, reference_ms, 43_200_000)
     return {name: Learned(name, (histogram, None), APPENDED_MS) for name in names}
 
 
@@ -33,15 +33,17 @@ async def importing(
     node: str = "a",
     config: ModelConfig = CONFIG,
     idle: bool = True,
-) -> frozenset[str]:
+    reference_ms: int = APPENDED_MS,
+) -> set[str]:
     async def is_idle() -> bool:
         return idle
 
     output = MemoryOutput(broker)
-    return await import_models(
-        node, learned(*names), config, place=PLACE, output=output,  # type: ignore[arg-type]
+    taken = await import_models(
+        node, learned(*names, reference_ms=reference_ms), config, place=PLACE, output=output,  # type: ignore[arg-type]
         open_reader=broker.open_reader, is_idle=is_idle, clock=ManualClock(),
     )  # fmt: skip
+    return {name for name, (cpu, _) in taken.items() if cpu and cpu.buckets}
 
 
 async def with_a_round() -> tuple[MemoryBroker, LogWriter, Owner]:
@@ -99,6 +101,14 @@ async def test_twice_adds_twice_and_an_unknown_pod_is_left_out() -> None:
     assert await importing(broker, "node") == {"node"}
     second = await Owner(broker, "y").load()
     assert samples(second, "a") == 4 + 2 + 2000
+
+
+async def test_what_has_decayed_to_nothing_is_not_written() -> None:
+    broker, _, first = await with_a_round()
+    first.die()
+    before = len(broker.records("t.checkpoints"))
+    assert await importing(broker, "node", reference_ms=APPENDED_MS - 60 * 43_200_000) == set()
+    assert len(broker.records("t.checkpoints")) == before
 
 
 async def refused(

@@ -79,7 +79,7 @@ def after(
     """A bank that has taken the import over, and its state."""
     config = config or ModelConfig()
     state = snapshot.decode(bank_of(config, windows).state_of("node-a"))
-    state = taken_over(state, learned, config.profiles)
+    state, _ = taken_over(state, learned, config.profiles)
     bank = Bank(config)
     bank.restore("node-a", snapshot.encode(state))
     return bank, state
@@ -249,6 +249,29 @@ def test_a_value_beyond_the_last_bucket_is_refused() -> None:
     weights[-1] = 1.0
     with pytest.raises(CheckpointError, match="end at"):
         converted(Histogram(MEMORY_LAYOUT, weights, 0, 1), VPA_MEMORY_LAYOUT)
+
+
+def test_it_is_said_what_each_model_took() -> None:
+    """By its own buckets, and not where all has decayed to nothing."""
+    batch = Profile(half_life_seconds=(600.0, 600.0), layouts=(VPA_CPU_LAYOUT, VPA_MEMORY_LAYOUT))
+    config = ModelConfig(class_profiles={"batch": batch})
+    state = snapshot.decode(bank_of(config).state_of("node-a"))
+    old = {"referenceTimestamp": "2023-11-01T00:00:00Z"}
+    documents = {
+        "prod": koordinator("p", stored(b60=1, b61=1)),
+        "batch": koordinator("b", stored(b60=1, b61=1, b62=1), stored(b9=1)),
+        "mid": koordinator("m", stored(b60=1) | old),
+    }
+    learned = {name: from_koordinator(document) for name, document in documents.items()}
+    merged, taken = taken_over(state, learned, config.profiles)
+    cpu, memory = taken["batch"]
+    assert cpu is not None
+    assert cpu.moved
+    assert memory == (1, True)
+    assert taken["prod"] == ((2, False), None)
+    assert taken["mid"] == ((0, False), None)
+    only_mid, _ = taken_over(state, {"mid": learned["mid"]}, config.profiles)
+    assert only_mid == state != merged
 
 
 # -- unknown, and what is refused

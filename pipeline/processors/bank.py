@@ -50,6 +50,7 @@ from pipeline.processors.window import (
     NodeWindow,
     Outcome,
     Status,
+    rounds,
 )
 
 _UNKNOWN_CLASS: Final = CLASS_CODES["unknown"]
@@ -148,7 +149,7 @@ class Bank:
     def apply(self, windows: Sequence[NodeWindow]) -> list[Outcome]:
         """Apply windows in the order given; one outcome for each."""
         outcomes: list[Outcome | None] = [None] * len(windows)
-        for positions in _rounds(windows):
+        for positions in rounds(window.node for window in windows):
             applied: list[tuple[int, NodeWindow, NodeModels]] = []
             for position in positions:
                 window = windows[position]
@@ -504,19 +505,6 @@ def _columns(predictors: Mapping[str, Predictor]) -> dict[str, Column]:
             raise PredictorError(f"predictor {name}: column {taken[0]!r} is another one's")
         found |= predictor.columns
     return found
-
-
-def _rounds(windows: Sequence[NodeWindow]) -> list[list[int]]:
-    """Positions in `windows`, grouped so that no node is twice in a group and order is kept."""
-    rounds: list[list[int]] = []
-    seen: dict[str, int] = {}
-    for position, window in enumerate(windows):
-        turn = seen.get(window.node, 0)
-        seen[window.node] = turn + 1
-        if turn == len(rounds):
-            rounds.append([])
-        rounds[turn].append(position)
-    return rounds
 
 
 def _ended(window: NodeWindow) -> BoolArray:

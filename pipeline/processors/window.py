@@ -8,7 +8,7 @@ unknown. Times are whole milliseconds since the Unix epoch, UTC.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -186,3 +186,17 @@ class Outcome:
     gap: int = 0
     restarted: bool = False
     expired: tuple[str, ...] = ()
+
+
+def rounds(nodes: Iterable[str]) -> list[list[int]]:
+    """Positions in `nodes`, the nodes of some windows in their order, grouped so that no node is
+    twice in a group and each node's windows keep their order from group to group."""
+    found: list[list[int]] = []
+    turns: dict[str, int] = {}
+    for position, node in enumerate(nodes):
+        turn = turns.get(node, 0)
+        turns[node] = turn + 1
+        if turn == len(found):
+            found.append([])
+        found[turn].append(position)
+    return found

@@ -80,6 +80,8 @@ class _View:
         for pod in self.pods:
             if pod.raw is None and pod.request is None:
                 yield unknown(f"peak of {pod.uid}", "no samples and no request, so it adds nothing")
+        if left_out := self.resource.of(self.answer.left_out):
+            yield given("pods that add nothing", left_out, "")
         peaks = _sum(map(self.peak_of, self.predicted))
         yield from added("peaks", map(self._peak_line, self.predicted), peaks, self.unit)
         requests = self.published("unpredicted")
@@ -115,12 +117,14 @@ class _View:
             else:
                 yield unknown(f"{name}, whole", "no peak")
         surplus, peak = self.published("surplus"), self.published("classes_peak")
-        # There is none where the classes' peaks hold these requests already.
-        waiting = self.waiting if surplus else ()
+        asked, held = _sum(map(self._left, self.waiting)), self.published("held")
         yield from added(
-            "asked for beyond peaks that are not trusted", map(self._surplus_line, waiting),
-            surplus, self.unit,
+            "asked for beyond peaks that are not trusted", map(self._surplus_line, self.waiting),
+            asked, self.unit,
         )  # fmt: skip
+        if held:
+            yield given("of this, in the peaks of classes already", held, self.unit)
+            yield self._step("asked beyond, and not in them yet", f"{asked} - {held}", surplus)
         yield self._step(
             "peak by the classes, margin * (system + prod + none + unknown) + asked beyond",
             f"trunc({self.margin!r} * ({' + '.join(map(str, used))})) + {surplus}", peak,

@@ -19,13 +19,7 @@ from pipeline.processors.pairs import pairs
 from pipeline.processors.predictor import Peaks, PeakSettings, Predictor, View, settings_of
 from pipeline.processors.reclaimable import TO_KUBERNETES, kubernetes_units
 from pipeline.processors.rows import NEVER, IntArray, Rows
-from pipeline.processors.window import (
-    FIRST_CLASS,
-    NODE,
-    SYSTEM,
-    UNKNOWN,
-    FloatArray,
-)
+from pipeline.processors.window import FIRST_CLASS, NODE, SYSTEM, UNKNOWN, FloatArray
 
 _PROD, _NONE = (FIRST_CLASS + CLASS_CODES[name] for name in ("prod", "none"))
 
@@ -35,8 +29,10 @@ class ProdReclaimable:
     """What both views of one node come to, each (2,) millicores and bytes; NaN unknown. `pair`
     says whether both count, or that of whole classes alone.
 
-    `unpredicted` are the requests that stand in `pods_peak` for cold pods, `surplus` what stands
-    for them in `classes_peak`; `system` is what is added to `pods_peak`, being in the other.
+    `unpredicted` are the requests that stand in `pods_peak` for cold pods, `surplus` what is added
+    for them to `classes_peak`, `held` what is in it already; `system` is what is added to
+    `pods_peak`, being in the other. `left_out` counts the pods, by resource, that `pods_peak`
+    lacks: of them nothing is known.
     """
 
     pair: bool
@@ -49,7 +45,9 @@ class ProdReclaimable:
     classes_amount: FloatArray
     classes_peak: FloatArray
     surplus: FloatArray
+    held: FloatArray
     system: FloatArray
+    left_out: FloatArray
 
     def of(self, i: int) -> ProdReclaimable:
         """Where this is of k nodes, arrays (k, 2): that of the i-th."""
@@ -360,16 +358,16 @@ def _cold(
 def _reclaimable(view: View, asked: _Asked, answer: Peaks, pair: bool) -> ProdReclaimable:
     """That of all nodes, arrays (nodes, 2)."""
     requests, allocatable, margin = asked.requests, asked.allocatable, view.settings.margin
-    pods, surplus = reclaimable.pod_view(
-        asked.pods, kubernetes_units(answer.pods), allocatable, margin
-    )
-    if answer.holds_requests:
-        surplus = np.zeros_like(surplus)
+    quantiles = kubernetes_units(answer.pods)
+    pods, surplus = reclaimable.pod_view(asked.pods, quantiles, allocatable, margin)
     entities = kubernetes_units(answer.entities)
-    whole = reclaimable.class_view(
-        entities[:, SYSTEM], entities[:, _PROD], entities[:, _NONE], entities[:, UNKNOWN],
-        surplus, requests, allocatable, margin,
-    )  # fmt: skip
+    used = _used_by_prod(entities)
+    held = np.zeros_like(surplus)
+    if answer.bare is not None:
+        bare = _used_by_prod(kubernetes_units(answer.bare))
+        held = reclaimable.held(surplus, used, bare, margin)
+    surplus = surplus - held
+    whole = reclaimable.class_view(used, surplus, requests, allocatable, margin)
     system = reclaimable.with_margin(entities[:, SYSTEM], margin)
     both = reclaimable.combine(pods, whole, system) if pair else whole
     return ProdReclaimable(
@@ -383,5 +381,15 @@ def _reclaimable(view: View, asked: _Asked, answer: Peaks, pair: bool) -> ProdRe
         classes_amount=whole.amount,
         classes_peak=whole.peak,
         surplus=surplus,
+        held=held,
         system=system,
+        left_out=reclaimable.left_out(asked.pods, quantiles, len(allocatable)),
     )
+
+
+def _used_by_prod(entities: FloatArray) -> FloatArray:
+    """Peaks (nodes, E, 2) of system, prod, none and unknown together, (nodes, 2); unknown if one
+    is, but a node that never had a pod of unknown class has no model of it, which adds nothing."""
+    unknown = entities[:, UNKNOWN]
+    known = entities[:, SYSTEM] + entities[:, _PROD] + entities[:, _NONE]
+    return known + np.where(np.isnan(unknown), 0.0, unknown)

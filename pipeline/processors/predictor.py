@@ -78,14 +78,15 @@ class View:
 class Peaks:
     """A predictor's answer, before the safety margin, which is added for all alike: `entities`
     (k, E, 2), `pods` (n, 2), NaN unknown. `terms` are the numbers that the peaks of entities were
-    made of, each (k, E, 2), by the name under which they are published. `holds_requests` says that
-    the peaks of classes hold the requests of cold pods already; else what these asked for beyond
-    their own peaks is added where Prod's peak is found."""
+    made of, each (k, E, 2), by the name under which they are published. `bare`
+    (k, E, 2) is what peaks of entities that hold requests of cold pods would be without, NaN where
+    they are made of nothing else; None if no peak holds any. What cold pods ask for beyond their
+    own peaks is added to that where Prod's peak is found."""
 
     entities: FloatArray
     pods: FloatArray
     terms: Mapping[str, FloatArray] = field(default_factory=dict)
-    holds_requests: bool = False
+    bare: FloatArray | None = None
 
 
 class Predictor(Protocol):

@@ -115,24 +115,31 @@ def pod_view(
     return view, sum_by(waits_on, np.where(waits, spare[at], 0.0), k)
 
 
+def left_out(pods: Pods, quantiles: FloatArray, nodes: int) -> FloatArray:
+    """How many pods add nothing to the peak of `pod_view` because neither a peak nor a request of
+    theirs is known, (nodes, 2) by resource."""
+    nothing = pairs(pods.counted) & np.isnan(quantiles) & np.isnan(pods.requests)
+    return sum_by(pods.node_of, nothing.astype(np.float64), nodes)
+
+
+def held(surplus: FloatArray, used: FloatArray, bare: FloatArray, margin: FloatArray) -> FloatArray:
+    """How much of `surplus` is in the peaks `used` already, which hold requests and would be `bare`
+    without; all (k, 2), `margin` (k,). With the rest on top the peak is the higher of both ways to
+    count a cold pod's request. NaN `bare`: they hold all of it."""
+    beyond = with_margin(used, margin) - with_margin(bare, margin)
+    return np.where(np.isnan(bare), surplus, np.fmin(surplus, np.nan_to_num(beyond)))
+
+
 def class_view(
-    system: FloatArray,
-    prod: FloatArray,
-    none: FloatArray,
-    unknown: FloatArray,
+    used: FloatArray,
     surplus: FloatArray,
     requests: FloatArray,
     allocatable: FloatArray,
     margin: FloatArray,
 ) -> Reclaimable:
-    """From the class models, all (k, 2): quantiles of system, prod, none and unknown; `margin`
-    (k,). What cold pods use is in these models; `surplus` (k, 2), on top of the peak, makes it
-    their requests.
-
-    A missing model makes the result unknown, except that a node that never had a pod of unknown
-    class has no such model and adds nothing for it.
-    """
-    used = system + prod + none + np.where(np.isnan(unknown), 0.0, unknown)
+    """From the class models, all (k, 2): `used` are the quantiles of system, prod, none and
+    unknown together; `margin` (k,). What cold pods use is in these models; `surplus` (k, 2), on top
+    of the peak, makes it their requests."""
     peak = with_margin(used, margin) + surplus
     room = np.maximum(allocatable - peak, 0.0)
     return Reclaimable(

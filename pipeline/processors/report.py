@@ -195,7 +195,9 @@ def _reclaimable(prod: ProdReclaimable) -> Reclaimable:
         classes_amount=_kubernetes(*prod.classes_amount.tolist()),
         classes_peak=_kubernetes(*prod.classes_peak.tolist()),
         surplus=_kubernetes(*prod.surplus.tolist()),
+        held=_kubernetes(*prod.held.tolist()),
         system=_kubernetes(*prod.system.tolist()),
+        left_out=_known(*prod.left_out.tolist()),
     )
 
 

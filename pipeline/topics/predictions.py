@@ -73,9 +73,10 @@ class Reclaimable(msgspec.Struct, frozen=True, kw_only=True):
     `pair`: `amount` is the smaller of `pods_amount` and `classes_amount`, `peak` the larger of
     `pods_peak` + `system` and `classes_peak`, per resource; else both are those of the classes.
     For pods without a peak that can be trusted, `pods_peak` holds their requests, `unpredicted`,
-    and `classes_peak` what they asked for beyond their own peaks, `surplus`: 0 where the peaks of
-    classes are sums that hold such requests already. `system` is the system's peak with the
-    margin, which `classes_peak` holds already.
+    and `classes_peak` what they asked for beyond their own peaks, `surplus`, without what the peaks
+    of classes hold of that already, as sums over pods do, `held`. `system` is the system's peak
+    with the margin, which `classes_peak` holds already. `left_out` is how many pods `pods_peak`
+    lacks, by resource: neither peak nor request of theirs is known.
     """
 
     pair: bool = True
@@ -88,7 +89,9 @@ class Reclaimable(msgspec.Struct, frozen=True, kw_only=True):
     classes_amount: Usage = Usage()
     classes_peak: Usage = Usage()
     surplus: Usage = Usage()
+    held: Usage = Usage()
     system: Usage = Usage()
+    left_out: Usage = Usage()
 
 
 class PredictionRecord(Result, frozen=True, kw_only=True):

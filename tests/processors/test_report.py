@@ -25,7 +25,7 @@ from pipeline.topics.node_state import (
     NodeStateRecord,
     UsageDeviation,
 )
-from pipeline.topics.nodes import NodeRecord, Strategy
+from pipeline.topics.nodes import NodeRecord, NodeStrategy
 from pipeline.topics.predictions import PredictionRecord
 from pipeline.topics.resources import Resources, Usage
 from pipeline.topics.windows import Window
@@ -110,7 +110,7 @@ RECORD = NodeRecord(
     node="node-1",
     allocatable=Resources(cpu_millicores=15_000, memory_bytes=30 << 30),
     capacity=Resources(cpu_millicores=16_000, memory_bytes=32 << 30),
-    strategy=Strategy(safety_margin_percent=25.0, nsigma_multiplier=2.0, cold_start_samples=1),
+    strategy=NodeStrategy(safety_margin_percent=25.0, nsigma_multiplier=2.0, cold_start_samples=1),
 )
 VIEW = view_of(
     known_pod(
@@ -182,13 +182,14 @@ def reclaimable() -> dict[str, Any]:
         system = int(1.25 * whole(2.0))
         classes_amount = min(max(room - peak, 0), max(request - peak, 0))
         least, most = min(pods_amount, classes_amount), max(sum(pods) + system, peak)
-        return [least, most, 0, request, pods_amount, sum(pods), classes_amount, peak, 0, system]
+        pods_view, classes_view = (pods_amount, sum(pods)), (classes_amount, peak)
+        return [least, most, 0, request, *pods_view, *classes_view, 0, 0, system, 0]
 
     cpu = view(cores, 1.0, 1000.0, 8_000, 15_000)
     mem = view(memory, GIB, 1.0, 16 << 30, 30 << 30)
     assert min(cpu[0], mem[0]) > 0
     names = ("amount", "peak", "unpredicted", "requests", "pods_amount", "pods_peak",
-             "classes_amount", "classes_peak", "surplus", "system")  # fmt: skip
+             "classes_amount", "classes_peak", "surplus", "held", "system", "left_out")  # fmt: skip
     return {
         "pair": True,
         **{

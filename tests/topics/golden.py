@@ -28,7 +28,7 @@ from pipeline.topics.node_state import (
     NodeStateRecord,
     UsageDeviation,
 )
-from pipeline.topics.nodes import Condition, NodeRecord, Strategy, Taint
+from pipeline.topics.nodes import Condition, NodeRecord, NodeStrategy, Strategy, Taint
 from pipeline.topics.pods import Container, Owner, PodRecord
 from pipeline.topics.predictions import (
     DriftTimes,
@@ -148,7 +148,7 @@ NODE = NodeRecord(
     taints=(Taint(key="dedicated", value="shop", effect="NoSchedule"),),
     unschedulable=True,
     conditions=(Condition(type="Ready", status="True", reason="KubeletReady"),),
-    strategy=Strategy(),
+    strategy=NodeStrategy(safety_margin_percent=15.0),
     strategy_hash="9a0364b9",
 )
 POD_RECORD = PodRecord(
@@ -222,7 +222,9 @@ PREDICTION = PredictionRecord(
             classes_amount=_USAGE,
             classes_peak=_USAGE,
             surplus=_USAGE,
+            held=_USAGE,
             system=_USAGE,
+            left_out=_USAGE,
         ),
     },
     cold_pods=(STATIC_POD,),

@@ -41,4 +41,4 @@ class BorgDefault(Stateless):
             "a": np.full(requests.shape, self._a),
         }
         own = view.requests / self._a
-        return Peaks(usable / self._a, own, terms, holds_requests=True)
+        return Peaks(usable / self._a, own, terms, bare=np.full_like(usable, np.nan))

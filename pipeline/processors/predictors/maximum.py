@@ -65,8 +65,8 @@ class Maximum:
             reduce(np.fmax, [answer.entities for answer in answers.values()]),
             reduce(np.fmax, [answer.pods for answer in answers.values()]),
             terms,
-            # Else a member would be more careful alone: what it lacks is added to the highest.
-            holds_requests=all(answer.holds_requests for answer in answers.values()),
+            # Else a member that lacks requests would be more careful alone.
+            bare=reduce(np.fmax, [_bare(answer) for answer in answers.values()]),
         )
 
     def _ask(self, key: str, member: Predictor, view: View) -> Peaks:
@@ -79,3 +79,7 @@ class Maximum:
         seen = copy.copy(rows)
         seen.store = rows.store.renamed(self._names[key])
         return seen
+
+
+def _bare(answer: Peaks) -> FloatArray:
+    return answer.entities if answer.bare is None else answer.bare

@@ -35,4 +35,4 @@ class NSigmaV2(Stateless):
         sums = pod_sums(view, v1.pods)
         whole, system = with_system(sums.total, v1.entities[:, SYSTEM])
         terms = {**v1.terms, "v1": v1.entities, **sums.terms, "system": system}
-        return Peaks(np.fmax(v1.entities, whole), v1.pods, terms, holds_requests=True)
+        return Peaks(np.fmax(v1.entities, whole), v1.pods, terms, bare=v1.entities)

@@ -50,7 +50,7 @@ class ResourceCentral(Stateless):
         whole[:, SYSTEM] = system
         fraction = np.broadcast_to(self._fractions, whole.shape)
         terms = {**sums.terms, "system": term, "fraction": fraction}
-        return Peaks(whole, pods, terms, holds_requests=True)
+        return Peaks(whole, pods, terms, bare=np.full_like(whole, np.nan))
 
     def _percentiles(self, rows: Rows, at: IntArray) -> FloatArray:
         """Of the slots of these rows that have a value, (n, 2); NaN where none has."""

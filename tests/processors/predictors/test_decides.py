@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pipeline.processors.peaks import NodePeaks
+from pipeline.processors.reclaimable import held
 from pipeline.processors.window import NodeWindow
 from pipeline.topics.nodes import Strategy
 from tests.processors.predictors.answers import ALL, answer
@@ -49,6 +50,38 @@ def test_the_request_of_a_cold_pod_counts_once(predictor: str) -> None:
     assert found.reclaimable.surplus.tolist() == [0.0, 0.0]
     assert expected - 1 <= found.reclaimable.classes_peak[0] <= expected * 1.01
     assert found.reclaimable.unpredicted[0] == young
+
+
+def test_where_version_1_is_higher_a_cold_pods_request_is_not_forgotten() -> None:
+    """The past of the class is more than the pods that are left: `nsigma-v2` goes by it, too."""
+    before = [window(i, [Pod("old", (6.0, 6 * GIB))], usage=(6.5, 7 * GIB)) for i in range(60)]
+    young = Pod("young", (0.2, GIB / 4), requests=(5000.0, 5 * GIB), age=60.0)
+    after = [window(60 + i, [young], usage=(0.7, GIB)) for i in range(3)]
+    found = answer(before + after, "nsigma-v2", "nsigma-v1")
+    v1, v2 = (found.predictors[name].reclaimable for name in ("nsigma-v1", "nsigma-v2"))
+    assert v2.classes_peak.tolist() == v1.classes_peak.tolist()
+    assert v2.surplus[0] > 4000.0
+
+
+def test_only_what_is_not_in_a_sum_yet_comes_on_top() -> None:
+    surplus, margin = np.array([[5.0, 5.0]] * 3), np.ones(3)
+    used = np.array([[9.0, 7.0], [9.0, np.nan], [9.0, 9.0]])
+    bare = np.array([[2.0, 4.0], [9.0, 1.0], [np.nan, 9.0]])
+    assert held(surplus, used, bare, margin).tolist() == [[5.0, 3.0], [0.0, 0.0], [5.0, 0.0]]
+
+
+@pytest.mark.parametrize("predictor", ["percentile", "nsigma-v2"])
+def test_pods_of_which_nothing_is_known_are_counted_as_left_out(predictor: str) -> None:
+    nothing = (np.nan, np.nan)
+    hidden = [
+        Pod("neither", nothing, requests=nothing),
+        Pod("cpu-is-known", (1.0, np.nan), requests=nothing),
+        Pod("asks", nothing),
+        Pod("not-of-prod", nothing, "batch", requests=nothing),
+        Pod("ended", nothing, requests=nothing, ended=True),
+    ]
+    assert decided_by(predictor, PODS).reclaimable.left_out.tolist() == [0.0, 0.0]
+    assert decided_by(predictor, hidden).reclaimable.left_out.tolist() == [1.0, 2.0]
 
 
 def test_a_maximum_gives_away_no_more_than_any_member() -> None:

@@ -70,6 +70,8 @@ def test_version_2_is_the_larger_of_version_1_and_the_pods(windows: list[NodeWin
     for found in bank.peaks(bank.nodes):
         v1, v2 = found.predictors["nsigma-v1"], found.predictors["nsigma-v2"]
         assert v1.pod_raw.tobytes() == v2.pod_raw.tobytes()
+        careful, alone = v2.reclaimable.classes_peak, v1.reclaimable.classes_peak
+        assert (np.isnan(alone) | (careful >= alone)).all()
         assert v1.raw.tobytes() == v2.terms["v1"].tobytes()
         for entity, name in enumerate(ENTITIES):
             for r in range(2):

@@ -20,7 +20,7 @@ from pipeline.processors.classes import CLASS_CODES
 from pipeline.processors.window import PLAUSIBLE
 from pipeline.times import parse_time
 from pipeline.topics.known import CLASSES, CREATED, POD_FIELDS, Known, known_of, read_known
-from pipeline.topics.nodes import NodeRecord, Strategy
+from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
 from pipeline.topics.pods import PodFacts, PodRecord
 from pipeline.topics.resources import Resources
 from pipeline.topics.sample_rows import Listing, SampleRows, rows_of
@@ -270,13 +270,14 @@ def _number(amount: int | None) -> float | None:
 def node_facts(
     record: NodeRecord | None, sample: SampleRows, default_strategy: Strategy
 ) -> NodeFacts:
-    """What the window says of its node; without a record, the capacity of its own row serves."""
+    """What the window says of its node; without a record, the capacity of its own row serves. What
+    the record's strategy does not name is that of `default_strategy`."""
     if record is not None:
         return NodeFacts(
             known=True,
             allocatable=record.allocatable,
             capacity=record.capacity,
-            strategy=record.strategy or default_strategy,
+            strategy=(record.strategy or NodeStrategy()).over(default_strategy),
             strategy_hash=record.strategy_hash,
         )
     cpu_cores, memory_bytes = (

@@ -5,14 +5,24 @@ strategy beside each sample) and by the state table.
 """
 
 import re
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from pipeline.errors import InvalidRecordError
 from pipeline.topics.codec import Record
 from pipeline.topics.resources import Resources
 
 _NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+
+# The ranges are those of the settings of the same names: a record is not believed more than these.
+Percent = Annotated[float, Meta(ge=0, le=1000)]
+Seconds = Annotated[float, Meta(ge=0, le=31_536_000)]
+Samples = Annotated[int, Meta(ge=0, le=1_000_000)]
+Deviations = Annotated[float, Meta(ge=0, le=100)]
+PredictorName = Annotated[str, Meta(min_length=1, max_length=100)]
 
 
 class Strategy(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,12 +34,29 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     are told before their time when they moved by more than `resource_diff_threshold_percent`.
     """
 
-    safety_margin_percent: float = 10.0
-    cold_start_seconds: float = 86_400.0
-    cold_start_samples: int = 10
-    nsigma_multiplier: float = 3.0
-    predictor: str = "percentile"
-    resource_diff_threshold_percent: float = 5.0
+    safety_margin_percent: Percent = 10.0
+    cold_start_seconds: Seconds = 86_400.0
+    cold_start_samples: Samples = 10
+    nsigma_multiplier: Deviations = 3.0
+    predictor: PredictorName = "percentile"
+    resource_diff_threshold_percent: Percent = 5.0
+
+
+class NodeStrategy(msgspec.Struct, frozen=True, kw_only=True):
+    """What is different for one node: the fields of `Strategy`; None is as for all nodes."""
+
+    safety_margin_percent: Percent | None = None
+    cold_start_seconds: Seconds | None = None
+    cold_start_samples: Samples | None = None
+    nsigma_multiplier: Deviations | None = None
+    predictor: PredictorName | None = None
+    resource_diff_threshold_percent: Percent | None = None
+
+    def over(self, usual: Strategy) -> Strategy:
+        """`usual` with what is said here in place of it."""
+        own = msgspec.structs.asdict(self)
+        said = {name: value for name, value in own.items() if value is not None}
+        return msgspec.structs.replace(usual, **said)
 
 
 class Taint(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +84,7 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
     conditions: tuple[Condition, ...] = ()
-    strategy: Strategy | None = None
+    strategy: NodeStrategy | None = None
     strategy_hash: str = ""
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.processors.join import NodeView, join
 from pipeline.processors.join import pod_row as row_of_pod
-from pipeline.topics.nodes import NodeRecord, Strategy
+from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
 from pipeline.topics.pods import Owner, PodRecord
 from pipeline.topics.resources import Resources
 from pipeline.topics.sample_rows import SampleRows, read_rows
@@ -88,7 +88,7 @@ UIDS = tuple(f"uid-{i}" for i in range(5))
 
 _RESOURCES = st.builds(Resources, cpu_millicores=AMOUNTS, memory_bytes=AMOUNTS)
 _STRATEGIES = st.builds(
-    Strategy,
+    NodeStrategy,
     safety_margin_percent=st.floats(0, 100),
     cold_start_seconds=st.sampled_from([0.0, 60.0, 86_400.0]),
 )

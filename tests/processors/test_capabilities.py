@@ -14,7 +14,7 @@ from pipeline.processors.peaks import NodePeaks
 from pipeline.processors.report import prediction_record
 from pipeline.processors.snapshot import decode
 from pipeline.processors.window import ENTITIES, ModelConfig, Profile
-from pipeline.topics.nodes import NodeRecord, Strategy
+from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
 from pipeline.topics.predictions import PredictionRecord
 from pipeline.topics.resources import Resources
 from tests.processors.joined import Row, header, joined, known_pod, logged, pod_row, view_of
@@ -50,7 +50,7 @@ def _record(windows: int) -> PredictionRecord:
           for uid in "ab"),
         record=NodeRecord(
             node="node-1", allocatable=Resources(cpu_millicores=16_000, memory_bytes=32 << 30),
-            strategy=Strategy(cold_start_samples=1),
+            strategy=NodeStrategy(cold_start_samples=1),
         ),
     )  # fmt: skip
     bank = Bank()

@@ -21,7 +21,7 @@ from pipeline.processors.report import prediction_record
 from pipeline.processors.window import ENTITIES, ModelConfig
 from pipeline.topics.codec import Record, decode_json, encode_json
 from pipeline.topics.node_state import Counters, NodeStateRecord
-from pipeline.topics.nodes import NodeRecord, Strategy
+from pipeline.topics.nodes import NodeRecord, NodeStrategy
 from pipeline.topics.predictions import DriftTimes, PredictionRecord
 from pipeline.topics.resources import Resources, Usage
 from pipeline.topics.windows import Window
@@ -88,7 +88,7 @@ def of_seed(seed: int) -> tuple[PredictionRecord, NodeStateRecord]:
     record = NodeRecord(
         node="node-1",
         allocatable=Resources(cpu_millicores=15_001, memory_bytes=30 << 30),
-        strategy=Strategy(
+        strategy=NodeStrategy(
             safety_margin_percent=float(chance.choice([0.0, 7.3, 25.0])),
             nsigma_multiplier=float(chance.choice([1.7, 3.0])),
             cold_start_samples=int(chance.integers(0, 28)),

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -15,10 +17,11 @@ from pipeline.processors.join import (
     NodeView,
     check_not_future,
     join,
+    node_facts,
     put_beside,
     without_bad_values,
 )
-from pipeline.topics.nodes import NodeRecord, Strategy
+from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
 from pipeline.topics.pods import Owner, PodRecord
 from pipeline.topics.resources import Resources
 from pipeline.topics.samples import LIST_COLUMNS, NUMBER_COLUMNS, SampleBatch, encode_samples
@@ -185,7 +188,7 @@ RECORD = NodeRecord(
     node="node-1",
     allocatable=Resources(cpu_millicores=15_000, memory_bytes=30 << 30),
     capacity=Resources(cpu_millicores=16_000, memory_bytes=32 << 30),
-    strategy=Strategy(safety_margin_percent=25.0),
+    strategy=NodeStrategy(safety_margin_percent=25.0),
     strategy_hash="abc",
 )
 
@@ -195,6 +198,18 @@ def test_a_known_node_has_what_its_record_says() -> None:
         known=True, allocatable=RECORD.allocatable, capacity=RECORD.capacity,
         strategy=Strategy(safety_margin_percent=25.0), strategy_hash="abc",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("field", NodeStrategy.__struct_fields__)
+def test_what_a_strategy_does_not_name_is_the_default_strategys(field: str) -> None:
+    usual = Strategy(
+        safety_margin_percent=1.0, cold_start_seconds=2.0, cold_start_samples=3,
+        nsigma_multiplier=4.0, predictor="max", resource_diff_threshold_percent=6.0,
+    )  # fmt: skip
+    said: dict[str, Any] = {field: "vpa" if field == "predictor" else 0}
+    record = NodeRecord(node="node-1", strategy=NodeStrategy(**said))
+    facts = node_facts(record, joined(NODE_ROW).rows.sample, usual)
+    assert facts.strategy == msgspec.structs.replace(usual, **said)
 
 
 def test_the_default_strategy_is_written_where_the_record_has_none() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pipeline.topics.codec import encode_json
-from pipeline.topics.nodes import NodeRecord, Strategy
+from pipeline.topics.nodes import NodeRecord, NodeStrategy
 from pipeline.topics.partition import partition_of
 from pipeline.topics.pods import Owner, PodRecord, pod_key
 from pipeline.topics.resources import Resources
@@ -100,7 +100,7 @@ class Load:
 
     def _node(self, number: int, step: int = 0) -> Message:
         luck = random.Random(f"{self.seed}/node/{number}/{step}")
-        strategy = Strategy(
+        strategy = NodeStrategy(
             safety_margin_percent=float(luck.randrange(5, 20)),
             cold_start_seconds=20.0,
             cold_start_samples=2,

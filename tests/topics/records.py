@@ -1,7 +1,7 @@
 """Hypothesis strategies for every record: made from the types of their fields."""
 
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from hypothesis import strategies as st
@@ -35,7 +35,7 @@ _SCALARS: dict[Any, st.SearchStrategy[Any]] = {
 
 def records(kind: type[Record]) -> st.SearchStrategy[Any]:
     """Any valid record of `kind`, in the version of today."""
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     hints.pop("version")
     return st.builds(kind, **{name: _values(hint) for name, hint in hints.items()})
 
@@ -46,6 +46,8 @@ def _values(hint: Any) -> st.SearchStrategy[Any]:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return st.one_of(*(_values(argument) for argument in arguments))
+    if origin is Annotated:
+        return _within(*arguments)
     if origin is Literal:
         return st.sampled_from(arguments)
     if origin is dict:
@@ -55,5 +57,14 @@ def _values(hint: Any) -> st.SearchStrategy[Any]:
     if origin is tuple:
         return st.lists(_values(arguments[0]), max_size=2).map(tuple)
     assert issubclass(hint, msgspec.Struct), hint
-    hints = get_type_hints(hint)
+    hints = get_type_hints(hint, include_extras=True)
     return st.builds(hint, **{name: _values(inner) for name, inner in hints.items()})
+
+
+def _within(kind: type, meta: msgspec.Meta) -> st.SearchStrategy[Any]:
+    if kind is str:
+        return st.text(min_size=meta.min_length or 0, max_size=meta.max_length or 20)
+    if kind is int:
+        return st.integers(meta.ge, meta.le)  # type: ignore[arg-type]
+    assert kind is float, kind
+    return st.floats(meta.ge, meta.le)

@@ -1,0 +1,83 @@
+"""The strategy of a node: what is believed of it, and what is a bad record."""
+
+import re
+from typing import Annotated, get_args, get_origin, get_type_hints
+
+import msgspec
+import numpy as np
+import pytest
+
+from pipeline.errors import InvalidRecordError
+from pipeline.processors.node import NodeModels
+from pipeline.processors.predictor import settings_of
+from pipeline.settings.model import ModelSettings
+from pipeline.topics.codec import decode_json
+from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
+from pipeline.topics.windows import decode_window, encode_window
+from tests.processors.joined import NODE_ROW, joined
+
+NUMBERS = [name for name in Strategy.__struct_fields__ if name != "predictor"]
+BAD = [
+    '"cold_start_samples":100000000000000000000',
+    '"cold_start_samples":9223372036854775808',
+    '"cold_start_samples":-1',
+    '"safety_margin_percent":-200',
+    '"safety_margin_percent":1e300',
+    '"cold_start_seconds":1e18',
+    '"nsigma_multiplier":-3',
+    '"resource_diff_threshold_percent":-5',
+    '"predictor":""',
+    f'"predictor":"{"x" * 101}"',
+]
+
+
+def record(strategy: str) -> bytes:
+    return f'{{"version":1,"node":"node-1","strategy":{strategy}}}'.encode()
+
+
+def with_strategy(strategy: str) -> bytes:
+    """A window of which the strategy is written as `strategy`."""
+    sound = encode_window(joined(NODE_ROW))
+    sizes = list(np.frombuffer(sound, "<u4", 4, 8))
+    start = 8 + 16 + int(sizes[0])
+    facts = sound[start : start + int(sizes[1])]
+    changed = re.sub(rb'"strategy":\{[^}]*\}', b'"strategy":' + strategy.encode(), facts)
+    sizes[1] = len(changed)
+    parts = np.array(sizes, "<u4").tobytes()
+    return sound[:8] + parts + sound[24:start] + changed + sound[start + len(facts) :]
+
+
+@pytest.mark.parametrize("field", BAD)
+def test_a_strategy_beyond_belief_is_a_bad_record_of_a_node_and_of_a_window(field: str) -> None:
+    with pytest.raises(InvalidRecordError):
+        decode_json(NodeRecord, record(f"{{{field}}}"))
+    with pytest.raises(InvalidRecordError, match="schema"):
+        decode_window(with_strategy(f"{{{field}}}"))
+
+
+@pytest.mark.parametrize("at", ["ge", "le"])
+def test_every_strategy_that_is_read_can_be_calculated_with(at: str) -> None:
+    said = msgspec.json.encode({name: getattr(_range(Strategy, name), at) for name in NUMBERS})
+    found = decode_json(NodeRecord, record(said.decode())).strategy
+    assert found is not None
+    assert decode_window(with_strategy(said.decode())).node.strategy == found.over(Strategy())
+    node = NodeModels("m", 1, np.zeros(0, np.int64), 0, [], strategy=found.over(Strategy()))
+    settings = settings_of([node])
+    assert 1.0 <= settings.margin[0] <= 11.0
+    assert 0 <= settings.cold_start_samples[0] <= 1_000_000
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_the_ranges_are_those_of_the_settings(name: str) -> None:
+    ranges = [_range(kind, name) for kind in (Strategy, NodeStrategy, ModelSettings)]
+    assert len({(meta.ge, meta.le) for meta in ranges}) == 1
+    assert Strategy.__struct_fields__ == NodeStrategy.__struct_fields__
+
+
+def _range(kind: type, name: str) -> msgspec.Meta:
+    hint = get_type_hints(kind, include_extras=True)[name]
+    if get_origin(hint) is not Annotated:
+        hint = get_args(hint)[0]
+    (meta,) = get_args(hint)[1:]
+    assert isinstance(meta, msgspec.Meta)
+    return meta

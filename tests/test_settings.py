@@ -102,6 +102,7 @@ def test_variables_and_flags_tell_keys_apart() -> None:
         ("exporter.host_applications", "[{nam: a}]", "a list"),
         ("exporter.host_applications", "[", "a list"),
         ("exporter.host_applications", "[{name: a}, {name: a}]", "each name once"),
+        ("exporter.host_applications", "[{name: 'a\\b'}]", "a list"),
         ("kafka.bootstrap_servers", "", "host:port"),
         ("kafka.bootstrap_servers", "localhost", "host:port"),
         ("kafka.bootstrap_servers", "a:1, b:2", "host:port"),

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pipeline.agents.join import refuse
 from pipeline.agents.log import LogRecord
-from pipeline.agents.output import Keyed, Output
+from pipeline.agents.output import LARGEST_VALUE_BYTES, Keyed, Output
 from pipeline.agents.profile import Profile, amounts_of, names_of
 from pipeline.agents.shard import Ownership
 from pipeline.errors import KeyMismatchError, RecordError
@@ -39,6 +39,9 @@ log = get_logger(__name__)
 WINDOWS_SEEN = counter("worker_windows", "Windows by what became of them.", ["status"])
 LAST_END = gauge(
     "worker_last_window_end_timestamp_seconds", "Latest window applied.", ["partition"]
+)
+OVERSIZED = counter(
+    "worker_oversized_results", "Results that are more than a record takes.", ["topic"]
 )
 
 GENERATION = 1
@@ -192,7 +195,8 @@ class ModelCursor:
         """Write reports, tombstones for departed nodes, and await their delivery.
 
         Nothing is written once the partition is lost: a tombstone of the next owner has no offset
-        by which readers could tell that it is newer.
+        by which readers could tell that it is newer. What no record takes is counted and left out:
+        the worker would end of it, and so would each that takes the partition over.
         """
         predictions, states = [], []
         reported = list(reported)
@@ -203,8 +207,9 @@ class ModelCursor:
             states.append(Keyed(key, report.node_state if report else None))
         prefix, partition = self._rules.prefix, self.ownership.partition
         for topic, records in ((PREDICTIONS, predictions), (NODE_STATE, states)):
-            if records and self.owned:
-                await self._output.send(topic.full_name(prefix), partition, records)
+            fitting = [record for record in records if _fits(topic.name, record)]
+            if fitting and self.owned:
+                await self._output.send(topic.full_name(prefix), partition, fitting)
         for node, _ in reported:
             if self.reports.get(node, _LIVES) is None:
                 del self.reports[node]
@@ -299,6 +304,16 @@ class ModelCursor:
         self._replayed.pop(node, None)
         self._amounts.pop(node, None)
         self.reports[node] = None
+
+
+def _fits(topic: str, record: Keyed) -> bool:
+    size = len(record.value or b"")
+    if size <= LARGEST_VALUE_BYTES:
+        return True
+    OVERSIZED.labels(topic).inc()
+    log.error("result is larger than a record may be", topic=topic, key=record.key.decode(),
+              bytes=size)  # fmt: skip
+    return False
 
 
 def _segments(windows: Sequence[tuple[int, Window]]) -> list[list[tuple[int, Window]]]:

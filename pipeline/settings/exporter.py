@@ -26,7 +26,14 @@ class HostApplicationCgroup(Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class HostApplication(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A process group outside Kubernetes whose usage is measured by itself."""
 
-    name: Text
+    name: Annotated[
+        str,
+        Meta(
+            # What readers of samples take as an id.
+            pattern=r'^[^\x00-\x1f"\\\x7f-\x9f]{1,253}$',
+            title="a name without control characters, quotes and backslashes",
+        ),
+    ]
     priority: Literal["koord-prod", "koord-mid", "koord-batch", "koord-free", ""] = ""
     qos: Literal["LSE", "LSR", "LS", "BE", "SYSTEM", ""] = ""
     # None: host-latency-sensitive/<name>, host-best-effort/<name> or <name>, by the QoS.

@@ -6,6 +6,7 @@ size, uncompressed, with a header in the schema's metadata. Everything else rais
 costs it 25 MB).
 """
 
+import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -23,6 +24,9 @@ MAX_ROWS: Final = 4_096
 length and has no bytes, so that the size of a record bounds nothing."""
 
 _MAX_ID_BYTES: Final = 253
+# JSON takes two to six bytes for each of these, and a terminal may obey what is left of them. A
+# prediction says each UID twice.
+_UNFIT = re.compile(r'[\x00-\x1f"\\\x7f-\x9f]')
 _LAST_MS: Final = 253_402_300_799_000
 _MARK = b"\xff\xff\xff\xff"
 _END = _MARK + bytes(4)
@@ -191,6 +195,8 @@ def check_entities(kinds: Sequence[str | None], ids: Sequence[str | None]) -> No
         raise InvalidRecordError(f"kind of a row is none of {', '.join(KINDS)}")
     if any(name is not None and len(name.encode()) > _MAX_ID_BYTES for name in ids):
         raise InvalidRecordError(f"id of a row is longer than {_MAX_ID_BYTES} bytes")
+    if any(name is not None and _UNFIT.search(name) for name in ids):
+        raise InvalidRecordError("id of a row has a control character, a quote or a backslash")
     if None in ids or len(set(zip(kinds, ids, strict=True))) != len(ids):
         raise InvalidRecordError("two rows of one entity, or one without an id")
 

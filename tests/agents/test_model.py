@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.agents import model as module
 from pipeline.agents.model import ModelCursor
 from pipeline.agents.shard import Ownership
 from pipeline.processors.bank import Bank
@@ -221,6 +222,25 @@ async def test_for_a_partition_that_was_lost_nothing_more_is_published_or_applie
     log.windows(1, "a")
     await model.process(broker.records("t.windows")[2:])
     assert (model.next_offset, model.counters["a"].applied) == (2, 2)
+
+
+async def test_a_result_that_no_record_takes_is_left_out_and_the_others_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = MemoryBroker()
+    LogWriter(broker).windows(2, "a", "b")
+    model, _ = cursor_over(broker)
+    reported, _ = model.apply(broker.records("t.windows"))
+    largest = max(len(report.node_state) for _, report in reported if report)
+    due = [report.prediction for _, report in reported if report and report.prediction]
+    assert due
+    assert min(map(len, due)) > largest
+    monkeypatch.setattr(module, "LARGEST_VALUE_BYTES", largest)
+    before = module.OVERSIZED.labels("predictions")._value.get()
+    await model.publish(reported)
+    assert broker.records("t.predictions") == []
+    assert offsets(broker, "t.node-state") == {"a": [0, 2], "b": [1, 3]}
+    assert module.OVERSIZED.labels("predictions")._value.get() - before == len(due)
 
 
 async def test_a_departure_is_kept_until_its_tombstones_are_delivered() -> None:

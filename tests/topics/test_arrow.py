@@ -63,9 +63,11 @@ def _rows() -> st.SearchStrategy[list[dict[str, Any]]]:
         st.sampled_from(LIST_COLUMNS), st.none() | st.lists(number, max_size=5), max_size=3
     )
     node = st.builds(lambda m, p: {"kind": "node", "id": "", **m, **p}, more, points)
+    characters = st.characters(exclude_categories=("Cc", "Cs"), exclude_characters='"\\')
+    ids = st.text(characters, max_size=40)
     pod = st.builds(
         lambda i, q, m: {"kind": "pod", "id": i, "qos": q, **m},
-        st.text(max_size=40), st.sampled_from([None, "Burstable", "BestEffort"]), more,
+        ids, st.sampled_from([None, "Burstable", "BestEffort"]), more,
     )  # fmt: skip
     pods = st.lists(pod, max_size=8, unique_by=lambda row: row["id"])
     return st.builds(lambda first, rest: [first, *rest], node, pods)
@@ -358,6 +360,13 @@ def test_the_longest_id_that_is_read() -> None:
     assert read_samples(stream(rows))[1].column("id").to_pylist() == ["", longest]
     with pytest.raises(InvalidRecordError, match="longer than 253 bytes"):
         read_samples(stream({"kind": ["node", "pod"], "id": ["", longest + "y"]}))
+
+
+@pytest.mark.parametrize("unfit", ["\x00", "\x1b", "\n", '"', "\\", "\x7f", "\x9b"])
+@pytest.mark.parametrize("kind", ["pod", "host_app"])
+def test_an_id_that_json_would_have_to_escape_is_refused(kind: str, unfit: str) -> None:
+    with pytest.raises(InvalidRecordError, match="control character, a quote or a backslash"):
+        read_samples(stream({"kind": ["node", kind], "id": ["", f"a{unfit}b"]}))
 
 
 def test_one_long_text_said_often_is_refused() -> None:

@@ -7,7 +7,7 @@ round that it continues. So a takeover replays what it would have replayed, on t
 It is part of the state, not of the log: models that are rebuilt from the log are without it.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
@@ -16,7 +16,13 @@ from pipeline.agents.log import LogReader, LogRecord
 from pipeline.agents.output import LARGEST_VALUE_BYTES, Keyed, Output
 from pipeline.agents.recovery import read_checkpoints
 from pipeline.clock import Clock
-from pipeline.errors import CheckpointError, NotReadyError, RecordError, StateError
+from pipeline.errors import (
+    CheckpointError,
+    CheckpointLayoutError,
+    NotReadyError,
+    RecordError,
+    StateError,
+)
 from pipeline.processors import snapshot
 from pipeline.processors.bank import Bank
 from pipeline.processors.imports import Learned, Taken, taken_over
@@ -59,7 +65,8 @@ async def import_models(
     await _require_idle(is_idle)
     async with open_reader([place]) as reader:
         found = await read_checkpoints(reader, *place, 0, _refuse)
-        chosen, marker = found.chosen(), found.marker()
+        chosen = {name: _sound(fit) for name, fit in found.fit().items()}
+        marker = found.marker()
         if marker is None or node not in chosen:
             raise NotReadyError(
                 f"no complete round of checkpoints has node {node!r:.100}",
@@ -109,6 +116,19 @@ def _with_import(
     encoded = snapshot.encode(merged)
     bank.restore(node, encoded)
     return encoded, taken
+
+
+def _sound(fit: Sequence[NodeCheckpoint]) -> NodeCheckpoint:
+    """The one that a worker would start from: the first of `fit` that is not damaged."""
+    for checkpoint in fit:
+        try:
+            snapshot.decode(checkpoint.state)
+        except CheckpointLayoutError:
+            return checkpoint
+        except CheckpointError:
+            continue
+        return checkpoint
+    return fit[0]
 
 
 def _round(chosen: Mapping[str, NodeCheckpoint], epoch: int) -> list[Keyed]:

@@ -1,6 +1,7 @@
 """An import is in force from the next takeover or not at all, and nothing else changes."""
 
 import pytest
+from msgspec.structs import replace
 
 from pipeline.agents.importing import import_models
 from pipeline.clock import ManualClock
@@ -9,8 +10,14 @@ from pipeline.processors import snapshot
 from pipeline.processors.histogram import CPU_LAYOUT
 from pipeline.processors.imports import Histogram, Learned
 from pipeline.processors.window import ModelConfig, Profile
-from pipeline.topics.checkpoints import Claim, claim_key, parse_key
-from pipeline.topics.codec import encode_pack
+from pipeline.topics.checkpoints import (
+    Claim,
+    NodeCheckpoint,
+    claim_key,
+    node_key,
+    parse_key,
+)
+from pipeline.topics.codec import decode_pack, encode_pack
 from tests.agents.fakes import APPENDED_MS, MemoryBroker, MemoryOutput
 from tests.agents.logs import CONFIG, LogWriter
 from tests.agents.owners import Owner, content, undisturbed
@@ -92,6 +99,24 @@ async def test_a_round_after_it_leaves_nothing_of_older_epochs() -> None:
     await second.round()
     epochs = {parse_key(key)[2] for key in broker.live("t.checkpoints")}
     assert epochs == {second.epoch, -1}
+
+
+async def test_a_node_whose_newest_checkpoint_is_damaged_keeps_the_one_before() -> None:
+    broker, _, first = await with_a_round()
+    second = await Owner(broker, "y").load()
+    live = broker.live("t.checkpoints")
+    for node in "ab":
+        older = decode_pack(NodeCheckpoint, live[node_key(node, first.epoch)])
+        newer = replace(older, epoch=second.epoch, covers=older.covers + 1, state=older.state[:-1])
+        broker.put("t.checkpoints", 0, node_key(node, second.epoch), encode_pack(newer))
+    second.die()
+    assert await importing(broker, "node") == {"node"}
+    third = await Owner(broker, "z").load()
+    expected = content(undisturbed(broker))
+    assert {node: content(third.model)[node] for node in "bc"} == {
+        node: expected[node] for node in "bc"
+    }
+    assert samples(third, "a") == 4 + 2 + 1000
 
 
 async def test_twice_adds_twice_and_an_unknown_pod_is_left_out() -> None:

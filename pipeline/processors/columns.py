@@ -149,8 +149,9 @@ class _Rows:
     """The rows of some windows, one after the other.
 
     `window_of` (rows,) numbers the window of each; `nodes`, `pods` and `hosts` are the rows of
-    these kinds. `coverages` (windows,) is the part of its window in which each node was seen,
-    `shares` (rows,) the part of its node's time in which each row was, 0..1.
+    these kinds, the pods of a window in order of their UIDs. `coverages` (windows,) is the part of
+    its window in which each node was seen, `shares` (rows,) the part of its node's time in which
+    each row was, 0..1.
     """
 
     def __init__(self, windows: Sequence[Window]) -> None:
@@ -159,9 +160,12 @@ class _Rows:
         self._starts = [0, *accumulate(lengths)]
         self.window_of = np.repeat(np.arange(len(lengths)), lengths)
         kinds = np.concatenate([rows.listing.kinds for rows in self._rows])
-        self.nodes, self.pods, self._tiers, self.hosts = (
+        self.nodes, _, self._tiers, self.hosts = (
             np.flatnonzero(kinds == code) for code in range(len(KINDS))
         )
+        listings = zip(self._rows, self._starts[:-1], strict=True)
+        # Sums run in this order: in which one a sample has its rows changes none.
+        self.pods = np.concatenate([rows.listing.pods + start for rows, start in listings])
         coverages = self.number("coverage")
         own = coverages[self.nodes]
         self.coverages = np.where(np.isnan(own), 0.0, own)

@@ -32,8 +32,10 @@ from pipeline.topics.samples import KINDS, NUMBER_COLUMNS, SampleHeader
 Floats = npt.NDArray[np.float64]
 
 _FIELDS: Final = {field.name: field for field in SAMPLE_FIELDS}
-# Of nodes with more rows the listing is decoded each time: what is kept must have a bound.
+# A listing of more rows or bytes is decoded each time: what is kept must have a bound. A text's
+# buffer may hold far more than its rows use.
 _MOST_ROWS_KEPT: Final = 512
+_MOST_BYTES_KEPT: Final = 64 * 1024
 _LISTINGS_KEPT: Final = 16_384
 _SCHEMAS_KEPT: Final = 256
 _NUMBERS: Final = frozenset(NUMBER_COLUMNS)
@@ -43,8 +45,8 @@ _CODES: Final = {kind: code for code, kind in enumerate(KINDS)}
 class Listing(NamedTuple):
     """Which entities the rows of a sample are: `kinds` by code of `KINDS`, `ids` as texts.
 
-    `node` is the row of the node, `pods` are the rows of pods, `uids` their ids. Equal listings of
-    a node's windows are mostly one object; nobody may write to it.
+    `node` is the row of the node, `pods` are the rows of pods, `uids` their ids, both in order of
+    the ids. Equal listings of a node's windows are mostly one object; nobody may write to it.
     """
 
     kinds: npt.NDArray[np.int8]
@@ -93,9 +95,11 @@ class SampleRows:
     def listing(self) -> Listing:
         """Which entities the rows are; raises `InvalidRecordError` if they do not say."""
         columns = (self.column("kind"), self.column("id"))
-        if len(self) > _MOST_ROWS_KEPT or any(column.offset for column in columns):
+        buffers = [buffer for column in columns for buffer in column.buffers()]
+        size = sum(buffer.size for buffer in buffers if buffer is not None)
+        is_large = len(self) > _MOST_ROWS_KEPT or size > _MOST_BYTES_KEPT
+        if is_large or any(column.offset for column in columns):
             return _listing(*(column.to_pylist() for column in columns))
-        buffers = (buffer for column in columns for buffer in column.buffers())
         return _kept_listing(len(self), *(b if b is None else b.to_pybytes() for b in buffers))
 
     @property
@@ -193,7 +197,7 @@ def _kept_listing(rows: int, *buffers: bytes | None) -> Listing:
 def _listing(kinds: list[str | None], ids: list[str | None]) -> Listing:
     check_entities(kinds, ids)
     codes = np.array([_CODES[kind or ""] for kind in kinds], np.int8)
-    pods = np.flatnonzero(codes == _CODES["pod"])
     names = tuple(name or "" for name in ids)
     node = kinds.index("node")
-    return Listing(codes, names, node, pods, tuple(names[row] for row in pods.tolist()))
+    pods = sorted(np.flatnonzero(codes == _CODES["pod"]).tolist(), key=names.__getitem__)
+    return Listing(codes, names, node, np.array(pods, np.intp), tuple(names[row] for row in pods))

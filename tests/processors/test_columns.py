@@ -122,7 +122,7 @@ def test_usage_by_kind_wherever_the_rows_stand() -> None:
         PLAIN,
     )
     assert lists(used.node) == [4.0, 10.0]
-    assert lists(used.pods) == [[2.0, 7.0], [1.0, None]]
+    assert lists(used.pods) == [[1.0, None], [2.0, 7.0]]
     assert lists(used.host_apps) == [0.75, 3.0]
     assert used.coverage == 0.75
     assert used.pod_classes.tolist() == [5, 5]
@@ -185,6 +185,22 @@ def test_windows_side_by_side_are_read_as_each_by_itself(
         assert arrays(taken) == arrays(node_window(window, statistic, policy))
 
 
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.floats(0, 1), min_size=2, max_size=40).flatmap(
+        lambda used: st.tuples(st.just(used), st.permutations(range(len(used))))
+    )
+)
+def test_the_order_of_pods_in_a_sample_changes_no_bit(
+    drawn: tuple[list[float], list[int]],
+) -> None:
+    pods = [pod_row(f"p{i:02}", cpu_cores_avg=v, coverage=0.7) for i, v in enumerate(drawn[0])]
+    node = {**NODE_ROW, "cpu_cores_avg": 50.0}
+    one, other = joined(node, *pods), joined(node, *(pods[i] for i in drawn[1]))
+    assert arrays(window_usage(one, PLAIN)) == arrays(window_usage(other, PLAIN))
+    assert arrays(node_window(one, "p90", PLAIN)) == arrays(node_window(other, "p90", PLAIN))
+
+
 # -- classes
 
 
@@ -229,7 +245,8 @@ def test_a_dictionary_with_a_null_and_an_empty_one() -> None:
 def test_every_class_has_its_code() -> None:
     pods = [known_pod(name, pod_class=name) for name in CLASSES]
     window = joined(NODE_ROW, *(pod_row(name) for name in CLASSES), view=view_of(*pods))
-    assert window_usage(window, PLAIN).pod_classes.tolist() == list(range(len(CLASSES)))
+    found = window_usage(window, PLAIN).pod_classes.tolist()
+    assert found == [CLASSES.index(name) for name in sorted(CLASSES)]
 
 
 # -- the window of the models
@@ -261,11 +278,11 @@ def test_what_models_get() -> None:
     assert lists(taken.node_usage) == [5.0, NODE_ROW["memory_bytes_avg"]]
     assert lists(taken.host_apps) == [0.125, 1.0]
     assert lists(taken.allocatable) == [15_000.0, float(1 << 34)]
-    assert list(taken.pod_uids) == ["b", "a"]
-    assert taken.pod_classes.tolist() == [5, 0]
-    assert lists(taken.pods) == [[0.5, None], [1.5, 64.0]]
-    assert lists(taken.requests) == [[None, None], [250.0, 0.0]]
-    assert lists(taken.pod_ages) == [None, 60.0]
+    assert list(taken.pod_uids) == ["a", "b"]
+    assert taken.pod_classes.tolist() == [0, 5]
+    assert lists(taken.pods) == [[1.5, 64.0], [0.5, None]]
+    assert lists(taken.requests) == [[250.0, 0.0], [None, None]]
+    assert lists(taken.pod_ages) == [60.0, None]
     assert taken.pod_active.tolist() == [True, True]
 
 

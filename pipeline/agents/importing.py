@@ -83,15 +83,18 @@ async def import_models(
         )
         checkpoints = _round(chosen, epoch)
         renewed = msgspec.structs.replace(marker, epoch=epoch, round=1, nodes=len(chosen))
+        written = [key for key, _ in checkpoints]
         try:
             await output.send(topic, partition, checkpoints)
-            await _require_ours(reader, place, epoch, is_idle)
-            await output.send(topic, partition, [Keyed(marker_key(epoch), encode_pack(renewed))])
-            await _require_ours(reader, place, epoch, is_idle)
+            await _require_ours(reader, place, epoch)
+            await _require_idle(is_idle)
+            written.insert(0, marker_key(epoch))  # first: without it the rest says nothing
+            (marked,) = await output.send(
+                topic, partition, [Keyed(marker_key(epoch), encode_pack(renewed))]
+            )
+            await _require_ours(reader, place, epoch, marked)
         except StateError:
-            # The marker first: without it the rest says nothing.
-            keys = [marker_key(epoch), *(key for key, _ in checkpoints)]
-            await output.send(topic, partition, [Keyed(key, None) for key in keys])
+            await output.send(topic, partition, [Keyed(key, None) for key in written])
             raise
     return taken
 
@@ -154,11 +157,12 @@ async def _require_idle(is_idle: Idle) -> None:
 
 
 async def _require_ours(
-    reader: LogReader, place: tuple[str, int], epoch: int, is_idle: Idle
+    reader: LogReader, place: tuple[str, int], epoch: int, marked: int | None = None
 ) -> None:
-    """Raise StateError if somebody has claimed the partition after us, or is about to."""
-    found = await read_checkpoints(reader, *place, 0, _refuse)
-    if found.newest_claim != epoch or not await is_idle():
+    """Raise StateError if somebody has claimed the partition after us, before our marker at
+    offset `marked`: who claims behind it has read it, and goes on with what was imported."""
+    newest = (await read_checkpoints(reader, *place, 0, _refuse)).newest_claim
+    if newest != epoch and (marked is None or newest < marked):
         raise StateError(
             "a worker took the partition meanwhile: the import is not in force",
             hint="stop all workers of this worker.id, import again, start them",

@@ -108,7 +108,9 @@ def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool) ->
 @command.command(
     "import",
     epilog="Exit codes: 0 taken over, 1 refused: nothing was changed, 2 usage, 3 topics are "
-    "missing, 4 no complete round of checkpoints has the node.",
+    "missing, 4 no complete round of checkpoints has the node. Where Kafka failed meanwhile (1, "
+    "too) it may be in force: start the workers, and after their next round look at the samples "
+    "with `springtide model inspect` before you repeat it.",
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--from", "source", type=click.Choice(["koordinator", "vpa"]), required=True)

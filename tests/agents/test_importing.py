@@ -169,9 +169,8 @@ async def test_models_of_another_layout_are_refused() -> None:
     await refused(broker, CheckpointLayoutError, "is of model", config=other)
 
 
-async def test_a_worker_that_comes_meanwhile_wins_and_it_is_said() -> None:
-    broker, _, first = await with_a_round()
-    first.die()
+async def import_with_a_claim(broker: MemoryBroker, place: int) -> None:
+    """Import while a worker claims the partition behind the record number `place` of the import."""
     claim = encode_pack(Claim(member="late", claimed_at="2023-11-14T22:14:00Z"))
     put, written = broker.put, 0
 
@@ -179,11 +178,48 @@ async def test_a_worker_that_comes_meanwhile_wins_and_it_is_said() -> None:
         nonlocal written
         offset = put(topic, partition, key, value)
         written += 1
-        if written == 2:  # behind the import's claim and its first checkpoint
+        if written == place:
             put(topic, partition, claim_key("late"), claim)
         return offset
 
     broker.put = put_and_claim  # type: ignore[method-assign]
+    try:
+        await importing(broker, "node")
+    finally:
+        broker.put = put  # type: ignore[method-assign]
+
+
+# The import writes its claim, a checkpoint of each node, the marker.
+@pytest.mark.parametrize("place", range(1, 2 + len(NODES)))
+async def test_a_worker_that_comes_meanwhile_wins_and_it_is_said(place: int) -> None:
+    broker, _, first = await with_a_round()
+    first.die()
+    with pytest.raises(StateError, match="meanwhile"):
+        await import_with_a_claim(broker, place)
+    second = await Owner(broker, "y").load()
+    assert content(second.model) == content(undisturbed(broker))
+
+
+async def test_a_worker_that_comes_behind_the_marker_has_the_import() -> None:
+    broker, _, first = await with_a_round()
+    first.die()
+    await import_with_a_claim(broker, 2 + len(NODES))
+    second = await Owner(broker, "y").load()
+    assert samples(second, "a") == 4 + 2 + 1000
+
+
+async def test_a_claim_between_the_last_look_and_the_marker_undoes_it() -> None:
+    broker, _, first = await with_a_round()
+    first.die()
+    claim = encode_pack(Claim(member="late", claimed_at="2023-11-14T22:14:00Z"))
+    put = broker.put
+
+    def claim_and_put(topic: str, partition: int, key: bytes | None, value: bytes | None) -> int:
+        if key is not None and value is not None and parse_key(key)[0] == "marker":
+            put(topic, partition, claim_key("late"), claim)
+        return put(topic, partition, key, value)
+
+    broker.put = claim_and_put  # type: ignore[method-assign]
     with pytest.raises(StateError, match="meanwhile"):
         await importing(broker, "node")
     broker.put = put  # type: ignore[method-assign]

@@ -235,6 +235,7 @@ def main() -> None:
         settings = _settings(kafka.bootstrap_servers)
         asyncio.run(apply_topics(settings.kafka))
         fleet = ((node_name(n), pod_uids(n, given.pods)) for n in range(given.nodes))
+        print("writing what the nodes and pods are", file=sys.stderr, flush=True)
         asyncio.run(inventory.publish(settings, fleet))
         broker = ("--bootstrap-servers", kafka.bootstrap_servers, "--topic-prefix", PREFIX)
         pids = {"broker": kafka.pid}

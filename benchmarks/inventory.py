@@ -14,13 +14,17 @@ from pipeline.topics.pods import PodRecord
 from pipeline.topics.resources import Resources
 
 _REQUESTS: Final = Resources(cpu_millicores=500, memory_bytes=1 << 30)
+_CAPACITY: Final = Resources(cpu_millicores=64_000, memory_bytes=2**38)
 _ALLOCATABLE: Final = Resources(cpu_millicores=62_000, memory_bytes=2**38 - 2**33)
 _CREATED_AT: Final = "2023-11-14T21:13:30Z"
 
 
 def node_record(node: str) -> NodeRecord:
     """A node of 64 cores and 256 GiB. A run is too short to wait until pods have their samples."""
-    return NodeRecord(node=node, allocatable=_ALLOCATABLE, strategy=Strategy(cold_start_samples=0))
+    return NodeRecord(
+        node=node, allocatable=_ALLOCATABLE, capacity=_CAPACITY,
+        strategy=Strategy(cold_start_samples=0),
+    )  # fmt: skip
 
 
 def pod_record(node: str, uid: str, number: int) -> PodRecord:

@@ -139,11 +139,6 @@ class Bank:
         known = self._nodes.get(node)
         return None if known is None else known.end_ms
 
-    def gaps(self, node: str) -> int:
-        """Windows found missing in the life of a node's models."""
-        known = self._nodes.get(node)
-        return 0 if known is None else known.gaps
-
     # -- learning
 
     def apply(self, windows: Sequence[NodeWindow]) -> list[Outcome]:
@@ -212,10 +207,10 @@ class Bank:
 
     def _new_slot(self) -> int:
         if not self._free_slots:
-            have = len(self._nodes) + 1
-            more = max(have * 3 // 2, 16)
+            have = len(self._slots["points_second"])
+            more = max((have + 1) * 3 // 2, 16)
             self._slots.grow(more)
-            self._free_slots.extend(range(more - 1, have - 2, -1))
+            self._free_slots.extend(range(more - 1, have - 1, -1))
         return self._free_slots.pop()
 
     def _list_pods(self, node: NodeModels, window: NodeWindow) -> None:

@@ -1,10 +1,12 @@
 """What a bank does with windows, one behaviour at a time."""
 
 import dataclasses
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from pipeline.processors import snapshot
 from pipeline.processors.bank import Bank
 from pipeline.processors.histogram import CPU_LAYOUT, MEMORY_LAYOUT
 from pipeline.processors.peaks import NodePeaks
@@ -187,8 +189,7 @@ def test_missing_windows_are_counted() -> None:
     bank = _bank()
     outcomes = bank.apply([window(1), window(2), window(5), window(6)])
     assert [outcome.gap for outcome in outcomes] == [0, 0, 2, 0]
-    assert bank.gaps("node-a") == 2
-    assert bank.gaps("nobody") == 0
+    assert snapshot.decode(bank.state_of("node-a")).gaps == 2
 
 
 def test_outcomes_come_in_the_order_of_the_windows() -> None:
@@ -304,6 +305,26 @@ def test_rows_are_used_again() -> None:
         bank.apply([window(i, [Pod(f"q{i}-{j}", (1.0, GIB)) for j in range(3000)])])
     assert bank.nbytes == bytes_before
     assert bank.num_rows == 3000 + len(ENTITIES)
+
+
+def test_a_restore_that_runs_out_of_memory_gives_no_slot_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, bank, alone = _bank(), _bank(), _bank()
+    one.apply([window(1)])
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshot, "install", Mock(side_effect=MemoryError))
+        for _ in range(3):
+            with pytest.raises(MemoryError):
+                bank.restore("node-a", one.state_of("node-a"))
+    names = [f"node-{i:02}" for i in range(40)]
+    usages = [(1.0 + i, GIB) for i in range(40)]
+    for end in (1, 2):
+        bank.apply([window(end, node=n, usage=u) for n, u in zip(names, usages, strict=True)])
+    for name, usage in zip(names, usages, strict=True):
+        alone.apply([window(end, node=name, usage=usage) for end in (1, 2)])
+        assert bank.state_of(name) == alone.state_of(name)
+        alone.forget(name)
 
 
 # -- peaks

@@ -118,6 +118,17 @@ def test_a_long_listing_is_read_all_the_same() -> None:
     assert len(read_both(stream({"kind": kinds, "id": ids})).listing.uids) == MAX_ROWS - 1
 
 
+def test_no_listing_is_kept_whose_texts_lie_in_a_large_buffer() -> None:
+    kinds = pa.array(["node", "pod"])
+    ends = np.array([0, 0, 1], np.int32)
+    texts = b"a" * 100_000
+    ids = pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(ends), pa.py_buffer(texts)])
+    batch = pa.RecordBatch.from_arrays([kinds, ids], ["kind", "id"])
+    one, other = (SampleRows(HEADER, batch).listing for _ in range(2))
+    assert one.uids == other.uids == ("a",)
+    assert one is not other
+
+
 def test_slices_have_listings_of_their_own() -> None:
     whole = pa.RecordBatch.from_pydict({"kind": ["tier", "node", "pod"], "id": ["x", "", "a"]})
     listing = SampleRows(HEADER, whole.slice(1)).listing
@@ -160,6 +171,7 @@ def test_changed_and_moved_bytes_are_read_or_refused_alike(data: st.DataObject) 
         {"id": [""]},
         {"kind": ["node"]},
         {"kind": ["node", "pod"], "id": ["", None]},
+        {"kind": ["node", "pod"], "id": ["", "\x01"]},
         {"kind": ["node", "node"], "id": ["", "a"]},
         {"kind": ["node", "pod", "pod"], "id": ["", "a", "a"]},
         {"kind": [None, "node"], "id": ["a", ""]},

@@ -28,7 +28,7 @@ from pipeline.processors.bank import Bank
 from pipeline.processors.columns import node_windows, window_usages
 from pipeline.processors.peaks import Headline, NodePeaks
 from pipeline.processors.report import node_state_record, prediction_record
-from pipeline.processors.window import Outcome
+from pipeline.processors.window import Outcome, rounds
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters
 from pipeline.topics.registry import NODE_STATE, PREDICTIONS, WINDOWS
@@ -329,12 +329,5 @@ def _segments(windows: Sequence[tuple[int, Window]]) -> list[list[tuple[int, Win
 
 def _rounds(windows: Sequence[tuple[int, Window]]) -> list[list[tuple[int, Window]]]:
     """Groups in which no node occurs twice, so that each window has its own report."""
-    rounds: list[list[tuple[int, Window]]] = []
-    turns: dict[str, int] = {}
-    for item in windows:
-        turn = turns.get(item[1].header.node, 0)
-        turns[item[1].header.node] = turn + 1
-        if turn == len(rounds):
-            rounds.append([])
-        rounds[turn].append(item)
-    return rounds
+    groups = rounds(window.header.node for _, window in windows)
+    return [[windows[position] for position in group] for group in groups]

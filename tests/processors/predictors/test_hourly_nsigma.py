@@ -40,17 +40,20 @@ class SlowHours:
 
     def __init__(self) -> None:
         self.samples: list[list[tuple[float, tuple[float, float]]]] = [[] for _ in range(24)]
+        self._missed = [0] * 24
         self._newest: int | None = None
 
     def learn(self, end_ms: int, sample: tuple[float, float]) -> None:
         hour = (end_ms - 1) // HOUR_MS
         begun = Counter(h % 24 for h in range((self._newest or hour) + 1, hour + 1))
         for of_day, times in begun.items():
+            self._missed[of_day] += times
             self.samples[of_day] = [
                 (weight * (6 / 7) ** times, value)
                 for weight, value in self.samples[of_day]
-                if times <= 7
+                if self._missed[of_day] <= 7
             ]
+        self._missed[hour % 24] = 0
         self.samples[hour % 24].append((1.0, sample))
         self._newest = hour
 
@@ -172,11 +175,26 @@ def test_what_was_a_week_ago_fades_and_what_was_not_seen_for_longer_is_gone() ->
         np.average([8.0] * 4 + [1.0] * 14, weights=weights), rel=1e-3
     )
     before = days(2, lambda hour: 8.0)
-    for back, gone in ((9.5, False), (10.5, True)):
-        # On the tenth day the afternoon's hours have been missed seven times.
+    for back, gone in ((8.5, False), (9.5, True)):
+        # On the ninth day the afternoon's hours begin for the seventh time since they were seen.
         away = before + days(1, lambda hour: 1.0, first=back)
         own = answer(away, "hourly-nsigma", nsigma_multiplier=0.0).decided
         assert (own.raw[NODE, 0] == 1.0) == gone
+
+
+@pytest.mark.parametrize(("later_days", "gone"), [(7, False), (8, True), (30, True)])
+def test_an_hour_that_is_missed_while_others_are_seen_is_gone_as_well(
+    later_days: int, gone: bool
+) -> None:
+    """Each day an hour, and then for days only another."""
+    midnights = [at(MIDNIGHT_MS + (24 * day + 1) * HOUR_MS, 8.0) for day in range(3)]
+    mornings = [
+        at(MIDNIGHT_MS + (24 * (2 + day) + 7) * HOUR_MS, 1.0) for day in range(1, later_days)
+    ]
+    # A window within the hour, of which nothing was measured.
+    blind = at(MIDNIGHT_MS + 24 * (2 + later_days) * HOUR_MS + HALF_HOUR_MS, math.nan, math.nan)
+    own = answer([*midnights, *mornings, blind], "hourly-nsigma", horizon_seconds=1.0)
+    assert np.isnan(own.decided.raw[NODE]).all() == gone
 
 
 def test_state_that_faded_in_another_way_is_not_taken_over() -> None:

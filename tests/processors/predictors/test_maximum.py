@@ -78,8 +78,10 @@ def test_a_member_keeps_apart_what_it_keeps_beside() -> None:
     assert {*Maximum(**nested["max"]).columns} == {
         "max.max.max.hourly-nsigma.hourly_7",
         "max.max.max.hourly-nsigma.hourly_7_at",
+        "max.max.max.hourly-nsigma.hourly_7_missed",
         "max.hourly-nsigma.hourly_7",
         "max.hourly-nsigma.hourly_7_at",
+        "max.hourly-nsigma.hourly_7_missed",
     }
 
 

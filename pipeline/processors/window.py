@@ -99,8 +99,10 @@ class ModelConfig:
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
-        """Every profile in use; the default one is the first."""
-        return tuple(dict.fromkeys((self.profile, *self.class_profiles.values())))
+        """Every profile in use: the default one, then those of classes by the classes' names, for
+        the state holds their numbers and knows nothing of the order in which they were set."""
+        own = (self.class_profiles[name] for name in sorted(self.class_profiles))
+        return tuple(dict.fromkeys((self.profile, *own)))
 
     def profile_of(self, entity: str) -> int:
         """The number in `profiles` of an entity of `ENTITIES`, a pod being of its class."""

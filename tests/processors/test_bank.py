@@ -243,6 +243,16 @@ def test_a_pod_is_dropped_30_minutes_after_it_was_last_seen() -> None:
     assert _peaks(bank).pod_samples.tolist() == [[1, 1], [6, 6]]
 
 
+def test_absent_pods_make_room_for_listed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PODS", 3)
+    listings = ["ab", "c", "cd", "defg", "a"]
+    outcomes = _bank().apply(
+        [window(i, [Pod(uid, (1.0, GIB)) for uid in pods]) for i, pods in enumerate(listings, 1)]
+    )
+    # What is listed is kept, more than three of them too; of what is absent the last seen.
+    assert [outcome.expired for outcome in outcomes] == [(), (), ("a",), ("b", "c"), ("d", "e")]
+
+
 def test_a_pod_that_comes_back_in_time_keeps_its_model() -> None:
     bank = _bank()
     bank.apply([window(1, [Pod("a", (1.0, GIB))]), window(2), window(3, [Pod("a", (1.0, GIB))])])
@@ -478,6 +488,21 @@ def test_the_fingerprint_names_what_shapes_the_state() -> None:
         dataclasses.replace(base, training_statistic="avg"),
     ):
         assert Bank(other).fingerprint != usual
+
+
+def test_the_order_in_which_profiles_are_set_changes_nothing() -> None:
+    own = {name: Profile(half_life_seconds=(at, at)) for name, at in [("mid", 6e3), ("batch", 6e2)]}
+    base = ModelConfig(class_profiles=own)
+    turned = dataclasses.replace(base, class_profiles=dict(reversed(own.items())))
+    assert turned.profiles == base.profiles
+    first, second = Bank(base), Bank(turned)
+    assert first.fingerprint == second.fingerprint
+    windows = [window(i, pods=(Pod("a", (1.0, GIB), "mid"),)) for i in range(20)]
+    first.apply(windows[:19])
+    second.restore("node-a", first.state_of("node-a"))
+    for bank in (first, second):
+        bank.apply(windows[19:])
+    assert second.state_of("node-a") == first.state_of("node-a")
 
 
 def test_outcomes_are_values() -> None:

@@ -50,7 +50,7 @@ def _record(windows: int) -> PredictionRecord:
           for uid in "ab"),
         record=NodeRecord(
             node="node-1", allocatable=Resources(cpu_millicores=16_000, memory_bytes=32 << 30),
-            strategy=NodeStrategy(cold_start_samples=1),
+            strategy=NodeStrategy(safety_margin_percent=10.0, cold_start_samples=1),
         ),
     )  # fmt: skip
     bank = Bank()

@@ -23,7 +23,7 @@ from pipeline.processors import snapshot
 from pipeline.processors.bank import Bank
 from pipeline.processors.imports import Learned, Received, Taken, from_koordinator, from_vpa
 from pipeline.processors.inspection import head, names_of, table
-from pipeline.processors.predictors.registry import available
+from pipeline.processors.predictors.registry import available, package_of
 from pipeline.processors.window import RESOURCES, ModelConfig
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.topics.admin import group_members, require_topics
@@ -53,7 +53,7 @@ def predictors() -> None:
     Examples:
       springtide model predictors
     """
-    lines = [(point.name, _package(point), _doc(point)) for point in available().values()]
+    lines = [(point.name, package_of(point), _doc(point)) for point in available().values()]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         padded = (text.ljust(width) for text, width in zip(line, widths, strict=True))
@@ -259,14 +259,11 @@ async def _newest(kafka: KafkaSettings, node: str) -> Found:
     return found
 
 
-def _package(point: EntryPoint) -> str:
-    return f"{point.dist.name} {point.dist.version}" if point.dist else "unknown package"
-
-
 def _doc(point: EntryPoint) -> str:
     """What its module says of itself, or why it cannot be loaded."""
     try:
+        point.load()
         text = importlib.import_module(point.module).__doc__ or ""
-    except ImportError as error:
-        return f"cannot be loaded: {error}"
+    except Exception as error:  # one odd module must not hide the others
+        return f"cannot be loaded: {error!r}"
     return text.strip().partition("\n")[0]

@@ -1,13 +1,15 @@
 """`springtide model`: what is installed, and which files and pods an import takes."""
 
 import json
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from pipeline.cli import model
 from pipeline.cli.main import cli
-from pipeline.processors.predictors.registry import available
+from pipeline.processors.predictors.registry import GROUP, available
 
 TIME = "2023-11-14T22:14:00Z"
 HISTOGRAM = {"referenceTimestamp": TIME, "totalWeight": 1.0, "bucketWeights": {"3": 10_000}}
@@ -36,6 +38,25 @@ def test_predictors_are_listed_with_their_package_and_a_line_each() -> None:
     assert [line.split()[0] for line in lines] == list(available())
     assert all("springtide 0." in line for line in lines)
     assert any(line.endswith("a quantile of each entity's decayed histogram.") for line in lines)
+
+
+def test_a_predictor_that_cannot_be_loaded_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "springtide_test_broken.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    odd = {
+        "broken": EntryPoint("broken", "springtide_test_broken:It", GROUP),
+        "gone": EntryPoint("gone", "pipeline.processors.predictors.vpa:Gone", GROUP),
+    }
+    found = {**odd, **available()}
+    monkeypatch.setattr(model, "available", lambda: found)
+    result = CliRunner().invoke(cli, ["model", "predictors"])
+    assert result.exit_code == 0
+    broken, gone, *others = result.output.splitlines()
+    assert "cannot be loaded: ZeroDivisionError" in broken
+    assert "cannot be loaded: AttributeError" in gone
+    assert len(others) == len(available())
 
 
 @pytest.mark.parametrize(

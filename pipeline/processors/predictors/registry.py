@@ -47,14 +47,23 @@ def _make(name: str, options: Mapping[str, Any]) -> Predictor:
             hint=f"use one of {', '.join(available())}, or install the package that has it",
         )
     try:
-        made: Predictor = point.load()(**options)
-    except (TypeError, ValueError) as error:
+        make = point.load()
+    except Exception as error:  # somebody else's module: there is nothing that it cannot raise
+        raise PredictorError(
+            f"predictor {name} of {package_of(point)} cannot be loaded: {error!r}"
+        ) from error
+    try:
+        made: Predictor = make(**options)
+    except (TypeError, ValueError, AttributeError) as error:
         raise PredictorError(f"predictor {name}: {error}", hint="see docs/models.md") from error
-    except (ImportError, AttributeError) as error:
-        raise PredictorError(f"predictor {name} cannot be loaded: {error}") from error
     if made.name != name:
         raise PredictorError(f"entry point {name!r} makes a predictor named {made.name!r:.100}")
     return made
+
+
+def package_of(point: EntryPoint) -> str:
+    """Name and version of the package that an entry point comes from."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
 
 
 def _name(point: EntryPoint) -> str:

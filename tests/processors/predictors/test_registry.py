@@ -53,7 +53,7 @@ def test_an_unknown_name_is_answered_with_those_that_there_are() -> None:
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ("pipeline.processors.nowhere:Percentile", "cannot be loaded: No module"),
+        ("pipeline.processors.nowhere:Percentile", "cannot be loaded: .*No module"),
         ("pipeline.processors.predictors.percentile:Nowhere", "cannot be loaded: .*Nowhere"),
         ("pipeline.processors.predictors.percentile:Percentile", "makes a predictor named 'perc"),
     ],
@@ -65,6 +65,23 @@ def test_an_entry_point_that_leads_nowhere_is_an_error(
     monkeypatch.setattr(registry, "available", lambda: {"mine": point})
     with pytest.raises(PredictorError, match=problem):
         build(["mine"], {})
+
+
+@pytest.mark.parametrize("raised", ["RuntimeError('no licence')", "ValueError('no licence')"])
+def test_a_module_that_raises_is_an_error_of_its_package(
+    raised: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "springtide_test_odd.py").write_text(f"raise {raised}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint("mine", "springtide_test_odd:Mine", registry.GROUP)
+    monkeypatch.setattr(registry, "available", lambda: {"mine": point})
+    problem = f"mine of an unknown package cannot be loaded: {raised}"
+    with pytest.raises(PredictorError, match=re.escape(problem)):
+        build(["mine"], {})
+
+
+def test_the_package_of_ours_is_springtide() -> None:
+    assert registry.package_of(available()["vpa"]).startswith("springtide 0.")
 
 
 def test_one_that_does_not_run_cannot_decide() -> None:

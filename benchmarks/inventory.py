@@ -9,7 +9,7 @@ from typing import Final
 
 from pipeline.settings import Settings
 from pipeline.sources.publish import Entry, node_entry, open_producer, pod_entry, write
-from pipeline.topics.nodes import NodeRecord, Strategy
+from pipeline.topics.nodes import NodeRecord, NodeStrategy
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resources import Resources
 
@@ -23,7 +23,7 @@ def node_record(node: str) -> NodeRecord:
     """A node of 64 cores and 256 GiB. A run is too short to wait until pods have their samples."""
     return NodeRecord(
         node=node, allocatable=_ALLOCATABLE, capacity=_CAPACITY,
-        strategy=Strategy(cold_start_samples=0),
+        strategy=NodeStrategy(cold_start_samples=0),
     )  # fmt: skip
 
 

@@ -355,6 +355,6 @@ def _made_anew(topic: str, partition: int, end: int, known: int) -> StateError:
 
 
 def _report(checkpoint: NodeCheckpoint) -> Report | None:
-    if checkpoint.prediction is None or checkpoint.node_state is None:
+    if checkpoint.node_state is None:
         return None
     return Report(checkpoint.prediction, checkpoint.node_state)

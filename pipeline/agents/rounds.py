@@ -7,6 +7,8 @@ any moment the highest epoch with a marker leads to a complete set.
 
 from collections.abc import Sequence
 
+import msgspec
+
 from pipeline.agents.model import GENERATION
 from pipeline.agents.output import LARGEST_VALUE_BYTES, Keyed, Output
 from pipeline.agents.shard import Shard
@@ -104,7 +106,11 @@ class Rounds:
                 prediction=report.prediction if report else None,
                 node_state=report.node_state if report else None,
             )
-            records.append(Keyed(node_key(node, model.ownership.epoch), encode_pack(checkpoint)))
+            value = encode_pack(checkpoint)
+            if len(value) > LARGEST_VALUE_BYTES:
+                # The prediction that stands lies in its topic; a state lies nowhere else.
+                value = encode_pack(msgspec.structs.replace(checkpoint, prediction=None))
+            records.append(Keyed(node_key(node, model.ownership.epoch), value))
             self._written.add(node)
         return records
 

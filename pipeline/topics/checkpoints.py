@@ -18,7 +18,8 @@ from pipeline.topics.node_state import Counters
 
 class NodeCheckpoint(Record, frozen=True, kw_only=True):
     """Models of one node: `state` is the exact snapshot, `prediction` and `node_state` the last
-    reported results as they were written; `covers` is the first `windows` offset not in it."""
+    reported results as they were written, without `prediction` where the record would be too large;
+    `covers` is the first `windows` offset not in it."""
 
     node: str
     epoch: int

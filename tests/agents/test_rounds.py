@@ -17,7 +17,7 @@ from pipeline.topics.checkpoints import (
 from pipeline.topics.codec import decode_pack
 from tests.agents.fakes import MemoryBroker
 from tests.agents.logs import LogWriter
-from tests.agents.owners import Owner, content, settle, undisturbed
+from tests.agents.owners import Owner, content, published, settle, undisturbed
 
 TOPIC = "t.checkpoints"
 NODES = tuple(f"node-{n}" for n in range(7))
@@ -64,6 +64,26 @@ async def test_a_round_is_all_nodes_and_then_the_marker() -> None:
         made = checkpoint(broker, node, owner.epoch)
         assert (made.state, made.counters) == expected[node][:2]
         assert (made.covers, made.epoch, made.round) == (21, owner.epoch, 1)
+
+
+async def test_a_large_node_is_kept_without_its_prediction_which_stands_in_its_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker, _, owner = await loaded()
+    await owner.round()
+    sizes = [len(broker.live(TOPIC)[node_key(node, owner.epoch)]) for node in NODES]
+    monkeypatch.setattr(rounds, "LARGEST_VALUE_BYTES", min(sizes) - 1)
+    await owner.round()
+    assert marker(broker, owner.epoch).round == 2
+    made = [checkpoint(broker, node, owner.epoch) for node in NODES]
+    assert {one.prediction for one in made} == {None}
+    expected = content(undisturbed(broker))
+    assert [one.state for one in made] == [expected[node][0] for node in NODES]
+    before = {topic: published(broker, topic) for topic in ("t.predictions", "t.node-state")}
+    heir = (await Owner(broker, "second").load()).model
+    await heir.publish(list(heir.reports.items()))
+    assert {topic: published(broker, topic) for topic in before} == before
+    assert all(found.keys() == set(NODES) for found in before.values())
 
 
 async def test_the_marker_says_where_the_round_began_and_each_checkpoint_what_it_covers() -> None:

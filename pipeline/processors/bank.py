@@ -58,8 +58,8 @@ _T = TypeVar("_T", bound=np.generic)
 _LARGEST: Final = float(np.finfo(np.float64).max)
 
 
-MAX_ABSENT: Final = 4096
-"""Pods of one node that keep their models after they were last listed."""
+MAX_PODS: Final = 4096
+"""Pods of one node with models, as many as a window can list: a state must fit into a record."""
 
 
 NODE_COLUMNS: Final[Mapping[str, Column]] = {
@@ -404,11 +404,11 @@ class Bank:
     # -- forgetting
 
     def _expire(self, node: NodeModels) -> tuple[str, ...]:
-        """Drop the models of pods that were not listed for long, and the longest absent of more
-        than `MAX_ABSENT`, however short that is: a node's state must fit into a record."""
+        """Drop the models of pods that were not listed for long, and where pods are more than
+        `MAX_PODS` those of the longest absent, however short that is."""
         oldest = node.end_ms - self._expiration_ms
         seen = {uid: int(self._rows.seen_ms[node.pods[uid]]) for uid in node.absent}
-        surplus = len(seen) - MAX_ABSENT
+        surplus = len(node.pods) - MAX_PODS
         longest = sorted(seen, key=lambda uid: (seen[uid], uid))[: max(surplus, 0)]
         gone = {uid for uid in seen if seen[uid] < oldest}.union(longest)
         expired = tuple(sorted(gone))

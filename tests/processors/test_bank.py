@@ -6,6 +6,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from pipeline.processors import bank as module
 from pipeline.processors import snapshot
 from pipeline.processors.bank import Bank
 from pipeline.processors.histogram import CPU_LAYOUT, MEMORY_LAYOUT

@@ -39,6 +39,7 @@ def model_config(settings: Settings) -> ModelConfig:
         cold_start_samples=model.cold_start_samples,
         safety_margin_percent=model.safety_margin_percent,
         training_statistic=model.training_statistic,
+        memory_collect_policy=model.memory_collect_policy,
         expiration_seconds=model.expiration_seconds,
         nsigma_multiplier=model.nsigma_multiplier,
         minimum_coverage=model.minimum_coverage,

@@ -69,13 +69,14 @@ class ModelConfig:
     """How models learn and what peaks they give.
 
     `profile` is that of every entity whose class is not in `class_profiles` (a pod's class, or the
-    class of which an entity is the sum). Profiles, training statistic, what the predictors keep and
-    what a change of level does (`drift`) shape the state; the rest only changes what is done with
-    it. `predictors` are those that run, by name, with `options` for each; margin, cold start,
-    multiplier, the deciding predictor and the threshold of reports are for windows that carry no
-    strategy. A pod is cold until it is older than the cold start and has `cold_start_samples`.
-    `horizon_seconds` says for how long a peak is to hold; when peaks are due to be published,
-    `reporting` does.
+    class of which an entity is the sum). Profiles, training statistic, memory policy, coverage,
+    expiration, what a change of level does (`drift`) and what the predictors keep shape what is
+    learned; the rest only changes what is done with it. `memory_collect_policy` is the figure that
+    those who make the windows take for memory. `predictors` are those that run, by name, with
+    `options` for each; margin, cold start, multiplier, the deciding predictor and the threshold of
+    reports are for windows that carry no strategy. A pod is cold until it is older than the cold
+    start and has `cold_start_samples`. `horizon_seconds` says for how long a peak is to hold; when
+    peaks are due to be published, `reporting` does.
     """
 
     profile: Profile = KOORDINATOR
@@ -84,6 +85,7 @@ class ModelConfig:
     cold_start_samples: int = 10
     safety_margin_percent: float = 10.0
     training_statistic: str = "p90"
+    memory_collect_policy: str = "usageWithoutPageCache"
     expiration_seconds: float = 1800.0
     nsigma_multiplier: float = 3.0
     minimum_coverage: float = 0.5
@@ -125,10 +127,14 @@ class ModelConfig:
         )
 
     def fingerprint(self, columns: str) -> str:
-        """Names all that shapes the state, `columns` being what the predictors keep; state of
+        """Names all that shapes what is learned, `columns` being what the predictors keep; state of
         another fingerprint cannot be taken over."""
         classes = (f"{n}:{self.class_profiles[n].text}" for n in sorted(self.class_profiles))
-        text = "|".join((self.profile.text, *classes, self.training_statistic, self.drift, columns))
+        learning = (
+            self.training_statistic, self.memory_collect_policy, str(float(self.minimum_coverage)),
+            str(float(self.expiration_seconds)), self.drift, columns,
+        )  # fmt: skip
+        text = "|".join((self.profile.text, *classes, *learning))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -29,6 +29,18 @@ def test_nothing_said_is_koordinator_for_every_class(tmp_path: Path) -> None:
     assert config(tmp_path, "{}").profiles == (KOORDINATOR,)
 
 
+def test_what_shapes_the_state_besides_profiles_is_handed_on(tmp_path: Path) -> None:
+    made = config(
+        tmp_path,
+        "{training_statistic: avg, memory_collect_policy: usageWithPageCache, drift: shorten,"
+        " minimum_coverage: 0.25, expiration_seconds: 60}",
+    )
+    assert made == ModelConfig(
+        training_statistic="avg", memory_collect_policy="usageWithPageCache", drift="shorten",
+        minimum_coverage=0.25, expiration_seconds=60.0,
+    )  # fmt: skip
+
+
 def test_a_class_keeps_the_half_life_that_it_does_not_name(tmp_path: Path) -> None:
     batch = profile(
         tmp_path,

@@ -487,6 +487,11 @@ def test_the_fingerprint_names_what_shapes_the_state() -> None:
         dataclasses.replace(base, profile=Profile(layouts=(CPU_LAYOUT, CPU_LAYOUT))),
         dataclasses.replace(base, class_profiles={"batch": short}),
         dataclasses.replace(base, training_statistic="avg"),
+        dataclasses.replace(base, memory_collect_policy="usageWithPageCache"),
+        dataclasses.replace(base, minimum_coverage=0.25),
+        dataclasses.replace(base, expiration_seconds=60.0),
+        dataclasses.replace(base, drift="off"),
+        dataclasses.replace(base, predictors=("percentile", "hourly-nsigma")),
     ):
         assert Bank(other).fingerprint != usual
 

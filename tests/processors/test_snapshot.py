@@ -57,7 +57,7 @@ def test_restored_state_is_the_same_bytes_and_replaces_what_was_there() -> None:
         (STATE + b"x", "damaged"),
         (STATE[:6] + b"\x01\x00" + STATE[8:], "version 1; this release reads 2"),
         (_changed(node="node-b"), "state of node 'node-b' given for node 'node-a'"),
-        (_changed(fingerprint="0"), "half-lives, buckets or training statistic"),
+        (_changed(fingerprint="0"), "shape what is learned or what predictors keep"),
         (_changed(weight=b"123"), "3 bytes instead of"),
         (_changed(samples=b""), "0 bytes instead of"),
         (_changed(classes=b""), "0 bytes instead of"),

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors.store import Column, Columns, IntArray
-from pipeline.processors.window import ENTITIES, RESOURCES, FloatArray
+from pipeline.processors.window import ENTITIES, PLAUSIBLE, RESOURCES, FloatArray
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -130,20 +130,23 @@ def update(columns: Columns, series: IntArray, values: FloatArray) -> BoolArray:
 def _shares(
     columns: Columns, slots: IntArray, usage: FloatArray, allocatable: FloatArray
 ) -> FloatArray:
-    """Usage as a share, 0..1, of the power of two at or above what is allocatable or, where that is
-    not known, the highest usage seen. That only grows, and then what is kept shrinks accordingly:
-    by a power of two, which rounds nothing."""
+    """Usage as a share, 0..1, of the power of two, at least 1, at or above what is allocatable or,
+    where that is not known or not to be believed, of what it was before and the highest usage
+    seen. Where that changes, so does what is kept: by a power of two, which rounds nothing."""
+    known = (allocatable > 0.0) & (allocatable <= PLAUSIBLE)
     highest = np.nan_to_num(np.fmax.reduce(usage, axis=1))
-    mantissa, exponent = np.frexp(np.where(allocatable > 0.0, allocatable, highest))
+    mantissa, exponent = np.frexp(np.where(known, allocatable, highest))
     old = columns["drift_scale"][slots]
-    scale = np.maximum(old, np.ldexp(1.0, exponent - (mantissa == 0.5)))
-    grown = np.flatnonzero((scale > old).any(axis=1))
-    if len(grown):
-        at, factor = slots[grown], (old / scale)[grown, None]
+    # An odd allocatable must not blind a series for good, so a known one is followed down, too.
+    least = np.where(known, 1.0, old)
+    scale = np.maximum(least, np.ldexp(1.0, exponent - (mantissa == 0.5)))
+    other = np.flatnonzero((scale != old).any(axis=1))
+    if len(other):
+        at, factor = slots[other], (old / scale)[other, None]
         columns["drift_buckets"][at] *= factor[..., None]
         columns["drift_total"][at] *= factor
         columns["drift_squares"][at] *= factor * factor
-        columns["drift_scale"][at] = scale[grown]
+        columns["drift_scale"][at] = scale[other]
     shares: FloatArray = np.minimum(usage / scale[:, None], 1.0)
     return shares
 

@@ -175,6 +175,27 @@ def test_a_node_that_grows_keeps_what_was_seen() -> None:
         np.testing.assert_array_equal(columns[name], other[name])
 
 
+@pytest.mark.parametrize("odd", [1e6, 2.0**20, 1e300, np.inf, 64.0, 0.001])
+def test_one_odd_allocatable_does_not_blind_for_good(odd: float) -> None:
+    rng = np.random.default_rng(5)
+    usage = np.concatenate([rng.uniform(1.0, 2.0, 300), rng.uniform(9.0, 10.0, 300)])
+    columns, usual = _columns(), _columns()
+    found = [_observe(columns, u, odd if i == 10 else 16.0, i) for i, u in enumerate(usage)]
+    assert found == [_observe(usual, u, 16.0, i) for i, u in enumerate(usage)]
+    assert sum(found) == 1
+    assert columns["drift_scale"][0].tolist() == [16.0, 1.0]
+
+
+def test_a_node_that_shrinks_keeps_what_was_seen() -> None:
+    usage = np.random.default_rng(6).uniform(1.0, 7.0, 600)
+    columns, other = _columns(), _columns()
+    for end, value in enumerate(usage):
+        assert not _observe(columns, value, 64.0 if end < 300 else 8.0, end)
+        _observe(other, value, 8.0, end)
+    for name in drift.COLUMNS:
+        np.testing.assert_array_equal(columns[name], other[name])
+
+
 @pytest.mark.parametrize("allocatable", [0.0, np.nan, 4.0])
 def test_no_usage_is_out_of_bounds(allocatable: float) -> None:
     columns = _columns()

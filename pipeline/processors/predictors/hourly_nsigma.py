@@ -2,8 +2,8 @@
 
 Owes the rest: what it keeps per row, a mean and a variance for each hour (UTC) and resource, in
 float32, off by less than a thousandth of the usage, and how often it began since its last sample:
-676 bytes in all. Whenever an hour begins anew it weighs a bit less, so that all days together never weigh
-more than `days` in full.
+676 bytes in all. Whenever an hour begins anew it weighs a bit less, so that all days together never
+weigh more than `days` in full.
 """
 
 from __future__ import annotations

@@ -154,13 +154,14 @@ def entity_of(record: PredictionRecord, name: str) -> EntityPeaks:
 
 
 class _Case(NamedTuple):
-    """One predictor's peak of one entity. `pods` are those whose sums the terms hold; None where
-    their peaks are not published."""
+    """One predictor's peak of one entity. `names` are those of all terms, `terms` what is known of
+    them. `pods` are those whose sums the terms hold; None where their peaks are not published."""
 
     predictor: str
     entity: str
     resource: Resource
     multiplier: float
+    names: Sequence[str]
     terms: Mapping[str, float]
     pods: Sequence[Pod] | None
 
@@ -175,17 +176,16 @@ def _peak(
 ) -> Iterator[str]:
     """From the terms to the peak before the margin, and with it."""
     raw = resource.of(found.raw.get(predictor))
+    named = found.terms.get(predictor, {})
     terms = {
-        term: value
-        for term, usage in found.terms.get(predictor, {}).items()
-        if (value := resource.of(usage)) is not None
+        term: value for term, usage in named.items() if (value := resource.of(usage)) is not None
     }
     pods = [
         pod
         for pod in pods_of(record.pods, resource, predictor)
         if name in ("node", pod.pod_class)
     ]  # fmt: skip
-    case = _Case(predictor, name, resource, record.nsigma_multiplier, terms, pods)
+    case = _Case(predictor, name, resource, record.nsigma_multiplier, [*named], terms, pods)
     yield from _raw(case, raw)
     if raw is not None:
         peak = resource.of(found.peaks.get(predictor))
@@ -194,11 +194,10 @@ def _peak(
 
 def _raw(case: _Case, raw: float | None) -> Iterator[str]:
     """How a peak before the margin came about."""
-    members = _members(case.terms) if case.predictor == "max" else {}
-    for member, terms in members.items():
+    members = _members(case.names) if case.predictor == "max" else []
+    for member in members:
         yield f"{member}:"
-        of_member = case._replace(predictor=member, terms=terms, pods=None)
-        yield from _indented(_raw(of_member, case.terms.get(member)), 2)
+        yield from _indented(_raw(_member(case, member), case.terms.get(member)), 2)
     if not members:
         yield from _terms(case)
     formulas = [member for member in members if member in case.terms] or _formulas(case)
@@ -212,17 +211,27 @@ def _raw(case: _Case, raw: float | None) -> Iterator[str]:
         yield step(f"raw, {_highest(formulas)}", _highest(filled), raw, unit)
 
 
-def _members(terms: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """The members of a maximum, and the terms of each under its own names."""
-    names = dict.fromkeys(term.partition(".")[0] for term in terms)
-    return {
-        name: {
-            term.removeprefix(f"{name}."): value
-            for term, value in terms.items()
-            if term.startswith(f"{name}.")
-        }
-        for name in names
-    }
+def _members(names: Sequence[str]) -> list[str]:
+    """The members of a maximum: each has its peak under its name, which may have dots, and its
+    terms under extensions of that."""
+    return [
+        name for name in names if not any(name.startswith(f"{other}.") for other in names)
+    ]  # fmt: skip
+
+
+def _member(case: _Case, member: str) -> _Case:
+    """A member of a maximum, with its terms under its own names."""
+    start = f"{member}."
+    return case._replace(
+        predictor=member,
+        names=[name.removeprefix(start) for name in case.names if name.startswith(start)],
+        terms={
+            name.removeprefix(start): value
+            for name, value in case.terms.items()
+            if name.startswith(start)
+        },
+        pods=None,
+    )
 
 
 def _formulas(case: _Case) -> list[str]:

@@ -246,6 +246,18 @@ def test_a_predictor_that_nobody_here_knows_has_its_terms_listed() -> None:
     assert any(line.strip().startswith("raw, as its predictor says: ") for line in lines)
 
 
+def test_a_member_of_a_maximum_may_have_dots_in_its_name() -> None:
+    """As `package.predictor`; what is not known of it is said of it, too."""
+    record, _ = of_seed(2)
+    text = encode_json(record).replace(b'"vpa', b'"acme.vpa').replace(b'"borg-', b'"acme.borg-')
+    record = decode_json(PredictionRecord, text)
+    for entity in ENTITIES:
+        lines = explain(record, predictors=["max"], entities=[entity], resources=["cpu"])
+        recomputed(lines, record)
+        heads = sorted(line.strip() for line in lines if line.endswith(":"))
+        assert heads == ["acme.borg-default:", "acme.vpa:", "hourly-nsigma:", "nsigma-v2:"]
+
+
 def test_a_change_of_level_is_told_of_the_resource_that_has_it() -> None:
     record, _ = of_seed(0)
     model = msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""The model bank of one partition: what the windows of its nodes teach, and the peaks in it.
+"""The model bank of one partition: the life of its nodes' models, and the peaks in them.
 
 Owes the rest: a pure function of the windows applied. Each window of a node counts once, in the
 order of event time; the bits of a node's models and peaks depend on its own windows alone, not on
@@ -13,25 +13,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from pipeline.errors import PredictorError
-from pipeline.processors import (
-    drift,
-    points,
-    recent,
-    reclaimable,
-    reporting,
-    snapshot,
-    system_usage,
-)
-from pipeline.processors.classes import CLASS_CODES, CLASSES
-from pipeline.processors.histogram import decay_factor, shift_factor, shifted_reference_ms
+from pipeline.processors import drift, lessons, points, recent, reporting, snapshot
+from pipeline.processors.histogram import shift_factor, shifted_reference_ms
 from pipeline.processors.node import BoolArray, ByteArray, NodeModels
-from pipeline.processors.pairs import pairs
 from pipeline.processors.peaks import AllPeaks, peaks_of
 from pipeline.processors.predictor import Predictor
 from pipeline.processors.predictors.registry import build
@@ -40,10 +29,6 @@ from pipeline.processors.store import Column, Columns
 from pipeline.processors.window import (
     ENTITIES,
     FIRST_CLASS,
-    NODE,
-    PLAUSIBLE,
-    RESOURCES,
-    SYSTEM,
     UNKNOWN,
     FloatArray,
     ModelConfig,
@@ -52,11 +37,6 @@ from pipeline.processors.window import (
     Status,
     rounds,
 )
-
-_UNKNOWN_CLASS: Final = CLASS_CODES["unknown"]
-_T = TypeVar("_T", bound=np.generic)
-_LARGEST: Final = float(np.finfo(np.float64).max)
-
 
 MAX_PODS: Final = 4096
 """Pods of one node with models, as many as a window can list: a state must fit into a record."""
@@ -221,41 +201,12 @@ class Bank:
             node.uids = tuple(sorted(first))
             node.order = np.array([first[uid] for uid in node.uids], dtype=np.int64)
             new = [uid for uid in node.uids if uid not in node.pods]
-            # Their profile is that of their class, which comes with `_describe_pods`.
+            # Their profile is that of their class, which comes with `_take_profiles`.
             rows = self._rows.allocate(np.zeros(len(new), np.int8))
             node.pods.update(zip(new, rows.tolist(), strict=True))
             node.rows = np.array([node.pods[uid] for uid in node.uids], dtype=np.int64)
             node.absent = tuple(uid for uid in node.pods if uid not in first)
             node.listing = listing
-
-    def _describe_pods(self, admitted: Sequence[tuple[NodeWindow, NodeModels]]) -> FloatArray:
-        """Keep what the windows say of their pods, in UID order; gives the usage of all (n, 2)."""
-        windows = [window for window, _ in admitted]
-        starts = np.cumsum([0, *(len(window.pod_uids) for window in windows)])
-        counts = [len(node.order) for _, node in admitted]
-        order = np.concatenate([node.order for _, node in admitted])
-        order += np.repeat(starts[:-1], counts)
-        classes = np.concatenate([window.pod_classes for window in windows]).take(order)
-        known_class = (classes >= 0) & (classes < len(CLASSES))
-        classes = np.where(known_class, classes, np.int8(_UNKNOWN_CLASS)).astype(np.int8)
-        requests = _clean(
-            np.concatenate([window.requests for window in windows]).take(order, axis=0)
-        )
-        ages = np.concatenate([window.pod_ages for window in windows]).take(order)
-        ages = np.where(np.isnan(ages), np.nan, ages)
-        active = np.concatenate([window.pod_active for window in windows]).take(order)
-        ended = np.concatenate([_ended(window) for window in windows]).take(order)
-        allocatable = _clean(_stacked([window.allocatable for window in windows]))
-        self._take_profiles(np.concatenate([node.rows for _, node in admitted]), classes)
-        ends = np.cumsum(counts).tolist()
-        for i, (_, node) in enumerate(admitted):
-            own = slice(ends[i] - counts[i], ends[i])
-            node.classes, node.requests = classes[own], requests[own]
-            node.ages, node.active, node.ended = ages[own], active[own], ended[own]
-            node.allocatable = allocatable[i]
-        return _clean(
-            np.concatenate([window.pods for window in windows]).take(order, axis=0), PLAUSIBLE
-        )
 
     def _take_profiles(self, rows: IntArray, classes: ByteArray) -> None:
         """A pod remembers as its class does; one that changes to a class of another profile begins
@@ -263,7 +214,7 @@ class Bank:
         change of it: one lost record would cost all that a pod has learned."""
         wanted = self._profiles[FIRST_CLASS + classes]
         other = np.flatnonzero(self._rows.profile.take(rows) != wanted)
-        unknown = classes[other] == _UNKNOWN_CLASS
+        unknown = classes[other] == lessons.UNKNOWN_CLASS
         other = other[~unknown | (self._rows.last_ms[rows[other]] == NEVER)]
         if len(other):
             self._rows.clear(rows[other])
@@ -282,14 +233,15 @@ class Bank:
                     self._rows.shift(rows, r, shift_factor(old, new, half_life_ms))
                 references[r] = new
 
-    def _learn(self, admitted: Sequence[tuple[NodeWindow, NodeModels]]) -> None:
+    def _learn(self, admitted: Sequence[lessons.Pair]) -> None:
         """Describe the pods of all windows admitted, and teach what has enough coverage."""
         if not admitted:
             return
-        self._keep_points(admitted)
-        pods = self._describe_pods(admitted)
+        lessons.keep_points(self._slots, admitted)
+        classes, pods = lessons.describe_pods(admitted)
         counts = [len(node.rows) for _, node in admitted]
         pod_rows = np.concatenate([node.rows for _, node in admitted])
+        self._take_profiles(pod_rows, classes)
         self._rows.seen_ms[pod_rows] = np.repeat([node.end_ms for _, node in admitted], counts)
         minimum = self.config.minimum_coverage
         covered = [window.coverage >= minimum for window, _ in admitted]
@@ -301,16 +253,21 @@ class Bank:
         nodes = [node for _, node in taught]
         window_of = np.repeat(np.arange(len(nodes)), [len(node.rows) for node in nodes])
         classes = np.concatenate([node.classes for node in nodes])
-        fixed = _stacked([node.fixed for node in nodes])
-        coverages, shares = _coverages(taught)
-        values = self._entity_values(
-            [window for window, _ in taught], fixed, window_of, pods * shares, classes
+        fixed = lessons.stacked([node.fixed for node in nodes])
+        coverages, shares = lessons.coverages(taught)
+        values = lessons.entity_values(
+            [window for window, _ in taught],
+            self._rows.last_ms[fixed[:, UNKNOWN]] != NEVER,
+            window_of,
+            pods * shares,
+            classes,
         )
         if self.config.drift != "off":
-            self._watch(nodes, fixed, values)
+            shorten = self.config.drift == "shorten"
+            lessons.watch(self._rows, self._slots, nodes, values, shorten)
         # What a pod did in a moment of the window says little of the pod, but is in the sums.
         pods = np.where(coverages >= minimum, pods, np.nan)
-        factors = np.array([self._factors(node) for node in nodes])
+        factors = np.array([lessons.factors(node, self._half_life_ms) for node in nodes])
         ends = np.array([node.end_ms for node in nodes], dtype=np.int64)
         rows = np.concatenate([fixed.ravel(), *(node.rows for node in nodes)])
         node_of = np.concatenate([np.repeat(np.arange(len(nodes)), len(ENTITIES)), window_of])
@@ -322,31 +279,6 @@ class Bank:
             ends[node_of],
         )
 
-    def _watch(self, nodes: Sequence[NodeModels], fixed: IntArray, values: FloatArray) -> None:
-        """Look for changes of level before these `values` (nodes, entities, 2) are learned: where
-        there is one, what the model holds may be made to weigh less, but never the new sample."""
-        changed = drift.observe(
-            self._slots,
-            np.array([node.slot for node in nodes], np.int64),
-            values,
-            _stacked([node.allocatable for node in nodes]) / reclaimable.TO_KUBERNETES,
-            np.array([node.end_ms for node in nodes], np.int64),
-        )
-        if self.config.drift == "shorten":
-            for r in range(len(RESOURCES)):
-                self._rows.shift(fixed[changed[:, :, r]], r, drift.SHORTENED)
-
-    def _keep_points(self, admitted: Sequence[tuple[NodeWindow, NodeModels]]) -> None:
-        """A point is as good in a window of little coverage as in any other."""
-        points.observe(
-            self._slots["points"],
-            self._slots["points_second"],
-            np.array([node.slot for _, node in admitted], np.int64),
-            np.array([window.start_ms for window, _ in admitted], np.int64),
-            np.array([window.end_ms for window, _ in admitted], np.int64),
-            [window.points for window, _ in admitted],
-        )
-
     def _train(
         self, rows: IntArray, values: FloatArray, factors: FloatArray, end_ms: IntArray
     ) -> None:
@@ -356,50 +288,6 @@ class Bank:
         recent.observe(store["recent"], store["recent_slot"], rows, values, end_ms)
         for predictor in self._predictors.values():
             predictor.observe(self._rows, rows, values, end_ms)
-
-    def _entity_values(
-        self,
-        windows: Sequence[NodeWindow],
-        fixed: IntArray,
-        window_of: IntArray,
-        pods: FloatArray,
-        classes: ByteArray,
-    ) -> FloatArray:
-        """The samples of node, system and classes, (windows, entities, 2), from what each pod used
-        over the whole window; sums run in UID order. A pod whose usage is not known is skipped in
-        its class, and leaves the system unknown: what it used would pass for the system's."""
-        count = len(windows)
-        node = _clean(_stacked([window.node_usage for window in windows]), PLAUSIBLE)
-        host = _clean(_stacked([window.host_apps for window in windows]), PLAUSIBLE)
-        usage = np.where(np.isnan(pods), 0.0, pods)
-        by_class = reclaimable.sum_by(
-            window_of * len(CLASSES) + classes, usage, count * len(CLASSES)
-        ).reshape(count, len(CLASSES), 2)
-        values = np.empty((count, len(ENTITIES), 2))
-        values[:, NODE] = node
-        remainder = system_usage.remainder(node, reclaimable.sum_by(window_of, pods, count), host)
-        given = [r if w.system_usage is None else w.system_usage
-                 for w, r in zip(windows, remainder, strict=True)]  # fmt: skip
-        values[:, SYSTEM] = _stacked(given)
-        values[:, FIRST_CLASS:] = by_class
-        # A node that never had a pod of unknown class has no model for it: an idle model would
-        # cost a bucket of every node's Prod peak.
-        unknown_pods = np.bincount(window_of[classes == _UNKNOWN_CLASS], minlength=count)
-        begun = self._rows.last_ms[fixed[:, UNKNOWN]] != NEVER
-        values[(unknown_pods == 0) & ~begun, UNKNOWN] = np.nan
-        # Of what is plausible a sum may not be.
-        return _clean(values.reshape(-1, 2), PLAUSIBLE).reshape(values.shape)
-
-    def _factors(self, node: NodeModels) -> list[list[float]]:
-        """The weight of a sample of now, by profile and resource."""
-        return [
-            [
-                decay_factor(node.end_ms, reference, half_life_ms)
-                for reference, half_life_ms in zip(references, half_lives, strict=True)
-                if reference is not None
-            ]
-            for references, half_lives in zip(node.reference_ms, self._half_life_ms, strict=True)
-        ]
 
     # -- forgetting
 
@@ -485,7 +373,7 @@ class Bank:
         """Take over the state of a node, in place of what was known of it.
 
         Raises CheckpointError, and leaves the bank as it was, if the bytes are damaged, of another
-        version, of another node, or of models with other half-lives, buckets or statistic.
+        version, of another node, or of models that learn otherwise: of another fingerprint.
         """
         state = snapshot.read(node, data, self._rows, self._slots, self.fingerprint)
         self.forget(node)
@@ -500,39 +388,3 @@ def _columns(predictors: Mapping[str, Predictor]) -> dict[str, Column]:
             raise PredictorError(f"predictor {name}: column {taken[0]!r} is another one's")
         found |= predictor.columns
     return found
-
-
-def _ended(window: NodeWindow) -> BoolArray:
-    ended = window.pod_ended
-    return np.zeros(len(window.pod_uids), np.bool_) if ended is None else ended
-
-
-def _coverages(taught: Sequence[tuple[NodeWindow, NodeModels]]) -> tuple[FloatArray, FloatArray]:
-    """Of all pods, (pods, 2): the share of the window in which each was seen, and the share of the
-    time in which its node was."""
-    counts = [len(node.order) for _, node in taught]
-    nodes = np.repeat([window.coverage for window, _ in taught], counts)
-    own = [_seen(window).take(node.order) for window, node in taught]
-    coverages = np.concatenate(own)
-    coverages = np.where(np.isnan(coverages), nodes, coverages)
-    seen_of_node = np.minimum(coverages, nodes)
-    shares = np.divide(seen_of_node, nodes, out=np.ones(len(nodes)), where=nodes > 0.0)
-    return pairs(coverages), pairs(shares)
-
-
-def _seen(window: NodeWindow) -> FloatArray:
-    seen = window.pod_coverages
-    return np.full(len(window.pod_uids), np.nan) if seen is None else seen
-
-
-def _stacked(rows: list[npt.NDArray[_T]]) -> npt.NDArray[_T]:
-    """`np.stack` in a fifth of its time: rows of one length."""
-    return np.concatenate(rows).reshape(len(rows), -1)
-
-
-def _clean(values: FloatArray, largest: FloatArray | float = _LARGEST) -> FloatArray:
-    """Bad values (NaN, negative, infinite, beyond belief) as NaN, unknown."""
-    values = np.asarray(values, dtype=np.float64)
-    if np.ndim(largest):
-        largest = np.tile(largest, (len(values), 1))
-    return np.where((values >= 0.0) & (values <= largest), values, np.nan)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors.predictor import Peaks, Predictor, View
+from pipeline.processors.predictors.options import check_mapping
 from pipeline.processors.predictors.registry import build
 from pipeline.processors.rows import IntArray, Rows
 from pipeline.processors.window import FloatArray
@@ -33,9 +34,13 @@ class Maximum:
         members: Sequence[str] = ("borg-default", "resource-central"),
         options: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        if isinstance(members, str) or not members:
+        if not isinstance(members, list | tuple) or not members:
             raise ValueError(f"members is {members!r}, not a list of predictors")
-        self._members = build(members, options or {})
+        of_members = check_mapping("options", options)
+        self._members = build(
+            members,
+            {name: check_mapping(f"options: {name!r}", own) for name, own in of_members.items()},
+        )
         careful = any(member.prod == "pair" for member in self._members.values())
         self.prod: Literal["pair", "classes"] = "pair" if careful else "classes"
         self._names = {

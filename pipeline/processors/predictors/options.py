@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import TypeVar
+
+_T = TypeVar("_T")
 
 
 def check_fraction(name: str, value: float) -> float:
@@ -22,6 +26,13 @@ def check_between(name: str, value: float, low: float, high: float) -> float:
     if not _is_number(value) or not low <= value <= high:
         raise ValueError(f"{name} is {value!r}, not a number from {low:.15g} to {high:.15g}")
     return float(value)
+
+
+def check_mapping(name: str, value: Mapping[str, _T] | None) -> Mapping[str, _T]:
+    """`value` if it has values by name, empty for None. Raises ValueError."""
+    if not isinstance(value, Mapping | None):
+        raise ValueError(f"{name} is {value!r}, not values by name")
+    return value or {}
 
 
 def _is_number(value: object) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.processors.classes import CLASSES
 from pipeline.processors.predictor import Peaks, View
-from pipeline.processors.predictors.options import check_fraction
+from pipeline.processors.predictors.options import check_fraction, check_mapping
 from pipeline.processors.predictors.stateless import Stateless
 from pipeline.processors.window import ENTITIES
 
@@ -34,7 +34,8 @@ class Percentile(Stateless):
     ) -> None:
         usual = {"cpu": cpu, "memory": memory}
         fractions = dict.fromkeys(ENTITIES, usual)
-        for name, own in (classes or {}).items():
+        for name, own in check_mapping("classes", classes).items():
+            own = check_mapping(f"classes: {name!r}", own)
             if name not in CLASSES or not own.keys() <= usual.keys():
                 raise ValueError(f"classes: {name!r}: {dict(own)!r} is no class with cpu or memory")
             fractions[name] = usual | dict(own)

@@ -35,6 +35,23 @@ def test_they_are_made_in_the_order_of_their_names_with_their_options() -> None:
         (["percentile"], {"vpa": {}}, "options for vpa, which does not run"),
         (["percentile"], {"percentile": {"cpu": 95}}, "predictor percentile: cpu of node is 95"),
         (["percentile"], {"percentile": {"gpu": 0.5}}, "predictor percentile: .*'gpu'"),
+        (
+            ["percentile"],
+            {"percentile": {"classes": {"prod": 0.9}}},
+            "predictor percentile: classes: 'prod' is 0.9, not values by name",
+        ),
+        (
+            ["percentile"],
+            {"percentile": {"classes": ["prod"]}},
+            r"predictor percentile: classes is \['prod'\], not values by name",
+        ),
+        (["max"], {"max": {"options": ["a"]}}, r"predictor max: options is \['a'\], not values"),
+        (
+            ["max"],
+            {"max": {"options": {"vpa": 1}}},
+            "predictor max: options: 'vpa' is 1, not values",
+        ),
+        (["max"], {"max": {"members": 7}}, "predictor max: members is 7, not a list"),
     ],
 )
 def test_what_cannot_be_made_is_an_error(

@@ -135,6 +135,8 @@ def encode(values: FloatArray, resource: int) -> npt.NDArray[np.uint16]:
     with np.errstate(divide="ignore"):
         steps = np.log(safe / _LOWEST[resource]) / _STEP[resource]
     codes = np.clip(np.ceil(steps), 0, _CODES).astype(np.int64) + 2
-    # Rounding of logarithm and exponential may leave a code one too low.
+    # Rounding of logarithm and exponential may leave a code one too low or one too high, and not on
+    # every kind of CPU alike.
     codes += (codes < _CODES + 2) & (_VALUES[resource][codes] < safe)
+    codes -= (codes > 2) & (_VALUES[resource][codes - 1] >= safe)
     return np.where(known, np.where(safe == 0.0, 1, codes), 0).astype(np.uint16)

@@ -77,7 +77,16 @@ def test_a_code_never_understates_and_hardly_overstates(value: float, resource: 
     found = recent._VALUES[resource][code]
     lowest = recent._LOWEST[resource]
     assert value <= found <= max(value * 1.0012, lowest if value else 0.0)
-    assert code <= 2 or recent._VALUES[resource][code - 1] < value * (1 + 1e-12)
+    assert code <= 2 or recent._VALUES[resource][code - 1] < value
+
+
+@pytest.mark.parametrize("resource", [0, 1])
+def test_the_code_is_the_lowest_that_does_not_understate(resource: int) -> None:
+    """A search tells the same of each value that has a code, and of its neighbours."""
+    coded = recent._VALUES[resource][2:]
+    for values in (coded, np.nextafter(coded, 0.0), np.nextafter(coded[:-1], np.inf)):
+        expected = 2 + np.searchsorted(coded, values)
+        np.testing.assert_array_equal(recent.encode(values, resource), expected)
 
 
 @pytest.mark.parametrize("slots", [1, 3, SLOTS])

@@ -251,7 +251,7 @@ def test_a_member_of_a_maximum_may_have_dots_in_its_name() -> None:
     record, _ = of_seed(2)
     text = encode_json(record).replace(b'"vpa', b'"acme.vpa').replace(b'"borg-', b'"acme.borg-')
     record = decode_json(PredictionRecord, text)
-    for entity in ENTITIES:
+    for entity in ("node", "system", "batch", "unknown", "free"):
         lines = explain(record, predictors=["max"], entities=[entity], resources=["cpu"])
         recomputed(lines, record)
         heads = sorted(line.strip() for line in lines if line.endswith(":"))

@@ -18,7 +18,8 @@ from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import NODE_STATE, Topic
 
 _FIRST_PIECE: Final = 500
-_NAMES_FROM: Final = 2000
+_NAMES_FROM: Final = 200
+"""Of each partition: a typing error is not worth megabytes."""
 _POLL_MS: Final = 300
 _SILENT_POLLS: Final = 100
 

@@ -5,6 +5,7 @@ import asyncio
 import click
 
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
+from pipeline.cli.printing import printable, say
 from pipeline.clock import SystemClock
 from pipeline.errors import NotReadyError, UsageError
 from pipeline.processors.derivation import RESOURCES
@@ -73,7 +74,7 @@ def command(
         entities=() if entity is None else (entity,),
         predictors=() if predictor is None else (predictor,),
     )
-    click.echo("\n".join(lines))
+    say(lines)
 
 
 async def _read(kafka: KafkaSettings, node: str) -> tuple[PredictionRecord, NodeStateRecord | None]:
@@ -91,7 +92,7 @@ async def _read(kafka: KafkaSettings, node: str) -> tuple[PredictionRecord, Node
 
 async def no_node(kafka: KafkaSettings, node: str, what: str) -> NotReadyError:
     """The error that there is no `what` of `node`, with names that may have been meant."""
-    near = ", ".join(await names_near(kafka, node))
+    near = printable(", ".join(await names_near(kafka, node)))
     return NotReadyError(
         f"there is no {what} of node {node!r:.100}",
         hint=f"did you mean {near}?" if near else "`springtide top` shows the nodes that report",

@@ -17,6 +17,7 @@ from pipeline.agents.log import open_reader
 from pipeline.agents.output import open_output
 from pipeline.cli.explain import no_node
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
+from pipeline.cli.printing import say
 from pipeline.clock import SystemClock
 from pipeline.errors import CheckpointError, RecordError, UsageError
 from pipeline.processors import snapshot
@@ -57,7 +58,7 @@ def predictors() -> None:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         padded = (text.ljust(width) for text, width in zip(line, widths, strict=True))
-        click.echo("  ".join(padded).rstrip())
+        say(["  ".join(padded).rstrip()])
 
 
 @command.command(
@@ -90,7 +91,7 @@ def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool) ->
         )
         state = snapshot.decode(checkpoint.state)
         click.echo(f"state of {len(checkpoint.state)} bytes, layout {snapshot.VERSION}")
-        click.echo("\n".join(head(state)))
+        say(head(state))
         if strangers := [name for name in rows if name not in names_of(state)]:
             raise UsageError(
                 f"there is no model of {', '.join(strangers):.300} on node {node}",
@@ -102,7 +103,7 @@ def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool) ->
     if state.fingerprint != (ours := Bank(model_config(settings)).fingerprint):
         click.echo(f"a worker with these settings has model {ours} and would rebuild this one")
     click.echo("")
-    click.echo("\n".join(lines))
+    say(lines)
 
 
 @command.command(
@@ -150,7 +151,7 @@ def import_(
     taken = asyncio.run(_import(settings, node, found, config))
     for name in sorted(found):
         what = _taken(taken[name]) if name in taken else "left out, the node has no model of it"
-        click.echo(f"{name}: {what}")
+        say([f"{name}: {what}"])
     if takes_anything(taken):
         click.echo("in force when the workers come back")
     else:

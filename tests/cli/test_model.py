@@ -9,7 +9,12 @@ from click.testing import CliRunner, Result
 
 from pipeline.cli import model
 from pipeline.cli.main import cli
+from pipeline.processors.bank import Bank
 from pipeline.processors.predictors.registry import GROUP, available
+from pipeline.topics.checkpoints import NodeCheckpoint
+from pipeline.topics.codec import encode_pack
+from pipeline.topics.newest import Found
+from tests.processors.windows import GIB, Pod, window
 
 TIME = "2023-11-14T22:14:00Z"
 HISTOGRAM = {"referenceTimestamp": TIME, "totalWeight": 1.0, "bucketWeights": {"3": 10_000}}
@@ -57,6 +62,26 @@ def test_a_predictor_that_cannot_be_loaded_hides_no_other(
     assert "cannot be loaded: ZeroDivisionError" in broken
     assert "cannot be loaded: AttributeError" in gone
     assert len(others) == len(available())
+
+
+def test_what_a_pod_is_called_does_nothing_to_the_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    uid = "a\x1b[2J"
+    bank = Bank()
+    bank.apply([window(1, [Pod(uid, (1.0, GIB))])])
+    checkpoint = NodeCheckpoint(
+        node="node-a", epoch=1, round=1, generation=1, covers=1, state=bank.state_of("node-a")
+    )
+
+    async def newest(*_: object) -> Found:
+        return Found(b"node-a@1", encode_pack(checkpoint), 7)
+
+    monkeypatch.setattr(model, "_newest", newest)
+    result = CliRunner().invoke(cli, ["model", "inspect", "node-a", "--pods"])
+    assert result.exit_code == 0, result.output
+    assert "\x1b" not in result.output
+    assert r"a\x1b[2J" in result.output
 
 
 @pytest.mark.parametrize(

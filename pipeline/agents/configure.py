@@ -100,5 +100,5 @@ def _layout(key: str, usual: Layout, given: BucketSettings) -> Layout:
             ratio=ratio if given.ratio is None else given.ratio,
             epsilon=usual.epsilon if given.epsilon is None else given.epsilon,
         )
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise SettingsError(f"{key}: {error}", key=key) from error

@@ -40,12 +40,25 @@ PLAUSIBLE: Final = np.array([1e6, 2.0**60])
 """Largest usage that is believed (cores, bytes); what is above is a bad value, not a sample."""
 
 
+LIGHTEST_SAMPLE: Final = 2.0**-0.5
+"""What a sample may weigh: the reference is then at most half a half-life ahead of it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """How an entity remembers: half-lives and bucket layouts, each (cpu, memory)."""
+    """How an entity remembers: half-lives and bucket layouts, each (cpu, memory).
+
+    Raises ValueError for a layout whose epsilon may be more than a sample weighs: the histogram
+    would lack what the moments have.
+    """
 
     half_life_seconds: tuple[float, float] = (43_200.0, 86_400.0)
     layouts: tuple[Layout, Layout] = (CPU_LAYOUT, MEMORY_LAYOUT)
+
+    def __post_init__(self) -> None:
+        largest = max(layout.epsilon for layout in self.layouts)
+        if largest >= LIGHTEST_SAMPLE:
+            raise ValueError(f"epsilon is {largest:g}; a sample may weigh {LIGHTEST_SAMPLE:.3f}")
 
     @property
     def half_life_ms(self) -> tuple[int, int]:

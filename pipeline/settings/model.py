@@ -27,17 +27,20 @@ class BucketSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Buckets of one resource's histograms, in cores or bytes."""
 
     first: Annotated[
-        float | None, Meta(description="Size of the first bucket; null: the preset's.")
+        Annotated[float, Meta(ge=0.001, le=1e18)] | None,
+        Meta(description="Size of the first bucket; null: the preset's."),
     ] = None
     ratio: Annotated[
-        float | None,
+        Annotated[float, Meta(gt=1, le=1000)] | None,
         Meta(description="How much larger each bucket is than the one before; null: the preset's."),
     ] = None
     max: Annotated[
-        float | None, Meta(description="Where the last bucket begins; null: the preset's.")
+        Annotated[float, Meta(ge=0.001, le=1e18)] | None,
+        Meta(description="Where the last bucket begins; null: the preset's."),
     ] = None
+    # The first sample may weigh little more than 0.7, and must not vanish.
     epsilon: Annotated[
-        float | None,
+        Annotated[float, Meta(gt=0, le=0.7)] | None,
         Meta(description="Weights below this vanish; null: the preset's."),
     ] = None
 

@@ -2,11 +2,16 @@
 
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 from pipeline.agents.configure import model_config
+from pipeline.errors import SettingsError
 from pipeline.processors.classes import CLASSES
 from pipeline.processors.window import KOORDINATOR, VPA, ModelConfig, Profile
-from pipeline.settings import load_settings
+from pipeline.settings import BucketSettings, HistogramSettings, Settings, load_settings
 from pipeline.settings.model import CLASSES as CLASSES_OF_THE_SETTINGS
+from pipeline.settings.model import ModelSettings
 
 
 def config(tmp_path: Path, model: str) -> ModelConfig:
@@ -92,3 +97,38 @@ def test_half_lives_of_all_stand_over_the_preset_of_a_class(tmp_path: Path) -> N
     )
     assert free.half_life_seconds == (3600.0, VPA.half_life_seconds[1])
     assert free.layouts == VPA.layouts
+
+
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        ("epsilon", 0.71), ("epsilon", 0.0), ("first", 0.0), ("first", 1e19), ("first", 1e-300),
+        ("ratio", 1.0), ("ratio", 1e100), ("max", -1.0), ("max", 1e200),
+    ],
+)  # fmt: skip
+def test_buckets_that_cannot_be_are_refused_by_name(tmp_path: Path, field: str, bad: float) -> None:
+    with pytest.raises(SettingsError, match=f"model.histogram.cpu.{field}"):
+        config(tmp_path, f"{{histogram: {{cpu: {{{field}: {bad}}}}}}}")
+
+
+def test_buckets_beyond_all_numbers_are_an_error_of_the_settings() -> None:
+    buckets = BucketSettings(first=1.0, ratio=1e100, max=1e300)
+    model = ModelSettings(histogram=HistogramSettings(cpu=buckets))
+    with pytest.raises(SettingsError, match=r"model\.histogram\.cpu"):
+        model_config(Settings(model=model))
+
+
+@pytest.mark.parametrize("first", [0.001, 1e18])
+@pytest.mark.parametrize("ratio", [1.0 + 1e-15, 1.05, 1000.0])
+@pytest.mark.parametrize("most", [0.001, 1e18])
+def test_buckets_at_the_ends_of_their_ranges_are_layouts_or_errors_of_the_settings(
+    tmp_path: Path, first: float, ratio: float, most: float
+) -> None:
+    cpu = f"{{first: {first:.3f}, ratio: {ratio}, max: {most:.3f}, epsilon: 0.7}}"
+    try:
+        layout = config(tmp_path, f"{{histogram: {{cpu: {cpu}}}}}").profile.layouts[0]
+    except SettingsError as error:
+        assert "let them grow faster" in error.message
+    else:
+        assert np.isfinite(layout.starts).all()
+        assert (np.diff(layout.starts) > 0).all()

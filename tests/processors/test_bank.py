@@ -9,7 +9,7 @@ import pytest
 from pipeline.processors import bank as module
 from pipeline.processors import snapshot
 from pipeline.processors.bank import Bank
-from pipeline.processors.histogram import CPU_LAYOUT, MEMORY_LAYOUT
+from pipeline.processors.histogram import CPU_LAYOUT, MEMORY_LAYOUT, Layout, exponential_layout
 from pipeline.processors.peaks import NodePeaks
 from pipeline.processors.window import ENTITIES, ModelConfig, Outcome, Profile
 from pipeline.topics.nodes import Strategy
@@ -80,8 +80,8 @@ def test_a_pod_without_usage_is_skipped() -> None:
     assert _samples(bank)["prod"] == [1.0, 2 * GIB]
     peaks = _peaks(bank)
     assert peaks.pod_samples.tolist() == [[0, 1], [1, 1]]
-    assert np.isnan(peaks.predictors["percentile"].pod_peaks[0, 0])
-    assert not np.isnan(peaks.predictors["percentile"].pod_peaks[0, 1])
+    assert np.isnan(peaks.predictors["percentile"].pod_raw[0, 0])
+    assert not np.isnan(peaks.predictors["percentile"].pod_raw[0, 1])
 
 
 @pytest.mark.parametrize("bad", [NAN, -1.0, np.inf, -np.inf, 1e300])
@@ -154,9 +154,8 @@ def test_times_of_the_first_and_last_sample() -> None:
     bank = _bank()
     bank.apply([window(i, [Pod("a", (1.0, GIB))]) for i in (1, 2, 5)])
     peaks = _peaks(bank)
-    assert peaks.pod_first_ms.tolist() == [START_MS + LENGTH_MS]
-    assert peaks.pod_last_ms.tolist() == [START_MS + 5 * LENGTH_MS]
     assert peaks.first_ms[0] == START_MS + LENGTH_MS
+    assert peaks.last_ms[0] == START_MS + 5 * LENGTH_MS
     assert peaks.pod_samples.tolist() == [[3, 3]]
     assert peaks.end_ms == START_MS + 5 * LENGTH_MS
 
@@ -343,12 +342,12 @@ def test_a_restore_that_runs_out_of_memory_gives_no_slot_twice(
 
 def test_percentile_is_the_bucket_end_times_the_margin() -> None:
     bank = _bank()
-    bank.apply([window(i, [Pod("a", (2.0, GIB))]) for i in range(1, 30)])
-    peaks = _peaks(bank)
-    assert peaks.predictors["percentile"].pod_raw[0, 0] == _end(2.0)
-    assert peaks.predictors["percentile"].pod_peaks[0, 0] == _end(2.0) * 1.1
+    bank.apply([window(i, [Pod("a", (2.0, GIB))], usage=(3.0, GIB)) for i in range(1, 30)])
+    found = _peaks(bank).predictors["percentile"]
     memory = float(MEMORY_LAYOUT.ends[MEMORY_LAYOUT.find(GIB)])
-    assert peaks.predictors["percentile"].pod_peaks[0, 1] == memory * 1.1
+    assert found.pod_raw[0].tolist() == [_end(2.0), memory]
+    assert found.raw[0].tolist() == [_end(3.0), memory]
+    assert found.peaks[0].tolist() == [_end(3.0) * 1.1, memory * 1.1]
 
 
 def test_nsigma_is_mean_and_deviations_times_the_margin() -> None:
@@ -438,7 +437,7 @@ def test_peaks_of_a_node_without_any_sample_are_unknown() -> None:
     peaks = _peaks(bank)
     for name in bank.predictors:
         assert np.isnan(peaks.predictors[name].peaks).all()
-        assert np.isnan(peaks.predictors[name].pod_peaks).all()
+        assert np.isnan(peaks.predictors[name].pod_raw).all()
     assert peaks.first_ms.tolist() == [-1] * len(ENTITIES)
 
 
@@ -509,6 +508,24 @@ def test_the_order_in_which_profiles_are_set_changes_nothing() -> None:
     for bank in (first, second):
         bank.apply(windows[19:])
     assert second.state_of("node-a") == first.state_of("node-a")
+
+
+def test_of_every_sample_the_histogram_has_its_part() -> None:
+    def layout(epsilon: float) -> Layout:
+        return exponential_layout(
+            max_value=64.0, first_bucket_size=0.025, ratio=1.05, epsilon=epsilon
+        )
+
+    with pytest.raises(ValueError, match=r"epsilon is 0\.70"):
+        Profile(layouts=(CPU_LAYOUT, layout(0.7072)))
+    half_life_ms = 3_600_000
+    heavy = Profile(layouts=(layout(0.7), MEMORY_LAYOUT), half_life_seconds=(3600.0, 3600.0))
+    for minute in range(0, 60, 2):  # wherever the reference lies from it
+        bank = Bank(ModelConfig(profile=heavy))
+        bank.apply([window(half_life_ms * 7 // LENGTH_MS + minute // 2)])
+        peaks = bank.peaks(["node-a"])[0]
+        assert peaks.samples[0, 0] == 1
+        assert peaks.predictors["percentile"].raw[0, 0] >= 4.0
 
 
 def test_outcomes_are_values() -> None:

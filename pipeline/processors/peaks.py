@@ -61,14 +61,13 @@ _AMOUNTS: Final = tuple(field.name for field in fields(ProdReclaimable) if field
 class PredictorPeaks:
     """One predictor's answer for one node, cores and bytes, NaN unknown.
 
-    `raw` (entities, 2) and `pod_raw` (pods, 2) are before the safety margin, `peaks` and
-    `pod_peaks` with it; `terms` are what `raw` was made of.
+    `raw` (entities, 2) and `pod_raw` (pods, 2) are before the safety margin, `peaks` are `raw`
+    with it; `terms` are what `raw` was made of.
     """
 
     raw: FloatArray
     peaks: FloatArray
     pod_raw: FloatArray
-    pod_peaks: FloatArray
     terms: Mapping[str, FloatArray]
     reclaimable: ProdReclaimable
 
@@ -96,8 +95,6 @@ class NodePeaks:
     pod_classes: ByteArray
     pod_requests: FloatArray
     pod_samples: IntArray
-    pod_first_ms: IntArray
-    pod_last_ms: IntArray
     pod_cold: BoolArray
     pod_active: BoolArray
     pod_ended: BoolArray
@@ -133,7 +130,6 @@ class Answer:
     raw: FloatArray
     peaks: FloatArray
     pod_raw: FloatArray
-    pod_peaks: FloatArray
     terms: Mapping[str, FloatArray]
     reclaimable: ProdReclaimable
 
@@ -143,7 +139,6 @@ class Answer:
             raw=self.raw[i],
             peaks=self.peaks[i],
             pod_raw=self.pod_raw[pods],
-            pod_peaks=self.pod_peaks[pods],
             terms={term: values[i] for term, values in self.terms.items()},
             reclaimable=self.reclaimable.of(i),
         )
@@ -177,10 +172,9 @@ class AllPeaks(Sequence[NodePeaks]):
         self._facts = [(node.classes, node.requests, node.active, node.ended) for node in known]
         self._allocatable = [node.allocatable for node in known]
         self._starts = np.cumsum([0, *map(len, self._uids)]).tolist()
-        at = view.all_rows
-        self._samples = view.split(view.rows.samples.take(at, axis=0))
-        self._first_ms = view.split(view.rows.first_ms.take(at))
-        self._last_ms = view.split(view.rows.last_ms.take(at))
+        self._samples = view.split(view.rows.samples.take(view.all_rows, axis=0))
+        self._first_ms = view.rows.first_ms.take(view.entities)
+        self._last_ms = view.rows.last_ms.take(view.entities)
 
     @property
     def end_ms(self) -> IntArray:
@@ -236,16 +230,14 @@ class AllPeaks(Sequence[NodePeaks]):
             decides=self.decides[i],
             predictors={name: answer.of(i, pods) for name, answer in self.answers.items()},
             samples=self._samples[0][i],
-            first_ms=self._first_ms[0][i],
-            last_ms=self._last_ms[0][i],
+            first_ms=self._first_ms[i],
+            last_ms=self._last_ms[i],
             drift_ms=self._drift_ms[i],
             drifts=self._drifts[i],
             pod_uids=self._uids[i],
             pod_classes=classes,
             pod_requests=requests,
             pod_samples=self._samples[1][pods],
-            pod_first_ms=self._first_ms[1][pods],
-            pod_last_ms=self._last_ms[1][pods],
             pod_cold=self._view.cold[pods],
             pod_active=active,
             pod_ended=ended,
@@ -303,7 +295,6 @@ def _answer(view: View, asked: _Asked, predictor: Predictor) -> Answer:
         raw=found.entities,
         peaks=found.entities * margin[:, None, None],
         pod_raw=found.pods,
-        pod_peaks=found.pods * pairs(margin[view.node_of]),
         terms=found.terms,
         reclaimable=_reclaimable(view, asked, found, predictor.prod == "pair"),
     )

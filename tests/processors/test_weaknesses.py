@@ -155,7 +155,7 @@ def test_a_pod_restarted_in_place_keeps_old_history() -> None:
     bank.apply([window(30, [Pod("a", (0.0, 0.0), requests=(4000.0, GIB))])])
     bank.apply([window(31, [Pod("a", (0.1, GIB), requests=(4000.0, GIB))])])
     peaks = _peaks(bank)
-    assert peaks.predictors["percentile"].pod_peaks[0, 0] > 2.0
+    assert peaks.predictors["percentile"].pod_raw[0, 0] > 2.0
     assert peaks.pod_samples.tolist() == [[31, 31]]
     # Resized: the model stays, what was asked for is that of the window.
     bank.apply([window(32, [Pod("a", (0.1, GIB), requests=(3000.0, GIB))])])

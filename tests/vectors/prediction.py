@@ -61,13 +61,12 @@ def prediction_training(case: Case) -> object:
     bank = Bank()
     bank.apply([window])
     (peaks,) = bank.peaks(["n"])
-    # N-sigma of a single sample is the sample times the margin.
-    margin = 1.0 + bank.config.safety_margin_percent / 100.0
+    # Before the margin, N-sigma of a single sample is the sample.
     samples = {}
     nsigma = peaks.predictors["nsigma-v1"]
     for uid, value, count in zip(
         (*ENTITIES, *peaks.pod_uids),
-        np.concatenate([nsigma.peaks, nsigma.pod_peaks]) / margin,
+        np.concatenate([nsigma.raw, nsigma.pod_raw]),
         np.concatenate([peaks.samples, peaks.pod_samples]),
         strict=True,
     ):

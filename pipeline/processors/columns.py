@@ -165,7 +165,9 @@ class _Rows:
         )
         listings = zip(self._rows, self._starts[:-1], strict=True)
         # Sums run in this order: in which one a sample has its rows changes none.
-        self.pods = np.concatenate([rows.listing.pods + start for rows, start in listings])
+        self.pods: Ints = np.concatenate(
+            [rows.listing.pods + start for rows, start in listings], dtype=np.int64
+        )
         coverages = self.number("coverage")
         own = coverages[self.nodes]
         self.coverages = np.where(np.isnan(own), 0.0, own)
@@ -204,15 +206,15 @@ class _Rows:
 
     def classes(self) -> npt.NDArray[np.int8]:
         """The class of each pod, by code."""
-        return np.concatenate([rows.known.classes for rows in self._rows])[self.pods]
+        return np.concatenate([rows.known.classes for rows in self._rows]).take(self.pods)
 
     def deleting(self) -> npt.NDArray[np.bool_]:
         """Which pods are being deleted."""
-        return np.concatenate([rows.known.deleting for rows in self._rows])[self.pods]
+        return np.concatenate([rows.known.deleting for rows in self._rows]).take(self.pods)
 
     def ended(self) -> npt.NDArray[np.bool_]:
         """Which pods have ended."""
-        return np.concatenate([rows.known.ended for rows in self._rows])[self.pods]
+        return np.concatenate([rows.known.ended for rows in self._rows]).take(self.pods)
 
     def own_pods(self) -> Iterator[slice]:
         """Of each window which of `pods` are its own."""

@@ -151,6 +151,10 @@ class Worker:
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
+    def starved_seconds(self) -> float:
+        """What `starved_seconds` says of its process."""
+        return starved_seconds(self.pid)
+
     def says(self, text: str) -> int:
         """How often `text` stands in its log."""
         return self.log.read_text(errors="replace").count(text) if self.log.exists() else 0
@@ -172,6 +176,12 @@ def start_supervised(stage: Stage, directory: Path, options: Sequence[str] = ())
     worker._argv = [*argv[:at], "pipeline.cli.main", *argv[at + 2 :]]
     worker.start()
     return worker
+
+
+def starved_seconds(pid: int) -> float:
+    """How long a process has wanted to run since its start while others had the processors."""
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return max((int(thread.read_text().split()[1]) for thread in threads), default=0) / 1e9
 
 
 def children(pid: int) -> list[int]:

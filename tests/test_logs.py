@@ -72,7 +72,7 @@ def test_levels_and_repeated_configuration() -> None:
     logged("json")
     stream = logged("json", level="warning")
     get_logger("a").info("not shown")
-    logging.getLogger("aiokafka").warning("from a library: %s", 5)
+    logging.getLogger("a.library").warning("from a library: %s", 5)
     assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == [
         "from a library: 5"
     ]

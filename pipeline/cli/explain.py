@@ -78,7 +78,7 @@ def command(
 
 
 async def _read(kafka: KafkaSettings, node: str) -> tuple[PredictionRecord, NodeStateRecord | None]:
-    await require_topics(kafka)
+    await require_topics(kafka, (PREDICTIONS, NODE_STATE))
     found, state = await asyncio.gather(
         newest(kafka, PREDICTIONS, node), newest(kafka, NODE_STATE, node)
     )

@@ -33,7 +33,7 @@ from pipeline.topics.client import client_options, our_errors
 from pipeline.topics.codec import decode_pack
 from pipeline.topics.newest import Found, newest
 from pipeline.topics.partition import partition_of
-from pipeline.topics.registry import CHECKPOINTS
+from pipeline.topics.registry import CHECKPOINTS, NODE_STATE
 
 
 @click.group()
@@ -230,7 +230,7 @@ async def _import(
     settings: Settings, node: str, found: Mapping[str, Learned], config: ModelConfig
 ) -> Taken:
     kafka = settings.kafka
-    await require_topics(kafka)
+    await require_topics(kafka, (CHECKPOINTS,))
 
     async def is_idle() -> bool:
         return not await group_members(kafka, settings.worker.id)
@@ -246,7 +246,7 @@ async def _import(
 
 
 async def _newest(kafka: KafkaSettings, node: str) -> Found:
-    await require_topics(kafka)
+    await require_topics(kafka, (CHECKPOINTS, NODE_STATE))
 
     def is_of_node(key: bytes) -> bool:
         try:

@@ -6,7 +6,7 @@ records would lie elsewhere, which needs a new generation of topics below anothe
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -141,12 +141,20 @@ async def apply_topics(
     return changes
 
 
-async def require_topics(kafka: KafkaSettings) -> None:
-    """Raise `TopicDriftError` if a topic is missing or has another number of partitions.
+async def require_topics(kafka: KafkaSettings, topics: Collection[Topic] = TOPICS) -> None:
+    """Raise `TopicDriftError` if one of `topics` is missing or has another number of partitions.
 
-    What a role asks before it begins: other drift does no harm to what is read and written.
+    What a role asks before it begins: other drift does no harm to what is read and written, and
+    who may read or write a topic may not be allowed to see its settings.
     """
-    harmful = [d for d in await check_topics(kafka) if d.kind in ("missing", "partitions")]
+    async with _admin(kafka, "checking topics") as admin:
+        found = await _describe(admin, kafka, with_config=False)
+    needed = {topic.full_name(kafka.topic_prefix) for topic in topics}
+    harmful = [
+        drift
+        for drift in find_drift(kafka, found)
+        if drift.topic in needed and drift.kind in ("missing", "partitions")
+    ]
     if harmful:
         more = f" (and {len(harmful) - 1} more)" if len(harmful) > 1 else ""
         raise TopicDriftError(f"{harmful[0]}{more}")
@@ -235,17 +243,19 @@ async def _admin(kafka: KafkaSettings, doing: str) -> AsyncIterator[AIOKafkaAdmi
             await admin.close()
 
 
-async def _describe(admin: AIOKafkaAdminClient, kafka: KafkaSettings) -> dict[str, TopicState]:
+async def _describe(
+    admin: AIOKafkaAdminClient, kafka: KafkaSettings, *, with_config: bool = True
+) -> dict[str, TopicState]:
     # All topics, because a broker may create the one that is asked for by name.
     wanted = {topic.full_name(kafka.topic_prefix) for topic in TOPICS}
     metadata = [t for t in await admin.describe_topics() if t["topic"] in wanted]
     resources = [ConfigResource(ConfigResourceType.TOPIC, t["topic"]) for t in metadata]
     configs: dict[str, Any] = {}
-    for response in await admin.describe_configs(resources) if resources else []:
+    for response in await admin.describe_configs(resources) if resources and with_config else []:
         for code, message, _, name, entries in response.resources:
             _raise_for(code, name, message)
             configs[name] = entries
-    return {t["topic"]: _state(t["partitions"], configs[t["topic"]]) for t in metadata}
+    return {t["topic"]: _state(t["partitions"], configs.get(t["topic"], [])) for t in metadata}
 
 
 def _state(partitions: list[Mapping[str, Any]], entries: list[tuple[Any, ...]]) -> TopicState:

@@ -1,12 +1,18 @@
 """What differs and what would be done about it, without a broker."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.errors import TopicDriftError
 from pipeline.settings import KafkaSettings
-from pipeline.topics.admin import Drift, TopicState, find_drift, plan_changes
-from pipeline.topics.registry import TOPICS
+from pipeline.topics import admin
+from pipeline.topics.admin import Drift, TopicState, find_drift, plan_changes, require_topics
+from pipeline.topics.registry import CHECKPOINTS, NODE_STATE, SAMPLES, TOPICS
 
 KAFKA = KafkaSettings(topic_prefix="tide", partitions=8)
 
@@ -102,3 +108,24 @@ def test_carrying_out_the_plan_leaves_nothing_that_is_mendable(
             config={**(was.config if was else {}), **change.config},
         )
     assert not [d for d in find_drift(KAFKA, found) if d.mendable]
+
+
+async def test_who_may_read_two_topics_needs_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka lists the topics that one may describe; their settings are for others to see."""
+
+    class Client:
+        async def describe_topics(self) -> list[dict[str, Any]]:
+            partitions = [{"replicas": [0]}] * 8
+            topics = (CHECKPOINTS, NODE_STATE)
+            return [{"topic": t.full_name("tide"), "partitions": partitions} for t in topics]
+
+    @asynccontextmanager
+    async def opened(*_: object) -> AsyncIterator[Client]:
+        yield Client()
+
+    monkeypatch.setattr(admin, "_admin", opened)
+    await require_topics(KAFKA, (CHECKPOINTS, NODE_STATE))
+    with pytest.raises(TopicDriftError, match=r"tide\.samples is missing \(create"):
+        await require_topics(KAFKA, (CHECKPOINTS, SAMPLES))
+    with pytest.raises(TopicDriftError, match=rf"\(and {len(TOPICS) - 3} more\)"):
+        await require_topics(KAFKA)

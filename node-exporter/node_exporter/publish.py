@@ -125,4 +125,5 @@ class Publisher:
 
 async def _stop(producer: AIOKafkaProducer) -> None:
     with suppress(Exception):  # it is on its way out, and may never have been in
-        await asyncio.wait_for(producer.stop(), _STOP_SECONDS)
+        async with asyncio.timeout(_STOP_SECONDS):
+            await producer.stop()

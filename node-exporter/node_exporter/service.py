@@ -28,6 +28,7 @@ from pipeline.errors import KernelError, SettingsError, SpringtideError
 from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
 from pipeline.settings import ExporterSettings, Settings, node_name
+from pipeline.tasks import end
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 
 _FLUSH_SECONDS: Final = 10.0
@@ -196,14 +197,14 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
         done, _ = await asyncio.wait(
             (publishing, collecting, stopping), return_when=asyncio.FIRST_COMPLETED
         )
-        await _cancel(collecting)
+        await end(collecting)
         if (batch := maker.finish(clock.now())) is not None:
             _hand_on(batch, buffer)
         await _flush(buffer, publishing)
         for task in done - {stopping}:
             task.result()
     finally:
-        await _cancel(collecting, publishing, stopping)
+        await end(collecting, publishing, stopping)
         if live is not None:
             await live.stop()
         sampler.close()
@@ -267,7 +268,7 @@ async def _flush(buffer: WindowBuffer, publishing: asyncio.Task[None]) -> None:
     await asyncio.wait(
         (emptied, publishing), timeout=_FLUSH_SECONDS, return_when=asyncio.FIRST_COMPLETED
     )
-    await _cancel(emptied)
+    await end(emptied)
     if lost := len(buffer):
         log.error("ended with windows that Kafka did not take", windows=lost)
     else:
@@ -280,14 +281,6 @@ async def _stop_signal() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
     await asked.wait()
-
-
-async def _cancel(*tasks: asyncio.Future[None]) -> None:
-    for task in tasks:
-        task.cancel()
-    for task in tasks:
-        with suppress(asyncio.CancelledError, Exception):
-            await task
 
 
 def _epoch(clock: Clock) -> int:

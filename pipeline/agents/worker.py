@@ -37,6 +37,7 @@ from pipeline.logs import get_logger
 from pipeline.metrics import gauge
 from pipeline.settings import Settings
 from pipeline.sources.files import run_file_source
+from pipeline.tasks import end
 from pipeline.topics.client import client_options
 from pipeline.topics.registry import CHECKPOINTS, SAMPLES, WINDOWS
 
@@ -70,6 +71,7 @@ class Holder:
         self._released: dict[int, Shard] = {}
         self._loading: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._ending: list[asyncio.Task[None]] = []
         self.joins: dict[int, JoinCursor] = {}
         self.models: dict[int, ModelCursor] = {}
         PARTITIONS.set_function(lambda: len(self._shards))
@@ -83,6 +85,7 @@ class Holder:
             self._loading = None
         for task in self._tasks:
             task.cancel()
+        self._ending += self._tasks
         self._tasks.clear()
         for shard in self._shards.values():
             shard.ownership.owned = False
@@ -121,7 +124,9 @@ class Holder:
             await asyncio.wait_for(self._resources.aclose(), _SHUTDOWN_SECONDS)
 
     async def _idle(self) -> None:
-        """Return when nothing of the partitions let go is on its way any more."""
+        """Return when nothing of the partitions let go runs or is on its way any more."""
+        await end(*self._ending)
+        self._ending.clear()
         for shard in self._released.values():
             await shard.join.idle()
             await shard.model.idle()
@@ -216,13 +221,14 @@ class Holder:
             self._app.add_future(self._app.crash(error))
 
     async def _follow_inventory(self, recovery: Recovery) -> None:
+        shards = dict(self._shards)
         starts = {
             TopicPartition(topic, partition): offset
-            for partition, shard in self._shards.items()
+            for partition, shard in shards.items()
             for topic, offset in shard.inventory_ends.items()
         }
         async for topic, record in follow(self._client, starts):
-            shard = self._shards[record.partition]
+            shard = shards[record.partition]
             deleted = await recovery.inventory.apply(shard.join.inventory, topic, record)
             shard.inventory_ends[topic] = record.offset + 1
             if deleted is not None:

@@ -27,6 +27,7 @@ from pipeline.errors import KafkaError, NotReadyError, SpringtideError, TopicDri
 from pipeline.settings import Settings
 from pipeline.table import Feed, Table
 from pipeline.table.document import node_list
+from pipeline.tasks import end
 from pipeline.topics.client import client_options
 from pipeline.topics.node_state import NodeStateRecord
 
@@ -204,9 +205,7 @@ async def _running(feed: Feed) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        await end(task)
 
 
 class _NodeStateList(msgspec.Struct):

@@ -29,6 +29,7 @@ from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed, FeedState, Table
 from pipeline.table.document import API_VERSION, node_item, node_list
 from pipeline.table.metrics import watch
+from pipeline.tasks import end
 
 # A deleted pod is told to stop at the moment at which it is taken out of its Service; until all
 # nodes and balancers know that, new connections still come. It takes them a second or two.
@@ -315,8 +316,7 @@ async def serve(
             await site.stop()
         await extender.finish(FINISH_SECONDS)
         await runner.cleanup()
-        feeding.cancel()
-        await asyncio.gather(feeding, return_exceptions=True)
+        await end(feeding)
 
 
 async def _until(event: asyncio.Event, feeding: "asyncio.Task[NoReturn]") -> None:

@@ -40,6 +40,7 @@ from pipeline.local.workload import (
 )
 from pipeline.settings import Settings, load_settings
 from pipeline.table import Feed, Table
+from pipeline.tasks import end
 from pipeline.topics.admin import apply_topics
 from pipeline.topics.client import client_options
 from pipeline.topics.registry import TOPICS
@@ -202,8 +203,7 @@ class Demo:
         finally:
             self.screen.say("stopping ...")
             if feeding is not None:
-                feeding.cancel()
-                await asyncio.gather(feeding, return_exceptions=True)
+                await end(feeding)
             await asyncio.to_thread(stop_all, self.roles)
             if self.workload is not None:
                 self.workload.close()

@@ -1,0 +1,21 @@
+"""Ending asyncio tasks so that they have ended when one goes on."""
+
+import asyncio
+from typing import Any, Final
+
+_AGAIN_SECONDS: Final = 1.0
+
+
+async def end(*tasks: "asyncio.Future[Any]") -> None:
+    """Cancel the tasks and wait until each has ended; what they raise is not raised here.
+
+    A task is cancelled again if it goes on: aiokafka (while it closes a client) and Python 3.11's
+    `asyncio.wait_for` (when what it waits for ends in the same turn) may swallow a cancellation.
+    """
+    while running := [task for task in tasks if not task.done()]:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running, timeout=_AGAIN_SECONDS)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # else asyncio complains that nobody asked for it

@@ -1,5 +1,6 @@
 """What holds for all tests: pure ones first, those that need the broker last."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,12 @@ pytest_plugins = ["pytester", "tests.machine"]
 
 # Fixtures that stand for a running broker, wherever they are defined.
 _BROKER_FIXTURES = frozenset({"broker", "kafka"})
+
+
+def pytest_configure() -> None:
+    # A shell lets what it starts in the background ignore Ctrl-C, and so would every child of ours
+    # that is to be ended by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

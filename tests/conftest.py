@@ -4,6 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["pytester", "tests.machine"]
 
@@ -15,6 +16,11 @@ def pytest_configure() -> None:
     # A shell lets what it starts in the background ignore Ctrl-C, and so would every child of ours
     # that is to be ended by it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # How fast an example is depends on who else is on the machine: no property fails of that.
+    settings.register_profile(
+        "untimed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("untimed")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,9 +5,11 @@
 """
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -111,29 +113,54 @@ class MemoryOutput:
 
 
 class FakeStream:
-    """What `consume` needs of a Faust stream: batches by `noack_take`, and `ack`."""
+    """What `consume` needs of a Faust stream: a channel's queue, in which one batch lies at a time
+    and a cancellation after the last, and a monitor. Its events note when they are acknowledged."""
 
     def __init__(self, *batches: Sequence[Any]) -> None:
-        self._batches = batches
+        self._batches = [deque(batch) for batch in batches if batch]
+        self._batch: deque[Any] = deque()
         self.acknowledged: list[tuple[int, int]] = []
         self.before_ack: Callable[[], None] = lambda: None
+        self.worked_on: list[tuple[int, int]] = []
+        self.channel = SimpleNamespace(queue=self)
+        self.app = SimpleNamespace(sensors=self)
 
-    async def noack_take(self, size: int, within: float) -> AsyncIterator[Sequence[Any]]:
-        for batch in self._batches:
-            await asyncio.sleep(0)
-            assert len(batch) <= size
-            yield list(batch)
+    async def get(self) -> Any:
+        await asyncio.sleep(0)
+        if not self._batch:
+            if not self._batches:
+                raise asyncio.CancelledError
+            self._batch = self._batches.pop(0)
+        return self.get_nowait()
 
-    async def ack(self, event: Any) -> bool:
+    def get_nowait(self) -> Any:
+        event = self._batch.popleft()
+        event.ack = partial(self._ack, event)
+        return event
+
+    def qsize(self) -> int:
+        return len(self._batch)
+
+    def empty(self) -> bool:
+        return not self._batch
+
+    def on_stream_event_in(self, *at: Any) -> str:
+        return "began"
+
+    def on_stream_event_out(self, tp: Any, offset: int, stream: Any, of: Any, state: str) -> None:
+        assert (stream, state) == (self, "began")
+        self.worked_on.append((of.message.partition, offset))
+
+    def _ack(self, event: Any) -> None:
         self.before_ack()
         self.acknowledged.append((event.message.partition, event.message.offset))
-        return True
 
 
 def event(record: LogRecord) -> Any:
     """A Faust event of this record; Faust's timestamps are seconds."""
     return SimpleNamespace(
         message=SimpleNamespace(
+            tp=record.partition,
             partition=record.partition,
             offset=record.offset,
             key=record.key,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,8 +54,13 @@ def events(broker: MemoryBroker, offsets: Sequence[int], partition: int = 0) -> 
     return [event(log[offset]) for offset in offsets]
 
 
-async def run(stream: FakeStream, cursors: dict[int, Any], broker: MemoryBroker) -> None:
-    await consume(stream, TOPIC, cursors, broker.open_reader, batch_size=100)
+async def run(
+    stream: FakeStream, cursors: dict[int, Any], broker: MemoryBroker, batch_size: int = 100
+) -> None:
+    with suppress(asyncio.CancelledError):
+        await consume(
+            stream, TOPIC, cursors, broker.open_reader, batch_size=batch_size, linger_seconds=0
+        )
 
 
 def counted(metric: Any) -> float:
@@ -132,11 +138,12 @@ async def test_a_record_that_comes_twice_is_processed_once() -> None:
 async def test_an_exception_goes_up_and_nothing_after_it_is_acknowledged(fail_at: int) -> None:
     broker = make_log(10, partitions=2)
     failing, other = FakeCursor(fail_at=fail_at), FakeCursor()
-    # Offset 4 lies in the gap, 8 behind it; the other partition comes after the failing one.
+    # Offset 4 lies in the gap, 8 behind it; the other partition's batch is its own.
     stream = FakeStream([*events(broker, [0, 1, 2, 8], 0), *events(broker, [0], 1)])
     with pytest.raises(RuntimeError, match="broken"):
         await run(stream, {0: failing, 1: other}, broker)
-    assert (stream.acknowledged, other.seen) == ([], [])
+    assert stream.acknowledged in ([], [(1, 0)])
+    assert failing.next_offset <= fail_at
 
 
 async def test_an_exception_leaves_earlier_batches_acknowledged() -> None:
@@ -155,7 +162,7 @@ async def test_a_log_that_cannot_be_read_goes_up_too() -> None:
 
     stream = FakeStream(events(broker, [3]))
     with pytest.raises(ConnectionError):
-        await consume(stream, TOPIC, {0: cursor}, refuse, batch_size=100)
+        await consume(stream, TOPIC, {0: cursor}, refuse, batch_size=100, linger_seconds=0)
     assert stream.acknowledged == []
 
 
@@ -240,3 +247,113 @@ async def test_a_cursor_lost_while_a_gap_is_read_stays_where_it_was(
     await run(stream, {0: cursor}, broker)
     assert (cursor.seen, cursor.next_offset) == ([0, 1, 2], 3)
     assert stream.acknowledged == []
+
+
+async def test_partitions_do_not_wait_for_one_another() -> None:
+    broker = make_log(2, partitions=2)
+    cursors = {0: FakeCursor(), 1: FakeCursor()}
+    both = asyncio.Barrier(2)
+    for cursor in cursors.values():
+        cursor.process = _meeting(cursor.process, both)  # type: ignore[method-assign]
+    stream = FakeStream([*events(broker, [0, 1], 0), *events(broker, [0, 1], 1)])
+    async with asyncio.timeout(5):
+        await run(stream, dict(cursors), broker)
+    assert [cursor.seen for cursor in cursors.values()] == [[0, 1], [0, 1]]
+    assert sorted(stream.acknowledged) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def _meeting(process: Any, place: asyncio.Barrier) -> Any:
+    async def meet(records: Sequence[LogRecord]) -> None:
+        await place.wait()
+        await process(records)
+
+    return meet
+
+
+async def test_when_an_exception_has_gone_up_no_partition_is_worked_on_any_more() -> None:
+    broker = make_log(2, partitions=2)
+    failing, slow = FakeCursor(fail_at=0), FakeCursor()
+    ended: list[str] = []
+
+    async def never(records: Sequence[LogRecord]) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("cut off")
+
+    slow.process = never  # type: ignore[method-assign]
+    stream = FakeStream([*events(broker, [0], 1), *events(broker, [0], 0)])
+    with pytest.raises(RuntimeError, match="broken"):
+        await run(stream, {0: failing, 1: slow}, broker)
+    assert ended == ["cut off"]
+    assert stream.acknowledged == []
+
+
+async def test_of_what_lies_in_the_queue_a_batch_takes_no_more_than_it_may() -> None:
+    broker, cursor = make_log(10), FakeCursor()
+    sizes: list[int] = []
+    original = cursor.process
+
+    async def process(records: Sequence[LogRecord]) -> None:
+        sizes.append(len(records))
+        await original(records)
+
+    cursor.process = process  # type: ignore[method-assign]
+    await run(FakeStream(events(broker, range(10))), {0: cursor}, broker, batch_size=4)
+    assert cursor.seen == list(range(10))
+    assert sizes == [4, 4, 2]
+
+
+@pytest.mark.parametrize(
+    ("at_once", "linger_seconds", "expected"),
+    [
+        (2, 0.2, [3]),  # what comes soon after goes with it
+        (3, 0.0, [3]),
+        (4, 60.0, [4]),  # a queue that holds a whole batch is not waited for
+    ],
+)
+async def test_a_batch_lingers_only_if_it_could_grow(
+    at_once: int, linger_seconds: float, expected: list[int]
+) -> None:
+    broker, cursor = make_log(5), FakeCursor()
+    stream, queue = FakeStream(), asyncio.Queue[Any]()
+    stream.channel.queue = queue
+    sizes: list[int] = []
+    processed = asyncio.Event()
+
+    async def process(records: Sequence[LogRecord]) -> None:
+        sizes.append(len(records))
+        cursor.next_offset = records[-1].offset + 1
+        processed.set()
+
+    cursor.process = process  # type: ignore[method-assign]
+    for each in events(broker, range(at_once)):
+        each.ack = lambda: None
+        queue.put_nowait(each)
+    eating = asyncio.create_task(
+        consume(
+            stream,
+            TOPIC,
+            {0: cursor},
+            broker.open_reader,
+            batch_size=4,
+            linger_seconds=linger_seconds,
+        )
+    )
+    if at_once < 3:
+        await asyncio.sleep(0)
+        late = events(broker, [at_once])[0]
+        late.ack = lambda: None
+        queue.put_nowait(late)
+    async with asyncio.timeout(30):
+        await processed.wait()
+    eating.cancel()
+    await asyncio.wait({eating})
+    assert sizes == expected
+
+
+async def test_faust_is_told_which_partitions_are_worked_on() -> None:
+    broker = make_log(3, partitions=2)
+    stream = FakeStream([*events(broker, [0, 1, 2], 0), *events(broker, [1], 1)])
+    await run(stream, {0: FakeCursor()}, broker)
+    assert stream.worked_on == [(0, 2)]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from pipeline.topics.predictions import PodPeaks, UsageColumns
-from pipeline.topics.resources import Usage
+from pipeline.topics.resources import ByResource, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,10 @@ class Resource:
     whole_unit: str
     scale: int
 
-    def of(self, usage: Usage | None) -> float | None:
-        """What `usage` says of it."""
-        value: float | None = None if usage is None else getattr(usage, self.field)
+    def of(self, found: Usage | ByResource | None) -> float | None:
+        """What is said of it."""
+        name = self.name if isinstance(found, ByResource) else self.field
+        value: float | None = None if found is None else getattr(found, name)
         return value
 
     def column(self, columns: UsageColumns | None, count: int) -> Sequence[float | None]:

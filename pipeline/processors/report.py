@@ -37,7 +37,7 @@ from pipeline.topics.predictions import (
     Reclaimable,
     UsageColumns,
 )
-from pipeline.topics.resources import Resources, Usage
+from pipeline.topics.resources import ByResource, Resources, Usage
 from pipeline.topics.windows import Window
 
 Floats = npt.NDArray[np.float64]
@@ -137,7 +137,7 @@ def _entities(peaks: NodePeaks) -> list[EntityPeaks]:
             peaks={name: _known(*values[i]) for name, values in whole.items()},
             raw={name: _known(*values[i]) for name, values in raw.items()},
             terms={
-                name: {term: _known(*values[i]) for term, values in own.items()}
+                name: {term: _by_resource(*values[i]) for term, values in own.items()}
                 for name, own in terms.items()
             },
             model=model,
@@ -197,7 +197,7 @@ def _reclaimable(prod: ProdReclaimable) -> Reclaimable:
         surplus=_kubernetes(*prod.surplus.tolist()),
         held=_kubernetes(*prod.held.tolist()),
         system=_kubernetes(*prod.system.tolist()),
-        left_out=_known(*prod.left_out.tolist()),
+        left_out=_by_resource(*prod.left_out.tolist()),
     )
 
 
@@ -234,6 +234,10 @@ def _known(cpu: float, memory: float) -> Usage:
     return Usage(
         cpu_cores=cpu if cpu == cpu else None, memory_bytes=memory if memory == memory else None
     )
+
+
+def _by_resource(cpu: float, memory: float) -> ByResource:
+    return ByResource(cpu=cpu if cpu == cpu else None, memory=memory if memory == memory else None)
 
 
 def _fractions(cpu: float, memory: float) -> Fractions:

@@ -7,7 +7,7 @@ no peak.
 
 import msgspec
 
-from pipeline.topics.resources import Usage
+from pipeline.topics.resources import ByResource, Usage
 from pipeline.topics.results import Result
 
 
@@ -36,7 +36,7 @@ class EntityPeaks(msgspec.Struct, frozen=True, kw_only=True):
 
     peaks: dict[str, Usage] = msgspec.field(default_factory=dict)
     raw: dict[str, Usage] = msgspec.field(default_factory=dict)
-    terms: dict[str, dict[str, Usage]] = msgspec.field(default_factory=dict)
+    terms: dict[str, dict[str, ByResource]] = msgspec.field(default_factory=dict)
     model: ModelTerms = ModelTerms()
 
 
@@ -91,7 +91,7 @@ class Reclaimable(msgspec.Struct, frozen=True, kw_only=True):
     surplus: Usage = Usage()
     held: Usage = Usage()
     system: Usage = Usage()
-    left_out: Usage = Usage()
+    left_out: ByResource = ByResource()
 
 
 class PredictionRecord(Result, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """Amounts of CPU and memory as records carry them, and Kubernetes quantities as text.
 
-Shared by every record that speaks of usage (`Usage`, floats as measured) or of requests, limits
-and allocatable (`Resources`, integers as Kubernetes wants them).
+Shared by every record that speaks of usage (`Usage`, floats as measured), of requests, limits and
+allocatable (`Resources`, integers as Kubernetes wants them) or of anything else that each resource
+has (`ByResource`).
 """
 
 import re
@@ -32,6 +33,14 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
     cpu_cores: float | None = None
     memory_bytes: float | None = None
+
+
+class ByResource(msgspec.Struct, frozen=True, kw_only=True):
+    """A number for each resource whose unit its name tells: a count, a share, hours, or usage in
+    cores and bytes; None is unknown."""
+
+    cpu: float | None = None
+    memory: float | None = None
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True):

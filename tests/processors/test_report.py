@@ -158,7 +158,11 @@ def entity(value: float) -> dict[str, Any]:
         "raw": {
             "percentile": usage(cores(value), memory(value * GIB)), "nsigma-v1": gib(value),
         },
-        "terms": {"nsigma-v1": {"mean": gib(value), "stdev": gib(0.0)}},
+        "terms": {
+            "nsigma-v1": {
+                "mean": {"cpu": value, "memory": value * GIB}, "stdev": {"cpu": 0.0, "memory": 0.0},
+            },
+        },
         "model": {
             "samples": 1,
             "first_at": end,
@@ -183,19 +187,20 @@ def reclaimable() -> dict[str, Any]:
         classes_amount = min(max(room - peak, 0), max(request - peak, 0))
         least, most = min(pods_amount, classes_amount), max(sum(pods) + system, peak)
         pods_view, classes_view = (pods_amount, sum(pods)), (classes_amount, peak)
-        return [least, most, 0, request, *pods_view, *classes_view, 0, 0, system, 0]
+        return [least, most, 0, request, *pods_view, *classes_view, 0, 0, system]
 
     cpu = view(cores, 1.0, 1000.0, 8_000, 15_000)
     mem = view(memory, GIB, 1.0, 16 << 30, 30 << 30)
     assert min(cpu[0], mem[0]) > 0
     names = ("amount", "peak", "unpredicted", "requests", "pods_amount", "pods_peak",
-             "classes_amount", "classes_peak", "surplus", "held", "system", "left_out")  # fmt: skip
+             "classes_amount", "classes_peak", "surplus", "held", "system")  # fmt: skip
     return {
         "pair": True,
         **{
             name: usage(millicores / 1000, float(size))
             for name, millicores, size in zip(names, cpu, mem, strict=True)
         },
+        "left_out": {"cpu": 0.0, "memory": 0.0},
     }
 
 

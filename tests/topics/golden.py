@@ -39,7 +39,7 @@ from pipeline.topics.predictions import (
     Reclaimable,
     UsageColumns,
 )
-from pipeline.topics.resources import Resources, Usage
+from pipeline.topics.resources import ByResource, Resources, Usage
 from pipeline.topics.samples import (
     LIST_COLUMNS,
     NUMBER_COLUMNS,
@@ -190,7 +190,7 @@ PREDICTION = PredictionRecord(
     node_peaks=EntityPeaks(
         peaks={"percentile": _USAGE, "nsigma-v1": Usage(cpu_cores=float("nan"))},
         raw={"percentile": _USAGE, "nsigma-v1": Usage(cpu_cores=float("nan"))},
-        terms={"nsigma-v1": {"mean": _USAGE, "stdev": Usage(cpu_cores=float("nan"))}},
+        terms={"nsigma-v1": {"mean": ByResource(cpu=1.0, memory=2.0**30), "stdev": ByResource()}},
         model=ModelTerms(
             samples=9,
             first_at="2023-11-14T22:10:00Z",
@@ -224,7 +224,7 @@ PREDICTION = PredictionRecord(
             surplus=_USAGE,
             held=_USAGE,
             system=_USAGE,
-            left_out=_USAGE,
+            left_out=ByResource(cpu=2.0, memory=0.0),
         ),
     },
     cold_pods=(STATIC_POD,),

@@ -78,23 +78,23 @@ async def import_models(
             return taken
         chosen[node] = msgspec.structs.replace(chosen[node], state=state)
         claim = Claim(member=MEMBER, claimed_at=format_time(clock.now()))
-        (epoch,) = await output.send(
+        (epoch,) = await output.append(
             topic, partition, [Keyed(claim_key(MEMBER), encode_pack(claim))]
         )
         checkpoints = _round(chosen, epoch)
         renewed = msgspec.structs.replace(marker, epoch=epoch, round=1, nodes=len(chosen))
         written = [key for key, _ in checkpoints]
         try:
-            await output.send(topic, partition, checkpoints)
+            await output.append(topic, partition, checkpoints)
             await _require_ours(reader, place, epoch)
             await _require_idle(is_idle)
             written.insert(0, marker_key(epoch))  # first: without it the rest says nothing
-            (marked,) = await output.send(
+            (marked,) = await output.append(
                 topic, partition, [Keyed(marker_key(epoch), encode_pack(renewed))]
             )
             await _require_ours(reader, place, epoch, marked)
         except StateError:
-            await output.send(topic, partition, [Keyed(key, None) for key in written])
+            await output.append(topic, partition, [Keyed(key, None) for key in written])
             raise
     return taken
 

@@ -209,7 +209,7 @@ class ModelCursor:
         for topic, records in ((PREDICTIONS, predictions), (NODE_STATE, states)):
             fitting = [record for record in records if _fits(topic.name, record)]
             if fitting and self.owned:
-                await self._output.send(topic.full_name(prefix), partition, fitting)
+                await self._output.append(topic.full_name(prefix), partition, fitting)
         for node, _ in reported:
             if self.reports.get(node, _LIVES) is None:
                 del self.reports[node]

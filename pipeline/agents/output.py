@@ -1,11 +1,10 @@
 """Everything a worker writes to Kafka, through one idempotent producer.
 
-`send` publishes results and awaits their delivery; `append` extends the log of record: one record
-batch per partition in flight, whole or not at all, in order, so that no hole can lie below a
-record that is there. A failed delivery raises, and whoever called must end the worker.
+`append` awaits delivery of one record batch after the other, whole or not at all, so that no hole
+can lie below a record that is there. A failed delivery raises, and whoever called must end the
+worker.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -38,17 +37,11 @@ class Output:
     def __init__(self, producer: AIOKafkaProducer) -> None:
         self._producer = producer
 
-    async def send(self, topic: str, partition: int, records: Sequence[Keyed]) -> list[int]:
-        """Write `records` in order and await delivery; gives their offsets."""
-        pending = [
-            await self._producer.send(topic, key=key, value=value, partition=partition)
-            for key, value in records
-        ]
-        return [metadata.offset for metadata in await asyncio.gather(*pending)]
-
-    async def append(self, topic: str, partition: int, records: Sequence[Keyed]) -> None:
-        """Write `records` so that after any failure a prefix of them is there, and no more."""
-        rest = list(records)
+    async def append(self, topic: str, partition: int, records: Sequence[Keyed]) -> list[int]:
+        """Write `records` so that after any failure a prefix of them is there, and no more; gives
+        their offsets."""
+        # Batches made here: aiokafka's own way costs ten times as much per record.
+        rest, offsets = list(records), list[int]()
         while rest:
             batch = self._producer.create_batch()
             taken = 0
@@ -59,8 +52,10 @@ class Output:
             if not taken:
                 raise ValueError(f"a record of {len(rest[0].value or b'')} bytes fits no batch")
             batch.close()
-            await (await self._producer.send_batch(batch, topic, partition=partition))
+            written = await (await self._producer.send_batch(batch, topic, partition=partition))
+            offsets += range(written.offset, written.offset + taken)
             del rest[:taken]
+        return offsets
 
     async def dead_letter(self, topic: str, partition: int, letter: DeadLetter) -> None:
         """Write a dead letter and await its delivery."""

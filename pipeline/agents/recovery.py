@@ -166,7 +166,7 @@ class Recovery:
     async def _claim(self, partition: int) -> int:
         claim = Claim(member=self.member, claimed_at=format_time(self.clock.now()))
         record = Keyed(claim_key(self.member), encode_pack(claim))
-        (offset,) = await self.output.send(self._checkpoints, partition, [record])
+        (offset,) = await self.output.append(self._checkpoints, partition, [record])
         return offset
 
     async def _replay(

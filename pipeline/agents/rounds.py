@@ -123,7 +123,7 @@ class Rounds:
         await self._send([Keyed(key, None) for key in keys])
 
     async def _send(self, records: Sequence[Keyed]) -> None:
-        await self._output.send(self._topic, self._model.ownership.partition, records)
+        await self._output.append(self._topic, self._model.ownership.partition, records)
         CHECKPOINT_BYTES.inc(sum(len(value or b"") for _, value in records))
 
 

@@ -89,7 +89,7 @@ class MemoryOutput:
         self.dead_letters: list[DeadLetter] = []
         self.refuses: Callable[[str], bool] = lambda topic: False
 
-    async def send(self, topic: str, partition: int, records: Sequence[Keyed]) -> list[int]:
+    async def append(self, topic: str, partition: int, records: Sequence[Keyed]) -> list[int]:
         offsets = []
         for key, value in records:
             for _ in range(self.broker.latency()):
@@ -98,9 +98,6 @@ class MemoryOutput:
                 raise ConnectionError(f"{topic} refused")
             offsets.append(self.broker.put(topic, partition, key, value))
         return offsets
-
-    async def append(self, topic: str, partition: int, records: Sequence[Keyed]) -> None:
-        await self.send(topic, partition, records)
 
     async def dead_letter(self, topic: str, partition: int, letter: DeadLetter) -> None:
         await asyncio.sleep(0)

@@ -209,13 +209,13 @@ async def test_for_a_partition_that_was_lost_nothing_more_is_published_or_applie
     log = LogWriter(broker)
     log.windows(2, "a")
     model, output = cursor_over(broker)
-    send = output.send
+    append = output.append
 
     async def lose(*arguments: Any) -> Any:
         model.ownership.owned = False
-        return await send(*arguments)
+        return await append(*arguments)
 
-    output.send = lose
+    output.append = lose
     await model.process(broker.records("t.windows"))
     assert offsets(broker, "t.predictions") == {"a": [0, 1], "b": []}
     assert broker.records("t.node-state") == []

@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pipeline.agents.output import Keyed, Output
+
+FIRST_OFFSET = 7
 
 
 class FakeBatch:
@@ -42,24 +45,26 @@ class FakeProducer:
 
     async def send_batch(
         self, batch: FakeBatch, topic: str, *, partition: int
-    ) -> "asyncio.Task[None]":
+    ) -> "asyncio.Task[SimpleNamespace]":
         assert batch.closed
         assert (topic, partition) == ("t.windows", 3)
         number, self._sent = self._sent, self._sent + 1
         return asyncio.create_task(self._deliver(batch, number))
 
-    async def _deliver(self, batch: FakeBatch, number: int) -> None:
+    async def _deliver(self, batch: FakeBatch, number: int) -> SimpleNamespace:
         self._in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self._in_flight)
         await asyncio.sleep(0.001)
         self._in_flight -= 1
         if self._fails(number):
             raise ConnectionError("not delivered")
+        before = FIRST_OFFSET + sum(map(len, self.delivered))
         self.delivered.append(batch.values)
+        return SimpleNamespace(offset=before)
 
 
-async def append(producer: Any, *values: bytes) -> None:
-    await Output(producer).append("t.windows", 3, [Keyed(b"k", value) for value in values])
+async def append(producer: Any, *values: bytes) -> list[int]:
+    return await Output(producer).append("t.windows", 3, [Keyed(b"k", value) for value in values])
 
 
 async def test_what_fits_one_batch_is_one_batch() -> None:
@@ -70,7 +75,8 @@ async def test_what_fits_one_batch_is_one_batch() -> None:
 
 async def test_what_does_not_fit_follows_when_the_first_is_delivered() -> None:
     producer = FakeProducer(room=10)
-    await append(producer, b"aaaaaa", b"bbbbbb", b"cc", b"dddddddddd", b"e")
+    offsets = await append(producer, b"aaaaaa", b"bbbbbb", b"cc", b"dddddddddd", b"e")
+    assert offsets == [7, 8, 9, 10, 11]
     assert producer.delivered == [[b"aaaaaa"], [b"bbbbbb", b"cc"], [b"dddddddddd"], [b"e"]]
     assert producer.most_in_flight == 1
 
@@ -91,5 +97,5 @@ async def test_a_record_that_fits_no_batch_is_an_error_and_not_an_endless_loop()
 
 async def test_nothing_is_no_batch() -> None:
     producer = FakeProducer(room=4)
-    await append(producer)
+    assert await append(producer) == []
     assert producer.delivered == []

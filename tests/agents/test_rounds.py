@@ -108,15 +108,15 @@ async def test_the_marker_says_where_the_round_began_and_each_checkpoint_what_it
 
 async def test_a_slice_is_captured_before_it_is_sent() -> None:
     broker, log, owner = await loaded()
-    send, log_end = owner.output.send, len(broker.records("t.windows"))
+    append, log_end = owner.output.append, len(broker.records("t.windows"))
 
     async def apply_meanwhile(*arguments: Any) -> Any:
         if arguments[0] == TOPIC:
             log.windows(1, *NODES)
             owner.model.apply(broker.records("t.windows")[owner.model.next_offset :])
-        return await send(*arguments)
+        return await append(*arguments)
 
-    owner.output.send = apply_meanwhile
+    owner.output.append = apply_meanwhile
     await owner.round()
     for node in NODES[:3]:
         made = checkpoint(broker, node, owner.epoch)
@@ -134,16 +134,16 @@ async def test_without_the_partition_no_marker_is_written() -> None:
 
 async def test_the_partition_lost_while_the_last_slice_is_sent_means_no_marker() -> None:
     broker, _, owner = await loaded()
-    send, sent = owner.output.send, 0
+    append, sent = owner.output.append, 0
 
     async def lose_it(*arguments: Any) -> Any:
         nonlocal sent
         sent += 1
         if sent == 3:
             owner.model.ownership.owned = False
-        return await send(*arguments)
+        return await append(*arguments)
 
-    owner.output.send = lose_it
+    owner.output.append = lose_it
     await owner.round()
     assert kinds(broker) == ["claim", *["node"] * 7]
 
@@ -206,13 +206,13 @@ async def test_an_empty_partition_completes_rounds_too() -> None:
 async def test_rounds_come_at_their_interval_and_are_spread_over_it() -> None:
     _, _, owner = await loaded()
     times: list[float] = []
-    send = owner.output.send
+    append = owner.output.append
 
     async def note(*arguments: Any) -> Any:
         times.append(owner.clock.monotonic())
-        return await send(*arguments)
+        return await append(*arguments)
 
-    owner.output.send = note
+    owner.output.append = note
     task = asyncio.create_task(owner.rounds.run(100, first_after_seconds=10))
     await settle()
     await owner.clock.advance(250)

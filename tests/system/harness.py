@@ -9,13 +9,14 @@ and covered by a complete round of checkpoints, and gives every record of every 
 import asyncio
 import contextlib
 import ctypes
+import dataclasses
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,8 @@ from pipeline.settings import KafkaSettings, ModelSettings, Settings, WorkerSett
 from pipeline.topics.admin import apply_topics
 from pipeline.topics.checkpoints import RoundMarker, parse_key
 from pipeline.topics.codec import decode_pack
-from pipeline.topics.windows import sample_offset_of
+from pipeline.topics.partition import partition_of
+from pipeline.topics.windows import decode_window, encode_window, sample_offset_of
 from tests.processes import is_alive
 from tests.system.load import Load, Message, partition
 
@@ -392,17 +394,45 @@ def newest_marker(records: Sequence[Record]) -> RoundMarker | None:
 async def copy_windows(logs: Logs, stage: Stage) -> None:
     """Make `windows` of another stage equal to the one gathered, offset by offset, and `samples`
     as long as these windows say."""
+    windows = {
+        at: [(record.key, record.value or b"") for record in records]
+        for at, records in logs["windows"].items()
+    }
+    ends = await _write_windows(windows, stage)
+    assert ends == {at: records[-1].offset for at, records in logs["windows"].items()}
+
+
+async def spread_windows(logs: Logs, stage: Stage) -> None:
+    """Put the windows gathered into the partitions that their nodes have in `stage`, which has
+    more of them; each sample gets the place that its window then has in its partition."""
+    windows: dict[int, list[tuple[bytes, bytes]]] = defaultdict(list)
+    for records in logs["windows"].values():
+        for record in records:
+            mine = windows[partition_of(record.key.decode(), stage.partitions)]
+            window = decode_window(record.value or b"")
+            if window.type == "window":
+                window = dataclasses.replace(window, sample_offset=len(mine))
+            mine.append((record.key, encode_window(window)))
+    await _write_windows(windows, stage)
+
+
+async def _write_windows(
+    windows: Mapping[int, Sequence[tuple[bytes, bytes]]], stage: Stage
+) -> dict[int, int]:
+    """Write keys and values by partition; gives the offset of the last of each."""
+    ends: dict[int, int] = {}
     producer = AIOKafkaProducer(bootstrap_servers=stage.bootstrap, enable_idempotence=True)
     await producer.start()
     try:
-        for at, records in logs["windows"].items():
-            for record in records:
+        for at, records in windows.items():
+            for key, value in records:
                 sent: Any = await producer.send(
-                    stage.topic("windows"), key=record.key, value=record.value, partition=at
+                    stage.topic("windows"), key=key, value=value, partition=at
                 )
-            assert (await sent).offset == records[-1].offset
-            for _ in range(max(sample_offset_of(r.value or b"") for r in records) + 1):
+            ends[at] = (await sent).offset
+            for _ in range(max(sample_offset_of(value) for _, value in records) + 1):
                 await producer.send(stage.topic("samples"), value=b"joined before", partition=at)
         await producer.flush()
+        return ends
     finally:
         await producer.stop()

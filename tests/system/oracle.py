@@ -120,6 +120,15 @@ def newest(partitions: Mapping[int, Iterable[Record]]) -> dict[str, bytes]:
     return found
 
 
+def newest_anywhere(partitions: Mapping[int, Iterable[Record]]) -> dict[str, dict[str, Any]]:
+    """What `newest` gives, without where in the log it comes from."""
+    found = {node: msgspec.json.decode(value) for node, value in newest(partitions).items()}
+    return {
+        node: {name: value for name, value in result.items() if name != "offset"}
+        for node, result in found.items()
+    }
+
+
 def newest_checkpoints(partitions: Mapping[int, Iterable[Record]]) -> dict[str, bytes]:
     """Canonical checkpoint of each node of its highest epoch."""
     live: dict[str, dict[int, bytes]] = {}

@@ -31,6 +31,7 @@ from tests.system.harness import (
     gather,
     make_stage,
     newest_marker,
+    spread_windows,
     start_supervised,
     starved_seconds,
     until,
@@ -160,6 +161,28 @@ async def test_a_fresh_worker_over_a_copy_of_the_log_gives_the_same(
     assert oracle.newest_checkpoints(logs["checkpoints"]) == oracle.newest_checkpoints(
         run.logs["checkpoints"]
     )
+
+
+async def test_twice_as_many_partitions_and_two_killed_workers_give_the_same(
+    broker: LocalKafka, tmp_path: Path
+) -> None:
+    run = await killed_again_and_again(broker, tmp_path, seed=111, kills=2, partitions=2)
+    assert run.problems() == []
+    other = await make_stage(broker.bootstrap_servers, 2 * run.stage.partitions)
+    await spread_windows(run.logs, other)
+    workers = [Worker(other, tmp_path, instance=f"worker-{n}") for n in range(2)]
+    for worker in workers:
+        worker.start()
+    await asyncio.gather(*(worker.loaded() for worker in workers))
+    for worker in workers:
+        worker.kill()
+        worker.start()
+    logs = await gather(other, [])
+    assert [worker.stop() for worker in workers] == [0, 0]
+    for topic in ("predictions", "node-state"):
+        spread, before = (oracle.newest_anywhere(found[topic]) for found in (logs, run.logs))
+        assert len(before) > 8
+        assert spread == before
 
 
 async def test_a_paused_worker_wakes_up_after_another_took_over(

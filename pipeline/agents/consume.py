@@ -63,15 +63,8 @@ async def consume(
     batch_size: int,
     linger_seconds: float = _LINGER_SECONDS,
 ) -> None:
-    """Feed the Faust `stream` of `topic` to `cursors` (by partition) until it is cancelled."""
-    # Not by iterating over the stream: that costs more per event than the join of a small window.
-    queue = stream.channel.queue
-    while True:
-        events = [await queue.get()]
-        if 1 + queue.qsize() < batch_size:
-            await asyncio.sleep(linger_seconds)
-        while len(events) < batch_size and not queue.empty():
-            events.append(queue.get_nowait())
+    """Feed the Faust `stream` of `topic` to `cursors` (by partition) until it ends."""
+    while events := await _take(stream.channel.queue, batch_size, linger_seconds):
         by_partition: dict[int, list[Any]] = defaultdict(list)
         for event in events:
             by_partition[event.message.partition].append(event)
@@ -85,6 +78,20 @@ async def consume(
         except ExceptionGroup as failures:
             # One that fails ends the others; if several did, one tells as much as the next.
             raise failures.exceptions[0] from None
+
+
+async def _take(queue: Any, most: int, linger_seconds: float) -> list[Any]:
+    """The next events of the stream that has this queue; none at its end. Iterating over the stream
+    would cost more per event than the join of a small window."""
+    try:
+        events = [await queue.get()]
+        if 1 + queue.qsize() < most:
+            await asyncio.sleep(linger_seconds)
+        while len(events) < most and not queue.empty():
+            events.append(queue.get_nowait())
+    except StopAsyncIteration:  # Faust throws it into the queue of a stream that is stopped
+        return []
+    return events
 
 
 async def _feed(cursor: Cursor, topic: str, events: list[Any], open_reader: Readers) -> None:

@@ -111,7 +111,7 @@ class MemoryOutput:
 
 class FakeStream:
     """What `consume` needs of a Faust stream: a channel's queue, in which one batch lies at a time
-    and a cancellation after the last, and a monitor. Its events note when they are acknowledged."""
+    and the end after the last, and a monitor. Its events note when they are acknowledged."""
 
     def __init__(self, *batches: Sequence[Any]) -> None:
         self._batches = [deque(batch) for batch in batches if batch]
@@ -126,7 +126,7 @@ class FakeStream:
         await asyncio.sleep(0)
         if not self._batch:
             if not self._batches:
-                raise asyncio.CancelledError
+                raise StopAsyncIteration
             self._batch = self._batches.pop(0)
         return self.get_nowait()
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,10 +56,9 @@ def events(broker: MemoryBroker, offsets: Sequence[int], partition: int = 0) -> 
 async def run(
     stream: FakeStream, cursors: dict[int, Any], broker: MemoryBroker, batch_size: int = 100
 ) -> None:
-    with suppress(asyncio.CancelledError):
-        await consume(
-            stream, TOPIC, cursors, broker.open_reader, batch_size=batch_size, linger_seconds=0
-        )
+    await consume(
+        stream, TOPIC, cursors, broker.open_reader, batch_size=batch_size, linger_seconds=0
+    )
 
 
 def counted(metric: Any) -> float:

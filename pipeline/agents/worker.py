@@ -22,6 +22,7 @@ from mode import CrashingSupervisor
 from pipeline.agents.configure import model_config
 from pipeline.agents.consume import consume
 from pipeline.agents.credentials import faust_credentials
+from pipeline.agents.flow import WaitingTransport
 from pipeline.agents.inventory import InventoryTopics, follow
 from pipeline.agents.join import JoinCursor, JoinRules, refuse
 from pipeline.agents.log import LogRecord, open_reader
@@ -272,6 +273,7 @@ def create_app(settings: Settings, clock: Clock, data_dir: Path) -> faust.App:
         web_enabled=False,
         datadir=data_dir,
     )
+    app.transport = WaitingTransport(app.conf.broker_consumer, app)
     holder = Holder(app, settings, clock)
     app.on_partitions_revoked.connect(holder.release)
     app.on_rebalance_complete.connect(holder.take)

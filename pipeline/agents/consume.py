@@ -24,9 +24,10 @@ log = get_logger(__name__)
 
 SKIPPED = counter("worker_skipped_records", "Records below the cursor, dropped.", ["topic"])
 GAPS = counter("worker_gap_records", "Records read from the log to fill a gap.", ["topic"])
-# What comes in this time after the first of a batch goes with it. For many nodes at once the models
-# take little more than for one; a worker with a backlog in its queue does not wait.
-_LINGER_SECONDS = 0.02
+# What comes in this time after the first of a batch goes with it: for a few nodes at once models
+# take little more than for one node. A batch that is full does not wait.
+_LINGER_SECONDS = 0.25
+_LOOKS = 10
 
 LOST = counter("worker_lost_records", "Offsets that retention removed before use.", ["topic"])
 
@@ -85,8 +86,10 @@ async def _take(queue: Any, most: int, linger_seconds: float) -> list[Any]:
     would cost more per event than the join of a small window."""
     try:
         events = [await queue.get()]
-        if 1 + queue.qsize() < most:
-            await asyncio.sleep(linger_seconds)
+        looks = 0
+        while 1 + queue.qsize() < most and looks < _LOOKS:
+            await asyncio.sleep(linger_seconds / _LOOKS)
+            looks += 1
         while len(events) < most and not queue.empty():
             events.append(queue.get_nowait())
     except StopAsyncIteration:  # Faust throws it into the queue of a stream that is stopped

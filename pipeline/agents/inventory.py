@@ -5,6 +5,7 @@ tells when a node was deleted. Bad records cost themselves: they go to the dead 
 """
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from pipeline.logs import get_logger
 from pipeline.processors.join import NodeView, PodRow, pod_row
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord, check_node_name
-from pipeline.topics.pods import PodFacts, check_pod, pod_key, split_pod_key
+from pipeline.topics.pods import PodFacts, check_pod, split_pod_key
 from pipeline.topics.registry import NODES, PODS
 
 log = get_logger(__name__)
@@ -32,7 +33,8 @@ class Inventory:
         self.nodes: dict[str, NodeRecord] = {}
         self.departed: set[str] = set()
         self._pods: dict[str, dict[str, PodRow]] = {}
-        self._uids: dict[bytes, tuple[str, str]] = {}
+        # Of static pods only: any other pod's cgroup has its own uid.
+        self._cgroups: dict[tuple[str, str], str] = {}
 
     def view(self, node: str) -> NodeView:
         """What is known of `node` now."""
@@ -55,26 +57,27 @@ class Inventory:
 
     def apply_pod(self, record: LogRecord) -> None:
         """Take over a record of `pods`."""
-        key = record.key or b""
-        node, uid = split_pod_key(key)
+        node, uid = split_pod_key(record.key or b"")
         if record.value is None:
-            self._forget_pod(key)
+            self._forget_pod(node, uid)
             return
         pod = decode_json(PodFacts, record.value)
         check_pod(pod)
         if (pod.node, pod.uid) != (node, uid):
             raise KeyMismatchError(f"pod record of {pod.node}/{pod.uid:.80} has another key")
-        self._forget_pod(key)
-        self._uids[key] = (node, pod.cgroup_uid)
-        self._pods.setdefault(node, {})[pod.cgroup_uid] = pod_row(pod)
+        self._forget_pod(node, uid)
+        if pod.cgroup_uid != uid:
+            self._cgroups[node, uid] = pod.cgroup_uid
+        row = pod_row(pod)
+        # One text for both, which is that of the node's samples, too: there are a million of them.
+        cgroup_uid = sys.intern(pod.cgroup_uid)
+        self._pods.setdefault(node, {})[cgroup_uid] = row
 
-    def _forget_pod(self, key: bytes) -> None:
-        if key not in self._uids:
-            return
-        node, cgroup_uid = self._uids.pop(key)
+    def _forget_pod(self, node: str, uid: str) -> None:
+        cgroup_uid = self._cgroups.pop((node, uid), uid)
         pods = self._pods.get(node, {})
         # A static pod made anew has the cgroup of the one before it, whose tombstone may come late.
-        if cgroup_uid in pods and pod_key(node, pods[cgroup_uid].uid or "") == key:
+        if cgroup_uid in pods and pods[cgroup_uid].uid == uid:
             del pods[cgroup_uid]
         if not pods:
             self._pods.pop(node, None)

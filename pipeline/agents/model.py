@@ -9,12 +9,14 @@ follows from a batch is published afterwards, and again by recovery if that did 
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from pipeline.agents.join import refuse
 from pipeline.agents.log import LogRecord
@@ -35,6 +37,8 @@ from pipeline.topics.registry import NODE_STATE, PREDICTIONS, WINDOWS
 from pipeline.topics.windows import Window, decode_window, sample_offset_of
 
 log = get_logger(__name__)
+
+_ZSTD = pa.Codec("zstd", compression_level=1)
 
 WINDOWS_SEEN = counter("worker_windows", "Windows by what became of them.", ["status"])
 LAST_END = gauge(
@@ -58,12 +62,33 @@ class ModelRules:
     node_metrics: bool = True
 
 
-@dataclass(frozen=True, slots=True)
 class Report:
-    """What follows from a window, as it is written; without a prediction the last one stands."""
+    """What follows from a window, as it is written; without a prediction the last one stands.
 
-    prediction: bytes | None
-    node_state: bytes
+    The prediction lies here packed: a worker keeps that of every node, 20 KiB where there are a
+    hundred pods.
+    """
+
+    __slots__ = ("_packed", "_size", "node_state")
+
+    def __init__(self, prediction: bytes | None, node_state: bytes) -> None:
+        self._size = -1 if prediction is None else len(prediction)
+        self._packed = _ZSTD.compress(prediction or b"", asbytes=True)
+        self.node_state = node_state
+
+    @property
+    def prediction(self) -> bytes | None:
+        """As it was given."""
+        if self._size < 0:
+            return None
+        unpacked: bytes = _ZSTD.decompress(self._packed, decompressed_size=self._size, asbytes=True)
+        return unpacked
+
+    def with_state(self, node_state: bytes) -> "Report":
+        """The same prediction beside a newer state."""
+        newer = copy(self)
+        newer.node_state = node_state
+        return newer
 
 
 class _Applied(NamedTuple):
@@ -201,9 +226,9 @@ class ModelCursor:
         predictions, states = [], []
         reported = list(reported)
         for node, report in reported:
-            key = node.encode()
-            if report is None or report.prediction is not None:
-                predictions.append(Keyed(key, report.prediction if report else None))
+            key, prediction = node.encode(), report.prediction if report else None
+            if report is None or prediction is not None:
+                predictions.append(Keyed(key, prediction))
             states.append(Keyed(key, report.node_state if report else None))
         prefix, partition = self._rules.prefix, self.ownership.partition
         for topic, records in ((PREDICTIONS, predictions), (NODE_STATE, states)):
@@ -279,9 +304,10 @@ class ModelCursor:
             state = encode_json(
                 node_state_record(window, peaks, lately, counters, used, offset=offset, **position)
             )
-            reports.append((node, Report(prediction, state)))
+            report = Report(prediction, state)
+            reports.append((node, report))
             standing = self.reports.get(node) if prediction is None else None
-            self.reports[node] = Report(standing.prediction if standing else prediction, state)
+            self.reports[node] = standing.with_state(state) if standing else report
         return reports
 
     def _count(self, window: Window, outcome: Outcome) -> None:

@@ -52,7 +52,7 @@ _REQUEST_TIMEOUT_MARGIN_SECONDS = 10.0
 # Faust hands out all that one fetch brought before the next: with much of a backlog in hand, the
 # first results would wait until all of it is joined. A larger record comes all the same.
 _FETCH_BYTES = 512 * 1024
-_BUFFERED_MESSAGES = 512
+_BUFFERED_MESSAGES = 1280
 _SHUTDOWN_SECONDS = 10.0
 # Two file sources would remove each other's records: the owner of this partition runs it.
 _FILE_SOURCE_PARTITION = 0

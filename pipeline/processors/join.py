@@ -234,7 +234,7 @@ def pod_row(pod: PodFacts | PodRecord) -> PodRow:
         limit_memory_bytes=_number(pod.limits.memory_bytes),
         created_seconds=_seconds(pod.created_at),
         deleting=pod.deleted_at is not None,
-        uid=pod.uid,
+        uid=sys.intern(pod.uid),
     )
 
 
@@ -262,6 +262,7 @@ def _seconds(time: str | None) -> float | None:
         return None
 
 
+@lru_cache(maxsize=4096)  # many pods ask for the same
 def _number(amount: int | None) -> float | None:
     # Whole numbers of a record may have any size; those that no float holds are as bad as these.
     return None if amount is None else float(min(max(amount, -1), 2**63))

@@ -141,7 +141,7 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     ] = 60.0
     batch_size: Annotated[
         int, Meta(ge=1, le=10_000, description="Windows that are applied at once, at most.")
-    ] = 400
+    ] = 1000
     supervise: Annotated[
         bool,
         Meta(description="Run as a child that is restarted; false under Kubernetes or systemd."),

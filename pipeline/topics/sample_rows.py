@@ -6,6 +6,7 @@ come as one array, and the *listing* (which entities the rows are) is decoded on
 samples repeat it. Only workers import this module: the exporter carries no numpy.
 """
 
+import sys
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
@@ -197,7 +198,8 @@ def _kept_listing(rows: int, *buffers: bytes | None) -> Listing:
 def _listing(kinds: list[str | None], ids: list[str | None]) -> Listing:
     check_entities(kinds, ids)
     codes = np.array([_CODES[kind or ""] for kind in kinds], np.int8)
-    names = tuple(name or "" for name in ids)
+    # Whoever keeps a pod's uid keeps this text.
+    names = tuple(sys.intern(name or "") for name in ids)
     node = kinds.index("node")
     pods = sorted(np.flatnonzero(codes == _CODES["pod"]).tolist(), key=names.__getitem__)
     return Listing(codes, names, node, np.array(pods, np.intp), tuple(names[row] for row in pods))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.agents import model as module
-from pipeline.agents.model import ModelCursor
+from pipeline.agents.model import ModelCursor, Report
 from pipeline.agents.shard import Ownership
 from pipeline.processors.bank import Bank
 from tests.agents.fakes import MemoryBroker, MemoryOutput
@@ -256,3 +256,11 @@ async def test_a_departure_is_kept_until_its_tombstones_are_delivered() -> None:
     output.refuses = lambda topic: False
     await model.publish(list(model.reports.items()))
     assert set(model.reports) == {"b"}
+
+
+@pytest.mark.parametrize("prediction", [None, b"", b'{"node": "a"}', bytes(30_000)])
+def test_a_report_gives_what_it_was_given(prediction: bytes | None) -> None:
+    report = Report(prediction, b"old")
+    newer = report.with_state(b"new")
+    assert (report.prediction, report.node_state) == (prediction, b"old")
+    assert (newer.prediction, newer.node_state) == (prediction, b"new")

@@ -21,6 +21,7 @@ from node_exporter import metrics
 from node_exporter.usage import Collection, Usage
 from pipeline.errors import SettingsError, UsageError
 from pipeline.logs import get_logger
+from pipeline.tasks import end
 
 KEPT_SECONDS: Final = 60
 CLIENTS_MAX: Final = 32
@@ -91,9 +92,7 @@ class LiveServer:
         if self._server is None:
             return
         self._server.close()
-        for client in self._clients:
-            client.cancel()
-        await asyncio.gather(*self._clients, return_exceptions=True)
+        await end(*self._clients)
         with suppress(FileNotFoundError):
             status = self._path.stat()
             if (status.st_dev, status.st_ino) == self._inode:

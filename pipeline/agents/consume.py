@@ -24,12 +24,12 @@ log = get_logger(__name__)
 
 SKIPPED = counter("worker_skipped_records", "Records below the cursor, dropped.", ["topic"])
 GAPS = counter("worker_gap_records", "Records read from the log to fill a gap.", ["topic"])
+LOST = counter("worker_lost_records", "Offsets that retention removed before use.", ["topic"])
+
 # What comes in this time after the first of a batch goes with it: for a few nodes at once models
 # take little more than for one node. A batch that is full does not wait.
 _LINGER_SECONDS = 0.15
 _LOOKS = 10
-
-LOST = counter("worker_lost_records", "Offsets that retention removed before use.", ["topic"])
 
 
 class Cursor(Protocol):

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faust.transport.drivers.aiokafka import Consumer
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer
 from faust.types import TP
 
 from pipeline.agents.flow import WaitingConsumer
@@ -44,9 +44,11 @@ async def test_a_full_queue_pauses_no_partition(consumer: WaitingConsumer) -> No
 async def test_a_fetch_waits_in_the_broker_for_a_tenth_of_a_second(
     consumer: WaitingConsumer,
 ) -> None:
-    thread = consumer._new_consumer_thread()
-    client = thread._create_worker_consumer(consumer.transport)
+    ours = consumer._new_consumer_thread()
+    theirs = AIOKafkaConsumerThread(consumer, loop=consumer.loop, beacon=consumer.beacon)
+    clients = [each._create_worker_consumer(consumer.transport) for each in (ours, theirs)]
     try:
-        assert client._fetch_max_wait_ms == 100
+        assert [client._fetch_max_wait_ms for client in clients] == [100, 1500]
     finally:
-        await client.stop()
+        for client in clients:
+            await client.stop()

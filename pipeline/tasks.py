@@ -3,7 +3,12 @@
 import asyncio
 from typing import Any, Final
 
-_AGAIN_SECONDS: Final = 1.0
+from pipeline.logs import get_logger
+
+# Longer than any task of ours takes to tidy up: a second cancellation would cut that off.
+_AGAIN_SECONDS: Final = 6.0
+
+log = get_logger(__name__)
 
 
 async def end(*tasks: "asyncio.Future[Any]") -> None:
@@ -15,7 +20,9 @@ async def end(*tasks: "asyncio.Future[Any]") -> None:
     while running := [task for task in tasks if not task.done()]:
         for task in running:
             task.cancel()
-        await asyncio.wait(running, timeout=_AGAIN_SECONDS)
+        _, going_on = await asyncio.wait(running, timeout=_AGAIN_SECONDS)
+        if going_on:
+            log.warning("tasks do not end and are cancelled again", tasks=repr(going_on))
     for task in tasks:
         if not task.cancelled():
             task.exception()  # else asyncio complains that nobody asked for it

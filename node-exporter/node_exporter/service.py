@@ -204,12 +204,14 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
         for task in done - {stopping}:
             task.result()
     finally:
-        await end(collecting, publishing, stopping)
-        if live is not None:
-            await live.stop()
-        sampler.close()
-        if page is not None:
-            page.close()
+        try:
+            await end(collecting, publishing, stopping)
+        finally:
+            if live is not None:
+                await live.stop()
+            sampler.close()
+            if page is not None:
+                page.close()
 
 
 async def _serve_live(exporter: ExporterSettings, node: str) -> LiveServer | None:

@@ -12,11 +12,12 @@ Faust starts reading therefore decides nothing.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from pipeline.agents.log import LogReader, LogRecord
+from pipeline.errors import StateError
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 
@@ -69,16 +70,25 @@ async def consume(
         by_partition: dict[int, list[Any]] = defaultdict(list)
         for event in events:
             by_partition[event.message.partition].append(event)
-        try:
-            async with asyncio.TaskGroup() as feeding:
-                for partition, mine in by_partition.items():
-                    cursor = cursors.get(partition)
-                    if cursor is not None and cursor.owned:
-                        _tell_faust(stream, mine[-1])
-                        feeding.create_task(_feed(cursor, topic, mine, open_reader))
-        except ExceptionGroup as failures:
-            # One that fails ends the others; if several did, one tells as much as the next.
-            raise failures.exceptions[0] from None
+        feeds = []
+        for partition, mine in by_partition.items():
+            cursor = cursors.get(partition)
+            if cursor is not None and cursor.owned:
+                _tell_faust(stream, mine[-1])
+                feeds.append(_feed(cursor, topic, mine, open_reader))
+        await _all(feeds)
+
+
+async def _all(feeds: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Side by side; one that fails ends the others, and its exception goes up."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(feed) for feed in feeds]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None  # of several one tells as much as the next
+    # A client may raise the cancellation of its own tasks, which the group takes for one of ours.
+    if any(task.cancelled() for task in tasks):
+        raise StateError("records of a partition were cut off while they were processed")
 
 
 async def _take(queue: Any, most: int, linger_seconds: float) -> list[Any]:
@@ -87,7 +97,7 @@ async def _take(queue: Any, most: int, linger_seconds: float) -> list[Any]:
     try:
         events = [await queue.get()]
         looks = 0
-        while 1 + queue.qsize() < most and looks < _LOOKS:
+        while 1 + queue.qsize() < most and looks < _LOOKS and not queue.full():
             await asyncio.sleep(linger_seconds / _LOOKS)
             looks += 1
         while len(events) < most and not queue.empty():

@@ -72,14 +72,14 @@ class Report:
     __slots__ = ("_packed", "_size", "node_state")
 
     def __init__(self, prediction: bytes | None, node_state: bytes) -> None:
-        self._size = -1 if prediction is None else len(prediction)
-        self._packed = _ZSTD.compress(prediction or b"", asbytes=True)
+        self._size = 0 if prediction is None else len(prediction)
+        self._packed = None if prediction is None else _ZSTD.compress(prediction, asbytes=True)
         self.node_state = node_state
 
     @property
     def prediction(self) -> bytes | None:
         """As it was given."""
-        if self._size < 0:
+        if self._packed is None:
             return None
         unpacked: bytes = _ZSTD.decompress(self._packed, decompressed_size=self._size, asbytes=True)
         return unpacked

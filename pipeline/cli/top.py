@@ -206,6 +206,8 @@ async def _running(feed: Feed) -> AsyncIterator[None]:
         yield
     finally:
         await end(task)
+        if not task.cancelled():
+            task.result()  # a feed ends by itself only with an error
 
 
 class _NodeStateList(msgspec.Struct):

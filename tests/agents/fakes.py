@@ -141,6 +141,9 @@ class FakeStream:
     def empty(self) -> bool:
         return not self._batch
 
+    def full(self) -> bool:
+        return False
+
     def on_stream_event_in(self, *at: Any) -> str:
         return "began"
 

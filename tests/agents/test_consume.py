@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pipeline.agents import consume as module
 from pipeline.agents.consume import advance, consume
 from pipeline.agents.log import LogRecord
+from pipeline.errors import StateError
 from tests.agents.fakes import FakeStream, MemoryBroker, event
 
 TOPIC = "t.samples"
@@ -287,6 +288,20 @@ async def test_when_an_exception_has_gone_up_no_partition_is_worked_on_any_more(
     assert stream.acknowledged == []
 
 
+async def test_a_cancellation_that_nobody_asked_for_goes_up_too() -> None:
+    # A client that is closed while its broker is away may raise that of its own tasks.
+    broker, cursor = make_log(2), FakeCursor()
+
+    async def cut_off(records: Sequence[LogRecord]) -> None:
+        raise asyncio.CancelledError
+
+    cursor.process = cut_off  # type: ignore[method-assign]
+    stream = FakeStream(events(broker, [0, 1]))
+    with pytest.raises(StateError, match="cut off"):
+        await run(stream, {0: cursor}, broker)
+    assert stream.acknowledged == []
+
+
 async def test_of_what_lies_in_the_queue_a_batch_takes_no_more_than_it_may() -> None:
     broker, cursor = make_log(10), FakeCursor()
     sizes: list[int] = []
@@ -348,6 +363,17 @@ async def test_a_batch_lingers_only_if_it_could_grow(
     eating.cancel()
     await asyncio.wait({eating})
     assert sizes == expected
+
+
+async def test_a_queue_that_can_hold_no_more_is_not_waited_for() -> None:
+    broker, cursor = make_log(3), FakeCursor()
+    stream = FakeStream(events(broker, [0, 1, 2]))
+    stream.full = lambda: True  # type: ignore[method-assign]
+    async with asyncio.timeout(30):
+        await consume(
+            stream, TOPIC, {0: cursor}, broker.open_reader, batch_size=100, linger_seconds=600
+        )
+    assert cursor.seen == [0, 1, 2]
 
 
 async def test_faust_is_told_which_partitions_are_worked_on() -> None:

@@ -87,7 +87,7 @@ async def _saved(ages: Mapping[str, float | None], interval_seconds: float) -> l
     bank.apply([_window(0, sorted(ages))])
     written: list[Keyed] = []
 
-    async def send(_topic: str, _partition: int, records: Sequence[Keyed]) -> None:
+    async def append(_topic: str, _partition: int, records: Sequence[Keyed]) -> None:
         written.extend(records)
 
     model = SimpleNamespace(
@@ -96,7 +96,7 @@ async def _saved(ages: Mapping[str, float | None], interval_seconds: float) -> l
     )  # fmt: skip
     shard = cast(Shard, SimpleNamespace(model=model, join=SimpleNamespace(next_offset=1)))
     clock = ManualClock()
-    rounds = Rounds(shard, cast(Output, SimpleNamespace(send=send)), "t", (), clock)
+    rounds = Rounds(shard, cast(Output, SimpleNamespace(append=append)), "t", (), clock)
     running = asyncio.create_task(rounds.run(interval_seconds, 0.0))
     await clock.advance(0.0)
     known = [age for age in ages.values() if age is not None]

@@ -29,7 +29,7 @@ from pipeline.errors import (
 )
 from pipeline.logs import get_logger
 from pipeline.table.columns import Table
-from pipeline.topics.codec import Record, decode_json
+from pipeline.topics.codec import decode_json
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord, check_node_name
@@ -53,7 +53,7 @@ _log = get_logger(__name__)
 OnBad = Callable[[DeadLetter], Awaitable[None]]
 Positions = dict[TopicPartition, int]
 T = TypeVar("T")
-RecordT = TypeVar("RecordT", bound=Record)
+RecordT = TypeVar("RecordT", NodeRecord, NodeStateRecord)
 
 
 @dataclass(slots=True)
@@ -336,7 +336,6 @@ def _node_of(key: bytes | None) -> str:
 
 def _record(kind: type[RecordT], node: str, value: bytes) -> RecordT:
     record = decode_json(kind, value)
-    said: str = record.node  # type: ignore[attr-defined]
-    if said != node:
-        raise KeyMismatchError(f"payload speaks of {said[:80]!r}, key of {node[:80]!r}")
+    if record.node != node:
+        raise KeyMismatchError(f"payload speaks of {record.node[:80]!r}, key of {node[:80]!r}")
     return record

@@ -183,12 +183,13 @@ def find_drift(kafka: KafkaSettings, found: Mapping[str, TopicState]) -> Iterato
         if state is None:
             yield Drift(topic=name, kind="missing", wanted="a topic")
             continue
-        for kind, wanted, has in (
+        numbers: tuple[tuple[Kind, int, int], ...] = (
             ("partitions", _partitions(topic, kafka), state.partitions),
             ("replication", kafka.replication_factor, state.replication),
-        ):
+        )
+        for kind, wanted, has in numbers:
             if wanted != has:
-                yield Drift(topic=name, kind=kind, wanted=str(wanted), found=str(has))  # type: ignore[arg-type]
+                yield Drift(topic=name, kind=kind, wanted=str(wanted), found=str(has))
         for key, value in topic.config().items():
             has_value = state.config.get(key)
             if has_value is None or not _same(value, has_value):

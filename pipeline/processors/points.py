@@ -104,23 +104,13 @@ def _forget(ring: FloatArray, newest: IntArray, at: IntArray, last: IntArray) ->
 def read(ring: FloatArray, newest: IntArray, at: IntArray) -> list[RecentUsage]:
     """The statistics of these rows, each of which has observed a window; computed for many at
     once, the bits of each depend on its own points alone."""
-    aggregated = np.empty((len(at), 2, len(AGGREGATED), len(STATISTICS)))
-    deviation = np.empty((len(at), 2, len(DEVIATION), 2))
-    for first in range(0, len(at), _NODES_AT_ONCE):
-        some = slice(first, first + _NODES_AT_ONCE)
-        series = _newest_first(ring, newest, at[some])
-        known = ~np.isnan(series)
-        values = np.where(known, series, 0.0)
-        counts, means = _means(values, known)
-        for i, span in enumerate(AGGREGATED.values()):
-            mean = means[span]
-            aggregated[some, :, i, 0] = mean
-            aggregated[some, :, i, 1:] = _percentiles(series[..., :span], mean)
-        for i, span in enumerate(DEVIATION.values()):
-            mean = means[span]
-            off = (values[..., :span] - mean[..., None]) * known[..., :span]
-            deviation[some, :, i, 0] = mean
-            deviation[some, :, i, 1] = np.sqrt((off * off).sum(axis=-1) / counts[span])
+    aggregated = np.full((len(at), 2, len(AGGREGATED), len(STATISTICS)), np.nan)
+    deviation = np.full((len(at), 2, len(DEVIATION), 2), np.nan)
+    # Of a node that measures no points nothing is known, and it need not be worked out.
+    some = [i for i, row in enumerate(at.tolist()) if not np.isnan(ring[row]).all()]
+    for first in range(0, len(some), _NODES_AT_ONCE):
+        own = some[first : first + _NODES_AT_ONCE]
+        aggregated[own], deviation[own] = _statistics(_newest_first(ring, newest, at[own]))
     # By span and statistic, then resource.
     both = zip(np.moveaxis(aggregated, 1, -1), np.moveaxis(deviation, 1, -1), strict=True)
     return [RecentUsage(*own) for own in both]
@@ -135,10 +125,32 @@ def fractions(usage: FloatArray, allocatable: FloatArray) -> FloatArray:
 
 def _newest_first(ring: FloatArray, newest: IntArray, at: IntArray) -> FloatArray:
     """The points of these rows, (n, 2, SECONDS)."""
-    places = (newest[at][:, None] - _PLACES) % SECONDS
-    rows = at[:, None] * 2 + np.arange(2)
-    series: FloatArray = ring.ravel().take(rows[:, :, None] * SECONDS + places[:, None, :])
+    series = np.empty((len(at), 2, SECONDS))
+    places = (newest.take(at) % SECONDS).tolist()
+    for own, row, place in zip(series, at.tolist(), places, strict=True):
+        # Two stretches are copied in a fraction of the time that so many places take.
+        own[:, : place + 1] = ring[row, :, place::-1]
+        own[:, place + 1 :] = ring[row, :, :place:-1]
     return series
+
+
+def _statistics(series: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """What `RecentUsage` holds of n rows, by resource, then span and statistic."""
+    aggregated = np.empty((len(series), 2, len(AGGREGATED), len(STATISTICS)))
+    deviation = np.empty((len(series), 2, len(DEVIATION), 2))
+    known = ~np.isnan(series)
+    values = np.where(known, series, 0.0)
+    counts, means = _means(values, known)
+    for i, span in enumerate(AGGREGATED.values()):
+        mean = means[span]
+        aggregated[:, :, i, 0] = mean
+        aggregated[:, :, i, 1:] = _percentiles(series[..., :span], mean)
+    for i, span in enumerate(DEVIATION.values()):
+        mean = means[span]
+        off = (values[..., :span] - mean[..., None]) * known[..., :span]
+        deviation[:, :, i, 0] = mean
+        deviation[:, :, i, 1] = np.sqrt((off * off).sum(axis=-1) / counts[span])
+    return aggregated, deviation
 
 
 def _means(

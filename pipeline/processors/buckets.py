@@ -74,6 +74,10 @@ class Cells:
         every = units[:, None] + np.arange(cells.shape[1] // _UNIT)
         self.units[every] = cells.reshape(*every.shape, _UNIT)
 
+    def empty(self, units: _Units, width: int) -> None:
+        """Put zeros into stretches of that width."""
+        self.units[units[:, None] + np.arange(width // _UNIT)] = 0.0
+
 
 class Buckets:
     """Histograms by row number; rows have nothing until a sample comes.
@@ -113,13 +117,13 @@ class Buckets:
     ) -> None:
         """One sample per row; `rows` are distinct, no value is NaN, weights are >= epsilon."""
         found = self._find(values, profiles)
+        short = found.astype(np.uint16)
         # Below the base it wraps around, to beyond any width.
-        offset = found.astype(np.uint16) - self._base.take(rows)
-        outside = offset >= self._width.take(rows)
-        if outside.any():
-            moved = rows[outside]
-            self._make_room(moved, found[outside], found[outside])
-            offset = found.astype(np.uint16) - self._base.take(rows)
+        offset = short - self._base.take(rows)
+        outside = (offset >= self._width.take(rows)).nonzero()[0]
+        if len(outside):
+            self._make_room(rows.take(outside), found.take(outside))
+            offset = short - self._base.take(rows)
         cells = self._unit.take(rows) * np.int64(_UNIT) + offset
         self._cells.flat[cells] += weights
 
@@ -158,14 +162,9 @@ class Buckets:
 
     def dense(self, rows: IntArray) -> FloatArray:
         """All weights of these rows, (n, buckets of the largest layout)."""
-        return self._padded(rows)[:, : self._most]
-
-    def _padded(self, rows: IntArray) -> FloatArray:
-        """All weights of these rows and some zeros, (n, whole width)."""
-        weights = np.zeros((len(rows), int(self._widths[-1])))
-        for width, at in self._by_width(rows):
-            columns = self._base[rows[at]][:, None] + np.arange(width)
-            weights[at[:, None], columns] = self._cells.read(self._unit[rows[at]], width)
+        weights = np.zeros((len(rows), self._most))
+        at, buckets, kept = self._filled(rows)
+        weights[at, buckets] = kept
         return weights
 
     def load(self, rows: IntArray, counts: IntArray, buckets: IntArray, kept: FloatArray) -> None:
@@ -173,9 +172,28 @@ class Buckets:
         filled = counts > 0
         ends = np.cumsum(counts)[filled]
         self._place(rows[filled], buckets[ends - counts[filled]], buckets[ends - 1])
-        row_of = np.repeat(rows, counts)
-        cells = self._unit[row_of] * np.int64(_UNIT) + (buckets - self._base[row_of])
-        self._cells.flat[cells] = kept
+        self._fill(rows.repeat(counts), buckets, kept)
+
+    def _filled(self, rows: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
+        """Where these rows hold something, in no order: position in `rows`, bucket and weight."""
+        found = []
+        for width, at in self._by_width(rows):
+            mine = rows.take(at)
+            cells = self._cells.read(self._unit.take(mine), width).reshape(-1)
+            filled = (cells > 0.0).nonzero()[0]
+            which, column = np.divmod(filled, width)
+            base = self._base.take(mine).take(which)
+            found.append((at.take(which), base + column, cells.take(filled)))
+        if len(found) == 1:
+            return found[0]
+        nothing = np.zeros(0, np.int64)
+        places, buckets, weights = zip((nothing, nothing, np.zeros(0)), *found, strict=True)
+        return np.concatenate(places), np.concatenate(buckets), np.concatenate(weights)
+
+    def _fill(self, rows: IntArray, buckets: IntArray, weights: FloatArray) -> None:
+        """Put weights into buckets that lie in the rows' stretches."""
+        cells = self._unit.take(rows) * np.int64(_UNIT) + (buckets - self._base.take(rows))
+        self._cells.flat[cells] = weights
 
     def _find(self, values: FloatArray, profiles: ByteArray) -> IntArray:
         if len(self.layouts) == 1:
@@ -188,35 +206,33 @@ class Buckets:
 
     def _by_width(self, rows: IntArray) -> Iterator[tuple[int, IntArray]]:
         """The widths that some of these rows have, and the positions in `rows` of those."""
-        widths = self._width.take(rows)
+        widths, left = self._width.take(rows), len(rows)
         for width in self._widths.tolist():
-            at = np.flatnonzero(widths == width)
+            if left == 0:
+                break
+            at = (widths == width).nonzero()[0]
             if len(at):
+                left -= len(at)
                 yield width, at
 
-    def _make_room(self, rows: IntArray, low: IntArray, high: IntArray) -> None:
-        """Move these rows so that buckets `low` to `high` lie inside, besides what they hold."""
-        weights = self._padded(rows)
-        held = weights > 0.0
-        some = held.any(axis=1)
-        low = np.where(some, np.minimum(low, held.argmax(axis=1)), low)
-        last = held.shape[1] - 1 - held[:, ::-1].argmax(axis=1)
-        high = np.where(some, np.maximum(high, last), high)
+    def _make_room(self, rows: IntArray, buckets: IntArray) -> None:
+        """Move these rows so that each has its one of `buckets` inside, besides what it holds."""
+        at, held, weights = self._filled(rows)
+        low, high = buckets.copy(), buckets.copy()
+        np.minimum.at(low, at, held)
+        np.maximum.at(high, at, held)
         self.clear(rows)
         self._place(rows, low, high)
-        for width, at in self._by_width(rows):
-            columns = self._base[rows[at]][:, None] + np.arange(width)
-            self._cells.write(self._unit[rows[at]], weights[at[:, None], columns])
+        self._fill(rows.take(at), held, weights)
 
     def _place(self, rows: IntArray, low: IntArray, high: IntArray) -> None:
         """Give rows that are nowhere stretches of zeros, with buckets `low` to `high` in them."""
         span = high - low + 1
-        widths = self._widths[np.searchsorted(self._widths, span)]
+        widths = self._widths.take(self._widths.searchsorted(span))
+        base = np.minimum(low - (widths - span) // 2, self._most - widths)
         self._width[rows] = widths
-        self._base[rows] = np.clip(
-            low - (widths - span) // 2, 0, np.maximum(self._most - widths, 0)
-        )
+        self._base[rows] = np.maximum(base, 0)
         for width, at in self._by_width(rows):
             units = self._cells.take(len(at), width)
-            self._cells.write(units, np.zeros((len(at), width)))
-            self._unit[rows[at]] = units
+            self._cells.empty(units, width)
+            self._unit[rows.take(at)] = units

@@ -182,13 +182,13 @@ class Buckets:
             cells = self._cells.read(self._unit.take(mine), width).reshape(-1)
             filled = (cells > 0.0).nonzero()[0]
             which, column = np.divmod(filled, width)
-            base = self._base.take(mine).take(which)
-            found.append((at.take(which), base + column, cells.take(filled)))
+            buckets = np.add(self._base.take(mine).take(which), column)
+            found.append((at.take(which), buckets, cells.take(filled)))
         if len(found) == 1:
             return found[0]
         nothing = np.zeros(0, np.int64)
-        places, buckets, weights = zip((nothing, nothing, np.zeros(0)), *found, strict=True)
-        return np.concatenate(places), np.concatenate(buckets), np.concatenate(weights)
+        places, held, weights = zip((nothing, nothing, np.zeros(0)), *found, strict=True)
+        return np.concatenate(places), np.concatenate(held), np.concatenate(weights)
 
     def _fill(self, rows: IntArray, buckets: IntArray, weights: FloatArray) -> None:
         """Put weights into buckets that lie in the rows' stretches."""

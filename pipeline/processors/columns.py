@@ -5,19 +5,23 @@ Usage arrays have two columns, cpu in cores and memory in bytes; NaN is unknown.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors.classes import CLASSES
+from pipeline.processors.pairs import paired
 from pipeline.processors.reclaimable import TO_KUBERNETES, sum_by
 from pipeline.processors.system_usage import remainder
 from pipeline.processors.window import PLAUSIBLE, NodeWindow
+from pipeline.topics.known import CREATED, Known
 from pipeline.topics.resources import Resources
+from pipeline.topics.sample_rows import Listing
 from pipeline.topics.samples import KINDS, LIST_COLUMNS, SYSTEM_TIER
 from pipeline.topics.windows import Window, WindowRows
 
@@ -42,6 +46,8 @@ INSTEAD: Final = {
 """What stands in for a statistic that a source does not state, the first that it does: of a high
 one the next that does not understate, then what is nearest."""
 
+_TIER, _HOST_APP = KINDS.index("tier"), KINDS.index("host_app")
+_NO_POINTS: Final = np.zeros((0, 3))
 _MOST_MILLICORES, _MOST_BYTES = (PLAUSIBLE * TO_KUBERNETES).tolist()
 
 
@@ -76,8 +82,8 @@ def window_usages(windows: Sequence[Window], memory_policy: str) -> list[WindowU
     rows = _Rows(windows)
     usage = rows.usage("avg", memory_policy)
     whole = usage * rows.shares[:, None]
-    pods, classes = whole[rows.pods], rows.classes()
-    sums, counts = _by_class(rows, pods, classes)
+    pods = whole.take(rows.pods, axis=0)
+    sums, counts = _by_class(rows, pods)
     node, host_apps = usage[rows.nodes], rows.sums(whole, rows.hosts)
     system = _system_usage(rows, usage, whole)
     coverages = rows.coverages.tolist()
@@ -86,13 +92,13 @@ def window_usages(windows: Sequence[Window], memory_policy: str) -> list[WindowU
             node=node[i],
             system=system[i],
             pods=pods[own],
-            pod_classes=classes[own],
+            pod_classes=facts.classes,
             classes=sums[i],
             class_pods=counts[i],
             host_apps=host_apps[i],
             coverage=coverages[i],
         )
-        for i, own in enumerate(rows.own_pods())
+        for i, (facts, own) in enumerate(zip(rows.facts, rows.own_pods, strict=True))
     ]
 
 
@@ -110,13 +116,7 @@ def node_windows(windows: Sequence[Window], statistic: str, memory_policy: str) 
     node, host_apps = usage[rows.nodes], rows.sums(usage, rows.hosts)
     system = _system_sample(rows, usage, memory_policy)
     coverages = rows.coverages.tolist()
-    pods, classes = usage[rows.pods], rows.classes()
-    requests = np.column_stack(
-        [rows.number("request_cpu_millicores"), rows.number("request_memory_bytes")]
-    )[rows.pods]
-    seen, ages = rows.number("coverage")[rows.pods], rows.number("age_seconds")[rows.pods]
-    ended, deleting = rows.ended(), rows.deleting()
-    active = ~(ended | deleting)
+    pods, seen = usage.take(rows.pods, axis=0), rows.seen.take(rows.pods)
     allocatable = np.array([amounts(window.node.allocatable) for window in windows])
     return [
         NodeWindow(
@@ -133,55 +133,128 @@ def node_windows(windows: Sequence[Window], statistic: str, memory_policy: str) 
             allocatable=allocatable[i],
             strategy=window.node.strategy,
             pod_uids=window.rows.listing.uids,
-            pod_classes=classes[own],
+            pod_classes=facts.classes,
             pods=pods[own],
             pod_coverages=seen[own],
-            requests=requests[own],
-            pod_ages=ages[own],
-            pod_active=active[own],
-            pod_ended=ended[own],
+            requests=facts.requests,
+            pod_ages=facts.ages(window.header.window_end_ms),
+            pod_active=facts.active,
+            pod_ended=facts.ended,
         )
-        for i, (window, own) in enumerate(zip(windows, rows.own_pods(), strict=True))
+        for i, (window, facts, own) in enumerate(
+            zip(windows, rows.facts, rows.own_pods, strict=True)
+        )
     ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Facts:
+    """What the entities in `listing` and what is known of them say, n pods in order of their UIDs:
+    `pods` (n,) are their rows, `hosts` those of host applications, `system` (0 or 1,) that of the
+    system remainder. `created` (n,) is Unix time, None where `stated_ages` are all that is known.
+    """
+
+    listing: Listing
+    pods: Ints
+    hosts: Ints
+    system: Ints
+    classes: npt.NDArray[np.int8]
+    requests: Floats
+    active: npt.NDArray[np.bool_]
+    ended: npt.NDArray[np.bool_]
+    created: Floats | None
+    stated_ages: Floats
+
+    def ages(self, end_ms: int) -> Floats:
+        """Seconds from each pod's creation to the end of a window, (n,), NaN is unknown."""
+        if self.created is None:
+            return self.stated_ages
+        return np.maximum(end_ms / 1000 - self.created, 0.0)
+
+
+_facts: WeakKeyDictionary[Known, _Facts] = WeakKeyDictionary()
+
+
+def _facts_of(rows: WindowRows) -> _Facts:
+    """The facts of a window's rows: the same object for windows that share what is known, as those
+    of a node do until a pod of it changes."""
+    listing, known = rows.listing, rows.known
+    found = _facts.get(known)
+    if found is None or found.listing is not listing:
+        found = _facts[known] = _read_facts(listing, known)
+    return found
+
+
+def _read_facts(listing: Listing, known: Known) -> _Facts:
+    # Sums run in this order: in which one a sample has its rows changes none.
+    pods = listing.pods.astype(np.int64)
+    tiers = np.flatnonzero(listing.kinds == _TIER).tolist()
+    ended = known.ended.take(pods)
+    has_times = CREATED.name in known.batch.schema.names
+    return _Facts(
+        listing=listing,
+        pods=pods,
+        hosts=np.flatnonzero(listing.kinds == _HOST_APP),
+        system=np.array([row for row in tiers if listing.ids[row] == SYSTEM_TIER], np.int64),
+        classes=known.classes.take(pods),
+        requests=paired(
+            known.number("request_cpu_millicores").take(pods),
+            known.number("request_memory_bytes").take(pods),
+        ),
+        active=~(ended | known.deleting.take(pods)),
+        ended=ended,
+        created=known.number(CREATED.name).take(pods) if has_times else None,
+        stated_ages=known.number("age_seconds").take(pods),
+    )
 
 
 class _Rows:
     """The rows of some windows, one after the other.
 
-    `window_of` (rows,) numbers the window of each; `nodes`, `pods` and `hosts` are the rows of
-    these kinds, the pods of a window in order of their UIDs. `coverages` (windows,) is the part of
-    its window in which each node was seen, `shares` (rows,) the part of its node's time in which
-    each row was, 0..1.
+    `window_of` (rows,) numbers the window of each, `facts` are those of each window; `nodes`,
+    `pods` and `hosts` are the rows of these kinds, the pods of a window in order of their UIDs, and
+    `own_pods` which of `pods` are of each window. `seen` (rows,) is the part of its window in which
+    each entity was seen, `coverages` (windows,) that of the nodes, 0 where it is unknown; `shares`
+    (rows,) is the part of its node's time in which each row was, 0..1.
     """
 
     def __init__(self, windows: Sequence[Window]) -> None:
         self._rows = [window.rows for window in windows]
+        self._places = self._rows[0].sample.places
+        self._alike = all(rows.sample.places is self._places for rows in self._rows)
+        self.facts = [_facts_of(rows) for rows in self._rows]
         lengths = [rows.num_rows for rows in self._rows]
-        self._starts = [0, *accumulate(lengths)]
-        self.window_of = np.repeat(np.arange(len(lengths)), lengths)
-        kinds = np.concatenate([rows.listing.kinds for rows in self._rows])
-        self.nodes, _, self._tiers, self.hosts = (
-            np.flatnonzero(kinds == code) for code in range(len(KINDS))
-        )
-        listings = zip(self._rows, self._starts[:-1], strict=True)
-        # Sums run in this order: in which one a sample has its rows changes none.
-        self.pods: Ints = np.concatenate(
-            [rows.listing.pods + start for rows, start in listings], dtype=np.int64
-        )
-        coverages = self.number("coverage")
-        own = coverages[self.nodes]
+        self._starts = np.array([0, *accumulate(lengths[:-1])], np.int64)
+        self.window_of = np.arange(len(lengths)).repeat(lengths)
+        self.nodes = self._starts + [facts.listing.node for facts in self.facts]
+        self.pods = self._placed([facts.pods for facts in self.facts])
+        self.hosts = self._placed([facts.hosts for facts in self.facts])
+        ends = accumulate((len(facts.pods) for facts in self.facts), initial=0)
+        self.own_pods = [slice(start, end) for start, end in pairwise(ends)]
+        self.seen = self.number("coverage")
+        own = self.seen[self.nodes]
         self.coverages = np.where(np.isnan(own), 0.0, own)
-        of_node = self.coverages[self.window_of]
-        seen = np.minimum(np.where(np.isnan(coverages), of_node, coverages), of_node)
+        of_node = self.coverages.take(self.window_of)
+        # As long as the node where it is not known.
+        seen = np.fmin(self.seen, of_node)
         self.shares = np.divide(seen, of_node, out=np.ones(len(seen)), where=of_node > 0.0)
 
     def __len__(self) -> int:
         """Windows."""
         return len(self._rows)
 
+    def _placed(self, rows: list[Ints]) -> Ints:
+        """Rows of each window as rows of all."""
+        return np.concatenate(rows) + self._starts.repeat([len(own) for own in rows])
+
     def number(self, name: str) -> Floats:
-        """A column of numbers (rows,), NaN is unknown."""
-        return np.concatenate([rows.number(name) for rows in self._rows])
+        """A column of the samples' numbers (rows,), NaN is unknown."""
+        if not self._alike:
+            return np.concatenate([rows.sample.number(name) for rows in self._rows])
+        place = self._places.get(name)
+        if place is None:
+            return np.full(len(self.window_of), np.nan)
+        return np.concatenate([rows.sample.numbers[place] for rows in self._rows])
 
     def usage(self, statistic: str, memory_policy: str) -> Floats:
         """One statistic of every row, (rows, 2), or what stands in for it (`INSTEAD`)."""
@@ -189,7 +262,7 @@ class _Rows:
         if (asked := MEMORY_COLUMNS[memory_policy]) != "memory_bytes":
             found = self._stated(asked, statistic)
             memory = np.where(np.isnan(found), memory, found)
-        return np.column_stack([self._stated("cpu_cores", statistic), memory])
+        return paired(self._stated("cpu_cores", statistic), memory)
 
     def _stated(self, usage: str, statistic: str) -> Floats:
         values = self.number(f"{usage}_{statistic}")
@@ -202,47 +275,31 @@ class _Rows:
 
     def sums(self, usage: Floats, at: Ints) -> Floats:
         """Of each window the sum (2,) of the rows `at` that it has, from the first to the last."""
-        return sum_by(self.window_of[at], usage[at], len(self._rows))
-
-    def classes(self) -> npt.NDArray[np.int8]:
-        """The class of each pod, by code."""
-        return np.concatenate([rows.known.classes for rows in self._rows]).take(self.pods)
-
-    def deleting(self) -> npt.NDArray[np.bool_]:
-        """Which pods are being deleted."""
-        return np.concatenate([rows.known.deleting for rows in self._rows]).take(self.pods)
-
-    def ended(self) -> npt.NDArray[np.bool_]:
-        """Which pods have ended."""
-        return np.concatenate([rows.known.ended for rows in self._rows]).take(self.pods)
-
-    def own_pods(self) -> Iterator[slice]:
-        """Of each window which of `pods` are its own."""
-        ends = np.searchsorted(self.window_of[self.pods], np.arange(len(self._rows)), "right")
-        return (slice(start, end) for start, end in pairwise([0, *ends.tolist()]))
+        if len(at) == 0:
+            return np.zeros((len(self), 2))
+        return sum_by(self.window_of.take(at), usage.take(at, axis=0), len(self))
 
     def system_rows(self) -> Ints:
         """The rows that are the system remainder as the exporter measured it, where they speak for
         at least half of the node's time; at most one of a window."""
-        trusted = self._tiers[self.shares[self._tiers] >= 0.5]
-        places = zip(trusted.tolist(), self.window_of[trusted].tolist(), strict=True)
-        found = [
-            row
-            for row, window in places
-            if self._rows[window].listing.ids[row - self._starts[window]] == SYSTEM_TIER
-        ]
-        return np.array(found, np.int64)
+        found = self._placed([facts.system for facts in self.facts])
+        return found[self.shares[found] >= 0.5]
 
 
-def _by_class(rows: _Rows, pods: Floats, classes: npt.NDArray[np.int8]) -> tuple[Floats, Ints]:
+def _by_class(rows: _Rows, pods: Floats) -> tuple[Floats, Ints]:
     """Of each window and class what is known of its pods in sum, (windows, classes, 2), NaN where
     nothing is, and how many pods there are, (windows, classes)."""
     shape = (len(rows), len(CLASSES))
-    groups, size = rows.window_of[rows.pods] * len(CLASSES) + classes, shape[0] * shape[1]
-    known = ~np.isnan(pods)
-    sums = sum_by(groups, np.where(known, pods, 0.0), size)
-    some = sum_by(groups, known.astype(np.float64), size) > 0.0
+    size = shape[0] * shape[1]
+    classes = np.concatenate([facts.classes for facts in rows.facts])
+    groups = rows.window_of.take(rows.pods) * len(CLASSES) + classes
     counts = np.bincount(groups, minlength=size)
+    known = ~np.isnan(pods)
+    if known.all():
+        sums, some = sum_by(groups, pods, size), counts[:, None] > 0
+    else:
+        sums = sum_by(groups, np.where(known, pods, 0.0), size)
+        some = sum_by(groups, known.astype(np.float64), size) > 0.0
     return np.where(some, sums, np.nan).reshape(*shape, 2), counts.reshape(shape)
 
 
@@ -282,7 +339,10 @@ def _points(rows: WindowRows, memory_policy: str) -> Floats:
 
     Points know memory without page cache; where the window reports another figure, they know none.
     """
-    offsets, *usages = (rows.sample.points(name) for name in LIST_COLUMNS)
+    offsets = rows.sample.points(LIST_COLUMNS[0])
+    if len(offsets) == 0:
+        return _NO_POINTS
+    usages = [rows.sample.points(name) for name in LIST_COLUMNS[1:]]
     points = np.full((len(offsets), 3), np.nan)
     points[:, 0] = offsets
     asked = MEMORY_COLUMNS[memory_policy]

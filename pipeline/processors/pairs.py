@@ -20,3 +20,12 @@ def pairs(values: npt.NDArray[_T]) -> npt.NDArray[_T]:
     both[:, 0] = values
     both[:, 1] = values
     return both
+
+
+def paired(first: npt.NDArray[_T], second: npt.NDArray[_T]) -> npt.NDArray[_T]:
+    """Two columns (n,) of one dtype side by side, (n, 2): `np.column_stack` at a fraction of its
+    fixed cost."""
+    both = np.empty((len(first), 2), first.dtype)
+    both[:, 0] = first
+    both[:, 1] = second
+    return both

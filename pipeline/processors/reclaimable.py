@@ -162,6 +162,7 @@ def combine(pods: Reclaimable, classes: Reclaimable, system: FloatArray) -> Recl
 
 def sum_by(node_of: IntArray, values: FloatArray, nodes: int) -> FloatArray:
     """Sums of `values` (n, 2) per node, added in the order in which they stand."""
-    sums = [np.bincount(node_of, weights=values[:, r], minlength=nodes) for r in range(2)]
-    # Of no values at all numpy counts whole zeros.
-    return np.stack(sums, axis=1).astype(np.float64, copy=False)
+    sums = np.empty((nodes, 2))
+    for r in range(2):
+        sums[:, r] = np.bincount(node_of, weights=values[:, r], minlength=nodes)
+    return sums

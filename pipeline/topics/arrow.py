@@ -9,6 +9,7 @@ costs it 25 MB).
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pyarrow as pa
 from pipeline.errors import InvalidRecordError, UndecodableRecordError
 from pipeline.topics import samples
 from pipeline.topics.codec import check_version
+from pipeline.topics.flatbuffer import field_at, header_table, table_at
 from pipeline.topics.nodes import check_node_name
 from pipeline.topics.samples import KINDS, LIST_COLUMNS, NUMBER_COLUMNS, TEXT_COLUMNS, SampleHeader
 
@@ -28,12 +30,16 @@ _MAX_ID_BYTES: Final = 253
 # prediction says each UID twice.
 _UNFIT = re.compile(r'[\x00-\x1f"\\\x7f-\x9f]')
 _LAST_MS: Final = 253_402_300_799_000
-_MARK = b"\xff\xff\xff\xff"
-_END = _MARK + bytes(4)
+MARK: Final = b"\xff\xff\xff\xff"
+"""What each message of a stream begins with; the length of its metadata follows."""
+END: Final = MARK + bytes(4)
+_DATA, _COMPRESSION = 1, 3  # of DictionaryBatch, of RecordBatch
 _MAX_DICTIONARIES = 64
 _MAX_INT = 1 << 53
 _MAX_WINDOW_MS = 86_400_000
 _MOST_DIGITS = 16
+_NUMBERS_KEPT = 4_096
+_NODES_KEPT = 16_384
 _TYPES: dict[str, pa.DataType] = {
     **{name: pa.string() for name in TEXT_COLUMNS},
     **{name: pa.float64() for name in NUMBER_COLUMNS},
@@ -92,14 +98,25 @@ def metadata_text(metadata: Mapping[str, str], name: str) -> str:
 def metadata_int(metadata: Mapping[str, str], name: str) -> int:
     """A whole number of a header; raises `InvalidRecordError` for anything else."""
     text = metadata_text(metadata, name)
-    # A regular expression would be right, too, and three times as slow: there are six to a sample.
+    try:
+        return _whole_number(text)
+    except ValueError as error:
+        raise InvalidRecordError(f"header {name!r} is {error}: {text[:40]!r}") from None
+
+
+@lru_cache(maxsize=_NUMBERS_KEPT)  # all nodes have the same windows
+def _whole_number(text: str) -> int:
+    # A regular expression would be right, too, and three times as slow.
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS):
-        raise InvalidRecordError(f"header {name!r} is no whole number: {text[:40]!r}")
+        raise ValueError("no whole number")
     value = int(text)
     if abs(value) > _MAX_INT:
-        raise InvalidRecordError(f"header {name!r} is out of range: {text[:40]}")
+        raise ValueError("out of range")
     return value
+
+
+_check_node_name = lru_cache(maxsize=_NODES_KEPT)(check_node_name)
 
 
 def check_schema(metadata: Mapping[str, str], name: str, version: int) -> None:
@@ -122,7 +139,7 @@ def read_header(metadata: Mapping[str, str]) -> SampleHeader:
         window_end_ms=metadata_int(metadata, "window_end_ms"),
         simulated=metadata.get("simulated") == "true",
     )
-    check_node_name(header.node)
+    _check_node_name(header.node)
     if not 0 < header.window_end_ms - header.window_start_ms <= _MAX_WINDOW_MS:
         raise InvalidRecordError("window is not longer than 0 s and at most a day")
     if header.window_start_ms < 0:
@@ -211,20 +228,27 @@ def write_stream(batch: pa.RecordBatch, metadata: Mapping[str, str]) -> bytes:
     return data
 
 
-def _usual_batch(data: bytes) -> pa.RecordBatch | None:
-    """The batch of a stream of one schema, one batch and the end, as good writers send it; None if
-    there is more, or less, to it."""
-    buffer, size = pa.py_buffer(data), len(data)
+def usual_message(data: bytes) -> tuple[int, pa.Message] | None:
+    """The record batch of a stream of one schema, one batch and the end, as good writers send it,
+    and where its message begins; None if there is more, or less, to the stream, or anything that
+    `read_batch` looks at twice. Raises what pyarrow raises."""
     batch_at = 8 + int.from_bytes(data[4:8], "little")
     marks = data[:4], data[batch_at : batch_at + 4]
-    if marks != (_MARK, _MARK) or data[batch_at : batch_at + 8] == _END:
+    if marks != (MARK, MARK) or data[batch_at : batch_at + 8] == END:
         return None
-    message = pa.ipc.read_message(buffer.slice(batch_at))
+    message = pa.ipc.read_message(pa.py_buffer(data).slice(batch_at))
     body_at = batch_at + 8 + int.from_bytes(data[batch_at + 4 : batch_at + 8], "little")
-    ends = size == body_at + message.body.size + len(_END) and data.endswith(_END)
+    ends = len(data) == body_at + message.body.size + len(END) and data.endswith(END)
     if not ends or message.type != "record batch" or _is_compressed(message):
         return None
-    return pa.ipc.read_record_batch(message, pa.ipc.read_schema(buffer))
+    return batch_at, message
+
+
+def _usual_batch(data: bytes) -> pa.RecordBatch | None:
+    found = usual_message(data)
+    if found is None:
+        return None
+    return pa.ipc.read_record_batch(found[1], pa.ipc.read_schema(pa.py_buffer(data)))
 
 
 def _any_batch(data: bytes) -> pa.RecordBatch:
@@ -249,27 +273,9 @@ def _check_messages(messages: Iterable[Any]) -> None:
 
 def _is_compressed(message: Any) -> bool:
     """Whether the RecordBatch in this message has the field `compression`, which pyarrow obeys
-    but does not show. Positions of fields are those of Arrow's Message.fbs."""
+    but does not show."""
     buffer = memoryview(message.metadata)
-    (root,) = struct.unpack_from("<I", buffer)
-    header = _flatbuffer_table(buffer, root, field=2)
+    header = header_table(buffer)
     if message.type == "dictionary":
-        header = None if header is None else _flatbuffer_table(buffer, header, field=1)
-    return header is not None and _flatbuffer_field(buffer, header, field=3) is not None
-
-
-def _flatbuffer_table(buffer: memoryview, table: int, field: int) -> int | None:
-    position = _flatbuffer_field(buffer, table, field)
-    if position is None:
-        return None
-    return position + int(struct.unpack_from("<I", buffer, position)[0])
-
-
-def _flatbuffer_field(buffer: memoryview, table: int, field: int) -> int | None:
-    vtable = table - int(struct.unpack_from("<i", buffer, table)[0])
-    (size,) = struct.unpack_from("<H", buffer, vtable)
-    slot = 4 + 2 * field
-    if slot + 2 > size:
-        return None
-    (offset,) = struct.unpack_from("<H", buffer, vtable + slot)
-    return table + int(offset) if offset else None
+        header = None if header is None else table_at(buffer, header, _DATA)
+    return header is not None and field_at(buffer, header, _COMPRESSION) is not None

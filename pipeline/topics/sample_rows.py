@@ -1,15 +1,15 @@
 """The rows of a sample as the worker's hot path reads them: once, and as arrays.
 
 `read_rows` promises what `arrow.read_samples` does, and refuses what that refuses; it only makes
-nothing that is not there. A column that a sample does not have is not filled with nulls, numbers
-come as one array, and the *listing* (which entities the rows are) is decoded once while a node's
-samples repeat it. Only workers import this module: the exporter carries no numpy.
+nothing that is not there. A column that a sample does not have is not filled with nulls, and
+numbers come as one array. A sample that is like one before (in its head, its layout, its texts) is
+not decoded again: what is asked for is taken from where it lies in the bytes, and Arrow reads them
+only for who asks for Arrow. Only workers import this module: the exporter carries no numpy.
 """
 
-import sys
 from collections.abc import Mapping
-from functools import cached_property, lru_cache
-from typing import Final, NamedTuple
+from functools import cached_property
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,10 @@ import pyarrow as pa
 from pipeline.errors import InvalidRecordError
 from pipeline.topics import samples
 from pipeline.topics.arrow import (
+    END,
+    MARK,
     SAMPLE_FIELDS,
     SAMPLE_SCHEMA,
-    check_entities,
     check_schema,
     known_columns,
     read_batch,
@@ -28,43 +29,36 @@ from pipeline.topics.arrow import (
     read_metadata,
     write_stream,
 )
-from pipeline.topics.samples import KINDS, NUMBER_COLUMNS, SampleHeader
+from pipeline.topics.listings import MOST_ROWS_KEPT, known_listing, listing_of
+from pipeline.topics.listings import Listing as Listing
+from pipeline.topics.sample_heads import Columns, columns_of, keep_head, known_head, own_columns
+from pipeline.topics.sample_layouts import Gaps, Layout, keep_layout, known_layout
+from pipeline.topics.samples import SampleHeader
 
 Floats = npt.NDArray[np.float64]
 
 _FIELDS: Final = {field.name: field for field in SAMPLE_FIELDS}
-# A listing of more rows or bytes is decoded each time: what is kept must have a bound. A text's
-# buffer may hold far more than its rows use.
-_MOST_ROWS_KEPT: Final = 512
-_MOST_BYTES_KEPT: Final = 64 * 1024
-_LISTINGS_KEPT: Final = 16_384
-_SCHEMAS_KEPT: Final = 256
-_NUMBERS: Final = frozenset(NUMBER_COLUMNS)
-_CODES: Final = {kind: code for code, kind in enumerate(KINDS)}
 
 
-class Listing(NamedTuple):
-    """Which entities the rows of a sample are: `kinds` by code of `KINDS`, `ids` as texts.
+class _Rows(Protocol):
+    """Where the rows of a sample are taken from."""
 
-    `node` is the row of the node, `pods` are the rows of pods, `uids` their ids, both in order of
-    the ids. Equal listings of a node's windows are mostly one object; nobody may write to it.
-    """
+    columns: Columns
+    count: int
 
-    kinds: npt.NDArray[np.int8]
-    ids: tuple[str, ...]
-    node: int
-    pods: npt.NDArray[np.intp]
-    uids: tuple[str, ...]
+    @property
+    def batch(self) -> pa.RecordBatch: ...
 
+    @property
+    def listing(self) -> Listing: ...
 
-class _Layout(NamedTuple):
-    """Where columns lie: `at` in a batch of this schema; of numbers, `numbers` in a batch and their
-    `rows` among themselves."""
+    def nulls(self) -> int: ...
 
-    schema: pa.Schema
-    at: Mapping[str, int]
-    numbers: list[int]
-    rows: Mapping[str, int]
+    def numbers(self) -> Floats: ...
+
+    def points(self, name: str, row: int) -> Floats: ...
+
+    def all_points(self, name: str) -> Floats: ...
 
 
 class SampleRows:
@@ -73,49 +67,41 @@ class SampleRows:
     `data` is the sample as an Arrow stream that holds these and no other columns.
     """
 
-    def __init__(
-        self,
-        header: SampleHeader,
-        batch: pa.RecordBatch,
-        data: bytes | None = None,
-        layout: _Layout | None = None,
-    ) -> None:
+    def __init__(self, header: SampleHeader, rows: _Rows, data: bytes | None = None) -> None:
         self.header = header
-        self.batch = batch
+        self._rows = rows
         self._data = data
-        self._layout = layout or _layout(tuple(batch.schema.names))
 
     def __len__(self) -> int:
-        return int(self.batch.num_rows)
+        return self._rows.count
+
+    @cached_property
+    def batch(self) -> pa.RecordBatch:
+        return self._rows.batch
 
     @cached_property
     def data(self) -> bytes:
         return self._data or write_stream(self.batch, self.header.metadata())
 
-    @cached_property
+    @property
     def listing(self) -> Listing:
         """Which entities the rows are; raises `InvalidRecordError` if they do not say."""
-        columns = (self.column("kind"), self.column("id"))
-        buffers = [buffer for column in columns for buffer in column.buffers()]
-        size = sum(buffer.size for buffer in buffers if buffer is not None)
-        is_large = len(self) > _MOST_ROWS_KEPT or size > _MOST_BYTES_KEPT
-        if is_large or any(column.offset for column in columns):
-            return _listing(*(column.to_pylist() for column in columns))
-        return _kept_listing(len(self), *(b if b is None else b.to_pybytes() for b in buffers))
+        return self._rows.listing
 
     @property
     def places(self) -> Mapping[str, int]:
         """The columns of numbers, and which row of `numbers` each is."""
-        return self._layout.rows
+        return self._rows.columns.rows
 
     @cached_property
     def numbers(self) -> Floats:
         """All columns of numbers, (columns, rows); NaN where null, and where the sample says so."""
-        if not self._layout.numbers:
-            return np.empty((0, len(self)))
-        columns = self.batch.select(self._layout.numbers)
-        found: Floats = columns.to_tensor(null_to_nan=True, row_major=False).to_numpy().T
-        return found
+        return self._rows.numbers()
+
+    @property
+    def nulls(self) -> int:
+        """How many of `numbers` are null."""
+        return self._rows.nulls()
 
     def number(self, name: str) -> Floats:
         """One column of numbers, (rows,); NaN is unknown."""
@@ -124,82 +110,144 @@ class SampleRows:
 
     def points(self, name: str) -> Floats:
         """What the node's row has in a column of lists, (points,); NaN is unknown."""
-        values = self.column(name)[self.listing.node].values if self.has(name) else None
-        if values is None:
-            return np.empty(0)
-        found: Floats = values.to_numpy(zero_copy_only=False)
-        return found
+        return self._rows.points(name, self.listing.node) if self.has(name) else np.empty(0)
+
+    def all_points(self, name: str) -> Floats:
+        """What all rows have in a column of lists, (points,). In the place of a null is anything,
+        and there may be more that no row has: enough to see that nothing is wrong."""
+        return self._rows.all_points(name) if self.has(name) else np.empty(0)
 
     def has(self, name: str) -> bool:
         """Whether the sample has this column."""
-        return name in self._layout.at
+        return name in self._rows.columns.at
 
     def column(self, name: str) -> pa.Array:
         """A column of `SAMPLE_FIELDS`; nulls if the sample does not have it."""
-        at = self._layout.at.get(name)
+        at = self._rows.columns.at.get(name)
         return pa.nulls(len(self), _FIELDS[name].type) if at is None else self.batch.column(at)
 
 
 def read_rows(data: bytes) -> SampleRows:
     """The rows of a record of `springtide.samples`; raises the errors of `read_samples`."""
+    alike = _read_alike(data)
+    return _read(data) if alike is None else alike
+
+
+def rows_of(header: SampleHeader, batch: pa.RecordBatch) -> SampleRows:
+    """The columns of `SAMPLE_SCHEMA` that `batch` has and that are not null throughout."""
+    names = tuple(
+        name
+        for name in batch.schema.names
+        if name in ("kind", "id")
+        or (name in _FIELDS and batch.column(name).null_count < batch.num_rows)
+    )
+    batch = batch.select(names).replace_schema_metadata(None)
+    return SampleRows(header, _Decoded(batch, columns_of(names)))
+
+
+def _read(data: bytes) -> SampleRows:
+    """The rows of any sample. One like it may be read by `_read_alike`, then."""
     batch = read_batch(data)
     metadata = read_metadata(batch)
     check_schema(metadata, samples.SCHEMA_NAME, samples.VERSION)
     header = read_header(metadata)
     if batch.num_rows == 0:
         raise InvalidRecordError("batch has no rows")
-    layout = _known_layout(batch.schema)
-    if layout is None:
+    columns = own_columns(batch.schema)
+    if columns is None:
         rows = rows_of(header, known_columns(batch, SAMPLE_SCHEMA))
-    else:
-        rows = SampleRows(header, batch, data, layout)
-    _ = rows.listing
-    return rows
+        _ = rows.listing
+        return rows
+    decoded = _Decoded(batch, columns)
+    _ = decoded.listing
+    if batch.num_rows <= MOST_ROWS_KEPT and keep_layout(columns, data, batch) is not None:
+        keep_head(data[: _batch_at(data)], batch.schema, columns)
+    return SampleRows(header, decoded, data)
 
 
-def rows_of(header: SampleHeader, batch: pa.RecordBatch) -> SampleRows:
-    """The columns of `SAMPLE_SCHEMA` that `batch` has and that are not null throughout."""
-    names = [
-        name
-        for name in batch.schema.names
-        if name in ("kind", "id")
-        or (name in _FIELDS and batch.column(name).null_count < batch.num_rows)
-    ]
-    return SampleRows(header, batch.select(names).replace_schema_metadata(None))
-
-
-def _known_layout(schema: pa.Schema) -> _Layout | None:
-    """The layout of a schema that has some of our columns, each of its type, and no others."""
-    try:
-        names = tuple(schema.names)
-    except UnicodeDecodeError:
+def _read_alike(data: bytes) -> SampleRows | None:
+    """The rows of a sample all of whose parts are like those of samples that `_read` has read. None
+    for any other, good or not: nothing is refused here."""
+    at = _batch_at(data)
+    if not (data.startswith(MARK) and data.startswith(MARK, at) and data.endswith(END)):
         return None
-    if not _FIELDS.keys() >= set(names):
+    head = known_head(data[:at])
+    if head is None:
         return None
-    layout = _layout(names)
-    return layout if schema.equals(layout.schema) else None
+    columns, header = head
+    layout = known_layout(columns, data, at)
+    if layout is None:
+        return None
+    listing, gaps = known_listing(layout.listing.key(data)), layout.gaps(data)
+    if listing is None or gaps is None or not layout.is_proven(data):
+        return None
+    return SampleRows(header, _Encoded(data, layout, gaps, listing), data)
 
 
-@lru_cache(maxsize=_SCHEMAS_KEPT)
-def _layout(names: tuple[str, ...]) -> _Layout:
-    at = {name: place for place, name in enumerate(names)}
-    numbers = [place for name, place in at.items() if name in _NUMBERS]
-    rows = {names[place]: row for row, place in enumerate(numbers)}
-    return _Layout(pa.schema([_FIELDS[name] for name in at]), at, numbers, rows)
+def _batch_at(data: bytes) -> int:
+    """Where the head of a sample ends and its record batch begins."""
+    return 8 + int.from_bytes(data[4:8], "little")
 
 
-@lru_cache(maxsize=_LISTINGS_KEPT)
-def _kept_listing(rows: int, *buffers: bytes | None) -> Listing:
-    found = [b if b is None else pa.py_buffer(b) for b in buffers]
-    arrays = (pa.Array.from_buffers(pa.string(), rows, of) for of in (found[:3], found[3:]))
-    return _listing(*(array.to_pylist() for array in arrays))
+class _Decoded:
+    """Rows that Arrow has read."""
+
+    def __init__(self, batch: pa.RecordBatch, columns: Columns) -> None:
+        self.batch = batch
+        self.columns = columns
+        self.count = int(batch.num_rows)
+
+    @cached_property
+    def listing(self) -> Listing:
+        none = pa.nulls(self.count, pa.string())
+        places = (self.columns.at.get(name) for name in ("kind", "id"))
+        return listing_of(*(none if at is None else self.batch.column(at) for at in places))
+
+    def nulls(self) -> int:
+        return sum(self.batch.column(at).null_count for at in self.columns.numbers)
+
+    def numbers(self) -> Floats:
+        if not self.columns.numbers:
+            return np.empty((0, self.count))
+        numbers = self.batch.select(self.columns.numbers)
+        found: Floats = numbers.to_tensor(null_to_nan=True, row_major=False).to_numpy().T
+        return found
+
+    def points(self, name: str, row: int) -> Floats:
+        values = self.batch.column(self.columns.at[name])[row].values
+        if values is None:
+            return np.empty(0)
+        found: Floats = values.to_numpy(zero_copy_only=False)
+        return found
+
+    def all_points(self, name: str) -> Floats:
+        flat = self.batch.column(self.columns.at[name]).flatten()
+        return np.frombuffer(flat.buffers()[1], np.float64, len(flat), flat.offset * 8)
 
 
-def _listing(kinds: list[str | None], ids: list[str | None]) -> Listing:
-    check_entities(kinds, ids)
-    codes = np.array([_CODES[kind or ""] for kind in kinds], np.int8)
-    # Whoever keeps a pod's uid keeps this text.
-    names = tuple(sys.intern(name or "") for name in ids)
-    node = kinds.index("node")
-    pods = sorted(np.flatnonzero(codes == _CODES["pod"]).tolist(), key=names.__getitem__)
-    return Listing(codes, names, node, np.array(pods, np.intp), tuple(names[row] for row in pods))
+class _Encoded:
+    """Rows that stay in the bytes of their sample."""
+
+    def __init__(self, data: bytes, layout: Layout, gaps: Gaps, listing: Listing) -> None:
+        self.columns = layout.columns
+        self.count = layout.rows
+        self.listing = listing
+        self._data = data
+        self._layout = layout
+        self._gaps = gaps
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        return read_batch(self._data)
+
+    def nulls(self) -> int:
+        return self._gaps.flat.size
+
+    def numbers(self) -> Floats:
+        return self._layout.numbers(self._data, self._gaps)
+
+    def points(self, name: str, row: int) -> Floats:
+        return self._layout.items_of(self._data, name, row)
+
+    def all_points(self, name: str) -> Floats:
+        return self._layout.all_items(self._data, name)

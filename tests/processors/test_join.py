@@ -16,6 +16,7 @@ from pipeline.processors.columns import node_window, window_usage
 from pipeline.processors.join import (
     NodeView,
     check_not_future,
+    clean_sample,
     join,
     node_facts,
     put_beside,
@@ -309,6 +310,28 @@ def test_what_lies_under_a_null_is_no_value() -> None:
     clean, counts = without_bad_values(batch)
     assert clean.column(0).to_pylist() == [1.0, None, None]
     assert counts == {"cpu_cores_avg": 1}
+
+
+@given(rows(), st.booleans())
+@LAWS
+def test_a_sample_is_cleaned_alike_whether_or_not_it_was_decoded(
+    found: Sequence[Row], again: bool
+) -> None:
+    for _ in range(1 + again):
+        sample = read(*found)
+    expected, counts = without_bad_values(read(*found).batch)
+    clean, bad_values = clean_sample(sample)
+    assert bad_values == counts
+    assert (clean is sample) == (not counts)
+    for name in (*NUMBER_COLUMNS, *LIST_COLUMNS):
+        if sample.has(name):
+            assert clean.column(name).to_pylist() == expected.column(name).to_pylist()
+
+
+def test_nothing_is_wrong_with_minus_zero() -> None:
+    for values in ({"cpu_cores_avg": -0.0}, {"points_cpu_cores": [-0.0, None]}):
+        sample = read({**NODE_ROW, **values}, pod_row("a"))
+        assert clean_sample(sample) == (sample, {})
 
 
 def test_only_columns_with_bad_values_are_copied() -> None:

@@ -21,6 +21,7 @@ from pipeline.errors import PredictorError
 from pipeline.processors import drift, lessons, points, recent, reporting, snapshot
 from pipeline.processors.histogram import shift_factor, shifted_reference_ms
 from pipeline.processors.node import BoolArray, ByteArray, NodeModels
+from pipeline.processors.pairs import pairs
 from pipeline.processors.peaks import AllPeaks, peaks_of
 from pipeline.processors.predictor import Predictor
 from pipeline.processors.predictors.registry import build
@@ -195,7 +196,7 @@ class Bank:
 
     def _list_pods(self, node: NodeModels, window: NodeWindow) -> None:
         listing = tuple(window.pod_uids)
-        if listing != node.listing:
+        if listing is not node.listing and listing != node.listing:
             # Of a UID that is there twice the first counts.
             first = {uid: at for at, uid in reversed(list(enumerate(listing)))}
             node.uids = tuple(sorted(first))
@@ -206,12 +207,14 @@ class Bank:
             node.pods.update(zip(new, rows.tolist(), strict=True))
             node.rows = np.array([node.pods[uid] for uid in node.uids], dtype=np.int64)
             node.absent = tuple(uid for uid in node.pods if uid not in first)
-            node.listing = listing
+            node.listing, node.told = listing, None
 
     def _take_profiles(self, rows: IntArray, classes: ByteArray) -> None:
         """A pod remembers as its class does; one that changes to a class of another profile begins
         anew, for its weights would mean something else there. A class that is not known is no
         change of it: one lost record would cost all that a pod has learned."""
+        if len(self._half_life_ms) == 1:
+            return
         wanted = self._profiles[FIRST_CLASS + classes]
         other = np.flatnonzero(self._rows.profile.take(rows) != wanted)
         unknown = classes[other] == lessons.UNKNOWN_CLASS
@@ -238,45 +241,42 @@ class Bank:
         if not admitted:
             return
         lessons.keep_points(self._slots, admitted)
-        classes, pods = lessons.describe_pods(admitted)
-        counts = [len(node.rows) for _, node in admitted]
-        pod_rows = np.concatenate([node.rows for _, node in admitted])
-        self._take_profiles(pod_rows, classes)
-        self._rows.seen_ms[pod_rows] = np.repeat([node.end_ms for _, node in admitted], counts)
-        minimum = self.config.minimum_coverage
-        covered = [window.coverage >= minimum for window, _ in admitted]
-        taught = [pair for pair, enough in zip(admitted, covered, strict=True) if enough]
-        if not taught:
-            return
-        if len(taught) < len(admitted):
-            pods = pods[np.repeat(covered, counts)]
-        nodes = [node for _, node in taught]
-        window_of = np.repeat(np.arange(len(nodes)), [len(node.rows) for node in nodes])
-        classes = np.concatenate([node.classes for node in nodes])
+        pods = lessons.describe_pods(admitted)
+        rows = np.concatenate([node.rows for _, node in admitted])
+        self._take_profiles(rows, pods.classes)
+        ends = np.array([node.end_ms for _, node in admitted], np.int64)
+        self._rows.seen_ms[rows] = ends.take(pods.window_of)
+        covered = [window.coverage >= self.config.minimum_coverage for window, _ in admitted]
+        if all(covered):
+            self._teach(admitted, pods)
+        elif any(covered):
+            taught = [pair for pair, enough in zip(admitted, covered, strict=True) if enough]
+            self._teach(taught, pods.of(covered))
+
+    def _teach(self, taught: Sequence[lessons.Pair], pods: lessons.Described) -> None:
+        """Have all models of these nodes learn their windows."""
+        windows, nodes = [window for window, _ in taught], [node for _, node in taught]
         fixed = lessons.stacked([node.fixed for node in nodes])
-        coverages, shares = lessons.coverages(taught)
-        values = lessons.entity_values(
-            [window for window, _ in taught],
-            self._rows.last_ms[fixed[:, UNKNOWN]] != NEVER,
-            window_of,
-            pods * shares,
-            classes,
-        )
+        coverage = np.array([window.coverage for window in windows])
+        shares = lessons.shares(pods, coverage)
+        unknown_begun = self._rows.last_ms[fixed[:, UNKNOWN]] != NEVER
+        values = lessons.entity_values(windows, unknown_begun, pods, pods.usage * pairs(shares))
         if self.config.drift != "off":
             shorten = self.config.drift == "shorten"
             lessons.watch(self._rows, self._slots, nodes, values, shorten)
         # What a pod did in a moment of the window says little of the pod, but is in the sums.
-        pods = np.where(coverages >= minimum, pods, np.nan)
-        factors = np.array([lessons.factors(node, self._half_life_ms) for node in nodes])
-        ends = np.array([node.end_ms for node in nodes], dtype=np.int64)
+        short = pairs(pods.seen < self.config.minimum_coverage)
+        usage = np.where(short, np.nan, pods.usage)
+        factors = lessons.factors(nodes, self._half_life_ms)
+        ends = np.array([node.end_ms for node in nodes], np.int64)
         rows = np.concatenate([fixed.ravel(), *(node.rows for node in nodes)])
-        node_of = np.concatenate([np.repeat(np.arange(len(nodes)), len(ENTITIES)), window_of])
+        node_of = np.concatenate([np.arange(len(nodes)).repeat(len(ENTITIES)), pods.window_of])
         place = node_of * factors.shape[1] + self._rows.profile.take(rows)
         self._train(
             rows,
-            np.concatenate([values.reshape(-1, 2), pods]),
+            np.concatenate([values.reshape(-1, 2), usage]),
             factors.reshape(-1, 2).take(place, axis=0),
-            ends[node_of],
+            ends.take(node_of),
         )
 
     def _train(

@@ -82,9 +82,10 @@ def observe(
     known = np.flatnonzero(~np.isnan(shares))
     changed = np.zeros(usage.shape, np.bool_)
     changed.reshape(-1)[known] = update(columns, series[known], shares[known])
-    at, entity, resource = np.nonzero(changed)
-    columns["drift_ms"][slots[at], entity, resource] = end_ms[at]
-    columns["drift_count"][slots[at], entity, resource] += 1
+    if changed.any():
+        at, entity, resource = np.nonzero(changed)
+        columns["drift_ms"][slots[at], entity, resource] = end_ms[at]
+        columns["drift_count"][slots[at], entity, resource] += 1
     return changed
 
 
@@ -134,7 +135,7 @@ def _shares(
     where that is not known or not to be believed, of what it was before and the highest usage
     seen. Where that changes, so does what is kept: by a power of two, which rounds nothing."""
     known = (allocatable > 0.0) & (allocatable <= PLAUSIBLE)
-    highest = np.nan_to_num(np.fmax.reduce(usage, axis=1))
+    highest = np.fmax.reduce(usage, axis=1, initial=0.0)
     mantissa, exponent = np.frexp(np.where(known, allocatable, highest))
     old = columns["drift_scale"][slots]
     # An odd allocatable must not blind a series for good, so a known one is followed down, too.

@@ -6,7 +6,10 @@ for a node depends on its own window and models alone; sums run in UID order.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
 from typing import Final, TypeVar
 
 import numpy as np
@@ -16,7 +19,6 @@ from pipeline.processors import drift, points, reclaimable, system_usage
 from pipeline.processors.classes import CLASS_CODES, CLASSES
 from pipeline.processors.histogram import decay_factor
 from pipeline.processors.node import BoolArray, ByteArray, NodeModels
-from pipeline.processors.pairs import pairs
 from pipeline.processors.rows import IntArray, Rows
 from pipeline.processors.store import Columns
 from pipeline.processors.window import (
@@ -39,44 +41,90 @@ _T = TypeVar("_T", bound=np.generic)
 _LARGEST: Final = float(np.finfo(np.float64).max)
 
 
-def describe_pods(admitted: Sequence[Pair]) -> tuple[ByteArray, FloatArray]:
-    """Keep what the windows say of their pods, in UID order; gives the classes (n,) and the usage
-    (n, 2) of all."""
-    windows = [window for window, _ in admitted]
-    starts = np.cumsum([0, *(len(window.pod_uids) for window in windows)])
-    counts = [len(node.order) for _, node in admitted]
-    order = np.concatenate([node.order for _, node in admitted])
-    order += np.repeat(starts[:-1], counts)
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What windows say of their n pods, in UID order: `window_of` (n,) numbers the window of each,
+    `usage` is (n, 2), and `seen` (n,) the share of the window in which the pod was, NaN unknown."""
+
+    window_of: IntArray
+    classes: ByteArray
+    usage: FloatArray
+    seen: FloatArray
+
+    def of(self, windows: Sequence[bool]) -> Described:
+        """That of some of the windows, which are numbered anew."""
+        chosen = np.array(windows)
+        pods = chosen.take(self.window_of)
+        number = np.cumsum(chosen) - 1
+        return Described(
+            number[self.window_of[pods]], self.classes[pods], self.usage[pods], self.seen[pods]
+        )
+
+
+def describe_pods(admitted: Sequence[Pair]) -> Described:
+    """Keep what the windows say of their pods."""
+    news = [pair for pair in admitted if not _is_told(*pair)]
+    if news:
+        _tell(news)
+    order, counts = _order(admitted)
+    ages = np.concatenate([window.pod_ages for window, _ in admitted]).take(order)
+    ages = np.where(np.isnan(ages), np.nan, ages)
+    allocatable = _clean(stacked([window.allocatable for window, _ in admitted]))
+    ends = accumulate(counts, initial=0)
+    for i, ((_, node), (start, end)) in enumerate(zip(admitted, pairwise(ends), strict=True)):
+        node.ages, node.allocatable = ages[start:end], allocatable[i]
+    usage = np.concatenate([window.pods for window, _ in admitted]).take(order, axis=0)
+    return Described(
+        window_of=np.arange(len(admitted)).repeat(counts),
+        classes=np.concatenate([node.classes for _, node in admitted]),
+        usage=_clean(usage, PLAUSIBLE),
+        seen=np.concatenate([_seen(window) for window, _ in admitted]).take(order),
+    )
+
+
+def _order(pairs: Sequence[Pair]) -> tuple[IntArray, list[int]]:
+    """Where the pods in UID order are among those of all windows as these give them, and how many
+    each window has."""
+    counts = [len(node.order) for _, node in pairs]
+    given = [0, *accumulate(len(window.pod_uids) for window, _ in pairs[:-1])]
+    return np.concatenate([node.order for _, node in pairs]) + np.repeat(given, counts), counts
+
+
+def _facts(window: NodeWindow) -> tuple[object, ...]:
+    return window.pod_classes, window.requests, window.pod_active, window.pod_ended
+
+
+def _is_told(window: NodeWindow, node: NodeModels) -> bool:
+    """Whether these very arrays were told before, of the same pods. Nobody writes to them."""
+    return node.told is not None and all(map(operator.is_, node.told, _facts(window)))
+
+
+def _tell(news: Sequence[Pair]) -> None:
+    """Keep what is seldom another than in the window before: classes, requests, who is active and
+    who has ended."""
+    order, counts = _order(news)
+    windows = [window for window, _ in news]
     classes = np.concatenate([window.pod_classes for window in windows]).take(order)
     known_class = (classes >= 0) & (classes < len(CLASSES))
     classes = np.where(known_class, classes, np.int8(UNKNOWN_CLASS)).astype(np.int8)
     requests = _clean(np.concatenate([window.requests for window in windows]).take(order, axis=0))
-    ages = np.concatenate([window.pod_ages for window in windows]).take(order)
-    ages = np.where(np.isnan(ages), np.nan, ages)
     active = np.concatenate([window.pod_active for window in windows]).take(order)
     ended = np.concatenate([_ended(window) for window in windows]).take(order)
-    allocatable = _clean(stacked([window.allocatable for window in windows]))
-    ends = np.cumsum(counts).tolist()
-    for i, (_, node) in enumerate(admitted):
-        own = slice(ends[i] - counts[i], ends[i])
-        node.classes, node.requests = classes[own], requests[own]
-        node.ages, node.active, node.ended = ages[own], active[own], ended[own]
-        node.allocatable = allocatable[i]
-    usage = np.concatenate([window.pods for window in windows]).take(order, axis=0)
-    return classes, _clean(usage, PLAUSIBLE)
+    for (window, node), (start, end) in zip(
+        news, pairwise(accumulate(counts, initial=0)), strict=True
+    ):
+        # Copies, for what is kept should not hold that of other nodes.
+        node.classes, node.requests = classes[start:end].copy(), requests[start:end].copy()
+        node.active, node.ended = active[start:end].copy(), ended[start:end].copy()
+        node.told = _facts(window)
 
 
-def coverages(taught: Sequence[Pair]) -> tuple[FloatArray, FloatArray]:
-    """Of all pods, (pods, 2): the share of the window in which each was seen, and the share of the
-    time in which its node was."""
-    counts = [len(node.order) for _, node in taught]
-    nodes = np.repeat([window.coverage for window, _ in taught], counts)
-    own = [_seen(window).take(node.order) for window, node in taught]
-    seen = np.concatenate(own)
-    seen = np.where(np.isnan(seen), nodes, seen)
-    seen_of_node = np.minimum(seen, nodes)
-    shares = np.divide(seen_of_node, nodes, out=np.ones(len(nodes)), where=nodes > 0.0)
-    return pairs(seen), pairs(shares)
+def shares(pods: Described, coverage: FloatArray) -> FloatArray:
+    """The share of its node's time in which each pod was seen, (n,), by the `coverage` (windows,)
+    of their nodes; as long as the node where it is not known."""
+    nodes = coverage.take(pods.window_of)
+    seen = np.fmin(pods.seen, nodes)
+    return np.divide(seen, nodes, out=np.ones(len(nodes)), where=nodes > 0.0)
 
 
 def _seen(window: NodeWindow) -> FloatArray:
@@ -85,49 +133,51 @@ def _seen(window: NodeWindow) -> FloatArray:
 
 
 def entity_values(
-    windows: Sequence[NodeWindow],
-    unknown_begun: BoolArray,
-    window_of: IntArray,
-    pods: FloatArray,
-    classes: ByteArray,
+    windows: Sequence[NodeWindow], unknown_begun: BoolArray, pods: Described, usage: FloatArray
 ) -> FloatArray:
     """The samples of node, system and classes, (windows, entities, 2), from what each pod used
-    over the whole window; sums run in UID order. A pod whose usage is not known is skipped in
-    its class, and leaves the system unknown: what it used would pass for the system's.
+    over the whole window, `usage` (n, 2); sums run in UID order. A pod whose usage is not known is
+    skipped in its class, and leaves the system unknown: what it used would pass for the system's.
     `unknown_begun` (windows,) says which nodes have a model of class unknown.
     """
-    count = len(windows)
-    node = _clean(stacked([window.node_usage for window in windows]), PLAUSIBLE)
-    host = _clean(stacked([window.host_apps for window in windows]), PLAUSIBLE)
-    usage = np.where(np.isnan(pods), 0.0, pods)
-    by_class = reclaimable.sum_by(
-        window_of * len(CLASSES) + classes, usage, count * len(CLASSES)
-    ).reshape(count, len(CLASSES), 2)
+    count, classes = len(windows), len(CLASSES)
+    measured = [window.node_usage for window in windows] + [window.host_apps for window in windows]
+    both = _clean(stacked(measured), PLAUSIBLE)
+    node, host = both[:count], both[count:]
+    groups = pods.window_of * classes + pods.classes
+    by_class = reclaimable.sum_by(groups, np.where(np.isnan(usage), 0.0, usage), count * classes)
     values = np.empty((count, len(ENTITIES), 2))
     values[:, NODE] = node
-    remainder = system_usage.remainder(node, reclaimable.sum_by(window_of, pods, count), host)
+    remainder = system_usage.remainder(node, reclaimable.sum_by(pods.window_of, usage, count), host)
     given = [r if w.system_usage is None else w.system_usage
              for w, r in zip(windows, remainder, strict=True)]  # fmt: skip
     values[:, SYSTEM] = stacked(given)
-    values[:, FIRST_CLASS:] = by_class
+    values[:, FIRST_CLASS:] = by_class.reshape(count, classes, 2)
     # A node that never had a pod of unknown class has no model for it: an idle model would
     # cost a bucket of every node's Prod peak.
-    unknown_pods = np.bincount(window_of[classes == UNKNOWN_CLASS], minlength=count)
+    unknown_pods = np.bincount(groups, minlength=count * classes)[UNKNOWN_CLASS::classes]
     values[(unknown_pods == 0) & ~unknown_begun, UNKNOWN] = np.nan
     # Of what is plausible a sum may not be.
-    return _clean(values.reshape(-1, 2), PLAUSIBLE).reshape(values.shape)
+    return _clean(values, PLAUSIBLE)
 
 
-def factors(node: NodeModels, half_life_ms: Sequence[tuple[int, int]]) -> list[list[float]]:
-    """The weight of a sample of now, by profile and resource."""
-    return [
-        [
-            decay_factor(node.end_ms, reference, half_life)
-            for reference, half_life in zip(references, half_lives, strict=True)
-            if reference is not None
-        ]
-        for references, half_lives in zip(node.reference_ms, half_life_ms, strict=True)
-    ]
+def factors(nodes: Sequence[NodeModels], half_life_ms: Sequence[tuple[int, int]]) -> FloatArray:
+    """The weight of a sample of now, (nodes, profiles, 2)."""
+    half_lives = list(chain.from_iterable(half_life_ms))
+    # Many nodes began within the same half-life, and their windows end together.
+    found: dict[tuple[int | None, ...], list[float]] = {}
+    weights = []
+    for node in nodes:
+        key = (node.end_ms, *chain.from_iterable(node.reference_ms))
+        own = found.get(key)
+        if own is None:
+            own = found[key] = [
+                decay_factor(node.end_ms, reference, half_life)
+                for reference, half_life in zip(key[1:], half_lives, strict=True)
+                if reference is not None
+            ]
+        weights.append(own)
+    return np.array(weights).reshape(len(nodes), -1, 2)
 
 
 def keep_points(slots: Columns, admitted: Sequence[Pair]) -> None:
@@ -174,6 +224,7 @@ def _ended(window: NodeWindow) -> BoolArray:
 def _clean(values: FloatArray, largest: FloatArray | float = _LARGEST) -> FloatArray:
     """Bad values (NaN, negative, infinite, beyond belief) as NaN, unknown."""
     values = np.asarray(values, dtype=np.float64)
-    if np.ndim(largest):
-        largest = np.tile(largest, (len(values), 1))
-    return np.where((values >= 0.0) & (values <= largest), values, np.nan)
+    # Filled in, for numpy compares rows with a row of two at ten times the cost.
+    limits = np.empty(values.shape)
+    limits[:] = largest
+    return np.where((values >= 0.0) & (values <= limits), values, np.nan)

@@ -47,6 +47,8 @@ class NodeModels:
     uids: tuple[str, ...] = ()
     rows: IntArray = field(default_factory=lambda: _NO_ROWS)
     absent: tuple[str, ...] = ()
+    told: tuple[object, ...] | None = None
+    """Arrays of the last window that classes, requests, active and ended were made of."""
     classes: ByteArray = field(default_factory=lambda: np.zeros(0, np.int8))
     requests: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
     ages: FloatArray = field(default_factory=lambda: np.zeros(0))

@@ -73,7 +73,10 @@ def observe(
     last = _second(end_ms)
     _forget(ring, newest, at, last)
     newest[at] = last
-    of = np.repeat(np.arange(len(at)), [len(own) for own in points])
+    counts = [len(own) for own in points]
+    if not any(counts):
+        return
+    of = np.arange(len(at)).repeat(counts)
     offsets, *usages = np.concatenate(points).T
     with np.errstate(over="ignore"):
         offset_ms = np.rint(offsets * 1000.0)
@@ -93,12 +96,14 @@ def _second(time_ms: IntArray) -> IntArray:
 
 def _forget(ring: FloatArray, newest: IntArray, at: IntArray, last: IntArray) -> None:
     """Empty the places of the seconds after the newest one, up to `last`."""
-    before = newest[at]
+    before = newest.take(at)
     passed = np.where(before < 0, SECONDS, np.minimum(last - before, SECONDS))
-    for steps in np.unique(passed[passed > 0]):
-        rows = passed == steps
-        places = (last[rows][:, None] - np.arange(steps)) % SECONDS
-        ring[at[rows][:, None], :, places] = np.nan
+    first = (last - passed + 1) % SECONDS
+    for row, start, steps in zip(at.tolist(), first.tolist(), passed.tolist(), strict=True):
+        end = start + steps
+        ring[row, :, start:end] = np.nan
+        if end > SECONDS:
+            ring[row, :, : end - SECONDS] = np.nan
 
 
 def read(ring: FloatArray, newest: IntArray, at: IntArray) -> list[RecentUsage]:

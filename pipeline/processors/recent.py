@@ -26,6 +26,7 @@ _LOWEST: Final = np.array([1e-4, 100.0])
 _HIGHEST: Final = np.array([1.01e6, 1.01 * 2.0**60])
 _CODES: Final = 65_533
 _STEP: Final = np.log(_HIGHEST / _LOWEST) / _CODES
+_RESOURCES: Final = np.arange(2)[:, None]
 _VALUES: Final = np.stack(
     [
         np.concatenate([[np.nan, 0.0], low * np.exp(step * np.arange(_CODES + 1))])
@@ -57,7 +58,7 @@ def observe(
         # A row without a slot is empty: to empty it again would touch a day of every new pod.
         _forget(recent, at, slot, np.where(before < 0, 0, passed))
         newest[at] = slot
-    codes = [encode(values[:, r], r) for r in range(2)]
+    codes = encode(np.ascontiguousarray(values.T), _RESOURCES)
     for each, which in _by_value(slot):
         rows = at[which]
         for r in range(2):
@@ -128,15 +129,18 @@ def _codes_of(
     return codes
 
 
-def encode(values: FloatArray, resource: int) -> npt.NDArray[np.uint16]:
-    """The lowest code that does not understate each value; 0 for NaN."""
+def encode(values: FloatArray, resource: int | IntArray) -> npt.NDArray[np.uint16]:
+    """The lowest code that does not understate each value; 0 for NaN. `resource` is that of all
+    values, or broadcasts to that of each."""
     known = ~np.isnan(values)
     safe = np.where(known, values, 0.0)
     with np.errstate(divide="ignore"):
         steps = np.log(safe / _LOWEST[resource]) / _STEP[resource]
-    codes = np.clip(np.ceil(steps), 0, _CODES).astype(np.int64) + 2
+    codes = np.minimum(np.maximum(np.ceil(steps), 0.0), _CODES).astype(np.int64) + 2
     # Rounding of logarithm and exponential may leave a code one too low or one too high, and not on
     # every kind of CPU alike.
-    codes += (codes < _CODES + 2) & (_VALUES[resource][codes] < safe)
-    codes -= (codes > 2) & (_VALUES[resource][codes - 1] >= safe)
-    return np.where(known, np.where(safe == 0.0, 1, codes), 0).astype(np.uint16)
+    first = resource * _VALUES.shape[1]
+    codes += (codes < _CODES + 2) & (_VALUES.take(codes + first) < safe)
+    codes -= (codes > 2) & (_VALUES.take(codes + (first - 1)) >= safe)
+    codes[safe == 0.0] = 1
+    return np.where(known, codes, 0).astype(np.uint16)

@@ -21,7 +21,7 @@ from pipeline.errors import PredictorError
 from pipeline.processors import drift, lessons, points, recent, reporting, snapshot
 from pipeline.processors.histogram import shift_factor, shifted_reference_ms
 from pipeline.processors.node import BoolArray, ByteArray, NodeModels
-from pipeline.processors.pairs import pairs
+from pipeline.processors.pairs import pairs, stacked
 from pipeline.processors.peaks import AllPeaks, peaks_of
 from pipeline.processors.predictor import Predictor
 from pipeline.processors.predictors.registry import build
@@ -256,7 +256,7 @@ class Bank:
     def _teach(self, taught: Sequence[lessons.Pair], pods: lessons.Described) -> None:
         """Have all models of these nodes learn their windows."""
         windows, nodes = [window for window, _ in taught], [node for _, node in taught]
-        fixed = lessons.stacked([node.fixed for node in nodes])
+        fixed = stacked([node.fixed for node in nodes])
         coverage = np.array([window.coverage for window in windows])
         shares = lessons.shares(pods, coverage)
         unknown_begun = self._rows.last_ms[fixed[:, UNKNOWN]] != NEVER

@@ -131,11 +131,11 @@ class Buckets:
         """A quantile of each row, `fractions` (n,) one for each; NaN where it is empty."""
         answer = np.full(len(rows), np.nan)
         for width, at in self._by_width(rows):
-            mine = rows[at]
+            mine = rows.take(at)
             weights = self._cells.read(self._unit.take(mine), width)
-            found = quantile_buckets(weights, (fractions[at],))[0]
-            place = profiles[at] * np.int64(self._ends.shape[1]) + self._base.take(mine) + found
-            end = self._ends.take(place, mode="clip")
+            found = quantile_buckets(weights, (fractions.take(at),))[0]
+            first = profiles.take(at) * np.int64(self._ends.shape[1])
+            end = self._ends.take(first + self._base.take(mine) + found, mode="clip")
             answer[at] = np.where(found < 0, np.nan, end)
         return answer
 

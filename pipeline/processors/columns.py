@@ -275,8 +275,6 @@ class _Rows:
 
     def sums(self, usage: Floats, at: Ints) -> Floats:
         """Of each window the sum (2,) of the rows `at` that it has, from the first to the last."""
-        if len(at) == 0:
-            return np.zeros((len(self), 2))
         return sum_by(self.window_of.take(at), usage.take(at, axis=0), len(self))
 
     def system_rows(self) -> Ints:

@@ -15,7 +15,7 @@ import numpy as np
 from pipeline.processors import reclaimable
 from pipeline.processors.classes import CLASS_CODES
 from pipeline.processors.node import BoolArray, ByteArray, NodeModels
-from pipeline.processors.pairs import pairs
+from pipeline.processors.pairs import pairs, stacked
 from pipeline.processors.predictor import Peaks, PeakSettings, Predictor, View, settings_of
 from pipeline.processors.reclaimable import TO_KUBERNETES, kubernetes_units
 from pipeline.processors.rows import NEVER, IntArray, Rows
@@ -284,7 +284,7 @@ def _asked(nodes: Sequence[NodeModels], view: View) -> _Asked:
         active=view.active,
         ended=view.ended,
     )
-    allocatable = np.stack([node.allocatable for node in nodes])
+    allocatable = stacked([node.allocatable for node in nodes])
     return _Asked(pods, pods.request_sums(len(nodes)), allocatable)
 
 
@@ -303,7 +303,7 @@ def _answer(view: View, asked: _Asked, predictor: Predictor) -> Answer:
 def view_of(known: Sequence[NodeModels], rows: Rows, horizon_seconds: FloatArray) -> View:
     """What predictors see of these nodes."""
     settings = settings_of(known)
-    node_of = np.repeat(np.arange(len(known)), [len(node.rows) for node in known])
+    node_of = np.arange(len(known)).repeat([len(node.rows) for node in known])
     pods = np.concatenate([node.rows for node in known])
     end_ms = np.array([node.end_ms for node in known], np.int64)
     ages = np.concatenate([node.ages for node in known])
@@ -311,7 +311,7 @@ def view_of(known: Sequence[NodeModels], rows: Rows, horizon_seconds: FloatArray
     requests[:, 0] /= TO_KUBERNETES[0]
     return View(
         rows=rows,
-        entities=np.stack([node.fixed for node in known]),
+        entities=stacked([node.fixed for node in known]),
         pods=pods,
         node_of=node_of,
         classes=np.concatenate([node.classes for node in known]),

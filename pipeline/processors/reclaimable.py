@@ -10,6 +10,7 @@ below 2**53); NaN is unknown.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -28,11 +29,14 @@ TO_KUBERNETES: Final = np.array([1000.0, 1.0])
 _PROD, _NONE, _UNKNOWN = (CLASS_CODES[name] for name in ("prod", "none", "unknown"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pods:
     """n pods of k nodes as the last windows say: `node_of` (n,) is the node of each, 0..k-1, and
     `requests` (n, 2) what it asked for. A `cold` pod's own peak is not trusted yet. A pod that is
-    not `active` is being deleted, or has `ended`."""
+    not `active` is being deleted, or has `ended`.
+
+    What follows from these alone, whichever predictor gives the peaks, is found once, (n, 2).
+    """
 
     node_of: IntArray
     classes: npt.NDArray[np.int8]
@@ -41,20 +45,36 @@ class Pods:
     active: BoolArray
     ended: BoolArray
 
-    @property
+    @cached_property
     def counted(self) -> BoolArray:
         """The pods of which Prod's peak is made: class prod, none or unknown, not ended. One that
         is being deleted still runs."""
         classes = self.classes
         prod = (classes == _PROD) | (classes == _NONE) | (classes == _UNKNOWN)
-        return np.asarray(prod & ~self.ended)
+        return pairs(prod & ~self.ended)
+
+    @cached_property
+    def asking(self) -> BoolArray:
+        """Those of them whose request is known."""
+        return self.counted & ~np.isnan(self.requests)
+
+    @cached_property
+    def believed(self) -> BoolArray:
+        """Those of them whose own peak counts, where there is one. Of a cold pod whose request is
+        not known, its model is all that can be said."""
+        waits = pairs(self.cold) & self.asking
+        return np.asarray(self.counted & ~waits)
+
+    @cached_property
+    def giving(self) -> BoolArray:
+        """Those of them that may use less than they asked for."""
+        return self.asking & pairs(self.active & ~self.cold & (self.classes != _UNKNOWN))
 
     def request_sums(self, nodes: int) -> FloatArray:
         """What Prod asks for on each of `nodes` nodes, (nodes, 2). A pod of unknown class or
         request adds 0, and so does one that is being deleted: its room is another's soon."""
-        asks = self.counted & self.active & (self.classes != _UNKNOWN)
-        known = pairs(asks) & ~np.isnan(self.requests)
-        return sum_by(self.node_of, np.where(known, self.requests, 0.0), nodes)
+        asks = self.asking & pairs(self.active & (self.classes != _UNKNOWN))
+        return sum_by(self.node_of, np.where(asks, self.requests, 0.0), nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,35 +111,39 @@ def pod_view(
     Koordinator, pod level. Also gives, (k, 2), by how much the requests that were counted exceed
     the peaks of the same pods: what `class_view` lacks.
     """
-    counted, cold = pairs(pods.counted), pairs(pods.cold)
-    peaks = with_margin(quantiles, margin[pods.node_of])
-    has_peak, has_request = ~np.isnan(peaks), ~np.isnan(pods.requests)
-    # Of a cold pod whose request is not known, its model is all that can be said.
-    predicted = counted & has_peak & (~cold | ~has_request)
-    unpredicted = counted & ~predicted & has_request
-    trusted = pairs(pods.active & ~pods.cold & (pods.classes != _UNKNOWN))
-    gives = predicted & has_request & trusted
+    peaks = with_margin(quantiles, margin.take(pods.node_of))
+    has_peak = ~np.isnan(peaks)
+    predicted = pods.believed & has_peak
+    unpredicted = pods.asking & ~predicted
+    gives = pods.giving & predicted
     k = len(allocatable)
     spare = np.maximum(pods.requests - np.where(has_peak, peaks, 0.0), 0.0)
     unreclaimable = sum_by(pods.node_of, np.where(predicted, peaks, 0.0), k)
     # Few pods wait: to add the zeros of the others changes nothing and costs most.
-    at = np.flatnonzero(unpredicted[:, 0] | unpredicted[:, 1])
-    waits, waits_on = unpredicted[at], pods.node_of[at]
-    waiting = sum_by(waits_on, np.where(waits, pods.requests[at], 0.0), k)
+    at = _some(unpredicted)
+    waits, waits_on = unpredicted.take(at, axis=0), pods.node_of.take(at)
+    waiting = sum_by(waits_on, np.where(waits, pods.requests.take(at, axis=0), 0.0), k)
     unused = sum_by(pods.node_of, np.where(gives, spare, 0.0), k)
     view = Reclaimable(
         amount=np.minimum(np.maximum(allocatable - unreclaimable, 0.0), unused),
         peak=unreclaimable + waiting,
         unpredicted=waiting,
     )
-    return view, sum_by(waits_on, np.where(waits, spare[at], 0.0), k)
+    return view, sum_by(waits_on, np.where(waits, spare.take(at, axis=0), 0.0), k)
 
 
 def left_out(pods: Pods, quantiles: FloatArray, nodes: int) -> FloatArray:
     """How many pods add nothing to the peak of `pod_view` because neither a peak nor a request of
     theirs is known, (nodes, 2) by resource."""
-    nothing = pairs(pods.counted) & np.isnan(quantiles) & np.isnan(pods.requests)
-    return sum_by(pods.node_of, nothing.astype(np.float64), nodes)
+    nothing = pods.counted & ~pods.asking & np.isnan(quantiles)
+    at = _some(nothing)
+    return sum_by(pods.node_of.take(at), nothing.take(at, axis=0).astype(np.float64), nodes)
+
+
+def _some(pods: BoolArray) -> IntArray:
+    """Of which of `pods` (n, 2) something of either resource is true."""
+    at: IntArray = (pods[:, 0] | pods[:, 1]).nonzero()[0]
+    return at
 
 
 def held(surplus: FloatArray, used: FloatArray, bare: FloatArray, margin: FloatArray) -> FloatArray:
@@ -162,6 +186,8 @@ def combine(pods: Reclaimable, classes: Reclaimable, system: FloatArray) -> Recl
 
 def sum_by(node_of: IntArray, values: FloatArray, nodes: int) -> FloatArray:
     """Sums of `values` (n, 2) per node, added in the order in which they stand."""
+    if len(values) == 0:
+        return np.zeros((nodes, 2))
     sums = np.empty((nodes, 2))
     for r in range(2):
         sums[:, r] = np.bincount(node_of, weights=values[:, r], minlength=nodes)

@@ -55,7 +55,7 @@ def watched(peaks: AllPeaks) -> FloatArray:
 def _watched(answer: Answer) -> FloatArray:
     prod = answer.reclaimable
     own = (answer.peaks[:, NODE], answer.peaks[:, _PROD], prod.peak, prod.amount)
-    return np.stack(own, axis=1)
+    return np.concatenate(own, axis=1).reshape(-1, len(own), 2)
 
 
 @lru_cache(maxsize=4096)

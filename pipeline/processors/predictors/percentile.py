@@ -11,7 +11,7 @@ from pipeline.processors.classes import CLASSES
 from pipeline.processors.predictor import Peaks, View
 from pipeline.processors.predictors.options import check_fraction, check_mapping
 from pipeline.processors.predictors.stateless import Stateless
-from pipeline.processors.window import ENTITIES
+from pipeline.processors.window import ENTITIES, FIRST_CLASS
 
 
 class Percentile(Stateless):
@@ -46,9 +46,9 @@ class Percentile(Stateless):
 
     def peak(self, view: View) -> Peaks:
         """The quantiles of all rows; 0 where all samples were 0."""
-        entities = np.broadcast_to(self._entities, (*view.entities.shape, 2))
-        pods = self._entities.take(len(ENTITIES) - len(CLASSES) + view.classes, axis=0)
-        fractions = np.concatenate([entities.reshape(-1, 2), pods])
+        entities = np.arange(view.entities.size) % len(ENTITIES)
+        which = np.concatenate([entities, FIRST_CLASS + view.classes])
+        fractions = self._entities.take(which, axis=0)
         rows, at = view.rows, view.all_rows
         quantiles = np.where(rows.idle(at), 0.0, rows.quantile(at, fractions))
         return Peaks(*view.split(quantiles))

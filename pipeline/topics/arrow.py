@@ -228,27 +228,32 @@ def write_stream(batch: pa.RecordBatch, metadata: Mapping[str, str]) -> bytes:
     return data
 
 
-def usual_message(data: bytes) -> tuple[int, pa.Message] | None:
-    """The record batch of a stream of one schema, one batch and the end, as good writers send it,
-    and where its message begins; None if there is more, or less, to the stream, or anything that
-    `read_batch` looks at twice. Raises what pyarrow raises."""
-    batch_at = 8 + int.from_bytes(data[4:8], "little")
-    marks = data[:4], data[batch_at : batch_at + 4]
-    if marks != (MARK, MARK) or data[batch_at : batch_at + 8] == END:
+def batch_at(data: bytes) -> int:
+    """Where the first message of a stream, its schema, ends: there its batch begins, mostly."""
+    return 8 + int.from_bytes(data[4:8], "little")
+
+
+def usual_message(data: bytes) -> pa.Message | None:
+    """The record batch of a stream of one schema, one batch and the end, as good writers send it;
+    None if there is more, or less, to the stream, or anything that `read_batch` has to look at
+    twice. Raises what pyarrow raises."""
+    at = batch_at(data)
+    marks = data[:4], data[at : at + 4]
+    if marks != (MARK, MARK) or data[at : at + 8] == END:
         return None
-    message = pa.ipc.read_message(pa.py_buffer(data).slice(batch_at))
-    body_at = batch_at + 8 + int.from_bytes(data[batch_at + 4 : batch_at + 8], "little")
+    message = pa.ipc.read_message(pa.py_buffer(data).slice(at))
+    body_at = at + 8 + int.from_bytes(data[at + 4 : at + 8], "little")
     ends = len(data) == body_at + message.body.size + len(END) and data.endswith(END)
     if not ends or message.type != "record batch" or _is_compressed(message):
         return None
-    return batch_at, message
+    return message
 
 
 def _usual_batch(data: bytes) -> pa.RecordBatch | None:
-    found = usual_message(data)
-    if found is None:
+    message = usual_message(data)
+    if message is None:
         return None
-    return pa.ipc.read_record_batch(found[1], pa.ipc.read_schema(pa.py_buffer(data)))
+    return pa.ipc.read_record_batch(message, pa.ipc.read_schema(pa.py_buffer(data)))
 
 
 def _any_batch(data: bytes) -> pa.RecordBatch:

@@ -30,11 +30,12 @@ class Kept(Generic[Key, Value]):
 
     def put(self, key: Key, value: Value, size: int) -> None:
         """Keep a value that takes `size` bytes with its key."""
+        _, before = self._held.pop(key, (None, 0))
+        self.bytes -= before
         if size > self.most_bytes // 100:
             return
-        _, before = self._held.pop(key, (None, 0))
         self._held[key] = value, size
-        self.bytes += size - before
+        self.bytes += size
         while self.bytes > self.most_bytes:
             _, (_, gone) = self._held.popitem(last=False)
             self.bytes -= gone

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.topics.arrow import END, usual_message
+from pipeline.topics.arrow import END, MARK, batch_at, usual_message
 from pipeline.topics.kept import Kept
 from pipeline.topics.sample_heads import Columns
 from pipeline.topics.samples import LIST_COLUMNS
@@ -163,7 +163,9 @@ _NO_GAPS: Final = Gaps((), np.empty(0, np.intp))
 
 def known_layout(columns: Columns, data: bytes, at: int) -> Layout | None:
     """The layout of a sample with these columns whose record batch begins at `at`, if it is kept
-    and all of the sample is as it says."""
+    and the sample has its frame."""
+    if not (data.startswith(MARK) and data.startswith(MARK, at) and data.endswith(END)):
+        return None
     found = _layouts.get((columns, at, _beginning(data, at)))
     return found if found is not None and found.size == len(data) else None
 
@@ -171,12 +173,11 @@ def known_layout(columns: Columns, data: bytes, at: int) -> Layout | None:
 def keep_layout(columns: Columns, data: bytes, batch: pa.RecordBatch) -> Layout | None:
     """Keep the layout of `data`, from which pyarrow has read and validated `batch`; None if
     anything in it is unusual."""
-    message = usual_message(data)
-    if message is None:
-        return None
-    at = message[0]
-    layout = known_layout(columns, data, at)
+    layout = known_layout(columns, data, batch_at(data))
     if layout is None or layout.gaps(data) is None:
+        if usual_message(data) is None:
+            return None
+        at = batch_at(data)
         beginning = _beginning(data, at)
         layout = _layout(columns, data, at + len(beginning), batch)
         if layout is None:

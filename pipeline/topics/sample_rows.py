@@ -18,10 +18,9 @@ import pyarrow as pa
 from pipeline.errors import InvalidRecordError
 from pipeline.topics import samples
 from pipeline.topics.arrow import (
-    END,
-    MARK,
     SAMPLE_FIELDS,
     SAMPLE_SCHEMA,
+    batch_at,
     check_schema,
     known_columns,
     read_batch,
@@ -161,16 +160,14 @@ def _read(data: bytes) -> SampleRows:
     decoded = _Decoded(batch, columns)
     _ = decoded.listing
     if batch.num_rows <= MOST_ROWS_KEPT and keep_layout(columns, data, batch) is not None:
-        keep_head(data[: _batch_at(data)], batch.schema, columns)
+        keep_head(data[: batch_at(data)], batch.schema, columns)
     return SampleRows(header, decoded, data)
 
 
 def _read_alike(data: bytes) -> SampleRows | None:
     """The rows of a sample all of whose parts are like those of samples that `_read` has read. None
     for any other, good or not: nothing is refused here."""
-    at = _batch_at(data)
-    if not (data.startswith(MARK) and data.startswith(MARK, at) and data.endswith(END)):
-        return None
+    at = batch_at(data)
     head = known_head(data[:at])
     if head is None:
         return None
@@ -182,11 +179,6 @@ def _read_alike(data: bytes) -> SampleRows | None:
     if listing is None or gaps is None or not layout.is_proven(data):
         return None
     return SampleRows(header, _Encoded(data, layout, gaps, listing), data)
-
-
-def _batch_at(data: bytes) -> int:
-    """Where the head of a sample ends and its record batch begins."""
-    return 8 + int.from_bytes(data[4:8], "little")
 
 
 class _Decoded:

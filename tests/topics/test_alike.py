@@ -230,6 +230,42 @@ def test_bits_behind_the_last_row_are_nobodys() -> None:
     assert [len(store) for store in stores()] == counts
 
 
+def test_points_are_taken_from_the_nodes_row() -> None:
+    def sample(*points: list[float | None] | None) -> bytes:
+        rows = {"kind": ["pod", "node", "tier"], "id": ["a", "", "t"]}
+        return stream({**rows, "points_cpu_cores": pa.array(points, pa.list_(pa.float64()))})
+
+    for points in ([[1.0], [2.0, None], [3.0]], [[1.0, 2.0], None, []], [None, [], [1.0, 4.0]],
+                   [None, None, None], [[], [], []], [[], [1.0, 5.0, 2.0, 3.0], []]):  # fmt: skip
+        read_as_others(sample(*points))
+        again = read_as_others(sample(*points))
+        assert isinstance(again, SampleRows)
+        assert is_alike(again)
+        assert repr(again.points("points_cpu_cores").tolist()) == repr(
+            [np.nan if point is None else point for point in points[1] or []]
+        )
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_nulls_that_the_writer_did_not_count(place: int) -> None:
+    def sample(*values: float | None) -> bytes:
+        texts = [None if value is None else "x" for value in values]
+        rows = {"kind": ["node", "pod", "pod"], "id": ["", "a", "b"], "qos": texts}
+        data = stream({**rows, "coverage": values})
+        begins = [at for at in range(len(data)) if data.startswith(struct.pack("<q", 3), at)]
+        nodes = [at for at in begins if data[at + 8 : at + 16] in map(_eight, range(4))]
+        at = nodes[place] + 8
+        return data[:at] + _eight(-1) + data[at + 8 :]
+
+    for values in ((None, None, 0.5), (0.5, None, None), (None, 0.5, 0.5), (None, None, 0.5)):
+        for _ in range(2):
+            read_as_others(sample(*values))
+
+
+def _eight(number: int) -> bytes:
+    return struct.pack("<q", number)
+
+
 def test_a_long_sample_is_not_kept() -> None:
     kinds = ["node", *("pod" for _ in range(MAX_ROWS - 1))]
     data = stream({"kind": kinds, "id": [str(i) for i in range(MAX_ROWS)]})

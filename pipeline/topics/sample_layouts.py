@@ -30,7 +30,8 @@ _MOST_BYTES_PROVEN: Final = 64 * 1024
 
 class Part(NamedTuple):
     """Bytes of a sample that hold together if those in the same places of another did which was
-    `like` it. Where `valid` is not None, its bits say which of the rows are valid."""
+    `like` it (as many rows, as many of them null, and so on). The bits in `valid`, if it is not
+    None, say which rows are not null."""
 
     like: tuple[int, ...]
     valid: slice | None
@@ -42,7 +43,14 @@ class Part(NamedTuple):
         if self.valid is None:
             return *self.like, *pieces
         # Writers leave anything in the bits behind the last row.
-        return *self.like, _number(data[self.valid]) & _ones(self.like[0]), *pieces
+        return *self.like, _valid(data, self.valid, self.like[0]), *pieces
+
+    def has_its_nulls(self, data: bytes) -> bool:
+        """Whether as many rows are null as in what this is `like`."""
+        if self.valid is None:
+            return True
+        rows, nulls = self.like[:2]
+        return rows - _valid(data, self.valid, rows).bit_count() == nulls
 
 
 class Run(NamedTuple):
@@ -71,7 +79,7 @@ class Items(NamedTuple):
         """Whether as many of the numbers are null as the layout says."""
         if self.items_valid is None:
             return True
-        valid = _number(data[self.items_valid]) & _ones(self.length)
+        valid = _valid(data, self.items_valid, self.length)
         return self.length - valid.bit_count() == self.nulls
 
 
@@ -112,7 +120,8 @@ class Layout:
         for part in self.others:
             key = part.key(data)
             size = sum(len(piece) for piece in key if isinstance(piece, bytes))
-            if size <= _MOST_BYTES_PROVEN:
+            # A writer may leave nulls to be counted by the reader: one layout, several counts.
+            if size <= _MOST_BYTES_PROVEN and part.has_its_nulls(data):
                 _proven.put(key, True, size + 100 * len(key))
 
     def gaps(self, data: bytes) -> Gaps | None:
@@ -309,6 +318,10 @@ def _find_gaps(rows: int, sparse: tuple[int, ...], valid: int) -> Gaps:
 def _bits(data: bytes, count: int) -> npt.NDArray[np.bool_]:
     bits = np.unpackbits(np.frombuffer(data, np.uint8), count=count, bitorder="little")
     return bits.view(np.bool_)
+
+
+def _valid(data: bytes, valid: slice, count: int) -> int:
+    return _number(data[valid]) & _ones(count)
 
 
 def _number(data: bytes) -> int:

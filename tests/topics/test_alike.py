@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidRecordError, RecordError
-from pipeline.topics.arrow import MAX_ROWS, SAMPLE_SCHEMA, read_samples
+from pipeline.topics.arrow import MAX_ROWS, SAMPLE_SCHEMA, read_batch, read_samples
 from pipeline.topics.flatbuffer import header_table, metadata_entries, table_at
-from pipeline.topics.sample_heads import known_head, own_columns
+from pipeline.topics.sample_heads import columns_of, keep_head, known_head, own_columns
+from pipeline.topics.sample_layouts import keep_layout
 from pipeline.topics.sample_rows import SampleRows, read_rows
 from pipeline.topics.samples import (
     LIST_COLUMNS,
@@ -262,6 +263,31 @@ def test_nulls_that_the_writer_did_not_count(place: int) -> None:
             read_as_others(sample(*values))
 
 
+def test_what_was_not_counted_proves_no_count() -> None:
+    def sample(valid: int, said: int | None = None) -> bytes:
+        texts = pa.array(["x", "y", "z"]).buffers()[1:]
+        qos = pa.Array.from_buffers(pa.string(), 3, [pa.py_buffer(bytes([valid])), *texts])
+        data = stream({"kind": ["node", "pod", "pod"], "id": ["", "a", "b"], "qos": qos})
+        if said is None:
+            return data
+        counted = _eight(3) + _eight(qos.null_count)
+        assert data.count(counted) == 1
+        return data.replace(counted, _eight(3) + _eight(said))
+
+    for data in (sample(0b101, -1), sample(0b001, -1), sample(0b001, -1), sample(0b101)):
+        assert not isinstance(read_as_others(data), RecordError)
+    assert isinstance(read_as_others(sample(0b001, 1)), RecordError)
+
+
+def test_a_layout_is_taken_only_from_the_bytes_that_were_read() -> None:
+    batch = read_batch(VALID)
+    columns = own_columns(batch.schema)
+    assert columns is not None
+    assert keep_layout(columns, VALID[:-1] + b"\1", batch) is None
+    assert keep_layout(columns, bytes(bytearray(VALID)), batch) is None
+    assert keep_layout(columns, VALID, batch) is not None
+
+
 def _eight(number: int) -> bytes:
     return struct.pack("<q", number)
 
@@ -463,6 +489,13 @@ def test_all_columns_of_this_version_are_those_of_the_schema() -> None:
     assert tuple(columns.rows) == NUMBER_COLUMNS
     with pytest.raises(InvalidRecordError):
         read_rows(stream(node_row(coverage=["1"])))
+
+
+def test_a_head_that_says_nothing_makes_no_template() -> None:
+    schema = pa.schema([("kind", pa.string())])
+    for head in (b"", VALID[:9], schema.serialize().to_pybytes()):
+        keep_head(head, schema, columns_of(("kind",)))
+    assert known_head(schema.serialize().to_pybytes()) is None
 
 
 def test_a_head_of_any_bytes_is_not_known() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors.classes import CLASSES
-from pipeline.processors.pairs import paired
+from pipeline.processors.pairs import paired, pairs
 from pipeline.processors.reclaimable import TO_KUBERNETES, sum_by
 from pipeline.processors.system_usage import remainder
 from pipeline.processors.window import PLAUSIBLE, NodeWindow
@@ -81,11 +81,11 @@ def window_usages(windows: Sequence[Window], memory_policy: str) -> list[WindowU
         return []
     rows = _Rows(windows)
     usage = rows.usage("avg", memory_policy)
-    whole = usage * rows.shares[:, None]
+    whole = usage * pairs(rows.shares)
     pods = whole.take(rows.pods, axis=0)
     sums, counts = _by_class(rows, pods)
     node, host_apps = usage[rows.nodes], rows.sums(whole, rows.hosts)
-    system = _system_usage(rows, usage, whole)
+    system = _system(rows, usage, usage, whole)
     coverages = rows.coverages.tolist()
     return [
         WindowUsage(
@@ -301,10 +301,12 @@ def _by_class(rows: _Rows, pods: Floats) -> tuple[Floats, Ints]:
     return np.where(some, sums, np.nan).reshape(*shape, 2), counts.reshape(shape)
 
 
-def _system_usage(rows: _Rows, usage: Floats, whole: Floats) -> Floats:
-    """The average of the system remainder, (windows, 2): as it was measured, else what the averages
-    leave. Where a pod's usage is unknown so is the rest: its part would pass for the system's."""
-    used = remainder(usage[rows.nodes], rows.sums(whole, rows.pods), rows.sums(whole, rows.hosts))
+def _system(rows: _Rows, usage: Floats, average: Floats, whole: Floats) -> Floats:
+    """What the system used, (windows, 2): its `usage` as it was measured, else what of the node's
+    `average` pods and host applications leave over the `whole` window. Where a pod's usage is
+    unknown so is the rest: its part would pass for the system's."""
+    pods, hosts = rows.sums(whole, rows.pods), rows.sums(whole, rows.hosts)
+    used = remainder(average[rows.nodes], pods, hosts)
     measured = rows.system_rows()
     used[rows.window_of[measured]] = usage[measured]
     return used
@@ -317,9 +319,7 @@ def _system_sample(rows: _Rows, usage: Floats, memory_policy: str) -> Floats:
     if len(measured) == len(rows):
         return usage[measured]
     average = rows.usage("avg", memory_policy)
-    used = _system_usage(rows, average, average * rows.shares[:, None])
-    used[rows.window_of[measured]] = usage[measured]
-    return used
+    return _system(rows, usage, average, average * pairs(rows.shares))
 
 
 def amounts(resources: Resources) -> tuple[float, float]:

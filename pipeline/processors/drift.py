@@ -95,9 +95,9 @@ def changes(
     """Of nodes whose last windows ended at `end_ms` (k,): when each series last changed, -1 where
     that is more than `told_ms` (entities, 2) ago or never was, and how often it has so far; both
     (k, entities, 2)."""
-    at = columns["drift_ms"][slots]
+    at = columns["drift_ms"].take(slots, axis=0)
     recent = (at >= 0) & (end_ms[:, None, None] - at <= told_ms)
-    return np.where(recent, at, -1), columns["drift_count"][slots]
+    return np.where(recent, at, -1), columns["drift_count"].take(slots, axis=0)
 
 
 def update(columns: Columns, series: IntArray, values: FloatArray) -> BoolArray:
@@ -107,9 +107,9 @@ def update(columns: Columns, series: IntArray, values: FloatArray) -> BoolArray:
     total, squares, count = (
         columns[name].reshape(-1) for name in ("drift_total", "drift_squares", "drift_values")
     )
-    before = count[series].astype(np.int64)
+    before = count.take(series).astype(np.int64)
     width = _width(before)
-    deviations = values - total[series] / np.maximum(width, 1)
+    deviations = values - total.take(series) / np.maximum(width, 1)
     squares[series] += width * deviations * deviations / (width + 1)
     total[series] += values
     count[series] = before + 1
@@ -120,7 +120,7 @@ def update(columns: Columns, series: IntArray, values: FloatArray) -> BoolArray:
         left = _width(count[full].astype(np.int64))
         squares[full] *= left / (left + (1 << LEVELS))
     changed = np.zeros(len(series), np.bool_)
-    if len(due := np.flatnonzero((before + 1) % CLOCK == 0)):
+    if len(due := ((before + 1) % CLOCK == 0).nonzero()[0]):
         at = series[due]
         changed[due] = _has_cut(buckets[at], total[at], squares[at], before[due] + 1)
         for column in (buckets, total, squares, count):
@@ -137,7 +137,7 @@ def _shares(
     known = (allocatable > 0.0) & (allocatable <= PLAUSIBLE)
     highest = np.fmax.reduce(usage, axis=1, initial=0.0)
     mantissa, exponent = np.frexp(np.where(known, allocatable, highest))
-    old = columns["drift_scale"][slots]
+    old = columns["drift_scale"].take(slots, axis=0)
     # An odd allocatable must not blind a series for good, so a known one is followed down, too.
     least = np.where(known, 1.0, old)
     scale = np.maximum(least, np.ldexp(1.0, exponent - (mantissa == 0.5)))

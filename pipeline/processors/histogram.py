@@ -31,6 +31,8 @@ YEAR_ONE_MS: Final = 62_135_596_800_000
 MAX_HALF_LIVES: Final = 100
 CHECKPOINT_SCALE: Final = 10_000
 MAX_BUCKETS: Final = 4096
+# The smallest positive number finds the first filled bucket where a threshold is 0.
+_SMALLEST: Final = math.ulp(0.0)
 _MANY_ROWS: Final = 512
 _PIECE: Final = 256
 
@@ -190,8 +192,7 @@ def quantile_buckets(weights: FloatArray, fractions: Sequence[float | FloatArray
     total = running[-1]
     found = np.empty((len(fractions), len(weights)), dtype=np.int64)
     for i, fraction in enumerate(fractions):
-        # The smallest positive number finds the first filled bucket where the threshold is 0.
-        threshold = np.maximum(np.minimum(fraction, 1.0) * total, np.nextafter(0.0, 1.0))
+        threshold = np.maximum(np.minimum(fraction, 1.0) * total, _SMALLEST)
         found[i] = (running < threshold).sum(axis=0, dtype=np.int16)
     found[:, total <= 0.0] = -1
     return found
@@ -201,7 +202,7 @@ def _running_sums(weights: FloatArray) -> FloatArray:
     """Sums from the first bucket up to each, (buckets, rows). Both ways add strictly from left to
     right within a row, so they give the same bits; the second is faster for many rows."""
     if len(weights) < _MANY_ROWS:
-        return np.cumsum(weights, axis=1).T
+        return weights.cumsum(axis=1).T
     rows, buckets = weights.shape
     running = np.empty((buckets, rows))
     for first in range(0, rows, _PIECE):

@@ -117,7 +117,7 @@ def read(ring: FloatArray, newest: IntArray, at: IntArray) -> list[RecentUsage]:
         own = some[first : first + _NODES_AT_ONCE]
         aggregated[own], deviation[own] = _statistics(_newest_first(ring, newest, at[own]))
     # By span and statistic, then resource.
-    both = zip(np.moveaxis(aggregated, 1, -1), np.moveaxis(deviation, 1, -1), strict=True)
+    both = zip(aggregated.transpose(0, 2, 3, 1), deviation.transpose(0, 2, 3, 1), strict=True)
     return [RecentUsage(*own) for own in both]
 
 

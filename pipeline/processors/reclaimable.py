@@ -68,7 +68,8 @@ class Pods:
     @cached_property
     def giving(self) -> BoolArray:
         """Those of them that may use less than they asked for."""
-        return self.asking & pairs(self.active & ~self.cold & (self.classes != _UNKNOWN))
+        trusted = self.active & ~self.cold & (self.classes != _UNKNOWN)
+        return np.asarray(self.asking & pairs(trusted))
 
     def request_sums(self, nodes: int) -> FloatArray:
         """What Prod asks for on each of `nodes` nodes, (nodes, 2). A pod of unknown class or

@@ -81,25 +81,26 @@ def due(
     `at` (k,) are distinct rows of `columns`, changed in place; `values` (k, 4, 2) as `watched`
     gives them; `terms`, `end_ms` and `threshold_percent` (k,) are of each node.
     """
-    told, ends = columns["told"][at], end_ms[:, None, None]
+    told, ends = columns["told"].take(at, axis=0), end_ms[:, None, None]
     change = values - told
     # In whole numbers, as amounts are, exactly the threshold is not more than it.
     moved = np.abs(change) * 100.0 > threshold_percent[:, None, None] * told
     worse = moved & (change * _WORSE > 0.0)
     eased = moved & ~worse
-    before = columns["eased_ms"][at]
+    before = columns["eased_ms"].take(at, axis=0)
     since = np.where(eased, np.where(before == NEVER, ends, before), NEVER)
     held = eased & (ends - since >= report_interval_ms)
     appeared_or_vanished = np.isnan(values) != np.isnan(told)
-    last = columns["told_ms"][at]
+    last = columns["told_ms"].take(at)
     now = (
         (worse | held | appeared_or_vanished).any(axis=(1, 2))
-        | (terms != columns["told_terms"][at])
+        | (terms != columns["told_terms"].take(at))
         | (last == NEVER)
         | (end_ms - last >= force_update_ms)
     )
     columns["eased_ms"][at] = np.where(now[:, None, None], NEVER, since)
-    columns["told"][at[now]] = values[now]
-    columns["told_ms"][at[now]] = end_ms[now]
-    columns["told_terms"][at[now]] = terms[now]
+    if now.any():
+        columns["told"][at[now]] = values[now]
+        columns["told_ms"][at[now]] = end_ms[now]
+        columns["told_terms"][at[now]] = terms[now]
     return np.asarray(now)

@@ -160,6 +160,38 @@ def test_the_order_of_pods_in_a_window_changes_no_bit(
 
 @given(streams())
 @LAWS
+def test_arrays_that_windows_share_change_no_bit(windows: list[NodeWindow]) -> None:
+    """What comes as the very arrays of the window before is not described again, unless the pods
+    are others."""
+    names = ("pod_classes", "requests", "pod_active", "pod_ended")
+    kept: dict[tuple[str, bytes], np.ndarray] = {}
+    sharing = [
+        dataclasses.replace(
+            w,
+            **{
+                name: kept.setdefault((name, getattr(w, name).tobytes()), getattr(w, name))
+                for name in names
+            },
+        )
+        for w in windows
+    ]
+    one_by_one = Bank(CONFIG)
+    for w in sharing:
+        one_by_one.apply([w])
+    assert _states(one_by_one) == _states(_run(sharing)) == _states(_run(windows))
+
+
+def test_the_same_arrays_of_other_pods_are_described_anew() -> None:
+    pods = [Pod("a", (1.0, GIB)), Pod("b", (2.0, GIB), "batch", (500.0, GIB), active=False)]
+    first = window(1, pods)
+    second = dataclasses.replace(first, end_ms=first.end_ms + 30_000, pod_uids=["b", "a"])
+    copied = dataclasses.replace(second, requests=second.requests.copy())
+    assert _states(_run([first, second])) == _states(_run([first, copied]))
+    assert _states(_run([first, second])) != _states(_run([first, first]))
+
+
+@given(streams())
+@LAWS
 def test_duplicates_and_late_windows_change_no_bit(windows: list[NodeWindow]) -> None:
     bank = _run(windows)
     before = _states(bank)

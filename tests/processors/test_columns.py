@@ -185,6 +185,33 @@ def test_windows_side_by_side_are_read_as_each_by_itself(
         assert arrays(taken) == arrays(node_window(window, statistic, policy))
 
 
+def test_windows_of_a_node_share_what_is_known_of_its_pods() -> None:
+    view = view_of(
+        known_pod("a", phase="Failed"), known_pod("b", requests=Resources(cpu_millicores=1))
+    )
+    first, second = (
+        logged(joined(NODE_ROW, pod_row("a"), pod_row("b"), view=view, of=header(end=end)))
+        for end in range(2)
+    )
+    one, other = node_window(first, "p90", PLAIN), node_window(second, "p90", PLAIN)
+    for name in ("pod_classes", "requests", "pod_active", "pod_ended"):
+        assert getattr(one, name) is getattr(other, name)
+    assert one.pod_uids == other.pod_uids == ("a", "b")
+
+
+def test_equal_facts_of_other_rows_are_read_by_their_own_listing() -> None:
+    used = {"cpu_cores_p90": 1.0, "memory_bytes_p90": 2.0}
+    one = logged(joined(NODE_ROW, pod_row("a", **used), host_app("x", 1.0, 1.0)))
+    other = logged(joined(host_app("y", 2.0, 2.0), pod_row("b"), NODE_ROW))
+    assert one.rows.known is other.rows.known
+    for windows in ([one, other], [other, one], [one, other, one]):
+        taken = node_windows(windows, "p90", PLAIN)
+        expected = [node_window(window, "p90", PLAIN) for window in windows]
+        assert [arrays(found) for found in taken] == [arrays(found) for found in expected]
+        assert [found.pod_uids for found in taken] == [w.rows.listing.uids for w in windows]
+        assert [found.host_apps[0] for found in taken] == [1.0 + (w is other) for w in windows]
+
+
 @settings(deadline=None, max_examples=30)
 @given(
     st.lists(st.floats(0, 1), min_size=2, max_size=40).flatmap(

@@ -6,11 +6,14 @@ which other nodes share the bank or how windows were batched, and `restore(state
 as if nothing had happened.
 
 A batch is worked off in rounds in which no node occurs twice. In a round everything per pod is an
-array operation over all its nodes; only the bookkeeping per window is a Python loop.
+array operation over all its nodes; only the bookkeeping per window is a Python loop. Banks of
+several partitions may have their rows in the same columns: then a batch may span them, for a few
+nodes at once take little longer than one.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -90,6 +93,13 @@ class Bank:
         columns = self._rows.store.fingerprint + self._slots.fingerprint
         self.fingerprint = self.config.fingerprint(columns)
 
+    def beside(self) -> Bank:
+        """An empty bank with its rows in the columns of this one. Whoever drops one of them must
+        `clear` it: its rows are lost to the others otherwise."""
+        other = copy.copy(self)
+        other._nodes = {}
+        return other
+
     @property
     def nodes(self) -> tuple[str, ...]:
         """Names of the nodes with models, ascending."""
@@ -107,7 +117,7 @@ class Bank:
 
     @property
     def num_rows(self) -> int:
-        """Entities with a model."""
+        """Entities with a model, in all banks of these columns."""
         return len(self._rows)
 
     @property
@@ -124,24 +134,7 @@ class Bank:
 
     def apply(self, windows: Sequence[NodeWindow]) -> list[Outcome]:
         """Apply windows in the order given; one outcome for each."""
-        outcomes: list[Outcome | None] = [None] * len(windows)
-        for positions in rounds(window.node for window in windows):
-            applied: list[tuple[int, NodeWindow, NodeModels]] = []
-            for position in positions:
-                window = windows[position]
-                status = self._status(window)
-                if status == "applied":
-                    node, outcome = self._admit(window)
-                    applied.append((position, window, node))
-                else:
-                    outcome = Outcome(window.node, window.end_ms, status)
-                outcomes[position] = outcome
-            self._learn([(window, node) for _, window, node in applied])
-            for position, _, node in applied:
-                learned = outcomes[position]
-                if learned and node.absent and (expired := self._expire(node)):
-                    outcomes[position] = dataclasses.replace(learned, expired=expired)
-        return [outcome for outcome in outcomes if outcome is not None]
+        return apply([self] * len(windows), windows)
 
     def _status(self, window: NodeWindow) -> Status:
         known = self._nodes.get(window.node)
@@ -315,12 +308,19 @@ class Bank:
         self._free_slots.append(gone.slot)
         return True
 
+    def clear(self) -> None:
+        """Drop all models of this bank."""
+        for node in list(self._nodes):
+            self.forget(node)
+
     # -- peaks
 
     def peaks(self, nodes: Iterable[str]) -> AllPeaks:
         """Peaks of these nodes. Raises KeyError for a node without models, ValueError for none."""
         names = list(nodes)
-        known = [self._nodes[name] for name in names]
+        return self._peaks(names, [self._nodes[name] for name in names])
+
+    def _peaks(self, names: Sequence[str], known: Sequence[NodeModels]) -> AllPeaks:
         slots = np.array([node.slot for node in known], np.int64)
         ends = np.array([node.end_ms for node in known], np.int64)
         changes = drift.changes(self._slots, slots, ends, self._told_ms)
@@ -336,7 +336,9 @@ class Bank:
         that is applied, the answer is a function of the node's windows. Raises KeyError for a
         node without models.
         """
-        nodes = [self._nodes[name] for name in peaks.names]
+        return self._due(peaks, [self._nodes[name] for name in peaks.names])
+
+    def _due(self, peaks: AllPeaks, nodes: Sequence[NodeModels]) -> BoolArray:
         strategies = [node.strategy for node in nodes]
         return reporting.due(
             self._slots,
@@ -360,7 +362,10 @@ class Bank:
 
         Raises KeyError for a node without models.
         """
-        slots = np.array([self._nodes[name].slot for name in nodes], np.int64)
+        return self._recent_usage([self._nodes[name] for name in nodes])
+
+    def _recent_usage(self, nodes: Sequence[NodeModels]) -> list[points.RecentUsage]:
+        slots = np.array([node.slot for node in nodes], np.int64)
         return points.read(self._slots["points"], self._slots["points_second"], slots)
 
     # -- state
@@ -378,6 +383,55 @@ class Bank:
         state = snapshot.read(node, data, self._rows, self._slots, self.fingerprint)
         self.forget(node)
         self._nodes[node] = snapshot.install(state, self._rows, self._slots, self._new_slot())
+
+
+Place = tuple[Bank, str]
+"""A node's models: those of this name in this bank."""
+
+
+def apply(banks: Sequence[Bank], windows: Sequence[NodeWindow]) -> list[Outcome]:
+    """Apply each window to its bank, in the order given; one outcome for each.
+
+    All `banks` have their rows in the same columns.
+    """
+    outcomes: list[Outcome | None] = [None] * len(windows)
+    for positions in rounds(window.node for window in windows):
+        applied: list[tuple[int, NodeWindow, NodeModels]] = []
+        for position in positions:
+            bank, window = banks[position], windows[position]
+            status = bank._status(window)
+            if status == "applied":
+                node, outcome = bank._admit(window)
+                applied.append((position, window, node))
+            else:
+                outcome = Outcome(window.node, window.end_ms, status)
+            outcomes[position] = outcome
+        if applied:
+            banks[0]._learn([(window, node) for _, window, node in applied])
+        for position, _, node in applied:
+            learned = outcomes[position]
+            if learned and node.absent and (expired := banks[position]._expire(node)):
+                outcomes[position] = dataclasses.replace(learned, expired=expired)
+    return [outcome for outcome in outcomes if outcome is not None]
+
+
+def peaks(places: Sequence[Place]) -> AllPeaks:
+    """`Bank.peaks` over several banks with their rows in the same columns."""
+    return places[0][0]._peaks([name for _, name in places], _models(places))
+
+
+def due(places: Sequence[Place], of: AllPeaks) -> BoolArray:
+    """`Bank.due` over several banks: `of` are the peaks of these places."""
+    return places[0][0]._due(of, _models(places))
+
+
+def recent_usage(places: Sequence[Place]) -> list[points.RecentUsage]:
+    """`Bank.recent_usage` over several banks with their rows in the same columns."""
+    return places[0][0]._recent_usage(_models(places))
+
+
+def _models(places: Sequence[Place]) -> list[NodeModels]:
+    return [bank._nodes[name] for bank, name in places]
 
 
 def _columns(predictors: Mapping[str, Predictor]) -> dict[str, Column]:

@@ -530,3 +530,25 @@ def test_of_every_sample_the_histogram_has_its_part() -> None:
 
 def test_outcomes_are_values() -> None:
     assert Outcome("n", 1, "late") == Outcome("n", 1, "late")
+
+
+def test_banks_beside_one_another_learn_in_one_call_what_each_learns_alone() -> None:
+    one, others = Bank(), [Bank(), Bank()]
+    side_by_side = [one.beside(), one.beside()]
+    for step in range(1, 5):
+        windows = [
+            window(step, [Pod("a", (step, GIB), "prod")], node=n) for n in ("node-a", "node-b")
+        ]
+        outcomes = module.apply(side_by_side, windows)
+        assert outcomes == [
+            other.apply([own])[0] for other, own in zip(others, windows, strict=True)
+        ]
+    places = [(side_by_side[0], "node-a"), (side_by_side[1], "node-b")]
+    for (mine, node), other in zip(places, others, strict=True):
+        assert mine.nodes == other.nodes == (node,)
+        assert mine.state_of(node) == other.state_of(node)
+    told = module.due(places, module.peaks(places))
+    assert told.tolist() == [bool(o.due(o.peaks(o.nodes))[0]) for o in others]
+    side_by_side[0].clear()
+    assert one.num_rows == others[1].num_rows
+    assert side_by_side[1].state_of("node-b") == others[1].state_of("node-b")

@@ -1,7 +1,9 @@
 """The ingest benchmark counts what was done while its clock ran, and runs every stage by itself."""
 
 import asyncio
+import json
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from pipeline.settings import Settings
 
 
 class NodeStates:
-    """A consumer that finds these numbers of node states, one at each look."""
+    """A consumer to which node states say that so many windows are applied, one at each look."""
 
     def __init__(self, *found: int) -> None:
         self._found = list(found)
@@ -20,8 +22,13 @@ class NodeStates:
 
     async def stop(self) -> None: ...
 
-    async def end_offsets(self, places: list[Any]) -> dict[Any, int]:
-        return dict.fromkeys(places, 0) | {places[0]: self._found.pop(0)}
+    def assign(self, places: list[Any]) -> None:
+        self._place = places[0]
+
+    async def getmany(self, timeout_ms: int) -> dict[Any, list[Any]]:
+        applied = self._found.pop(0)
+        state = SimpleNamespace(value=json.dumps({"offset": applied - 1}).encode())
+        return {self._place: [state]} if applied else {}
 
 
 def drained(monkeypatch: pytest.MonkeyPatch, *found: int) -> ingest.Drained:

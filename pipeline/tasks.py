@@ -1,8 +1,10 @@
-"""Ending asyncio tasks so that they have ended when one goes on."""
+"""Running asyncio tasks side by side, and ending them so that they have ended when one goes on."""
 
 import asyncio
+from collections.abc import Coroutine, Iterable
 from typing import Any, Final
 
+from pipeline.errors import StateError
 from pipeline.logs import get_logger
 
 # Longer than any task of ours takes to tidy up: a second cancellation would cut that off.
@@ -26,3 +28,18 @@ async def end(*tasks: "asyncio.Future[Any]") -> None:
     for task in tasks:
         if not task.cancelled():
             task.exception()  # else asyncio complains that nobody asked for it
+
+
+async def together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Side by side; one that fails ends the others, and its exception goes up.
+
+    Raises `StateError` if one was cut off by a cancellation that nobody asked for.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in work]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None  # of several one tells as much as the next
+    # A client may raise the cancellation of its own tasks, which the group takes for one of ours.
+    if any(task.cancelled() for task in tasks):
+        raise StateError("what was done for a partition was cut off before its end")

@@ -12,14 +12,14 @@ Faust starts reading therefore decides nothing.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from pipeline.agents.log import LogReader, LogRecord
-from pipeline.errors import StateError
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
+from pipeline.tasks import together
 
 log = get_logger(__name__)
 
@@ -27,10 +27,11 @@ SKIPPED = counter("worker_skipped_records", "Records below the cursor, dropped."
 GAPS = counter("worker_gap_records", "Records read from the log to fill a gap.", ["topic"])
 LOST = counter("worker_lost_records", "Offsets that retention removed before use.", ["topic"])
 
-# What comes in this time after the first of a batch goes with it: for a few nodes at once models
-# take little more than for one node. A batch that is full does not wait.
-_LINGER_SECONDS = 0.15
+# What comes in this time after the first of a batch goes with it: each batch is a request to the
+# broker for each of its partitions. One that is large enough does not wait.
+_LINGER_SECONDS = 0.1
 _LOOKS = 10
+_ENOUGH = 100
 
 
 class Cursor(Protocol):
@@ -76,19 +77,7 @@ async def consume(
             if cursor is not None and cursor.owned:
                 _tell_faust(stream, mine[-1])
                 feeds.append(_feed(cursor, topic, mine, open_reader))
-        await _all(feeds)
-
-
-async def _all(feeds: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Side by side; one that fails ends the others, and its exception goes up."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(feed) for feed in feeds]
-    except ExceptionGroup as failures:
-        raise failures.exceptions[0] from None  # of several one tells as much as the next
-    # A client may raise the cancellation of its own tasks, which the group takes for one of ours.
-    if any(task.cancelled() for task in tasks):
-        raise StateError("records of a partition were cut off while they were processed")
+        await together(feeds)
 
 
 async def _take(queue: Any, most: int, linger_seconds: float) -> list[Any]:
@@ -97,7 +86,8 @@ async def _take(queue: Any, most: int, linger_seconds: float) -> list[Any]:
     try:
         events = [await queue.get()]
         looks = 0
-        while 1 + queue.qsize() < most and looks < _LOOKS and not queue.full():
+        enough = min(most, _ENOUGH)
+        while 1 + queue.qsize() < enough and looks < _LOOKS and not queue.full():
             await asyncio.sleep(linger_seconds / _LOOKS)
             looks += 1
         while len(events) < most and not queue.empty():
@@ -135,13 +125,14 @@ async def advance(
         if record.offset > expected:
             await _process(cursor, run)
             run = []
-            await _fill(cursor, topic, record.partition, record.offset, open_reader)
+            await fill(cursor, topic, record.partition, record.offset, open_reader)
         run.append(record)
         expected = record.offset + 1
     await _process(cursor, run)
 
 
-async def _fill(cursor: Cursor, topic: str, partition: int, end: int, open_reader: Readers) -> None:
+async def fill(cursor: Cursor, topic: str, partition: int, end: int, open_reader: Readers) -> None:
+    """Bring `cursor` up to the offset `end` by reading the log."""
     start = cursor.next_offset
     log.warning("gap is read from the log", topic=topic, partition=partition, start=start, end=end)
     async with open_reader([(topic, partition)]) as reader:

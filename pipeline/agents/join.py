@@ -6,7 +6,7 @@ windows are appended in the order of their samples with no hole below any that i
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from pipeline.agents.inventory import Inventory
@@ -52,6 +52,10 @@ class JoinRules:
     strategy: Strategy
 
 
+HandOn = Callable[[Sequence[LogRecord]], Awaitable[None]]
+"""Takes what was appended to the log, in order; the time is that of the last sample."""
+
+
 class JoinCursor:
     """The join's position in one partition of `samples`."""
 
@@ -62,12 +66,14 @@ class JoinCursor:
         inventory: Inventory,
         output: Output,
         rules: JoinRules,
+        hand_on: HandOn,
     ) -> None:
         self.ownership = ownership
         self.next_offset = next_offset
         self.inventory = inventory
         self._output = output
         self._rules = rules
+        self._hand_on = hand_on
         self._samples = SAMPLES.full_name(rules.prefix)
         self._windows = WINDOWS.full_name(rules.prefix)
         # Samples and departures are appended by different tasks; the log takes one at a time.
@@ -90,7 +96,7 @@ class JoinCursor:
             if not self.ownership.owned:  # lost while the dead letters were written
                 return
             if joined:
-                await self._output.append(self._windows, self.ownership.partition, joined)
+                await self._append(joined, records[-1].appended_ms)
                 JOINED.inc(len(joined))
             self.next_offset = records[-1].offset + 1
 
@@ -105,9 +111,17 @@ class JoinCursor:
             if not self.owned:
                 return
             record = Keyed(node.encode(), encode_window(departure(node, appended_ms)))
-            await self._output.append(self._windows, self.ownership.partition, [record])
+            await self._append([record], appended_ms)
             self._beside.pop(node, None)
             DEPARTURES.inc()
+
+    async def _append(self, windows: Sequence[Keyed], appended_ms: int) -> None:
+        partition = self.ownership.partition
+        offsets = await self._output.append(self._windows, partition, windows)
+        await self._hand_on([
+            LogRecord(partition, offset, key, value, appended_ms)
+            for offset, (key, value) in zip(offsets, windows, strict=True)
+        ])  # fmt: skip
 
     def _join(
         self, records: Sequence[LogRecord]

@@ -41,6 +41,11 @@ class LogReader:
         end = await self._consumer.end_offsets([tp])
         return first[tp], end[tp]
 
+    async def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        """The offset that the next record of each of these partitions will get."""
+        places = [TopicPartition(topic, partition) for partition in partitions]
+        return {tp.partition: end for tp, end in (await self._consumer.end_offsets(places)).items()}
+
     async def read(
         self, topic: str, partition: int, start: int, end: int
     ) -> AsyncIterator[list[LogRecord]]:

@@ -1,55 +1,45 @@
 """The model agent: the log of record in; predictions and node state out.
 
-A node state follows from every applied window, a prediction where one is due (`reporting`).
+A node state follows from an applied window, and a prediction where one is due (`reporting`). Of
+several windows of a node that are applied at once, while there is a backlog, the newest state and
+the newest prediction are published: both topics are tables.
 All that it publishes is a function of `springtide.windows` up to an offset. Models and position
 move together, without an await in between, so that a checkpoint taken at any moment is exact; what
 follows from a batch is published afterwards, and again by recovery if that did not happen.
 """
 
 import asyncio
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from pipeline.agents.join import refuse
+from pipeline.agents.learning import Applied, Placed, Report, learn, report, segments
 from pipeline.agents.log import LogRecord
 from pipeline.agents.output import LARGEST_VALUE_BYTES, Keyed, Output
-from pipeline.agents.profile import Profile, amounts_of, names_of
+from pipeline.agents.profile import Profile, names_of
 from pipeline.agents.shard import Ownership
 from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.logs import get_logger
-from pipeline.metrics import counter, gauge
+from pipeline.metrics import counter
 from pipeline.processors.bank import Bank
-from pipeline.processors.columns import node_windows, window_usages
-from pipeline.processors.peaks import Headline, NodePeaks
-from pipeline.processors.report import node_state_record, prediction_record
-from pipeline.processors.window import Outcome, rounds
-from pipeline.topics.codec import encode_json
+from pipeline.tasks import together
 from pipeline.topics.node_state import Counters
 from pipeline.topics.registry import NODE_STATE, PREDICTIONS, WINDOWS
-from pipeline.topics.windows import Window, decode_window, sample_offset_of
+from pipeline.topics.windows import decode_window, sample_offset_of
 
 log = get_logger(__name__)
 
-_ZSTD = pa.Codec("zstd", compression_level=1)
-
-WINDOWS_SEEN = counter("worker_windows", "Windows by what became of them.", ["status"])
-LAST_END = gauge(
-    "worker_last_window_end_timestamp_seconds", "Latest window applied.", ["partition"]
-)
 OVERSIZED = counter(
     "worker_oversized_results", "Results that are more than a record takes.", ["topic"]
 )
 
-GENERATION = 1
-"""Of the windows topic. A topic made anew (other partitions) gets the next one."""
+Reported = tuple[str, Report | None]
+"""A node and what is to be published of it; None where it departed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,46 +52,6 @@ class ModelRules:
     node_metrics: bool = True
 
 
-class Report:
-    """What follows from a window, as it is written; without a prediction the last one stands.
-
-    The prediction lies here packed: a worker keeps that of every node, 20 KiB where there are a
-    hundred pods.
-    """
-
-    __slots__ = ("_packed", "_size", "node_state")
-
-    def __init__(self, prediction: bytes | None, node_state: bytes) -> None:
-        self._size = 0 if prediction is None else len(prediction)
-        self._packed = None if prediction is None else _ZSTD.compress(prediction, asbytes=True)
-        self.node_state = node_state
-
-    @property
-    def prediction(self) -> bytes | None:
-        """As it was given."""
-        if self._packed is None:
-            return None
-        unpacked: bytes = _ZSTD.decompress(self._packed, decompressed_size=self._size, asbytes=True)
-        return unpacked
-
-    def with_state(self, node_state: bytes) -> "Report":
-        """The same prediction beside a newer state."""
-        newer = copy(self)
-        newer.node_state = node_state
-        return newer
-
-
-class _Applied(NamedTuple):
-    """A window that was applied, where it lies, the node's counters and peaks as of then, and the
-    prediction to be published, if one is due."""
-
-    offset: int
-    window: Window
-    counters: Counters
-    peaks: Headline
-    prediction: bytes | None
-
-
 _LIVES = Report(None, b"")
 
 
@@ -109,7 +59,8 @@ class ModelCursor:
     """The models of one partition and their position in its `windows`.
 
     `joined` is the highest sample offset met below `next_offset`. `reports` maps a node to its
-    newest prediction and state, None from its departure until the tombstones are delivered.
+    newest prediction and state, None from its departure until the tombstones are delivered;
+    `amounts` to what can be reclaimed by each predictor. Who holds `busy` may apply and publish.
     """
 
     def __init__(
@@ -130,12 +81,12 @@ class ModelCursor:
         self.bank = bank
         self.reports = reports if reports is not None else {}
         self.counters = counters if counters is not None else {}
+        self.rules = rules
+        self.amounts: dict[str, npt.NDArray[np.float64]] = {}
+        self.busy = asyncio.Lock()
         self._output = output
-        self._rules = rules
         self._windows = WINDOWS.full_name(rules.prefix)
-        self._busy = asyncio.Lock()
-        self._replayed: dict[str, _Applied] = {}
-        self._amounts: dict[str, npt.NDArray[np.float64]] = {}
+        self._replayed: dict[str, Applied] = {}
 
     @property
     def owned(self) -> bool:
@@ -147,40 +98,23 @@ class ModelCursor:
 
         A copy: other threads may ask.
         """
-        return Profile(names_of(self.bank.predictors), self._amounts.copy())
+        return Profile(names_of(self.bank.predictors), self.amounts.copy())
 
     async def process(self, records: Sequence[LogRecord]) -> None:
         """Apply records, then publish what follows from each applied window."""
-        async with self._busy:
-            if not self.owned:
-                return
-            reported, refused = self.apply(records)
-            for record, error in refused:
-                await refuse(self._output, self._rules.prefix, self._windows, record, error)
-            await self.publish(reported)
+        await process([(self, records)])
 
     async def idle(self) -> None:
         """Return when nothing is being published any more."""
-        async with self._busy:
+        async with self.busy:
             pass
 
     def apply(
         self, records: Sequence[LogRecord]
-    ) -> tuple[list[tuple[str, Report | None]], list[tuple[LogRecord, RecordError]]]:
+    ) -> tuple[list[Reported], list[tuple[LogRecord, RecordError]]]:
         """Bring models and position behind `records`; gives reports in order, and what is bad."""
-        windows, refused = self._decode(records)
-        self.joined = max([self.joined, *(window.sample_offset for _, window in windows)])
-        reported: list[tuple[str, Report | None]] = []
-        for segment in _segments(windows):
-            first = segment[0][1]
-            if first.type == "departure":
-                reported.append((first.header.node, None))
-                self._forget(first.header.node)
-            else:
-                for round_ in _rounds(segment):
-                    reported += self._reports(self._learn(round_))
-        self.next_offset = records[-1].offset + 1
-        return reported, refused
+        reported, refused = apply([(self, records)])
+        return reported[self], refused[self]
 
     def replay(self, records: Sequence[LogRecord], covers: Mapping[str, int]) -> None:
         """Bring models and position behind `records` as `apply` does, without a report.
@@ -197,26 +131,18 @@ class ModelCursor:
                 continue
             if record.offset >= covers.get((record.key or b"").decode(errors="replace"), 0):
                 wanted.append(record)
-        for segment in _segments(self._decode(wanted)[0]):
-            first = segment[0][1]
-            if first.type == "departure":
-                self._forget(first.header.node)
-                continue
-            for round_ in _rounds(segment):
-                for applied in self._learn(round_):
-                    node = applied.window.header.node
-                    if applied.prediction is None and (before := self._replayed.get(node)):
-                        applied = applied._replace(prediction=before.prediction)
-                    self._replayed[node] = applied
+        for (_, node), applied in learn_all(self.decode(wanted)[0]).items():
+            if applied is not None:
+                self._replayed[node] = applied.after(self._replayed.get(node)).written()
         self.next_offset = records[-1].offset + 1
 
     def report_replayed(self, limit: int) -> bool:
         """Report at most `limit` nodes as of their last replayed window; whether any are left."""
         nodes = list(self._replayed)[:limit]
-        self._reports([self._replayed.pop(node) for node in nodes])
+        report([self._replayed.pop(node) for node in nodes])
         return bool(self._replayed)
 
-    async def publish(self, reported: Iterable[tuple[str, Report | None]]) -> None:
+    async def publish(self, reported: Iterable[Reported]) -> None:
         """Write reports, tombstones for departed nodes, and await their delivery.
 
         Nothing is written once the partition is lost: a tombstone of the next owner has no offset
@@ -225,24 +151,32 @@ class ModelCursor:
         """
         predictions, states = [], []
         reported = list(reported)
-        for node, report in reported:
-            key, prediction = node.encode(), report.prediction if report else None
-            if report is None or prediction is not None:
+        for node, of_node in reported:
+            key, prediction = node.encode(), of_node.prediction if of_node else None
+            if of_node is None or prediction is not None:
                 predictions.append(Keyed(key, prediction))
-            states.append(Keyed(key, report.node_state if report else None))
-        prefix, partition = self._rules.prefix, self.ownership.partition
+            states.append(Keyed(key, of_node.node_state if of_node else None))
+        prefix, partition = self.rules.prefix, self.ownership.partition
         for topic, records in ((PREDICTIONS, predictions), (NODE_STATE, states)):
             fitting = [record for record in records if _fits(topic.name, record)]
             if fitting and self.owned:
                 await self._output.append(topic.full_name(prefix), partition, fitting)
-        for node, _ in reported:
-            if self.reports.get(node, _LIVES) is None:
+        for node, of_node in reported:
+            if of_node is not None:
+                of_node.pack()
+            elif self.reports.get(node, _LIVES) is None:
                 del self.reports[node]
 
-    def _decode(
+    async def refuse(self, refused: Iterable[tuple[LogRecord, RecordError]]) -> None:
+        """Put these records into the dead letters."""
+        for record, error in refused:
+            await refuse(self._output, self.rules.prefix, self._windows, record, error)
+
+    def decode(
         self, records: Sequence[LogRecord]
-    ) -> tuple[list[tuple[int, Window]], list[tuple[LogRecord, RecordError]]]:
-        windows: list[tuple[int, Window]] = []
+    ) -> tuple[list[Placed], list[tuple[LogRecord, RecordError]]]:
+        """The windows in `records`, and what is none."""
+        windows: list[Placed] = []
         refused: list[tuple[LogRecord, RecordError]] = []
         for record in records:
             try:
@@ -252,84 +186,77 @@ class ModelCursor:
             except RecordError as error:
                 refused.append((record, error.at(self._windows, record.partition, record.offset)))
             else:
-                windows.append((record.offset, window))
+                windows.append(Placed(self, record.offset, window))
         return windows, refused
 
-    def _learn(self, windows: Sequence[tuple[int, Window]]) -> list[_Applied]:
-        rules = self._rules
-        outcomes = self.bank.apply(
-            node_windows([window for _, window in windows], rules.statistic, rules.memory_policy)
-        )
-        for status, seen in Counter(outcome.status for outcome in outcomes).items():
-            WINDOWS_SEEN.labels(status).inc(seen)
-        applied = []
-        for (offset, window), outcome in zip(windows, outcomes, strict=True):
-            self._count(window, outcome)
-            if outcome.status == "applied":
-                applied.append((offset, window))
-        if not applied:
-            return []
-        latest = max(window.header.window_end_ms for _, window in applied)
-        LAST_END.labels(str(self.ownership.partition)).set(latest / 1000)
-        peaks = self.bank.peaks([window.header.node for _, window in applied])
-        if rules.node_metrics:
-            self._amounts |= amounts_of(peaks)
-        due = np.flatnonzero(self.bank.due(peaks)).tolist()
-        predictions = {i: self._prediction(*applied[i], peaks[i]) for i in due}
-        return [
-            _Applied(
-                offset, window, self.counters[window.header.node], headline, predictions.get(i)
-            )
-            for i, ((offset, window), headline) in enumerate(
-                zip(applied, peaks.headlines(), strict=True)
-            )
-        ]
-
-    def _prediction(self, offset: int, window: Window, peaks: NodePeaks) -> bytes:
-        epoch = self.ownership.epoch
-        return encode_json(
-            prediction_record(window, peaks, generation=GENERATION, offset=offset, epoch=epoch)
-        )
-
-    def _reports(self, applied: Sequence[_Applied]) -> list[tuple[str, Report | None]]:
-        """What follows from these windows; `reports` has it with the prediction that stands."""
-        position = {"generation": GENERATION, "epoch": self.ownership.epoch}
-        usages = window_usages([a.window for a in applied], self._rules.memory_policy)
-        recent = self.bank.recent_usage([a.window.header.node for a in applied])
-        reports: list[tuple[str, Report | None]] = []
-        for (offset, window, counters, peaks, prediction), used, lately in zip(
-            applied, usages, recent, strict=True
-        ):
-            node = window.header.node
-            state = encode_json(
-                node_state_record(window, peaks, lately, counters, used, offset=offset, **position)
-            )
-            report = Report(prediction, state)
-            reports.append((node, report))
-            standing = self.reports.get(node) if prediction is None else None
-            self.reports[node] = standing.with_state(state) if standing else report
-        return reports
-
-    def _count(self, window: Window, outcome: Outcome) -> None:
-        old = self.counters.get(window.header.node, Counters())
-        applied = outcome.status == "applied"
-        self.counters[window.header.node] = msgspec.structs.replace(
-            old,
-            applied=old.applied + applied,
-            duplicate=old.duplicate + (outcome.status == "duplicate"),
-            late=old.late + (outcome.status == "late"),
-            second_exporter=old.second_exporter + (outcome.status == "second_exporter"),
-            gaps=old.gaps + outcome.gap,
-            untrained=old.untrained + (applied and not outcome.trained),
-            bad_values=old.bad_values + sum(window.bad_values.values()),
-        )
-
-    def _forget(self, node: str) -> None:
+    def forget(self, node: str) -> None:
+        """Drop the models of a node that departed."""
         self.bank.forget(node)
         self.counters.pop(node, None)
         self._replayed.pop(node, None)
-        self._amounts.pop(node, None)
+        self.amounts.pop(node, None)
         self.reports[node] = None
+
+
+Batch = tuple[ModelCursor, Sequence[LogRecord]]
+"""Records for one cursor, at and after its position, none left out."""
+
+
+async def process(batches: Sequence[Batch]) -> None:
+    """Apply records of distinct partitions in one call, then publish what follows from them, side
+    by side. What was let go is left alone."""
+    async with AsyncExitStack() as stack:
+        for cursor, _ in sorted(batches, key=lambda batch: batch[0].ownership.partition):
+            await stack.enter_async_context(cursor.busy)
+        held = [(cursor, records) for cursor, records in batches if cursor.owned and records]
+        reported, refused = apply(held)
+        await together(_tell(cursor, refused[cursor], reported[cursor]) for cursor, _ in held)
+
+
+async def _tell(
+    cursor: ModelCursor,
+    refused: Sequence[tuple[LogRecord, RecordError]],
+    reported: Sequence[Reported],
+) -> None:
+    await cursor.refuse(refused)
+    await cursor.publish(reported)
+
+
+def learn_all(windows: Sequence[Placed]) -> dict[tuple[ModelCursor, str], Applied | None]:
+    """Apply windows in order; gives the newest of each node that was applied, with its newest
+    prediction, and None where the node departed."""
+    newest: dict[tuple[ModelCursor, str], Applied | None] = {}
+    for run in segments(windows):
+        if run[0].window.type == "departure":
+            run[0].cursor.forget(run[0].node)
+            newest[run[0].cursor, run[0].node] = None
+            continue
+        for applied in learn(run):
+            key = applied.placed.cursor, applied.placed.node
+            newest[key] = applied.after(newest.get(key))
+    return newest
+
+
+def apply(
+    batches: Sequence[Batch],
+) -> tuple[
+    dict[ModelCursor, list[Reported]], dict[ModelCursor, list[tuple[LogRecord, RecordError]]]
+]:
+    """Bring models and positions behind these records; gives reports in order, and what is bad."""
+    windows: list[Placed] = []
+    reported: dict[ModelCursor, list[Reported]] = defaultdict(list)
+    refused: dict[ModelCursor, list[tuple[LogRecord, RecordError]]] = {}
+    for cursor, records in batches:
+        mine, refused[cursor] = cursor.decode(records)
+        cursor.joined = max([cursor.joined, *(at.window.sample_offset for at in mine)])
+        windows += mine
+    newest = learn_all(windows)
+    made = iter(report([applied for applied in newest.values() if applied is not None]))
+    for (cursor, node), applied in newest.items():
+        reported[cursor].append((node, None if applied is None else next(made)))
+    for cursor, records in batches:
+        cursor.next_offset = records[-1].offset + 1
+    return reported, refused
 
 
 def _fits(topic: str, record: Keyed) -> bool:
@@ -340,20 +267,3 @@ def _fits(topic: str, record: Keyed) -> bool:
     log.error("result is larger than a record may be", topic=topic, key=record.key.decode(),
               bytes=size)  # fmt: skip
     return False
-
-
-def _segments(windows: Sequence[tuple[int, Window]]) -> list[list[tuple[int, Window]]]:
-    """Runs of windows, and each departure by itself, in order."""
-    segments: list[list[tuple[int, Window]]] = []
-    for item in windows:
-        departs = item[1].type == "departure"
-        if departs or not segments or segments[-1][0][1].type == "departure":
-            segments.append([])
-        segments[-1].append(item)
-    return segments
-
-
-def _rounds(windows: Sequence[tuple[int, Window]]) -> list[list[tuple[int, Window]]]:
-    """Groups in which no node occurs twice, so that each window has its own report."""
-    groups = rounds(window.header.node for _, window in windows)
-    return [[windows[position] for position in group] for group in groups]

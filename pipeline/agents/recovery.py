@@ -13,14 +13,17 @@ Faust's commits are never asked. What retention took from the log is counted and
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
 from pipeline.agents.consume import Readers
+from pipeline.agents.handover import Handover
 from pipeline.agents.inventory import Inventory, InventoryTopics, Refuse
 from pipeline.agents.join import JoinCursor, JoinRules
+from pipeline.agents.learning import Report
 from pipeline.agents.log import LogReader
-from pipeline.agents.model import ModelCursor, ModelRules, Report
+from pipeline.agents.model import ModelCursor, ModelRules
 from pipeline.agents.output import Keyed, Output
 from pipeline.agents.shard import Ownership, Shard
 from pipeline.clock import Clock
@@ -34,7 +37,6 @@ from pipeline.errors import (
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, histogram
 from pipeline.processors.bank import Bank
-from pipeline.processors.window import ModelConfig
 from pipeline.times import format_time
 from pipeline.topics.checkpoints import Claim, NodeCheckpoint, RoundMarker, claim_key, parse_key
 from pipeline.topics.codec import decode_pack, encode_pack
@@ -102,7 +104,11 @@ class Checkpoints:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What is needed to load a partition; one for the life of a worker."""
+    """What is needed to load a partition; one for the life of a worker.
+
+    The models of each partition lie beside the empty `bank`; what joins append is brought to them
+    by `handover`.
+    """
 
     member: str
     output: Output
@@ -110,7 +116,8 @@ class Recovery:
     inventory: InventoryTopics
     join_rules: JoinRules
     model_rules: ModelRules
-    config: ModelConfig
+    bank: Bank
+    handover: Handover
     clock: Clock
 
     async def load_all(
@@ -124,8 +131,16 @@ class Recovery:
             for topic in (*topics, self.inventory.nodes, self.inventory.pods)
             for partition in wanted
         ]
-        async with self.open_reader(places) as reader:
-            return {p: await self.load(reader, p, kept.get(p)) for p in wanted}
+        loaded: dict[int, tuple[Shard, list[bytes]]] = {}
+        try:
+            async with self.open_reader(places) as reader:
+                for partition in wanted:
+                    loaded[partition] = await self.load(reader, partition, kept.get(partition))
+        except BaseException:
+            for shard, _ in loaded.values():
+                shard.model.bank.clear()
+            raise
+        return loaded
 
     async def load(
         self, reader: LogReader, partition: int, kept: Shard | None
@@ -135,13 +150,23 @@ class Recovery:
         `kept` is the shard that this worker held until now: its models stay. Gives the keys of
         older epochs in `checkpoints`, too, to be deleted after the first complete round.
         """
+        bank = self.bank.beside() if kept is None else kept.model.bank
+        try:
+            return await self._load(reader, partition, kept, bank)
+        except BaseException:
+            bank.clear()
+            raise
+
+    async def _load(
+        self, reader: LogReader, partition: int, kept: Shard | None, bank: Bank
+    ) -> tuple[Shard, list[bytes]]:
         began = self.clock.monotonic()
         ownership = Ownership(partition, await self._claim(partition))
         found = await read_checkpoints(
             reader, self._checkpoints, partition, ownership.epoch, self.inventory.refuse
         )
         model = (
-            await self._replay(reader, ownership, found)
+            await self._replay(reader, ownership, found, bank)
             if kept is None
             else await self._catch_up(reader, ownership, kept.model)
         )
@@ -154,7 +179,8 @@ class Recovery:
         # A paused worker that woke up may have written behind the tombstones of these.
         gone = inventory.departed.difference(model.bank.nodes)
         await model.publish([*model.reports.items(), *((node, None) for node in sorted(gone))])
-        join = JoinCursor(ownership, start, inventory, self.output, self.join_rules)
+        hand_on = partial(self.handover.put, model)
+        join = JoinCursor(ownership, start, inventory, self.output, self.join_rules, hand_on)
         took = self.clock.monotonic() - began
         LOADS.labels("new" if kept is None else "kept").inc()
         LOAD_SECONDS.observe(took)
@@ -170,10 +196,10 @@ class Recovery:
         return offset
 
     async def _replay(
-        self, reader: LogReader, ownership: Ownership, found: Checkpoints
+        self, reader: LogReader, ownership: Ownership, found: Checkpoints, bank: Bank
     ) -> ModelCursor:
         first, end = await reader.bounds(self._windows, ownership.partition)
-        marker, bank = found.marker(), Bank(self.config)
+        marker = found.marker()
         start = replay_start(marker, first)
         taken: dict[str, NodeCheckpoint] = {}
         lost: dict[str, Counters] = {}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from pipeline.agents.model import GENERATION
+from pipeline.agents.learning import GENERATION
 from pipeline.agents.output import LARGEST_VALUE_BYTES, Keyed, Output
 from pipeline.agents.shard import Shard
 from pipeline.clock import Clock

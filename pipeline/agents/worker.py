@@ -1,14 +1,14 @@
-"""One worker: a Faust app with two agents, and the partitions that it holds.
+"""One worker: a Faust app that reads samples, and the partitions that it holds.
 
-Faust hosts the consumer group, the assignment (equal partitions of `samples` and `windows` go to
-one worker) and the agents. Positions, state and output are ours: `Holder` takes partitions when a
-rebalance is complete and lets them go when it begins.
+Faust hosts the consumer group, the assignment and the agent. Who is assigned a partition of
+`samples` holds the same partition of every other topic. Positions, state and output are ours:
+`Holder` takes partitions when a rebalance is complete and lets them go when it begins.
 """
 
 import asyncio
 import os
 import uuid
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -23,10 +23,12 @@ from pipeline.agents.configure import model_config
 from pipeline.agents.consume import consume
 from pipeline.agents.credentials import faust_credentials
 from pipeline.agents.flow import WaitingTransport
+from pipeline.agents.handover import Handover, feed_models, look_for_others
 from pipeline.agents.inventory import InventoryTopics, follow
 from pipeline.agents.join import JoinCursor, JoinRules, refuse
+from pipeline.agents.learning import LAST_END
 from pipeline.agents.log import LogRecord, open_reader
-from pipeline.agents.model import LAST_END, ModelCursor, ModelRules
+from pipeline.agents.model import ModelCursor, ModelRules
 from pipeline.agents.output import Output, open_output
 from pipeline.agents.profile import watch
 from pipeline.agents.recovery import Recovery
@@ -36,6 +38,7 @@ from pipeline.clock import Clock
 from pipeline.errors import RecordError, StateError
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
+from pipeline.processors.bank import Bank
 from pipeline.settings import Settings
 from pipeline.sources.files import run_file_source
 from pipeline.tasks import end
@@ -51,8 +54,8 @@ NODES = gauge("worker_nodes", "Nodes with models in this worker.")
 _REQUEST_TIMEOUT_MARGIN_SECONDS = 10.0
 # Faust hands out all that one fetch brought before the next: with much of a backlog in hand, the
 # first results would wait until all of it is joined. A larger record comes all the same.
-_FETCH_BYTES = 512 * 1024
-_BUFFERED_MESSAGES = 1280
+_FETCH_BYTES = 2 * 1024 * 1024
+_BUFFERED_MESSAGES = 2048
 _SHUTDOWN_SECONDS = 10.0
 # Two file sources would remove each other's records: the owner of this partition runs it.
 _FILE_SOURCE_PARTITION = 0
@@ -68,6 +71,8 @@ class Holder:
         self._client = client_options(settings.kafka)
         self._resources = AsyncExitStack()
         self._recovery: Recovery | None = None
+        self._handover = Handover()
+        self._feeding: asyncio.Task[None] | None = None
         self._shards: dict[int, Shard] = {}
         self._released: dict[int, Shard] = {}
         self._loading: asyncio.Task[None] | None = None
@@ -122,6 +127,8 @@ class Holder:
             log.error("not all that was in hand is delivered; the log has it, and recovery will "
                       "publish it", seconds=_SHUTDOWN_SECONDS)  # fmt: skip
         finally:
+            if self._feeding is not None:
+                await end(self._feeding)
             await asyncio.wait_for(self._resources.aclose(), _SHUTDOWN_SECONDS)
 
     async def _idle(self) -> None:
@@ -137,11 +144,15 @@ class Holder:
         # What they still have on the way must be in the logs before these are read.
         await self._idle()
         released, self._released = self._released, {}
+        for partition in released.keys() - partitions:
+            released.pop(partition).model.bank.clear()
         loaded = await recovery.load_all(partitions, released)
         # aiokafka swallows cancellations while it closes: ask who we are, not whether we live.
         revoked = self._loading is not asyncio.current_task()
         if revoked or generation != self._app.consumer_generation_id:
             log.info("loaded for a generation that has passed", generation=generation)
+            for shard, _ in loaded.values():
+                shard.model.bank.clear()
             return
         for partition, (shard, _) in loaded.items():
             self._shards[partition] = shard
@@ -154,10 +165,13 @@ class Holder:
             kafka, model = self._settings.kafka, self._settings.model
             output = await self._resources.enter_async_context(open_output(self._client))
             config = model_config(self._settings)
+            reader = partial(open_reader, self._client)
+            windows = WINDOWS.full_name(kafka.topic_prefix)
+            self._feeding = self._watched(feed_models(self._handover, windows, reader))
             self._recovery = Recovery(
                 member=f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
                 output=output,
-                open_reader=partial(open_reader, self._client),
+                open_reader=reader,
                 inventory=InventoryTopics(kafka.topic_prefix, partial(_refuse, output, kafka)),
                 join_rules=JoinRules(
                     prefix=kafka.topic_prefix,
@@ -171,25 +185,16 @@ class Holder:
                     memory_policy=model.memory_collect_policy,
                     node_metrics=self._settings.worker.node_metrics,
                 ),
-                config=config,
+                bank=Bank(config),
+                handover=self._handover,
                 clock=self._clock,
             )
         return self._recovery
 
     def _assigned(self) -> set[int]:
-        prefix = self._settings.kafka.topic_prefix
-        samples, windows = SAMPLES.full_name(prefix), WINDOWS.full_name(prefix)
+        samples = SAMPLES.full_name(self._settings.kafka.topic_prefix)
         assigned: Iterable[TP] = self._app.consumer.assignment()
-        mine: dict[str, set[int]] = {samples: set(), windows: set()}
-        for tp in assigned:
-            mine.get(tp.topic, set()).add(tp.partition)
-        if mine[samples] != mine[windows]:
-            raise StateError(
-                f"assigned partitions {sorted(mine[samples])} of {samples} "
-                f"but {sorted(mine[windows])} of {windows}",
-                hint="both topics need the same number of partitions: springtide topics check",
-            )
-        return mine[samples]
+        return {tp.partition for tp in assigned if tp.topic == samples}
 
     # -- what runs while partitions are held
 
@@ -205,6 +210,7 @@ class Holder:
                 self._run(shard.join.depart(node, round(self._clock.now() * 1000)))
         if loaded:
             self._run(self._follow_inventory(recovery))
+            self._run(self._look_for_others([shard.model for shard, _ in loaded.values()]))
         worker = self._settings.worker
         files = (worker.nodes_file, worker.pods_file)
         if _FILE_SOURCE_PARTITION in loaded and any(files):
@@ -212,14 +218,23 @@ class Holder:
 
     def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run until the partitions are let go; a failure ends the worker."""
+        self._tasks.append(self._watched(coroutine))
+
+    def _watched(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(coroutine)
         task.add_done_callback(self._end_on_failure)
-        self._tasks.append(task)
+        return task
 
     def _end_on_failure(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("background task failed", error=repr(error))
             self._app.add_future(self._app.crash(error))
+
+    async def _look_for_others(self, models: Sequence[ModelCursor]) -> None:
+        topic = WINDOWS.full_name(self._settings.kafka.topic_prefix)
+        places = [(topic, model.ownership.partition) for model in models]
+        async with open_reader(self._client, places) as reader:
+            await look_for_others(self._handover, models, partial(reader.ends, topic), self._clock)
 
     async def _follow_inventory(self, recovery: Recovery) -> None:
         shards = dict(self._shards)
@@ -278,17 +293,11 @@ def create_app(settings: Settings, clock: Clock, data_dir: Path) -> faust.App:
     app.on_partitions_revoked.connect(holder.release)
     app.on_rebalance_complete.connect(holder.take)
     app.on_before_shutdown.connect(holder.close)
-    _agent(app, settings, SAMPLES.full_name(kafka.topic_prefix), lambda: holder.joins)
-    _agent(app, settings, WINDOWS.full_name(kafka.topic_prefix), lambda: holder.models)
+    samples = SAMPLES.full_name(kafka.topic_prefix)
+    reader = partial(open_reader, client_options(kafka))
+
+    async def join(stream: Any) -> None:
+        await consume(stream, samples, holder.joins, reader, batch_size=worker.batch_size)
+
+    app.agent(app.topic(samples, key_type=bytes, value_type=bytes), name=samples)(join)
     return app
-
-
-def _agent(
-    app: faust.App, settings: Settings, topic: str, cursors: Callable[[], dict[int, Any]]
-) -> None:
-    reader = partial(open_reader, client_options(settings.kafka))
-
-    async def run(stream: Any) -> None:
-        await consume(stream, topic, cursors(), reader, batch_size=settings.worker.batch_size)
-
-    app.agent(app.topic(topic, key_type=bytes, value_type=bytes), name=topic)(run)

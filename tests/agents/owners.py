@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from pipeline.agents.handover import Handover
 from pipeline.agents.inventory import InventoryTopics
 from pipeline.agents.join import JoinRules
 from pipeline.agents.log import LogRecord
@@ -42,7 +43,8 @@ class Owner:
             inventory=InventoryTopics("t", self._refuse),
             join_rules=JOIN_RULES,
             model_rules=MODEL_RULES,
-            config=config,
+            bank=Bank(config),
+            handover=Handover(),
             clock=self.clock,
         )
         self.shard: Shard | None = None

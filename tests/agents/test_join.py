@@ -1,6 +1,7 @@
 """The join: every good sample becomes a window, every bad one a dead letter, in order."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +40,11 @@ class Fixture:
         output: Any = MemoryOutput(self.broker)
         self.output = output
         rules = JoinRules("t", PARTITIONS, future_tolerance_seconds=60, strategy=STRATEGY)
-        self.cursor = JoinCursor(self.ownership, 0, self.inventory, self.output, rules)
+        self.handed_on: list[LogRecord] = []
+        self.cursor = JoinCursor(self.ownership, 0, self.inventory, self.output, rules, self._take)
+
+    async def _take(self, records: Sequence[LogRecord]) -> None:
+        self.handed_on += records
 
     @property
     def windows(self) -> list[Window]:
@@ -87,6 +92,7 @@ async def test_samples_become_windows_in_their_order_with_their_offsets() -> Non
         NODE.encode(), OTHER.encode(), NODE.encode(),
     ]  # fmt: skip
     assert it.cursor.next_offset == 12
+    assert it.handed_on == it.broker.records("t.windows")
     assert [window.appended_ms for window in it.windows] == [APPENDED_MS] * 3
 
 
@@ -231,13 +237,14 @@ async def test_the_log_takes_one_append_at_a_time() -> None:
     it, inside, most = Fixture(), 0, 0
     append = it.output.append
 
-    async def slow(*arguments: Any) -> None:
+    async def slow(*arguments: Any) -> Any:
         nonlocal inside, most
         inside += 1
         most = max(most, inside)
         await asyncio.sleep(0.01)
-        await append(*arguments)
+        offsets = await append(*arguments)
         inside -= 1
+        return offsets
 
     it.output.append = slow
     work = [
@@ -249,15 +256,16 @@ async def test_the_log_takes_one_append_at_a_time() -> None:
     await asyncio.gather(*work, idle)
     assert most == 1
     assert [window.type for window in it.windows] == ["window", "departure", "window"]
+    assert [r[:4] for r in it.handed_on] == [r[:4] for r in it.broker.records("t.windows")]
 
 
 async def test_idle_waits_for_what_is_on_its_way() -> None:
     it, done = Fixture(), asyncio.Event()
     append = it.output.append
 
-    async def slow(*arguments: Any) -> None:
+    async def slow(*arguments: Any) -> Any:
         await done.wait()
-        await append(*arguments)
+        return await append(*arguments)
 
     it.output.append = slow
     work = asyncio.create_task(it.cursor.process([sample(0)]))

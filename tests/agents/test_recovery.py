@@ -521,3 +521,18 @@ async def test_where_the_best_checkpoint_is_of_no_use_the_next_one_is_taken(beyo
     broker.put(CHECKPOINTS, 0, node_key("c", later), encode_pack(forged))
     second = await Owner(broker, "y").load()
     assert content(second.model) == content(undisturbed(broker))
+
+
+async def test_a_load_that_is_cut_off_leaves_no_rows_behind() -> None:
+    """Partitions share columns: what nobody clears would stay for the life of the worker."""
+    broker = MemoryBroker()
+    LogWriter(broker).windows(4, "a", "b")
+    owner = Owner(broker, "first")
+    owner.output.refuses = lambda topic: topic == "t.node-state"
+    with pytest.raises(ConnectionError):
+        await owner.load()
+    assert owner.recovery.bank.num_rows == 0
+    owner.output.refuses = lambda topic: False
+    await owner.load()
+    assert owner.recovery.bank.num_rows == owner.model.bank.num_rows > 0
+    assert owner.recovery.bank.nodes == ()

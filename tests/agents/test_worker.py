@@ -29,7 +29,7 @@ def loads_by(it: Holder, load: Any) -> None:
 
 
 async def test_a_load_that_a_revocation_cuts_off_is_no_error() -> None:
-    it, begun = holder(("samples", 1), ("windows", 1)), asyncio.Event()
+    it, begun = holder(("samples", 1)), asyncio.Event()
 
     async def load(partitions: set[int], generation: int) -> None:
         begun.set()
@@ -46,7 +46,7 @@ async def test_a_load_that_a_revocation_cuts_off_is_no_error() -> None:
 async def test_a_load_that_nobody_cut_off_and_yet_is_cancelled_ends_the_worker() -> None:
     """A library that lets a cancellation of its own escape: the worker would hold nothing, say
     that it is ready, and nobody would restart it."""
-    it = holder(("samples", 1), ("windows", 1))
+    it = holder(("samples", 1))
 
     async def load(partitions: set[int], generation: int) -> None:
         raise asyncio.CancelledError
@@ -57,7 +57,7 @@ async def test_a_load_that_nobody_cut_off_and_yet_is_cancelled_ends_the_worker()
 
 
 async def test_a_load_that_fails_ends_the_worker() -> None:
-    it = holder(("samples", 1), ("windows", 1))
+    it = holder(("samples", 1))
 
     async def load(partitions: set[int], generation: int) -> None:
         raise ConnectionError("no broker")
@@ -68,7 +68,7 @@ async def test_a_load_that_fails_ends_the_worker() -> None:
 
 
 async def test_whoever_stops_the_worker_stops_its_loading() -> None:
-    it, begun = holder(("samples", 1), ("windows", 1)), asyncio.Event()
+    it, begun = holder(("samples", 1)), asyncio.Event()
 
     async def load(partitions: set[int], generation: int) -> None:
         begun.set()
@@ -82,7 +82,12 @@ async def test_whoever_stops_the_worker_stops_its_loading() -> None:
         await taking
 
 
-async def test_samples_and_windows_must_come_together() -> None:
-    it = holder(("samples", 1), ("samples", 2), ("windows", 1))
-    with pytest.raises(StateError, match="same number of partitions"):
-        await it.take()
+async def test_the_partitions_of_samples_are_what_is_held() -> None:
+    it, held = holder(("samples", 1), ("samples", 2), ("others", 3)), set[int]()
+
+    async def load(partitions: set[int], generation: int) -> None:
+        held.update(partitions)
+
+    loads_by(it, load)
+    await it.take()
+    assert held == {1, 2}

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from pipeline.agents.configure import model_config
+from pipeline.agents.handover import Handover
 from pipeline.agents.inventory import InventoryTopics
 from pipeline.agents.join import JoinRules
 from pipeline.agents.log import LogRecord, open_reader
@@ -27,6 +28,7 @@ from pipeline.cli.main import cli
 from pipeline.clock import SystemClock, format_time
 from pipeline.errors import RecordError
 from pipeline.local.kafka import LocalKafka
+from pipeline.processors.bank import Bank
 from pipeline.processors.histogram import CPU_LAYOUT
 from pipeline.processors.window import ENTITIES
 from pipeline.settings import KafkaSettings, Settings
@@ -74,7 +76,8 @@ async def owner(kafka: KafkaSettings) -> AsyncIterator[tuple[Shard, Rounds]]:
             model_rules=ModelRules(
                 prefix=prefix, statistic="p90", memory_policy="usageWithoutPageCache"
             ),
-            config=model_config(settings),
+            bank=Bank(model_config(settings)),
+            handover=Handover(),
             clock=SystemClock(),
         )
         loaded = await recovery.load_all([partition], {})

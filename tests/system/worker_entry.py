@@ -14,7 +14,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaTimeoutError
 
 from pipeline.agents import recovery, rounds
-from pipeline.agents.model import GENERATION, ModelCursor
+from pipeline.agents.learning import GENERATION
+from pipeline.agents.model import ModelCursor
 from pipeline.agents.output import Keyed, Output
 from pipeline.topics.checkpoints import RoundMarker, marker_key
 from pipeline.topics.codec import encode_pack
@@ -24,21 +25,15 @@ rounds.SLICE = 2
 _committed: dict[tuple[str, int], int] = {}
 
 
-def resume_at_the_commit() -> None:
-    """Replay begins where Faust committed `windows`, instead of at X."""
-    _ask_for_commits()
-    replay = recovery.Recovery._replay
-    current: list[int] = []
+def replay_left_out() -> None:
+    """What was written to the log behind the checkpoints is not replayed."""
 
-    async def with_partition(self: Any, reader: Any, ownership: Any, found: Any) -> Any:
-        current[:] = [ownership.partition]
-        return await replay(self, reader, ownership, found)
+    async def skip(
+        self: Any, reader: Any, model: ModelCursor, start: int, end: int, covers: Any
+    ) -> None:
+        model.next_offset = end
 
-    def replay_start(marker: RoundMarker | None, first: int) -> int:
-        return _commit("windows", current[0], first)
-
-    recovery.Recovery._replay = with_partition  # type: ignore[method-assign]
-    recovery.replay_start = replay_start
+    recovery.Recovery._apply = skip  # type: ignore[method-assign]
 
 
 def join_trusts_commits() -> None:
@@ -87,7 +82,7 @@ def deliveries_fail() -> None:
 
 BUGS: Mapping[str, Callable[[], None]] = {
     "none": lambda: None,
-    "resume_at_the_commit": resume_at_the_commit,
+    "replay_left_out": replay_left_out,
     "join_trusts_commits": join_trusts_commits,
     "marker_too_early": marker_too_early,
     "deliveries_fail": deliveries_fail,

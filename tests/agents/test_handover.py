@@ -1,0 +1,178 @@
+"""What joins append reaches the models once, in order, whoever else writes to the log."""
+
+import asyncio
+from collections.abc import Collection
+from typing import Any
+
+from aiokafka.errors import KafkaConnectionError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.agents.handover import LOOK_SECONDS, Handover, feed_models, look_for_others
+from pipeline.agents.model import ModelCursor
+from pipeline.agents.shard import Ownership
+from pipeline.clock import ManualClock
+from pipeline.processors.bank import Bank
+from pipeline.tasks import end
+from tests.agents.fakes import MemoryBroker, MemoryOutput
+from tests.agents.logs import CONFIG, LogWriter
+from tests.agents.owners import MODEL_RULES, content, published, settle, undisturbed
+
+
+def cursors_over(broker: MemoryBroker, count: int = 1) -> list[ModelCursor]:
+    """Models of so many partitions, in the same columns."""
+    output: Any = MemoryOutput(broker)
+    bank = Bank(CONFIG)
+    return [
+        ModelCursor(Ownership(partition, 3), 0, bank.beside(), output, MODEL_RULES)
+        for partition in range(count)
+    ]
+
+
+class Feeding:
+    """The loop that feeds models, over a log in memory."""
+
+    def __init__(self, broker: MemoryBroker, most: int = 100) -> None:
+        self.handover = Handover(most, linger_seconds=0)
+        self._task = asyncio.create_task(
+            feed_models(self.handover, "t.windows", broker.open_reader)
+        )
+
+    async def __aenter__(self) -> "Feeding":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for _ in range(50):
+            await settle()
+        failed = self._task.exception() if self._task.done() else None
+        await end(self._task)
+        if failed is not None:
+            raise failed
+
+
+def busy(broker: MemoryBroker, partition: int, *nodes: str) -> None:
+    log = LogWriter(broker, partition=partition)
+    log.windows(3, *nodes)
+    log.depart(nodes[0])
+    log.windows(2, *nodes)
+
+
+async def test_windows_of_several_partitions_are_applied_as_if_each_were_alone() -> None:
+    together, alone = MemoryBroker(), MemoryBroker()
+    for broker in (together, alone):
+        busy(broker, 0, "a", "b")
+        busy(broker, 1, "c", "d")
+    cursors = cursors_over(together, 2)
+    async with Feeding(together) as feeding:
+        for cursor in cursors:
+            records = together.records("t.windows", cursor.ownership.partition)
+            await feeding.handover.put(cursor, records)
+    for cursor in cursors:
+        (other,) = cursors_over(alone)
+        other.ownership.partition = cursor.ownership.partition
+        await other.process(alone.records("t.windows", cursor.ownership.partition))
+        assert content(cursor) == content(other)
+        assert cursor.next_offset == other.next_offset
+    assert together.logs.keys() == alone.logs.keys()
+    for place, log in alone.logs.items():
+        assert [record[:4] for record in together.logs[place]] == [record[:4] for record in log]
+
+
+@settings(max_examples=25, deadline=None)
+@given(brought=st.lists(st.tuples(st.integers(0, 11), st.integers(1, 5)), max_size=8))
+def test_whatever_is_brought_each_record_counts_once(brought: list[tuple[int, int]]) -> None:
+    """Late, twice, with gaps: what somebody else wrote is read from the log."""
+
+    async def run() -> None:
+        broker = MemoryBroker()
+        LogWriter(broker).windows(6, "a", "b")
+        records = broker.records("t.windows")
+        (cursor,) = cursors_over(broker)
+        async with Feeding(broker) as feeding:
+            for start, count in brought:
+                await feeding.handover.put(cursor, records[start : start + count])
+                await settle()
+        expected = undisturbed(broker, cursor.next_offset)
+        assert cursor.next_offset == max([0, *(min(s + n, 12) for s, n in brought)])
+        assert content(cursor) == content(expected)
+
+    asyncio.run(run())
+
+
+async def test_what_was_let_go_is_left_alone() -> None:
+    broker = MemoryBroker()
+    LogWriter(broker).windows(3, "a")
+    lost, held = cursors_over(broker, 2)
+    LogWriter(broker, partition=1).windows(3, "b")
+    lost.ownership.owned = False
+    async with Feeding(broker) as feeding:
+        await feeding.handover.put(lost, broker.records("t.windows")[1:])
+        await feeding.handover.put(held, broker.records("t.windows", 1))
+    assert (lost.next_offset, held.next_offset) == (0, 3)
+    assert set(published(broker, "t.node-state")) == set()
+    assert {record.key for record in broker.records("t.node-state", 1)} == {b"b"}
+
+
+async def test_who_brings_more_than_there_is_room_for_waits() -> None:
+    broker = MemoryBroker()
+    LogWriter(broker).windows(6, "a")
+    (cursor,) = cursors_over(broker)
+    handover, records = Handover(most=2), broker.records("t.windows")
+    await handover.put(cursor, records[:3])  # what comes at once is not cut
+    waits = asyncio.create_task(handover.put(cursor, records[3:]))
+    await settle()
+    assert not waits.done()
+    assert [len(waiting.records) for waiting in (await handover.take()).values()] == [3]
+    await waits
+    assert [len(waiting.records) for waiting in (await handover.take()).values()] == [3]
+
+
+class Log:
+    """A log whose ends are asked for, and now and then cannot be told."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self.broker = broker
+        self.away = False
+
+    async def ends(self, partitions: Collection[int]) -> dict[int, int]:
+        if self.away:
+            raise KafkaConnectionError
+        return {at: len(self.broker.records("t.windows", at)) for at in partitions}
+
+
+async def test_what_somebody_else_wrote_is_found_and_read() -> None:
+    broker, clock = MemoryBroker(), ManualClock()
+    LogWriter(broker).windows(3, "a")
+    cursors, log = cursors_over(broker), Log(broker)
+    async with Feeding(broker) as feeding:
+        looking = asyncio.create_task(look_for_others(feeding.handover, cursors, log.ends, clock))
+        log.away = True
+        for _ in range(2):
+            await settle()
+            await clock.advance(LOOK_SECONDS)
+        log.away = False
+        assert cursors[0].next_offset == 0
+        for _ in range(4):
+            await settle()
+            await clock.advance(LOOK_SECONDS)
+        await settle()
+        assert cursors[0].next_offset == 3
+        assert not looking.done()
+        await end(looking)
+    assert content(cursors[0]) == content(undisturbed(broker))
+
+
+async def test_a_model_that_moves_is_not_sent_to_the_log() -> None:
+    """What is on its way to it lies in the log already."""
+    broker, clock = MemoryBroker(), ManualClock()
+    writer = LogWriter(broker)
+    cursors, handover = cursors_over(broker), Handover()
+    looking = asyncio.create_task(look_for_others(handover, cursors, Log(broker).ends, clock))
+    for offset in range(4):
+        writer.windows(2, "a")
+        await settle()
+        await clock.advance(LOOK_SECONDS)
+        await settle()
+        cursors[0].next_offset = offset + 1
+    assert handover._waiting == {}
+    await end(looking)

@@ -1,23 +1,39 @@
 """How a worker with a backlog gets it from Faust without standing still.
 
-Two of Faust's ways are replaced. A partition whose queue is nearly full is paused, and looked for
+Three of Faust's ways are replaced. A partition whose queue is nearly full is paused, and looked for
 again only between two fetches: here nothing is paused, and the hand that fills a full queue waits
-for room. And four tasks are made for each message, to wait for its delivery, for the end of the
-flow and for the end of the consumer, whatever comes first: here a delivery that need not wait is
-simply made.
+for room. A fetch may wait 1.5 s in the broker, and the next record of a partition that was just
+read waits for its end: here it waits a tenth of a second. And four tasks are made for each message,
+to wait for its delivery, for the end of the flow and for the end of the consumer, whatever comes
+first: here a delivery that need not wait is simply made.
 """
 
 from asyncio import iscoroutine
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any
+from typing import Any, Final
 
-from faust.transport.drivers.aiokafka import Consumer, Transport
+from aiokafka import AIOKafkaConsumer
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Transport
 from faust.types import TP
 from mode.services import WaitResults
+
+_FETCH_WAIT_MS: Final = 100
+
+
+class PromptThread(AIOKafkaConsumerThread):
+    """The thread that fetches; Faust has no setting for how long a fetch may wait."""
+
+    def _create_worker_consumer(self, transport: Transport) -> AIOKafkaConsumer:
+        consumer = super()._create_worker_consumer(transport)
+        consumer._fetch_max_wait_ms = _FETCH_WAIT_MS
+        return consumer
 
 
 class WaitingConsumer(Consumer):
     """Faust's consumer, which pauses nothing."""
+
+    def _new_consumer_thread(self) -> AIOKafkaConsumerThread:
+        return PromptThread(self, loop=self.loop, beacon=self.beacon)
 
     def on_buffer_full(self, tp: TP) -> None:
         """A queue is nearly full; once it is full, whoever fills it waits."""

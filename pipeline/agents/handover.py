@@ -19,15 +19,19 @@ from pipeline.agents.log import LogRecord
 from pipeline.agents.model import Batch, ModelCursor, process
 from pipeline.clock import Clock
 from pipeline.logs import get_logger
+from pipeline.metrics import gauge
+from pipeline.tasks import together
 
 log = get_logger(__name__)
 
+BEHIND = gauge("worker_log_lag_records", "Records of the log to be applied.", ["partition"])
+
 LOOK_SECONDS: Final = 1.0
 """How often the end of the log is asked for."""
-_MOST: Final = 2000
+_MOST: Final = 1000
+_MOST_BYTES: Final = 64 * 1024 * 1024
 # For a few nodes at once models take little more than for one.
 _LINGER_SECONDS: Final = 0.1
-_ENOUGH: Final = 1000
 
 
 class Waiting(NamedTuple):
@@ -38,7 +42,8 @@ class Waiting(NamedTuple):
 
 
 class Handover:
-    """Records on their way; who brings more than `most` waits until some are taken."""
+    """Records on their way. Who brings more where `most` of them wait, or 64 MiB, waits until some
+    are taken; `take` gives all at once, so up to `most` and what was brought last."""
 
     def __init__(self, most: int = _MOST, linger_seconds: float = _LINGER_SECONDS) -> None:
         self._most = most
@@ -50,9 +55,11 @@ class Handover:
         self, cursor: ModelCursor, records: Sequence[LogRecord] = (), end: int = 0
     ) -> None:
         """Bring what was appended next to the partition of `cursor`, or the news that its log goes
-        on to `end`."""
+        on to `end`. Of a partition that was let go nothing is kept."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self._count() < self._most)
+            await self._changed.wait_for(lambda: not (cursor.owned and self._is_full()))
+            if not cursor.owned:
+                return
             before = self._waiting.get(cursor, Waiting([]))
             self._waiting[cursor] = Waiting([*before.records, *records], max(before.end, end))
             self._changed.notify_all()
@@ -63,29 +70,43 @@ class Handover:
             await self._changed.wait_for(lambda: self._waiting)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._linger_seconds):
-                    enough = min(_ENOUGH, self._most)
-                    await self._changed.wait_for(lambda: self._count() >= enough)
+                    await self._changed.wait_for(self._is_full)
             taken, self._waiting = self._waiting, {}
             self._changed.notify_all()
         return taken
 
-    def _count(self) -> int:
-        return sum(len(waiting.records) for waiting in self._waiting.values())
+    async def wake(self) -> None:
+        """Let those look up who wait for room: their partition may have been let go."""
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _is_full(self) -> bool:
+        records = [record for waiting in self._waiting.values() for record in waiting.records]
+        size = sum(len(record.value or b"") for record in records)
+        return len(records) >= self._most or size >= _MOST_BYTES
 
 
 async def feed_models(handover: Handover, topic: str, open_reader: Readers) -> None:
     """Bring each model behind what is handed over for it, until cancelled; `topic` is the log."""
     while True:
         batches: list[Batch] = []
+        gaps: list[tuple[ModelCursor, list[LogRecord], int]] = []
         for cursor, (records, end) in (await handover.take()).items():
             ahead = [record for record in records if record.offset >= cursor.next_offset]
             if ahead and cursor.next_offset + len(ahead) == ahead[-1].offset + 1:
                 batches.append((cursor, ahead))
             elif cursor.owned:
-                await advance(cursor, topic, ahead, open_reader)
-                if end > cursor.next_offset:
-                    await fill(cursor, topic, cursor.ownership.partition, end, open_reader)
+                gaps.append((cursor, ahead, end))
         await process(batches)
+        await together(_catch_up(*gap, topic, open_reader) for gap in gaps)
+
+
+async def _catch_up(
+    cursor: ModelCursor, ahead: Sequence[LogRecord], end: int, topic: str, open_reader: Readers
+) -> None:
+    await advance(cursor, topic, ahead, open_reader)
+    if end > cursor.next_offset:
+        await fill(cursor, topic, cursor.ownership.partition, end, open_reader)
 
 
 async def look_for_others(
@@ -96,8 +117,8 @@ async def look_for_others(
 ) -> None:
     """Have models read what lies in their log and does not come to them, until cancelled.
 
-    `ends` gives the end of the log of these partitions. A model that moved since the last look is
-    being brought what there is.
+    `ends` gives the end of the log of these partitions. Only a model that was behind at the last
+    look and did not move since is not being brought what there is.
     """
     stood: dict[ModelCursor, int] = {}
     while True:
@@ -107,8 +128,11 @@ async def look_for_others(
         except KafkaError as error:
             log.debug("the end of the log is not known", error=repr(error))
             continue
+        before, stood = stood, {}
         for cursor in cursors:
-            end = found[cursor.ownership.partition]
-            if stood.get(cursor) == cursor.next_offset < end:
-                await handover.put(cursor, end=end)
-            stood[cursor] = cursor.next_offset
+            partition, at = cursor.ownership.partition, cursor.next_offset
+            BEHIND.labels(str(partition)).set(max(found[partition] - at, 0))
+            if at < found[partition]:
+                stood[cursor] = at
+                if before.get(cursor) == at:
+                    await handover.put(cursor, end=found[partition])

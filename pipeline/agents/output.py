@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaProducer
 
+from pipeline.errors import StateError
 from pipeline.topics.dead_letters import DeadLetter
 from pipeline.topics.registry import MAX_RECORD_BYTES
 
@@ -53,6 +54,8 @@ class Output:
                 raise ValueError(f"a record of {len(rest[0].value or b'')} bytes fits no batch")
             batch.close()
             written = await (await self._producer.send_batch(batch, topic, partition=partition))
+            if written.offset < 0:  # a repetition whose first answer was lost
+                raise StateError(f"{topic}[{partition}]: the broker does not say where records lie")
             offsets += range(written.offset, written.offset + taken)
             del rest[:taken]
         return offsets

@@ -123,7 +123,8 @@ class Recovery:
     async def load_all(
         self, partitions: Iterable[int], kept: Mapping[int, Shard]
     ) -> dict[int, tuple[Shard, list[bytes]]]:
-        """`load` for each of `partitions`, in ascending order."""
+        """`load` for each of `partitions`, in ascending order; if that fails, what was `kept` is
+        dropped with the rest."""
         wanted = sorted(partitions)
         topics = (self._checkpoints, self._windows, self._samples)
         places = [
@@ -137,7 +138,8 @@ class Recovery:
                 for partition in wanted:
                     loaded[partition] = await self.load(reader, partition, kept.get(partition))
         except BaseException:
-            for shard, _ in loaded.values():
+            # Their rows lie in columns that others use: nobody else would free them.
+            for shard in (*kept.values(), *(shard for shard, _ in loaded.values())):
                 shard.model.bank.clear()
             raise
         return loaded

@@ -23,7 +23,7 @@ from pipeline.agents.configure import model_config
 from pipeline.agents.consume import consume
 from pipeline.agents.credentials import faust_credentials
 from pipeline.agents.flow import WaitingTransport
-from pipeline.agents.handover import Handover, feed_models, look_for_others
+from pipeline.agents.handover import BEHIND, Handover, feed_models, look_for_others
 from pipeline.agents.inventory import InventoryTopics, follow
 from pipeline.agents.join import JoinCursor, JoinRules, refuse
 from pipeline.agents.learning import LAST_END
@@ -71,7 +71,7 @@ class Holder:
         self._client = client_options(settings.kafka)
         self._resources = AsyncExitStack()
         self._recovery: Recovery | None = None
-        self._handover = Handover()
+        self._handover = Handover(settings.worker.batch_size)
         self._feeding: asyncio.Task[None] | None = None
         self._shards: dict[int, Shard] = {}
         self._released: dict[int, Shard] = {}
@@ -99,6 +99,8 @@ class Holder:
         for held in (self._shards, self.joins, self.models):
             held.clear()
         LAST_END.clear()
+        BEHIND.clear()
+        await self._handover.wake()
 
     async def take(self, *_: object, **__: object) -> None:
         """Load what is assigned now; streams resume when this returns."""
@@ -127,8 +129,9 @@ class Holder:
             log.error("not all that was in hand is delivered; the log has it, and recovery will "
                       "publish it", seconds=_SHUTDOWN_SECONDS)  # fmt: skip
         finally:
-            if self._feeding is not None:
-                await end(self._feeding)
+            feeding, self._feeding = self._feeding, None
+            if feeding is not None:
+                await end(feeding)
             await asyncio.wait_for(self._resources.aclose(), _SHUTDOWN_SECONDS)
 
     async def _idle(self) -> None:
@@ -226,7 +229,15 @@ class Holder:
         return task
 
     def _end_on_failure(self, task: "asyncio.Task[None]") -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error: BaseException | None
+        if not task.cancelled():
+            error = task.exception()
+        elif task is self._feeding or task in self._tasks:
+            # By a client that let a cancellation of its own escape: nobody asked for it.
+            error = StateError("a background task was cut off")
+        else:
+            error = None
+        if error is not None:
             log.error("background task failed", error=repr(error))
             self._app.add_future(self._app.crash(error))
 

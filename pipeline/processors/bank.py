@@ -310,8 +310,14 @@ class Bank:
 
     def clear(self) -> None:
         """Drop all models of this bank."""
-        for node in list(self._nodes):
-            self.forget(node)
+        if not self._nodes:
+            return
+        gone = list(self._nodes.values())
+        self._nodes.clear()
+        self._rows.release(np.concatenate([node.all_rows() for node in gone]))
+        slots = [node.slot for node in gone]
+        self._slots.clear(np.array(slots))
+        self._free_slots.extend(slots)
 
     # -- peaks
 

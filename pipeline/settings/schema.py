@@ -140,7 +140,12 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
         ),
     ] = 60.0
     batch_size: Annotated[
-        int, Meta(ge=1, le=10_000, description="Windows that are applied at once, at most.")
+        int,
+        Meta(
+            ge=1,
+            le=10_000,
+            description="Samples that are joined at once; models take up to twice as many.",
+        ),
     ] = 1000
     supervise: Annotated[
         bool,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faust.transport.drivers.aiokafka import Consumer
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer
 from faust.types import TP
 
 from pipeline.agents.flow import WaitingConsumer
@@ -123,3 +123,17 @@ async def test_whoever_waits_for_an_event_waits_as_before(consumer: WaitingConsu
     assert not waiting.done()
     resumed.set()
     await asyncio.wait_for(waiting, 5)
+
+
+@pytest.mark.filterwarnings("ignore:Setting .* is deprecated")
+async def test_a_fetch_waits_in_the_broker_for_a_tenth_of_a_second(
+    consumer: WaitingConsumer,
+) -> None:
+    ours = consumer._new_consumer_thread()
+    theirs = AIOKafkaConsumerThread(consumer, loop=consumer.loop, beacon=consumer.beacon)
+    clients = [each._create_worker_consumer(consumer.transport) for each in (ours, theirs)]
+    try:
+        assert [client._fetch_max_wait_ms for client in clients] == [100, 1500]
+    finally:
+        for client in clients:
+            await client.stop()

@@ -536,3 +536,11 @@ async def test_a_load_that_is_cut_off_leaves_no_rows_behind() -> None:
     await owner.load()
     assert owner.recovery.bank.num_rows == owner.model.bank.num_rows > 0
     assert owner.recovery.bank.nodes == ()
+    kept = owner.shard
+    assert kept is not None
+    kept.ownership.owned = False
+    owner.output.refuses = lambda topic: topic == "t.checkpoints"
+    with pytest.raises(ConnectionError):
+        # Cut off at the first of two, before the one that was kept.
+        await owner.recovery.load_all([-1, 0], {0: kept})
+    assert owner.recovery.bank.num_rows == 0

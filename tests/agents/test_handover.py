@@ -1,17 +1,21 @@
 """What joins append reaches the models once, in order, whoever else writes to the log."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from aiokafka.errors import KafkaConnectionError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.agents.handover import LOOK_SECONDS, Handover, feed_models, look_for_others
+from pipeline.agents import handover as module
+from pipeline.agents.handover import BEHIND, LOOK_SECONDS, Handover, feed_models, look_for_others
 from pipeline.agents.model import ModelCursor
 from pipeline.agents.shard import Ownership
 from pipeline.clock import ManualClock
+from pipeline.errors import StateError
 from pipeline.processors.bank import Bank
 from pipeline.tasks import end
 from tests.agents.fakes import MemoryBroker, MemoryOutput
@@ -175,4 +179,89 @@ async def test_a_model_that_moves_is_not_sent_to_the_log() -> None:
         await settle()
         cursors[0].next_offset = offset + 1
     assert handover._waiting == {}
+    await end(looking)
+
+
+async def test_who_waits_for_room_is_let_go_with_its_partition() -> None:
+    broker = MemoryBroker()
+    LogWriter(broker).windows(4, "a")
+    (cursor,) = cursors_over(broker)
+    handover, records = Handover(most=2), broker.records("t.windows")
+    await handover.put(cursor, records[:2])
+    waits = asyncio.create_task(handover.put(cursor, records[2:]))
+    await settle()
+    assert not waits.done()
+    cursor.ownership.owned = False
+    await handover.wake()
+    await asyncio.wait_for(waits, 5)
+    assert [len(waiting.records) for waiting in (await handover.take()).values()] == [2]
+
+
+async def test_what_waits_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = MemoryBroker()
+    LogWriter(broker).windows(2, "a")
+    (cursor,) = cursors_over(broker)
+    records = broker.records("t.windows")
+    monkeypatch.setattr(module, "_MOST_BYTES", len(records[0].value or b""))
+    handover = Handover()
+    await handover.put(cursor, records[:1])
+    waits = asyncio.create_task(handover.put(cursor, records[1:]))
+    await settle()
+    assert not waits.done()
+    await handover.take()
+    await waits
+
+
+async def test_a_gap_of_one_partition_does_not_hold_up_the_others() -> None:
+    broker = MemoryBroker()
+    LogWriter(broker).windows(3, "a")
+    LogWriter(broker, partition=1).windows(3, "b")
+    gap, whole = cursors_over(broker, 2)
+    reading = asyncio.Event()
+
+    @asynccontextmanager
+    async def slow(partitions: Any) -> AsyncIterator[Any]:
+        await reading.wait()
+        async with broker.open_reader(partitions) as reader:
+            yield reader
+
+    handover = Handover(linger_seconds=0)
+    await handover.put(gap, broker.records("t.windows")[2:])
+    await handover.put(whole, broker.records("t.windows", 1))
+    feeding = asyncio.create_task(feed_models(handover, "t.windows", slow))
+    for _ in range(10):
+        await settle()
+    assert (gap.next_offset, whole.next_offset) == (0, 3)
+    reading.set()
+    for _ in range(20):
+        await settle()
+    assert gap.next_offset == 3
+    await end(feeding)
+
+
+async def test_a_reader_that_lets_a_cancellation_escape_fails_and_is_not_silent() -> None:
+    broker = MemoryBroker()
+    LogWriter(broker).windows(3, "a")
+    (cursor,) = cursors_over(broker)
+
+    @asynccontextmanager
+    async def escaping(partitions: Any) -> AsyncIterator[Any]:
+        raise asyncio.CancelledError
+        yield
+
+    handover = Handover(linger_seconds=0)
+    await handover.put(cursor, broker.records("t.windows")[2:])
+    with pytest.raises(StateError, match="cut off"):
+        await asyncio.wait_for(feed_models(handover, "t.windows", escaping), 5)
+
+
+async def test_how_far_a_model_is_behind_is_told() -> None:
+    broker, clock = MemoryBroker(), ManualClock()
+    LogWriter(broker).windows(3, "a")
+    cursors = cursors_over(broker)
+    looking = asyncio.create_task(look_for_others(Handover(), cursors, Log(broker).ends, clock))
+    await settle()
+    await clock.advance(LOOK_SECONDS)
+    await settle()
+    assert BEHIND.labels("0")._value.get() == 3
     await end(looking)

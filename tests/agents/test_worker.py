@@ -91,3 +91,24 @@ async def test_the_partitions_of_samples_are_what_is_held() -> None:
     loads_by(it, load)
     await it.take()
     assert held == {1, 2}
+
+
+@pytest.mark.parametrize("asked", [True, False])
+async def test_a_task_that_is_cut_off_ends_the_worker_unless_it_was_let_go(asked: bool) -> None:
+    it, crashes = holder(("samples", 1)), list[BaseException]()
+    app: Any = it._app
+    app.crash, app.add_future = crashes.append, lambda _: None
+
+    async def work() -> None:
+        await asyncio.sleep(60)
+
+    it._run(work())
+    (task,) = it._tasks
+    await asyncio.sleep(0)
+    if asked:
+        await it.release()
+    else:
+        task.cancel()
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+    assert [type(error) for error in crashes] == ([] if asked else [StateError])

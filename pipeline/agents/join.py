@@ -8,6 +8,7 @@ windows are appended in the order of their samples with no hole below any that i
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pipeline.agents.inventory import Inventory
 from pipeline.agents.log import LogRecord
@@ -31,7 +32,7 @@ from pipeline.topics.registry import (
     WINDOWS,
 )
 from pipeline.topics.sample_rows import read_rows
-from pipeline.topics.windows import departure, encode_window
+from pipeline.topics.windows import Window, as_decoded, departure, encode_window
 
 log = get_logger(__name__)
 
@@ -54,6 +55,13 @@ class JoinRules:
 
 HandOn = Callable[[Sequence[LogRecord]], Awaitable[None]]
 """Takes what was appended to the log, in order; the time is that of the last sample."""
+
+
+class _Joined(NamedTuple):
+    """A window to be appended, and what it says if it need not be read for that."""
+
+    record: Keyed
+    said: Window | None = None
 
 
 class JoinCursor:
@@ -111,22 +119,22 @@ class JoinCursor:
             if not self.owned:
                 return
             record = Keyed(node.encode(), encode_window(departure(node, appended_ms)))
-            await self._append([record], appended_ms)
+            await self._append([_Joined(record)], appended_ms)
             self._beside.pop(node, None)
             DEPARTURES.inc()
 
-    async def _append(self, windows: Sequence[Keyed], appended_ms: int) -> None:
-        partition = self.ownership.partition
-        offsets = await self._output.append(self._windows, partition, windows)
+    async def _append(self, windows: Sequence[_Joined], appended_ms: int) -> None:
+        partition, records = self.ownership.partition, [window.record for window in windows]
+        offsets = await self._output.append(self._windows, partition, records)
         await self._hand_on([
-            LogRecord(partition, offset, key, value, appended_ms)
-            for offset, (key, value) in zip(offsets, windows, strict=True)
+            LogRecord(partition, offset, key, value, appended_ms, said)
+            for offset, ((key, value), said) in zip(offsets, windows, strict=True)
         ])  # fmt: skip
 
     def _join(
         self, records: Sequence[LogRecord]
-    ) -> tuple[list[Keyed], list[tuple[LogRecord, RecordError]]]:
-        joined: list[Keyed] = []
+    ) -> tuple[list[_Joined], list[tuple[LogRecord, RecordError]]]:
+        joined: list[_Joined] = []
         refused: list[tuple[LogRecord, RecordError]] = []
         for record in records:
             try:
@@ -138,7 +146,7 @@ class JoinCursor:
                     joined.append(window)
         return joined, refused
 
-    def _window(self, record: LogRecord) -> Keyed | None:
+    def _window(self, record: LogRecord) -> _Joined | None:
         sample = read_rows(record.value or b"")
         node = sample.header.node
         if record.key != node.encode():
@@ -174,7 +182,9 @@ class JoinCursor:
             raise OversizedRecordError(f"window of {node!r} would take {len(value)} bytes")
         for column, count in window.bad_values.items():
             BAD_VALUES.labels(node, column).inc(count)
-        return Keyed(node.encode(), value)
+        # A sample that had to be mended is read as others will read it.
+        said = as_decoded(window, value) if window.rows.sample is sample else None
+        return _Joined(Keyed(node.encode(), value), said)
 
 
 async def refuse(

@@ -19,13 +19,15 @@ _SILENT_POLLS = 120
 
 
 class LogRecord(NamedTuple):
-    """One record as it lies in a partition; `appended_ms` is the broker's time."""
+    """One record as it lies in a partition; `appended_ms` is the broker's time. `said` is what it
+    says, where that is known without reading it."""
 
     partition: int
     offset: int
     key: bytes | None
     value: bytes | None
     appended_ms: int
+    said: Any = None
 
 
 class LogReader:

@@ -9,6 +9,7 @@ was known of the rows and the sample itself as Arrow streams. A good sample goes
 the rest of a node seldom changes: so nothing is encoded twice, and read anew only where it differs.
 """
 
+import dataclasses
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -203,11 +204,19 @@ def decode_window(data: bytes) -> Window:
         type=head.type,
         header=rows.sample.header,
         rows=rows,
-        node=_read_facts(facts) if len(facts) <= _MOST_FACTS_KEPT else _facts(facts),
+        node=_kept_facts(facts),
         sample_offset=head.sample_offset,
         appended_ms=head.appended_ms,
         bad_values=head.bad_values,
     )
+
+
+def as_decoded(window: Window, data: bytes) -> Window:
+    """What `decode_window` gives of `data`, which `encode_window` made of `window`, without reading
+    again what was read: `window` must have its sample as it came, and what is known by
+    `read_known`."""
+    _, facts, end, *_ = _bounds(data)
+    return dataclasses.replace(window, node=_kept_facts(data[facts:end]))
 
 
 def sample_offset_of(data: bytes) -> int:
@@ -249,6 +258,10 @@ def _facts(data: bytes) -> NodeFacts:
 
 
 _read_facts = lru_cache(maxsize=_NODES_KEPT)(_facts)
+
+
+def _kept_facts(data: bytes) -> NodeFacts:
+    return _read_facts(data) if len(data) <= _MOST_FACTS_KEPT else _facts(data)
 
 
 def _decode_json(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pipeline.agents import join as module
@@ -17,8 +18,8 @@ from pipeline.topics.nodes import NodeRecord, Strategy
 from pipeline.topics.partition import partition_of
 from pipeline.topics.pods import PodRecord, pod_key
 from pipeline.topics.resources import Resources
-from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
-from pipeline.topics.windows import Window, decode_window
+from pipeline.topics.samples import LIST_COLUMNS, SampleBatch, SampleHeader, encode_samples
+from pipeline.topics.windows import FIELDS, Window, WindowRows, decode_window
 from tests.agents.fakes import APPENDED_MS, MemoryBroker, MemoryOutput
 
 PARTITIONS = 2
@@ -92,7 +93,7 @@ async def test_samples_become_windows_in_their_order_with_their_offsets() -> Non
         NODE.encode(), OTHER.encode(), NODE.encode(),
     ]  # fmt: skip
     assert it.cursor.next_offset == 12
-    assert it.handed_on == it.broker.records("t.windows")
+    assert [r[:5] for r in it.handed_on] == [r[:5] for r in it.broker.records("t.windows")]
     assert [window.appended_ms for window in it.windows] == [APPENDED_MS] * 3
 
 
@@ -277,3 +278,38 @@ async def test_idle_waits_for_what_is_on_its_way() -> None:
     await idle
     assert it.joined == [0]
     await work
+
+
+def plain(value: Any) -> Any:
+    """All that a window says, in values that can be compared with their types."""
+    if isinstance(value, WindowRows):
+        columns = (value.column(field.name) for field in FIELDS)
+        points = [value.sample.points(name).tolist() for name in LIST_COLUMNS]
+        return [column.to_pylist() for column in columns], points, plain(value.listing)
+    if isinstance(value, np.ndarray):
+        return str(value.dtype), value.tolist()
+    if isinstance(value, Window):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    return repr(value)
+
+
+@pytest.mark.parametrize(
+    "row", [{}, {"cpu_cores_p90": 1.5, "memory_bytes_p90": None}, {"cpu_cores_avg": float("nan")},
+            {"memory_bytes_max": -1.0}, {"cpu_cores_last": -0.0}],
+)  # fmt: skip
+@pytest.mark.parametrize("known", [False, True])
+async def test_what_is_handed_on_says_what_the_log_says(row: dict[str, Any], known: bool) -> None:
+    """Models learn the same from it as whoever reads the log, to the last bit."""
+    it = Fixture()
+    if known:
+        it.know(NODE)
+        pod = PodRecord(
+            node=NODE, uid="uid-1", cgroup_uid="uid-1", namespace="n", name="p", pod_class="prod",
+            requests=Resources(cpu_millicores=250),
+        )  # fmt: skip
+        it.inventory.apply_pod(put(pod_key(NODE, "uid-1"), encode_json(pod)))
+    await it.cursor.process([sample(0), sample(1, **row), sample(2, OTHER, **row)])
+    assert any(record.said is not None for record in it.handed_on)
+    for record in it.handed_on:
+        if record.said is not None:
+            assert plain(record.said) == plain(decode_window(record.value or b""))

@@ -4,7 +4,8 @@
                                 [--workers 1]
 
 Fills `samples`, `nodes` and `pods` on a real local broker, starts workers as users run them, and
-waits until the last window is in the node states. Beside it, in the same run: a consumer that only
+counts the windows in the node states from when all workers are at work until the first of them has
+nothing left. Beside it, in the same run: a consumer that only
 reads and decodes the same messages (the baseline: what broker, network and Arrow cost anyway), the
 processor time of each process while the topic was drained, and the worker's stages, one after the
 other in this process, on the same data.
@@ -15,7 +16,8 @@ import asyncio
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import lru_cache
 from pathlib import Path
@@ -36,7 +38,7 @@ from pipeline.processors.columns import node_windows, window_usages
 from pipeline.processors.join import Beside, NodeView, join, pod_row, put_beside
 from pipeline.processors.report import node_state_record, prediction_record
 from pipeline.settings import Settings, load_settings
-from pipeline.topics.admin import apply_topics
+from pipeline.topics.admin import apply_topics, find_group
 from pipeline.topics.client import client_options
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters
@@ -89,23 +91,25 @@ def _row(kind: str, name: str, cpu: float, memory: float) -> dict[str, Any]:
     return {"kind": kind, "id": name, "coverage": 1.0, "cpu_throttled_ratio": 0.0, **values}
 
 
-async def fill(settings: Settings, batches: Iterator[tuple[str, bytes]]) -> tuple[int, int]:
-    """Write the batches; gives how many there were and their bytes."""
-    topic, count, size = SAMPLES.full_name(PREFIX), 0, 0
+async def fill(
+    settings: Settings, batches: Iterator[tuple[str, bytes]]
+) -> tuple[Counter[int], int]:
+    """Write the batches; gives how many there were in each partition and their bytes."""
+    topic, counts, size = SAMPLES.full_name(PREFIX), Counter[int](), 0
     await apply_topics(settings.kafka)
     async with open_output(client_options(settings.kafka)) as output:
         waiting: dict[int, list[Keyed]] = {}
         for node, value in batches:
-            count, size = count + 1, size + len(value)
-            mine = waiting.setdefault(partition_of(node, settings.kafka.partitions), [])
-            mine.append(Keyed(node.encode(), value))
-            if count % 1000 == 0:
+            partition = partition_of(node, settings.kafka.partitions)
+            counts[partition], size = counts[partition] + 1, size + len(value)
+            waiting.setdefault(partition, []).append(Keyed(node.encode(), value))
+            if counts.total() % 1000 == 0:
                 for partition, records in waiting.items():
                     await output.append(topic, partition, records)
                 waiting.clear()
         for partition, records in waiting.items():
             await output.append(topic, partition, records)
-    return count, size
+    return counts, size
 
 
 async def read_only(settings: Settings) -> float:
@@ -131,41 +135,54 @@ class Drained(NamedTuple):
 
 
 async def drained(
-    settings: Settings, messages: int, workers: Sequence[subprocess.Popen[bytes]], broker: int
+    settings: Settings,
+    messages: Mapping[int, int],
+    workers: Sequence[subprocess.Popen[bytes]],
+    broker: int,
 ) -> Drained:
-    """Wait until all messages are applied. The clock starts when the first are seen to be; those
-    count for nothing, since they were applied before."""
+    """What is done while all workers are at work: the clock starts when they share the
+    partitions and every one has moved since, and ends when the first partition has nothing left."""
     pids = {"broker": broker, **{f"worker {n}": w.pid for n, w in enumerate(workers, start=1)}}
     pids["this (load and waiting)"] = os.getpid()
-    topic = NODE_STATE.full_name(PREFIX)
-    places = [TopicPartition(topic, p) for p in range(settings.kafka.partitions)]
+    places = [TopicPartition(NODE_STATE.full_name(PREFIX), p) for p in messages]
     consumer = AIOKafkaConsumer(
         **client_options(settings.kafka), group_id=None, auto_offset_reset="earliest"
     )
     await consumer.start()
     consumer.assign(places)
-    applied = dict.fromkeys(places, 0)
-    began, ended, before = 0.0, time.perf_counter() + RUN_LIMIT_SECONDS, {}
-    done, earlier = 0, 0
+    done = Counter[int]()
+    joined: Counter[int] | None = None
+    start: _Start | None = None
+    give_up = time.perf_counter() + RUN_LIMIT_SECONDS
     try:
-        while done < messages:
+        while all(done[partition] < messages[partition] for partition in messages):
             for place, states in (await consumer.getmany(timeout_ms=50)).items():
                 # Models apply a partition in order: a state says how far they are.
                 offsets = (msgspec.json.decode(s.value, type=_Position).offset for s in states)
-                applied[place] = max(applied[place], *(offset + 1 for offset in offsets))
-            done = sum(applied.values())
-            if done and not began:
-                began, before = time.perf_counter(), _processor_seconds(pids)
-                earlier = done
-            if any(w.poll() is not None for w in workers) or time.perf_counter() > ended:
-                raise SystemExit(f"worker ended or hung at {done} of {messages} windows")
-        if earlier == done:
-            raise SystemExit("all was done at the first look: take more windows")
-        took, after = time.perf_counter() - began, _processor_seconds(pids)
-        spent = {name: after[name] - before[name] for name in pids}
-        return Drained(done - earlier, took, spent)
+                done[place.partition] = max(offset + 1 for offset in offsets)
+            if joined is None:
+                group = await find_group(settings.kafka, settings.worker.id)
+                balanced = group.state == "Stable" and len(group.members) == len(workers)
+                joined = done.copy() if balanced else None
+            elif start is None and all(done[p] > joined[p] for p in messages):
+                start = _Start(time.perf_counter(), done.total(), _processor_seconds(pids))
+            if any(w.poll() is not None for w in workers) or time.perf_counter() > give_up:
+                raise SystemExit(f"worker ended or hung at {done.total()} windows")
+        if start is None or start.done == done.total():
+            raise SystemExit("a partition was done before all workers were: take more windows")
+        took, after = time.perf_counter() - start.at, _processor_seconds(pids)
+        spent = {name: after[name] - start.processor_seconds[name] for name in pids}
+        return Drained(done.total() - start.done, took, spent)
     finally:
         await consumer.stop()
+
+
+class _Start(NamedTuple):
+    """What was so when the clock was started."""
+
+    at: float
+    done: int
+    processor_seconds: dict[str, float]
 
 
 class _Position(msgspec.Struct):
@@ -276,7 +293,8 @@ def main() -> None:
         })  # fmt: skip
         end_ms = int(time.time() * 1000) // WINDOW_MS * WINDOW_MS
         made = samples(given.nodes, given.pods, given.windows, end_ms)
-        count, size = asyncio.run(fill(settings, made))
+        messages, size = asyncio.run(fill(settings, made))
+        count = messages.total()
         print(
             f"filled: {count:,} messages of {given.pods} pods, {size / count / 1024:.1f} KiB each"
         )
@@ -288,7 +306,7 @@ def main() -> None:
                 stack.enter_context(worker(settings, Path(folder) / f"worker-{number}"))
                 for number in range(given.workers)
             ]
-            done = asyncio.run(drained(settings, count, workers, kafka.pid or 0))
+            done = asyncio.run(drained(settings, messages, workers, kafka.pid or 0))
     reads = count * given.pods / reading
     works = done.windows * given.pods / done.seconds
     print(f"{'':34}{'pod samples/s':>14}{'ratio':>8}")

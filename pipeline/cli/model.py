@@ -27,7 +27,7 @@ from pipeline.processors.inspection import head, names_of, table
 from pipeline.processors.predictors.registry import available, package_of
 from pipeline.processors.window import RESOURCES, ModelConfig
 from pipeline.settings import KafkaSettings, Settings
-from pipeline.topics.admin import group_members, require_topics
+from pipeline.topics.admin import find_group, require_topics
 from pipeline.topics.checkpoints import NodeCheckpoint, parse_key
 from pipeline.topics.client import client_options, our_errors
 from pipeline.topics.codec import decode_pack
@@ -233,7 +233,7 @@ async def _import(
     await require_topics(kafka, (CHECKPOINTS,))
 
     async def is_idle() -> bool:
-        return not await group_members(kafka, settings.worker.id)
+        return not (await find_group(kafka, settings.worker.id)).members
 
     client = client_options(kafka)
     place = CHECKPOINTS.full_name(kafka.topic_prefix), partition_of(node, kafka.partitions)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
@@ -160,8 +160,16 @@ async def require_topics(kafka: KafkaSettings, topics: Collection[Topic] = TOPIC
         raise TopicDriftError(f"{harmful[0]}{more}")
 
 
-async def group_members(kafka: KafkaSettings, group: str) -> frozenset[str]:
-    """Ids of the members of a consumer group; one that was killed stays until its session ends."""
+class ConsumerGroup(NamedTuple):
+    """A consumer group: Kafka's name of its state, and the ids of its members. A member that was
+    killed stays until its session ends."""
+
+    state: str
+    members: frozenset[str]
+
+
+async def find_group(kafka: KafkaSettings, group: str) -> ConsumerGroup:
+    """What the broker knows of a consumer group; one that it never saw has no members."""
     async with _admin(kafka, f"looking at group {group!r}") as admin:
         for left in reversed(range(_COORDINATOR_TRIES)):
             try:
@@ -172,7 +180,8 @@ async def group_members(kafka: KafkaSettings, group: str) -> frozenset[str]:
                 if not left:
                     raise
                 await asyncio.sleep(_COORDINATOR_SECONDS)
-    return frozenset(member[0] for member in response.groups[0][5])
+    _, _, state, _, _, members, *_ = response.groups[0]
+    return ConsumerGroup(state, frozenset(member[0] for member in members))
 
 
 def find_drift(kafka: KafkaSettings, found: Mapping[str, TopicState]) -> Iterator[Drift]:

@@ -1,4 +1,4 @@
-"""The one safe way to consume with Faust; every agent runs this loop and nothing else.
+"""The one safe way to consume with Faust; what a worker reads through Faust, it reads here.
 
 Faust's own ways lose data: an exception under `take()` commits the batch it loses, an undecodable
 message stops its partition for ever. So bytes are taken raw from the channel's queue, all that it

@@ -27,7 +27,7 @@ from pipeline.topics.windows import Window
 if TYPE_CHECKING:
     from pipeline.agents.model import ModelCursor
 
-# Four times as fast as zstd, and half as small.
+# Packs in half of zstd's time and unpacks in a quarter, for 7 KiB of 22 instead of 4.
 _LZ4 = pa.Codec("lz4_raw")
 
 WINDOWS_SEEN = counter("worker_windows", "Windows by what became of them.", ["status"])

@@ -40,7 +40,11 @@ class Output:
 
     async def append(self, topic: str, partition: int, records: Sequence[Keyed]) -> list[int]:
         """Write `records` so that after any failure a prefix of them is there, and no more; gives
-        their offsets."""
+        their offsets.
+
+        Raises `ValueError` for a record that fits no batch, `StateError` where the broker has the
+        records but does not say at which offsets, and what aiokafka raises for a failed delivery.
+        """
         # Batches made here: aiokafka's own way costs ten times as much per record.
         rest, offsets = list(records), list[int]()
         while rest:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.agents.output import Keyed, Output
+from pipeline.errors import StateError
 
 FIRST_OFFSET = 7
 
@@ -33,12 +34,19 @@ class FakeBatch:
 
 
 class FakeProducer:
-    """Delivers batches a little later; `fails` says which (from 0) is not delivered."""
+    """Delivers batches a little later; `fails` says which (from 0) is not delivered, `repeats`
+    of which the first answer is lost, so that the second does not say where it lies."""
 
-    def __init__(self, room: int, fails: Callable[[int], bool] = lambda number: False) -> None:
+    def __init__(
+        self,
+        room: int,
+        fails: Callable[[int], bool] = lambda number: False,
+        repeats: Callable[[int], bool] = lambda number: False,
+    ) -> None:
         self.delivered: list[list[bytes | None]] = []
         self.most_in_flight = 0
-        self._room, self._fails, self._in_flight, self._sent = room, fails, 0, 0
+        self._room, self._fails, self._repeats = room, fails, repeats
+        self._in_flight, self._sent = 0, 0
 
     def create_batch(self) -> FakeBatch:
         return FakeBatch(self._room)
@@ -60,7 +68,7 @@ class FakeProducer:
             raise ConnectionError("not delivered")
         before = FIRST_OFFSET + sum(map(len, self.delivered))
         self.delivered.append(batch.values)
-        return SimpleNamespace(offset=before)
+        return SimpleNamespace(offset=-1 if self._repeats(number) else before)
 
 
 async def append(producer: Any, *values: bytes) -> list[int]:
@@ -86,6 +94,13 @@ async def test_after_a_failure_a_prefix_is_there_and_no_more() -> None:
     with pytest.raises(ConnectionError):
         await append(producer, b"a", b"b", b"c")
     assert producer.delivered == [[b"a"]]
+
+
+async def test_an_answer_that_does_not_say_where_records_lie_is_an_error() -> None:
+    producer = FakeProducer(room=1, repeats=lambda number: number == 1)
+    with pytest.raises(StateError, match=r"t\.windows\[3\]: the broker does not say"):
+        await append(producer, b"a", b"b", b"c")
+    assert producer.delivered == [[b"a"], [b"b"]]
 
 
 async def test_a_record_that_fits_no_batch_is_an_error_and_not_an_endless_loop() -> None:

@@ -155,15 +155,22 @@ def read_samples(data: bytes) -> tuple[SampleHeader, pa.RecordBatch]:
     Unknown columns are dropped, missing ones are null; the types are those of the registry.
     Raises `UndecodableRecordError`, `UnsupportedVersionError` or `InvalidRecordError`.
     """
+    header, batch = open_sample(data)
+    read = known_columns(batch, SAMPLE_SCHEMA)
+    check_entities(read.column("kind").to_pylist(), read.column("id").to_pylist())
+    return header, read
+
+
+def open_sample(data: bytes) -> tuple[SampleHeader, pa.RecordBatch]:
+    """Header of a record of `springtide.samples` and its rows, one at least, as they are there:
+    neither columns nor entities are looked at. Raises the errors of `read_samples`."""
     batch = read_batch(data)
     metadata = read_metadata(batch)
     check_schema(metadata, samples.SCHEMA_NAME, samples.VERSION)
     header = read_header(metadata)
     if batch.num_rows == 0:
         raise InvalidRecordError("batch has no rows")
-    read = known_columns(batch, SAMPLE_SCHEMA)
-    check_entities(read.column("kind").to_pylist(), read.column("id").to_pylist())
-    return header, read
+    return header, batch
 
 
 def known_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -15,17 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.errors import InvalidRecordError
-from pipeline.topics import samples
 from pipeline.topics.arrow import (
     SAMPLE_FIELDS,
     SAMPLE_SCHEMA,
     batch_at,
-    check_schema,
     known_columns,
+    open_sample,
     read_batch,
-    read_header,
-    read_metadata,
     write_stream,
 )
 from pipeline.topics.listings import MOST_ROWS_KEPT, known_listing, listing_of
@@ -146,12 +142,7 @@ def rows_of(header: SampleHeader, batch: pa.RecordBatch) -> SampleRows:
 
 def _read(data: bytes) -> SampleRows:
     """The rows of any sample. One like it may be read by `_read_alike`, then."""
-    batch = read_batch(data)
-    metadata = read_metadata(batch)
-    check_schema(metadata, samples.SCHEMA_NAME, samples.VERSION)
-    header = read_header(metadata)
-    if batch.num_rows == 0:
-        raise InvalidRecordError("batch has no rows")
+    header, batch = open_sample(data)
     columns = own_columns(batch.schema)
     if columns is None:
         rows = rows_of(header, known_columns(batch, SAMPLE_SCHEMA))

@@ -1,6 +1,6 @@
 """What a model bank keeps of one node beside its rows.
 
-Owes the rest: a plain value; the bank changes it, peaks and snapshots read it.
+Owes the rest: a plain value; bank and learner change it, peaks and snapshots read it.
 """
 
 from __future__ import annotations

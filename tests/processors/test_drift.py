@@ -239,6 +239,11 @@ def _peak(bank: Bank, entity: int = NODE) -> float:
     return float(bank.peaks(["node-a"])[0].predictors["percentile"].raw[entity, 0])
 
 
+def _weights(bank: Bank) -> Floats:
+    """Of the entities of the node, (entities, 2)."""
+    return bank._learner.rows.weight[bank._nodes["node-a"].fixed]
+
+
 RISE, FALL = [2.0] * 160 + [9.0] * 40, [9.0] * 160 + [2.0] * 240
 
 
@@ -282,7 +287,7 @@ def test_shorten_scales_what_was_learned_and_not_the_new_sample() -> None:
     windows = _windows(RISE)
     flag, shorten = Bank(ModelConfig(drift="flag")), Bank(ModelConfig(drift="shorten"))
     for one in windows:
-        before = shorten._rows.weight[shorten._nodes["node-a"].fixed] if shorten.nodes else None
+        before = _weights(shorten) if shorten.nodes else None
         flag.apply([one])
         shorten.apply([one])
         found = flag.peaks(["node-a"])[0]
@@ -291,13 +296,10 @@ def test_shorten_scales_what_was_learned_and_not_the_new_sample() -> None:
     else:
         pytest.fail("no change")
     assert before is not None
-    weight = shorten._rows.weight[shorten._nodes["node-a"].fixed]
+    weight, flagged = _weights(shorten), _weights(flag)
     (factor,) = {float(f) for f in (weight - before)[SYSTEM, :1]}
     assert weight[NODE, 0] == pytest.approx(before[NODE, 0] / 16.0 + factor, rel=1e-12)
-    assert (weight[NODE, 1], weight[SYSTEM, 0]) == (
-        flag._rows.weight[flag._nodes["node-a"].fixed][NODE, 1],
-        flag._rows.weight[flag._nodes["node-a"].fixed][SYSTEM, 0],
-    )
+    assert (weight[NODE, 1], weight[SYSTEM, 0]) == (flagged[NODE, 1], flagged[SYSTEM, 0])
 
 
 def test_a_window_of_too_little_coverage_is_not_judged() -> None:

@@ -99,7 +99,7 @@ def test_what_is_learned_is_that_of_fifty_digits(
         bank.apply([window(end, [Pod("a", (cpu, memory))], usage=(cpu, memory))])
         fed.append((end, (cpu, memory)))
     (peaks,) = bank.peaks(["node-a"])
-    node = bank._nodes["node-a"]
+    rows, node = bank._learner.rows, bank._nodes["node-a"]
     at = np.array([node.fixed[0], *node.rows])
     for r, layout in enumerate((CPU_LAYOUT, MEMORY_LAYOUT)):
         half_life_ms = bank.config.profile.half_life_ms[r]
@@ -118,13 +118,11 @@ def test_what_is_learned_is_that_of_fifty_digits(
             sum(w * (Fraction(v) - mean) ** 2 for w, v in zip(weights, values, strict=True)) / total
         )
         for row in at:
-            dense = bank._rows.buckets[r].dense(np.array([row]))[0, : layout.num_buckets]
+            dense = rows.buckets[r].dense(np.array([row]))[0, : layout.num_buckets]
             np.testing.assert_allclose(dense / math.fsum(dense), exact, rtol=1e-13, atol=1e-18)
             most = max(values)
-            assert bank._rows.mean[row, r] == pytest.approx(
-                float(mean), rel=1e-12, abs=1e-12 * most
-            )
-            stdev = math.sqrt(bank._rows.squares[row, r] / bank._rows.weight[row, r])
+            assert rows.mean[row, r] == pytest.approx(float(mean), rel=1e-12, abs=1e-12 * most)
+            stdev = math.sqrt(rows.squares[row, r] / rows.weight[row, r])
             assert stdev == pytest.approx(math.sqrt(variance), rel=1e-6, abs=1e-6 * most)
         running = np.cumsum(exact)
         reached = {

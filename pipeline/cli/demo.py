@@ -13,7 +13,8 @@ from rich.text import Text
 
 from pipeline.cli.node_lines import lines, plain, render
 from pipeline.cli.options import global_options, remember_globals
-from pipeline.local.demo import Asked, Plan, PodLine, Summary, run_demo
+from pipeline.local.demo import Plan, run_demo
+from pipeline.local.screen import Asked, PodLine, Summary
 from pipeline.local.stage import (
     COLD_START_SECONDS,
     LOWERED_CPU_PERCENT,

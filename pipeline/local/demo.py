@@ -8,11 +8,11 @@ is killed takes its processes with it; its cgroups and folders are removed by th
 import asyncio
 import json
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 import yaml
 
@@ -22,6 +22,7 @@ from pipeline.local import ask, simulate
 from pipeline.local.kafka import LocalKafka, local_kafka
 from pipeline.local.probe import HOST, free_port
 from pipeline.local.roles import Role, stop_all
+from pipeline.local.screen import Asked, PodLine, Screen, pods_shown, summary_of
 from pipeline.local.stage import (
     ROLES_CGROUP,
     STALE_AFTER_SECONDS,
@@ -31,7 +32,6 @@ from pipeline.local.stage import (
 )
 from pipeline.local.workload import (
     PODS,
-    DemoPod,
     Joiner,
     Workload,
     node_object,
@@ -62,58 +62,6 @@ class Plan:
     fleet: int = 0
     seconds: float | None = None
     keep: Path | None = None
-
-
-class PodLine(NamedTuple):
-    """A pod of the demo: what it used lately, and its predicted peak; None is unknown."""
-
-    pod: DemoPod
-    pod_class: str
-    cold: bool
-    samples: int
-    usage: ask.PodUsage
-    peak: ask.PodUsage
-
-
-class Asked(NamedTuple):
-    """The extender's answer, and by which thresholds it was given (percent of allocatable).
-    `real` are the nodes that are not simulated; `late` of the simulated ones have not reached the
-    present."""
-
-    answer: ask.Answer
-    real: Sequence[str]
-    late: int
-    url: str
-    thresholds: Mapping[str, float]
-    pods: Sequence[PodLine]
-
-
-class Summary(NamedTuple):
-    """What happened: windows applied over all nodes, nodes with a peak, records refused."""
-
-    nodes: int
-    simulated: int
-    with_peaks: int
-    windows: int
-    gaps: int
-    dead_letters: int
-    seconds: float
-
-
-class Screen(Protocol):
-    """Where it is shown."""
-
-    def say(self, text: str) -> None:
-        """A line that stays."""
-
-    def show(self, table: Table, now: float, status: str) -> None:
-        """The nodes as they are now; called about once a second."""
-
-    def asked(self, asked: Asked) -> None:
-        """What the extender answered."""
-
-    def ended(self, summary: Summary) -> None:
-        """The last word."""
 
 
 def run_demo(plan: Plan, screen: Screen, clock: Clock | None = None) -> None:
@@ -343,24 +291,7 @@ class Demo:
         if prediction is None:
             return []
         usage = await ask.pod_usage(self.settings.exporter.socket_path, 15)
-        nothing = ask.PodUsage(None, None)
-        columns, lines = prediction.pods, []
-        for place, uid in enumerate(columns.uid):
-            pod = next((pod for pod in PODS if pod.uid == uid), None)
-            raw = columns.raw.get("percentile")
-            if pod is None or raw is None:
-                continue
-            factor = (100.0 + prediction.safety_margin_percent) / 100.0
-            cpu, memory = raw.cpu_cores[place], raw.memory_bytes[place]
-            peak = ask.PodUsage(
-                None if cpu is None else cpu * factor,
-                None if memory is None else memory * factor,
-            )
-            lines.append(
-                PodLine(pod, columns.pod_class[place], columns.cold[place],
-                        columns.samples[place], usage.get(uid, nothing), peak)
-            )  # fmt: skip
-        return sorted(lines, key=lambda line: PODS.index(line.pod))
+        return pods_shown(prediction, usage)
 
     async def _end(self, table: Table) -> None:
         """The last answer and the summary; when it was interrupted early there is little to say."""
@@ -369,17 +300,9 @@ class Demo:
         if await ask.is_ready(self.url):
             self.screen.asked(await self._ask(table))
         states = [state for name in table if (state := table.snapshot(name).state)]
-        self.screen.ended(
-            Summary(
-                nodes=len(states),
-                simulated=sum(state.simulated for state in states),
-                with_peaks=sum(bool(state.peaks) for state in states),
-                windows=sum(state.counters.applied for state in states),
-                gaps=sum(state.counters.gaps for state in states),
-                dead_letters=await ask.dead_letters(self.settings.kafka),
-                seconds=self.clock.monotonic() - self.began,
-            )
-        )
+        lost = await ask.dead_letters(self.settings.kafka)
+        seconds = self.clock.monotonic() - self.began
+        self.screen.ended(summary_of(states, dead_letters=lost, seconds=seconds))
 
 
 def _workload(name: str, screen: Screen) -> Workload | None:

@@ -1,4 +1,4 @@
-"""What the demo says, and which settings it gives to the roles."""
+"""What the demo shows and says, and which settings it gives to the roles."""
 
 from pathlib import Path
 
@@ -6,12 +6,15 @@ import yaml
 
 from pipeline.cli.demo import answer_lines, pod_lines, summary_line
 from pipeline.local.ask import Answer, PodUsage
-from pipeline.local.demo import Asked, PodLine, Summary
 from pipeline.local.roles import without_settings
+from pipeline.local.screen import Asked, PodLine, Summary, pods_shown, summary_of
 from pipeline.local.stage import settings_document
 from pipeline.local.workload import PODS
 from pipeline.settings import Settings
 from pipeline.settings.load import load_settings
+from pipeline.topics.node_state import Counters, NodeStateRecord
+from pipeline.topics.predictions import PodPeaks, PredictionRecord, UsageColumns
+from pipeline.topics.resources import Usage
 
 
 def settings(folder: Path, *, fleet: bool, parent: str = "springtide-demo-1-2") -> Settings:
@@ -88,6 +91,54 @@ def test_unknown_is_a_dash_and_never_zero() -> None:
     assert row.split()[:7] == ["batch-crunch", "unknown", "-", "-", "-", "cold", "-"]
     assert "0" not in row.replace("0.2 cores", "")
     assert pod_lines([]) == []
+
+
+RESULT: dict[str, object] = {
+    "node": "a", "as_of": "2026-01-01T00:00:00Z", "generation": 1, "offset": 7, "epoch": 1,
+}  # fmt: skip
+
+
+def prediction(raw: dict[str, UsageColumns]) -> PredictionRecord:
+    """Of a stranger's pod and two of the demo's, the later one first."""
+    return PredictionRecord(
+        **RESULT,  # type: ignore[arg-type]
+        safety_margin_percent=10.0,
+        cold_start_seconds=10.0,
+        nsigma_multiplier=5.0,
+        pods=PodPeaks(
+            uid=["stranger", PODS[2].uid, PODS[0].uid],
+            pod_class=["prod", "mid", "batch"],
+            cold=[False, True, False],
+            samples=[1, 2, 3],
+            raw=raw,
+        ),
+    )
+
+
+def test_pods_are_shown_with_margin_in_their_own_order_and_strangers_are_not() -> None:
+    raw = UsageColumns(cpu_cores=[9.0, 2.0, None], memory_bytes=[9.0, None, 100.0])
+    usage = {PODS[0].uid: PodUsage(0.5, 50.0), "stranger": PodUsage(1.0, 1.0)}
+    assert pods_shown(prediction({"percentile": raw}), usage) == [
+        PodLine(PODS[0], "batch", False, 3, PodUsage(0.5, 50.0), PodUsage(None, 100.0 * 1.1)),
+        PodLine(PODS[2], "mid", True, 2, PodUsage(None, None), PodUsage(2.0 * 1.1, None)),
+    ]
+    assert pods_shown(prediction({}), usage) == []
+
+
+def test_summary_is_that_of_the_last_states() -> None:
+    states = [
+        NodeStateRecord(
+            **RESULT,  # type: ignore[arg-type]
+            window_seconds=5.0,
+            coverage=1.0,
+            simulated=simulated,
+            peaks=peaks,
+            counters=Counters(applied=applied, gaps=1),
+        )
+        for simulated, peaks, applied in ((False, {"percentile": Usage()}, 3), (True, {}, 40))
+    ]
+    assert summary_of(states, dead_letters=5, seconds=6.0) == Summary(2, 1, 1, 43, 2, 5, 6.0)
+    assert summary_of([], dead_letters=0, seconds=1.0) == Summary(0, 0, 0, 0, 0, 0, 1.0)
 
 
 def test_summary_counts_as_people_do() -> None:

@@ -75,7 +75,14 @@ class Columns:
         for name, column in self.columns.items():
             old = self._arrays[name]
             new = column.zeros(rows)
-            new[: len(old)] = old
+            if column.by_row:
+                new[: len(old)] = old
+            else:
+                # To copy zeros would claim the pages of items that no row has filled yet.
+                for item in np.ndindex(column.shape):
+                    held = old[:, *item]
+                    if held.view(f"u{held.itemsize}").any():
+                        new[: len(old), *item] = held
             if column.empty != 0.0:
                 new[len(old) :] = column.empty
             self._arrays[name] = new

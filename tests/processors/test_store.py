@@ -1,5 +1,8 @@
 """Columns come back from their bytes, bit by bit."""
 
+import mmap
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,6 +15,7 @@ COLUMNS = {
     "number": Column((3,)),
     "single": Column((2, 2), "<f4", np.nan),
     "series": Column((2, 5), "<u2", by_row=False),
+    "levels": Column((3,), "<f8", np.nan, by_row=False),
     "time": Column((), "<i8", -1),
     "signed": Column((4,), "<i4"),
     "small": Column((), "<u1"),
@@ -58,6 +62,21 @@ def test_growing_keeps_what_is_there_and_adds_what_is_empty() -> None:
     fresh = Columns(COLUMNS)
     fresh.grow(5)
     assert _bits(columns, np.arange(4, 9)) == _bits(fresh, np.arange(5))
+
+
+def test_growing_claims_no_memory_for_items_that_no_row_has_filled() -> None:
+    """A day of slots, of which one is in use: 115 MB, or less than one."""
+    columns = Columns({"slots": Column((2, 288), "<u2", by_row=False)})
+    columns.grow(100_000)
+    columns["slots"][:, 1, 7] = 3
+    before = _resident_bytes()
+    columns.grow(150_000)
+    assert _resident_bytes() - before < 10e6
+    assert (columns["slots"][:100_000, 1, 7] == 3).all()
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 def test_where_items_lie_in_memory_does_not_change_the_fingerprint() -> None:

@@ -6,6 +6,7 @@ per entity or per node states its shape once and has checkpoints, expiry and res
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -100,7 +101,7 @@ class Columns:
     def check(self, packed: Mapping[str, bytes], rows: int) -> None:
         """Raise `CheckpointError` unless `packed` are the bytes of as many rows."""
         for name, column in self.columns.items():
-            size = np.dtype(column.dtype).itemsize * rows * int(np.prod(column.shape))
+            size = np.dtype(column.dtype).itemsize * rows * math.prod(column.shape)
             if len(packed.get(name, b"")) != size:
                 raise CheckpointError(
                     f"column {name!r} of the node state has {len(packed.get(name, b''))} bytes "

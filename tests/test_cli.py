@@ -2,7 +2,10 @@
 
 import builtins
 import json
+import os
+import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -214,3 +217,38 @@ def test_doctor_names_roots_without_cgroups(tmp_path: Path) -> None:
     assert checks["pods"]["status"] == "fail"
     assert checks["proc"]["status"] == "fail"
     assert str(tmp_path) in checks["proc"]["found"]
+
+
+def test_all_threads_of_a_process_share_one_heap() -> None:
+    """Those that a library starts when it is imported, too."""
+    program = """
+        import ctypes, threading
+        from pipeline.cli.main import share_one_heap
+
+        share_one_heap()
+        import pyarrow
+
+        held = []
+        for _ in range(4):
+            thread = threading.Thread(target=lambda: held.append([bytes(2000) for _ in range(999)]))
+            thread.start()
+            thread.join()
+        libc = ctypes.CDLL(None)
+        libc.fdopen.restype = ctypes.c_void_p
+        out = ctypes.c_void_p(libc.fdopen(1, b"w"))
+        libc.malloc_info(0, out)
+        libc.fflush(out)
+    """
+    arena = ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")
+    plain = {name: value for name, value in os.environ.items() if name not in arena}
+
+    def heaps(**chosen: str) -> int:
+        run = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(program)],
+            env=plain | chosen, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return run.stdout.count("<heap nr=")
+
+    assert heaps() == 1
+    assert heaps(MALLOC_ARENA_MAX="3") > 1, "the operator's choice goes before ours"
+    assert heaps(GLIBC_TUNABLES="glibc.malloc.arena_max=3") > 1

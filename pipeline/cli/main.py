@@ -4,9 +4,12 @@ A command is a module `pipeline.cli.<name>` with a click command called `command
 when it is run, so that help is instant and an exporter needs nothing that only a worker has.
 """
 
+import ctypes
 import importlib
+import os
 import platform
 import traceback
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import click
@@ -17,6 +20,7 @@ from pipeline.errors import MissingExtraError, SpringtideError
 
 _OURS = frozenset({"pipeline", "actuators", "node_exporter"})
 _INTERRUPTED = 130
+_M_ARENA_MAX = -8  # of glibc's mallopt
 
 
 class _Entry(NamedTuple):
@@ -124,8 +128,22 @@ def cli(context: click.Context, /, **given: object) -> None:
     remember_globals(context, **given)
 
 
+def share_one_heap() -> None:
+    """Have all threads of this process allocate from one heap, if that is glibc's to say.
+
+    It gives threads heaps of their own otherwise: what a worker's consumer takes for messages and
+    its models give back would stay with the consumer, a tenth of the process. Only what has no
+    heap yet can be told, so nothing that starts threads may be imported before.
+    """
+    chosen = "MALLOC_ARENA_MAX" in os.environ or "arena_max" in os.environ.get("GLIBC_TUNABLES", "")
+    if not chosen:
+        with suppress(AttributeError):
+            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
 def main() -> None:
     """Entry point of the script `springtide`."""
+    share_one_heap()
     cli(prog_name="springtide")
 
 

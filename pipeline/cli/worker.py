@@ -1,11 +1,9 @@
 """`springtide worker`: join and model, under a supervisor of its own or somebody else's."""
 
 import asyncio
-import ctypes
 import os
 import sys
 import threading
-from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -26,8 +24,6 @@ log = get_logger(__name__)
 
 STOP_SECONDS = 25.0
 """For a whole shutdown; below what a supervisor waits before it kills."""
-
-_M_ARENA_MAX = -8  # of glibc's mallopt
 
 
 @click.command()
@@ -58,7 +54,6 @@ def run_worker(settings: Settings) -> None:
 
     Raises `BrokerUnavailableError` and `TopicDriftError` where the topics are not as they must be.
     """
-    _share_one_heap()
     asyncio.run(require_topics(settings.kafka))
     data_dir = _data_dir(settings)
     metrics = serve_metrics("worker", settings.worker.metrics_host, settings.worker.metrics_port)
@@ -77,17 +72,6 @@ def run_worker(settings: Settings) -> None:
     )
     worker.spinner = None
     worker.execute_from_commandline()
-
-
-def _share_one_heap() -> None:
-    """Have all threads of this process allocate from one heap, if that is glibc's to say.
-
-    It gives each thread a heap of its own otherwise. What the consumer's thread takes for messages
-    and the main thread gives back would stay in the consumer's: a tenth of the process.
-    """
-    if "MALLOC_ARENA_MAX" not in os.environ:
-        with suppress(AttributeError):
-            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 class _Worker(faust.Worker):

@@ -213,10 +213,17 @@ def decode_window(data: bytes) -> Window:
 
 def as_decoded(window: Window, data: bytes) -> Window:
     """What `decode_window` gives of `data`, which `encode_window` made of `window`, without reading
-    again what was read: `window` must have its sample as it came, and what is known by
-    `read_known`."""
-    _, facts, end, *_ = _bounds(data)
-    return dataclasses.replace(window, node=_kept_facts(data[facts:end]))
+    its rows again: the sample must be as `read_rows` gave it, `known` as `read_known` did. Raises
+    what `decode_window` raises."""
+    start, facts, end, *_ = _bounds(data)
+    head = _head(data[start:facts])
+    return dataclasses.replace(
+        window,
+        node=_kept_facts(data[facts:end]),
+        sample_offset=head.sample_offset,
+        appended_ms=head.appended_ms,
+        bad_values=head.bad_values,
+    )
 
 
 def sample_offset_of(data: bytes) -> int:

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from pipeline.agents.inventory import Inventory
 from pipeline.agents.join import JoinCursor, JoinRules
 from pipeline.agents.log import LogRecord
 from pipeline.agents.shard import Ownership
+from pipeline.processors.columns import node_windows, window_usages
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord, Strategy
 from pipeline.topics.partition import partition_of
@@ -27,6 +29,7 @@ NODES = tuple(name for n in range(20) if partition_of(name := f"node-{n}", PARTI
 ELSEWHERE = next(name for n in range(20) if partition_of(name := f"node-{n}", PARTITIONS) == 1)
 NODE, OTHER = NODES[:2]
 STRATEGY = Strategy(safety_margin_percent=17.0)
+POLICY = "usageWithoutPageCache"
 
 
 @dataclass
@@ -309,7 +312,30 @@ async def test_what_is_handed_on_says_what_the_log_says(row: dict[str, Any], kno
         )  # fmt: skip
         it.inventory.apply_pod(put(pod_key(NODE, "uid-1"), encode_json(pod)))
     await it.cursor.process([sample(0), sample(1, **row), sample(2, OTHER, **row)])
-    assert any(record.said is not None for record in it.handed_on)
+    mended = any(value is not None and not value >= 0 for value in row.values())
+    assert [record.said is None for record in it.handed_on] == [False, mended, mended]
     for record in it.handed_on:
         if record.said is not None:
-            assert plain(record.said) == plain(decode_window(record.value or b""))
+            read = decode_window(record.value or b"")
+            assert plain(record.said) == plain(read)
+            for learned in (partial(node_windows, statistic="p90"), window_usages):
+                handed_on = learned([record.said], memory_policy=POLICY)
+                assert bits(handed_on) == bits(learned([read], memory_policy=POLICY))
+
+
+def bits(value: Any) -> Any:
+    """What models take from a window, its numbers as they lie in memory."""
+    if isinstance(value, np.ndarray):
+        return str(value.dtype), value.shape, value.tobytes()
+    if is_dataclass(value):
+        return [bits(getattr(value, each.name)) for each in fields(value)]
+    return [bits(item) for item in value] if isinstance(value, list | tuple) else repr(value)
+
+
+async def test_what_the_log_could_not_be_read_for_is_not_handed_on() -> None:
+    """A time of Kafka's in nanoseconds, say: models would learn what no replay learns."""
+    it = Fixture()
+    late = sample(0)._replace(appended_ms=1 << 60)
+    await it.cursor.process([late, sample(1)])
+    assert it.joined == [1]
+    assert [record.said is None for record in it.handed_on] == [False]

@@ -15,7 +15,9 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
     NoError,
+    NotCoordinatorForGroupError,
     TopicAlreadyExistsError,
     for_code,
 )
@@ -30,6 +32,11 @@ CONNECT_SECONDS: Final = 10.0
 
 _REQUEST_SECONDS = 30.0
 _VISIBLE_SECONDS = 20.0
+_NOT_YET = (
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
+    NotCoordinatorForGroupError,
+)
 _COORDINATOR_TRIES = 40
 _COORDINATOR_SECONDS = 0.5
 _SET_ON_TOPIC = 1  # config_source of DescribeConfigs: set on the topic itself, no default
@@ -169,18 +176,23 @@ class ConsumerGroup(NamedTuple):
 
 
 async def find_group(kafka: KafkaSettings, group: str) -> ConsumerGroup:
-    """What the broker knows of a consumer group; one that it never saw has no members."""
+    """What the broker knows of a consumer group; one that it never saw has no members.
+
+    Raises `KafkaError` where it does not say: that is not the same as no members.
+    """
     async with _admin(kafka, f"looking at group {group!r}") as admin:
         for left in reversed(range(_COORDINATOR_TRIES)):
             try:
                 (response,) = await admin.describe_consumer_groups([group])
+                code, _, state, _, _, members, *_ = response.groups[0]
+                if (error := for_code(code)) is not NoError:
+                    raise error(f"group {group!r}")
                 break
-            except GroupCoordinatorNotAvailableError:
+            except _NOT_YET:
                 # The first question of its life makes a broker create the topic of all groups.
                 if not left:
                     raise
                 await asyncio.sleep(_COORDINATOR_SECONDS)
-    _, _, state, _, _, members, *_ = response.groups[0]
     return ConsumerGroup(state, frozenset(member[0] for member in members))
 
 

@@ -2,16 +2,29 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka.errors import (
+    GroupAuthorizationFailedError,
+    GroupLoadInProgressError,
+    NotCoordinatorForGroupError,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import TopicDriftError
 from pipeline.settings import KafkaSettings
 from pipeline.topics import admin
-from pipeline.topics.admin import Drift, TopicState, find_drift, plan_changes, require_topics
+from pipeline.topics.admin import (
+    Drift,
+    TopicState,
+    find_drift,
+    find_group,
+    plan_changes,
+    require_topics,
+)
 from pipeline.topics.registry import CHECKPOINTS, NODE_STATE, SAMPLES, TOPICS
 
 KAFKA = KafkaSettings(topic_prefix="tide", partitions=8)
@@ -129,3 +142,40 @@ async def test_who_may_read_two_topics_needs_no_more(monkeypatch: pytest.MonkeyP
         await require_topics(KAFKA, (CHECKPOINTS, SAMPLES))
     with pytest.raises(TopicDriftError, match=rf"\(and {len(TOPICS) - 3} more\)"):
         await require_topics(KAFKA)
+
+
+GROUP = ("Stable", "consumer", "faust", [("member-1", "client"), ("member-2", "client")])
+UNKNOWN = ("", "", "", [])
+
+
+def _answers(monkeypatch: pytest.MonkeyPatch, *codes: int) -> None:
+    """A broker that describes the group with one of these error codes after the other."""
+    left = iter(codes)
+
+    class Client:
+        async def describe_consumer_groups(self, groups: list[str]) -> list[Any]:
+            code = next(left)
+            return [SimpleNamespace(groups=[(code, *groups, *(UNKNOWN if code else GROUP))])]
+
+    @asynccontextmanager
+    async def opened(*_: object) -> AsyncIterator[Client]:
+        yield Client()
+
+    monkeypatch.setattr(admin, "_admin", opened)
+    monkeypatch.setattr(admin, "_COORDINATOR_SECONDS", 0.0)
+
+
+async def test_a_group_is_asked_for_until_its_coordinator_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loading, moved = GroupLoadInProgressError.errno, NotCoordinatorForGroupError.errno
+    _answers(monkeypatch, loading, moved, 0)
+    assert await find_group(KAFKA, "g") == ("Stable", {"member-1", "member-2"})
+
+
+async def test_a_group_that_is_not_shown_is_not_one_without_members(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _answers(monkeypatch, GroupAuthorizationFailedError.errno)
+    with pytest.raises(GroupAuthorizationFailedError):
+        await find_group(KAFKA, "g")

@@ -202,6 +202,9 @@ def apply(banks: Sequence[Bank], windows: Sequence[NodeWindow]) -> list[Outcome]
 
     All `banks` have their rows in the same columns.
     """
+    if not windows:
+        return []
+    learner = _learner_of(banks)
     outcomes: list[Outcome | None] = [None] * len(windows)
     for positions in rounds(window.node for window in windows):
         applied: list[tuple[int, NodeWindow, NodeModels]] = []
@@ -215,7 +218,7 @@ def apply(banks: Sequence[Bank], windows: Sequence[NodeWindow]) -> list[Outcome]
                 outcome = Outcome(window.node, window.end_ms, status)
             outcomes[position] = outcome
         if applied:
-            banks[0]._learner.learn([(window, node) for _, window, node in applied])
+            learner.learn([(window, node) for _, window, node in applied])
         for position, _, node in applied:
             learned = outcomes[position]
             if learned and node.absent and (expired := banks[position]._expire(node)):
@@ -225,17 +228,28 @@ def apply(banks: Sequence[Bank], windows: Sequence[NodeWindow]) -> list[Outcome]
 
 def peaks(places: Sequence[Place]) -> AllPeaks:
     """`Bank.peaks` over several banks with their rows in the same columns."""
-    return places[0][0]._learner.peaks([name for _, name in places], _models(places))
+    return _learner_of([bank for bank, _ in places]).peaks(
+        [name for _, name in places], _models(places)
+    )
 
 
 def due(places: Sequence[Place], of: AllPeaks) -> BoolArray:
     """`Bank.due` over several banks: `of` are the peaks of these places."""
-    return places[0][0]._learner.due(of, _models(places))
+    return _learner_of([bank for bank, _ in places]).due(of, _models(places))
 
 
 def recent_usage(places: Sequence[Place]) -> list[RecentUsage]:
     """`Bank.recent_usage` over several banks with their rows in the same columns."""
-    return places[0][0]._learner.recent_usage(_models(places))
+    return _learner_of([bank for bank, _ in places]).recent_usage(_models(places))
+
+
+def _learner_of(banks: Sequence[Bank]) -> Learner:
+    """What all of `banks` share. Raises ValueError if they share nothing, or are none: rows of one
+    would be taken for those of another."""
+    learners = {id(bank._learner) for bank in banks}
+    if len(learners) != 1:
+        raise ValueError(f"{len(banks)} banks of {len(learners)} learners, not of one")
+    return banks[0]._learner
 
 
 def _models(places: Sequence[Place]) -> list[NodeModels]:

@@ -1,9 +1,9 @@
 """The learner: what banks share, the models of their nodes in the same columns.
 
 Owes the rest: all work in these columns, over many nodes at once, whichever banks they belong to:
-handing out rows and taking them back, learning windows, answering. A call costs milliseconds,
-whatever it holds; what becomes of a node in it depends on the node alone, to the last bit. Which
-nodes there are, and which windows count, is the banks' affair.
+handing out rows and taking them back, learning windows, answering. A call for a few nodes
+costs hardly more than one for one; what becomes of a node in it depends on the node alone, to the
+last bit. Which nodes there are, and which windows count, is the banks' affair.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ NODE_COLUMNS: Final[Mapping[str, Column]] = {
 
 
 class Learner:
-    """`rows` are those of all entities of all nodes, `predictors` what answers from them, by name.
+    """`rows` are those of all entities of all nodes, `predictors` what answers from them, by name;
+    `fingerprint` names all that shapes what is learned and kept.
 
-    `NodeModels` say which rows are a node's: who was given them keeps them until `release`.
+    `NodeModels` say which rows are a node's: these belong to the caller until `release`.
     Raises `PredictorError` if the predictors of `config` cannot be made, two of them mean one
     column, or the one that is to decide is not among them.
     """

@@ -209,6 +209,21 @@ def test_nothing_to_apply() -> None:
         Bank().peaks([])
 
 
+def test_banks_that_share_nothing_are_not_taught_together() -> None:
+    """Rows of one would be trained in the columns of the other."""
+    one, other = Bank(), Bank()
+    windows = [window(1), window(1, node="node-b")]
+    with pytest.raises(ValueError, match="2 banks of 2 learners"):
+        module.apply([one, other], windows)
+    for bank, mine in zip((one, other), windows, strict=True):
+        bank.apply([mine])
+    places = [(one, "node-a"), (other, "node-b")]
+    with pytest.raises(ValueError, match="not of one"):
+        module.peaks(places)
+    with pytest.raises(ValueError, match="not of one"):
+        module.recent_usage(places)
+
+
 # -- life and death
 
 

@@ -4,11 +4,10 @@
                                 [--workers 1]
 
 Fills `samples`, `nodes` and `pods` on a real local broker, starts workers as users run them, and
-counts the windows in the node states from when all workers are at work until the first of them has
-nothing left. Beside it, in the same run: a consumer that only
-reads and decodes the same messages (the baseline: what broker, network and Arrow cost anyway), the
-processor time of each process while the topic was drained, and the worker's stages, one after the
-other in this process, on the same data.
+counts the windows in the node states while all workers are at work, from sample to state. Beside
+it, in the same run: a consumer that only reads and decodes the same messages (the baseline: what
+broker, network and Arrow cost anyway), the processor time of each process while the topic was
+drained, and the worker's stages, one after the other in this process, on the same data.
 """
 
 import argparse
@@ -44,10 +43,10 @@ from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.partition import partition_of
-from pipeline.topics.registry import NODE_STATE, SAMPLES
+from pipeline.topics.registry import NODE_STATE, SAMPLES, WINDOWS
 from pipeline.topics.sample_rows import SampleRows, read_rows
 from pipeline.topics.samples import STATISTICS, SampleBatch, SampleHeader, encode_samples
-from pipeline.topics.windows import Window, decode_window, encode_window
+from pipeline.topics.windows import Window, as_decoded, encode_window
 
 PREFIX = "ingest"
 WINDOW_MS = 30_000
@@ -140,31 +139,39 @@ async def drained(
     workers: Sequence[subprocess.Popen[bytes]],
     broker: int,
 ) -> Drained:
-    """What is done while all workers are at work: the clock starts when they share the
-    partitions and every one has moved since, and ends when the first partition has nothing left."""
+    """What is applied while all workers join and apply: the clock starts when they share the
+    partitions, and since then all of these were joined and applied further; it ends when the first
+    partition has no sample left to join."""
     pids = {"broker": broker, **{f"worker {n}": w.pid for n, w in enumerate(workers, start=1)}}
     pids["this (load and waiting)"] = os.getpid()
     places = [TopicPartition(NODE_STATE.full_name(PREFIX), p) for p in messages]
+    logs = [TopicPartition(WINDOWS.full_name(PREFIX), p) for p in messages]
     consumer = AIOKafkaConsumer(
         **client_options(settings.kafka), group_id=None, auto_offset_reset="earliest"
     )
     await consumer.start()
     consumer.assign(places)
-    done = Counter[int]()
-    joined: Counter[int] | None = None
+    done, joined = Counter[int](), Counter[int]()
+    balanced: tuple[Counter[int], Counter[int]] | None = None
     start: _Start | None = None
     give_up = time.perf_counter() + RUN_LIMIT_SECONDS
     try:
-        while all(done[partition] < messages[partition] for partition in messages):
+        while all(joined[partition] < messages[partition] for partition in messages):
             for place, states in (await consumer.getmany(timeout_ms=50)).items():
                 # Models apply a partition in order: a state says how far they are.
                 offsets = (msgspec.json.decode(s.value, type=_Position).offset for s in states)
-                done[place.partition] = max(offset + 1 for offset in offsets)
-            if joined is None:
+                done[place.partition] = max(done[place.partition], *(o + 1 for o in offsets))
+            ends = await consumer.end_offsets(logs)
+            joined = Counter({place.partition: end for place, end in ends.items()})
+            if balanced is None:
                 group = await find_group(settings.kafka, settings.worker.id)
-                balanced = group.state == "Stable" and len(group.members) == len(workers)
-                joined = done.copy() if balanced else None
-            elif start is None and all(done[p] > joined[p] for p in messages):
+                if group.state == "Stable" and len(group.members) == len(workers):
+                    balanced = joined, done.copy()
+            elif start is None and all(
+                now[p] > then[p]
+                for now, then in zip((joined, done), balanced, strict=True)
+                for p in messages
+            ):
                 start = _Start(time.perf_counter(), done.total(), _processor_seconds(pids))
             if any(w.poll() is not None for w in workers) or time.perf_counter() > give_up:
                 raise SystemExit(f"worker ended or hung at {done.total()} windows")
@@ -236,7 +243,9 @@ def stages(batches: list[bytes]) -> dict[str, float]:
     read = timed("join: read the sample", read_rows, batches)
     joined = timed("join: put beside it what is known", put, read)
     log = timed("join: write the window", encode_window, joined)
-    windows = _groups(timed("model: read the window", decode_window, log))
+    windows = _groups(
+        timed("join: hand it on", lambda of: as_decoded(*of), list(zip(joined, log, strict=True)))
+    )
     arrays = timed("model: rows to arrays", lambda g: node_windows(g, "p90", policy), windows)
     timed("model: learn", bank.apply, arrays)
     peaks = timed("model: peaks", lambda g: bank.peaks([w.node for w in g]), arrays)

@@ -58,7 +58,7 @@ HandOn = Callable[[Sequence[LogRecord]], Awaitable[None]]
 
 
 class _Joined(NamedTuple):
-    """A window to be appended, and what it says if it need not be read for that."""
+    """A window to be appended, and the window itself where decoding the record would give it."""
 
     record: Keyed
     said: Window | None = None

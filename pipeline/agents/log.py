@@ -7,11 +7,14 @@ Recovery, gaps and the inventory read this way; so does whoever replays. A recor
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from pipeline.errors import BrokerUnavailableError
+
+if TYPE_CHECKING:
+    from pipeline.topics.windows import Window
 
 _POLL_MS = 500
 _MAX_RECORDS = 500
@@ -27,7 +30,7 @@ class LogRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     appended_ms: int
-    said: Any = None
+    said: "Window | None" = None
 
 
 class LogReader:

@@ -30,7 +30,7 @@ from pipeline.processors.bank import Bank
 from pipeline.tasks import together
 from pipeline.topics.node_state import Counters
 from pipeline.topics.registry import NODE_STATE, PREDICTIONS, WINDOWS
-from pipeline.topics.windows import Window, decode_window, sample_offset_of
+from pipeline.topics.windows import decode_window, sample_offset_of
 
 log = get_logger(__name__)
 
@@ -180,7 +180,9 @@ class ModelCursor:
         refused: list[tuple[LogRecord, RecordError]] = []
         for record in records:
             try:
-                window: Window = record.said or decode_window(record.value or b"")
+                window = record.said
+                if window is None:
+                    window = decode_window(record.value or b"")
                 if record.key != window.header.node.encode():
                     raise KeyMismatchError(f"window of {window.header.node!r} has another key")
             except RecordError as error:

@@ -52,8 +52,8 @@ NODES = gauge("worker_nodes", "Nodes with models in this worker.")
 
 # Enough to ride out a broker restart without a request failing; Faust wants it above the session.
 _REQUEST_TIMEOUT_MARGIN_SECONDS = 10.0
-# Of a backlog: as much as keeps a worker at work until the next of it is there, and no more, for
-# what is fetched waits in memory. A larger record comes all the same.
+# Enough to keep a worker busy until the next fetch, and no more: what is fetched waits in memory. A
+# larger record comes all the same.
 _FETCH_BYTES = 2 * 1024 * 1024
 _BUFFERED_MESSAGES = 2048
 _SHUTDOWN_SECONDS = 10.0

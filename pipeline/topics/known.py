@@ -67,7 +67,7 @@ class Known:
     @cached_property
     def classes(self) -> npt.NDArray[np.int8]:
         """Code of each row's class; that of unknown where there is none."""
-        # Arrow's own `fill_null` loads all of its kernels at first: an eighth of a second.
+        # Arrow's own `fill_null` loads all of its kernels on first use: an eighth of a second.
         codes = self.column("pod_class").indices.to_numpy(zero_copy_only=False)
         return np.where(np.isnan(codes), _UNKNOWN, codes).astype(np.int8)
 

@@ -1,9 +1,9 @@
 """The learner: what banks share, the models of their nodes in the same columns.
 
 Owes the rest: all work in these columns, over many nodes at once, whichever banks they belong to:
-handing out rows and taking them back, learning windows, answering. A call for a few nodes
-costs hardly more than one for one; what becomes of a node in it depends on the node alone, to the
-last bit. Which nodes there are, and which windows count, is the banks' affair.
+handing out rows and taking them back, learning windows, answering. A call for a few nodes costs
+hardly more than one for one; what becomes of a node in it depends on the node alone, to the last
+bit. Which nodes there are, and which windows count, is the banks' affair.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from pipeline.clock import ManualClock
 from pipeline.errors import StateError
 from pipeline.processors.bank import Bank
 from pipeline.tasks import end
+from pipeline.topics.windows import decode_window
 from tests.agents.fakes import MemoryBroker, MemoryOutput
 from tests.agents.logs import CONFIG, LogWriter
 from tests.agents.owners import MODEL_RULES, content, published, settle, undisturbed
@@ -210,6 +211,26 @@ async def test_what_waits_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatc
     assert not waits.done()
     await handover.take()
     await waits
+
+
+async def test_a_window_counts_with_its_sample_and_its_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = MemoryBroker()
+    LogWriter(broker).windows(2, "a")
+    (cursor,) = cursors_over(broker)
+    plain = broker.records("t.windows")
+    size = sum(len(record.value or b"") for record in plain)
+    monkeypatch.setattr(module, "_MOST_BYTES", 2 * size)
+    with_window = [record._replace(said=decode_window(record.value or b"")) for record in plain]
+    for records, waits in ((plain, False), (with_window, True)):
+        handover = Handover()
+        await handover.put(cursor, records)
+        more = asyncio.create_task(handover.put(cursor, plain))
+        await settle()
+        assert more.done() is not waits
+        await handover.take()
+        await more
 
 
 async def test_a_gap_of_one_partition_does_not_hold_up_the_others() -> None:

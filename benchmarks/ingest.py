@@ -254,7 +254,7 @@ def stages(batches: list[bytes]) -> dict[str, float]:
     )
     usages = timed("model: usage", lambda g: window_usages(g, policy), windows)
     rows = [
-        list(zip(group, found, found.headlines(), usage, used, strict=True))
+        list(zip(group, found, map(found.headline, range(len(found))), usage, used, strict=True))
         for group, found, usage, used in zip(windows, peaks, recent, usages, strict=True)
     ]
     flat = [row for group in rows for row in group]

@@ -97,29 +97,42 @@ class Due(NamedTuple):
     at: int
 
 
-class Applied(NamedTuple):
-    """A window that was applied, the node's counters and peaks as of then, and the newest
-    prediction to be published with it: as peaks, as bytes, or none."""
+class Told(NamedTuple):
+    """An applied window and what is to be said of it: the node's counters and peaks as of then, and
+    the newest prediction to be published with it, or none."""
 
     placed: Placed
     counters: Counters
-    peaks: Headline
+    headline: Headline
+    prediction: bytes | None
+
+
+class Applied(NamedTuple):
+    """A window that was applied, the node's counters as of then and its peaks, which `at` of
+    `peaks` has, and the newest prediction to be published with it: as peaks, as bytes, or none."""
+
+    placed: Placed
+    counters: Counters
+    peaks: AllPeaks
+    at: int
     due: Due | None = None
     prediction: bytes | None = None
 
-    def after(self, before: "Applied | None") -> "Applied":
+    def after(self, before: "Applied | Told | None") -> "Applied":
         """This, with the prediction of an earlier window of the node if it has none."""
         if before is None or self.due or self.prediction:
             return self
-        return self._replace(due=before.due, prediction=before.prediction)
+        due = before.due if isinstance(before, Applied) else None
+        return self._replace(due=due, prediction=before.prediction)
 
-    def written(self) -> "Applied":
-        """This, with its prediction as bytes: as peaks it holds on to those of other nodes."""
-        if self.due is None:
-            return self
-        (cursor, offset, window), peaks, at = self.due
-        record = prediction_record(window, peaks[at], offset=offset, **_position(cursor))
-        return self._replace(due=None, prediction=encode_json(record))
+    def told(self) -> Told:
+        """What is to be said, on its own: peaks hold on to those of other nodes."""
+        headline, prediction = self.peaks.headline(self.at), self.prediction
+        if self.due is not None:
+            (cursor, offset, window), peaks, at = self.due
+            record = prediction_record(window, peaks[at], offset=offset, **_position(cursor))
+            prediction = encode_json(record)
+        return Told(self.placed, self.counters, headline, prediction)
 
 
 def segments(windows: Sequence[Placed]) -> list[list[Placed]]:
@@ -172,24 +185,26 @@ def _told(windows: Sequence[Placed]) -> list[Applied]:
         Applied(
             placed,
             placed.cursor.counters[placed.node],
-            headline,
+            peaks,
+            at,
             Due(placed, peaks, at) if due[at] else None,
         )
-        for at, (placed, headline) in enumerate(zip(windows, peaks.headlines(), strict=True))
+        for at, placed in enumerate(windows)
     ]
 
 
-def report(applied: Sequence[Applied]) -> list[Report]:
-    """What follows from each of these windows, the last ones of their nodes; their cursors'
-    `reports` have it with the prediction that stands."""
-    if not applied:
+def report(told: Sequence[Told]) -> list[Report]:
+    """What is published of these windows, the last ones of their nodes; their cursors' `reports`
+    have it with the prediction that stands."""
+    if not told:
         return []
-    windows = [a.placed.window for a in applied]
-    usages = window_usages(windows, applied[0].placed.cursor.rules.memory_policy)
-    recent = bank.recent_usage([(a.placed.cursor.bank, a.placed.node) for a in applied])
+    windows = [last.placed.window for last in told]
+    usages = window_usages(windows, told[0].placed.cursor.rules.memory_policy)
+    recent = bank.recent_usage([(last.placed.cursor.bank, last.placed.node) for last in told])
     made: list[Report] = []
-    for last, used, lately in zip(applied, usages, recent, strict=True):
-        placed, counters, peaks, _, prediction = last.written()
+    for (placed, counters, peaks, prediction), used, lately in zip(
+        told, usages, recent, strict=True
+    ):
         cursor, offset, window = placed
         state = encode_json(
             node_state_record(

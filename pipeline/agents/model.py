@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.agents.join import refuse
-from pipeline.agents.learning import Applied, Placed, Report, learn, report, segments
+from pipeline.agents.learning import Applied, Placed, Report, Told, learn, report, segments
 from pipeline.agents.log import LogRecord
 from pipeline.agents.output import LARGEST_VALUE_BYTES, Keyed, Output
 from pipeline.agents.profile import Profile, names_of
@@ -86,7 +86,7 @@ class ModelCursor:
         self.busy = asyncio.Lock()
         self._output = output
         self._windows = WINDOWS.full_name(rules.prefix)
-        self._replayed: dict[str, Applied] = {}
+        self._replayed: dict[str, Told] = {}
 
     @property
     def owned(self) -> bool:
@@ -133,7 +133,7 @@ class ModelCursor:
                 wanted.append(record)
         for (_, node), applied in learn_all(self.decode(wanted)[0]).items():
             if applied is not None:
-                self._replayed[node] = applied.after(self._replayed.get(node)).written()
+                self._replayed[node] = applied.after(self._replayed.get(node)).told()
         self.next_offset = records[-1].offset + 1
 
     def report_replayed(self, limit: int) -> bool:
@@ -253,7 +253,7 @@ def apply(
         cursor.joined = max([cursor.joined, *(at.window.sample_offset for at in mine)])
         windows += mine
     newest = learn_all(windows)
-    made = iter(report([applied for applied in newest.values() if applied is not None]))
+    made = iter(report([applied.told() for applied in newest.values() if applied is not None]))
     for (cursor, node), applied in newest.items():
         reported[cursor].append((node, None if applied is None else next(made)))
     for cursor, records in batches:

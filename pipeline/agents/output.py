@@ -18,6 +18,8 @@ from pipeline.topics.registry import MAX_RECORD_BYTES
 # aiokafka packs lz4 at level 9, whatever one asks for: nine tenths of a millisecond for a window of
 # 100 pods, more than all the rest of the join, and for a tenth less of bytes.
 _COMPRESSION = "snappy"
+# What is packed in one go stays in the caches of a processor, and its memory is used again.
+_BATCH_BYTES = 1024 * 1024
 # 20 ms of linger halves the throughput of a loop that awaits what it sent.
 _LINGER_MS = 2
 
@@ -51,6 +53,8 @@ class Output:
             batch = self._producer.create_batch()
             taken = 0
             for key, value in rest:
+                if batch.size() >= _BATCH_BYTES:
+                    break
                 if batch.append(key=key, value=value, timestamp=None) is None:
                     break
                 taken += 1

@@ -22,7 +22,7 @@ from mode import CrashingSupervisor
 from pipeline.agents.configure import model_config
 from pipeline.agents.consume import consume
 from pipeline.agents.credentials import faust_credentials
-from pipeline.agents.flow import WaitingTransport
+from pipeline.agents.flow import AsItCame, WaitingTransport
 from pipeline.agents.handover import BEHIND, Handover, feed_models, look_for_others
 from pipeline.agents.inventory import InventoryTopics, follow
 from pipeline.agents.join import JoinCursor, JoinRules, refuse
@@ -310,5 +310,5 @@ def create_app(settings: Settings, clock: Clock, data_dir: Path) -> faust.App:
     async def join(stream: Any) -> None:
         await consume(stream, samples, holder.joins, reader, batch_size=worker.batch_size)
 
-    app.agent(app.topic(samples, key_type=bytes, value_type=bytes), name=samples)(join)
+    app.agent(app.topic(samples, schema=AsItCame()), name=samples)(join)
     return app

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Final, NamedTuple, overload
 
 import numpy as np
@@ -190,8 +191,12 @@ class AllPeaks(Sequence[NodePeaks]):
             found = np.where(at.reshape(-1, *[1] * (found.ndim - 1)), of(self.answers[name]), found)
         return found
 
-    def headlines(self) -> list[Headline]:
-        """What the states of these nodes say of their peaks."""
+    def headline(self, i: int) -> Headline:
+        """What the state of the i-th node says of its peaks."""
+        return self._headlines[i]
+
+    @cached_property
+    def _headlines(self) -> list[Headline]:
         peaks = [answer.peaks[:, NODE].tolist() for answer in self.answers.values()]
         return [
             Headline(decides, dict(zip(self.answers, of_node, strict=True)), amount, peak)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer
-from faust.types import TP
+from faust.types import TP, Message
 
-from pipeline.agents.flow import WaitingConsumer
+from pipeline.agents.flow import AsItCame, WaitingConsumer
 from pipeline.agents.worker import create_app
 from pipeline.clock import ManualClock
 from pipeline.settings import Settings
@@ -137,3 +137,14 @@ async def test_a_fetch_waits_in_the_broker_for_a_tenth_of_a_second(
     finally:
         for client in clients:
             await client.stop()
+
+
+@pytest.mark.parametrize("value", [b"\xff not a text", b"", None])
+async def test_key_and_value_are_handed_on_as_they_came(
+    consumer: WaitingConsumer, value: bytes | None
+) -> None:
+    message = Message(
+        "samples", 0, 7, 0.0, 1, [], b"\xffkey", value, None, tp=TP("samples", 0)
+    )  # fmt: skip
+    event = await consumer.app.topic("samples", schema=AsItCame()).decode(message, propagate=True)
+    assert (event.key, event.value, event.message) == (b"\xffkey", value, message)

@@ -29,6 +29,9 @@ class FakeBatch:
         self.values.append(value)
         return object()
 
+    def size(self) -> int:
+        return sum(len(value or b"") for value in self.values)
+
     def close(self) -> None:
         self.closed = True
 
@@ -87,6 +90,14 @@ async def test_what_does_not_fit_follows_when_the_first_is_delivered() -> None:
     assert offsets == [7, 8, 9, 10, 11]
     assert producer.delivered == [[b"aaaaaa"], [b"bbbbbb", b"cc"], [b"dddddddddd"], [b"e"]]
     assert producer.most_in_flight == 1
+
+
+async def test_a_batch_that_holds_a_mebibyte_takes_no_more() -> None:
+    producer = FakeProducer(room=1 << 30)
+    sizes = [2 << 20, 1, (1 << 20) - 2, 1, 3]
+    await append(producer, *(bytes(size) for size in sizes))
+    found = [[len(value or b"") for value in batch] for batch in producer.delivered]
+    assert found == [[2 << 20], [1, (1 << 20) - 2, 1], [3]]
 
 
 async def test_after_a_failure_a_prefix_is_there_and_no_more() -> None:

@@ -91,12 +91,13 @@ def run(log: Sequence[Logged], batches: Iterator[int], save: Save = keep) -> Out
         outcomes = bank.apply([node_window(window, "p90", POLICY) for _, window in windows])
         applied = [w for w, o in zip(windows, outcomes, strict=True) if o.status == "applied"]
         nodes = [window.header.node for _, window in applied]
-        peaks = bank.peaks(nodes) if nodes else []
-        headlines = bank.peaks(nodes).headlines() if nodes else []
-        found = zip(applied, peaks, headlines, bank.recent_usage(nodes), strict=True)
-        for (offset, window), peak, headline, recent in found:
+        peaks = bank.peaks(nodes) if nodes else None
+        found = zip(applied, peaks or [], bank.recent_usage(nodes), strict=True)
+        for i, ((offset, window), peak, recent) in enumerate(found):
             at: dict[str, Any] = {"generation": 0, "offset": offset, "epoch": 0}
             used = window_usage(window, POLICY)
+            assert peaks is not None
+            headline = peaks.headline(i)
             state = node_state_record(window, headline, recent, Counters(), used, **at)
             records.setdefault(peak.node, []).extend(
                 (encode_json(prediction_record(window, peak, **at)), encode_json(state))

@@ -57,7 +57,7 @@ def reports(
     window = logged(window)
     bank.apply([node_window(window, "p90", policy)])
     peaks = bank.peaks([window.header.node])
-    (headline,) = peaks.headlines()
+    headline = peaks.headline(0)
     (recent,) = bank.recent_usage([window.header.node])
     position = POSITION | changes
     return (

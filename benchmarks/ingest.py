@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from benchmarks import inventory
@@ -38,6 +39,7 @@ from pipeline.processors.join import Beside, NodeView, join, pod_row, put_beside
 from pipeline.processors.report import node_state_record, prediction_record
 from pipeline.settings import Settings, load_settings
 from pipeline.topics.admin import apply_topics, find_group
+from pipeline.topics.arrow import write_stream
 from pipeline.topics.client import client_options
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters
@@ -50,6 +52,7 @@ from pipeline.topics.windows import Window, as_decoded, encode_window
 
 PREFIX = "ingest"
 WINDOW_MS = 30_000
+DISTINCT = 20  # windows of usage: to make more up takes longer than to drain them
 RUN_LIMIT_SECONDS = 600
 
 
@@ -63,7 +66,8 @@ def pod_uids(number: int, pods: int) -> list[str]:
 
 
 def samples(nodes: int, pods: int, windows: int, end_ms: int) -> Iterator[tuple[str, bytes]]:
-    """Node and encoded batch, window by window, seeded."""
+    """Node and encoded batch, window by window, seeded; usage begins anew after `DISTINCT`."""
+    before: dict[tuple[int, int], pa.RecordBatch] = {}
     random = np.random.default_rng(7)
     first = end_ms - windows * WINDOW_MS
     for number in range(windows):
@@ -74,6 +78,9 @@ def samples(nodes: int, pods: int, windows: int, end_ms: int) -> Iterator[tuple[
                 node=node, machine_id=node, boot_id="boot", epoch=1, sequence=number,
                 window_start_ms=start, window_end_ms=start + WINDOW_MS,
             )  # fmt: skip
+            if number >= DISTINCT:
+                yield node, write_stream(before[n, number % DISTINCT], header.metadata())
+                continue
             cpu, memory = random.gamma(2.0, 0.1, pods), random.gamma(4.0, 5e7, pods)
             rows = [_row("node", "", float(cpu.sum()) + 0.2, float(memory.sum()) + 1e9)]
             rows[0] |= {"capacity_cpu_cores": 64.0, "capacity_memory_bytes": 2.0**38}
@@ -81,7 +88,9 @@ def samples(nodes: int, pods: int, windows: int, end_ms: int) -> Iterator[tuple[
                 _row("pod", uid, float(c), float(m))
                 for uid, c, m in zip(pod_uids(n, pods), cpu, memory, strict=True)
             ]
-            yield node, encode_samples(SampleBatch(header, rows))
+            value = encode_samples(SampleBatch(header, rows))
+            before[n, number] = read_rows(value).batch
+            yield node, value
 
 
 def _row(kind: str, name: str, cpu: float, memory: float) -> dict[str, Any]:
@@ -140,8 +149,9 @@ async def drained(
     broker: int,
 ) -> Drained:
     """What is applied while all workers join and apply: the clock starts when they share the
-    partitions, and since then all of these were joined and applied further; it ends when the first
-    partition has no sample left to join."""
+    partitions, and since then all of these were joined and applied further; it ends with the last
+    state that came before the first partition had no sample left to join. So a state starts it, and
+    a state ends it: states come in batches."""
     pids = {"broker": broker, **{f"worker {n}": w.pid for n, w in enumerate(workers, start=1)}}
     pids["this (load and waiting)"] = os.getpid()
     places = [TopicPartition(NODE_STATE.full_name(PREFIX), p) for p in messages]
@@ -153,7 +163,8 @@ async def drained(
     consumer.assign(places)
     done, joined = Counter[int](), Counter[int]()
     balanced: tuple[Counter[int], Counter[int]] | None = None
-    start: _Start | None = None
+    start: _Moment | None = None
+    end = _Moment(0.0, 0, {})
     give_up = time.perf_counter() + RUN_LIMIT_SECONDS
     try:
         while all(joined[partition] < messages[partition] for partition in messages):
@@ -161,6 +172,8 @@ async def drained(
                 # Models apply a partition in order: a state says how far they are.
                 offsets = (msgspec.json.decode(s.value, type=_Position).offset for s in states)
                 done[place.partition] = max(done[place.partition], *(o + 1 for o in offsets))
+            if done.total() > end.done:
+                end = _Moment(time.perf_counter(), done.total(), _processor_seconds(pids))
             ends = await consumer.end_offsets(logs)
             joined = Counter({place.partition: end for place, end in ends.items()})
             if balanced is None:
@@ -172,20 +185,19 @@ async def drained(
                 for now, then in zip((joined, done), balanced, strict=True)
                 for p in messages
             ):
-                start = _Start(time.perf_counter(), done.total(), _processor_seconds(pids))
+                start = end
             if any(w.poll() is not None for w in workers) or time.perf_counter() > give_up:
                 raise SystemExit(f"worker ended or hung at {done.total()} windows")
-        if start is None or start.done == done.total():
+        if start is None or start == end:
             raise SystemExit("a partition was done before all workers were: take more windows")
-        took, after = time.perf_counter() - start.at, _processor_seconds(pids)
-        spent = {name: after[name] - start.processor_seconds[name] for name in pids}
-        return Drained(done.total() - start.done, took, spent)
+        spent = {name: end.processor_seconds[name] - start.processor_seconds[name] for name in pids}
+        return Drained(end.done - start.done, end.at - start.at, spent)
     finally:
         await consumer.stop()
 
 
-class _Start(NamedTuple):
-    """What was so when the clock was started."""
+class _Moment(NamedTuple):
+    """What was so when states had come: `done` counts the windows applied."""
 
     at: float
     done: int

@@ -312,3 +312,9 @@ def test_every_setting_is_described() -> None:
 
 def test_the_settings_page_is_current(project: Path) -> None:
     assert (project / "docs" / "settings.md").read_text() == settings_markdown(), "run `make docs`"
+
+
+def test_a_predictor_without_a_peak_of_the_system_cannot_decide() -> None:
+    file = {"model.predictors": ["percentile", "borg-default"], "model.predictor": "borg-default"}
+    with pytest.raises(SettingsError, match="has a peak of the system"):
+        load_settings(None, {}, file)

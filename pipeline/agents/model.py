@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -141,6 +142,15 @@ class ModelCursor:
         nodes = list(self._replayed)[:limit]
         report([self._replayed.pop(node) for node in nodes])
         return bool(self._replayed)
+
+    def lose(self, node: str, windows: int) -> None:
+        """Count these windows as lost to the models of a node, also in what `report_replayed` is
+        to say of it."""
+        counters = self.counters[node]
+        counters = msgspec.structs.replace(counters, lost=counters.lost + windows)
+        self.counters[node] = counters
+        if told := self._replayed.get(node):
+            self._replayed[node] = told._replace(counters=counters)
 
     async def publish(self, reported: Iterable[Reported]) -> None:
         """Write reports, tombstones for departed nodes, and await their delivery.

@@ -56,6 +56,9 @@ _REQUEST_TIMEOUT_MARGIN_SECONDS = 10.0
 # larger record comes all the same.
 _FETCH_BYTES = 2 * 1024 * 1024
 _BUFFERED_MESSAGES = 2048
+# Nothing is fetched while partitions are loaded, and a rebuild from the log may take hours. Who
+# stands still is found by its session.
+_LONGEST_LOAD_SECONDS = 7 * 86_400.0
 _SHUTDOWN_SECONDS = 10.0
 # Two file sources would remove each other's records: the owner of this partition runs it.
 _FILE_SOURCE_PARTITION = 0
@@ -290,6 +293,7 @@ def create_app(settings: Settings, clock: Clock, data_dir: Path) -> faust.App:
         stream_recovery_delay=0,
         broker_commit_interval=1.0,
         broker_session_timeout=worker.session_timeout_seconds,
+        broker_max_poll_interval=_LONGEST_LOAD_SECONDS,
         broker_heartbeat_interval=worker.session_timeout_seconds / 4,
         broker_request_timeout=max(
             kafka.request_timeout_seconds,

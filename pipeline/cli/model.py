@@ -2,7 +2,8 @@
 
 import asyncio
 import importlib
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -25,7 +26,7 @@ from pipeline.processors.bank import Bank
 from pipeline.processors.imports import Learned, Received, Taken, from_koordinator, from_vpa
 from pipeline.processors.inspection import head, names_of, table
 from pipeline.processors.predictors.registry import available, package_of
-from pipeline.processors.window import RESOURCES, ModelConfig
+from pipeline.processors.window import ENTITIES, RESOURCES, ModelConfig
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.topics.admin import find_group, require_topics
 from pipeline.topics.checkpoints import NodeCheckpoint, parse_key
@@ -142,10 +143,9 @@ def import_(
       springtide model import --from koordinator --node node-1 prediction-checkpoints/*
       springtide model import --from vpa --node node-1 --pod 0b6f-42=web-main vpa.yaml
     """
-    read = [document for path in files for document in _documents(path)]
-    found = (
-        _of_koordinator(read, pods) if source == "koordinator" else _of_vpa(read, pods)
-    )  # fmt: skip
+    read = from_koordinator if source == "koordinator" else from_vpa
+    learned = [one for path in files for one in _learned(path, read)]
+    found = _of_koordinator(learned, pods) if source == "koordinator" else _of_vpa(learned, pods)
     config = model_config(settings)
     quiet_client(settings)
     taken = asyncio.run(_import(settings, node, found, config))
@@ -158,17 +158,23 @@ def import_(
         click.echo("nothing to take over: nothing was changed")
 
 
-def _of_koordinator(
-    documents: Sequence[Mapping[str, Any]], pods: tuple[str, ...]
-) -> dict[str, Learned]:
+def _learned(path: Path, read: Callable[[Mapping[str, Any]], Learned]) -> list[Learned]:
+    try:
+        return [read(document) for document in _documents(path)]
+    except CheckpointError as error:
+        hint = error.hint or "get the file anew, or leave it out"
+        raise CheckpointError(f"{path}: {error.message}", hint=hint) from error
+
+
+def _of_koordinator(learned: Sequence[Learned], pods: tuple[str, ...]) -> dict[str, Learned]:
     if pods:
         raise UsageError("--pod is for vpa", hint="files of Koordinator say what they are of")
-    return _by_name([(learned.name, learned) for learned in map(from_koordinator, documents)])
+    return _by_name([(of.name, of) for of in learned])
 
 
-def _of_vpa(documents: Sequence[Mapping[str, Any]], pods: tuple[str, ...]) -> dict[str, Learned]:
+def _of_vpa(learned: Sequence[Learned], pods: tuple[str, ...]) -> dict[str, Learned]:
     """By pod UID, what the options say is of it."""
-    found = {learned.name: learned for learned in map(from_vpa, documents)}
+    found = {of.name: of for of in learned}
     if not pods:
         raise UsageError(
             "vpa needs --pod UID", hint="a checkpoint does not say of which pods it is"
@@ -176,6 +182,11 @@ def _of_vpa(documents: Sequence[Mapping[str, Any]], pods: tuple[str, ...]) -> di
     wanted = []
     for pod in pods:
         uid, _, name = pod.partition("=")
+        if uid in ENTITIES:
+            raise UsageError(
+                f"--pod {pod}: {uid!r} is no pod, and what a container used is not what it uses",
+                hint="name the UID of a pod: `springtide model inspect NODE --pods`",
+            )
         if not name and len(found) == 1:
             (name,) = found
         if name not in found:
@@ -197,11 +208,19 @@ def _by_name(found: Sequence[tuple[str, Learned]]) -> dict[str, Learned]:
 def _documents(path: Path) -> Sequence[Mapping[str, Any]]:
     """The objects of a file, JSON or YAML; the items of a list."""
     try:
-        read = list(yaml.safe_load_all(path.read_text("utf-8")))
+        text = path.read_text("utf-8")
+        read = _objects(text)
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}", hint="name the files of the checkpoints"
+        ) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is neither JSON nor YAML: {error}") from error
+        first = str(error).partition("\n")[0]
+        raise UsageError(
+            f"{path} is neither JSON nor YAML: {first:.200}", hint="get the file anew"
+        ) from error
+    if not text.strip():
+        raise UsageError(f"{path} is empty", hint="get the file anew, or leave it out")
     found = []
     for document in read:
         items = document.get("items", [document]) if isinstance(document, dict) else [document]
@@ -210,6 +229,14 @@ def _documents(path: Path) -> Sequence[Mapping[str, Any]]:
                 raise UsageError(f"{path} holds {type(item).__name__}, not an object")
             found.append(item)
     return found
+
+
+def _objects(text: str) -> list[Any]:
+    # YAML 1.1 takes numbers as Go writes them in JSON, 5e-07, for text.
+    try:
+        return [json.loads(text)]
+    except ValueError:
+        return list(yaml.safe_load_all(text))
 
 
 def _taken(row: Sequence[Received | None]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import faust
 
+from pipeline.agents.configure import model_config
 from pipeline.agents.supervisor import Supervisor, member_of
 from pipeline.agents.worker import create_app
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
@@ -17,6 +18,7 @@ from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError
 from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
+from pipeline.processors.bank import Bank
 from pipeline.settings import Settings, state_directory
 from pipeline.sources.files import file_paths, read_at_start
 from pipeline.topics.admin import require_topics
@@ -42,6 +44,8 @@ def command(settings: Settings, supervised: bool) -> None:
     springtide worker                  # broker at 127.0.0.1:9092
     springtide worker --nodes-file nodes.json --pods-file pods.json
     """
+    # Before the broker is asked, let alone the group joined: a restart would not help.
+    Bank(model_config(settings))
     if not supervised:
         # Only at the first start: a file that is being written anew must not end the service.
         read_at_start(file_paths(settings.worker.nodes_file, settings.worker.pods_file))

@@ -273,11 +273,16 @@ def load_checkpoint(layout: Layout, stored: Mapping[str, Any] | None) -> FloatAr
     """
     if stored is None:
         raise CheckpointError("there is no histogram checkpoint to load")
+    for name in ("totalWeight", "bucketWeights"):
+        if not isinstance(stored, Mapping) or name not in stored:
+            raise CheckpointError(f"not a histogram checkpoint: it has no {name}")
+    if not isinstance(stored["bucketWeights"], Mapping):
+        raise CheckpointError("bucketWeights of a histogram checkpoint are not weights by bucket")
     try:
         total = _number(stored["totalWeight"])
         buckets = {int(i): _number(weight) for i, weight in stored["bucketWeights"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise CheckpointError(f"not a histogram checkpoint: {error!r}") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise CheckpointError(f"not a histogram checkpoint: {error}") from error
     if not (math.isfinite(total) and total >= 0):
         raise CheckpointError(f"totalWeight of a histogram checkpoint is {total!r}, not 0 or more")
     weights = np.zeros(layout.num_buckets)

@@ -37,6 +37,7 @@ _KOORDINATOR_IDS: Final[Mapping[str, str]] = {
     **{f"__node-koord-{name}__": name for name in ("prod", "mid", "batch", "free")},
 }
 
+_VPA_VERSION: Final = "v3"
 _MOST_HALF_LIVES: Final = 10 * MAX_HALF_LIVES
 _MOST_SAMPLES: Final = 1 << 40
 _EARLY_MS: Final = 3_600_000
@@ -110,6 +111,13 @@ def from_vpa(document: Mapping[str, Any]) -> Learned:
     status = document.get("status")
     if document.get("kind") != "VerticalPodAutoscalerCheckpoint" or not isinstance(status, dict):
         raise CheckpointError(f"not a VerticalPodAutoscalerCheckpoint with a status: {name!r:.100}")
+    if not name:
+        raise CheckpointError("a VerticalPodAutoscalerCheckpoint without metadata.name")
+    if (version := status.get("version")) != _VPA_VERSION:
+        raise CheckpointError(
+            f"{name} has the checkpoint version {version!r:.40}, not {_VPA_VERSION!r}",
+            hint="it is of another release of VPA: let the one that runs now write it anew",
+        )
     found = (
         _histogram(status.get("cpuHistogram"), VPA, 0, f"cpuHistogram of {name}"),
         _histogram(status.get("memoryHistogram"), VPA, 1, f"memoryHistogram of {name}"),

@@ -203,13 +203,19 @@ class Learner:
         coverage = np.array([window.coverage for window in windows])
         shares = lessons.shares(pods, coverage)
         unknown_begun = self.rows.last_ms[fixed[:, UNKNOWN]] != NEVER
-        values = lessons.entity_values(windows, unknown_begun, pods, pods.usage * pairs(shares))
+        # What a pod did in a moment of the window says little of the pod, but is in the sums.
+        short = pods.seen < self.config.minimum_coverage
+        values = lessons.entity_values(
+            windows,
+            unknown_begun,
+            pods,
+            pods.usage * pairs(shares),
+            short | np.concatenate([node.ended for node in nodes]),
+        )
         if self.config.drift != "off":
             shorten = self.config.drift == "shorten"
             lessons.watch(self.rows, self._slots, nodes, values, shorten)
-        # What a pod did in a moment of the window says little of the pod, but is in the sums.
-        short = pairs(pods.seen < self.config.minimum_coverage)
-        usage = np.where(short, np.nan, pods.usage)
+        usage = np.where(pairs(short), np.nan, pods.usage)
         factors = lessons.factors(nodes, self._half_life_ms)
         ends = np.array([node.end_ms for node in nodes], np.int64)
         rows = np.concatenate([fixed.ravel(), *(node.rows for node in nodes)])

@@ -132,19 +132,28 @@ def _seen(window: NodeWindow) -> FloatArray:
 
 
 def entity_values(
-    windows: Sequence[NodeWindow], unknown_begun: BoolArray, pods: Described, usage: FloatArray
+    windows: Sequence[NodeWindow],
+    unknown_begun: BoolArray,
+    pods: Described,
+    usage: FloatArray,
+    slight: BoolArray,
 ) -> FloatArray:
     """The samples of node, system and classes, (windows, entities, 2), from what each pod used
-    over the whole window, `usage` (n, 2); sums run in UID order. A pod whose usage is not known is
-    skipped in its class, and leaves the system unknown: what it used would pass for the system's.
-    `unknown_begun` (windows,) says which nodes have a model of class unknown.
+    over the whole window, `usage` (n, 2); sums run in UID order. A pod whose usage is not known
+    leaves the system unknown, for what it used would pass for the system's, and its class, which
+    would seem to use less than it does, unless the pod is `slight` (n,): has ended, or was there
+    for a moment only. `unknown_begun` (windows,) says which nodes have a model of class unknown.
     """
     count, classes = len(windows), len(CLASSES)
     measured = [window.node_usage for window in windows] + [window.host_apps for window in windows]
     both = _clean(stacked(measured), PLAUSIBLE)
     node, host = both[:count], both[count:]
     groups = pods.window_of * classes + pods.classes
-    by_class = reclaimable.sum_by(groups, np.where(np.isnan(usage), 0.0, usage), count * classes)
+    missing = np.isnan(usage)
+    by_class = reclaimable.sum_by(groups, np.where(missing, 0.0, usage), count * classes)
+    if (missing := missing & ~slight[:, None]).any():
+        for r, of_resource in enumerate(missing.T):
+            by_class[groups[of_resource], r] = np.nan
     values = np.empty((count, len(ENTITIES), 2))
     values[:, NODE] = node
     remainder = system_usage.remainder(node, reclaimable.sum_by(pods.window_of, usage, count), host)

@@ -17,7 +17,14 @@ from pipeline.processors import reclaimable
 from pipeline.processors.classes import CLASS_CODES
 from pipeline.processors.node import BoolArray, ByteArray, NodeModels
 from pipeline.processors.pairs import pairs, stacked
-from pipeline.processors.predictor import Peaks, PeakSettings, Predictor, View, settings_of
+from pipeline.processors.predictor import (
+    Peaks,
+    PeakSettings,
+    Predictor,
+    View,
+    believed,
+    settings_of,
+)
 from pipeline.processors.reclaimable import TO_KUBERNETES, kubernetes_units
 from pipeline.processors.rows import NEVER, IntArray, Rows
 from pipeline.processors.window import FIRST_CLASS, NODE, SYSTEM, UNKNOWN, FloatArray
@@ -294,7 +301,7 @@ def _asked(nodes: Sequence[NodeModels], view: View) -> _Asked:
 
 
 def _answer(view: View, asked: _Asked, predictor: Predictor) -> Answer:
-    found = predictor.peak(view)
+    found = believed(predictor, view)
     margin = view.settings.margin
     return Answer(
         raw=found.entities,

@@ -8,12 +8,13 @@ Usage arrays have two columns, cpu in cores and memory in bytes; NaN is unknown.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.errors import PredictorError
 from pipeline.processors.node import BoolArray, ByteArray, NodeModels
 from pipeline.processors.rows import IntArray, Rows
 from pipeline.processors.store import Column
@@ -123,3 +124,35 @@ def settings_of(nodes: Sequence[NodeModels]) -> PeakSettings:
         cold_start_seconds=np.array([s.cold_start_seconds for s in strategies], np.float64),
         cold_start_samples=np.array([s.cold_start_samples for s in strategies], np.int64),
     )
+
+
+def believed(predictor: Predictor, view: View) -> Peaks:
+    """What a predictor answers, a peak that cannot be one (negative, infinite) as unknown. Raises
+    PredictorError, which names it, if it fails or answers in another shape."""
+    shapes = ((*view.entities.shape, 2), (len(view.pods), 2))
+    try:
+        found = predictor.peak(view)
+        given = (np.shape(found.entities), np.shape(found.pods))
+        terms = {name: np.shape(term) for name, term in found.terms.items()}
+    except AssertionError:  # by the shared suite, which looks at answers before anybody else
+        raise
+    except Exception as error:  # somebody else's code: there is nothing that it cannot raise
+        raise PredictorError(f"predictor {predictor.name} failed: {error!r:.300}") from error
+    if given != shapes:
+        raise PredictorError(
+            f"predictor {predictor.name} answers entities and pods of the shapes {given}, "
+            f"not {shapes}"
+        )
+    if odd := [name for name, shape in terms.items() if shape != shapes[0]]:
+        raise PredictorError(
+            f"predictor {predictor.name} answers the term {odd[0]!r:.100} of the shape "
+            f"{terms[odd[0]]}, not {shapes[0]}"
+        )
+    bad = [(peaks < 0.0) | (peaks == np.inf) for peaks in (found.entities, found.pods)]
+    if not any(of.any() for of in bad):
+        return found
+    entities, pods = (
+        np.where(of, np.nan, peaks)
+        for of, peaks in zip(bad, (found.entities, found.pods), strict=True)
+    )
+    return replace(found, entities=entities, pods=pods)

@@ -75,6 +75,12 @@ class ClassSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     horizon_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
 
 
+_CANNOT_DECIDE: Final = {
+    "borg-default": "has a peak of the system, without which nothing of Prod could be handed out"
+}
+"""Predictors that are to be looked at beside another one, and what they lack."""
+
+
 class ModelSettings(Section, frozen=True, kw_only=True):
     """What is predicted from the windows."""
 
@@ -210,6 +216,8 @@ class ModelSettings(Section, frozen=True, kw_only=True):
         found = {}
         if self.predictor not in self.predictors:
             found["predictor"] = f"one of model.predictors ({', '.join(self.predictors)})"
+        elif self.predictor in _CANNOT_DECIDE:
+            found["predictor"] = f"a predictor that {_CANNOT_DECIDE[self.predictor]}"
         if unknown := sorted(set(self.classes) - set(CLASSES)):
             found["classes"] = f"only the classes {', '.join(CLASSES)}, not {unknown[0]!r:.40}"
         return found

@@ -11,7 +11,7 @@ carries the writer's epoch: a paused worker that wakes up overwrites nobody.
 import re
 from typing import Literal
 
-from pipeline.errors import InvalidRecordError
+from pipeline.errors import InvalidRecordError, KeyMismatchError
 from pipeline.topics.codec import Record
 from pipeline.topics.node_state import Counters
 
@@ -94,3 +94,11 @@ def parse_key(key: bytes) -> tuple[KeyKind, str, int]:
     if len(text) > len(_CLAIM) and text.startswith(_CLAIM):
         return "claim", text.removeprefix(_CLAIM), -1
     raise InvalidRecordError(f"checkpoint key {key[:80]!r} is none of node, marker and claim")
+
+
+def check_payload(key: bytes, node: str, epoch: int, key_node: str, key_epoch: int) -> None:
+    """Raise `KeyMismatchError` unless a record of `checkpoints` is what its key says."""
+    if (node, epoch) != (key_node, key_epoch):
+        raise KeyMismatchError(
+            f"record of {node!r:.80} and epoch {epoch} has the key {key[:100]!r}"
+        )

@@ -28,6 +28,7 @@ from tests.agents.owners import Owner, content, published, undisturbed
 from tests.agents.simulation import simulate
 
 CHECKPOINTS, WINDOWS, SAMPLES = "t.checkpoints", "t.windows", "t.samples"
+NODE_STATE = "t.node-state"
 NODES = ("a", "b", "c", "d", "e")
 
 
@@ -115,7 +116,7 @@ def choose(markers: dict[int, int], nodes: dict[str, dict[int, int]]) -> dict[st
             for node, of in nodes.items()
         },
     )
-    return {node: (made.epoch, made.covers) for node, made in found.chosen().items()}
+    return {node: (fit[0].epoch, fit[0].covers) for node, fit in found.fit().items()}
 
 
 @pytest.mark.parametrize(
@@ -410,6 +411,22 @@ async def test_models_of_another_layout_are_rebuilt_from_the_log() -> None:
     fresh = MemoryBroker(logs=logs)
     assert content(owner.model) == content((await Owner(fresh, "z", config=other).load()).model)
     assert content(owner.model) != content(undisturbed(broker))
+
+
+async def test_what_a_rebuilt_node_lost_with_the_log_is_said() -> None:
+    """A change of layout must not empty models in silence, nor leave behind what nobody updates."""
+    broker, _ = make_log()
+    first = await Owner(broker, "x").load()
+    await first.round()
+    await first.model.publish(first.model.reports.items())
+    applied = {node: first.model.counters[node].applied for node in NODES}
+    broker.trim(WINDOWS, 0, 18)
+    other = dataclasses.replace(CONFIG, profile=Profile(half_life_seconds=(600.0, 600.0)))
+    owner = await Owner(broker, "y", config=other).load()
+    assert applied == dict.fromkeys(NODES, 4)
+    assert {node: of.lost for node, of in owner.model.counters.items()} == {"d": 3, "e": 3}
+    states = {key: msgspec.json.decode(value) for key, value in broker.live(NODE_STATE).items()}
+    assert {key: state["counters"]["lost"] for key, state in states.items()} == {b"d": 3, b"e": 3}
 
 
 async def test_a_damaged_checkpoint_costs_its_node_its_models_and_says_so() -> None:

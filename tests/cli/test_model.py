@@ -24,7 +24,7 @@ def of_vpa(name: str) -> dict[str, object]:
     return {
         "kind": "VerticalPodAutoscalerCheckpoint",
         "metadata": {"name": name},
-        "status": {"cpuHistogram": HISTOGRAM, "lastUpdateTime": TIME},
+        "status": {"cpuHistogram": HISTOGRAM, "lastUpdateTime": TIME, "version": "v3"},
     }
 
 
@@ -93,6 +93,8 @@ def test_what_a_pod_is_called_does_nothing_to_the_terminal(
         (of_vpa("web"), ("--pod", "a", "--pod", "a=web"), "two checkpoints are for one model"),
         ("a: [", ("--pod", "a"), "neither JSON nor YAML"),
         ("[]", ("--pod", "a"), "holds list, not an object"),
+        (" \n", ("--pod", "a"), "checkpoint.json is empty"),
+        (of_vpa("web"), ("--pod", "node=web"), "'node' is no pod"),
     ],
 )
 def test_what_cannot_be_meant_is_a_usage_error(
@@ -100,6 +102,22 @@ def test_what_cannot_be_meant_is_a_usage_error(
 ) -> None:
     result = importing(tmp_path, document, *arguments)
     assert (result.exit_code, says in result.output) == (2, True), result.output
+
+
+def test_an_error_names_the_file_and_what_to_do(tmp_path: Path) -> None:
+    of_v2 = of_vpa("web")
+    of_v2["status"] = {"version": "v2"}
+    result = importing(tmp_path, of_v2, "--pod", "a")
+    assert result.exit_code == 1
+    assert "checkpoint.json: web has the checkpoint version 'v2', not 'v3'" in result.output
+    assert "fix: " in result.output
+
+
+def test_numbers_are_json_as_go_writes_it(tmp_path: Path) -> None:
+    histogram = '{"referenceTimestamp": null, "bucketWeights": {"1": 5e-07}, "totalWeight": 5e-07}'
+    document = f'{{"UID": "__node__", "CPU": {histogram}, "LastUpdated": "{TIME}"}}'
+    result = importing(tmp_path, document, source="koordinator")
+    assert (result.exit_code, "127.0.0.1:1" in result.output) == (1, True), result.output
 
 
 def test_files_of_koordinator_say_themselves_what_they_are_of(tmp_path: Path) -> None:

@@ -74,14 +74,24 @@ def test_unknown_host_applications_leave_the_system_unknown() -> None:
     assert _samples(bank)["system"] == [None, 8 * GIB]
 
 
-def test_a_pod_without_usage_is_skipped() -> None:
+def test_a_pod_without_usage_leaves_its_class_unknown_and_no_other_pod() -> None:
     bank = _bank()
-    bank.apply([window(1, [Pod("a", (NAN, GIB)), Pod("b", (1.0, GIB))])])
-    assert _samples(bank)["prod"] == [1.0, 2 * GIB]
+    pods = [Pod("a", (NAN, GIB)), Pod("b", (1.0, GIB)), Pod("c", (1.0, GIB), "mid")]
+    bank.apply([window(1, pods)])
+    assert _samples(bank)["prod"] == [None, 2 * GIB]
+    assert _samples(bank)["mid"] == [1.0, GIB]
     peaks = _peaks(bank)
-    assert peaks.pod_samples.tolist() == [[0, 1], [1, 1]]
+    assert peaks.pod_samples.tolist() == [[0, 1], [1, 1], [1, 1]]
     assert np.isnan(peaks.predictors["percentile"].pod_raw[0, 0])
     assert not np.isnan(peaks.predictors["percentile"].pod_raw[0, 1])
+
+
+def test_a_pod_that_has_ended_or_was_there_for_a_moment_leaves_its_class_known() -> None:
+    bank = _bank()
+    pods = [Pod("a", (NAN, NAN), ended=True), Pod("b", (NAN, NAN)), Pod("c", (1.0, GIB))]
+    seen = np.array([1.0, 0.05, 1.0])
+    bank.apply([dataclasses.replace(window(1, pods), pod_coverages=seen)])
+    assert _samples(bank)["prod"] == [1.0, GIB]
 
 
 @pytest.mark.parametrize("bad", [NAN, -1.0, np.inf, -np.inf, 1e300])
@@ -91,7 +101,7 @@ def test_a_bad_value_is_no_sample(bad: float) -> None:
     peaks = _peaks(bank)
     assert peaks.pod_samples.tolist() == [[0, 0]]
     assert peaks.samples[ENTITIES.index("node")].tolist() == [0, 0]
-    assert _samples(bank)["prod"] == [0.0, 0.0]
+    assert _samples(bank)["prod"] == [None, None]
 
 
 def test_the_largest_usage_that_is_believed() -> None:

@@ -114,6 +114,22 @@ def test_a_refused_pod_disappears_from_the_class_requests() -> None:
     assert prod.pods_amount[0] == 2000.0 - _milli(0.5)
 
 
+def test_failed_pod_metrics_train_the_class_with_the_rest() -> None:
+    """Upstream leaves a pod whose query fails out of its class: the class seems to use less, and
+    what the pod still uses is offered as free."""
+    bank = _bank()
+    busy = Pod("a", (4.0, 4 * GIB), requests=(8000.0, 8 * GIB))
+    bank.apply([window(i, [busy]) for i in range(1, 4)])
+    before = _peaks(bank)
+    unread = Pod("a", (NAN, NAN), requests=(8000.0, 8 * GIB))
+    bank.apply([window(i, [unread]) for i in range(4, 60)])
+    after = _peaks(bank)
+    for name, answer in after.predictors.items():
+        assert answer.raw[PROD].tolist() == before.predictors[name].raw[PROD].tolist()
+        amounts = [peaks.predictors[name].reclaimable.amount for peaks in (before, after)]
+        assert amounts[1].tolist() == amounts[0].tolist()
+
+
 def test_an_agent_without_history_trusts_one_sample() -> None:
     """Upstream asks only how old a pod is: after the loss of its checkpoints an old pod's first
     sample is its peak. Ours wants `cold_start_samples` as well, of each resource it knows."""

@@ -1,4 +1,5 @@
-"""`python -m tests.vectors FILE...`: run vector files, print each group, exit 1 on a mismatch."""
+"""`python -m tests.vectors [FILE...]`: run vector files, all of tests/data if none is named;
+print each group, exit 1 on a mismatch."""
 
 import sys
 from pathlib import Path
@@ -9,13 +10,16 @@ from tests.vectors.runner import load_adapters, report, run_file
 sys.path.append(str(Path(__file__).parents[2] / "node-exporter"))
 
 
+COPIES = Path(__file__).parents[1] / "data" / "vectors"
+
+
 def main(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print("usage: python -m tests.vectors FILE...", file=sys.stderr)
-        return 0 if arguments else 2
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(__doc__)
+        return 0
     adapters = load_adapters()
     failed = False
-    for argument in arguments:
+    for argument in arguments or sorted(map(str, COPIES.glob("*.json"))):
         try:
             result = run_file(Path(argument), adapters)
         except (OSError, ValueError) as error:

@@ -78,9 +78,10 @@ def test_what_is_no_vector_file_ends_with_2(
     assert str(path) in capsys.readouterr().err
 
 
-def test_no_file_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    assert "usage" in capsys.readouterr().err
+def test_without_a_file_all_that_were_copied_are_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    assert all(path.name in said for path in FILES)
 
 
 @pytest.mark.parametrize(

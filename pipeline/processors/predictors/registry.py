@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pipeline.errors import PredictorError
 from pipeline.processors.predictor import Predictor
+from pipeline.processors.store import Column
 
 GROUP: Final = "springtide.predictors"
 
@@ -54,10 +55,15 @@ def _make(name: str, options: Mapping[str, Any]) -> Predictor:
         ) from error
     try:
         made: Predictor = make(**options)
-    except (TypeError, ValueError, AttributeError) as error:
+    except Exception as error:  # as above
         raise PredictorError(f"predictor {name}: {error}", hint="see docs/models.md") from error
-    if made.name != name:
-        raise PredictorError(f"entry point {name!r} makes a predictor named {made.name!r:.100}")
+    if (own := getattr(made, "name", None)) != name:
+        raise PredictorError(f"entry point {name!r} makes a predictor named {own!r:.100}")
+    if (prod := getattr(made, "prod", None)) not in ("pair", "classes"):
+        raise PredictorError(f"predictor {name}: prod is {prod!r:.100}, not 'pair' or 'classes'")
+    columns = getattr(made, "columns", None)
+    if not (isinstance(columns, Mapping) and all(isinstance(c, Column) for c in columns.values())):
+        raise PredictorError(f"predictor {name}: columns are not `Column`s by name")
     return made
 
 

@@ -1,0 +1,77 @@
+"""Answers of somebody else's predictor that cannot be peaks are not believed."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from pipeline.errors import PredictorError
+from pipeline.processors.bank import Bank
+from pipeline.processors.peaks import NodePeaks
+from pipeline.processors.predictor import Peaks, View
+from pipeline.processors.predictors.stateless import Stateless
+from pipeline.processors.store import Column
+from pipeline.processors.window import ENTITIES, ModelConfig
+from tests.processors.windows import GIB, Pod, window
+
+SHAPE = (1, len(ENTITIES), 2)
+
+
+class Odd(Stateless):
+    """Answers 1 core and 1 byte for all, but for what it was made with."""
+
+    name = "odd"
+    prod: Literal["pair", "classes"] = "pair"
+    columns: Mapping[str, Column] = {}
+
+    def __init__(self, **instead: Any) -> None:
+        self._instead = instead
+
+    def peak(self, view: View) -> Peaks:
+        usual = Peaks(np.ones((*view.entities.shape, 2)), np.ones((len(view.pods), 2)))
+        return replace(usual, **self._instead)
+
+
+class Forgetful(Odd):
+    """Forgets to return its answer."""
+
+    def peak(self, view: View) -> Peaks:
+        return None  # type: ignore[return-value]
+
+
+def answer(predictor: Odd) -> NodePeaks:
+    bank = Bank(ModelConfig(predictors=("odd",), predictor="odd"), {"odd": predictor})
+    bank.apply([window(1, [Pod("a", (1.0, GIB))])])
+    return bank.peaks(["node-a"])[0]
+
+
+@pytest.mark.parametrize("bad", [-5.0, -1e-9, np.inf, -np.inf])
+def test_a_negative_or_infinite_peak_is_unknown(bad: float) -> None:
+    entities = np.ones(SHAPE)
+    entities[0, 0, 0] = bad
+    found = answer(Odd(entities=entities, pods=np.array([[1.0, bad]]))).decided
+    assert np.isnan(found.raw).tolist() == (entities[0] == bad).tolist()
+    assert np.isnan(found.pod_raw).tolist() == [[False, True]]
+
+
+def test_unknown_and_nothing_are_believed() -> None:
+    entities = np.zeros(SHAPE)
+    entities[0, 1] = np.nan
+    found = answer(Odd(entities=entities))
+    assert np.array_equal(found.decided.raw, entities[0], equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("predictor", "says"),
+    [
+        (Forgetful(), "odd failed: AttributeError"),
+        (Odd(entities=np.ones((1, 3, 2))), r"odd answers .*\(1, 3, 2\)"),
+        (Odd(pods=np.ones((7, 2))), r"odd answers .*\(7, 2\)"),
+        (Odd(terms={"mine": np.ones(2)}), r"odd answers the term 'mine' .*\(2,\)"),
+    ],
+)
+def test_what_is_no_answer_is_an_error_that_names_the_predictor(predictor: Odd, says: str) -> None:
+    with pytest.raises(PredictorError, match=says):
+        answer(predictor)

@@ -6,12 +6,13 @@ offset that a checkpoint covers.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
 
+from pipeline.agents.learning import Placed, learn, report, segments
 from pipeline.agents.log import LogRecord
 from pipeline.agents.model import ModelCursor, ModelRules
 from pipeline.agents.output import Output
@@ -39,8 +40,10 @@ class Canonical(NamedTuple):
 
 @dataclass
 class Expected:
-    """An undisturbed run: nodes with models, those that have departed, and the counters."""
+    """An undisturbed run: nodes with models, those that have departed, and the counters. `said`
+    has what follows from each window, by kind of result, partition and offset."""
 
+    said: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
     nodes: dict[str, Canonical] = field(default_factory=dict)
     departed: set[str] = field(default_factory=set)
     counters: dict[str, Counters] = field(default_factory=dict)
@@ -58,23 +61,38 @@ def undisturbed(windows: Mapping[int, Sequence[Record]], settings: Settings) -> 
         cursor = ModelCursor(Ownership(at, epoch=0), 0, Bank(model_config(settings)), nobody, rules)
         log = [LogRecord(at, r.offset, r.key, r.value, round(r.at * 1000)) for r in records]
         for start in range(0, len(log), _AT_A_TIME):
-            _, refused = cursor.apply(log[start : start + _AT_A_TIME])
+            placed, refused = cursor.decode(log[start : start + _AT_A_TIME])
             assert not refused
-        for node, report in cursor.reports.items():
-            if report is None:
+            for kind, offset, value in _every_result(placed):
+                expected.said[kind, at, offset] = canonical_result(value)
+        for node, last in cursor.reports.items():
+            if last is None:
                 expected.departed.add(node)
                 continue
-            assert report.prediction is not None
+            assert last.prediction is not None
             expected.counters[node] = cursor.counters[node]
             expected.nodes[node] = Canonical(
-                canonical_result(report.prediction),
-                canonical_result(report.node_state),
+                canonical_result(last.prediction),
+                canonical_result(last.node_state),
                 _canonical_state(
                     node, cursor.bank.state_of(node), cursor.counters[node],
-                    report.prediction, report.node_state,
+                    last.prediction, last.node_state,
                 ),
             )  # fmt: skip
     return expected
+
+
+def _every_result(placed: Sequence[Placed]) -> Iterator[tuple[str, int, bytes]]:
+    """Of each window its node state, and its prediction if it is due: not only the newest."""
+    for run in segments(placed):
+        if run[0].window.type == "departure":
+            run[0].cursor.forget(run[0].node)
+            continue
+        told = [applied.told() for applied in learn(run)]
+        for (of, _, _, prediction), reported in zip(told, report(told), strict=True):
+            yield "node-state", of.offset, reported.node_state
+            if prediction is not None:
+                yield "predictions", of.offset, prediction
 
 
 def differences(logs: Logs, expected: Expected) -> list[str]:
@@ -98,6 +116,23 @@ def differences(logs: Logs, expected: Expected) -> list[str]:
         ):
             if node in have and have[node] != wanted:
                 found.append(f"{node}: {kind} differs{_where(have[node], wanted)}")
+    return found + _never_so(logs, expected)
+
+
+def _never_so(logs: Logs, expected: Expected) -> list[str]:
+    """Results, the overwritten ones too, that do not follow from the window that they name."""
+    found: list[str] = []
+    for kind in ("predictions", "node-state"):
+        for at, records in logs[kind].items():
+            for record in records:
+                if record.value is None:
+                    continue
+                have = canonical_result(record.value)
+                offset = msgspec.json.decode(have)["offset"]
+                want = expected.said.get((kind, at, offset))
+                if have != want:
+                    where = "" if want is None else _where(have, want)
+                    found.append(f"{record.key!r}: {kind} of offset {offset} never was so{where}")
     return found
 
 

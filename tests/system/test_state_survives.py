@@ -163,14 +163,14 @@ async def test_a_fresh_worker_over_a_copy_of_the_log_gives_the_same(
     )
 
 
-async def test_twice_as_many_partitions_and_two_killed_workers_give_the_same(
+async def test_twice_as_many_partitions_and_three_killed_workers_give_the_same(
     broker: LocalKafka, tmp_path: Path
 ) -> None:
     run = await killed_again_and_again(broker, tmp_path, seed=111, kills=2, partitions=2)
     assert run.problems() == []
     other = await make_stage(broker.bootstrap_servers, 2 * run.stage.partitions)
     await spread_windows(run.logs, other)
-    workers = [Worker(other, tmp_path, instance=f"worker-{n}") for n in range(2)]
+    workers = [Worker(other, tmp_path, instance=f"worker-{n}") for n in range(3)]
     for worker in workers:
         worker.start()
     await asyncio.gather(*(worker.loaded() for worker in workers))
@@ -178,7 +178,7 @@ async def test_twice_as_many_partitions_and_two_killed_workers_give_the_same(
         worker.kill()
         worker.start()
     logs = await gather(other, [])
-    assert [worker.stop() for worker in workers] == [0, 0]
+    assert [worker.stop() for worker in workers] == [0, 0, 0]
     for topic in ("predictions", "node-state"):
         spread, before = (oracle.newest_anywhere(found[topic]) for found in (logs, run.logs))
         assert len(before) > 8

@@ -5,7 +5,7 @@ stay what they are it is the same bytes, which are written without being encoded
 being decoded again. Hence the time of creation, and not the age, which `WindowRows` works out.
 """
 
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.topics.arrow import known_columns, read_batch, write_stream
+from pipeline.topics.kept import Kept
 
 Floats = npt.NDArray[np.float64]
 
@@ -42,9 +43,8 @@ _SCHEMA: Final = pa.schema(_FIELDS.values())
 _CLASSES: Final = pa.array(CLASSES, pa.string())
 _ENDED: Final = ("Succeeded", "Failed")
 _UNKNOWN: Final = CLASSES.index("unknown")
-# As many as a worker has nodes, and of those with very many pods none: what is kept has a bound.
-_KEPT: Final = 16_384
-_MOST_BYTES_KEPT: Final = 128 * 1024
+# With all that is read of them, for a hundred pods 33 KiB.
+_BYTES_OF_ONE: Final = 3
 
 
 class Known:
@@ -116,16 +116,14 @@ def known_of(batch: pa.RecordBatch) -> Known:
 def read_known(data: bytes) -> Known:
     """The facts in a stream that `Known.data` gave. Raises the errors of `read_batch`, and
     `InvalidRecordError` for a column of another type."""
-    return _read_and_keep(data) if len(data) <= _MOST_BYTES_KEPT else _read(data)
+    found = _known.get(data)
+    if found is None:
+        found = Known(known_of(known_columns(read_batch(data), _SCHEMA)).batch, data)
+        _known.put(data, found, _BYTES_OF_ONE * len(data))
+    return found
 
 
-def _read(data: bytes) -> Known:
-    return Known(known_of(known_columns(read_batch(data), _SCHEMA)).batch, data)
-
-
-@lru_cache(maxsize=_KEPT)
-def _read_and_keep(data: bytes) -> Known:
-    return _read(data)
+_known: Kept[bytes, Known] = Kept(most_bytes=256 << 20)
 
 
 def _class_codes(column: pa.DictionaryArray) -> pa.DictionaryArray:

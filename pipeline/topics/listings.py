@@ -52,7 +52,8 @@ def listing_of(kinds: pa.StringArray, ids: pa.StringArray) -> Listing:
     found = _listings.get(key)
     if found is None:
         found = _listing(kinds.to_pylist(), ids.to_pylist())
-        _listings.put(key, found, sum(map(len, key[1:])))
+        # The bytes, and once more as texts and numbers.
+        _listings.put(key, found, 2 * sum(map(len, key[1:])))
     return found
 
 

@@ -1,6 +1,6 @@
 """How fast workers drain a filled samples topic, and where the time goes.
 
-    python -m benchmarks.ingest [--nodes 200] [--pods 100] [--windows 20] [--partitions 4]
+    python -m benchmarks.ingest [--nodes 200] [--pods 100] [--windows 100] [--partitions 4]
                                 [--workers 1]
 
 Fills `samples`, `nodes` and `pods` on a real local broker, starts workers as users run them, and
@@ -302,7 +302,7 @@ def main() -> None:
     )
     parser.add_argument("--nodes", type=int, default=200)
     parser.add_argument("--pods", type=int, default=100)
-    parser.add_argument("--windows", type=int, default=20)
+    parser.add_argument("--windows", type=int, default=100)
     parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--workers", type=int, default=1)
     given = parser.parse_args()

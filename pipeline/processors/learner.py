@@ -269,9 +269,9 @@ class Learner:
                 np.int64,
             ),
             peaks.end_ms,
-            np.array([strategy.resource_diff_threshold_percent for strategy in strategies]),
-            report_interval_ms=round(self.config.report_interval_seconds * 1000),
-            force_update_ms=round(self.config.force_update_seconds * 1000),
+            threshold_percent=np.array([s.resource_diff_threshold_percent for s in strategies]),
+            report_interval_ms=_ms([s.report_interval_seconds for s in strategies]),
+            force_update_ms=_ms([s.force_update_seconds for s in strategies]),
         )
 
     def recent_usage(self, nodes: Sequence[NodeModels]) -> list[points.RecentUsage]:
@@ -293,6 +293,10 @@ class Learner:
     def restored(self, state: snapshot.Checked) -> NodeModels:
         """A node that goes on from a state."""
         return snapshot.install(state, self.rows, self._slots, self._new_slot())
+
+
+def _ms(seconds: Sequence[float]) -> IntArray:
+    return np.rint(1000.0 * np.array(seconds)).astype(np.int64)
 
 
 def _columns(predictors: Mapping[str, Predictor]) -> dict[str, Column]:

@@ -7,7 +7,9 @@ node, which the bank saves, so that a replay tells the same peaks at the same wi
 - a value that becomes known or unknown;
 - a value that got worse by more than the threshold, in percent of what was last told;
 - a value that eased by as much, once it has stayed so for the report interval. So a value that
-  swings is told where it is worst, and not at every turn.
+  swings is told where it is worst, and not at every turn. One that got worse again within the force
+  interval after it was told to have eased must stay twice as long the next time, up to the force
+  interval: however slowly it swings, it is told little more often than by force.
 """
 
 from __future__ import annotations
@@ -42,9 +44,12 @@ COLUMNS: Final = {
     "told_ms": Column((), "<i8", NEVER),
     "told_terms": Column((), "<i8"),
     "eased_ms": Column((len(VALUES), 2), "<i8", NEVER),
+    "let_go_ms": Column((len(VALUES), 2), "<i8", NEVER),
+    "hold_ms": Column((len(VALUES), 2), "<i8"),
 }
 """`told` are the values last told, `told_ms` the end of their window, `told_terms` what they rest
-on; `eased_ms` is the first window since which a value has been better than told."""
+on; `eased_ms` is the first window since which a value has been better than told, `let_go_ms` the
+last at which it was told to have eased, and `hold_ms` how long it must have when it swings."""
 
 
 def watched(peaks: AllPeaks) -> FloatArray:
@@ -71,15 +76,15 @@ def due(
     values: FloatArray,
     terms: IntArray,
     end_ms: IntArray,
-    threshold_percent: FloatArray,
     *,
-    report_interval_ms: int,
-    force_update_ms: int,
+    threshold_percent: FloatArray,
+    report_interval_ms: IntArray,
+    force_update_ms: IntArray,
 ) -> BoolArray:
     """Which of k nodes are to be told after their windows; these count as told from now on.
 
     `at` (k,) are distinct rows of `columns`, changed in place; `values` (k, 4, 2) as `watched`
-    gives them; `terms`, `end_ms` and `threshold_percent` (k,) are of each node.
+    gives them; all others (k,) are of each node.
     """
     told, ends = columns["told"].take(at, axis=0), end_ms[:, None, None]
     change = values - told
@@ -89,7 +94,8 @@ def due(
     eased = moved & ~worse
     before = columns["eased_ms"].take(at, axis=0)
     since = np.where(eased, np.where(before == NEVER, ends, before), NEVER)
-    held = eased & (ends - since >= report_interval_ms)
+    hold_ms = np.maximum(columns["hold_ms"].take(at, axis=0), report_interval_ms[:, None, None])
+    held = eased & (ends - since >= hold_ms)
     appeared_or_vanished = np.isnan(values) != np.isnan(told)
     last = columns["told_ms"].take(at)
     now = (
@@ -100,7 +106,13 @@ def due(
     )
     columns["eased_ms"][at] = np.where(now[:, None, None], NEVER, since)
     if now.any():
-        columns["told"][at[now]] = values[now]
-        columns["told_ms"][at[now]] = end_ms[now]
-        columns["told_terms"][at[now]] = terms[now]
+        rows, end = at[now], ends[now]
+        columns["told"][rows] = values[now]
+        columns["told_ms"][rows] = end_ms[now]
+        columns["told_terms"][rows] = terms[now]
+        let_go, longest_ms = columns["let_go_ms"][rows], force_update_ms[now, None, None]
+        again = (let_go != NEVER) & (end - let_go < longest_ms)
+        longer = np.where(again, np.minimum(2 * hold_ms[now], longest_ms), 0)
+        columns["hold_ms"][rows] = np.where(worse[now], longer, columns["hold_ms"][rows])
+        columns["let_go_ms"][rows] = np.where(eased[now], end, let_go)
     return np.asarray(now)

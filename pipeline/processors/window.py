@@ -86,10 +86,10 @@ class ModelConfig:
     expiration, what a change of level does (`drift`) and what the predictors keep shape what is
     learned; the rest only changes what is done with it. `memory_collect_policy` is the figure that
     those who make the windows take for memory. `predictors` are those that run, by name, with
-    `options` for each; margin, cold start, multiplier, the deciding predictor and the threshold of
-    reports are for windows that carry no strategy. A pod is cold until it is older than the cold
-    start and has `cold_start_samples`. `horizon_seconds` says for how long a peak is to hold; when
-    peaks are due to be published, `reporting` does.
+    `options` for each; margin, cold start, multiplier, the deciding predictor, the threshold and
+    the intervals of reports are for windows that carry no strategy. A pod is cold until it is older
+    than the cold start and has `cold_start_samples`. `horizon_seconds` says for how long a peak is
+    to hold; when peaks are due to be published, `reporting` does.
     """
 
     profile: Profile = KOORDINATOR
@@ -137,6 +137,8 @@ class ModelConfig:
             nsigma_multiplier=self.nsigma_multiplier,
             predictor=self.predictor,
             resource_diff_threshold_percent=self.resource_diff_threshold_percent,
+            report_interval_seconds=self.report_interval_seconds,
+            force_update_seconds=self.force_update_seconds,
         )
 
     def fingerprint(self, columns: str) -> str:

@@ -31,7 +31,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     A peak is raised by `safety_margin_percent`; a pod counts its request until it is older than
     `cold_start_seconds` and has `cold_start_samples`; N-sigma adds `nsigma_multiplier` standard
     deviations to the mean. `predictor` names the one that decides what Prod leaves unused. Peaks
-    are told before their time when they moved by more than `resource_diff_threshold_percent`.
+    are told when they got worse by more than `resource_diff_threshold_percent`, when they eased by
+    as much for `report_interval_seconds`, and every `force_update_seconds`.
     """
 
     safety_margin_percent: Percent = 10.0
@@ -40,6 +41,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     nsigma_multiplier: Deviations = 3.0
     predictor: PredictorName = "percentile"
     resource_diff_threshold_percent: Percent = 5.0
+    report_interval_seconds: Seconds = 60.0
+    force_update_seconds: Seconds = 600.0
 
 
 class NodeStrategy(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +54,8 @@ class NodeStrategy(msgspec.Struct, frozen=True, kw_only=True):
     nsigma_multiplier: Deviations | None = None
     predictor: PredictorName | None = None
     resource_diff_threshold_percent: Percent | None = None
+    report_interval_seconds: Seconds | None = None
+    force_update_seconds: Seconds | None = None
 
     def over(self, usual: Strategy) -> Strategy:
         """`usual` with what is said here in place of it."""

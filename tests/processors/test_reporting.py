@@ -55,9 +55,9 @@ class Node:
                 values[None],
                 np.array([terms]),
                 np.array([self._window * WINDOW_MS]),
-                np.array([threshold]),
-                report_interval_ms=INTERVAL_MS,
-                force_update_ms=FORCE_MS,
+                threshold_percent=np.array([threshold]),
+                report_interval_ms=np.array([INTERVAL_MS]),
+                force_update_ms=np.array([FORCE_MS]),
             )
             found.append(bool(now))
         return found
@@ -184,6 +184,30 @@ def test_what_comes_back_before_it_has_held_begins_anew() -> None:
     assert node.told(low, windows=3) == [False, False, True]
 
 
+@pytest.mark.parametrize("windows_a_turn", range(1, 61))
+def test_however_slowly_a_value_swings_it_is_told_little_more_often_than_by_force(
+    windows_a_turn: int,
+) -> None:
+    node, high = begun(), usual("node_peak", 0, 1.2)
+    turns = [high if (at // windows_a_turn) % 2 else USUAL for at in range(2880)]
+    told = sum(node.told(values)[0] for values in turns)
+    # A day has 144 force intervals; a turn may be told by itself where it lasts as long as one.
+    assert told <= 2 * 144 + 10
+
+
+def test_what_got_worse_soon_after_it_eased_must_hold_twice_as_long() -> None:
+    node, high = begun(), usual("node_peak", 0, 1.2)
+    assert node.told(high) == [True]
+    assert node.told(USUAL, windows=3) == [False, False, True]
+    assert node.told(high) == [True]
+    assert node.told(USUAL, windows=5) == [False, False, False, False, True]
+    # 600 s after it eased it may have settled: the usual time is enough again.
+    assert not any(node.told(USUAL, windows=19))
+    assert node.told(USUAL) == [True]
+    assert node.told(high) == [True]
+    assert node.told(USUAL, windows=3) == [False, False, True]
+
+
 VALUE = st.sampled_from([0.0, 1.0, 100.0, 104.9, 105.0, 105.1, 95.0, 94.9, 1e18, UNKNOWN])
 WINDOWS = st.lists(
     st.tuples(
@@ -199,23 +223,29 @@ def slowly(windows: list[tuple[int, list[float], int]]) -> list[bool]:
     """The same decisions, value by value and as the sentences say them."""
     now, told, told_s, told_terms = 0, [UNKNOWN] * 8, NEVER, 0
     since: list[int | None] = [None] * 8
+    let_go, hold = [NEVER] * 8, [60] * 8
     found = []
     for seconds, values, terms in windows:
         now += seconds
         due = told_s == NEVER or terms != told_terms or now - told_s >= 600
+        got_worse, got_better = [False] * 8, [False] * 8
         for i, (old, new) in enumerate(zip(told, values, strict=True)):
             if (old != old) != (new != new):
                 due = True
             moved = abs(new - old) * 100 > 5 * old
             rose = new > old
-            if moved and rose == (i < 6):
-                due = True
-            eased = moved and rose != (i < 6)
-            since[i] = None if not eased else since[i] if since[i] is not None else now
+            got_worse[i] = moved and rose == (i < 6)
+            got_better[i] = moved and rose != (i < 6)
+            since[i] = None if not got_better[i] else since[i] if since[i] is not None else now
             began = since[i]
-            if began is not None and now - began >= 60:
+            if got_worse[i] or (began is not None and now - began >= hold[i]):
                 due = True
         if due:
+            for i in range(8):
+                if got_worse[i]:
+                    hold[i] = min(2 * hold[i], 600) if NEVER < let_go[i] > now - 600 else 60
+                if got_better[i]:
+                    let_go[i] = now
             told, told_s, told_terms, since = values, now, terms, [None] * 8
         found.append(due)
     return found
@@ -240,9 +270,9 @@ def test_many_nodes_at_once_are_decided_as_each_by_itself_and_slowly(
             np.array([nodes[n][turn][1] for n in here]).reshape(-1, 4, 2),
             np.array([nodes[n][turn][2] for n in here]),
             np.array([ends[n] for n in here]),
-            np.full(len(here), 5.0),
-            report_interval_ms=INTERVAL_MS,
-            force_update_ms=FORCE_MS,
+            threshold_percent=np.full(len(here), 5.0),
+            report_interval_ms=np.full(len(here), INTERVAL_MS),
+            force_update_ms=np.full(len(here), FORCE_MS),
         )
         for n, now in zip(here, told.tolist(), strict=True):
             found[n].append(now)
@@ -289,6 +319,8 @@ def test_a_bank_watches_the_deciding_predictor_and_its_strategy() -> None:
             {"predictor": "nsigma-v1"},
             {"cold_start_seconds": 1.0},
             {"resource_diff_threshold_percent": 6.0},
+            {"report_interval_seconds": 61.0},
+            {"force_update_seconds": 601.0},
         )
     ):
         changed = warm(**change)

@@ -93,8 +93,13 @@ class Bank:
 
     def _status(self, window: NodeWindow) -> Status:
         known = self._nodes.get(window.node)
-        if known is None or window.end_ms > known.end_ms:
+        if known is None:
             return "applied"
+        if window.end_ms > known.end_ms:
+            # Else two machines of one name would begin anew at each other's windows, for ever.
+            other = window.machine_id != known.machine_id
+            silent_ms = window.start_ms - known.end_ms
+            return "second_exporter" if other and silent_ms < known.window_ms else "applied"
         if window.end_ms < known.end_ms:
             return "late"
         same = (window.machine_id, window.epoch) == (known.machine_id, known.epoch)

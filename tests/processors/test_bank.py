@@ -182,6 +182,8 @@ def test_times_of_the_first_and_last_sample() -> None:
         (4, 1, "machine-1", "late"),
         (4, 2, "machine-2", "late"),
         (6, 2, "machine-1", "applied"),
+        (6, 2, "machine-2", "second_exporter"),
+        (7, 2, "machine-2", "applied"),
     ],
 )
 def test_a_window_counts_only_if_it_ends_later(
@@ -247,12 +249,24 @@ def test_the_first_window_restarts_nothing_and_misses_none() -> None:
 def test_another_machine_starts_node_system_and_classes_anew_but_not_the_pods() -> None:
     bank = _bank()
     bank.apply([window(1, [Pod("a", (1.0, GIB))]), window(2, [Pod("a", (1.0, GIB))])])
-    (outcome,) = bank.apply([window(3, [Pod("a", (1.0, GIB))], machine="machine-2")])
+    (outcome,) = bank.apply([window(4, [Pod("a", (1.0, GIB))], machine="machine-2")])
     assert outcome.restarted
     peaks = _peaks(bank)
     assert peaks.samples[0].tolist() == [1, 1]
     assert peaks.samples[ENTITIES.index("prod")].tolist() == [1, 1]
     assert peaks.pod_samples.tolist() == [[3, 3]]
+
+
+def test_two_machines_of_one_name_whose_windows_come_in_any_order_do_not_begin_anew() -> None:
+    bank = _bank()
+    machines = ("machine-1", "machine-2")
+    outcomes = bank.apply(
+        [window(end, machine=machines[(end + turn) % 2]) for end in range(20) for turn in (0, 1)]
+    )
+    applied = [outcome for outcome in outcomes if outcome.status == "applied"]
+    assert len(applied) == 20
+    assert not any(outcome.restarted for outcome in applied)
+    assert {outcome.status for outcome in outcomes} == {"applied", "second_exporter"}
 
 
 def test_a_pod_is_dropped_30_minutes_after_it_was_last_seen() -> None:

@@ -311,7 +311,7 @@ def test_a_window_of_too_little_coverage_is_not_judged() -> None:
 
 def test_another_machine_begins_anew() -> None:
     bank = _bank("flag", _windows(RISE))
-    bank.apply([window(len(RISE) + 1, machine="machine-2")])
+    bank.apply([window(len(RISE) + 2, machine="machine-2")])
     found = bank.peaks(["node-a"])[0]
     assert (found.drift_ms == -1).all()
     assert not found.drifts.any()

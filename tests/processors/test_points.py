@@ -346,7 +346,7 @@ def test_points_count_however_little_of_their_window_was_seen() -> None:
 
 def test_points_of_another_machine_under_the_name_are_forgotten() -> None:
     windows = every(1.0, 0.0, 300.0)
-    other = [replace(w, machine_id="m2") for w in every(1.0, 300.0, 480.0, cpu=9.0)]
+    other = [replace(w, machine_id="m2") for w in every(1.0, 330.0, 510.0, cpu=9.0)]
     assert bits(recent([*windows, *other])) == bits(recent(other))
 
 

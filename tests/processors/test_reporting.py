@@ -366,7 +366,7 @@ def test_a_pod_that_leaves_takes_what_it_left_unused_with_it_at_once() -> None:
 
 def test_another_machine_is_told_at_once() -> None:
     bank = Bank(CONFIG)
-    assert len(told_by(bank, [window(0), window(1), window(2, machine="other")])) == 2
+    assert len(told_by(bank, [window(0), window(1), window(3, machine="other")])) == 2
 
 
 def test_a_node_that_returns_is_told_at_once() -> None:

@@ -14,7 +14,7 @@ import msgspec
 from pipeline.agents.consume import Readers
 from pipeline.agents.log import LogReader, LogRecord
 from pipeline.agents.output import LARGEST_VALUE_BYTES, Keyed, Output
-from pipeline.agents.recovery import read_checkpoints
+from pipeline.agents.saved import read_checkpoints
 from pipeline.clock import Clock
 from pipeline.errors import (
     CheckpointError,

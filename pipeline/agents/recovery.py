@@ -11,41 +11,30 @@ Faust's commits are never asked. What retention took from the log is counted and
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 
 from pipeline.agents.consume import Readers
 from pipeline.agents.handover import Handover
-from pipeline.agents.inventory import Inventory, InventoryTopics, Refuse
+from pipeline.agents.inventory import Inventory, InventoryTopics
 from pipeline.agents.join import JoinCursor, JoinRules
 from pipeline.agents.learning import Report
 from pipeline.agents.log import LogReader
 from pipeline.agents.model import ModelCursor, ModelRules
 from pipeline.agents.output import Keyed, Output
+from pipeline.agents.saved import Checkpoints, read_checkpoints, replay_start, restore
 from pipeline.agents.shard import Ownership, Shard
 from pipeline.clock import Clock
-from pipeline.errors import (
-    CheckpointError,
-    CheckpointLayoutError,
-    RecordError,
-    StateError,
-)
+from pipeline.errors import CheckpointError, CheckpointLayoutError, StateError
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, histogram
 from pipeline.processors.bank import Bank
 from pipeline.times import format_time
-from pipeline.topics.checkpoints import (
-    Claim,
-    NodeCheckpoint,
-    RoundMarker,
-    check_payload,
-    claim_key,
-    parse_key,
-)
-from pipeline.topics.codec import decode_pack, encode_pack
+from pipeline.topics.checkpoints import Claim, NodeCheckpoint, claim_key
+from pipeline.topics.codec import encode_pack
 from pipeline.topics.node_state import Counters
 from pipeline.topics.registry import CHECKPOINTS, SAMPLES, WINDOWS
 
@@ -63,44 +52,6 @@ LOAD_SECONDS = histogram(
 _AT_ONCE = 50
 """Nodes restored or reported before others may run: of 100 pods each, up to 0.2 s."""
 _SAY_EVERY_SECONDS = 2.0
-
-
-@dataclass(slots=True)
-class Checkpoints:
-    """What lies in a partition of `checkpoints`: `nodes` by node, newest record of each epoch;
-    `newest_claim` is the offset of the last claim."""
-
-    markers: dict[int, RoundMarker] = field(default_factory=dict)
-    nodes: dict[str, dict[int, NodeCheckpoint]] = field(default_factory=dict)
-    keys: list[bytes] = field(default_factory=list)
-    newest_claim: int = -1
-
-    def marker(self) -> RoundMarker | None:
-        """The marker of the highest epoch that has one."""
-        return self.markers[max(self.markers)] if self.markers else None
-
-    @property
-    def joined(self) -> int:
-        """The highest sample offset that the join was done with when the round began."""
-        marker = self.marker()
-        return -1 if marker is None else marker.joined
-
-    def fit(self) -> dict[str, list[NodeCheckpoint]]:
-        """Per node the checkpoints that it may start from, the one that covers most first."""
-        marker = self.marker()
-        if marker is None:
-            return {}
-        found: dict[str, list[NodeCheckpoint]] = {}
-        for node, by_epoch in self.nodes.items():
-            fit = [
-                checkpoint
-                for epoch, checkpoint in by_epoch.items()
-                # A node that departed before the round began is not in it, but its older record is.
-                if epoch >= marker.epoch and checkpoint.covers >= marker.resume
-            ]
-            if fit:
-                found[node] = sorted(fit, key=lambda checkpoint: -checkpoint.covers)
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +73,12 @@ class Recovery:
     clock: Clock
 
     async def load_all(
-        self, partitions: Iterable[int], kept: Mapping[int, Shard]
-    ) -> dict[int, tuple[Shard, list[bytes]]]:
-        """`load` for each of `partitions`, in ascending order; if that fails, what was `kept` is
-        dropped with the rest."""
+        self, partitions: Iterable[int], kept: dict[int, Shard]
+    ) -> AsyncGenerator[tuple[Shard, list[bytes]], None]:
+        """`load` for each of `partitions`, in ascending order; takes out of `kept` what it uses.
+
+        A partition whose loading is cut short is in no hand any more, and its models are dropped.
+        """
         wanted = sorted(partitions)
         topics = (self._checkpoints, self._windows, self._samples)
         places = [
@@ -133,17 +86,9 @@ class Recovery:
             for topic in (*topics, self.inventory.nodes, self.inventory.pods)
             for partition in wanted
         ]
-        loaded: dict[int, tuple[Shard, list[bytes]]] = {}
-        try:
-            async with self.open_reader(places) as reader:
-                for partition in wanted:
-                    loaded[partition] = await self.load(reader, partition, kept.get(partition))
-        except BaseException:
-            # Their rows lie in columns that others use: nobody else would free them.
-            for shard in (*kept.values(), *(shard for shard, _ in loaded.values())):
-                shard.model.bank.clear()
-            raise
-        return loaded
+        async with self.open_reader(places) as reader:
+            for partition in wanted:
+                yield await self.load(reader, partition, kept.pop(partition, None))
 
     async def load(
         self, reader: LogReader, partition: int, kept: Shard | None
@@ -213,7 +158,7 @@ class Recovery:
             # The log was measured after the checkpoints were read: what covers more is no truth.
             fit = [checkpoint for checkpoint in fit if checkpoint.covers <= end]
             try:
-                if checkpoint := _restore(bank, node, fit):
+                if checkpoint := restore(bank, node, fit):
                     taken[node] = checkpoint
             except CheckpointLayoutError as error:
                 # Models of another layout begin anew from all that the log still has.
@@ -227,6 +172,11 @@ class Recovery:
                 REBUILT.inc()
                 log.error("checkpoint is damaged, the node's models begin anew and are marked",
                           node=node, error=error.message)  # fmt: skip
+        for node, before in (marker.left_out if marker else {}).items():
+            if node not in taken:
+                lost[node] = Counters(lost=before.applied + before.lost)
+                log.error("checkpoint was larger than a record may be, the node's models begin "
+                          "anew and are marked", node=node)  # fmt: skip
         if start > end:
             raise _made_anew(self._windows, ownership.partition, end, start)
         model = ModelCursor(
@@ -238,6 +188,8 @@ class Recovery:
             self._mark_lost(model, first - start)
         covers = {node: checkpoint.covers for node, checkpoint in taken.items()}
         await self._apply(reader, model, max(first, start), end, covers)
+        for node in lost.keys() - set(model.bank.nodes):
+            self._depart(model, node)
         for node, before in rebuilt.items():
             self._mark_rebuilt(model, node, before)
         await _report_replayed(model)
@@ -279,14 +231,17 @@ class Recovery:
         """Say what a node that is rebuilt lost: of what `before` counted, what the log lacks."""
         now = model.counters.get(node)
         if now is None:
-            # Nobody would ever take back what was published of it.
-            model.reports[node] = None
-            log.error("the log has nothing to rebuild a node from: it departs", node=node)
+            self._depart(model, node)
         elif (missing := before.applied - now.applied) > 0:
             LOST.inc(missing)
             model.lose(node, before.lost + missing)
             log.error("a rebuilt node lacks the windows that retention removed, and is marked",
                       node=node, windows=missing)  # fmt: skip
+
+    def _depart(self, model: ModelCursor, node: str) -> None:
+        """Nobody would ever take back what was published of a node without a window."""
+        model.reports[node] = None
+        log.error("the log has nothing to rebuild a node from: it departs", node=node)
 
     def _mark_lost(self, model: ModelCursor, lost: int) -> None:
         LOST.inc(lost)
@@ -317,69 +272,9 @@ class Recovery:
         return CHECKPOINTS.full_name(self.join_rules.prefix)
 
 
-async def read_checkpoints(
-    reader: LogReader, topic: str, partition: int, own_epoch: int, refuse: Refuse
-) -> Checkpoints:
-    """All that a partition of `checkpoints` holds; what cannot be read goes to `refuse`.
-
-    `keys` are those of epochs below `own_epoch`.
-    """
-    found = Checkpoints()
-    keys: dict[bytes, None] = {}
-    first, end = await reader.bounds(topic, partition)
-    async for records in reader.read(topic, partition, first, end):
-        for record in records:
-            key = record.key or b""
-            try:
-                kind, node, epoch = parse_key(key)
-                if record.value is None:
-                    keys.pop(key, None)
-                    found.nodes.get(node, {}).pop(epoch, None)
-                    if kind == "marker":
-                        found.markers.pop(epoch, None)
-                    continue
-                # What a newer owner writes while we read is not ours to delete.
-                if (record.offset if kind == "claim" else epoch) < own_epoch:
-                    keys[key] = None
-                if kind == "marker":
-                    marker = decode_pack(RoundMarker, record.value)
-                    check_payload(key, "", marker.epoch, "", epoch)
-                    found.markers[epoch] = marker
-                elif kind == "node":
-                    checkpoint = decode_pack(NodeCheckpoint, record.value)
-                    check_payload(key, checkpoint.node, checkpoint.epoch, node, epoch)
-                    found.nodes.setdefault(node, {})[epoch] = checkpoint
-                else:
-                    found.newest_claim = max(found.newest_claim, record.offset)
-            except RecordError as error:
-                await refuse(topic, record, error)
-    found.keys = list(keys)
-    return found
-
-
-def replay_start(marker: RoundMarker | None, first: int) -> int:
-    """Where the replay of `windows` begins: at X, without a complete round at the first record."""
-    return first if marker is None else marker.resume
-
-
 def join_start(model: ModelCursor, first: int) -> int:
     """Where the join goes on: behind the highest sample that is in the log, if there is any."""
     return first if model.joined < 0 else model.joined + 1
-
-
-def _restore(bank: Bank, node: str, fit: Sequence[NodeCheckpoint]) -> NodeCheckpoint | None:
-    """The first of `fit` that can be used; raises the last one's `CheckpointError` if none can."""
-    for place, checkpoint in enumerate(fit, start=1):
-        try:
-            bank.restore(node, checkpoint.state)
-        except CheckpointError as error:
-            if place == len(fit) or isinstance(error, CheckpointLayoutError):
-                raise
-            log.warning("checkpoint is damaged, an older one is used", node=node,
-                        error=error.message)  # fmt: skip
-        else:
-            return checkpoint
-    return None
 
 
 def _made_anew(topic: str, partition: int, end: int, known: int) -> StateError:

@@ -17,6 +17,7 @@ from pipeline.logs import get_logger
 from pipeline.metrics import counter, histogram
 from pipeline.topics.checkpoints import NodeCheckpoint, RoundMarker, marker_key, node_key
 from pipeline.topics.codec import encode_pack
+from pipeline.topics.node_state import Counters
 
 log = get_logger(__name__)
 
@@ -66,21 +67,22 @@ class Rounds:
         resume = self._model.next_offset
         # The join may be further: what it refused leaves no window by which it could be found.
         joined = max(self._model.joined, self._join.next_offset - 1)
-        nodes, complete = self._model.bank.nodes, True
+        nodes, before = self._model.bank.nodes, dict(self._model.counters)
+        left_out: dict[str, Counters] = {}
         for start in range(0, len(nodes), SLICE):
             if start:
                 await self._clock.sleep(pause_seconds)
             if not self._model.owned:
                 return
             records = self._capture(nodes[start : start + SLICE])
-            await self._send([record for record in records if _fits(record)])
-            complete = complete and all(_fits(record) for record in records)
-        if not self._model.owned or not complete:
-            # Without this round's marker an older one leads: a longer replay, and nothing lost.
+            fitting = {node: record for node, record in records.items() if _fits(record)}
+            left_out |= {node: before[node] for node in records.keys() - fitting}
+            await self._send(list(fitting.values()))
+        if not self._model.owned:
             return
         marker = RoundMarker(
             epoch=epoch, round=self._number, generation=GENERATION,
-            resume=resume, joined=joined, nodes=len(nodes),
+            resume=resume, joined=joined, nodes=len(nodes), left_out=left_out,
         )  # fmt: skip
         await self._send([Keyed(marker_key(epoch), encode_pack(marker))])
         ROUNDS.inc()
@@ -88,9 +90,9 @@ class Rounds:
                  round=self._number, nodes=len(nodes), resume=resume)  # fmt: skip
         await self._clean()
 
-    def _capture(self, nodes: Sequence[str]) -> list[Keyed]:
+    def _capture(self, nodes: Sequence[str]) -> dict[str, Keyed]:
         model = self._model
-        records = []
+        records = {}
         for node in nodes:
             if model.bank.end_ms(node) is None:
                 continue
@@ -110,7 +112,7 @@ class Rounds:
             if len(value) > LARGEST_VALUE_BYTES:
                 # The prediction that stands lies in its topic; a state lies nowhere else.
                 value = encode_pack(msgspec.structs.replace(checkpoint, prediction=None))
-            records.append(Keyed(node_key(node, model.ownership.epoch), value))
+            records[node] = Keyed(node_key(node, model.ownership.epoch), value)
             self._written.add(node)
         return records
 

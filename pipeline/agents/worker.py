@@ -9,7 +9,7 @@ import asyncio
 import os
 import uuid
 from collections.abc import Coroutine, Iterable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from pipeline.agents.profile import watch
 from pipeline.agents.recovery import Recovery
 from pipeline.agents.rounds import Rounds
 from pipeline.agents.shard import Shard
+from pipeline.agents.silence import depart_silent
 from pipeline.clock import Clock
 from pipeline.errors import RecordError, StateError
 from pipeline.logs import get_logger
@@ -91,6 +92,8 @@ class Holder:
         """Let all partitions go: a revocation names all of them, whoever gets them next."""
         if self._loading is not None:
             self._loading.cancel()
+            # What it loaded in vain must be put back before the next one begins.
+            self._ending.append(self._loading)
             self._loading = None
         for task in self._tasks:
             task.cancel()
@@ -119,8 +122,8 @@ class Holder:
             if self._loading is loading:
                 # Nobody but `release` may: without this the worker would go on and hold nothing.
                 raise StateError(f"loading partitions {sorted(partitions)} was cut off") from error
-            # Another rebalance came in between; it brings its own call. What was half brought up
-            # to date is dropped, and loaded anew if it comes back.
+            # Another rebalance came in between; it brings its own call. The partition that was half
+            # brought up to date is dropped, and loaded anew if it comes back.
             log.info("loading interrupted by a rebalance", partitions=sorted(partitions))
 
     async def close(self, *_: object, **__: object) -> None:
@@ -149,22 +152,33 @@ class Holder:
         recovery = await self._prepare()
         # What they still have on the way must be in the logs before these are read.
         await self._idle()
-        released, self._released = self._released, {}
-        for partition in released.keys() - partitions:
-            released.pop(partition).model.bank.clear()
-        loaded = await recovery.load_all(partitions, released)
+        for partition in self._released.keys() - partitions:
+            self._released.pop(partition).model.bank.clear()
+        loaded: dict[int, tuple[Shard, list[bytes]]] = {}
+        try:
+            async with aclosing(recovery.load_all(partitions, self._released)) as loading:
+                async for shard, stale in loading:
+                    loaded[shard.ownership.partition] = shard, stale
+        except BaseException:
+            self._put_back(loaded)
+            raise
         # aiokafka swallows cancellations while it closes: ask who we are, not whether we live.
         revoked = self._loading is not asyncio.current_task()
         if revoked or generation != self._app.consumer_generation_id:
             log.info("loaded for a generation that has passed", generation=generation)
-            for shard, _ in loaded.values():
-                shard.model.bank.clear()
+            self._put_back(loaded)
             return
         for partition, (shard, _) in loaded.items():
             self._shards[partition] = shard
             self.joins[partition] = shard.join
             self.models[partition] = shard.model
         self._start_tasks(recovery, loaded)
+
+    def _put_back(self, loaded: dict[int, tuple[Shard, list[bytes]]]) -> None:
+        """What was loaded in vain has only to be caught up if it comes back with the next turn."""
+        for partition, (shard, _) in loaded.items():
+            shard.ownership.owned = False
+            self._released[partition] = shard
 
     async def _prepare(self) -> Recovery:
         if self._recovery is None:
@@ -208,7 +222,8 @@ class Holder:
         self, recovery: Recovery, loaded: dict[int, tuple[Shard, list[bytes]]]
     ) -> None:
         topic = CHECKPOINTS.full_name(self._settings.kafka.topic_prefix)
-        interval = self._settings.worker.checkpoint_interval_seconds
+        worker = self._settings.worker
+        interval = worker.checkpoint_interval_seconds
         for place, (shard, stale) in enumerate(loaded.values(), start=1):
             rounds = Rounds(shard, recovery.output, topic, stale, self._clock)
             self._run(rounds.run(interval, interval * place / len(loaded)))
@@ -217,7 +232,8 @@ class Holder:
         if loaded:
             self._run(self._follow_inventory(recovery))
             self._run(self._look_for_others([shard.model for shard, _ in loaded.values()]))
-        worker = self._settings.worker
+            shards = [shard for shard, _ in loaded.values()]
+            self._run(depart_silent(shards, worker.node_expiration_seconds, self._clock))
         files = (worker.nodes_file, worker.pods_file)
         if _FILE_SOURCE_PARTITION in loaded and any(files):
             self._run(run_file_source(self._settings, *files, clock=self._clock, patient=True))

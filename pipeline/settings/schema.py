@@ -139,6 +139,15 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
             description="A window that ends further ahead of the broker's clock is a dead letter.",
         ),
     ] = 60.0
+    node_expiration_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=31_536_000,
+            description="A node that no record of springtide.nodes names departs, with its models "
+            "and results, when it has been silent for so long (event time).",
+        ),
+    ] = 86_400.0
     batch_size: Annotated[
         int,
         Meta(

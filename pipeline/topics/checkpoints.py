@@ -11,6 +11,8 @@ carries the writer's epoch: a paused worker that wakes up overwrites nobody.
 import re
 from typing import Literal
 
+import msgspec
+
 from pipeline.errors import InvalidRecordError, KeyMismatchError
 from pipeline.topics.codec import Record
 from pipeline.topics.node_state import Counters
@@ -36,7 +38,8 @@ class RoundMarker(Record, frozen=True, kw_only=True):
     """A round of `epoch` is complete: every node's checkpoint covers at least `resume`.
 
     `joined` is the highest sample offset that the join was done with, -1 if none: its window is in
-    the log, or it was refused.
+    the log, or it was refused. `left_out` are nodes whose state no record takes, with what had
+    happened to their windows at `resume`: all that is lost if the round is needed.
     """
 
     epoch: int
@@ -45,6 +48,7 @@ class RoundMarker(Record, frozen=True, kw_only=True):
     resume: int
     joined: int
     nodes: int
+    left_out: dict[str, Counters] = msgspec.field(default_factory=dict)
 
 
 class Claim(Record, frozen=True, kw_only=True):

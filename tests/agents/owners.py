@@ -56,8 +56,8 @@ class Owner:
 
     async def load(self, kept: Shard | None = None) -> "Owner":
         """Take the partition over."""
-        loaded = await self.recovery.load_all([0], {} if kept is None else {0: kept})
-        self.shard, self.stale = loaded[0]
+        held = {} if kept is None else {0: kept}
+        [(self.shard, self.stale)] = [found async for found in self.recovery.load_all([0], held)]
         self.rounds = Rounds(
             self.shard, self.recovery.output, "t.checkpoints", self.stale, self.clock
         )

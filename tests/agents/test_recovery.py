@@ -9,7 +9,8 @@ import pytest
 from pipeline.agents import recovery as module
 from pipeline.agents import rounds
 from pipeline.agents.output import Keyed
-from pipeline.agents.recovery import Checkpoints, join_start, replay_start
+from pipeline.agents.recovery import join_start
+from pipeline.agents.saved import Checkpoints, replay_start
 from pipeline.errors import StateError
 from pipeline.processors.window import Profile
 from pipeline.topics.checkpoints import (
@@ -558,6 +559,63 @@ async def test_a_load_that_is_cut_off_leaves_no_rows_behind() -> None:
     kept.ownership.owned = False
     owner.output.refuses = lambda topic: topic == "t.checkpoints"
     with pytest.raises(ConnectionError):
-        # Cut off at the first of two, before the one that was kept.
-        await owner.recovery.load_all([-1, 0], {0: kept})
+        await owner.load(kept)
     assert owner.recovery.bank.num_rows == 0
+
+
+async def test_what_was_loaded_before_another_was_cut_off_is_only_caught_up_next_time() -> None:
+    """A rebalance within a long load must not begin it from nothing."""
+    broker, log = make_log()
+    owner = await Owner(broker, "x").load()
+    kept = owner.shard
+    assert kept is not None
+    kept.ownership.owned = False
+    owner.output.refuses = lambda topic: topic == "t.checkpoints"
+    held = {0: kept}
+    with pytest.raises(ConnectionError):
+        async for _ in owner.recovery.load_all([-1, 0], held):
+            pass
+    assert held == {0: kept}
+    owner.output.refuses = lambda topic: False
+    log.windows(2, *NODES)
+    before = count(module.REPLAYED)
+    [(shard, _)] = [found async for found in owner.recovery.load_all([0], held)]
+    assert (held, count(module.REPLAYED) - before) == ({}, 2 * len(NODES))
+    assert content(shard.model) == content(undisturbed(broker))
+
+
+async def test_a_node_that_no_record_takes_holds_up_no_other_and_is_marked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker, log = make_log()
+    first = await Owner(broker, "x").load()
+    applied = first.model.counters["c"].applied
+    monkeypatch.setattr(rounds, "_fits", lambda record: not record.key.startswith(b"c@"))
+    await first.round()
+    assert marker(broker, first.epoch).left_out["c"].applied == applied
+    log.windows(2, *NODES)
+    before = count(module.REPLAYED)
+    second = await Owner(broker, "y").load()
+    assert count(module.REPLAYED) - before == 2 * len(NODES)
+    counters = second.model.counters
+    assert (counters["c"].applied, counters["c"].lost) == (2, applied)
+    expected = content(undisturbed(broker))
+    assert {n: of for n, of in content(second.model).items() if n != "c"} == {
+        n: of for n, of in expected.items() if n != "c"
+    }
+
+
+async def test_a_node_left_out_of_which_the_log_has_nothing_departs_until_its_next_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker, log = make_log()
+    first = await Owner(broker, "x").load()
+    applied = first.model.counters["c"].applied
+    monkeypatch.setattr(rounds, "_fits", lambda record: not record.key.startswith(b"c@"))
+    await first.round()
+    second = await Owner(broker, "y").load()
+    assert "c" not in published(broker, "t.predictions")
+    log.windows(1, "c")
+    await second.apply()
+    assert second.model.counters["c"].lost == applied
+    assert "c" in published(broker, "t.predictions")

@@ -80,8 +80,7 @@ async def owner(kafka: KafkaSettings) -> AsyncIterator[tuple[Shard, Rounds]]:
             handover=Handover(),
             clock=SystemClock(),
         )
-        loaded = await recovery.load_all([partition], {})
-        shard, stale = loaded[partition]
+        [(shard, stale)] = [found async for found in recovery.load_all([partition], {})]
         topic = CHECKPOINTS.full_name(prefix)
         yield shard, Rounds(shard, output, topic, stale, SystemClock())
 

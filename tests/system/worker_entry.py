@@ -101,7 +101,8 @@ def _ask_for_commits() -> None:
                 _committed[tp.topic.rpartition(".")[2], tp.partition] = found.offset
         finally:
             await admin.close()
-        return await load_all(self, partitions, kept)
+        async for found in load_all(self, partitions, kept):
+            yield found
 
     recovery.Recovery.load_all = ask_first  # type: ignore[method-assign]
 

@@ -7,9 +7,10 @@ per entity or per node states its shape once and has checkpoints, expiry and res
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,14 @@ import numpy.typing as npt
 from pipeline.errors import CheckpointError
 
 IntArray = npt.NDArray[np.int64]
+
+_SMALL_BYTES: Final = 1_048_576
+"""Columns up to this size are moved when they grow."""
+_MANY: Final = 16_777_216
+# Items of a column that is not by row lie so far apart: not by a power of two, or a few sets of
+# the processor's cache would have to hold all items of a row.
+_ODD: Final = 1056
+_NO_RESERVE: Final = 0x4000  # MAP_NORESERVE, which mmap names from Python 3.13 on
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +40,41 @@ class Column:
     empty: float = 0.0
     by_row: bool = field(default=True, repr=False)
 
-    def zeros(self, rows: int) -> npt.NDArray[Any]:
-        """Zeros for so many rows, (rows, *shape)."""
-        # np.zeros leaves pages untouched that no row uses yet; a fill would claim them all.
+    def room(self, rows: int) -> npt.NDArray[Any]:
+        """Zeros for at least so many rows, (rows or more, *shape), which take memory only as they
+        are written: address space for many more where moving them would take long."""
+        dtype = np.dtype(self.dtype)
+        array: npt.NDArray[Any] | None = None
+        if rows * math.prod(self.shape) * dtype.itemsize > _SMALL_BYTES:
+            array = _mapped(self._shape(max(_MANY, 4 * rows) + _ODD), dtype)
+        if array is None:
+            array = np.zeros(self._shape(rows), dtype)
+        return array if self.by_row else np.moveaxis(array, -1, 0)
+
+    def _shape(self, rows: int) -> tuple[int, ...]:
+        return (rows, *self.shape) if self.by_row else (*self.shape, rows)
+
+    def move(self, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> None:
+        """Copy `old` into the first rows of `new`, which are zeros."""
         if self.by_row:
-            return np.zeros((rows, *self.shape), self.dtype)
-        return np.moveaxis(np.zeros((*self.shape, rows), self.dtype), -1, 0)
+            new[: len(old)] = old
+            return
+        # To copy zeros would claim the pages of items that no row has filled yet.
+        for item in np.ndindex(self.shape):
+            held = old[:, *item]
+            if held.view(f"u{held.itemsize}").any():
+                new[: len(old), *item] = held
+
+
+def _mapped(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
+    """Zeros in address space that is not held against the memory of the machine; None where the
+    process is not given so much."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+    try:
+        area = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags)
+    except OSError:
+        return None
+    return np.frombuffer(area, dtype).reshape(shape)
 
 
 class Columns:
@@ -44,9 +82,8 @@ class Columns:
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self.columns = dict(columns)
-        self._arrays: dict[str, npt.NDArray[Any]] = {
-            name: column.zeros(0) for name, column in columns.items()
-        }
+        self._room = {name: column.room(0) for name, column in columns.items()}
+        self._arrays: dict[str, npt.NDArray[Any]] = dict(self._room)
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         """The array of one column, to be read and written in place until the next `grow`."""
@@ -72,21 +109,15 @@ class Columns:
         return other
 
     def grow(self, rows: int) -> None:
-        """Make room for row numbers below `rows`."""
+        """Make room for row numbers below `rows`, most often without moving those there are."""
         for name, column in self.columns.items():
             old = self._arrays[name]
-            new = column.zeros(rows)
-            if column.by_row:
-                new[: len(old)] = old
-            else:
-                # To copy zeros would claim the pages of items that no row has filled yet.
-                for item in np.ndindex(column.shape):
-                    held = old[:, *item]
-                    if held.view(f"u{held.itemsize}").any():
-                        new[: len(old), *item] = held
+            if rows > len(self._room[name]):
+                self._room[name] = column.room(rows)
+                column.move(old, self._room[name])
+            self._arrays[name] = self._room[name][:rows]
             if column.empty != 0.0:
-                new[len(old) :] = column.empty
-            self._arrays[name] = new
+                self._arrays[name][len(old) :] = column.empty
 
     def clear(self, rows: IntArray) -> None:
         """Make these rows as they were at first."""

@@ -92,7 +92,8 @@ def _coarse_buckets(starts: FloatArray) -> npt.NDArray[np.uint16] | None:
 
 
 def linear_layout(*, max_value: float, bucket_size: float, epsilon: float) -> Layout:
-    """Buckets of equal size up to `max_value`. Raises ValueError unless all are positive."""
+    """Buckets of equal size up to `max_value`. Raises ValueError unless all are positive. No model
+    of ours has such; the field's histograms may, and ours are held against those in its tests."""
     _require_positive(max_value=max_value, bucket_size=bucket_size, epsilon=epsilon)
     buckets = math.ceil(max_value / bucket_size) + 1
     return Layout(
@@ -144,27 +145,6 @@ VPA_CPU_LAYOUT: Final = exponential_layout(
 VPA_MEMORY_LAYOUT: Final = exponential_layout(
     max_value=1e12, first_bucket_size=1e7, ratio=1.05, epsilon=1e-4
 )
-
-
-def add(weights: FloatArray, layout: Layout, values: FloatArray, weight: FloatArray) -> None:
-    """Add one sample per row in place: `values` and `weight` float64 (rows,), weight >= 0.
-
-    A NaN value is no sample, and a weight below epsilon adds nothing.
-    """
-    if np.any(weight < 0):
-        raise ValueError("a sample of negative weight; subtract it instead")
-    rows = np.flatnonzero(~np.isnan(values) & (weight >= layout.epsilon))
-    weights[rows, layout.find(values[rows])] += weight[rows]
-
-
-def subtract(weights: FloatArray, layout: Layout, values: FloatArray, weight: FloatArray) -> None:
-    """Take one sample per row away in place; what falls below epsilon becomes exactly 0."""
-    if np.any(weight < 0):
-        raise ValueError("a sample of negative weight; add it instead")
-    rows = np.flatnonzero(~np.isnan(values))
-    buckets = layout.find(values[rows])
-    left = weights[rows, buckets] - weight[rows]
-    weights[rows, buckets] = np.where(left < layout.epsilon, 0.0, left)
 
 
 def merge(weights: FloatArray, others: FloatArray) -> None:
@@ -246,15 +226,11 @@ def decay_factor(time_ms: int, reference_ms: int, half_life_ms: int) -> float:
     return float(2.0 ** ((time_ms - reference_ms) / half_life_ms))
 
 
-def scale(weights: FloatArray, layout: Layout, factor: float) -> None:
-    """Multiply all weights in place; what falls below epsilon becomes exactly 0."""
-    weights *= factor
-    weights[weights < layout.epsilon] = 0.0
-
-
 def save_checkpoint(weights: FloatArray) -> dict[str, Any]:
     """One histogram (buckets,) in the rounded form of Koordinator and VPA: `totalWeight`, and
-    `bucketWeights` scaled so that the heaviest is 10000, rounded half up, zeros dropped."""
+    `bucketWeights` scaled so that the heaviest is 10000, rounded half up, zeros dropped. Our own
+    checkpoints are exact; this is for whoever hands a model to one of those two (docs/models.md).
+    """
     heaviest = float(weights.max(initial=0.0))
     if heaviest <= 0.0:
         return {"totalWeight": 0.0, "bucketWeights": {}}

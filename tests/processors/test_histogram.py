@@ -1,5 +1,6 @@
 import bisect
 import math
+from collections.abc import Iterable
 from fractions import Fraction
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import CheckpointError
 from pipeline.processors import histogram
+from pipeline.processors.buckets import Buckets
 from pipeline.processors.histogram import CPU_LAYOUT, MEMORY_LAYOUT, Layout
 from tests.processors.reference import SlowHistogram
 
@@ -21,11 +23,20 @@ cores = st.floats(min_value=0, max_value=2000)
 weights_above_epsilon = st.integers(1, 1000).map(lambda n: n / 64)
 
 
-def _weights(layout: Layout, samples: list[tuple[float, float]]) -> histogram.FloatArray:
-    weights = np.zeros((1, layout.num_buckets))
+ROW, PROFILE = np.zeros(1, np.int64), np.zeros(1, np.int8)
+
+
+def _filled(layout: Layout, samples: Iterable[tuple[float, float]]) -> Buckets:
+    """A single row that has learned these values and weights."""
+    buckets = Buckets([layout])
+    buckets.grow(1)
     for value, weight in samples:
-        histogram.add(weights, layout, np.array([value]), np.array([weight]))
-    return weights
+        buckets.add(ROW, np.array([value]), np.array([weight]), PROFILE)
+    return buckets
+
+
+def _weights(layout: Layout, samples: Iterable[tuple[float, float]]) -> histogram.FloatArray:
+    return _filled(layout, samples).dense(ROW)
 
 
 def test_the_models_layouts_are_koordinators() -> None:
@@ -160,27 +171,6 @@ def test_quantiles_rise_with_the_fraction(samples: list[tuple[float, float]]) ->
     assert (np.diff(found) >= 0).all()
 
 
-@given(st.lists(st.tuples(cores, weights_above_epsilon), min_size=1, max_size=20))
-def test_what_was_added_can_be_taken_away(samples: list[tuple[float, float]]) -> None:
-    weights = _weights(CPU_LAYOUT, samples)
-    assert not histogram.is_empty(weights)[0]
-    for value, weight in reversed(samples):
-        histogram.subtract(weights, CPU_LAYOUT, np.array([value]), np.array([weight]))
-    assert histogram.is_empty(weights)[0]
-    assert np.isnan(histogram.quantiles(weights, CPU_LAYOUT, (0.5,))[0, 0])
-
-
-def test_nan_is_no_sample_and_no_weight_is_negative() -> None:
-    weights = np.zeros((2, 158))
-    histogram.add(weights, CPU_LAYOUT, np.array([np.nan, 1.0]), np.ones(2))
-    assert weights.sum() == 1.0
-    histogram.subtract(weights, CPU_LAYOUT, np.array([np.nan, np.nan]), np.ones(2))
-    assert weights.sum() == 1.0
-    for change in (histogram.add, histogram.subtract):
-        with pytest.raises(ValueError, match="negative"):
-            change(weights, CPU_LAYOUT, np.ones(2), np.array([1.0, -1.0]))
-
-
 def test_the_idle_model_answers_one_bucket() -> None:
     assert histogram.quantiles(_weights(CPU_LAYOUT, [(0.0, 1.0)]), CPU_LAYOUT, (0.95,))[0, 0] == (
         0.025
@@ -222,19 +212,19 @@ def test_moving_the_reference_changes_no_quantile(
     samples: list[tuple[float, int]], distance: int
 ) -> None:
     """Scaling by a power of two is exact, so the answer has the same bits."""
-    weights = np.zeros((1, 158))
-    for value, half_lives in samples:
-        histogram.add(weights, CPU_LAYOUT, np.array([value]), np.array([2.0**half_lives]))
+    weights = _weights(CPU_LAYOUT, ((value, 2.0**exponent) for value, exponent in samples))
     before = histogram.quantiles(weights, CPU_LAYOUT, FRACTIONS)
-    moved = weights * 2.0**distance
-    histogram.scale(moved, CPU_LAYOUT, 2.0**-distance)
-    assert (moved == weights).all()
-    assert (histogram.quantiles(moved, CPU_LAYOUT, FRACTIONS) == before).all()
+    later = ((value, 2.0 ** (exponent + distance)) for value, exponent in samples)
+    moved = _filled(CPU_LAYOUT, later)
+    assert moved.scale(ROW, 2.0**-distance, PROFILE).all()
+    assert (moved.dense(ROW) == weights).all()
+    assert (histogram.quantiles(moved.dense(ROW), CPU_LAYOUT, FRACTIONS) == before).all()
 
 
 def test_tiny_weights_vanish_when_the_reference_moves() -> None:
-    weights = _weights(CPU_LAYOUT, [(1.0, 1.0), (2.0, 2.0**100)])
-    histogram.scale(weights, CPU_LAYOUT, 2.0**-100)
+    filled = _filled(CPU_LAYOUT, [(1.0, 1.0), (2.0, 2.0**100)])
+    filled.scale(ROW, 2.0**-100, PROFILE)
+    weights = filled.dense(ROW)
     assert np.count_nonzero(weights) == 1
     assert histogram.quantiles(weights, CPU_LAYOUT, (0.0,))[0, 0] > 2.0
 

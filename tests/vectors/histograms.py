@@ -1,4 +1,16 @@
-"""Vector groups of bucket layouts, histograms, their decay and their rounded checkpoints."""
+"""Vector groups of bucket layouts, histograms, their decay and their rounded checkpoints.
+
+What each passes through:
+
+- `histogram_buckets`: `histogram.exponential_layout` and `Layout.find`, by which the columns of a
+  bank find buckets. `linear_layout` has no caller of ours: no model has such buckets.
+- `histogram_percentile`, `decaying_histogram`: `rows.Rows`, the columns of a bank: `train`,
+  `shift` and `quantile`, with reference and factor as the learner has them from
+  `shifted_reference_ms`, `shift_factor` and `decay_factor`. Emptiness by `is_empty`; two rows are
+  one by `merge`, and then read by `quantiles`.
+- `histogram_checkpoint`: loaded by `load_checkpoint`, as `springtide model import` does. Samples
+  are learned as above; `save_checkpoint` has no caller of ours, whose own checkpoints are exact.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -34,10 +46,6 @@ def _layout(options: Mapping[str, Any] | str) -> Layout:
         bucket_size=options["bucket_size"],
         epsilon=options["epsilon"],
     )
-
-
-def _one(value: float) -> FloatArray:
-    return np.array([float(value)])
 
 
 def _filled(weights: FloatArray) -> dict[str, float]:
@@ -100,30 +108,29 @@ def histogram_percentile(case: Case) -> object:
         one.add(value, weight)
     if not case.keys() & {"merge_with", "steps"}:
         return {"values": one.values(case["queries"])}
-    weights = one.weights
     result: dict[str, object] = {}
+    if "steps" in case:
+        result["is_empty_after_each_step"] = _emptiness(one, case["steps"])
+    weights = one.weights
     if "merge_with" in case:
         other = Row(layout)
         for value, weight in case["merge_with"]:
             other.add(value, weight)
         histogram.merge(weights, other.weights)
         result["bucket_weights"] = _filled(weights[0])
-    if "steps" in case:
-        result["is_empty_after_each_step"] = _steps(layout, weights, case["steps"])
     if "queries" in case:
         values = histogram.quantiles(weights, layout, case["queries"])[:, 0]
         result["values"] = _known(values)
     return result
 
 
-def _steps(
-    layout: Layout, weights: FloatArray, steps: Sequence[tuple[str, float, float]]
-) -> list[bool]:
-    empty = [bool(histogram.is_empty(weights)[0])]
+def _emptiness(one: Row, steps: Sequence[tuple[str, float, float]]) -> list[bool]:
+    empty = [bool(histogram.is_empty(one.weights)[0])]
     for operation, value, weight in steps:
-        change = histogram.add if operation == "add" else histogram.subtract
-        change(weights, layout, _one(value), _one(weight))
-        empty.append(bool(histogram.is_empty(weights)[0]))
+        if operation != "add":
+            raise LookupError(f"{operation}: what a model has learned fades, nobody takes it back")
+        one.add(value, weight)
+        empty.append(bool(histogram.is_empty(one.weights)[0]))
     return empty
 
 

@@ -27,7 +27,6 @@
     ├── StateError                        model state
     │   └── CheckpointError (ValueError)  a checkpoint cannot be read or does not fit
     │       └── CheckpointLayoutError     it was written by models of another layout
-    ├── EmptyWindowError (ValueError)     a statistic is asked of no samples
     ├── BadRequestError (ValueError)      an HTTP request that is not the question it should be
     ├── NotReadyError                     data is stale, missing or still being loaded
     ├── OverloadedError                   more is asked at once than there is memory for
@@ -229,10 +228,6 @@ class CheckpointError(StateError, ValueError):
 
 class CheckpointLayoutError(CheckpointError):
     """A checkpoint was written by models of another layout: half-lives, buckets or statistic."""
-
-
-class EmptyWindowError(SpringtideError, ValueError):
-    """A statistic is asked of a window without samples."""
 
 
 class BadRequestError(SpringtideError, ValueError):

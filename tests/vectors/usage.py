@@ -1,31 +1,83 @@
-"""Vector groups of aggregation, system remainder, intervals and pod classes."""
+"""Vector groups of aggregation, system remainder, intervals and pod classes.
 
-from collections.abc import Callable
+What each passes through:
+
+- `metric_aggregate`: percentiles through `aggregate.percentile_rows`, by which `points` finds those
+  of node state, as one row among others; the rest, p90 and p95 too, through the exporter's
+  `window.Window`.
+- `usage_report`: a sample through `join` and the windows log to the bank and `columns`, and out of
+  `report.node_state_record`, in the whole units of `reclaimable.kubernetes_units`. The ratio of a
+  device through `thresholds.whole_percent`, which nothing of ours calls yet.
+- `system_usage`: the exporter's `system.system_usage`, second by second; where it finds something,
+  `columns` (`system_usage.remainder`) must find the same in a window without a row of the system.
+  NUMA nodes through `system_usage.numa_remainder`, which nothing of ours calls yet.
+- `collect_interval`: `intervals.collect_interval`, which nothing of ours calls yet.
+- `pod_class`: `classes.pod_class`, by which the inventory says what a pod is.
+"""
+
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from pipeline.processors.aggregate import aggregate
+from node_exporter.system import Latest
+from node_exporter.system import system_usage as exporter_system_usage
+from node_exporter.usage import NODE, Collection, Entity
+from node_exporter.usage import Usage as Reading
+from node_exporter.window import Window as ExporterWindow
+from pipeline.processors.aggregate import percent_of, percentile_rows
 from pipeline.processors.bank import Bank
 from pipeline.processors.classes import class_label, explicit_class, pod_class
+from pipeline.processors.columns import node_window, window_usage
 from pipeline.processors.intervals import collect_interval as effective_intervals
 from pipeline.processors.reclaimable import kubernetes_units
-from pipeline.processors.system_usage import Reading, Usage, numa_system_usage
-from pipeline.processors.system_usage import system_usage as remainder_of
+from pipeline.processors.report import node_state_record
+from pipeline.processors.system_usage import numa_remainder
 from pipeline.processors.thresholds import whole_percent
-from pipeline.processors.window import FloatArray, NodeWindow
-from pipeline.topics.node_state import AGGREGATED
+from pipeline.processors.window import FloatArray
+from pipeline.settings import ExporterSettings
+from pipeline.topics.node_state import AGGREGATED, Counters, NodeStateRecord
+from pipeline.topics.resources import Usage
+from pipeline.topics.samples import LIST_COLUMNS
+from tests.processors.joined import END_MS, Row, header, joined, logged
 
 Case = dict[str, Any]
 
-START_MS = 1_700_000_000_000
+POLICY = "usageWithoutPageCache"
+NOW = 1000.0
+"""Of the exporter's monotonic clock."""
 
 
 def metric_aggregate(case: Case) -> object:
     samples = case["samples"]
     if case["type"] == "last":
         samples = [value for _, value in sorted(samples, key=lambda sample: sample[0])]
-    return {"value": aggregate(samples, case["type"])}
+    column, percent = f"cpu_cores_{case['type']}", percent_of(case["type"])
+    exported = _exported(samples)
+    if percent is None:
+        return {"value": _known(exported[column])}
+    unknown, another = [np.nan] * len(samples), range(len(samples))
+    rows = np.array([[*row, np.nan] for row in (unknown, samples, another)], float)
+    value = _known(percentile_rows(rows, [percent])[1, 0])
+    assert column not in exported or exported[column] == value
+    return {"value": value}
+
+
+def _known(value: float | None) -> float:
+    if value is None or np.isnan(value):
+        raise ValueError("unknown")
+    return float(value)
+
+
+def _exported(cores: Iterable[float]) -> Row:
+    """What the exporter says of a window in which the node used so much, second by second."""
+    seconds = [round(value * 1e9) for value in cores]
+    window = ExporterWindow(len(seconds) * 1000, len(seconds) * 1000, 1000)
+    for i, cpu_ns in enumerate(seconds, start=1):
+        usage = Reading(NODE, cpu_ns, 1.0, None, None, None)
+        window.add(Collection(i * 1000, (usage,), None))
+    node: Row = window.rows(None, None)[0]
+    return node
 
 
 def usage_report(case: Case) -> object:
@@ -37,65 +89,99 @@ def usage_report(case: Case) -> object:
         return {
             "gpu_core": gpu["core"], "gpu_memory": gpu["memory"], "gpu_memory_ratio": int(ratio[0]),
         }  # fmt: skip
-    points = _points_of(case)
+    state = _reported(case)
+    found = _array(state.usage)
     if case["aggregated_entry"]:
-        found = _aggregated(points, case["window_seconds"])
-    else:
-        found = np.array([[aggregate(usage, "avg") for usage in points[:, 1:].T]])
+        (span,) = (name for name, s in AGGREGATED.items() if s == case["window_seconds"])
+        entry = state.aggregated[span]
+        found = np.stack([_array(getattr(entry, name)) for name in entry.__struct_fields__])
     if np.isnan(found).all():
         return {"reported": False}
-    (cpu, memory), *others = kubernetes_units(found).tolist()
+    (cpu, memory), *others = kubernetes_units(np.atleast_2d(found)).tolist()
     assert all(other == [cpu, memory] for other in others)
     return {"reported": True, "cpu_milli": int(cpu), "memory_bytes": int(memory)}
 
 
-def _points_of(case: Case) -> FloatArray:
-    """A point of the case's usage every second, so many that its window ends with their span."""
+def _reported(case: Case) -> NodeStateRecord:
+    """Node state after one window, at the end of which there was a point of the case's usage every
+    second of the span; its average is of what was seen of it."""
     last, span = case["window_seconds"], case["sample_span_seconds"]
-    usage = [case["cpu_cores"], case["memory_bytes"]]
-    return np.array([[second, *usage] for second in range(last - span, last + 1)], float)
-
-
-def _aggregated(points: FloatArray, seconds: int) -> FloatArray:
-    """All statistics of the span of so many seconds, by the model bank; usage in the last axis."""
-    window = NodeWindow(
-        node="n",
-        machine_id="m",
-        epoch=1,
-        start_ms=START_MS,
-        end_ms=START_MS + seconds * 1000,
-        coverage=1.0,
-        node_usage=np.full(2, np.nan),
-        points=points,
-    )
+    cpu, memory = float(case["cpu_cores"]), float(case["memory_bytes"])
+    seconds = range(last - span, last + 1)
+    columns = ([float(second) for second in seconds], [cpu] * len(seconds), [memory] * len(seconds))
+    row = _row("node", "", cpu, memory) | dict(zip(LIST_COLUMNS, columns, strict=True))
+    of = header(window_start_ms=END_MS - last * 1000)
+    window = logged(joined(row | {"coverage": span / last}, of=of))
     bank = Bank()
-    bank.apply([window])
-    (recent,) = bank.recent_usage(["n"])
-    return recent.aggregated[list(AGGREGATED.values()).index(seconds)]
+    bank.apply([node_window(window, "p90", POLICY)])
+    (recent,) = bank.recent_usage(["node-1"])
+    peaks = bank.peaks(["node-1"]).headline(0)
+    used = window_usage(window, POLICY)
+    return node_state_record(
+        window, peaks, recent, Counters(), used, generation=0, offset=0, epoch=0
+    )
 
 
-def _usage(data: Case | None) -> Usage | None:
-    return None if data is None else Usage(data["cpu"], data["memory"], data["age"])
+def _row(kind: str, id: str, cpu: float, memory: float) -> Row:
+    return {
+        "kind": kind, "id": id, "coverage": 1.0, "cpu_cores_avg": cpu, "memory_bytes_avg": memory,
+    }  # fmt: skip
 
 
-def _readings(data: Case) -> dict[str, Reading]:
-    return {key: Reading(reading["value"], reading["age"]) for key, reading in data.items()}
+def _array(usage: Usage) -> FloatArray:
+    return np.array([usage.cpu_cores, usage.memory_bytes], float)
 
 
 def system_usage(case: Case) -> object:
     if "numa_cpu" in case or "numa_memory" in case:
-        numa = numa_system_usage(
-            case["system_cpu"],
-            _readings(case["numa_cpu"]),
-            _readings(case["numa_memory"]),
-            _readings(case["pods_numa_memory"]),
-        )
-        return {"numa": {key: usage._asdict() for key, usage in numa.items()}}
-    pods = (Usage(pod["cpu"], pod["memory"], pod["age"]) for pod in case["pods"].values())
-    usage = remainder_of(_usage(case["node"]), pods, _usage(case["host_apps"]))
-    if usage is None:
+        return {"numa": _numa(case)}
+    parts = [*case["pods"].values(), case["host_apps"]]
+    found = exporter_system_usage(
+        _latest(case["node"]),
+        [_latest(part) for part in parts],
+        NOW - ExporterSettings().system_outdated_seconds,
+    )
+    if found is None:
         return {"produced": False}
-    return {"produced": True, "cpu_cores": usage.cpu_cores, "memory_bytes": usage.memory_bytes}
+    measured = {"cpu_cores": found.cpu_cores, "memory_bytes": found.memory_bytes}
+    kinds = [*(("pod", uid) for uid in case["pods"]), ("host_app", "apps")]
+    rows = [
+        _row(kind, id, part["cpu"], part["memory"])
+        for (kind, id), part in zip(kinds, parts, strict=True)
+    ]
+    window = joined(_row("node", "", case["node"]["cpu"], case["node"]["memory"]), *rows)
+    left = window_usage(logged(window), POLICY).system
+    np.testing.assert_allclose(left, list(measured.values()), rtol=1e-12)
+    return {"produced": True} | measured
+
+
+def _latest(data: Case | None) -> Latest | None:
+    """The reading of a second's usage, so long ago."""
+    if data is None:
+        return None
+    cpu_ns, entity = round(data["cpu"] * 1e9), Entity("pod", "", None)
+    return Latest(NOW - data["age"], Reading(entity, cpu_ns, 1.0, data["memory"], None, None))
+
+
+def _numa(case: Case) -> Case:
+    """The system of the NUMA nodes of one node; what is as old as the exporter forgets is none."""
+    oldest = ExporterSettings().system_outdated_seconds
+    ids = sorted({*case["numa_cpu"], *case["numa_memory"]})
+
+    def fresh(name: str) -> FloatArray:
+        readings = [case[name].get(id) for id in ids]
+        known = [r["value"] if r is not None and r["age"] <= oldest else None for r in readings]
+        return np.array([known], float)
+
+    found = numa_remainder(
+        np.array([case["system_cpu"]], float),
+        *map(fresh, ("numa_cpu", "numa_memory", "pods_numa_memory")),
+    )[0]
+    names = ("cpu_cores", "memory_bytes")
+    return {
+        id: {name: value for name, value in zip(names, values, strict=True) if not np.isnan(value)}
+        for id, values in zip(ids, found.tolist(), strict=True)
+    }
 
 
 def collect_interval(case: Case) -> object:

@@ -7,5 +7,8 @@
   the case expects {"error": true}; LookupError for an input that the product has no code for);
 - `DIFFERENCES`: group -> function from (input, expected) to None, or to (reason, what we give
   instead) where we differ on purpose. What we give is held against that, so it stays tested;
+- `OUT_OF_PLAY`: group -> function from the input of a case in which we differ to another input, of
+  which upstream says the same and in which nothing that we mended plays a part; None if there is
+  none. Of that one the product must say what the case expects;
 - `TRUNCATED`: groups whose whole numbers are cut from a product and may differ by 1.
 """

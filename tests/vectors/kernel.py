@@ -1,4 +1,8 @@
-"""Vector groups of the node exporter's kernel package: file parsing, paths and usage formulas."""
+"""Vector groups of the node exporter's kernel package: file parsing, paths and usage formulas.
+
+`cgroup_file_parsing` passes through `kernel.parse`, `cgroup_paths` through `kernel.paths` and
+`usage_formulas` through `kernel.formulas`, by which the sampler reads a node.
+"""
 
 from collections.abc import Callable
 from fractions import Fraction

@@ -1,4 +1,8 @@
-"""Vector group of the life of models: what is dropped, saved and restored at a given moment."""
+"""Vector group of the life of models: what is dropped, saved and restored at a given moment.
+
+`model_lifecycle` passes through `Bank` (expiry, `state_of`, `restore`, `forget`) and the worker's
+`rounds.Rounds`, whose checkpoints are read as a takeover reads them.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,14 @@
-"""Vector groups of the models: training, served quantiles, and what Prod leaves unused."""
+"""Vector groups of the models: training, served quantiles, and what Prod leaves unused.
+
+All pass through a `Bank`, as a worker's partitions do: windows are applied, `bank.peaks` answers.
+
+- `prediction_training`: `learner` and `lessons`; after one sample the `nsigma-v1` mean is it.
+- `model_prediction`: the same window by window, and the predictor `percentile`.
+- `pod_peak_predictor`: `peaks` with `reclaimable.pod_view`, from the pods as the window tells them,
+  under a predictor that answers what the case says the models do.
+- `priority_peak_predictor`: likewise with `reclaimable.class_view`.
+- `prod_reclaimable`: likewise what `peaks` makes of both views.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -307,6 +317,38 @@ def _by_both(given: Case, expected: Case) -> tuple[str, Case] | None:
     return None if ours == expected else (_stated(reasons), ours)
 
 
+# -- the same cases with all that out of play
+
+
+def _pods_out_of_play(given: Case) -> Case | None:
+    """With other models, at which upstream does not look: a pod that is being deleted uses nothing,
+    a cold pod no less than its request."""
+    predictions = dict(given["predictions"])
+    reasons = _by_hand(given, *_RESOURCES[0])[1] | _by_hand(given, *_RESOURCES[1])[1]
+    if reasons & {FINISHED, REFUSED}:
+        return None
+    for pod in given["pods"]:
+        cold = pod["age_seconds"] <= given["cold_start_seconds"]
+        if cold or pod.get("deleting"):
+            cpu, memory = _pair(pod["requests"] or {}) if cold else (0, 0)
+            usage = {"cpu_milli": cpu, "memory_bytes": memory}
+            predictions[pod["uid"]] = {"p95": usage, "p98": usage}
+    return given | {"predictions": predictions}
+
+
+def _out_of_play(given: Case) -> Case | None:
+    """What the system uses is in the model of Prod, too: upstream looks at their sum alone."""
+    plain = _pods_out_of_play(given)
+    if plain is None:
+        return None
+    models = plain["predictions"]
+    system, prod = models["__node-sys__"], models["__node-koord-prod__"]
+    nothing = {q: dict.fromkeys(system[q], 0) for q in system}
+    both = {q: {key: system[q][key] + prod[q][key] for key in system[q]} for q in system}
+    moved = {"__node-sys__": nothing, "__node-koord-prod__": both}
+    return plain | {"predictions": models | moved}
+
+
 def _stated(reasons: set[str]) -> str:
     assert reasons, "it differs, and nobody says why"
     return "; ".join(sorted(reasons))
@@ -325,6 +367,7 @@ DIFFERENCES = {
     "pod_peak_predictor": _by_the_pods,
     "prod_reclaimable": _by_both,
 }
+OUT_OF_PLAY = {"pod_peak_predictor": _pods_out_of_play, "prod_reclaimable": _out_of_play}
 TRUNCATED = frozenset(
     {"model_prediction", "pod_peak_predictor", "priority_peak_predictor", "prod_reclaimable"}
 )

@@ -8,6 +8,7 @@ from msgspec import Meta, field
 from pipeline.settings.base import Name, Section
 
 CLASSES: Final = ("prod", "mid", "batch", "free", "none", "unknown")
+"""Classes by code: the index is what a window's `pod_class` holds as dictionary index."""
 
 
 class HalfLifeSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,13 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pipeline.settings.model import CLASSES as CLASSES
 from pipeline.topics.arrow import known_columns, read_batch, write_stream
 from pipeline.topics.kept import Kept
 
 Floats = npt.NDArray[np.float64]
-
-CLASSES: Final = ("prod", "mid", "batch", "free", "none", "unknown")
-"""Classes by code: the index is what `pod_class` holds as dictionary index."""
 
 POD_FIELDS: Final = (
     pa.field("pod_class", pa.dictionary(pa.int8(), pa.string())),

@@ -116,10 +116,10 @@ def differences(logs: Logs, expected: Expected) -> list[str]:
         ):
             if node in have and have[node] != wanted:
                 found.append(f"{node}: {kind} differs{_where(have[node], wanted)}")
-    return found + _never_so(logs, expected)
+    return found + never_so(logs, expected)
 
 
-def _never_so(logs: Logs, expected: Expected) -> list[str]:
+def never_so(logs: Logs, expected: Expected) -> list[str]:
     """Results, the overwritten ones too, that do not follow from the window that they name."""
     found: list[str] = []
     for kind in ("predictions", "node-state"):

@@ -1,15 +1,30 @@
 """Vector groups of the node exporter's kernel package: file parsing, paths and usage formulas.
 
-`cgroup_file_parsing` passes through `kernel.parse`, `cgroup_paths` through `kernel.paths` and
-`usage_formulas` through `kernel.formulas`, by which the sampler reads a node.
+`cgroup_file_parsing` passes through `kernel.parse` and `cgroup_paths` through `kernel.paths`, by
+which the sampler reads a node. `usage_formulas`: cores through the `Sampler` itself, on a fake
+node; throttling through `growth` and the exporter's `window.Window`; the others through those
+of `kernel.formulas` by which sampler and window work them out, and, for the best-effort tier, by
+which the node actuator will.
 """
 
+import asyncio
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
+
+from node_exporter.growth import growth
 from node_exporter.kernel import formulas, parse, paths
 from node_exporter.kernel.parse import PressureLine, Throttling
+from node_exporter.kernel.proc import ticks_per_second
+from node_exporter.sampler import Sampler
+from node_exporter.usage import NODE, Collection, Usage
+from node_exporter.window import Window
+from pipeline.clock import ManualClock
+from tests.node_exporter.fake_node import FakeNode
 
 Case = dict[str, Any]
 
@@ -67,9 +82,7 @@ FILES: dict[str, Callable[[bytes], Case]] = {
     "cpuset": _cpuset,
     "v1 memory.numa_stat": lambda data: {"pages_per_node": list(parse.numa_pages_v1(data))},
     "v2 memory.numa_stat": lambda data: {"pages_per_node": list(parse.numa_pages_v2(data))},
-    "/proc/stat": lambda data: {
-        "busy_ticks": {name: ticks.busy for name, ticks in parse.proc_stat(data).items()}
-    },
+    "/proc/stat": lambda data: {"busy_ticks": {"cpu": parse.node_ticks(data).busy}},
     "/proc/meminfo": _meminfo,
     "numa meminfo": lambda data: {"used_bytes": parse.numa_used_bytes(data)},
 }
@@ -104,22 +117,52 @@ def cgroup_paths(case: Case) -> object:
     raise LookupError(case["function"])
 
 
+def _sampled(
+    id: str, write: Callable[[FakeNode, int], None], counters: tuple[int, int], elapsed: float
+) -> float | None:
+    """Cores of an entity whose counter is read twice, so many seconds apart."""
+
+    async def read(node: FakeNode) -> float | None:
+        clock = ManualClock()
+        settings = msgspec.structs.replace(node.settings(), collect_interval_seconds=elapsed)
+        sampler, cores = Sampler(settings, clock), None
+        for counter in counters:
+            node.pod("a", 0)
+            write(node, counter)
+            await clock.advance(elapsed)
+            usages = sampler.collect(round(clock.now() * 1000)).usages
+            (cores,) = (usage.cpu_cores for usage in usages if usage.entity.id == id)
+        return cores
+
+    with TemporaryDirectory() as folder:
+        return asyncio.run(read(FakeNode(Path(folder))))
+
+
+def _throttled(grown: Throttling | None) -> float:
+    """What a window says of an entity whose counters grew by so much within it."""
+    window = Window(1000, 1000, 1000)
+    usage = Usage(NODE, None, None, None, None, None, throttling=grown)
+    window.add(Collection(1000, (usage,), None))
+    ratio: float = window.rows(None, None)[0]["cpu_throttled_ratio"]
+    return ratio
+
+
 def usage_formulas(case: Case) -> object:
     """Two readings, or a list of samples, through the usage formulas."""
     match case["function"]:
         case "cpu_cores_from_ns":
-            elapsed = case["ts_ns"] - case["prev_ts_ns"]
-            return {"cores": formulas.cpu_cores(case["usage_ns"], case["prev_usage_ns"], elapsed)}
+            elapsed = (case["ts_ns"] - case["prev_ts_ns"]) / 1e9
+            counters = (case["prev_usage_ns"], case["usage_ns"])
+            return {"cores": _sampled("a", lambda node, ns: node.pod("a", ns), counters, elapsed)}
         case "node_cpu_cores_from_ticks":
-            per_second = 1000 // case["tick_ms"]
-            cores = formulas.node_cpu_cores(
-                case["ticks"], case["prev_ticks"], case["elapsed_s"], per_second
-            )
-            return {"cores": cores}
+            if case["tick_ms"] * ticks_per_second() != 1000:
+                raise LookupError(f"ticks of {case['tick_ms']} ms on this kernel")
+            counters = (case["prev_ticks"], case["ticks"])
+            return {"cores": _sampled("", FakeNode.node, counters, case["elapsed_s"])}
         case "throttled_ratio":
             now = Throttling(case["nr_periods"], case["nr_throttled"], 0)
             before = Throttling(case["prev_nr_periods"], case["prev_nr_throttled"], 0)
-            return {"ratio": formulas.throttled_ratio(now, before)}
+            return {"ratio": _throttled(growth(now, before))}
         case "be_usage_milli":
             milli = formulas.best_effort_usage_millicores(
                 case["usage_ns"], case["prev_usage_ns"], case["elapsed_ms"]

@@ -28,7 +28,7 @@ from node_exporter.window import Window as ExporterWindow
 from pipeline.processors.aggregate import percent_of, percentile_rows
 from pipeline.processors.bank import Bank
 from pipeline.processors.classes import class_label, explicit_class, pod_class
-from pipeline.processors.columns import node_window, window_usage
+from pipeline.processors.columns import node_windows, window_usages
 from pipeline.processors.intervals import collect_interval as effective_intervals
 from pipeline.processors.reclaimable import kubernetes_units
 from pipeline.processors.report import node_state_record
@@ -113,10 +113,10 @@ def _reported(case: Case) -> NodeStateRecord:
     of = header(window_start_ms=END_MS - last * 1000)
     window = logged(joined(row | {"coverage": span / last}, of=of))
     bank = Bank()
-    bank.apply([node_window(window, "p90", POLICY)])
+    bank.apply(node_windows([window], "p90", POLICY))
     (recent,) = bank.recent_usage(["node-1"])
     peaks = bank.peaks(["node-1"]).headline(0)
-    used = window_usage(window, POLICY)
+    (used,) = window_usages([window], POLICY)
     return node_state_record(
         window, peaks, recent, Counters(), used, generation=0, offset=0, epoch=0
     )
@@ -150,8 +150,8 @@ def system_usage(case: Case) -> object:
         for (kind, id), part in zip(kinds, parts, strict=True)
     ]
     window = joined(_row("node", "", case["node"]["cpu"], case["node"]["memory"]), *rows)
-    left = window_usage(logged(window), POLICY).system
-    np.testing.assert_allclose(left, list(measured.values()), rtol=1e-12)
+    (used,) = window_usages([logged(window)], POLICY)
+    assert np.allclose(used.system, np.array([*measured.values()], float), rtol=1e-12)
     return {"produced": True} | measured
 
 

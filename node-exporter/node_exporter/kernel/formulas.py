@@ -1,39 +1,8 @@
-"""Two readings into usage: the definitions of the field, pure.
-
-Counters only grow. One that went backwards means another cgroup under the same name, or a counter
-that was reset; what was used in between is unknown then, so the answer is None, never a wrapped or
-a negative number.
-"""
+"""From readings to usage: the definitions of the field, pure."""
 
 import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-
-from node_exporter.kernel.parse import Throttling
-
-
-def cpu_cores(usage_ns: int, previous_ns: int, elapsed_ns: int) -> float | None:
-    """Cores used between two readings of a CPU time counter; None if it or time went backwards."""
-    if usage_ns < previous_ns or elapsed_ns <= 0:
-        return None
-    return (usage_ns - previous_ns) / elapsed_ns
-
-
-def node_cpu_cores(
-    ticks: int, previous_ticks: int, elapsed_seconds: float, ticks_per_second: int
-) -> float | None:
-    """Cores used by the node between two readings of /proc/stat."""
-    if ticks < previous_ticks or elapsed_seconds <= 0:
-        return None
-    return (ticks - previous_ticks) / ticks_per_second / elapsed_seconds
-
-
-def throttled_ratio(now: Throttling, previous: Throttling) -> float:
-    """Share of CFS periods that were throttled, 0 where none passed."""
-    periods = now.periods - previous.periods
-    if periods <= 0:
-        return 0.0
-    return (now.throttled_periods - previous.throttled_periods) / periods
 
 
 def best_effort_usage_millicores(usage_ns: int, previous_ns: int, elapsed_ms: int) -> int:

@@ -249,21 +249,6 @@ def numa_pages_v2(data: bytes, path: str = "memory.numa_stat") -> tuple[int, ...
     return tuple(a // PAGE_BYTES + f // PAGE_BYTES for a, f in zip(anon, file, strict=True))
 
 
-def proc_stat(data: bytes, path: str = "/proc/stat") -> dict[str, CpuTicks]:
-    """Ticks of `cpu` (the node) and of each `cpuN`."""
-    found: dict[str, CpuTicks] = {}
-    for line in data.splitlines():
-        if not line.startswith(b"cpu"):
-            continue
-        name = line.split(None, 1)[0]
-        if name != b"cpu" and not name[3:].isdigit():
-            raise KernelFileError(f"not a CPU: {_shown(name)}", path=path)
-        found[name.decode()] = _ticks(line, path)
-    if "cpu" not in found:
-        raise KernelFileError("no cpu line", path=path)
-    return found
-
-
 def node_ticks(data: bytes, path: str = "/proc/stat") -> CpuTicks:
     """Ticks of the node alone: the first line of /proc/stat."""
     line = data[: data.find(b"\n")] if b"\n" in data else data

@@ -7,19 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node_exporter.kernel import formulas
-from node_exporter.kernel.parse import Throttling
-
-
-def test_a_counter_or_a_clock_that_goes_back_gives_no_usage() -> None:
-    assert formulas.cpu_cores(5, 6, 10) is None
-    assert formulas.cpu_cores(6, 5, 0) is None
-    assert formulas.cpu_cores(6, 5, -1) is None
-    assert formulas.node_cpu_cores(5, 6, 1.0, 100) is None
-    assert formulas.node_cpu_cores(6, 5, 0.0, 100) is None
-
-
-def test_throttling_without_periods_is_none_of_them() -> None:
-    assert formulas.throttled_ratio(Throttling(5, 5, 1), Throttling(9, 9, 2)) == 0
 
 
 def test_best_effort_limit_without_quota_is_its_cpus() -> None:

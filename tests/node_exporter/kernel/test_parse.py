@@ -28,7 +28,6 @@ PARSERS: list[Callable[[bytes], object]] = [
     parse.cpu_list,
     parse.numa_pages_v1,
     parse.numa_pages_v2,
-    parse.proc_stat,
     parse.node_ticks,
     parse.meminfo,
     parse.numa_used_bytes,
@@ -165,7 +164,7 @@ def test_cold_memory_is_read_among_comments_and_other_rows() -> None:
 @pytest.mark.parametrize(
     ("path", "parser"),
     [
-        ("/proc/stat", parse.proc_stat),
+        ("/proc/stat", parse.node_ticks),
         ("/proc/meminfo", parse.meminfo),
         ("/proc/net/dev", parse.net_dev),
         ("/proc/diskstats", parse.diskstats),

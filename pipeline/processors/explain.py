@@ -34,6 +34,7 @@ _POD_SUM: Final = "pods + requests"
 _FORMULAS: Final[Mapping[str, Sequence[str]]] = {
     "nsigma-v1": (_MOMENTS,),
     "nsigma-v2": ("v1", _POD_SUM),
+    "pods-nsigma": (_MOMENTS, _POD_SUM),
     "hourly-nsigma": (_MOMENTS,),
     "borg-default": ("requests / a",),
     "resource-central": (_POD_SUM,),
@@ -48,7 +49,7 @@ _SUMS: Final = frozenset(
         *(
             (term, name)
             for term in ("pods", "requests")
-            for name in ("nsigma-v2", "resource-central")
+            for name in ("nsigma-v2", "pods-nsigma", "resource-central")
         ),
     }
 )

@@ -39,7 +39,7 @@ from tests.processors.joined import (
 )
 
 PREDICTORS = tuple(available())
-MEMBERS = {"max": {"members": ["nsigma-v2", "borg-default", "vpa", "hourly-nsigma"]}}
+MEMBERS = {"max": {"members": ["nsigma-v2", "borg-default", "vpa", "hourly-nsigma", "pods-nsigma"]}}
 PLAIN = "usageWithoutPageCache"
 PLACE = {"generation": 3, "offset": 77, "epoch": 9}
 
@@ -255,7 +255,9 @@ def test_a_member_of_a_maximum_may_have_dots_in_its_name() -> None:
         lines = explain(record, predictors=["max"], entities=[entity], resources=["cpu"])
         recomputed(lines, record)
         heads = sorted(line.strip() for line in lines if line.endswith(":"))
-        assert heads == ["acme.borg-default:", "acme.vpa:", "hourly-nsigma:", "nsigma-v2:"]
+        assert heads == [
+            "acme.borg-default:", "acme.vpa:", "hourly-nsigma:", "nsigma-v2:", "pods-nsigma:",
+        ]  # fmt: skip
 
 
 def test_a_change_of_level_is_told_of_the_resource_that_has_it() -> None:

@@ -13,7 +13,7 @@ from pipeline.processors.window import ENTITIES, ModelConfig, NodeWindow
 
 ALL = (
     "percentile", "nsigma-v1", "nsigma-v2", "borg-default", "resource-central", "max", "autopilot",
-    "vpa", "hourly-nsigma",
+    "vpa", "hourly-nsigma", "pods-nsigma",
 )  # fmt: skip
 
 

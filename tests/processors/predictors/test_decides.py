@@ -39,7 +39,7 @@ def test_of_a_quiet_pod_what_the_request_exceeds_the_peak_by_is_given_away(predi
     assert max(8000.0 - peak, 0.0) <= amount <= max(8000.0 - used, 0.0)
 
 
-@pytest.mark.parametrize("predictor", ["nsigma-v2", "resource-central", "max"])
+@pytest.mark.parametrize("predictor", ["nsigma-v2", "pods-nsigma", "resource-central", "max"])
 def test_the_request_of_a_cold_pod_counts_once(predictor: str) -> None:
     """It is in the sum over the pods of its class; nothing comes on top."""
     found = decided_by(predictor, PODS)

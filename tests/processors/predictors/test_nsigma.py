@@ -42,9 +42,11 @@ def test_version_1_is_numpys_mean_and_deviation(
 def test_one_pod_adds_up_to_version_1(series: list[tuple[float, float]]) -> None:
     """NP-24."""
     windows = [window(i, [Pod("a", usage)]) for i, usage in enumerate(series)]
-    own = answer(windows, "nsigma-v2").predictors["nsigma-v2"]
-    assert own.terms["pods"][PROD].tobytes() == own.terms["v1"][PROD].tobytes()
-    assert own.raw[PROD].tobytes() == own.terms["v1"][PROD].tobytes()
+    found = answer(windows, "nsigma-v2", "pods-nsigma", "nsigma-v1").predictors
+    v1 = found["nsigma-v1"].raw[PROD].tobytes()
+    assert found["nsigma-v2"].terms["pods"][PROD].tobytes() == v1
+    assert found["nsigma-v2"].raw[PROD].tobytes() == v1
+    assert found["pods-nsigma"].raw[PROD].tobytes() == v1
 
 
 @given(st.lists(st.tuples(USAGE, USAGE, USAGE), min_size=11, max_size=40))
@@ -60,6 +62,36 @@ def test_pods_that_are_always_there_add_up_to_version_1_and_more(
     terms = answer(windows, "nsigma-v2").predictors["nsigma-v2"].terms
     slack = 1e-6 * (1.0 + terms["v1"][PROD])
     assert (terms["pods"][PROD] >= terms["v1"][PROD] - slack).all()
+
+
+@given(streams())
+@LAWS
+def test_the_pods_by_themselves_are_the_sum_of_their_version_1(windows: list[NodeWindow]) -> None:
+    """NP-24 by its name, and NP-25: version 2 is the larger of this and version 1."""
+    names = ("pods-nsigma", "nsigma-v1", "nsigma-v2")
+    bank = learned(windows, *names, cold_start_samples=3, cold_start_seconds=60.0)
+    for found in bank.peaks(bank.nodes):
+        own, v1, v2 = (found.predictors[name] for name in names)
+        assert own.pod_raw.tobytes() == v1.pod_raw.tobytes()
+        assert np.array_equal(v2.raw, np.fmax(v1.raw, own.raw), equal_nan=True)
+        assert np.array_equal(own.raw[SYSTEM], v1.raw[SYSTEM], equal_nan=True)
+        for entity, name in enumerate(ENTITIES):
+            for r in range(2):
+                if name == "system":
+                    continue
+                total = sums_of(found, "pods-nsigma", entity, r).total
+                assert same(
+                    own.raw[entity, r],
+                    total + (v1.raw[SYSTEM, r] if name == "node" else 0.0),
+                )
+
+
+def test_the_pods_by_themselves_know_nothing_of_what_the_whole_has_shown() -> None:
+    """Where only the node was read, version 2 has version 1 to go by; the pods have no sum."""
+    windows = [window(i, [Pod("a", (3.0, GIB))], host_apps=(np.nan, np.nan)) for i in range(3)]
+    found = answer(windows, "pods-nsigma", "nsigma-v2", cold_start_samples=0).predictors
+    assert np.isnan(found["pods-nsigma"].raw[NODE]).all()
+    assert found["nsigma-v2"].raw[NODE].tolist() == [4.0, 8 * GIB]
 
 
 @given(streams())

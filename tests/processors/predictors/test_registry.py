@@ -64,7 +64,7 @@ def test_what_cannot_be_made_is_an_error(
 def test_an_unknown_name_is_answered_with_those_that_there_are() -> None:
     with pytest.raises(PredictorError) as error:
         build(["oracle"], {})
-    assert "nsigma-v1, nsigma-v2, percentile" in (error.value.hint or "")
+    assert "nsigma-v1, nsigma-v2, percentile, pods-nsigma" in (error.value.hint or "")
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,10 @@ from pipeline.processors.predictors.options import check_between, check_fraction
 from pipeline.processors.predictors.stateless import Stateless
 from pipeline.processors.window import PLAUSIBLE
 
-_FLOOR_MEMORY_BYTES: Final = 250.0 * 2**20
-"""Its flag says megabytes and counts 1024 * 1024 bytes each."""
+TARGET: Final = 0.9
+MARGIN_PERCENT: Final = 15.0
+FLOOR: Final = (0.025, 250.0 * 2**20)
+"""Cores and bytes of a pod. Its flag says megabytes and counts 1024 * 1024 bytes each."""
 
 
 class Vpa(Stateless):
@@ -31,11 +33,11 @@ class Vpa(Stateless):
 
     def __init__(
         self,
-        cpu: float = 0.9,
-        memory: float = 0.9,
-        margin_percent: float = 15.0,
-        floor_cpu_cores: float = 0.025,
-        floor_memory_bytes: float = _FLOOR_MEMORY_BYTES,
+        cpu: float = TARGET,
+        memory: float = TARGET,
+        margin_percent: float = MARGIN_PERCENT,
+        floor_cpu_cores: float = FLOOR[0],
+        floor_memory_bytes: float = FLOOR[1],
     ) -> None:
         self._fractions = [check_fraction("cpu", cpu), check_fraction("memory", memory)]
         self._factor = (100.0 + check_between("margin_percent", margin_percent, 0, 1000)) / 100.0

@@ -108,6 +108,7 @@ ROLES = {
     "top": "pipeline.cli.top",
     "explain": "pipeline.cli.explain",
     "model": "pipeline.cli.model, pipeline.agents.importing",
+    "recommend": "pipeline.cli.recommend",
     "doctor": "pipeline.cli.doctor",
 }
 

@@ -36,6 +36,11 @@ class Inventory:
         # Of static pods only: any other pod's cgroup has its own uid.
         self._cgroups: dict[tuple[str, str], str] = {}
 
+    @property
+    def pods(self) -> Mapping[str, Mapping[str, PodRow]]:
+        """What is known of pods, by node and by the uid in their cgroup's name."""
+        return self._pods
+
     def view(self, node: str) -> NodeView:
         """What is known of `node` now."""
         return NodeView(self.nodes.get(node), self._pods.get(node, {}))

@@ -40,6 +40,7 @@ COMMANDS = {
     "top": _Entry("Show nodes with usage, predicted peak and age.", "pipeline"),
     "explain": _Entry("Show how a node's peaks came about, number by number.", "pipeline"),
     "model": _Entry("List predictors; look into a node's models; import others'.", "pipeline"),
+    "recommend": _Entry("Show what pods of each owner should ask for.", "pipeline"),
     "doctor": _Entry("Check this installation and say what to do.", None),
 }
 

@@ -1,0 +1,107 @@
+"""Recommendations rest on pods and checkpoints of all partitions; nothing is written."""
+
+from typing import Any
+
+from pipeline.agents.recommending import Wanted, add_nodes
+from pipeline.processors.recommendation import Owner as Workload
+from pipeline.processors.recommendation import Recommendation, Workloads
+from pipeline.processors.window import ModelConfig
+from pipeline.topics.checkpoints import NodeCheckpoint, node_key
+from pipeline.topics.codec import decode_pack, encode_json, encode_pack
+from pipeline.topics.pods import Owner as PodOwner
+from pipeline.topics.pods import PodRecord, pod_key
+from tests.agents.fakes import MemoryBroker
+from tests.agents.logs import CONFIG, LogWriter
+from tests.agents.owners import Owner
+
+WEB = Workload("ReplicaSet", "shop", "web-5d4")
+BARE = Workload("Pod", "shop", "pod-1 of b")
+
+
+def put_pod(
+    broker: MemoryBroker, node: str, uid: str, owner: str | None = "web-5d4", cgroup: str = ""
+) -> None:
+    pod = PodRecord(
+        node=node, uid=uid, cgroup_uid=cgroup or uid, namespace="shop", name=f"{uid} of {node}",
+        owner=PodOwner(kind="ReplicaSet", name=owner) if owner else None,
+    )  # fmt: skip
+    broker.put("t.pods", 0, pod_key(node, uid), encode_json(pod))
+
+
+async def filled() -> MemoryBroker:
+    """Ten windows of nodes a and b, with pod-0 and then pod-1 on each, and a round."""
+    broker = MemoryBroker()
+    LogWriter(broker).windows(10, "a", "b")
+    owner = await Owner(broker, "x").load()
+    await owner.round()
+    owner.die()
+    return broker
+
+
+async def read(
+    broker: MemoryBroker, wanted: Wanted | None = None, config: ModelConfig = CONFIG
+) -> tuple[dict[Workload, Recommendation], dict[str, Any], Workloads]:
+    before = {place: len(log) for place, log in broker.logs.items()}
+    workloads = Workloads(config)
+    failed = await add_nodes(
+        workloads, wanted, prefix="t", partitions=2, open_reader=broker.open_reader
+    )
+    assert {place: len(log) for place, log in broker.logs.items()} == before
+    return {one.owner: one for one in workloads.recommendations()}, dict(failed), workloads
+
+
+async def test_pods_of_an_owner_are_found_on_all_nodes() -> None:
+    broker = await filled()
+    put_pod(broker, "a", "pod-0")
+    put_pod(broker, "b", "static", cgroup="pod-0")
+    put_pod(broker, "b", "pod-1", owner=None)
+    put_pod(broker, "", "pending")
+    found, failed, workloads = await read(broker)
+    assert not failed
+    assert [*found] == [BARE, WEB]
+    assert (found[WEB].pods, found[WEB].cpu.pods, found[WEB].cpu.samples) == (3, 2, 10)
+    assert (found[BARE].pods, found[BARE].cpu.pods, found[BARE].cpu.samples) == (1, 1, 5)
+    assert workloads.strangers == 1
+
+
+async def test_only_what_is_asked_for_is_added() -> None:
+    broker = await filled()
+    put_pod(broker, "a", "pod-0")
+    put_pod(broker, "b", "pod-1", owner=None)
+    everything, *_ = await read(broker)
+    found, _, _ = await read(broker, WEB.__eq__)
+    assert found == {WEB: everything[WEB]}
+    assert (await read(broker, lambda owner: False))[0] == {}
+
+
+async def test_a_pod_that_is_gone_and_a_record_that_is_none_count_nothing() -> None:
+    broker = await filled()
+    for uid in ("pod-0", "pod-1"):
+        put_pod(broker, "a", uid)
+    broker.put("t.pods", 0, pod_key("a", "pod-0"), None)
+    broker.put("t.pods", 0, b"no key", b"{}")
+    broker.put("t.checkpoints", 0, b"no key", b"{}")
+    found, failed, _ = await read(broker)
+    assert not failed
+    assert (found[WEB].pods, found[WEB].cpu.samples) == (1, 5)
+
+
+async def test_a_checkpoint_that_does_not_fit_costs_its_node() -> None:
+    broker = await filled()
+    put_pod(broker, "a", "pod-0")
+    put_pod(broker, "b", "pod-0")
+    (key,) = (key for key in broker.live("t.checkpoints") if key.startswith(b"a@"))
+    checkpoint = decode_pack(NodeCheckpoint, broker.live("t.checkpoints")[key])
+    damaged = NodeCheckpoint(
+        node="a", epoch=checkpoint.epoch + 1, round=1, generation=1,
+        covers=checkpoint.covers + 1, state=checkpoint.state[:-1],
+    )  # fmt: skip
+    # The older one still holds.
+    broker.put("t.checkpoints", 0, node_key("a", damaged.epoch), encode_pack(damaged))
+    found, failed, _ = await read(broker)
+    assert (found[WEB].cpu.pods, failed) == (2, {})
+    broker.put("t.checkpoints", 0, key, None)
+    found, failed, _ = await read(broker)
+    assert (found[WEB].pods, found[WEB].cpu.pods, [*failed]) == (2, 1, ["a"])
+    found, failed, _ = await read(broker, config=ModelConfig())
+    assert (found[WEB].pods, found[WEB].known, [*failed]) == (2, False, ["a", "b"])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pipeline.agents.consume import Readers
 from pipeline.agents.inventory import Inventory
 from pipeline.agents.log import LogReader, LogRecord
-from pipeline.agents.recovery import read_checkpoints
+from pipeline.agents.saved import read_checkpoints
 from pipeline.errors import CheckpointError, RecordError
 from pipeline.processors.join import PodRow
 from pipeline.processors.recommendation import Owner, Workloads

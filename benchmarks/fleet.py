@@ -1,13 +1,15 @@
 """A large fleet, live: 10,000 nodes of 100 pods on this machine, broker and extender included.
 
     python -m benchmarks.fleet [--nodes 10000] [--pods 100] [--minutes 10] [--workers 2]
+                               [--churn 0.15]
 
 Nodes and pods are written first, as a cluster watcher would, so that the workers know them.
 A feeder process writes a window of 30 s for each node every 30 s, in event time as it passes; real
 workers and an extender run as users run them. Measured are the time from a sample's append to that
 of its node state (both by the broker's clock), how far the workers are behind, and what each
 process costs. The windows of all nodes end together, as those of exporters do; `--spread` says
-over how many seconds they arrive (30: evenly over the window; 1: all at once).
+over how many seconds they arrive (30: evenly over the window; 1: all at once). In each window a
+share of the nodes, `--churn`, has a pod replaced by another: at 0.15 a pod lives for 5.6 hours.
 
 Goals: behind by less than 5 s, p99 under 2 s, all workers under 4 GiB, half of the machine idle.
 """
@@ -18,6 +20,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -38,8 +41,10 @@ from pipeline.times import parse_time
 from pipeline.topics.admin import apply_topics
 from pipeline.topics.arrow import SAMPLE_SCHEMA
 from pipeline.topics.client import client_options
+from pipeline.topics.codec import encode_json
 from pipeline.topics.partition import partition_of
-from pipeline.topics.registry import NODE_STATE, SAMPLES
+from pipeline.topics.pods import pod_key
+from pipeline.topics.registry import NODE_STATE, PODS, SAMPLES
 from pipeline.topics.samples import STATISTICS, SampleHeader
 
 PREFIX = "fleet"
@@ -68,16 +73,33 @@ def pod_uids(number: int, pods: int) -> list[str]:
 
 
 class Node:
-    """One simulated node: its pods stay, their usage moves a little from window to window."""
+    """One simulated node: its pods' usage moves a little from window to window."""
 
     def __init__(self, number: int, pods: int) -> None:
         self.name = node_name(number)
         self._random = np.random.default_rng(number)
         self._cpu = self._random.gamma(2.0, 0.1, pods)
         self._memory = self._random.gamma(4.0, 5e7, pods)
+        self._uids = pod_uids(number, pods)
+        self._replaced = 0
         kinds = pa.array(["node", *["pod"] * pods])
-        uids = ["", *pod_uids(number, pods)]
-        self._fixed = {"kind": kinds, "id": pa.array(uids), "coverage": pa.array(np.ones(pods + 1))}
+        self._fixed = {"kind": kinds, "coverage": pa.array(np.ones(pods + 1))}
+        self._list_pods()
+
+    def _list_pods(self) -> None:
+        self._fixed["id"] = pa.array(["", *self._uids])
+
+    def churn(self, share: float) -> list[Keyed]:
+        """Replace a pod by another with this probability; what a watcher would say of it."""
+        if self._random.random() >= share:
+            return []
+        at = int(self._random.integers(len(self._uids)))
+        old = self._uids[at]
+        self._replaced += 1
+        new = self._uids[at] = f"{old[:-12]}{self._replaced:012x}"
+        self._list_pods()
+        made = encode_json(inventory.pod_record(self.name, new, at))
+        return [Keyed(pod_key(self.name, new), made), Keyed(pod_key(self.name, old), None)]
 
     def sample(self, sequence: int, end_ms: int) -> bytes:
         """The record of the window that ends at `end_ms`."""
@@ -115,7 +137,7 @@ async def feed(settings: Settings, given: argparse.Namespace) -> None:
     nodes = [Node(number, given.pods) for number in range(given.nodes)]
     places = [partition_of(node.name, settings.kafka.partitions) for node in nodes]
     per_second = given.nodes / given.spread
-    topic, late = SAMPLES.full_name(PREFIX), 0.0
+    samples, pods, late = SAMPLES.full_name(PREFIX), PODS.full_name(PREFIX), 0.0
     print("fed", flush=True)
     async with open_output(client_options(settings.kafka)) as output:
         first_ms = int(time.time() * 1000) // WINDOW_MS * WINDOW_MS
@@ -125,11 +147,12 @@ async def feed(settings: Settings, given: argparse.Namespace) -> None:
             done = 0
             while done < given.nodes:
                 due = min(int((time.time() - end_ms / 1000) * per_second) + 1, given.nodes)
-                waiting: dict[int, list[Keyed]] = {}
+                waiting: dict[tuple[str, int], list[Keyed]] = defaultdict(list)
                 for at in range(done, due):
+                    waiting[pods, places[at]] += nodes[at].churn(given.churn)
                     record = Keyed(nodes[at].name.encode(), nodes[at].sample(sequence, end_ms))
-                    waiting.setdefault(places[at], []).append(record)
-                sends = (output.append(topic, p, records) for p, records in waiting.items())
+                    waiting[samples, places[at]].append(record)
+                sends = (output.append(*place, records) for place, records in waiting.items())
                 await asyncio.gather(*sends)
                 done = due
                 await asyncio.sleep(FEED_AT_ONCE_SECONDS)
@@ -142,7 +165,7 @@ async def feed(settings: Settings, given: argparse.Namespace) -> None:
 def feeder(broker: str, given: argparse.Namespace) -> Iterator[subprocess.Popen[str]]:
     """The feeder as a process of its own."""
     arguments = ("--feed", broker, "--nodes", str(given.nodes), "--pods", str(given.pods),
-                 "--spread", str(given.spread))  # fmt: skip
+                 "--spread", str(given.spread), "--churn", str(given.churn))  # fmt: skip
     path = os.pathsep.join([str(ROOT), str(ROOT / "node-exporter")])
     child = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.fleet", *arguments],
@@ -224,6 +247,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--spread", type=float, default=30.0)
+    parser.add_argument("--churn", type=float, default=0.15)
     parser.add_argument("--feed", metavar="SERVERS", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.feed:

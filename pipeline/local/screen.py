@@ -22,7 +22,6 @@ class PodLine(NamedTuple):
     pod: DemoPod
     pod_class: str
     cold: bool
-    samples: int
     usage: PodUsage
     peak: PodUsage
 
@@ -90,7 +89,7 @@ def pods_shown(prediction: PredictionRecord, usage: Mapping[str, PodUsage]) -> l
             None if memory is None else memory * factor,
         )
         lines.append(
-            PodLine(pod, columns.pod_class[place], columns.cold[place], columns.samples[place],
+            PodLine(pod, columns.pod_class[place], columns.cold[place],
                     usage.get(pod.uid, _NOTHING_KNOWN), peak)
         )  # fmt: skip
     return lines

@@ -30,6 +30,10 @@ _UNIT: Final = 16
 """Stretches are whole units of cells, so that those of all widths can lie in one array."""
 _FIRST_CAPACITY: Final = 256
 
+BUCKET_TERMS: Final = ("bucket", "first", "ratio", "start", "end")
+"""What there is to be said of a bucket: its number, first size and growth of its layout, and from
+where to where it goes. The last one has no end."""
+
 
 class Cells:
     """Stretches of float64 cells, handed out by width; whoever takes one writes all of it."""
@@ -91,10 +95,13 @@ class Buckets:
         whole = -(-self._most // _UNIT) * _UNIT
         self._widths = np.array([*(width for width in _NARROW if width < whole), whole], np.int64)
         self._cells = Cells(self._widths.tolist())
-        # A stretch may reach beyond the last bucket; nothing ever lies there.
-        self._ends = np.full((len(layouts), whole), np.nan)
+        # Behind the place of no bucket, -1; of other layouts there may be more.
+        self._ends = np.full((len(layouts), 1 + self._most), np.nan)
         for ends, layout in zip(self._ends, layouts, strict=True):
-            ends[: layout.num_buckets] = layout.ends
+            ends[1 : 1 + layout.num_buckets] = layout.ends
+        self._terms = np.full((*self._ends.shape, len(BUCKET_TERMS)), np.nan)
+        for terms, layout in zip(self._terms, layouts, strict=True):
+            terms[1 : 1 + layout.num_buckets] = _described(layout)
         self.epsilon: FloatArray = np.array([layout.epsilon for layout in layouts])
         # Of a row that is nowhere the width is 0: whatever it gets falls outside.
         self._width: npt.NDArray[np.uint16] = np.zeros(0, np.uint16)
@@ -129,15 +136,30 @@ class Buckets:
 
     def quantile(self, rows: IntArray, fractions: FloatArray, profiles: ByteArray) -> FloatArray:
         """A quantile of each row, `fractions` (n,) one for each; NaN where it is empty."""
-        answer = np.full(len(rows), np.nan)
+        return self.ends(self.quantile_buckets(rows, fractions), profiles)
+
+    def quantile_buckets(self, rows: IntArray, fractions: FloatArray) -> IntArray:
+        """The bucket of a quantile of each row; -1 where it is empty."""
+        answer = np.full(len(rows), -1)
         for width, at in self._by_width(rows):
             mine = rows.take(at)
             weights = self._cells.read(self._unit.take(mine), width)
             found = quantile_buckets(weights, (fractions.take(at),))[0]
-            first = profiles.take(at) * np.int64(self._ends.shape[1])
-            end = self._ends.take(first + self._base.take(mine) + found, mode="clip")
-            answer[at] = np.where(found < 0, np.nan, end)
+            answer[at] = np.where(found < 0, -1, self._base.take(mine) + found)
         return answer
+
+    def ends(self, buckets: IntArray, profiles: ByteArray) -> FloatArray:
+        """What a quantile in these buckets answers; NaN for the bucket -1."""
+        return self._ends.take(self._places(buckets, profiles))
+
+    def described(self, buckets: IntArray, profiles: ByteArray) -> FloatArray:
+        """`BUCKET_TERMS` of these buckets, (.., 5); NaN for the bucket -1."""
+        terms = self._terms.reshape(-1, len(BUCKET_TERMS))
+        return terms.take(self._places(buckets, profiles), axis=0)
+
+    def _places(self, buckets: IntArray, profiles: ByteArray) -> IntArray:
+        """Where buckets of these profiles lie in a table of all layouts."""
+        return profiles * np.int64(1 + self._most) + 1 + buckets
 
     def scale(self, rows: IntArray, factor: float, profiles: ByteArray) -> npt.NDArray[np.bool_]:
         """Multiply all weights of these rows; what falls below epsilon becomes 0.
@@ -236,3 +258,12 @@ class Buckets:
             units = self._cells.take(len(at), width)
             self._cells.empty(units, width)
             self._unit[rows.take(at)] = units
+
+
+def _described(layout: Layout) -> FloatArray:
+    """`BUCKET_TERMS` of every bucket, (buckets, 5)."""
+    first, ratio, _ = layout.buckets or (np.nan, np.nan, np.nan)
+    numbers = np.arange(layout.num_buckets, dtype=np.float64)
+    ends = np.append(layout.starts[1:], np.nan)
+    sizes = np.broadcast_to([[first], [ratio]], (2, len(numbers)))
+    return np.stack([numbers, *sizes, layout.starts, ends], axis=1)

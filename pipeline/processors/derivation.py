@@ -2,7 +2,7 @@
 
 Owes the rest: text from which a result can be computed again to its last digit. A line is an input
 (`label: value unit`), a step (`label: expression = value unit`), or the sum of the lines right
-above it (`label, sum of N: value unit`). Expressions have numbers, + - * /, `min`, `max` and
+above it (`label, sum of N: value unit`). Expressions have numbers, + - * / **, `min`, `max` and
 `trunc`, and read as float64 arithmetic from left to right.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from pipeline.topics.predictions import PodPeaks, UsageColumns
+from pipeline.topics.predictions import CountColumns, Counts, PodPeaks, UsageColumns
 from pipeline.topics.resources import ByResource, Usage
 
 
@@ -28,6 +28,12 @@ class Resource:
     whole_unit: str
     scale: int
 
+    @property
+    def other(self) -> str:
+        """The name of the other one."""
+        (name,) = RESOURCES.keys() - {self.name}
+        return name
+
     def of(self, found: Usage | ByResource | None) -> float | None:
         """What is said of it."""
         name = self.name if isinstance(found, ByResource) else self.field
@@ -38,6 +44,11 @@ class Resource:
         """What `columns` say of it, of each of `count` entities."""
         values: Sequence[float | None] = () if columns is None else getattr(columns, self.field)
         return values or [None] * count
+
+    def count(self, counts: Counts) -> int:
+        """How many of it `counts` are."""
+        count: int = getattr(counts, self.name)
+        return count
 
     def whole(self, amount: float | None) -> int | None:
         """An amount that was published in `unit` and is whole in `whole_unit`."""
@@ -59,7 +70,8 @@ RESOURCES: Final[Mapping[str, Resource]] = {
 
 
 class Pod(NamedTuple):
-    """A pod as one resource of a prediction shows it; `raw` is in usage units, `request` whole."""
+    """A pod as one resource of a prediction shows it; `raw` is in usage units, `request` whole.
+    `samples` are those of the resource, `others` of the other one, in words."""
 
     uid: str
     pod_class: str
@@ -67,6 +79,7 @@ class Pod(NamedTuple):
     active: bool
     ended: bool
     samples: int
+    others: str
     age_seconds: float | None
     request: int | None
     raw: float | None
@@ -75,9 +88,14 @@ class Pod(NamedTuple):
     def why_by_request(self) -> str:
         """Why its request stands for its peak."""
         if not self.cold:
-            return "of which nothing was measured"
+            return f"of which there is {self.why_unknown}"
         age = "of unknown age" if self.age_seconds is None else f"{self.age_seconds!r} s old"
-        return f"cold, {age}, {self.samples} samples"
+        return f"cold, {age}, {self.samples} samples ({self.others})"
+
+    @property
+    def why_unknown(self) -> str:
+        """What there is instead of a peak."""
+        return "no peak by this predictor" if self.samples else "no sample"
 
 
 def pods_of(peaks: PodPeaks, resource: Resource, predictor: str) -> list[Pod]:
@@ -86,13 +104,20 @@ def pods_of(peaks: PodPeaks, resource: Resource, predictor: str) -> list[Pod]:
     requests = [resource.whole(value) for value in resource.column(peaks.request, count)]
     raw = resource.column(peaks.raw.get(predictor), count)
     ended = peaks.ended or [False] * count
+    own, other = (_counts(peaks.samples, name) for name in (resource.name, resource.other))
+    others = [f"{samples} of {resource.other}" for samples in other]
     return [
         Pod(*row)
         for row in zip(
-            peaks.uid, peaks.pod_class, peaks.cold, peaks.active, ended, peaks.samples,
+            peaks.uid, peaks.pod_class, peaks.cold, peaks.active, ended, own, others,
             peaks.age_seconds, requests, raw, strict=True,
         )
     ]  # fmt: skip
+
+
+def _counts(columns: CountColumns, name: str) -> Sequence[int]:
+    counts: Sequence[int] = getattr(columns, name)
+    return counts
 
 
 def given(label: str, value: float, unit: str) -> str:

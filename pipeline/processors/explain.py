@@ -8,11 +8,10 @@ those of the record; only what it does not carry is computed here. Unknown is sa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from pipeline.processors.derivation import (
     RESOURCES,
-    Pod,
     Resource,
     added,
     filled_in,
@@ -22,6 +21,7 @@ from pipeline.processors.derivation import (
     step,
     unknown,
 )
+from pipeline.processors.explain_case import POD_SUMS, Case, why_unknown
 from pipeline.processors.explain_prod import margin_of, unused
 from pipeline.times import parse_time
 from pipeline.topics.node_state import NodeStateRecord
@@ -30,6 +30,7 @@ from pipeline.topics.predictions import EntityPeaks, ModelTerms, PredictionRecor
 _WHOLE: Final = ("node", "system")
 _MOMENTS: Final = "mean + N * stdev"
 _POD_SUM: Final = "pods + requests"
+_EDGE: Final = "first * (ratio ** {} - 1) / (ratio - 1)"
 
 _FORMULAS: Final[Mapping[str, Sequence[str]]] = {
     "nsigma-v1": (_MOMENTS,),
@@ -46,22 +47,24 @@ A predictor that is not here has its terms listed."""
 _SUMS: Final = frozenset(
     {
         ("requests", "borg-default"),
-        *(
-            (term, name)
-            for term in ("pods", "requests")
-            for name in ("nsigma-v2", "pods-nsigma", "resource-central")
-        ),
+        *((term, name) for term in ("pods", "requests") for name in POD_SUMS),
     }
 )
 """Terms that add up what pods have, and whose they are."""
 
-_UNITS: Final = dict.fromkeys(("counted", "left_out", "fraction", "margin", "a"), "") | {
-    "hour": "(UTC)", "window_seconds": "s"
-}  # fmt: skip
+_DERIVED: Final[Mapping[tuple[str, str], str]] = {
+    ("v1", "nsigma-v2"): _MOMENTS,
+    ("start", "percentile"): _EDGE.format("bucket"),
+    ("end", "percentile"): _EDGE.format("(bucket + 1)"),
+}
+"""Terms that follow from those before them, and whose they are."""
+
+_PLAIN: Final = ("counted", "left_out", "fraction", "margin", "a", "bucket", "ratio")
+_UNITS: Final = {**dict.fromkeys(_PLAIN, ""), "hour": "(UTC)", "window_seconds": "s"}
 """Of terms that are no usage."""
 
 _MEASURED: Final[Mapping[str, str]] = {
-    "percentile": "a quantile of the decayed histogram",
+    "percentile": "all samples were 0",
     "resource-central": "a percentile of the slots of its history",
     "autopilot": "a load-weighted quantile of cpu, the highest memory of the window",
 }
@@ -132,7 +135,7 @@ def _entity(
 ) -> Iterator[str]:
     found = entity_of(record, name)
     yield f"{resource.name} of {name}"
-    yield f"  model: {_model(found.model)}"
+    yield f"  model: {_model(found.model, resource)}"
     changed = getattr(found.model.drift_at, resource.name)
     if changed is not None:
         yield f"  level changed at {changed}: most samples are from before, or of both levels"
@@ -140,8 +143,9 @@ def _entity(
     if used is not None:
         yield f"  {given('used in the last window', used, resource.unit)}"
     for predictor in predictors or predictors_of(record):
+        case = _case(record, state, resource, name, predictor)
         yield f"  {predictor}{' (decides)' if predictor == record.predictor else ''}"
-        yield from _indented(_peak(record, found, resource, name, predictor))
+        yield from _indented(_peak(case, record, found))
         if name == "prod" and predictor in record.reclaimable:
             yield "    what Prod leaves unused"
             yield from _indented(unused(record, resource, predictor), 6)
@@ -154,62 +158,74 @@ def entity_of(record: PredictionRecord, name: str) -> EntityPeaks:
     return record.system if name == "system" else record.classes.get(name, EntityPeaks())
 
 
-class _Case(NamedTuple):
-    """One predictor's peak of one entity. `names` are those of all terms, `terms` what is known of
-    them. `pods` are those whose sums the terms hold; None where their peaks are not published."""
-
-    predictor: str
-    entity: str
-    resource: Resource
-    multiplier: float
-    names: Sequence[str]
-    terms: Mapping[str, float]
-    pods: Sequence[Pod] | None
-
-    @property
-    def values(self) -> Mapping[str, float]:
-        """What names in a formula stand for."""
-        return {**self.terms, "N": self.multiplier}
-
-
-def _peak(
-    record: PredictionRecord, found: EntityPeaks, resource: Resource, name: str, predictor: str
-) -> Iterator[str]:
+def _peak(case: Case, record: PredictionRecord, found: EntityPeaks) -> Iterator[str]:
     """From the terms to the peak before the margin, and with it."""
-    raw = resource.of(found.raw.get(predictor))
-    named = found.terms.get(predictor, {})
-    terms = {
-        term: value for term, usage in named.items() if (value := resource.of(usage)) is not None
-    }
-    pods = [
-        pod
-        for pod in pods_of(record.pods, resource, predictor)
-        if name in ("node", pod.pod_class)
-    ]  # fmt: skip
-    case = _Case(predictor, name, resource, record.nsigma_multiplier, [*named], terms, pods)
+    raw = case.resource.of(found.raw.get(case.predictor))
     yield from _raw(case, raw)
     if raw is not None:
-        peak = resource.of(found.peaks.get(predictor))
-        yield step("peak, margin * raw", f"{margin_of(record)!r} * {raw!r}", peak, resource.unit)
+        peak = case.resource.of(found.peaks.get(case.predictor))
+        expression = f"{margin_of(record)!r} * {raw!r}"
+        yield step("peak, margin * raw", expression, peak, case.resource.unit)
 
 
-def _raw(case: _Case, raw: float | None) -> Iterator[str]:
+def _case(
+    record: PredictionRecord,
+    state: NodeStateRecord | None,
+    resource: Resource,
+    name: str,
+    predictor: str,
+) -> Case:
+    known, found = name in (*_WHOLE, *record.classes), entity_of(record, name)
+    named = found.terms.get(predictor, {})
+    counters = None if state is None else state.counters
+    return Case(
+        predictor=predictor,
+        entity=name,
+        resource=resource,
+        multiplier=record.nsigma_multiplier,
+        names=[*named],
+        terms={
+            term: value
+            for term, usage in named.items()
+            if (value := resource.of(usage)) is not None
+        },
+        pods=[
+            pod
+            for pod in pods_of(record.pods, resource, predictor)
+            if name in (*_WHOLE, pod.pod_class)
+        ],
+        samples=resource.count(found.model.samples) if known else None,
+        answered=predictor in found.raw,
+        covered=counters is None or not 0 < counters.applied == counters.untrained,
+    )  # fmt: skip
+
+
+def _raw(case: Case, raw: float | None) -> Iterator[str]:
     """How a peak before the margin came about."""
     members = _members(case.names) if case.predictor == "max" else []
     for member in members:
         yield f"{member}:"
-        yield from _indented(_raw(_member(case, member), case.terms.get(member)), 2)
+        yield from _indented(_raw(case.member(member), case.terms.get(member)), 2)
     if not members:
         yield from _terms(case)
     formulas = [member for member in members if member in case.terms] or _formulas(case)
     unit = case.resource.unit
     if raw is None:
-        yield unknown("raw", _why_unknown(case))
+        yield unknown("raw", why_unknown(case))
     elif not formulas:
         yield given(f"raw, {_MEASURED.get(case.predictor, 'as its predictor says')}", raw, unit)
     else:
         filled = [filled_in(formula, case.values) for formula in formulas]
-        yield step(f"raw, {_highest(formulas)}", _highest(filled), raw, unit)
+        yield step(f"raw, {_said(case) or _highest(formulas)}", _highest(filled), raw, unit)
+
+
+def _said(case: Case) -> str | None:
+    """What a formula alone would not say."""
+    if case.predictor != "percentile":
+        return None
+    bucket, percent = case.terms["bucket"], 100.0 * case.terms["fraction"]
+    edge = "end" if "end" in case.terms else "start"
+    return f"p{percent:.6g} of the histogram: {edge} of bucket {bucket:.0f}"
 
 
 def _members(names: Sequence[str]) -> list[str]:
@@ -220,26 +236,14 @@ def _members(names: Sequence[str]) -> list[str]:
     ]  # fmt: skip
 
 
-def _member(case: _Case, member: str) -> _Case:
-    """A member of a maximum, with its terms under its own names."""
-    start = f"{member}."
-    return case._replace(
-        predictor=member,
-        names=[name.removeprefix(start) for name in case.names if name.startswith(start)],
-        terms={
-            name.removeprefix(start): value
-            for name, value in case.terms.items()
-            if name.startswith(start)
-        },
-        pods=None,
-    )
-
-
-def _formulas(case: _Case) -> list[str]:
+def _formulas(case: Case) -> list[str]:
     """The formulas of which all numbers are known."""
+    if case.predictor == "percentile":
+        # The last bucket has no end.
+        return [edge for edge in ("end", "start") if edge in case.terms][:1]
     found = []
     for formula in _FORMULAS.get(case.predictor, ()):
-        if "requests" in formula and _nothing_counted(case.terms):
+        if "requests" in formula and case.nothing_counted:
             continue
         if formula == _POD_SUM and case.entity == "node":
             formula = f"{formula} + system"
@@ -248,22 +252,29 @@ def _formulas(case: _Case) -> list[str]:
     return found
 
 
-def _terms(case: _Case) -> Iterator[str]:
-    """The terms; a sum over pods with what it is made of."""
-    for term, value in case.terms.items():
-        unit = _UNITS.get(term, case.resource.unit)
-        if term == "v1":
-            yield step(f"v1, {_MOMENTS}", filled_in(_MOMENTS, case.values), value, unit)
-        elif case.pods is not None and (term, case.predictor) in _SUMS:
-            yield from added(term, _addends(case, term, case.pods), value, unit)
+def _terms(case: Case) -> Iterator[str]:
+    """The terms, those that follow from others behind them; a sum over pods with what it is made
+    of."""
+    derived = {
+        term: formula
+        for (term, predictor), formula in _DERIVED.items()
+        if predictor == case.predictor
+        if all(name in case.values for name in (term, *names_in(formula)))
+    }
+    for term in (*(term for term in case.terms if term not in derived), *derived):
+        unit, value = _UNITS.get(term, case.resource.unit), case.terms[term]
+        if formula := derived.get(term):
+            yield step(f"{term}, {formula}", filled_in(formula, case.values), value, unit)
+        elif case.pods_told and (term, case.predictor) in _SUMS:
+            yield from added(term, _addends(case, term), value, unit)
         else:
             yield given(term, value, unit)
 
 
-def _addends(case: _Case, term: str, pods: Sequence[Pod]) -> Iterator[str]:
+def _addends(case: Case, term: str) -> Iterator[str]:
     """What each pod adds to a sum: its own peak, or its request where that is not trusted."""
     unit, scale = case.resource.unit, case.resource.scale
-    for pod in pods:
+    for pod in case.pods:
         if pod.ended:
             continue
         asks = pod.active and pod.request is not None
@@ -277,31 +288,17 @@ def _addends(case: _Case, term: str, pods: Sequence[Pod]) -> Iterator[str]:
             yield given(f"request of {pod.uid}", pod.request / scale, unit)
 
 
-def _nothing_counted(terms: Mapping[str, float]) -> bool:
-    """Whether there are pods, and nothing is known of any."""
-    return terms.get("counted") == 0.0 and terms.get("left_out", 0.0) > 0.0
-
-
-def _why_unknown(case: _Case) -> str:
-    if _nothing_counted(case.terms):
-        return f"neither peak nor request of its {case.terms['left_out']:.0f} pods is known"
-    if case.predictor == "borg-default":
-        return "it asks for nothing"
-    if case.predictor == "hourly-nsigma":
-        return "too short a history, or an hour that was never seen"
-    if _POD_SUM in _FORMULAS.get(case.predictor, ()) and case.entity == "node":
-        return "no samples of the system"
-    return "no samples"
-
-
 def _highest(expressions: Sequence[str]) -> str:
     return expressions[0] if len(expressions) == 1 else f"max({', '.join(expressions)})"
 
 
-def _model(model: ModelTerms) -> str:
+def _model(model: ModelTerms, resource: Resource) -> str:
+    """The times are those of samples of either resource."""
+    own, other = (getattr(model.samples, name) for name in (resource.name, resource.other))
     if model.first_at is None:
         return "no samples"
-    return f"{model.samples} samples, the first at {model.first_at}, the last at {model.last_at}"
+    of = "" if own == other else f"with {other} of {resource.other} "
+    return f"{own or 'no'} samples, {of}the first at {model.first_at}, the last at {model.last_at}"
 
 
 def _usage_now(state: NodeStateRecord, resource: Resource, entity: str) -> float | None:

@@ -79,7 +79,8 @@ class _View:
         """Each pod's own peak, the requests of those that have none yet, and what is left."""
         for pod in self.pods:
             if pod.raw is None and pod.request is None:
-                yield unknown(f"peak of {pod.uid}", "no samples and no request, so it adds nothing")
+                why = f"{pod.why_unknown} and no request, so it adds nothing"
+                yield unknown(f"peak of {pod.uid}", why)
         if left_out := self.resource.of(self.answer.left_out):
             yield given("pods that add nothing", left_out, "")
         peaks = _sum(map(self.peak_of, self.predicted))

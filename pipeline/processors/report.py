@@ -29,6 +29,8 @@ from pipeline.topics.node_state import (
     UsageDeviation,
 )
 from pipeline.topics.predictions import (
+    CountColumns,
+    Counts,
     DriftTimes,
     EntityPeaks,
     ModelTerms,
@@ -43,6 +45,7 @@ from pipeline.topics.windows import Window
 Floats = npt.NDArray[np.float64]
 
 _UNKNOWN: Final = CLASSES.index("unknown")
+_NO_SAMPLES: Final = Counts()
 
 
 def prediction_record(
@@ -68,7 +71,7 @@ def prediction_record(
         classes={
             name: entity
             for name, entity in zip(CLASSES, entities[FIRST_CLASS:], strict=True)
-            if entity.model.samples
+            if entity.model.samples != _NO_SAMPLES
         },
         pods=_pods(window, peaks),
         reclaimable={
@@ -149,17 +152,21 @@ def _entities(peaks: NodePeaks) -> list[EntityPeaks]:
 def _models(peaks: NodePeaks) -> list[ModelTerms]:
     return [
         ModelTerms(
-            samples=max(samples),
+            samples=_counts(*samples),
             first_at=None if first == NEVER else _time(first),
             last_at=None if last == NEVER else _time(last),
             drift_at=_drift_at(drift_ms),
-            drifts=sum(drifts),
+            drifts=_counts(*drifts),
         )
         for samples, first, last, drift_ms, drifts in zip(
             peaks.samples.tolist(), peaks.first_ms.tolist(), peaks.last_ms.tolist(),
             peaks.drift_ms.tolist(), peaks.drifts.tolist(), strict=True,
         )
     ]  # fmt: skip
+
+
+def _counts(cpu: int, memory: int) -> Counts:
+    return Counts(cpu=cpu, memory=memory)
 
 
 def _drift_at(times_ms: list[int]) -> DriftTimes:
@@ -170,13 +177,14 @@ def _drift_at(times_ms: list[int]) -> DriftTimes:
 def _pods(window: Window, peaks: NodePeaks) -> PodPeaks:
     listing, seconds = window.rows.listing, window.rows.ages
     ages = dict(zip(listing.uids, seconds[listing.pods].tolist(), strict=True))
+    cpu, memory = peaks.pod_samples.T.tolist()
     return PodPeaks(
         uid=list(peaks.pod_uids),
         pod_class=[CLASSES[code] for code in peaks.pod_classes.tolist()],
         cold=peaks.pod_cold.tolist(),
         active=peaks.pod_active.tolist(),
         ended=peaks.pod_ended.tolist(),
-        samples=peaks.pod_samples.max(axis=1, initial=0).tolist(),
+        samples=CountColumns(cpu=cpu, memory=memory),
         age_seconds=[ages.get(uid) for uid in peaks.pod_uids],
         request=_columns(peaks.pod_requests / TO_KUBERNETES),
         raw={name: _columns(answer.pod_raw) for name, answer in peaks.predictors.items()},

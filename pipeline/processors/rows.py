@@ -130,9 +130,20 @@ class Rows:
     def quantile(self, rows: IntArray, fractions: FloatArray) -> FloatArray:
         """One quantile per row and resource, `fractions` and answer (n, 2), cores and bytes; NaN
         where a row has no sample."""
+        return self.ends(rows, self.quantile_buckets(rows, fractions))
+
+    def quantile_buckets(self, rows: IntArray, fractions: FloatArray) -> IntArray:
+        """The bucket of a quantile per row and resource, (n, 2); -1 where a row has no sample."""
+        answer = np.empty((len(rows), 2), np.int64)
+        for r, buckets in enumerate(self.buckets):
+            answer[:, r] = buckets.quantile_buckets(rows, fractions[:, r])
+        return answer
+
+    def ends(self, rows: IntArray, found: IntArray) -> FloatArray:
+        """What the buckets `found` (n, 2) of these rows answer for a quantile, (n, 2)."""
         answer, profiles = np.empty((len(rows), 2)), self.profile.take(rows)
         for r, buckets in enumerate(self.buckets):
-            answer[:, r] = buckets.quantile(rows, fractions[:, r], profiles)
+            answer[:, r] = buckets.ends(found[:, r], profiles)
         return answer
 
     def idle(self, rows: IntArray) -> npt.NDArray[np.bool_]:

@@ -18,16 +18,23 @@ class DriftTimes(msgspec.Struct, frozen=True, kw_only=True):
     memory: str | None = None
 
 
-class ModelTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What one entity's model rests on: samples learned, when it was first and last fed, and when
-    usage last changed its level: since then it is no longer what most of the samples say.
-    `drifts` counts these changes, of either resource, since the model began."""
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of something each resource has."""
 
-    samples: int = 0
+    cpu: int = 0
+    memory: int = 0
+
+
+class ModelTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """What one entity's model rests on: samples learned of each resource, when it was first and
+    last fed with a sample of either, and when usage last changed its level: since then it is no
+    longer what most of the samples say. `drifts` counts these changes since the model began."""
+
+    samples: Counts = Counts()
     first_at: str | None = None
     last_at: str | None = None
     drift_at: DriftTimes = DriftTimes()
-    drifts: int = 0
+    drifts: Counts = Counts()
 
 
 class EntityPeaks(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,13 +54,21 @@ class UsageColumns(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: list[float | None] = msgspec.field(default_factory=list)
 
 
+class CountColumns(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of something each resource of many entities has, a number for each entity."""
+
+    cpu: list[int] = msgspec.field(default_factory=list)
+    memory: list[int] = msgspec.field(default_factory=list)
+
+
 class PodPeaks(msgspec.Struct, frozen=True, kw_only=True):
     """Peaks of the node's pods as columns, in order of uid: a hundred pods cost a few lists.
 
     `raw` is each predictor's peak before the safety margin. A cold pod (younger than the cold
-    start, or with too few samples) or an unknown one counts its `request`; its own peak is stated
-    all the same. `age_seconds` is None where the pod is not known; a pod that is not `active` is
-    being deleted and counts its peak, or has `ended` and counts nothing.
+    start, or with too few samples of a resource: it is then cold for both) or an unknown one counts
+    its `request`; its own peak is stated all the same. `age_seconds` is None where the pod is not
+    known; a pod that is not `active` is being deleted and counts its peak, or has `ended` and
+    counts nothing.
     """
 
     uid: list[str] = msgspec.field(default_factory=list)
@@ -61,7 +76,7 @@ class PodPeaks(msgspec.Struct, frozen=True, kw_only=True):
     cold: list[bool] = msgspec.field(default_factory=list)
     active: list[bool] = msgspec.field(default_factory=list)
     ended: list[bool] = msgspec.field(default_factory=list)
-    samples: list[int] = msgspec.field(default_factory=list)
+    samples: CountColumns = CountColumns()
     age_seconds: list[float | None] = msgspec.field(default_factory=list)
     request: UsageColumns = UsageColumns()
     raw: dict[str, UsageColumns] = msgspec.field(default_factory=dict)

@@ -86,7 +86,7 @@ def test_of_many_refusals_the_real_node_comes_first_and_the_rest_is_counted() ->
 
 def test_unknown_is_a_dash_and_never_zero() -> None:
     nothing = PodUsage(None, None)
-    (_, title, row, _) = pod_lines([PodLine(PODS[4], "unknown", True, 0, nothing, nothing)])
+    (_, title, row, _) = pod_lines([PodLine(PODS[4], "unknown", True, nothing, nothing)])
     assert title.startswith("POD")
     assert row.split()[:7] == ["batch-crunch", "unknown", "-", "-", "-", "cold", "-"]
     assert "0" not in row.replace("0.2 cores", "")
@@ -109,7 +109,6 @@ def prediction(raw: dict[str, UsageColumns]) -> PredictionRecord:
             uid=["stranger", PODS[2].uid, PODS[0].uid],
             pod_class=["prod", "mid", "batch"],
             cold=[False, True, False],
-            samples=[1, 2, 3],
             raw=raw,
         ),
     )
@@ -119,8 +118,8 @@ def test_pods_are_shown_with_margin_in_their_own_order_and_strangers_are_not() -
     raw = UsageColumns(cpu_cores=[9.0, 2.0, None], memory_bytes=[9.0, None, 100.0])
     usage = {PODS[0].uid: PodUsage(0.5, 50.0), "stranger": PodUsage(1.0, 1.0)}
     assert pods_shown(prediction({"percentile": raw}), usage) == [
-        PodLine(PODS[0], "batch", False, 3, PodUsage(0.5, 50.0), PodUsage(None, 100.0 * 1.1)),
-        PodLine(PODS[2], "mid", True, 2, PodUsage(None, None), PodUsage(2.0 * 1.1, None)),
+        PodLine(PODS[0], "batch", False, PodUsage(0.5, 50.0), PodUsage(None, 100.0 * 1.1)),
+        PodLine(PODS[2], "mid", True, PodUsage(None, None), PodUsage(2.0 * 1.1, None)),
     ]
     assert pods_shown(prediction({}), usage) == []
 

@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-CONSTANTS = {0.0, 100.0, 1000.0}
-"""Numbers that need no origin: nothing, a hundred percent, millicores of a core."""
+CONSTANTS = {0.0, 1.0, 100.0, 1000.0}
+"""Numbers that need no origin: nothing, one, a hundred percent, millicores of a core."""
 
 _NUMBER = r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
 _ENDS = re.compile(rf"(?:^|: |= )({_NUMBER})(?: [^\s:=]+)?$")
-_TOKEN = re.compile(rf"\s*({_NUMBER}|[a-z]+|[-+*/(),])")
+_TOKEN = re.compile(rf"\s*({_NUMBER}|[a-z]+|\*\*|[-+*/(),])")
 _SUM = re.compile(r", sum of (\d+): ")
 
 
@@ -100,11 +100,18 @@ class _Reader:
         return value
 
     def _product(self) -> float:
-        value = self._atom()
+        value = self._power()
         while self._next() in ("*", "/"):
             sign = self._tokens.pop(0)
-            right = self._atom()
+            right = self._power()
             value = value * right if sign == "*" else value / right
+        return value
+
+    def _power(self) -> float:
+        value = self._atom()
+        if self._next() == "**":
+            self._tokens.pop(0)
+            value = math.pow(value, self._power())
         return value
 
     def _atom(self) -> float:
@@ -137,7 +144,11 @@ def _tokens(text: str) -> Iterator[str]:
         match = _TOKEN.match(text, at)
         assert match, f"{text!r} at {at}"
         token = match[1]
-        if token[0] == "-" and len(token) > 1 and before not in ("(", ",", "+", "-", "*", "/"):
+        if (
+            token[0] == "-"
+            and len(token) > 1
+            and before not in ("(", ",", "+", "-", "*", "**", "/")
+        ):
             token = "-"
         before = token
         yield token

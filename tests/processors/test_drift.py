@@ -17,7 +17,7 @@ from pipeline.processors.report import prediction_record
 from pipeline.processors.store import Columns
 from pipeline.processors.window import ENTITIES, NODE, SYSTEM, ModelConfig, NodeWindow
 from pipeline.times import format_time
-from pipeline.topics.predictions import DriftTimes
+from pipeline.topics.predictions import Counts, DriftTimes
 from tests.processors.joined import NODE_ROW, joined
 from tests.processors.windows import GIB, LENGTH_MS, Pod, window
 
@@ -357,5 +357,5 @@ def test_the_record_tells_of_it() -> None:
     record = prediction_record(joined(NODE_ROW), peaks, generation=1, offset=2, epoch=3)
     at = format_time(window(192).end_ms / 1000)
     for entity in (record.node_peaks, record.classes["prod"]):
-        assert (entity.model.drift_at, entity.model.drifts) == (DriftTimes(cpu=at), 1)
-    assert (record.system.model.drift_at, record.system.model.drifts) == (DriftTimes(), 0)
+        assert (entity.model.drift_at, entity.model.drifts) == (DriftTimes(cpu=at), Counts(cpu=1))
+    assert (record.system.model.drift_at, record.system.model.drifts) == (DriftTimes(), Counts())

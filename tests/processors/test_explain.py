@@ -15,6 +15,7 @@ from pipeline.processors.bank import Bank
 from pipeline.processors.columns import node_window
 from pipeline.processors.derivation import RESOURCES
 from pipeline.processors.explain import entity_of, explain, predictors_of
+from pipeline.processors.histogram import CPU_LAYOUT, MEMORY_LAYOUT
 from pipeline.processors.join import NodeView
 from pipeline.processors.predictors.registry import available
 from pipeline.processors.report import prediction_record
@@ -22,7 +23,7 @@ from pipeline.processors.window import ENTITIES, ModelConfig
 from pipeline.topics.codec import Record, decode_json, encode_json
 from pipeline.topics.node_state import Counters, NodeStateRecord
 from pipeline.topics.nodes import NodeRecord, NodeStrategy
-from pipeline.topics.predictions import DriftTimes, PredictionRecord
+from pipeline.topics.predictions import DriftTimes, PredictionRecord, UsageColumns
 from pipeline.topics.resources import Resources, Usage
 from pipeline.topics.windows import Window
 from tests.processors.derivations import Checked, check, numbers
@@ -39,7 +40,13 @@ from tests.processors.joined import (
 )
 
 PREDICTORS = tuple(available())
-MEMBERS = {"max": {"members": ["nsigma-v2", "borg-default", "vpa", "hourly-nsigma", "pods-nsigma"]}}
+MEMBERS = {
+    "max": {
+        "members": [
+            "nsigma-v2", "borg-default", "vpa", "hourly-nsigma", "pods-nsigma", "percentile",
+        ]
+    }
+}  # fmt: skip
 PLAIN = "usageWithoutPageCache"
 PLACE = {"generation": 3, "offset": 77, "epoch": 9}
 
@@ -174,7 +181,30 @@ def test_the_peaks_of_formulas_are_not_merely_stated() -> None:
         for label, _ in recomputed(explain(record, predictors=[predictor]), record).steps
         if label.startswith("raw, ")
     }
-    assert shown >= set(PREDICTORS) - {"percentile", "autopilot"}
+    assert shown >= set(PREDICTORS) - {"autopilot"}
+
+
+def test_a_quantile_is_told_with_its_bucket_and_where_that_ends() -> None:
+    record, _ = of_seed(0)
+    lines = explain(record, resources=["memory"], entities=["node"], predictors=["percentile"])
+    steps = dict(recomputed(lines, record).steps)
+    (raw,) = (label for label in steps if label.startswith("raw, "))
+    bucket = MEMORY_LAYOUT.find([steps["peak, margin * raw"]])[0] - 1
+    assert raw == f"raw, p98 of the histogram: end of bucket {bucket}"
+    assert steps[raw] == MEMORY_LAYOUT.ends[bucket]
+    edges = [value for label, value in steps.items() if label.startswith(("start, ", "end, "))]
+    assert edges == [MEMORY_LAYOUT.starts[bucket], MEMORY_LAYOUT.ends[bucket]]
+
+
+def test_of_the_last_bucket_the_start_is_told_and_of_nothing_but_zeros_that() -> None:
+    node = {"kind": "node", "id": "", "coverage": 1.0, "cpu_cores_p90": 5000.0,
+            "memory_bytes_p90": 0.0}  # fmt: skip
+    record, _ = records([joined(node)])
+    lines = explain(record, entities=["node"], predictors=["percentile"])
+    steps = dict(recomputed(lines, record).steps)
+    last = CPU_LAYOUT.num_buckets - 1
+    assert steps[f"raw, p95 of the histogram: start of bucket {last}"] == CPU_LAYOUT.starts[last]
+    assert "    raw, all samples were 0: 0.0 bytes" in lines
 
 
 def test_cold_pods_are_listed_with_their_requests() -> None:
@@ -196,11 +226,12 @@ def test_cold_pods_are_listed_with_their_requests() -> None:
 def broken(lines: list[str]) -> Iterator[list[str]]:
     """The lines with the last digit of one of them changed, in turn."""
     for at, line in enumerate(lines):
-        match = re.search(r"(\d)( \S+)?$", line)
+        match = re.search(r"([-.\d]*)(\d)( \S+)?$", line)
         if (" = " in line or ", sum of " in line) and match:
-            changed = str((int(match[1]) + 1) % 10)
-            text = line[: match.start(1)] + changed + line[match.end(1) :]
-            if float(changed) != float(match[1]):
+            changed = str((int(match[2]) + 1) % 10)
+            text = line[: match.start(2)] + changed + line[match.end(2) :]
+            # Of 17 digits the last may make no difference.
+            if float(match[1] + changed) != float(match[1] + match[2]):
                 yield [*lines[:at], text, *lines[at + 1 :]]
 
 
@@ -237,6 +268,79 @@ def test_unknown_is_said_and_why() -> None:
     assert not re.search(r"\bnan\b|\bNone\b|\binf\b", "\n".join(lines))
 
 
+def raw_of(lines: list[str]) -> str:
+    """What the only line of a peak before the margin says."""
+    (line,) = (line.strip() for line in lines if line.strip().startswith("raw"))
+    return line
+
+
+def test_samples_and_cold_start_are_those_of_the_resource() -> None:
+    """Of one resource there is a reading more than of the other."""
+    pod = known_pod("a", requests=Resources(cpu_millicores=500, memory_bytes=1 << 30),
+                    pod_class="prod", created_at="2023-11-14T22:00:00Z")  # fmt: skip
+    windows = [
+        joined(
+            used("node", "", 2.0, None if end else GIB),
+            used("pod", "a", 1.0, None if end else GIB),
+            view=view_of(pod), of=header(end=end),
+        )
+        for end in range(3)
+    ]  # fmt: skip
+    record, _ = records(windows)
+    text = "\n".join(explain(record, entities=["node"], resources=["cpu"]))
+    assert "  model: 3 samples, with 1 of memory the first at" in text
+    text = "\n".join(explain(record, entities=["node"], resources=["memory"]))
+    assert "  model: 1 samples, with 3 of cpu the first at" in text
+    for resource, counts in (("cpu", "3 samples (1 of mem"), ("memory", "1 samples (3 of cpu)")):
+        lines = explain(record, entities=["prod"], resources=[resource])
+        assert any(f"request of a, cold, 900.0 s old, {counts}" in line for line in lines)
+
+
+def test_what_has_no_peak_says_why() -> None:
+    """Each time the true reason, as far as the record has it."""
+    pods = [known_pod(uid, pod_class="prod", created_at="2023-11-01T00:00:00Z") for uid in "ab"]
+    seen = joined(used("node", "", 2.0, GIB), used("pod", "a", 1.0, GIB),
+                  used("pod", "b", None, GIB), view=view_of(*pods))  # fmt: skip
+    record, state = records([seen])
+
+    def why(entity: str, predictor: str, resource: str = "cpu") -> str:
+        lines = explain(record, state, resources=[resource], entities=[entity],
+                        predictors=[predictor])  # fmt: skip
+        return raw_of(lines)
+
+    assert why("prod", "percentile") == "raw: unknown: no samples: cpu of b was never measured"
+    assert why("prod", "hourly-nsigma", "memory").startswith("raw: unknown: too short a history")
+    assert why("system", "borg-default") == "raw: unknown: it asks for nothing"
+    assert why("node", "resource-central").startswith("raw: unknown: no peak of the system")
+    assert why("unknown", "vpa") == "raw: unknown: the record has no model of it: no samples"
+    assert why("node", "oracle") == "raw: unknown: this predictor did not run"
+    record, state = records([joined(used("node", "", 2.0, GIB), used("pod", "c", 1.0, GIB))])
+    assert why("unknown", "borg-default") == "raw: unknown: no request of its 1 pods is known"
+
+
+def test_that_no_window_covered_enough_is_a_reason() -> None:
+    record, state = records([joined({"kind": "node", "id": "", "coverage": 0.2})])
+    state = msgspec.structs.replace(state, counters=Counters(applied=1, untrained=1))
+    lines = explain(record, state, resources=["cpu"], entities=["node"], predictors=["percentile"])
+    assert raw_of(lines) == "raw: unknown: no samples: no window covered enough of its time"
+
+
+def test_a_predictor_without_an_answer_is_not_said_to_have_no_samples() -> None:
+    record, _ = of_seed(0)
+    text = encode_json(record).replace(b'"nsigma-v1"', b'"theirs"')
+    record = decode_json(PredictionRecord, text)
+    node = msgspec.structs.replace(record.node_peaks, raw={"theirs": Usage()})
+    record = msgspec.structs.replace(record, node_peaks=node)
+    lines = explain(record, resources=["cpu"], entities=["node"], predictors=["theirs"])
+    assert raw_of(lines).endswith("its predictor gave no number, though there are 30 samples")
+    # So it is with pods, which count their requests.
+    raw = {name: UsageColumns() for name in record.pods.raw}
+    pods = msgspec.structs.replace(record.pods, raw=raw, cold=[False] * len(record.pods.uid))
+    record = msgspec.structs.replace(record, pods=pods)
+    lines = explain(record, resources=["cpu"], entities=["prod"], predictors=["vpa"])
+    assert any(", of which there is no peak by this predictor: " in line for line in lines)
+
+
 def test_a_predictor_that_nobody_here_knows_has_its_terms_listed() -> None:
     record, _ = of_seed(2)
     text = encode_json(record).replace(b'"nsigma-v1"', b'"theirs"')
@@ -256,7 +360,8 @@ def test_a_member_of_a_maximum_may_have_dots_in_its_name() -> None:
         recomputed(lines, record)
         heads = sorted(line.strip() for line in lines if line.endswith(":"))
         assert heads == [
-            "acme.borg-default:", "acme.vpa:", "hourly-nsigma:", "nsigma-v2:", "pods-nsigma:",
+            "acme.borg-default:", "acme.vpa:", "hourly-nsigma:", "nsigma-v2:", "percentile:",
+            "pods-nsigma:",
         ]  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from pipeline.topics.node_state import (
     UsageDeviation,
 )
 from pipeline.topics.nodes import NodeRecord, NodeStrategy
-from pipeline.topics.predictions import PredictionRecord
+from pipeline.topics.predictions import CountColumns, Counts, PredictionRecord
 from pipeline.topics.resources import Resources, Usage
 from pipeline.topics.windows import Window
 from tests.processors.joined import (
@@ -88,6 +88,23 @@ def bucket_end(value: float, first: float) -> float:
     while first * (1.05**i - 1) / 0.05 <= value:
         i += 1
     return first * (1.05**i - 1) / (1.05 - 1)
+
+
+def bucket_terms(value: float, first: float) -> dict[str, Any]:
+    """What is told of the bucket of `value`; no bucket decides where none was ever used."""
+    i, end = 0, bucket_end(value, first)
+    while value and first * (1.05**i - 1) / (1.05 - 1) < end:
+        i += 1
+    used = {"bucket": float(i - 1), "first": first, "ratio": 1.05, "end": end,
+            "start": first * (1.05 ** (i - 1) - 1) / (1.05 - 1)}  # fmt: skip
+    return used if value else dict.fromkeys(used)
+
+
+def percentile_terms(value: float) -> dict[str, Any]:
+    """Of a quantile of cpu, and of one of as many GiB."""
+    cpu = {"fraction": 0.95, **bucket_terms(value, 0.025)}
+    memory = {"fraction": 0.98, **bucket_terms(value * GIB, 5.0 * (1 << 20))}
+    return {name: {"cpu": cpu[name], "memory": memory[name]} for name in cpu}
 
 
 def cores(value: float) -> float:
@@ -159,16 +176,17 @@ def entity(value: float) -> dict[str, Any]:
             "percentile": usage(cores(value), memory(value * GIB)), "nsigma-v1": gib(value),
         },
         "terms": {
+            "percentile": percentile_terms(value),
             "nsigma-v1": {
                 "mean": {"cpu": value, "memory": value * GIB}, "stdev": {"cpu": 0.0, "memory": 0.0},
             },
         },
         "model": {
-            "samples": 1,
+            "samples": {"cpu": 1, "memory": 1},
             "first_at": end,
             "last_at": end,
             "drift_at": {"cpu": None, "memory": None},
-            "drifts": 0,
+            "drifts": {"cpu": 0, "memory": 0},
         },
     }  # fmt: skip
 
@@ -246,7 +264,7 @@ def test_the_prediction_of_the_golden_example() -> None:
                 "cold": [False, True, True],
                 "active": [True, True, True],
                 "ended": [False, False, False],
-                "samples": [1, 1, 1],
+                "samples": {"cpu": [1, 1, 1], "memory": [1, 1, 1]},
                 "age_seconds": [13.0 * 86_400 + 22 * 3600 + 14 * 60, 60.0, None],
                 "request": usage([8.0, 0.5, None], [16 * GIB, 0.0, None]),
                 "raw": {
@@ -353,7 +371,7 @@ def test_without_any_usage_nothing_is_zero() -> None:
     assert found.prod_reclaimable == found.prod_peak == Usage()
     assert (found.coverage, found.node_known, found.unknown_pods) == (0.2, False, 1)
     assert prediction.node_peaks.peaks == {"percentile": Usage(), "nsigma-v1": Usage()}
-    assert prediction.node_peaks.model.samples == 0
+    assert prediction.node_peaks.model.samples == Counts()
     assert (prediction.node_peaks.model.first_at, prediction.node_peaks.model.last_at) == (
         None,
         None,
@@ -362,7 +380,7 @@ def test_without_any_usage_nothing_is_zero() -> None:
     read = decode_json(PredictionRecord, encode_json(prediction))
     assert read.pods.raw["percentile"].cpu_cores == [None]
     assert read.pods.request.memory_bytes == [None]
-    assert read.pods.samples == [0]
+    assert read.pods.samples == CountColumns(cpu=[0], memory=[0])
 
 
 def test_a_node_without_pods() -> None:
@@ -370,7 +388,8 @@ def test_a_node_without_pods() -> None:
     assert found.system_usage == Usage(cpu_cores=4.0, memory_bytes=8 * GIB)
     assert found.host_app_usage == Usage(cpu_cores=0.0, memory_bytes=0.0)
     assert (found.class_usage, found.pods, found.unknown_pods) == ({}, 0, 0)
-    assert (prediction.pods.uid, prediction.pods.samples, prediction.cold_pods) == ([], [], ())
+    assert (prediction.pods.uid, prediction.cold_pods) == ([], ())
+    assert prediction.pods.samples == CountColumns()
     assert decode_json(PredictionRecord, encode_json(prediction)) == prediction
 
 
@@ -455,20 +474,20 @@ def test_models_say_when_they_were_first_and_last_fed() -> None:
     prediction, _ = reports(joined(low, pod_row("a"), of=header(end=2)), bank=bank)
     model = prediction.node_peaks.model
     assert (model.samples, model.first_at, model.last_at) == (
-        2,
+        Counts(cpu=2, memory=2),
         "2023-11-14T22:14:00Z",
         "2023-11-14T22:14:30Z",
     )
-    assert prediction.pods.samples == [1]
+    assert prediction.pods.samples == CountColumns(cpu=[1], memory=[0])
     assert prediction.as_of == "2023-11-14T22:15:00Z"
 
 
-def test_samples_are_those_of_the_resource_that_has_more() -> None:
+def test_samples_are_counted_by_resource() -> None:
     row = {"kind": "node", "id": "", "coverage": 1.0, "memory_bytes_p90": 1.0}
-    prediction, _ = reports(joined(row, pod_row("a", cpu_cores_p90=1.0)))
-    assert prediction.node_peaks.model.samples == 1
+    prediction, _ = reports(joined(row, pod_row("a", cpu_cores_p90=1.0), pod_row("b")))
+    assert prediction.node_peaks.model.samples == Counts(memory=1)
     assert prediction.node_peaks.peaks["percentile"].cpu_cores is None
-    assert prediction.pods.samples == [1]
+    assert prediction.pods.samples == CountColumns(cpu=[1, 0], memory=[0, 0])
 
 
 # -- laws

@@ -31,6 +31,8 @@ from pipeline.topics.node_state import (
 from pipeline.topics.nodes import Condition, NodeRecord, NodeStrategy, Strategy, Taint
 from pipeline.topics.pods import Container, Owner, PodRecord
 from pipeline.topics.predictions import (
+    CountColumns,
+    Counts,
     DriftTimes,
     EntityPeaks,
     ModelTerms,
@@ -192,10 +194,10 @@ PREDICTION = PredictionRecord(
         raw={"percentile": _USAGE, "nsigma-v1": Usage(cpu_cores=float("nan"))},
         terms={"nsigma-v1": {"mean": ByResource(cpu=1.0, memory=2.0**30), "stdev": ByResource()}},
         model=ModelTerms(
-            samples=9,
+            samples=Counts(cpu=9, memory=7),
             first_at="2023-11-14T22:10:00Z",
             drift_at=DriftTimes(cpu="2023-11-14T22:12:00Z"),
-            drifts=2,
+            drifts=Counts(cpu=2),
         ),
     ),
     system=EntityPeaks(peaks={"percentile": Usage(cpu_cores=0.1)}),
@@ -206,7 +208,7 @@ PREDICTION = PredictionRecord(
         cold=[False, True],
         active=[True, True],
         ended=[False, False],
-        samples=[9, 1],
+        samples=CountColumns(cpu=[9, 1], memory=[7, 0]),
         age_seconds=[3600.5, None],
         request=UsageColumns(cpu_cores=[0.25, None], memory_bytes=[2.0**28, float("nan")]),
         raw={"percentile": UsageColumns(cpu_cores=[0.5, 0.25], memory_bytes=[2.0**29, None])},

@@ -7,11 +7,13 @@ from typing import Final, Literal
 
 import numpy as np
 
+from pipeline.processors.buckets import BUCKET_TERMS
 from pipeline.processors.classes import CLASSES
 from pipeline.processors.predictor import Peaks, View
 from pipeline.processors.predictors.options import check_fraction, check_mapping
 from pipeline.processors.predictors.stateless import Stateless
-from pipeline.processors.window import ENTITIES, FIRST_CLASS
+from pipeline.processors.rows import IntArray, Rows
+from pipeline.processors.window import ENTITIES, FIRST_CLASS, FloatArray
 
 
 class Percentile(Stateless):
@@ -45,10 +47,29 @@ class Percentile(Stateless):
         self._entities: Final = np.array([[f["cpu"], f["memory"]] for f in fractions.values()])
 
     def peak(self, view: View) -> Peaks:
-        """The quantiles of all rows; 0 where all samples were 0."""
+        """The quantiles of all rows; 0 where all samples were 0.
+
+        Terms: the `fraction`, the `bucket` in which this quantile lies, and from where to where
+        that goes, as `first` and `ratio` of the layout have it.
+        """
         entities = np.arange(view.entities.size) % len(ENTITIES)
         which = np.concatenate([entities, FIRST_CLASS + view.classes])
         fractions = self._entities.take(which, axis=0)
         rows, at = view.rows, view.all_rows
-        quantiles = np.where(rows.idle(at), 0.0, rows.quantile(at, fractions))
-        return Peaks(*view.split(quantiles))
+        found, idle = rows.quantile_buckets(at, fractions), rows.idle(at)
+        peaks, pods = view.split(np.where(idle, 0.0, rows.ends(at, found)))
+        deciding = np.where(view.split(idle)[0], -1, view.split(found)[0])
+        terms = {
+            "fraction": np.broadcast_to(self._entities, peaks.shape),
+            **_bucket_terms(rows, view.entities, deciding),
+        }
+        return Peaks(peaks, pods, terms)
+
+
+def _bucket_terms(rows: Rows, at: IntArray, buckets: IntArray) -> Mapping[str, FloatArray]:
+    """What is to be said of `buckets` (k, E, 2) of rows `at` (k, E); unknown of -1."""
+    profiles = rows.profile.take(at)
+    terms = np.empty((len(BUCKET_TERMS), *buckets.shape))
+    for r, histograms in enumerate(rows.buckets):
+        terms[..., r] = np.moveaxis(histograms.described(buckets[..., r], profiles), -1, 0)
+    return dict(zip(BUCKET_TERMS, terms, strict=True))

@@ -69,6 +69,7 @@ class Learner:
         half_lives = np.array([self._half_life_ms[profile] for profile in profiles], np.int64)
         self._told_ms = half_lives * drift.HALF_LIVES
         self._horizons = np.array([config.horizon_of(entity) for entity in ENTITIES])
+        self._answering = config.answering(self.predictors)
         columns = self.rows.store.fingerprint + self._slots.fingerprint
         self.fingerprint = config.fingerprint(columns)
 
@@ -263,7 +264,7 @@ class Learner:
             reporting.watched(peaks),
             np.array(
                 [
-                    reporting.terms_of(strategy, decides)
+                    reporting.terms_of(strategy, decides, self._answering)
                     for strategy, decides in zip(strategies, peaks.decides, strict=True)
                 ],
                 np.int64,

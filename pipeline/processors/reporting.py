@@ -64,9 +64,10 @@ def _watched(answer: Answer) -> FloatArray:
 
 
 @lru_cache(maxsize=4096)
-def terms_of(strategy: Strategy, predictor: str) -> int:
-    """A number that stands for the strategy and the predictor that decides."""
-    text = msgspec.json.encode((strategy, predictor))
+def terms_of(strategy: Strategy, predictor: str, answering: str) -> int:
+    """A number that stands for the strategy, the predictor that decides, and all that shapes what
+    the predictors answer (`ModelConfig.answering`)."""
+    text = msgspec.json.encode((strategy, predictor, answering))
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "little", signed=True)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -140,6 +141,13 @@ class ModelConfig:
             report_interval_seconds=self.report_interval_seconds,
             force_update_seconds=self.force_update_seconds,
         )
+
+    def answering(self, predictors: Iterable[str]) -> str:
+        """Names all that shapes what these predictors answer from what was learned, beside the
+        strategy of a node: when it changes, what was last told stands no more."""
+        horizons = [self.horizon_of(entity) for entity in ENTITIES]
+        said = (sorted(predictors), self.options, horizons)
+        return msgspec.json.encode(said, enc_hook=repr, order="sorted").decode()
 
     def fingerprint(self, columns: str) -> str:
         """Names all that shapes what is learned, `columns` being what the predictors keep; state of

@@ -410,9 +410,32 @@ def test_batches_change_nothing(windows: list[NodeWindow]) -> None:
     assert sorted(found) == expected
 
 
-def test_the_number_of_terms_is_of_strategy_and_predictor() -> None:
-    base = reporting.terms_of(Strategy(), "percentile")
-    assert reporting.terms_of(Strategy(), "percentile") == base
-    assert reporting.terms_of(Strategy(), "other") != base
-    assert reporting.terms_of(Strategy(nsigma_multiplier=2.0), "percentile") != base
+def test_the_number_of_terms_is_of_strategy_predictor_and_what_shapes_answers() -> None:
+    base = reporting.terms_of(Strategy(), "percentile", "")
+    assert reporting.terms_of(Strategy(), "percentile", "") == base
+    assert reporting.terms_of(Strategy(), "other", "") != base
+    assert reporting.terms_of(Strategy(nsigma_multiplier=2.0), "percentile", "") != base
+    assert reporting.terms_of(Strategy(), "percentile", "more") != base
     assert -(2**63) <= base < 2**63
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, 0),
+        ({"predictors": (*CONFIG.predictors, "vpa")}, 1),
+        ({"predictors": ("percentile",)}, 1),
+        ({"predictors": CONFIG.predictors[::-1]}, 0),
+        ({"options": {"percentile": {"cpu": 0.9}}}, 1),
+        ({"class_horizon_seconds": {"batch": 3600.0}}, 1),
+        ({"report_interval_seconds": 61.0}, 0),
+    ],
+)
+def test_after_a_restart_with_other_predictors_the_next_window_is_told(
+    changes: dict[str, Any], told: int
+) -> None:
+    """And not the force interval later: the old record has neither new names nor new numbers."""
+    before, after = Bank(CONFIG), Bank(dataclasses.replace(CONFIG, **changes))
+    assert len(told_by(before, [window(0), window(1)])) == 1
+    after.restore("node-a", before.state_of("node-a"))
+    assert len(told_by(after, [window(2), window(3)])) == told

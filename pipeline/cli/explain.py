@@ -3,17 +3,19 @@
 import asyncio
 
 import click
+import msgspec
 
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
 from pipeline.cli.printing import printable, say
 from pipeline.clock import SystemClock
-from pipeline.errors import NotReadyError, UsageError
+from pipeline.errors import BrokerUnavailableError, NotReadyError, UsageError
 from pipeline.processors.derivation import RESOURCES
 from pipeline.processors.explain import explain, predictors_of
+from pipeline.processors.explain_part import part_of
 from pipeline.processors.window import ENTITIES
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.topics.admin import require_topics
-from pipeline.topics.codec import decode_json, encode_json
+from pipeline.topics.codec import decode_json
 from pipeline.topics.newest import names_near, newest
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.predictions import PredictionRecord
@@ -34,7 +36,7 @@ from pipeline.topics.registry import NODE_STATE, PREDICTIONS
     help="Only the node, the system or this class; prod shows what it leaves unused.",
 )
 @click.option("--predictor", metavar="NAME", help="Only this predictor.")
-@click.option("--json", "as_json", is_flag=True, help="Print the record as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the record, or that part, as JSON.")
 @settings_options(*KAFKA_CLIENT, "kafka.partitions")
 def command(
     settings: Settings,
@@ -55,6 +57,7 @@ def command(
       springtide explain node-1 --class prod --resource cpu
       springtide explain node-1 --predictor nsigma-v1 --class node
       springtide explain node-1 --json | jq .reclaimable
+      springtide explain node-1 --json --class prod --resource memory
     """
     quiet_client(settings)
     record, state = asyncio.run(_read(settings.kafka, node))
@@ -63,22 +66,29 @@ def command(
             f"no predictor {predictor!r:.100} runs for node {node}",
             hint=f"choose one of {', '.join(predictors_of(record))}",
         )
+    resources = tuple(RESOURCES) if resource is None else (resource,)
+    entities, predictors = (() if name is None else (name,) for name in (entity, predictor))
     if as_json:
-        click.echo(encode_json(record))
+        part = part_of(record, resources=resources, entities=entities, predictors=predictors)
+        click.echo(msgspec.json.encode(part))
         return
-    lines = explain(
-        record,
-        state,
-        now=SystemClock().now(),
-        resources=tuple(RESOURCES) if resource is None else (resource,),
-        entities=() if entity is None else (entity,),
-        predictors=() if predictor is None else (predictor,),
+    now = SystemClock().now()
+    say(
+        explain(
+            record, state, now=now, resources=resources, entities=entities, predictors=predictors
+        )
     )
-    say(lines)
 
 
 async def _read(kafka: KafkaSettings, node: str) -> tuple[PredictionRecord, NodeStateRecord | None]:
-    await require_topics(kafka, (PREDICTIONS, NODE_STATE))
+    try:
+        await require_topics(kafka, (PREDICTIONS, NODE_STATE))
+    except BrokerUnavailableError as error:
+        raise BrokerUnavailableError(
+            f"no Kafka broker answers at {kafka.bootstrap_servers}, and predictions are read there",
+            hint="give its address by --bootstrap-servers or kafka.bootstrap_servers; "
+            "`springtide doctor` looks for what is wrong, `springtide kafka start` starts one here",
+        ) from error
     found, state = await asyncio.gather(
         newest(kafka, PREDICTIONS, node), newest(kafka, NODE_STATE, node)
     )
@@ -92,8 +102,11 @@ async def _read(kafka: KafkaSettings, node: str) -> tuple[PredictionRecord, Node
 
 async def no_node(kafka: KafkaSettings, node: str, what: str) -> NotReadyError:
     """The error that there is no `what` of `node`, with names that may have been meant."""
-    near = printable(", ".join(await names_near(kafka, node)))
-    return NotReadyError(
-        f"there is no {what} of node {node!r:.100}",
-        hint=f"did you mean {near}?" if near else "`springtide top` shows the nodes that report",
-    )
+    near = await names_near(kafka, node)
+    if node in near:
+        hint = "the node has reported lately: one may follow with its next window"
+    elif near:
+        hint = f"did you mean {printable(', '.join(near))}?"
+    else:
+        hint = "`springtide top` shows the nodes that report"
+    return NotReadyError(f"there is no {what} of node {node!r:.100}", hint=hint)

@@ -12,7 +12,8 @@ from typing import Final
 from pipeline.processors.derivation import Pod, Resource, added, given, pods_of, step, unknown
 from pipeline.topics.predictions import EntityPeaks, PredictionRecord, Reclaimable
 
-_COUNTED: Final = ("prod", "none", "unknown")
+COUNTED: Final = ("prod", "none", "unknown")
+"""Classes of the pods that count in what Prod leaves unused."""
 
 
 def unused(record: PredictionRecord, resource: Resource, predictor: str) -> Iterator[str]:
@@ -46,7 +47,7 @@ class _View:
         self.pods = [
             pod
             for pod in pods_of(record.pods, resource, predictor)
-            if pod.pod_class in _COUNTED and not pod.ended
+            if pod.pod_class in COUNTED and not pod.ended
         ]
         self.predicted = [
             pod
@@ -106,7 +107,7 @@ class _View:
     def by_classes(self) -> Iterator[str]:
         """The peaks of system and classes, and what Prod asked for."""
         used: list[int] = []
-        for name in ("system", *_COUNTED):
+        for name in ("system", *COUNTED):
             found = self.record.system if name == "system" else self.record.classes.get(name)
             raw = self.resource.of((found or EntityPeaks()).raw.get(self.predictor))
             if raw is not None:

@@ -164,7 +164,14 @@ async def require_topics(kafka: KafkaSettings, topics: Collection[Topic] = TOPIC
     ]
     if harmful:
         more = f" (and {len(harmful) - 1} more)" if len(harmful) > 1 else ""
-        raise TopicDriftError(f"{harmful[0]}{more}")
+        first = harmful[0]
+        if first.kind == "missing":
+            raise TopicDriftError(f"{first}{more}")
+        raise TopicDriftError(
+            f"{first.topic} has {first.found} partitions, not {first.wanted}{more}",
+            hint=f"set kafka.partitions (--partitions) to {first.found}: their number is never "
+            "changed; another one is a new generation of topics, with another kafka.topic_prefix",
+        )
 
 
 class ConsumerGroup(NamedTuple):

@@ -113,4 +113,6 @@ def _unusable(key: str, what: object, error: OSError) -> SettingsError:
 
 
 def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:300] if str(error) else type(error).__name__
+    name, text = type(error).__name__, str(error)
+    # aiokafka's errors begin with their names.
+    return f"{name}: {text.removeprefix(f'{name}: ')}"[:300] if text else name

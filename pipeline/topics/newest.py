@@ -60,7 +60,8 @@ async def newest(
 
 
 async def names_near(kafka: KafkaSettings, node: str) -> list[str]:
-    """Up to three names like `node` among the nodes that have reported lately."""
+    """Up to three names like `node`, whatever their case, among the nodes that have reported
+    lately; `node` itself is the first if it is one of them."""
     topic = NODE_STATE.full_name(kafka.topic_prefix)
     tps = [TopicPartition(topic, partition) for partition in range(kafka.partitions)]
     names: set[str] = set()
@@ -71,7 +72,9 @@ async def names_near(kafka: KafkaSettings, node: str) -> list[str]:
                 start = max(first, ends[tp] - _NAMES_FROM)
                 async for key, _, _ in _read(consumer, tp, start, ends[tp]):
                     names.add(key.decode(errors="replace"))
-    return difflib.get_close_matches(node, sorted(names), n=3)
+    folded = {name.casefold(): name for name in sorted(names)}
+    near = difflib.get_close_matches(node.casefold(), folded, n=3)
+    return [folded[name] for name in near]
 
 
 @asynccontextmanager

@@ -113,7 +113,7 @@ def springtide(kafka: KafkaSettings, *arguments: str) -> Result:
     """The command, run in a thread of its own: it begins an event loop."""
     flags = (
         "--bootstrap-servers", kafka.bootstrap_servers, "--topic-prefix", kafka.topic_prefix,
-        "--partitions", "2",
+        "--partitions", str(kafka.partitions),
     )  # fmt: skip
     return CliRunner().invoke(cli, [*arguments, *flags], catch_exceptions=False)
 
@@ -152,6 +152,14 @@ async def test_explain_inspect_and_import(kafka: KafkaSettings, tmp_path: Path) 
     assert (shown.exit_code, "choose one of percentile" in shown.output) == (2, True)
     shown = await typed(kafka, "explain", "nod-7")
     assert (shown.exit_code, f"did you mean {NODE}?" in shown.output) == (4, True)
+    shown = await typed(kafka, "explain", NODE.upper())
+    assert (shown.exit_code, f"did you mean {NODE}?" in shown.output) == (4, True)
+    other = replace(kafka, partitions=8)
+    shown = await typed(other, "explain", NODE)
+    assert (shown.exit_code, "set kafka.partitions (--partitions) to 2" in shown.output) == (
+        3,
+        True,
+    )
 
     shown = await typed(kafka, "model", "inspect", NODE, "--pods")
     assert shown.exit_code == 0, shown.output

@@ -123,8 +123,9 @@ def test_carrying_out_the_plan_leaves_nothing_that_is_mendable(
     assert not [d for d in find_drift(KAFKA, found) if d.mendable]
 
 
-async def test_who_may_read_two_topics_needs_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kafka lists the topics that one may describe; their settings are for others to see."""
+@pytest.fixture
+def two_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that lists two of the topics, as it does for who may not describe the others."""
 
     class Client:
         async def describe_topics(self) -> list[dict[str, Any]]:
@@ -137,11 +138,25 @@ async def test_who_may_read_two_topics_needs_no_more(monkeypatch: pytest.MonkeyP
         yield Client()
 
     monkeypatch.setattr(admin, "_admin", opened)
+
+
+@pytest.mark.usefixtures("two_topics")
+async def test_who_may_read_two_topics_needs_no_more() -> None:
+    """Kafka lists the topics that one may describe; their settings are for others to see."""
     await require_topics(KAFKA, (CHECKPOINTS, NODE_STATE))
     with pytest.raises(TopicDriftError, match=r"tide\.samples is missing \(create"):
         await require_topics(KAFKA, (CHECKPOINTS, SAMPLES))
     with pytest.raises(TopicDriftError, match=rf"\(and {len(TOPICS) - 3} more\)"):
         await require_topics(KAFKA)
+
+
+@pytest.mark.usefixtures("two_topics")
+async def test_another_number_of_partitions_is_not_to_be_mended_by_apply() -> None:
+    other = KafkaSettings(topic_prefix="tide", partitions=16)
+    with pytest.raises(TopicDriftError, match="has 8 partitions, not 16") as caught:
+        await require_topics(other, (NODE_STATE,))
+    assert "to 8: " in str(caught.value.hint)
+    assert "topics apply" not in str(caught.value)
 
 
 GROUP = ("Stable", "consumer", "faust", [("member-1", "client"), ("member-2", "client")])

@@ -71,6 +71,7 @@ async def test_every_kind_of_client_takes_the_options(client: type) -> None:
     ("raised", "expected", "says"),
     [
         (errors.KafkaConnectionError("x"), BrokerUnavailableError, "does not answer"),
+        (errors.KafkaConnectionError("x"), BrokerUnavailableError, "[(]KafkaConnectionError: x[)]"),
         (errors.RequestTimedOutError(), BrokerUnavailableError, "does not answer"),
         (TimeoutError(), BrokerUnavailableError, "does not answer .TimeoutError"),
         (ConnectionRefusedError(111, "refused"), BrokerUnavailableError, "refused"),

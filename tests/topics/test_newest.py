@@ -57,3 +57,5 @@ async def test_for_names_that_were_meant_little_is_read(monkeypatch: pytest.Monk
     monkeypatch.setattr(newest, "_read", read)
     assert await names_near(KafkaSettings(partitions=2), "nod-1") == ["node-1", "node-0"]
     assert asked == [(999_990, 1_000_000), (999_800, 1_000_000)]
+    for typed in ("NODE-1", "Node-1", "node-1"):
+        assert (await names_near(KafkaSettings(partitions=2), typed))[0] == "node-1"

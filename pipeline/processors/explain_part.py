@@ -1,0 +1,97 @@
+"""A part of a prediction record, as a document: some resources, entities and predictors of it.
+
+Owes the rest: what is kept is as it was published, and what is left out has no key, for null would
+say that it is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import compress
+from typing import Any, Final
+
+import msgspec
+
+from pipeline.processors.derivation import RESOURCES
+from pipeline.processors.explain_prod import COUNTED
+from pipeline.topics.predictions import PredictionRecord
+
+Document = dict[str, Any]
+
+_BY_PREDICTOR: Final = ("peaks", "raw", "terms")
+_OF_RESOURCE: Final = {
+    name: resource.name
+    for resource in RESOURCES.values()
+    for name in (resource.name, resource.field)
+}
+"""Fields of records that speak of one resource alone. Keys of mappings are names that somebody
+gave, and may be the same."""
+
+
+def part_of(
+    record: PredictionRecord,
+    *,
+    resources: Sequence[str] = tuple(RESOURCES),
+    entities: Sequence[str] = (),
+    predictors: Sequence[str] = (),
+) -> Document:
+    """What `explain` shows for these, None named being all; what is no peak stays."""
+    document: Document = _shown(record, resources)
+    if entities:
+        _keep_entities(document, entities)
+    if predictors:
+        _keep_predictors(document, predictors)
+    return document
+
+
+def _shown(value: Any, resources: Sequence[str]) -> Any:
+    if isinstance(value, msgspec.Struct):
+        names = (
+            name
+            for name in value.__struct_fields__
+            if _OF_RESOURCE.get(name, resources[0]) in resources
+        )
+        return {name: _shown(getattr(value, name), resources) for name in names}
+    if isinstance(value, dict):
+        return {name: _shown(item, resources) for name, item in value.items()}
+    return value
+
+
+def _keep_entities(document: Document, entities: Sequence[str]) -> None:
+    """Of pods those that are part of an entity's sums."""
+    for name, field in (("node", "node_peaks"), ("system", "system")):
+        if name not in entities:
+            del document[field]
+    document["classes"] = _only(document["classes"], entities)
+    if "prod" not in entities:
+        del document["reclaimable"]
+    if "node" in entities:
+        return
+    classes = {*entities, *(COUNTED if "prod" in entities else ())}
+    pods = document["pods"]
+    kept = [pod_class in classes for pod_class in pods["pod_class"]]
+    document["pods"] = _rows(pods, kept)
+    document["cold_pods"] = [
+        uid for uid in document["cold_pods"] if uid in document["pods"]["uid"]
+    ]  # fmt: skip
+
+
+def _rows(columns: Any, kept: Sequence[bool]) -> Any:
+    """Some rows of columns, however deep these lie."""
+    if isinstance(columns, dict):
+        return {name: _rows(column, kept) for name, column in columns.items()}
+    return [*compress(columns, kept)]
+
+
+def _keep_predictors(document: Document, predictors: Sequence[str]) -> None:
+    entities = [document.get("node_peaks"), document.get("system"), *document["classes"].values()]
+    for entity in entities:
+        for name in _BY_PREDICTOR if entity else ():
+            entity[name] = _only(entity[name], predictors)
+    document["pods"]["raw"] = _only(document["pods"]["raw"], predictors)
+    if "reclaimable" in document:
+        document["reclaimable"] = _only(document["reclaimable"], predictors)
+
+
+def _only(mapping: Document, names: Sequence[str]) -> Document:
+    return {name: value for name, value in mapping.items() if name in names}

@@ -1,0 +1,67 @@
+"""What `springtide explain` answers where there is nothing to explain, and as JSON."""
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from pipeline.cli import explain
+from pipeline.cli.main import cli
+from pipeline.settings import KafkaSettings
+from pipeline.topics.predictions import PredictionRecord
+from tests.topics.golden import PREDICTION
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def read(*_: object) -> tuple[PredictionRecord, None]:
+        return PREDICTION, None
+
+    monkeypatch.setattr(explain, "_read", read)
+
+
+def shown(*arguments: str) -> Any:
+    run = CliRunner().invoke(cli, ["explain", PREDICTION.node, "--json", *arguments])
+    assert run.exit_code == 0, run.output
+    return json.loads(run.output)
+
+
+@pytest.mark.usefixtures("published")
+def test_json_has_what_was_asked_for() -> None:
+    whole = shown()
+    assert whole["node_peaks"]["peaks"].keys() == {"percentile", "nsigma-v1"}
+    assert shown("--class", "prod")["classes"].keys() == {"prod"}
+    assert "node_peaks" not in shown("--class", "prod")
+    assert shown("--resource", "cpu")["allocatable"] == {"cpu_cores": 3.8}
+    part = shown("--predictor", "nsigma-v1", "--class", "node", "--resource", "memory")
+    assert part["node_peaks"]["peaks"] == {"nsigma-v1": {"memory_bytes": None}}
+
+
+def test_without_a_broker_it_says_where_it_looked_and_what_to_do() -> None:
+    run = CliRunner().invoke(cli, ["explain", "node-1", "--bootstrap-servers", "127.0.0.1:1"])
+    assert run.exit_code == 1
+    error, fix = run.stderr.splitlines()
+    assert error.startswith("error: no Kafka broker answers at 127.0.0.1:1")
+    assert "--bootstrap-servers" in fix
+    assert "springtide doctor" in fix
+
+
+@pytest.mark.parametrize(
+    ("near", "hint"),
+    [
+        (["node-1", "node-2"], "did you mean node-1, node-2?"),
+        (["NODE-1"], "the node has reported lately"),
+        ([], "`springtide top` shows"),
+    ],
+)
+async def test_a_node_without_a_prediction(
+    near: list[str], hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def names_near(*_: object) -> list[str]:
+        return near
+
+    monkeypatch.setattr(explain, "names_near", names_near)
+    error = await explain.no_node(KafkaSettings(), "NODE-1", "prediction")
+    assert "no prediction of node 'NODE-1'" in error.message
+    assert (error.hint or "").startswith(hint)

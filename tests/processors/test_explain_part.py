@@ -1,0 +1,80 @@
+"""A part of a record has what was asked for as it was published, and of the rest no key."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from pipeline.processors.derivation import RESOURCES
+from pipeline.processors.explain_part import part_of
+from pipeline.processors.window import ENTITIES
+from pipeline.topics.codec import encode_json
+from pipeline.topics.predictions import PredictionRecord
+from pipeline.topics.resources import ByResource
+from tests.processors.test_explain import PREDICTORS, of_seed
+
+
+def of(record: PredictionRecord, **chosen: Any) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(part_of(record, **chosen)))
+
+
+def keys(document: Any) -> set[str]:
+    """Every key that a document has, however deep."""
+    if isinstance(document, dict):
+        return {*document}.union(*map(keys, document.values()))
+    return set[str]().union(*map(keys, document)) if isinstance(document, list) else set()
+
+
+def test_all_of_it_is_the_record_itself() -> None:
+    record, _ = of_seed(0)
+    assert msgspec.json.encode(part_of(record)) == encode_json(record)
+
+
+@pytest.mark.parametrize("resource", RESOURCES)
+def test_of_one_resource_nothing_is_said_of_the_other(resource: str) -> None:
+    record, _ = of_seed(0)
+    found, kind = of(record, resources=[resource]), RESOURCES[resource]
+    assert not keys(found) & {kind.other, RESOURCES[kind.other].field}
+    peak = record.node_peaks.peaks["percentile"]
+    assert found["node_peaks"]["peaks"]["percentile"] == {kind.field: kind.of(peak)}
+    assert found["pods"]["samples"] == {resource: getattr(record.pods.samples, resource)}
+    assert found["as_of"] == record.as_of
+
+
+def test_a_term_may_be_named_as_a_resource_is() -> None:
+    record, _ = of_seed(0)
+    terms = {"theirs": {"memory": ByResource(cpu=1.0, memory=2.0)}}
+    node = msgspec.structs.replace(record.node_peaks, terms=terms)
+    record = msgspec.structs.replace(record, node_peaks=node)
+    found = of(record, resources=["cpu"])
+    assert found["node_peaks"]["terms"] == {"theirs": {"memory": {"cpu": 1.0}}}
+
+
+@pytest.mark.parametrize("entity", ENTITIES)
+def test_of_one_entity_only_its_pods_are_left(entity: str) -> None:
+    record, _ = of_seed(0)
+    found = of(record, entities=[entity])
+    assert ("node_peaks" in found, "system" in found) == (entity == "node", entity == "system")
+    assert [*found["classes"]] == [entity] * (entity in record.classes)
+    assert ("reclaimable" in found) == (entity == "prod")
+    wanted = {"node": ENTITIES, "prod": ("prod", "none", "unknown")}.get(entity, (entity,))
+    uids = [
+        uid
+        for uid, name in zip(record.pods.uid, record.pods.pod_class, strict=True)
+        if name in wanted
+    ]
+    pods = found["pods"]
+    assert pods["uid"] == uids
+    assert len(pods["samples"]["cpu"]) == len(pods["raw"]["vpa"]["cpu_cores"]) == len(uids)
+    assert found["cold_pods"] == [uid for uid in record.cold_pods if uid in uids]
+
+
+@pytest.mark.parametrize("predictor", PREDICTORS)
+def test_of_one_predictor_nothing_is_said_of_others(predictor: str) -> None:
+    record, _ = of_seed(0)
+    found = of(record, predictors=[predictor])
+    for entity in (found["node_peaks"], found["system"], *found["classes"].values()):
+        assert [*entity["peaks"]] == [*entity["raw"]] == [predictor]
+        assert {*entity["terms"]} <= {predictor}
+        assert entity["model"]["first_at"]
+    assert [*found["pods"]["raw"]] == [*found["reclaimable"]] == [predictor]

@@ -1,9 +1,23 @@
 """A predictor that comes with another package is found, held to the laws, and may decide."""
 
+import dataclasses
 import os
+import re
 import subprocess
 import sys
+import tomllib
+import zipfile
+from configparser import ConfigParser
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.processors.bank import Bank
+from pipeline.processors.predictor import Peaks, View
+from pipeline.processors.predictors.stateless import Stateless
+from pipeline.processors.window import ENTITIES, ModelConfig
+from tests.processors.windows import GIB, Pod, window
 
 # A process of its own sees the other package as if it had been installed beside ours.
 CHECK = """
@@ -49,3 +63,80 @@ def test_a_predictor_of_another_package_decides_when_the_strategy_names_it(proje
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (ran.returncode, ran.stdout) == (0, "decided\n"), ran.stderr
+
+
+def third_party(project: Path) -> Path:
+    return project / "tests" / "data" / "third_party"
+
+
+def test_what_it_is_packed_by_says_what_its_installation_says(project: Path) -> None:
+    """Our tests find the entry point in metadata that pip would have written."""
+    declared = tomllib.loads((third_party(project) / "pyproject.toml").read_text())["project"]
+    found = ConfigParser()
+    found.read(third_party(project) / "flat_tide-1.0.dist-info" / "entry_points.txt")
+    assert declared["entry-points"] == {name: dict(found[name]) for name in found.sections()}
+    metadata = (third_party(project) / "flat_tide-1.0.dist-info" / "METADATA").read_text()
+    assert f"Name: {declared['name']}\nVersion: {declared['version']}\n" in metadata
+
+
+def test_it_can_be_packed_and_is_found_when_installed(project: Path, tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=third_party(project), check=True, capture_output=True,
+    )  # fmt: skip
+    (wheel,) = tmp_path.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    paths = (project, project / "node-exporter", tmp_path / "site")
+    ask = "from pipeline.processors.predictors.registry import available as a, package_of as p;"
+    ran = subprocess.run(
+        [sys.executable, "-c", f"{ask} f = a()['flat-tide']; f.load()(); print(p(f))"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout) == (0, "flat-tide 1.0\n"), ran.stderr
+
+
+class Onlooker(Stateless):
+    """Keeps the view that it was shown."""
+
+    name = "onlooker"
+    prod = "pair"
+    seen: View
+
+    def peak(self, view: View) -> Peaks:
+        self.seen = view
+        return Peaks(*view.split(np.zeros((len(view.all_rows), 2))), bare=None)
+
+
+def documented(project: Path, kind: str) -> dict[str, str]:
+    """The shape of each field of a class, as docs/models.md has it."""
+    text = (project / "docs" / "models.md").read_text()
+    (table,) = re.findall(rf"^\| `{kind}`, .*\n\|---.*\n((?:\|.*\n)+)", text, re.MULTILINE)
+    return dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) ?\|", table, re.MULTILINE))
+
+
+def test_the_documented_shapes_are_those_that_there_are(project: Path) -> None:
+    onlooker = Onlooker()
+    bank = Bank(ModelConfig(predictors=("onlooker",), predictor="onlooker"), {"onlooker": onlooker})
+    for node, uids in (("node-a", "abc"), ("node-b", "de")):
+        bank.apply([window(0, [Pod(uid, (1.0, GIB)) for uid in uids], node=node)])
+    peaks = bank.peaks(["node-a", "node-b"])
+    letters = {"k": 2, "E": len(ENTITIES), "n": 5, "2": 2}
+
+    def shape(text: str) -> tuple[int, ...]:
+        return tuple(letters[letter] for letter in re.findall(r"\w", text.partition(")")[0]))
+
+    told = documented(project, "View")
+    assert [*told] == [field.name for field in dataclasses.fields(View)]
+    del told["rows"]
+    for of_each in dataclasses.asdict(onlooker.seen.settings).values():
+        assert of_each.shape == shape(told["settings"])
+    del told["settings"]
+    for name, text in told.items():
+        assert getattr(onlooker.seen, name).shape == shape(text), name
+    answered: Any = peaks.answers["onlooker"]
+    told = documented(project, "Peaks")
+    assert [*told] == [field.name for field in dataclasses.fields(Peaks)]
+    assert shape(told["entities"]) == shape(told["terms"]) == shape(told["bare"])
+    assert answered.raw.shape == shape(told["entities"])
+    assert answered.pod_raw.shape == shape(told["pods"])

@@ -61,7 +61,7 @@ class ModelCursor:
 
     `joined` is the highest sample offset met below `next_offset`. `reports` maps a node to its
     newest prediction and state, None from its departure until the tombstones are delivered;
-    `amounts` to what can be reclaimed by each predictor. Who holds `busy` may apply and publish.
+    `amounts` to what each predictor says of Prod. Who holds `busy` may apply and publish.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ModelCursor:
 
     @property
     def profile(self) -> Profile:
-        """What can be reclaimed by each predictor, of nodes with a window since the loading.
+        """What each predictor says of Prod, of nodes with a window since the loading.
 
         A copy: other threads may ask.
         """

@@ -128,7 +128,8 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
         bool,
         Meta(
             description="Whether the metrics page has koordlet_node_predicted_resource_reclaimable "
-            "of every node, predictor and resource; false for fleets of thousands of nodes."
+            "and koordlet_node_predicted_resource_peak of every node, predictor and resource; "
+            "false for fleets of thousands of nodes."
         ),
     ] = True
     future_tolerance_seconds: Annotated[

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from pipeline.processors.derivation import Pod, Resource
 
-POD_SUMS: Final = ("nsigma-v2", "resource-central")
+POD_SUMS: Final = ("nsigma-v2", "pods-nsigma", "resource-central")
 """Predictors that add up the peaks of pods, and for the node that of the system."""
 _OF_LATE: Final = ("autopilot", "resource-central")
 """Predictors that look at the recent past alone."""

@@ -1,4 +1,4 @@
-"""How models of others enter the stream: as a round of checkpoints of an epoch of their own.
+"""How models enter the stream from outside: as a round of checkpoints of an epoch of their own.
 
 Owes the rest: an import is in force from the next takeover of its partition, or not at all, and
 nothing else changes. A claim gives an epoch; every checkpoint that a worker would start from is
@@ -7,7 +7,8 @@ round that it continues. So a takeover replays what it would have replayed, on t
 It is part of the state, not of the log: models that are rebuilt from the log are without it.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -25,7 +26,9 @@ from pipeline.errors import (
 )
 from pipeline.processors import snapshot
 from pipeline.processors.bank import Bank
+from pipeline.processors.exports import put_back
 from pipeline.processors.imports import Learned, Taken, taken_over
+from pipeline.processors.snapshot import NodeState
 from pipeline.processors.window import ENTITIES, ModelConfig
 from pipeline.times import format_time
 from pipeline.topics.checkpoints import (
@@ -39,30 +42,33 @@ from pipeline.topics.codec import encode_pack
 
 MEMBER = "import"
 
-Idle = Callable[[], Awaitable[bool]]
-"""Whether no worker runs."""
+_T = TypeVar("_T")
+Running = Callable[[], Awaitable[Collection[str]]]
+"""The groups (`worker.id`) of which workers run."""
+Change = Callable[[bytes], tuple[bytes | None, _T]]
+"""From a node's state to another one, None for no other, and what is to be said of it."""
 
 
-async def import_models(
+async def change_models(
     node: str,
-    learned: Mapping[str, Learned],
-    config: ModelConfig,
+    change: Change[_T],
     *,
     place: tuple[str, int],
-    output: Output,
+    output: Output | None,
     open_reader: Readers,
-    is_idle: Idle,
+    running: Running,
     clock: Clock,
-) -> Taken:
-    """Add what was learned of entities and pods of `node` to its models; gives what was taken, of
-    those that it has models of. Where that is nothing, nothing is written.
+) -> _T:
+    """Put what `change` makes of the models of `node` in their place; gives what it says.
 
-    `place` is the topic `checkpoints` and the node's partition. Raises StateError while workers
-    run, or if one takes the partition meanwhile, NotReadyError if no complete round has the node,
-    and CheckpointError for models that do not fit; the state is then as it was.
+    `place` is the topic `checkpoints` and the node's partition. Without `output` all is looked at
+    and nothing written, whether or not workers run. Raises StateError while workers run, or if one
+    takes the partition meanwhile, NotReadyError if no complete round has the node, and what
+    `change` raises; the state is then as it was.
     """
     topic, partition = place
-    await _require_idle(is_idle)
+    if output is not None:
+        await _require_idle(running)
     async with open_reader([place]) as reader:
         found = await read_checkpoints(reader, *place, 0, _refuse)
         chosen = {name: _sound(fit) for name, fit in found.fit().items()}
@@ -73,10 +79,13 @@ async def import_models(
                 hint="let exporter and worker run for worker.checkpoint_interval_seconds, then "
                 "stop the workers",
             )
-        state, taken = _with_import(node, chosen[node].state, learned, config)
-        if not takes_anything(taken):
-            return taken
+        state, said = change(chosen[node].state)
+        if state is None:
+            return said
         chosen[node] = msgspec.structs.replace(chosen[node], state=state)
+        _round(chosen, marker.epoch)  # before anything is written: it may be too large
+        if output is None:
+            return said
         claim = Claim(member=MEMBER, claimed_at=format_time(clock.now()))
         (epoch,) = await output.append(
             topic, partition, [Keyed(claim_key(MEMBER), encode_pack(claim))]
@@ -87,7 +96,7 @@ async def import_models(
         try:
             await output.append(topic, partition, checkpoints)
             await _require_ours(reader, place, epoch)
-            await _require_idle(is_idle)
+            await _require_idle(running)
             written.insert(0, marker_key(epoch))  # first: without it the rest says nothing
             (marked,) = await output.append(
                 topic, partition, [Keyed(marker_key(epoch), encode_pack(renewed))]
@@ -96,7 +105,30 @@ async def import_models(
         except StateError:
             await output.append(topic, partition, [Keyed(key, None) for key in written])
             raise
-    return taken
+    return said
+
+
+def adding(node: str, learned: Mapping[str, Learned], config: ModelConfig) -> Change[Taken]:
+    """Add what others have learned of entities and pods of `node` to its models; says what was
+    taken, of those that it has models of. Raises CheckpointError for models that do not fit."""
+
+    def change(state: bytes) -> tuple[bytes | None, Taken]:
+        changed, taken = _with_import(node, state, learned, config)
+        return (changed if takes_anything(taken) else None), taken
+
+    return change
+
+
+def putting_back(
+    node: str, data: bytes, config: ModelConfig, clock: Clock
+) -> Change[NodeState | None]:
+    """Put an exported state in place of the models of `node`; says what it replaces. Raises
+    CheckpointError where `put_back` does."""
+
+    def change(state: bytes) -> tuple[bytes | None, NodeState | None]:
+        return put_back(node, state, data, config, now_ms=round(clock.now() * 1000))
+
+    return change
 
 
 def takes_anything(taken: Taken) -> bool:
@@ -148,11 +180,12 @@ def _round(chosen: Mapping[str, NodeCheckpoint], epoch: int) -> list[Keyed]:
     return records
 
 
-async def _require_idle(is_idle: Idle) -> None:
-    if not await is_idle():
+async def _require_idle(running: Running) -> None:
+    if groups := await running():
         raise StateError(
-            "workers run, and would go on without what is imported",
-            hint="stop all workers of this worker.id, import, start them again",
+            f"workers of the group {', '.join(sorted(groups)):.300} run, and would go on without "
+            "what is imported",
+            hint="stop all workers of this topic prefix, import, start them again",
         )
 
 
@@ -165,7 +198,7 @@ async def _require_ours(
     if newest != epoch and (marked is None or newest < marked):
         raise StateError(
             "a worker took the partition meanwhile: the import is not in force",
-            hint="stop all workers of this worker.id, import again, start them",
+            hint="stop all workers of this topic prefix, import again, start them",
         )
 
 

@@ -26,16 +26,17 @@ from pipeline.processors.histogram import (
     nearest_reference_ms,
 )
 from pipeline.processors.rows import NEVER
-from pipeline.processors.snapshot import NodeState, pack, unpack
+from pipeline.processors.snapshot import NodeState, dense_weights, pack, unpack
 from pipeline.processors.window import ENTITIES, KOORDINATOR, RESOURCES, VPA, Profile
 from pipeline.times import format_time, parse_time
 
-_KOORDINATOR_IDS: Final[Mapping[str, str]] = {
+KOORDINATOR_IDS: Final[Mapping[str, str]] = {
     "__node__": "node",
     "__node-sys__": "system",
     "__node-__": "none",
     **{f"__node-koord-{name}__": name for name in ("prod", "mid", "batch", "free")},
 }
+"""Our entities by the UID under which Koordinator has them."""
 
 _VPA_VERSION: Final = "v3"
 _MOST_HALF_LIVES: Final = 10 * MAX_HALF_LIVES
@@ -97,7 +98,7 @@ def from_koordinator(document: Mapping[str, Any]) -> Learned:
         _histogram(document.get("Memory"), KOORDINATOR, 1, f"Memory of {name}"),
     )
     last_ms = _time_ms(document.get("LastUpdated"), f"LastUpdated of {name}")
-    return Learned(_KOORDINATOR_IDS.get(name, name), found, _last(last_ms, found, name))
+    return Learned(KOORDINATOR_IDS.get(name, name), found, _last(last_ms, found, name))
 
 
 def from_vpa(document: Mapping[str, Any]) -> Learned:
@@ -200,17 +201,7 @@ class _Rows:
         self._samples = unpack(state.samples, "<i8", count, 2).copy()
         self._first_ms = unpack(state.first_ms, "<i8", count).copy()
         self._last_ms = unpack(state.last_ms, "<i8", count).copy()
-        self._weights = [self._dense(resource, count) for resource in range(len(RESOURCES))]
-
-    def _dense(self, resource: int, count: int) -> FloatArray:
-        most = max(profile.layouts[resource].num_buckets for profile in self._profiles)
-        counts = unpack(self._state.bucket_counts[resource], "<u2", count)
-        filled = int(counts.sum())
-        weights = np.zeros((count, most))
-        at = unpack(self._state.buckets[resource], "<u2", filled)
-        kept = unpack(self._state.bucket_weights[resource], "<f8", filled)
-        weights[np.repeat(np.arange(count), counts), at] = kept
-        return weights
+        self._weights = [dense_weights(state, r, profiles) for r in range(len(RESOURCES))]
 
     def add(self, row: int, resource: int, learned: Learned, histogram: Histogram) -> Received:
         """Add one histogram, and the moments that it stands for."""

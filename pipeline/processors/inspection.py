@@ -55,6 +55,15 @@ def head(state: NodeState) -> Iterator[str]:
     yield f"columns: {_sizes(state.columns)}; of the node: {_sizes(state.node_columns)}"
 
 
+def brief(state: NodeState) -> str:
+    """In a line, how much it has learned, until when and where."""
+    machine = f"of machine {state.machine_id}" if state.machine_id else "of no machine"
+    return (
+        f"{len(ENTITIES)} entities and {len(state.uids)} pods {machine}, {state.applied} windows "
+        f"applied, the last ended {_time(state.end_ms)}"
+    )
+
+
 def table(state: NodeState, names: Sequence[str] = (), *, pods: bool = False) -> list[str]:
     """Two lines per entity, cpu and memory: of `names`, or of all entities, and pods if wanted.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from pipeline.errors import CheckpointError, CheckpointLayoutError
 from pipeline.processors.node import NodeModels
 from pipeline.processors.rows import IntArray, Rows
 from pipeline.processors.store import Columns
-from pipeline.processors.window import ENTITIES, RESOURCES, FloatArray
+from pipeline.processors.window import ENTITIES, RESOURCES, FloatArray, Profile
 from pipeline.topics.nodes import Strategy
 
 MAGIC: Final = b"STBANK"
@@ -127,6 +128,16 @@ def _unpacked(body: bytes) -> pa.Buffer:
     if size > _LARGEST:
         raise ValueError(f"it would have {size} bytes")
     return _COMPRESSION.decompress(body[_SIZE.size :], decompressed_size=size)
+
+
+def dense_weights(state: NodeState, resource: int, profiles: Sequence[Profile]) -> FloatArray:
+    """The histograms of one resource, a row per entity and pod, as wide as the widest layout of
+    `profiles`, which are those of the model that the state is of."""
+    most = max(profile.layouts[resource].num_buckets for profile in profiles)
+    counts, at, kept = _sparse(state, resource)
+    weights = np.zeros((len(counts), most))
+    weights[np.repeat(np.arange(len(counts)), counts), at] = kept
+    return weights
 
 
 def capture(name: str, node: NodeModels, rows: Rows, slots: Columns, fingerprint: str) -> bytes:

@@ -3,10 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from pipeline.agents.importing import import_models
+from pipeline.agents.importing import adding, change_models, putting_back
 from pipeline.clock import ManualClock
 from pipeline.errors import CheckpointLayoutError, NotReadyError, StateError
 from pipeline.processors import snapshot
+from pipeline.processors.bank import Bank
 from pipeline.processors.histogram import CPU_LAYOUT
 from pipeline.processors.imports import Histogram, Learned
 from pipeline.processors.window import ModelConfig, Profile
@@ -41,14 +42,16 @@ async def importing(
     config: ModelConfig = CONFIG,
     idle: bool = True,
     reference_ms: int = APPENDED_MS,
+    dry_run: bool = False,
 ) -> set[str]:
-    async def is_idle() -> bool:
-        return idle
+    async def running() -> tuple[str, ...]:
+        return () if idle else ("tide",)
 
     output = MemoryOutput(broker)
-    taken = await import_models(
-        node, learned(*names, reference_ms=reference_ms), config, place=PLACE, output=output,  # type: ignore[arg-type]
-        open_reader=broker.open_reader, is_idle=is_idle, clock=ManualClock(),
+    change = adding(node, learned(*names, reference_ms=reference_ms), config)
+    taken = await change_models(
+        node, change, place=PLACE, output=None if dry_run else output,  # type: ignore[arg-type]
+        open_reader=broker.open_reader, running=running, clock=ManualClock(),
     )  # fmt: skip
     return {name for name, (cpu, _) in taken.items() if cpu and cpu.buckets}
 
@@ -136,6 +139,65 @@ async def test_what_has_decayed_to_nothing_is_not_written() -> None:
     assert len(broker.records("t.checkpoints")) == before
 
 
+async def test_a_dry_run_says_the_same_and_writes_nothing() -> None:
+    broker, _, _ = await with_a_round()
+    before = list(broker.records("t.checkpoints"))
+    assert await importing(broker, "node", idle=False, dry_run=True) == {"node"}
+    with pytest.raises(NotReadyError, match="has node 'zebra'"):
+        await importing(broker, "node", node="zebra", dry_run=True)
+    assert list(broker.records("t.checkpoints")) == before
+
+
+async def put_back(broker: MemoryBroker, node: str, data: bytes) -> snapshot.NodeState | None:
+    async def running() -> tuple[str, ...]:
+        return ()
+
+    clock = ManualClock(APPENDED_MS / 1000)
+    return await change_models(
+        node, putting_back(node, data, CONFIG, clock), place=PLACE, output=MemoryOutput(broker),  # type: ignore[arg-type]
+        open_reader=broker.open_reader, running=running, clock=clock,
+    )  # fmt: skip
+
+
+async def test_the_next_owner_goes_on_from_what_was_put_back_bit_for_bit() -> None:
+    """NP-08: an export comes back into a stream that has gone on without it."""
+    broker, log, first = await with_a_round()
+    exported = {node: first.model.bank.state_of(node) for node in NODES}
+    await first.apply()
+    await first.round()
+    newer = {node: first.model.bank.state_of(node) for node in NODES}
+    first.die()
+    assert exported["a"] != newer["a"]
+    replaced = await put_back(broker, "a", exported["a"])
+    assert replaced is not None
+    assert snapshot.encode(replaced) == newer["a"]
+    second = await Owner(broker, "y").load()
+    assert second.model.bank.state_of("a") == exported["a"]
+    assert {node: second.model.bank.state_of(node) for node in "bc"} == {
+        node: newer[node] for node in "bc"
+    }
+    peaks = second.model.bank.peaks(["a"])[0].predictors["percentile"].raw
+    bank = Bank(CONFIG)
+    bank.restore("a", exported["a"])
+    assert peaks.tobytes() == bank.peaks(["a"])[0].predictors["percentile"].raw.tobytes()
+    log.windows(1, *NODES)
+    await second.apply()
+    assert samples(second, "a") == 4 + 1
+
+
+async def test_a_damaged_checkpoint_is_mended_by_an_export() -> None:
+    broker, _, first = await with_a_round()
+    exported = first.model.bank.state_of("a")
+    first.die()
+    key = node_key("a", first.epoch)
+    found = decode_pack(NodeCheckpoint, broker.live("t.checkpoints")[key])
+    damaged = replace(found, state=found.state[:-1])
+    broker.put("t.checkpoints", 0, key, encode_pack(damaged))
+    assert await put_back(broker, "a", exported) is None
+    second = await Owner(broker, "y").load()
+    assert content(second.model)["a"][:2] == content(undisturbed(broker))["a"][:2]
+
+
 async def refused(
     broker: MemoryBroker, error: type[Exception], says: str, **options: object
 ) -> None:
@@ -149,7 +211,7 @@ async def refused(
 async def test_while_workers_run_it_is_refused() -> None:
     broker, _, _ = await with_a_round()
     written = len(broker.records("t.checkpoints"))
-    await refused(broker, StateError, "workers run", idle=False)
+    await refused(broker, StateError, "workers of the group tide run", idle=False)
     assert len(broker.records("t.checkpoints")) == written + 1  # the claim of the second
 
 

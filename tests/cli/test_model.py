@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from faust.assignor.partition_assignor import PartitionAssignor
 
-from pipeline.cli import model
+from pipeline.cli import model, model_export
 from pipeline.cli.main import cli
+from pipeline.cli.model_import import GROUP_PROTOCOL
 from pipeline.processors.bank import Bank
 from pipeline.processors.predictors.registry import GROUP, available
 from pipeline.topics.checkpoints import NodeCheckpoint
@@ -77,11 +79,100 @@ def test_what_a_pod_is_called_does_nothing_to_the_terminal(
     async def newest(*_: object) -> Found:
         return Found(b"node-a@1", encode_pack(checkpoint), 7)
 
-    monkeypatch.setattr(model, "_newest", newest)
+    monkeypatch.setattr(model, "newest_checkpoint", newest)
     result = CliRunner().invoke(cli, ["model", "inspect", "node-a", "--pods"])
     assert result.exit_code == 0, result.output
     assert "\x1b" not in result.output
     assert r"a\x1b[2J" in result.output
+
+
+@pytest.fixture
+def checkpoint(monkeypatch: pytest.MonkeyPatch) -> NodeCheckpoint:
+    """What Kafka has of node-a."""
+    bank = Bank()
+    bank.apply([window(end, [Pod("web", (1.0, GIB))]) for end in range(3)])
+    found = NodeCheckpoint(
+        node="node-a", epoch=1, round=1, generation=1, covers=1, state=bank.state_of("node-a")
+    )
+
+    async def newest(*_: object) -> Found:
+        return Found(b"node-a@1", encode_pack(found), 7)
+
+    monkeypatch.setattr(model, "newest_checkpoint", newest)
+    monkeypatch.setattr(model_export, "newest_checkpoint", newest)
+    return found
+
+
+def test_of_a_row_that_is_not_there_nothing_is_shown(checkpoint: NodeCheckpoint) -> None:
+    result = CliRunner().invoke(cli, ["model", "inspect", "node-a", "--row", "bogus"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "there is no model of bogus on node node-a" in result.stderr
+    result = CliRunner().invoke(cli, ["model", "inspect", "node-a", "--row", "web"])
+    assert (result.exit_code, "node node-a, machine" in result.stdout) == (0, True)
+
+
+def exporting(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["model", "export", "node-a", *arguments])
+
+
+def test_an_export_is_the_state_as_it_is(checkpoint: NodeCheckpoint, tmp_path: Path) -> None:
+    file = tmp_path / "new" / "node-a.springtide"
+    result = exporting("--output", str(file))
+    assert result.exit_code == 0, result.output
+    assert file.read_bytes() == checkpoint.state
+    assert "8 entities and 1 pods of machine machine-1, 3 windows applied" in result.output
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_a_file_that_is_there_is_replaced_only_if_that_is_said(
+    checkpoint: NodeCheckpoint, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("precious")
+    result = exporting("--output", str(file))
+    assert (result.exit_code, "is there already" in result.stderr) == (2, True)
+    assert file.read_text() == "precious"
+    assert exporting("--output", str(file), "--overwrite").exit_code == 0
+    assert file.read_bytes() == checkpoint.state
+    result = exporting("--output", str(file / "below"))
+    assert (result.exit_code, "cannot write" in result.stderr) == (1, True), result.output
+    assert exporting().exit_code == 2
+
+
+def test_an_export_for_koordinator_is_a_file_of_each(
+    checkpoint: NodeCheckpoint, tmp_path: Path
+) -> None:
+    result = exporting("--as", "koordinator", "--output", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    assert {"__node__", "__node-sys__", "web"} <= {path.name for path in tmp_path.iterdir()}
+    read = json.loads((tmp_path / "web").read_text())
+    assert (read["UID"], read["CPU"]["totalWeight"] > 0) == ("web", True)
+    result = exporting("--as", "koordinator", "--output", str(tmp_path))
+    assert (result.exit_code, "is there already" in result.stderr) == (2, True)
+    config = tmp_path / "settings.yaml"
+    config.write_text("model: {histogram: {preset: vpa}}")
+    result = exporting("--as", "koordinator", "--output", str(tmp_path), "--config", str(config))
+    assert (result.exit_code, "is of model" in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "code", "says"),
+    [
+        (b"STBANK", (), 1, "not a node state"),
+        (b"", ("--pod", "a"), 2, "one file, with all pods"),
+        (b"", ("other",), 2, "one file, with all pods"),
+    ],
+)
+def test_what_is_no_export_is_refused_with_its_name(
+    tmp_path: Path, content: bytes, arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(content)
+    result = CliRunner().invoke(
+        cli, ["model", "import", "--from", "springtide", "--node", "n", str(file), *arguments]
+    )
+    assert (result.exit_code, says in result.stderr) == (code, True), result.output
+    assert code == 2 or f"error: {file}: " in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -118,6 +209,10 @@ def test_numbers_are_json_as_go_writes_it(tmp_path: Path) -> None:
     document = f'{{"UID": "__node__", "CPU": {histogram}, "LastUpdated": "{TIME}"}}'
     result = importing(tmp_path, document, source="koordinator")
     assert (result.exit_code, "127.0.0.1:1" in result.output) == (1, True), result.output
+
+
+def test_workers_are_told_from_other_readers_as_faust_names_them() -> None:
+    assert PartitionAssignor.name.fget(None) == GROUP_PROTOCOL
 
 
 def test_files_of_koordinator_say_themselves_what_they_are_of(tmp_path: Path) -> None:

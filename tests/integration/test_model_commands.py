@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
@@ -45,6 +46,12 @@ from tests.agents.logs import window
 
 NODE = "node-7"
 WINDOW_COUNT = 12
+
+
+class AsWorkersDo(RangePartitionAssignor):  # type: ignore[misc]
+    """Shares partitions out under the name that Faust gives that."""
+
+    name = "faust"
 
 
 @pytest.fixture
@@ -179,21 +186,54 @@ async def test_explain_inspect_and_import(kafka: KafkaSettings, tmp_path: Path) 
     assert await samples(kafka) == (WINDOW_COUNT + 500, CPU_LAYOUT.ends[60])
 
 
+async def test_an_export_comes_back_bit_for_bit(kafka: KafkaSettings, tmp_path: Path) -> None:
+    """NP-08."""
+    await filled(kafka)
+    file = tmp_path / "node-7.springtide"
+    shown = await typed(kafka, "model", "export", NODE, "--output", str(file))
+    assert shown.exit_code == 0, shown.output
+    assert f"{WINDOW_COUNT} windows applied" in shown.output
+    foreign = str(koordinator_file(tmp_path, "__node__"))
+    await typed(kafka, "model", "import", "--from", "koordinator", "--node", NODE, foreign)
+    assert (await samples(kafka))[0] == WINDOW_COUNT + 500
+
+    putting = ("model", "import", "--from", "springtide", "--node", NODE, str(file))
+    shown = await typed(kafka, *putting, "--dry-run")
+    assert (shown.exit_code, "nothing was changed" in shown.output) == (0, True), shown.output
+    assert (await samples(kafka))[0] == WINDOW_COUNT + 500
+    config = tmp_path / "settings.yaml"
+    config.write_text("model: {training_statistic: max}")
+    shown = await typed(kafka, *putting, "--config", str(config))
+    assert (shown.exit_code, "is of model" in shown.output) == (1, True), shown.output
+    shown = await typed(kafka, *putting)
+    assert shown.exit_code == 0, shown.output
+    assert "in place of: 8 entities" in shown.output
+    async with owner(kafka) as (shard, _):
+        assert shard.model.bank.state_of(NODE) == file.read_bytes()
+    shown = await typed(kafka, "model", "export", NODE, "--output", str(file))
+    assert (shown.exit_code, "is there already" in shown.output) == (2, True)
+
+
 async def test_an_import_is_refused_while_a_worker_runs(
     kafka: KafkaSettings, tmp_path: Path
 ) -> None:
     await filled(kafka)
     worker = AIOKafkaConsumer(
-        WINDOWS.full_name(kafka.topic_prefix),
+        SAMPLES.full_name(kafka.topic_prefix),
         **client_options(kafka),
         group_id=kafka.topic_prefix,
+        partition_assignment_strategy=(AsWorkersDo,),
     )
     await worker.start()
     file = str(koordinator_file(tmp_path, "__node__"))
     taking = ("model", "import", "--from", "koordinator", "--node", NODE, file)
+    refused = f"workers of the group {kafka.topic_prefix} run"
     try:
-        shown = await typed(kafka, *taking, "--id", kafka.topic_prefix)
-        assert (shown.exit_code, "workers run" in shown.output) == (1, True)
+        for group in (kafka.topic_prefix, "another"):
+            shown = await typed(kafka, *taking, "--id", group)
+            assert (shown.exit_code, refused in shown.output) == (1, True), shown.output
+        shown = await typed(kafka, *taking, "--dry-run")
+        assert (shown.exit_code, refused in shown.output) == (0, True), shown.output
     finally:
         await worker.stop()
     assert (await samples(kafka))[0] == WINDOW_COUNT

@@ -1,0 +1,280 @@
+"""`springtide model import`: what others have learned, or we exported, into a node's models."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+import yaml
+
+from pipeline.agents.configure import model_config
+from pipeline.agents.importing import Change, adding, change_models, putting_back, takes_anything
+from pipeline.agents.log import open_reader
+from pipeline.agents.output import open_output
+from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
+from pipeline.cli.printing import say
+from pipeline.clock import SystemClock
+from pipeline.errors import CheckpointError, UsageError
+from pipeline.processors import snapshot
+from pipeline.processors.imports import Learned, Received, Taken, from_koordinator, from_vpa
+from pipeline.processors.inspection import brief
+from pipeline.processors.snapshot import NodeState
+from pipeline.processors.window import ENTITIES, RESOURCES
+from pipeline.settings import Settings
+from pipeline.topics.admin import find_group, groups_reading, require_topics
+from pipeline.topics.client import client_options, our_errors
+from pipeline.topics.partition import partition_of
+from pipeline.topics.registry import CHECKPOINTS, SAMPLES
+
+_T = TypeVar("_T")
+GROUP_PROTOCOL: Final = "faust"
+"""How workers share out partitions: no other reader of samples is one."""
+
+
+@click.command(
+    "import",
+    epilog="Exit codes: 0 taken over, or nothing to take over; 1 refused: nothing was changed, 2 "
+    "usage or settings, 3 topics are missing, 4 no complete round of checkpoints has the node. "
+    "Where Kafka failed meanwhile (1, too) it may be in force: start the workers, and after their "
+    "next round look at the samples with `springtide model inspect` before you repeat it.",
+)
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--from", "source", type=click.Choice(["koordinator", "vpa", "springtide"]), required=True
+)
+@click.option("--node", required=True, help="The node whose models take it over.")
+@click.option(
+    "--pod",
+    "pods",
+    multiple=True,
+    metavar="UID[=NAME]",
+    help="vpa: the pod that takes the checkpoint NAME, or the only one.",
+)
+@click.option("--dry-run", is_flag=True, help="Check everything and say it; change nothing.")
+@settings_options(*KAFKA_CLIENT, "kafka.partitions", "worker.id")
+def import_(
+    settings: Settings,
+    files: tuple[Path, ...],
+    source: str,
+    node: str,
+    pods: tuple[str, ...],
+    dry_run: bool,
+) -> None:
+    """Take over what Koordinator or the Vertical Pod Autoscaler has learned, or an export of ours,
+    from FILES.
+
+    Their weights are added to the node's own, decayed to the same moment; mean and deviation
+    follow from them. A file of Koordinator's --prediction-checkpoint-filepath says itself whether
+    it is of the node, a class or a pod; of a VerticalPodAutoscalerCheckpoint as kubectl prints it
+    you say which pod it is for. A histogram without samples is unknown, and changes nothing.
+
+    The file of `springtide model export` or `fit` takes the place of all models of the node, bit
+    for bit. It is refused if the settings here give models of another layout.
+
+    All workers must be stopped, and have completed a round of checkpoints with the node. The
+    import is in force when they come back. Models that are rebuilt from the log are without it.
+    Workers are looked for in the group --id, and in every group that reads the samples of the
+    topic prefix as workers do and that Kafka shows to this user: give --id where it shows none.
+
+    \b
+    Examples:
+      springtide model import --from koordinator --node node-1 prediction-checkpoints/*
+      springtide model import --from vpa --node node-1 --pod 0b6f-42=web-main vpa.yaml
+      springtide model import --from springtide --node node-1 --dry-run node-1.springtide
+    """
+    quiet_client(settings)
+    if source == "springtide":
+        changed = _put_back(settings, files, node, pods, dry_run=dry_run)
+    else:
+        changed = _add(settings, files, source, node, pods, dry_run=dry_run)
+    if not changed:
+        click.echo("nothing to take over: nothing was changed")
+    elif dry_run:
+        click.echo("a dry run: nothing was changed")
+    else:
+        click.echo("in force when the workers come back")
+
+
+def _put_back(
+    settings: Settings, files: tuple[Path, ...], node: str, pods: tuple[str, ...], *, dry_run: bool
+) -> bool:
+    """Put an export in place of the node's models; always changes them."""
+    if pods or len(files) > 1:
+        raise UsageError(
+            "an export of springtide is one file, with all pods of the node",
+            hint="name one file, without --pod",
+        )
+    (path,) = files
+    data = _bytes(path)
+    try:
+        state = snapshot.decode(data)
+        change = putting_back(node, data, model_config(settings), SystemClock())
+        replaced = asyncio.run(_change(settings, node, change, dry_run=dry_run))
+    except CheckpointError as error:
+        raise type(error)(f"{path}: {error.message}", hint=error.hint) from error
+    say(
+        [
+            f"{node}: {brief(state)}",
+            f"in place of: {_replaced(state, replaced)}",
+        ]
+    )
+    if replaced and state.machine_id not in ("", replaced.machine_id):
+        say(["of another machine: with its first window node, system and classes begin anew"])
+    return True
+
+
+def _replaced(state: NodeState, replaced: NodeState | None) -> str:
+    if replaced is None:
+        return "models that nobody can read"
+    return "the same models" if replaced == state else brief(replaced)
+
+
+def _add(
+    settings: Settings,
+    files: tuple[Path, ...],
+    source: str,
+    node: str,
+    pods: tuple[str, ...],
+    *,
+    dry_run: bool,
+) -> bool:
+    """Add what others have learned; whether any model took any of it."""
+    read = from_koordinator if source == "koordinator" else from_vpa
+    learned = [one for path in files for one in _learned(path, read)]
+    found = _of_koordinator(learned, pods) if source == "koordinator" else _of_vpa(learned, pods)
+    change = adding(node, found, model_config(settings))
+    taken: Taken = asyncio.run(_change(settings, node, change, dry_run=dry_run))
+    for name in sorted(found):
+        what = _taken(taken[name]) if name in taken else "left out, the node has no model of it"
+        say([f"{name}: {what}"])
+    return takes_anything(taken)
+
+
+def _learned(path: Path, read: Callable[[Mapping[str, Any]], Learned]) -> list[Learned]:
+    try:
+        return [read(document) for document in _documents(path)]
+    except CheckpointError as error:
+        hint = error.hint or "get the file anew, or leave it out"
+        raise CheckpointError(f"{path}: {error.message}", hint=hint) from error
+
+
+def _of_koordinator(learned: Sequence[Learned], pods: tuple[str, ...]) -> dict[str, Learned]:
+    if pods:
+        raise UsageError("--pod is for vpa", hint="files of Koordinator say what they are of")
+    return _by_name([(of.name, of) for of in learned])
+
+
+def _of_vpa(learned: Sequence[Learned], pods: tuple[str, ...]) -> dict[str, Learned]:
+    """By pod UID, what the options say is of it."""
+    found = {of.name: of for of in learned}
+    if not pods:
+        raise UsageError(
+            "vpa needs --pod UID", hint="a checkpoint does not say of which pods it is"
+        )
+    wanted = []
+    for pod in pods:
+        uid, _, name = pod.partition("=")
+        if uid in ENTITIES:
+            raise UsageError(
+                f"--pod {pod}: {uid!r} is no pod, and what a container used is not what it uses",
+                hint="name the UID of a pod: `springtide model inspect NODE --pods`",
+            )
+        if not name and len(found) == 1:
+            (name,) = found
+        if name not in found:
+            raise UsageError(
+                f"--pod {pod}: no checkpoint {name!r:.100} in the files",
+                hint=f"name one of {', '.join(found):.300}",
+            )
+        wanted.append((uid, found[name]))
+    return _by_name(wanted)
+
+
+def _by_name(found: Sequence[tuple[str, Learned]]) -> dict[str, Learned]:
+    by_name = dict(found)
+    if len(by_name) < len(found):
+        raise UsageError("two checkpoints are for one model", hint="import one of them")
+    return by_name
+
+
+def _documents(path: Path) -> Sequence[Mapping[str, Any]]:
+    """The objects of a file, JSON or YAML; the items of a list."""
+    data = _bytes(path)
+    try:
+        text = data.decode()
+        read = _objects(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        first = str(error).partition("\n")[0]
+        raise UsageError(
+            f"{path} is neither JSON nor YAML: {first:.200}", hint="get the file anew"
+        ) from error
+    if not text.strip():
+        raise UsageError(f"{path} is empty", hint="get the file anew, or leave it out")
+    found = []
+    for document in read:
+        items = document.get("items", [document]) if isinstance(document, dict) else [document]
+        for item in items if isinstance(items, list) else [items]:
+            if not isinstance(item, dict):
+                raise UsageError(f"{path} holds {type(item).__name__}, not an object")
+            found.append(item)
+    return found
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}", hint="name the files of the checkpoints"
+        ) from error
+
+
+def _objects(text: str) -> list[Any]:
+    # YAML 1.1 takes numbers as Go writes them in JSON, 5e-07, for text.
+    try:
+        return [json.loads(text)]
+    except ValueError:
+        return list(yaml.safe_load_all(text))
+
+
+def _taken(row: Sequence[Received | None]) -> str:
+    """What was taken over of each resource, and how."""
+    words = []
+    for resource, received in zip(RESOURCES, row, strict=True):
+        if received is None:
+            words.append(f"{resource} unknown, nothing to take over")
+        elif not received.buckets:
+            words.append(f"{resource} too old, nothing is left of it")
+        else:
+            how = ", each in the bucket of its end" if received.moved else ""
+            words.append(f"{resource} {received.buckets} buckets{how}")
+    return "; ".join(words)
+
+
+async def _change(settings: Settings, node: str, change: Change[_T], *, dry_run: bool) -> _T:
+    kafka = settings.kafka
+    await require_topics(kafka, (CHECKPOINTS,))
+
+    async def running() -> frozenset[str]:
+        own = (await find_group(kafka, settings.worker.id)).members
+        samples = SAMPLES.full_name(kafka.topic_prefix)
+        others = await groups_reading(kafka, samples, GROUP_PROTOCOL)
+        return others | ({settings.worker.id} if own else set())
+
+    client = client_options(kafka)
+    put = partial(
+        change_models, node, change,
+        place=(CHECKPOINTS.full_name(kafka.topic_prefix), partition_of(node, kafka.partitions)),
+        open_reader=partial(open_reader, client), running=running, clock=SystemClock(),
+    )  # fmt: skip
+    with our_errors(kafka, f"importing models of {node}"):
+        if not dry_run:
+            async with open_output(client) as output:
+                return await put(output=output)
+        said = await put(output=None)
+        if groups := await running():
+            say([f"workers of the group {', '.join(sorted(groups))} run: stop them before"])
+        return said

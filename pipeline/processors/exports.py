@@ -1,0 +1,115 @@
+"""A node's models as a file: Koordinator's form of them, and our own put back where it came from.
+
+Owes the rest: pure functions between states and files. Our own form is the state itself
+(`snapshot`), so what is put back goes on bit for bit, or is refused. Koordinator's has histograms
+alone, rounded to a ten-thousandth of the heaviest bucket, and only of models with its buckets and
+half-lives, for it would read them as its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from pipeline.errors import CheckpointError, CheckpointLayoutError
+from pipeline.processors import snapshot
+from pipeline.processors.bank import Bank
+from pipeline.processors.histogram import save_checkpoint
+from pipeline.processors.imports import KOORDINATOR_IDS
+from pipeline.processors.rows import NEVER
+from pipeline.processors.snapshot import NodeState, dense_weights, unpack
+from pipeline.processors.window import ENTITIES, KOORDINATOR, FloatArray, ModelConfig, Profile
+from pipeline.times import format_time
+
+_EARLY_MS: Final = 3_600_000
+"""How far a state may be ahead of our clock: clocks differ, hours do not."""
+# It becomes the name of a file.
+_UID: Final = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_.]{0,252}")
+
+
+def put_back(
+    node: str, mine: bytes, theirs: bytes, config: ModelConfig, *, now_ms: int
+) -> tuple[bytes, NodeState | None]:
+    """The state `theirs` as it stands in place of `mine`, and what that was, None if nobody can
+    read it.
+
+    It is taken bit for bit; of one that knows of no machine (it was learned from a file) the
+    machine is the node's. Raises CheckpointError if it is damaged, of another node or of a time
+    that has not come, CheckpointLayoutError if a bank of `config` has another layout.
+    """
+    state = snapshot.decode(theirs)
+    if state.node != node:
+        raise CheckpointError(
+            f"it has the models of node {state.node!r:.100}, not of {node!r:.100}",
+            hint=f"import it with --node {state.node:.100}, or another file",
+        )
+    if state.end_ms > now_ms + _EARLY_MS:
+        raise CheckpointError(
+            f"its last window ended at {format_time(state.end_ms / 1000)}, which is yet to come: "
+            "the node's windows until then would be late",
+            hint="compare the clocks of the machines",
+        )
+    try:
+        Bank(config).restore(node, theirs)
+    except CheckpointLayoutError as error:
+        raise CheckpointLayoutError(
+            error.message,
+            hint="give the settings of the worker that wrote it, here and to the workers; "
+            "docs/models.md names those that shape models",
+        ) from error
+    try:
+        replaced = snapshot.decode(mine)
+    except CheckpointError:
+        return theirs, None
+    if not state.machine_id:
+        state = msgspec.structs.replace(state, machine_id=replaced.machine_id, epoch=replaced.epoch)
+        return snapshot.encode(state), replaced
+    return theirs, replaced
+
+
+def to_koordinator(
+    state: NodeState, profiles: tuple[Profile, ...]
+) -> Mapping[str, Mapping[str, Any]]:
+    """Koordinator's prediction checkpoints by UID, as `imports.from_koordinator` reads them; an
+    entity without samples, and the class `unknown`, which Koordinator has not, are left out.
+
+    `profiles` are those of the model that the state is of. Raises CheckpointError for other
+    buckets or half-lives than Koordinator's, and for a UID that is no name of a file.
+    """
+    names = (*ENTITIES, *state.uids)
+    count = len(names)
+    number = unpack(state.profile, "<i1", count)
+    last_ms = unpack(state.last_ms, "<i8", count)
+    weights = [dense_weights(state, r, profiles) for r in range(len(KOORDINATOR.layouts))]
+    uids = {ours: theirs for theirs, ours in KOORDINATOR_IDS.items()}
+    found = {}
+    for row, name in enumerate(names):
+        if last_ms[row] == NEVER or (name in ENTITIES and name not in uids):
+            continue
+        if profiles[number[row]] != KOORDINATOR:
+            raise CheckpointError(
+                f"the buckets or half-lives of {name:.100} are not those of Koordinator",
+                hint="only models with model.histogram.preset koordinator fit its files",
+            )
+        uid = uids.get(name, name)
+        if not _UID.fullmatch(uid):
+            raise CheckpointError(f"the pod UID {uid!r:.100} is no name of a file")
+        cpu, memory = (
+            _stored(weights[r][row, : layout.num_buckets], state.reference_ms[number[row]][r])
+            for r, layout in enumerate(KOORDINATOR.layouts)
+        )
+        found[uid] = {
+            "UID": uid,
+            "LastUpdated": format_time(int(last_ms[row]) / 1000),
+            "CPU": cpu,
+            "Memory": memory,
+        }
+    return found
+
+
+def _stored(weights: FloatArray, reference_ms: int | None) -> dict[str, Any]:
+    reference = None if reference_ms is None else format_time(reference_ms / 1000)
+    return {"referenceTimestamp": reference, **save_checkpoint(weights)}

@@ -1,0 +1,127 @@
+"""What was exported comes back bit for bit, or in Koordinator's form as close as that goes."""
+
+import json
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from pipeline.errors import CheckpointError, CheckpointLayoutError
+from pipeline.processors import snapshot
+from pipeline.processors.bank import Bank
+from pipeline.processors.exports import put_back, to_koordinator
+from pipeline.processors.imports import from_koordinator
+from pipeline.processors.window import ENTITIES, VPA, ModelConfig
+from tests.processors.windows import GIB, START_MS, Pod, window
+
+CONFIG = ModelConfig()
+NODE = "node-a"
+LATER_MS = START_MS + 3_600_000
+PODS = [Pod("web", (1.0, GIB)), Pod("job", (0.3, GIB / 4), "batch")]
+
+
+def state_of(windows: int, config: ModelConfig = CONFIG, machine: str = "machine-1") -> bytes:
+    bank = Bank(config)
+    bank.apply([window(end, PODS, machine=machine) for end in range(windows)])
+    return bank.state_of(NODE)
+
+
+def back(theirs: bytes, mine: bytes | None = None, **changes: Any) -> bytes:
+    given: dict[str, Any] = {"config": CONFIG, "now_ms": LATER_MS, "node": NODE} | changes
+    node, config = given.pop("node"), given.pop("config")
+    state, _ = put_back(node, state_of(9) if mine is None else mine, theirs, config, **given)
+    return state
+
+
+def test_what_comes_back_is_what_went() -> None:
+    exported = state_of(3)
+    assert back(exported) == exported
+    _, replaced = put_back(NODE, state_of(9), exported, CONFIG, now_ms=LATER_MS)
+    assert replaced is not None
+    assert (replaced.applied, snapshot.decode(exported).applied) == (9, 3)
+
+
+def test_of_what_it_replaces_nothing_need_be_readable() -> None:
+    exported = state_of(3)
+    assert put_back(NODE, state_of(9)[:-1], exported, CONFIG, now_ms=LATER_MS) == (exported, None)
+
+
+def test_what_knows_of_no_machine_is_the_nodes() -> None:
+    found = snapshot.decode(back(state_of(3, machine="")))
+    learned = snapshot.decode(state_of(3, machine=""))
+    assert found == msgspec.structs.replace(learned, machine_id="machine-1", epoch=1)
+    damaged = snapshot.decode(back(state_of(3, machine=""), state_of(9)[:-1]))
+    assert damaged == learned
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"node": "node-b"}, CheckpointError, "models of node 'node-a', not of 'node-b'"),
+        ({"now_ms": START_MS - 3_600_000}, CheckpointError, "is yet to come"),
+        ({"config": ModelConfig(profile=VPA)}, CheckpointLayoutError, "is of model"),
+        (
+            {"config": ModelConfig(predictors=("percentile", "hourly-nsigma"))},
+            CheckpointLayoutError,
+            "settings that shape what is learned",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    changes: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        back(state_of(3), **changes)
+
+
+def test_what_is_no_export_is_refused() -> None:
+    exported = state_of(3)
+    for damaged, says in (
+        (b"", "not a node state"),
+        (b"PAR1" + exported, "not a node state"),
+        (exported[:-1], "checksum"),
+        (exported[:6] + b"\x09\x00" + exported[8:], "layout version 9"),
+    ):
+        with pytest.raises(CheckpointError, match=says):
+            back(damaged)
+
+
+# -- Koordinator's form
+
+
+def test_koordinator_reads_what_was_learned_here() -> None:
+    state = snapshot.decode(state_of(30))
+    documents = json.loads(json.dumps(to_koordinator(state, CONFIG.profiles)))
+    assert documents.keys() == {
+        "__node__", "__node-sys__", "__node-__", "web", "job",
+        *(f"__node-koord-{name}__" for name in ("prod", "mid", "batch", "free")),
+    }  # fmt: skip
+    names = [*ENTITIES, *state.uids]
+    for uid, document in documents.items():
+        assert document["UID"] == uid
+        learned = from_koordinator(document)
+        row = names.index(learned.name)
+        assert learned.last_ms == state.end_ms
+        for resource, histogram in enumerate(learned.histograms):
+            assert histogram is not None
+            weights = snapshot.dense_weights(state, resource, CONFIG.profiles)[row]
+            assert histogram.reference_ms == state.reference_ms[0][resource]
+            heaviest = float(weights.max())
+            np.testing.assert_allclose(histogram.weights, weights, atol=heaviest / 9_000)
+            assert histogram.weights.sum() == pytest.approx(weights.sum())
+
+
+def test_what_koordinator_would_read_wrongly_is_refused() -> None:
+    config = ModelConfig(class_profiles={"batch": VPA})
+    state = snapshot.decode(state_of(3, config))
+    with pytest.raises(CheckpointError, match="half-lives of batch are not those of Koordinator"):
+        to_koordinator(state, config.profiles)
+
+
+@pytest.mark.parametrize("uid", ["../evil", ".hidden", "a/b", "a\0", "\x1b[2J"])
+def test_a_uid_that_leads_elsewhere_is_no_file(uid: str) -> None:
+    bank = Bank(CONFIG)
+    bank.apply([window(1, [Pod(uid, (1.0, GIB))])])
+    with pytest.raises(CheckpointError, match="is no name of a file"):
+        to_koordinator(snapshot.decode(bank.state_of(NODE)), CONFIG.profiles)

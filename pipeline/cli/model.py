@@ -15,7 +15,7 @@ from pipeline.errors import CheckpointError, RecordError, UsageError
 from pipeline.processors import snapshot
 from pipeline.processors.bank import Bank
 from pipeline.processors.inspection import head, names_of, table
-from pipeline.processors.predictors.registry import available, package_of
+from pipeline.processors.predictors.registry import available, package_of, packages_with
 from pipeline.settings import Settings
 from pipeline.topics.checkpoints import NodeCheckpoint
 from pipeline.topics.codec import decode_pack
@@ -43,7 +43,7 @@ def predictors() -> None:
     Examples:
       springtide model predictors
     """
-    lines = [(point.name, package_of(point), _doc(point)) for point in available().values()]
+    lines = [(point.name, _packages(point), _doc(point)) for point in available().values()]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         padded = (text.ljust(width) for text, width in zip(line, widths, strict=True))
@@ -93,8 +93,14 @@ def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool) ->
     say(lines)
 
 
+def _packages(point: EntryPoint) -> str:
+    return ", ".join(packages_with(point.name)) or package_of(point)
+
+
 def _doc(point: EntryPoint) -> str:
-    """What its module says of itself, or why it cannot be loaded."""
+    """What its module says of itself, or why it cannot be used."""
+    if len(packages_with(point.name)) > 1:
+        return "cannot be used: more than one package has it"
     try:
         point.load()
         text = importlib.import_module(point.module).__doc__ or ""

@@ -19,7 +19,7 @@ from pipeline.processors.histogram import shift_factor, shifted_reference_ms
 from pipeline.processors.node import BoolArray, ByteArray, NodeModels
 from pipeline.processors.pairs import pairs, stacked
 from pipeline.processors.peaks import AllPeaks, peaks_of
-from pipeline.processors.predictor import Predictor
+from pipeline.processors.predictor import Predictor, may_decide
 from pipeline.processors.predictors.registry import build
 from pipeline.processors.rows import NEVER, IntArray, Rows
 from pipeline.processors.store import Column, Columns
@@ -46,7 +46,7 @@ class Learner:
 
     `NodeModels` say which rows are a node's: these belong to the caller until `release`.
     Raises `PredictorError` if the predictors of `config` cannot be made, two of them mean one
-    column, or the one that is to decide is not among them.
+    column, or the one that is to decide is not among them or lacks what that takes.
     """
 
     def __init__(self, config: ModelConfig, predictors: Mapping[str, Predictor] | None) -> None:
@@ -56,8 +56,17 @@ class Learner:
         )
         if config.predictor not in self.predictors:
             raise PredictorError(
-                f"predictor {config.predictor!r:.100} is to decide but does not run",
+                f"model.predictor: {config.predictor!r:.100} is to decide but does not run",
+                key="model.predictor",
                 hint=f"choose one of {', '.join(self.predictors)}, or add it to model.predictors",
+            )
+        # Predictors that are given are there to be tried.
+        if predictors is None and not may_decide(self.predictors[config.predictor]):
+            raise PredictorError(
+                f"model.predictor: {config.predictor!r:.100} is not allowed, allowed is one that "
+                "has a peak of the system and of Prod, without which nothing could be handed out",
+                key="model.predictor",
+                hint="let it run beside another one, or as a member of `max`",
             )
         self.rows = Rows(config.profiles, recent.COLUMNS | _columns(self.predictors))
         self._slots = Columns(NODE_COLUMNS)

@@ -23,6 +23,7 @@ from pipeline.processors.predictor import (
     Predictor,
     View,
     believed,
+    may_decide,
     settings_of,
 )
 from pipeline.processors.reclaimable import TO_KUBERNETES, kubernetes_units
@@ -140,6 +141,7 @@ class Answer:
     pod_raw: FloatArray
     terms: Mapping[str, FloatArray]
     reclaimable: ProdReclaimable
+    may_decide: bool
 
     def of(self, i: int, pods: slice) -> PredictorPeaks:
         """What it says of the i-th node."""
@@ -170,9 +172,9 @@ class AllPeaks(Sequence[NodePeaks]):
     ) -> None:
         self.names = tuple(names)
         self.answers = answers
-        self.decides = [
-            name if (name := node.strategy.predictor) in answers else usual for node in known
-        ]
+        able = {name for name, answer in answers.items() if answer.may_decide}
+        wanted = (node.strategy.predictor for node in known)
+        self.decides = [name if name in able else usual for name in wanted]
         self._made: list[NodePeaks | None] = [None] * len(self.names)
         self._view = view
         self._drift_ms, self._drifts = changes
@@ -268,7 +270,7 @@ def peaks_of(
 ) -> AllPeaks:
     """Peaks of the nodes `names`, of which there are some, with the models `known`, in that order.
 
-    Where a strategy names a predictor that does not run, `usual` decides. `changes` are
+    Where a strategy names one that does not run or cannot decide, `usual` does. `changes` are
     `drift_ms` and `drifts` of all, (k, entities, 2).
     """
     view = view_of(known, rows, horizon_seconds)
@@ -302,13 +304,13 @@ def _asked(nodes: Sequence[NodeModels], view: View) -> _Asked:
 
 def _answer(view: View, asked: _Asked, predictor: Predictor) -> Answer:
     found = believed(predictor, view)
-    margin = view.settings.margin
     return Answer(
         raw=found.entities,
-        peaks=found.entities * margin[:, None, None],
+        peaks=found.entities * view.settings.margin[:, None, None],
         pod_raw=found.pods,
         terms=found.terms,
         reclaimable=_reclaimable(view, asked, found, predictor.prod == "pair"),
+        may_decide=may_decide(predictor),
     )
 
 

@@ -7,9 +7,9 @@ Usage arrays have two columns, cpu in cores and memory in bytes; NaN is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, TypeVar
+from typing import Final, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,11 @@ from pipeline.errors import PredictorError
 from pipeline.processors.node import BoolArray, ByteArray, NodeModels
 from pipeline.processors.rows import IntArray, Rows
 from pipeline.processors.store import Column
-from pipeline.processors.window import FloatArray
+from pipeline.processors.window import ENTITIES, FloatArray
 
 _T = TypeVar("_T", bound=np.generic)
+_PROD_NEEDS: Final = frozenset(("system", "prod", "none"))
+"""The entities without whose peaks there is none of Prod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ class Predictor(Protocol):
     `name` is what it is published under. `columns` is what it keeps per row, beside histogram and
     moments; the bank empties, saves and restores them. `prod` says how the peak of Prod is found:
     by the classes' own peaks, or by these and the sum of the pods' (`pair`), the careful one.
+    One that knows no peak of some entities by design names them in an attribute `never`, which
+    need not be there; `never_known` reads it.
     """
 
     name: str
@@ -112,6 +116,36 @@ class Predictor(Protocol):
     def peak(self, view: View) -> Peaks:
         """The peaks of all entities and pods in view; they depend on each row's own node alone."""
         ...
+
+
+def never_known(predictor: Predictor) -> Collection[str]:
+    """The entities of which a predictor knows no peak by design."""
+    named: Collection[str] = getattr(predictor, "never", ())
+    return named
+
+
+def may_decide(predictor: Predictor) -> bool:
+    """Whether anything of Prod could be handed out by its peaks."""
+    return _PROD_NEEDS.isdisjoint(never_known(predictor))
+
+
+def fault_of(made: object) -> str | None:
+    """What keeps something from being a `Predictor` by its looks, if anything does."""
+    name, prod, columns, never = (
+        getattr(made, of, usual)
+        for of, usual in (("name", None), ("prod", None), ("columns", None), ("never", ()))
+    )
+    if not isinstance(name, str) or not name:
+        return f"its name is {name!r:.100}"
+    if prod not in ("pair", "classes"):
+        return f"prod is {prod!r:.100}, not 'pair' or 'classes'"
+    if not (isinstance(columns, Mapping) and all(isinstance(c, Column) for c in columns.values())):
+        return "columns are not `Column`s by name"
+    if isinstance(never, str) or not isinstance(never, Collection) or set(never) - {*ENTITIES}:
+        return f"never is {never!r:.100}, not some of {', '.join(ENTITIES)}"
+    if missing := [of for of in ("observe", "peak") if not callable(getattr(made, of, None))]:
+        return f"it has no method {missing[0]}"
+    return None
 
 
 def settings_of(nodes: Sequence[NodeModels]) -> PeakSettings:

@@ -9,10 +9,32 @@ from pipeline.cli.main import cli
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--predictors", "[percentile, percentile]"), "named twice"),
-        (("--predictors", "[percentile, oracle]"), "there is no predictor 'oracle'"),
-        (("--predictor-options", "{percentile: {cpu: 1.5}}"), "predictor percentile: cpu"),
+        (
+            ("--predictors", "[percentile, percentile]"),
+            "model.predictors: predictors are named twice",
+        ),
+        (
+            ("--predictors", "[percentile, oracle]"),
+            "model.predictors: there is no predictor 'oracle'",
+        ),
+        (
+            ("--predictor-options", "{percentile: {cpu: 1.5}}"),
+            "model.predictor_options: predictor percentile: cpu",
+        ),
         (("--predictor-options", "{vpa: {}}"), "options for vpa, which does not run"),
+        (
+            ("--predictors", "[percentile, borg-default]", "--predictor", "borg-default"),
+            "model.predictor: 'borg-default' is not allowed, allowed is one that has a peak",
+        ),
+        (
+            (
+                "--predictors",
+                "[percentile, max]",
+                "--predictor-options",
+                "{max: {members: [percentile, oracle]}}",
+            ),
+            "predictor max: members: there is no predictor 'oracle'",
+        ),
         (("--histogram-cpu-ratio", "1.0000001"), "model.histogram.cpu"),
     ],
 )

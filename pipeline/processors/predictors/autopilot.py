@@ -27,7 +27,7 @@ _DAY_SECONDS: Final = recent.SLOTS * _SLOT_SECONDS
 class Autopilot(Stateless):
     """By default the load-weighted p95 of cpu, and the highest memory of a day.
 
-    Raises ValueError for a fraction outside 0..1 and a window shorter than a slot of the recent
+    Raises ValueError for a fraction that is none and a window shorter than a slot of the recent
     past or longer than what is kept.
     """
 

@@ -21,6 +21,7 @@ class BorgDefault(Stateless):
 
     name = "borg-default"
     prod: Literal["pair", "classes"] = "pair"
+    never = ("system",)
 
     def __init__(self, a: float = 1.1) -> None:
         self._a = check_positive("a", a)

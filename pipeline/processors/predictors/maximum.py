@@ -11,16 +11,17 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.predictor import Peaks, Predictor, View
+from pipeline.processors.predictor import Peaks, Predictor, View, never_known
 from pipeline.processors.predictors.options import check_mapping
-from pipeline.processors.predictors.registry import build
+from pipeline.processors.predictors.registry import Keys, build
 from pipeline.processors.rows import IntArray, Rows
-from pipeline.processors.window import FloatArray
+from pipeline.processors.window import ENTITIES, FloatArray
 
 
 class Maximum:
     """Highest peak of its `members`, with `options` by member, both as the settings give those of
-    the model. Raises ValueError without members, `PredictorError` for one that cannot be made.
+    the model. Raises ValueError without members and where it is one itself, `PredictorError` for
+    one that cannot be made.
 
     A member that knows nothing does not hide what the others know, for the answer is still no
     lower than any member's. What members keep is kept apart from what the same predictor keeps
@@ -36,10 +37,19 @@ class Maximum:
     ) -> None:
         if not isinstance(members, list | tuple) or not members:
             raise ValueError(f"members is {members!r}, not a list of predictors")
+        if self.name in members:
+            raise ValueError(f"members has {self.name}, which is not to be a member of itself")
         of_members = check_mapping("options", options)
         self._members = build(
             members,
             {name: check_mapping(f"options: {name!r}", own) for name, own in of_members.items()},
+            Keys("members", "options"),
+        )
+        # What one does not know, another may.
+        self.never = tuple(
+            name
+            for name in ENTITIES
+            if all(name in never_known(member) for member in self._members.values())
         )
         careful = any(member.prod == "pair" for member in self._members.values())
         self.prod: Literal["pair", "classes"] = "pair" if careful else "classes"

@@ -10,8 +10,11 @@ _T = TypeVar("_T")
 
 
 def check_fraction(name: str, value: float) -> float:
-    """`value` if it is a share, 0 to 1. Raises ValueError."""
-    return check_between(name, value, 0, 1)
+    """`value` if it is a share above 0 and up to 1. Raises ValueError."""
+    if not _is_number(value) or not 0 < value <= 1:
+        # Of the share 0 the quantile is the least that was ever used: no peak.
+        raise ValueError(f"{name} is {value!r}, not a number from above 0 up to 1")
+    return float(value)
 
 
 def check_positive(name: str, value: float) -> float:

@@ -22,7 +22,7 @@ class Percentile(Stateless):
     An entity that never used any has a peak of 0, not the first bucket's end: five idle classes
     would otherwise cost every node 125 millicores and 25 MiB.
 
-    Raises ValueError for a fraction outside 0..1 and for a class that there is not.
+    Raises ValueError for a fraction that is none, and for a class that there is not.
     """
 
     name = "percentile"

@@ -9,13 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pipeline.errors import PredictorError
-from pipeline.processors.predictor import Predictor
-from pipeline.processors.store import Column
+from pipeline.processors.predictor import Predictor, fault_of
 
 GROUP: Final = "springtide.predictors"
+
+
+class Keys(NamedTuple):
+    """Where the names of predictors and their options were written."""
+
+    names: str = "model.predictors"
+    options: str = "model.predictor_options"
+
+
+_SETTINGS: Final = Keys()
 
 
 @cache
@@ -24,47 +33,72 @@ def available() -> Mapping[str, EntryPoint]:
     return {point.name: point for point in sorted(entry_points(group=GROUP), key=_name)}
 
 
-def build(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Predictor]:
+def packages_with(name: str) -> list[str]:
+    """The packages that have a predictor of this name; where it is more than one, none can run."""
+    return sorted(package_of(point) for point in entry_points(group=GROUP, name=name))
+
+
+def build(
+    names: Sequence[str], options: Mapping[str, Mapping[str, Any]], keys: Keys = _SETTINGS
+) -> dict[str, Predictor]:
     """One predictor for each name, in that order, made with its options.
 
-    Raises `PredictorError` for a name that no package provides, one that is there twice, one that
-    cannot be loaded, options that it does not take, and options for a predictor that does not run.
+    Raises `PredictorError`, which names one of `keys`, for a name that no package or more than one
+    provides, one that is there twice, one that cannot be loaded, options that it does not take, and
+    options for a predictor that does not run.
     """
     if len(set(names)) < len(names):
-        raise PredictorError(f"predictors are named twice: {', '.join(names)}")
+        raise _error(keys.names, f"predictors are named twice: {', '.join(names)}")
     if idle := sorted(options.keys() - set(names)):
-        raise PredictorError(
+        raise _error(
+            keys.options,
             f"options for {', '.join(idle)}, which does not run",
-            hint="add it to model.predictors, or remove its options",
+            hint=f"add it to {keys.names}, or remove its options",
         )
-    return {name: _make(name, options.get(name, {})) for name in names}
+    return {name: _make(name, options.get(name, {}), keys) for name in names}
 
 
-def _make(name: str, options: Mapping[str, Any]) -> Predictor:
+def _make(name: str, options: Mapping[str, Any], keys: Keys) -> Predictor:
+    make = _load(name, keys)
+    try:
+        made = make(**options)
+    except Exception as error:  # somebody else's code: there is nothing that it cannot raise
+        raise _error(
+            keys.options, f"predictor {name}: {error}", hint="see docs/models.md"
+        ) from error
+    if (own := getattr(made, "name", None)) != name:
+        raise _error(keys.names, f"entry point {name!r} makes a predictor named {own!r:.100}")
+    if problem := fault_of(made):
+        raise _error(keys.names, f"predictor {name}: {problem}")
+    predictor: Predictor = made
+    return predictor
+
+
+def _load(name: str, keys: Keys) -> Any:
+    """What the entry point of this name leads to."""
     point = available().get(name)
     if point is None:
-        raise PredictorError(
+        raise _error(
+            keys.names,
             f"there is no predictor {name!r:.100}",
             hint=f"use one of {', '.join(available())}, or install the package that has it",
         )
+    if len(packages := packages_with(name)) > 1:
+        raise _error(
+            keys.names,
+            f"predictor {name} is in more than one package: {', '.join(packages)}",
+            hint="uninstall all but one of them, or give theirs another name",
+        )
     try:
-        make = point.load()
-    except Exception as error:  # somebody else's module: there is nothing that it cannot raise
-        raise PredictorError(
-            f"predictor {name} of {package_of(point)} cannot be loaded: {error!r}"
+        return point.load()
+    except Exception as error:  # as there
+        raise _error(
+            keys.names, f"predictor {name} of {package_of(point)} cannot be loaded: {error!r}"
         ) from error
-    try:
-        made: Predictor = make(**options)
-    except Exception as error:  # as above
-        raise PredictorError(f"predictor {name}: {error}", hint="see docs/models.md") from error
-    if (own := getattr(made, "name", None)) != name:
-        raise PredictorError(f"entry point {name!r} makes a predictor named {own!r:.100}")
-    if (prod := getattr(made, "prod", None)) not in ("pair", "classes"):
-        raise PredictorError(f"predictor {name}: prod is {prod!r:.100}, not 'pair' or 'classes'")
-    columns = getattr(made, "columns", None)
-    if not (isinstance(columns, Mapping) and all(isinstance(c, Column) for c in columns.values())):
-        raise PredictorError(f"predictor {name}: columns are not `Column`s by name")
-    return made
+
+
+def _error(key: str, problem: str, hint: str | None = None) -> PredictorError:
+    return PredictorError(f"{key}: {problem}", key=key, hint=hint)
 
 
 def package_of(point: EntryPoint) -> str:

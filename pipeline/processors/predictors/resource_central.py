@@ -24,7 +24,7 @@ _DAY_SECONDS: Final = recent.SLOTS * _SLOT_SECONDS
 
 
 class ResourceCentral(Stateless):
-    """By default p99 of a day, for both resources. Raises ValueError for a fraction outside 0..1
+    """By default p99 of a day, for both resources. Raises ValueError for a fraction that is none
     and a history shorter than a slot or longer than what is kept.
 
     Formula: node prediction by Koordinator, Peak_ResourceCentral.

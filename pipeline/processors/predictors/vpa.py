@@ -25,7 +25,7 @@ class Vpa(Stateless):
     """By default p90 of both resources, a margin of 15 percent, 25 millicores and 250 MiB.
 
     The margin is the predictor's own; that of the strategy comes on top, unless it is set to 0.
-    Raises ValueError for a fraction outside 0..1, a negative margin or an implausible floor.
+    Raises ValueError for a fraction that is none, a negative margin or an implausible floor.
     """
 
     name = "vpa"

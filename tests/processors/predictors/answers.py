@@ -9,6 +9,7 @@ import numpy as np
 from pipeline.processors.bank import Bank
 from pipeline.processors.classes import CLASSES
 from pipeline.processors.peaks import NodePeaks
+from pipeline.processors.predictors.registry import build
 from pipeline.processors.window import ENTITIES, ModelConfig, NodeWindow
 
 ALL = (
@@ -23,8 +24,12 @@ def learned(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     **config: Any,
 ) -> Bank:
-    """A bank with these predictors that has seen the windows."""
-    bank = Bank(ModelConfig(predictors=names, predictor=names[0], options=options or {}, **config))
+    """A bank with these predictors that has seen the windows; the first decides, even if it could
+    not by the settings."""
+    options = options or {}
+    made = build(names, options)
+    said = ModelConfig(predictors=names, predictor=names[0], options=options, **config)
+    bank = Bank(said, made)
     bank.apply(windows)
     return bank
 

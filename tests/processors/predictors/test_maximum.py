@@ -66,19 +66,15 @@ def test_members_have_options_of_their_own() -> None:
 
 def test_a_member_keeps_apart_what_it_keeps_beside() -> None:
     """Each hour's mean is learned once by the member and once by the predictor itself."""
-    nested = {"max": {"members": ["max", "hourly-nsigma"],
-                      "options": {"max": {"members": ["hourly-nsigma"]}}}}  # fmt: skip
+    options = {"max": {"members": ["hourly-nsigma"]}}
     windows = [window(i, [Pod("a", (1.0 + i % 3, GIB))]) for i in range(750)]
-    bank = learned(windows, "max", "hourly-nsigma", options=nested)
+    bank = learned(windows, "max", "hourly-nsigma", options=options)
     (found,) = bank.peaks(bank.nodes)
     own, alone = found.predictors["max"], found.predictors["hourly-nsigma"]
     assert own.raw.tobytes() == alone.raw.tobytes()
     assert own.pod_raw.tobytes() == alone.pod_raw.tobytes()
     assert not np.isnan(own.raw[NODE]).any()
-    assert {*Maximum(**nested["max"]).columns} == {
-        "max.max.max.hourly-nsigma.hourly_7",
-        "max.max.max.hourly-nsigma.hourly_7_at",
-        "max.max.max.hourly-nsigma.hourly_7_missed",
+    assert {*Maximum(**options["max"]).columns} == {
         "max.hourly-nsigma.hourly_7",
         "max.hourly-nsigma.hourly_7_at",
         "max.hourly-nsigma.hourly_7_missed",

@@ -1,18 +1,26 @@
 """Predictors by name: which there are, how they are made, and what is said when one is not."""
 
+import dataclasses
 import inspect
 import re
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from click.testing import CliRunner
 
+from pipeline.cli.main import cli
 from pipeline.errors import PredictorError
 from pipeline.processors.bank import Bank
 from pipeline.processors.predictors import registry
+from pipeline.processors.predictors.nsigma_v1 import NSigmaV1
 from pipeline.processors.predictors.registry import available, build
 from pipeline.processors.window import ModelConfig
+from pipeline.topics.nodes import Strategy
 from tests.processors.predictors.answers import ALL
+from tests.processors.windows import window
 
 
 def test_ours_are_installed() -> None:
@@ -52,6 +60,16 @@ def test_they_are_made_in_the_order_of_their_names_with_their_options() -> None:
             "predictor max: options: 'vpa' is 1, not values",
         ),
         (["max"], {"max": {"members": 7}}, "predictor max: members is 7, not a list"),
+        (["max"], {"max": {"members": ["vpa", "max"]}}, "predictor max: members has max, which is"),
+        (
+            ["max"],
+            {"max": {"members": ["oracle"]}},
+            "predictor max: members: there is no predictor",
+        ),
+        (["max"], {"max": {"options": {"nsigma-v1": {}}}}, "max: options: options for nsigma-v1"),
+        (["percentile"], {"percentile": {"cpu": 0}}, "cpu of node is 0, not a number from above 0"),
+        (["percentile"], {"percentile": {"cpu": True}}, "cpu of node is True, not a number from"),
+        (["autopilot"], {"autopilot": {"cpu": 0}}, "cpu is 0, not a number from above 0"),
     ],
 )
 def test_what_cannot_be_made_is_an_error(
@@ -95,6 +113,68 @@ def test_a_module_that_raises_is_an_error_of_its_package(
     problem = f"mine of an unknown package cannot be loaded: {raised}"
     with pytest.raises(PredictorError, match=re.escape(problem)):
         build(["mine"], {})
+
+
+@pytest.fixture
+def shadow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package whose predictor has the name of one of ours."""
+    folder = tmp_path / "shadow-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: shadow\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(f"[{registry.GROUP}]\nvpa = shadow:Vpa\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    available.cache_clear()
+    yield
+    monkeypatch.undo()
+    available.cache_clear()
+
+
+@pytest.mark.usefixtures("shadow")
+def test_a_name_that_two_packages_have_is_nobodys() -> None:
+    says = r"model.predictors: predictor vpa is in more than one package: shadow 1.0, springtide"
+    with pytest.raises(PredictorError, match=says):
+        build(["percentile", "vpa"], {})
+    assert [*build(["percentile"], {})] == ["percentile"]
+    lines = CliRunner().invoke(cli, ["model", "predictors"]).output.splitlines()
+    (line,) = [line for line in lines if line.startswith("vpa ")]
+    assert "shadow 1.0, springtide" in line
+    assert "cannot be used: more than one package has it" in line
+
+
+class Deaf(NSigmaV1):
+    """One of somebody else's, without a peak of the system."""
+
+    name = "deaf"
+    prod: Literal["pair", "classes"] = "pair"
+    never = ("system",)
+
+
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("deaf", f"{__name__}:Deaf", registry.GROUP)
+    found = {**available(), "deaf": point}
+    monkeypatch.setattr(registry, "available", lambda: found)
+
+
+@pytest.mark.parametrize("name", ["deaf", "borg-default", "max"])
+def test_who_says_that_it_knows_no_system_cannot_decide(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(monkeypatch)
+    options = {"max": {"members": ["deaf", "borg-default"]}} if name == "max" else {}
+    config = ModelConfig(predictors=("percentile", name), predictor=name, options=options)
+    with pytest.raises(PredictorError, match=f"model.predictor: '{name}' is not allowed"):
+        Bank(config)
+    bank = Bank(dataclasses.replace(config, predictor="percentile"))
+    now = window(1)
+    now.strategy = Strategy(predictor=name)
+    bank.apply([now])
+    assert bank.peaks([now.node])[0].decides == "percentile"
+
+
+def test_a_maximum_of_one_that_knows_the_system_may_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch)
+    options = {"max": {"members": ["deaf", "vpa"]}}
+    Bank(ModelConfig(predictors=("max",), predictor="max", options=options))
 
 
 def test_the_package_of_ours_is_springtide() -> None:

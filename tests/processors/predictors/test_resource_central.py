@@ -42,7 +42,7 @@ def slot_values(series: list[tuple[int, float]], slots: int) -> list[float]:
 
 @given(
     st.lists(st.tuples(st.sampled_from([1, 1, 1, 2, 9, 40]), USAGE), min_size=1, max_size=80),
-    st.sampled_from([0.0, 0.5, 0.9, 0.95, 0.99, 1.0]),
+    st.sampled_from([0.001, 0.5, 0.9, 0.95, 0.99, 1.0]),
     st.sampled_from([300, 1800, 7300, 86_400]),
 )
 @LAWS

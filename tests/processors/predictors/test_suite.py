@@ -14,14 +14,11 @@ from pipeline.processors.rows import IntArray, Rows
 from pipeline.processors.store import Column
 from pipeline.processors.window import FloatArray
 
-# Borg's asks for requests, and the system has none.
-NEVER = {"borg-default": ("system",)}
-
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("name", available())
 def test_installed_predictors_keep_the_laws(name: str, law: str) -> None:
-    LAWS[law](Subject(available()[name].load(), NEVER.get(name, ())))
+    LAWS[law](Subject(available()[name].load()))
 
 
 class Broken(NSigmaV1):
@@ -71,6 +68,10 @@ class ZeroForUnknown(Broken):
 class SilentAboutTheSystem(Broken):
     def spoil(self, answer: Peaks, view: View) -> Peaks:
         return Peaks(np.where(np.arange(8)[:, None] == 1, np.nan, answer.entities), answer.pods)
+
+
+class SilentByDesign(SilentAboutTheSystem):
+    never = ("system",)
 
 
 class SilentAboutPods(Broken):
@@ -184,4 +185,102 @@ def test_who_broke_which_law_is_said() -> None:
 
 
 def test_what_is_never_known_by_design_is_no_breach() -> None:
-    LAWS["known once learned"](Subject(SilentAboutTheSystem, never=("system",)))
+    LAWS["known once learned"](Subject(SilentByDesign))
+
+
+class Raising(Broken):
+    def spoil(self, answer: Peaks, view: View) -> Peaks:
+        raise ZeroDivisionError("of all")
+
+
+class ObservingBadly(Broken):
+    def observe(self, rows: Rows, at: IntArray, values: FloatArray, end_ms: IntArray) -> None:
+        rows.store["broken"][at] = values[:, :1, None]
+
+
+class WithoutItsColumn(Broken):
+    columns: Mapping[str, Column] = {}
+
+    def observe(self, rows: Rows, at: IntArray, values: FloatArray, end_ms: IntArray) -> None:
+        rows.store["undeclared"][at] = values
+
+
+class AnsweringNothing(Broken):
+    def spoil(self, answer: Peaks, view: View) -> Peaks:
+        return None  # type: ignore[return-value]
+
+
+class AnsweringLists(Broken):
+    def spoil(self, answer: Peaks, view: View) -> Peaks:
+        return Peaks(answer.entities.tolist(), answer.pods)  # type: ignore[arg-type]
+
+
+class WithoutTerms(Broken):
+    def spoil(self, answer: Peaks, view: View) -> Peaks:
+        return Peaks(answer.entities, answer.pods, None)  # type: ignore[arg-type]
+
+
+class BareOfOneNode(Broken):
+    def spoil(self, answer: Peaks, view: View) -> Peaks:
+        return Peaks(answer.entities, answer.pods, bare=answer.entities[:1, :3])
+
+
+class Nameless(Broken):
+    name = ""
+
+
+class Boundless(Broken):
+    prod: Any = "both"
+
+
+class WithListsForColumns(Broken):
+    columns: Any = "broken"
+
+
+class WithAColumnOfOurs(Broken):
+    columns: Mapping[str, Column] = {"recent": Column((2,))}
+
+
+class NeverOfNothingKnown(Broken):
+    never = ("gpu",)
+
+
+class NotToBeMade(Broken):
+    def __init__(self) -> None:
+        raise RuntimeError("no licence")
+
+
+class WithoutPeak:
+    name = "without-peak"
+    prod = "pair"
+    columns: Mapping[str, Column] = {}
+
+    def observe(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (Raising, r"peak raises ZeroDivisionError\('of all'\)"),
+        (ObservingBadly, "observe raises ValueError"),
+        (WithoutItsColumn, r"observe raises KeyError\('undeclared'\) \(a column that it does not"),
+        (AnsweringNothing, "peak answers NoneType, not Peaks"),
+        (AnsweringLists, "peaks of entities are list, not an array"),
+        (WithoutTerms, "terms are not arrays by name"),
+        (BareOfOneNode, r"bare peaks of entities are float64 \(1, 3, 2\), not float64"),
+        (Nameless, "its name is ''"),
+        (Boundless, "prod is 'both', not 'pair' or 'classes'"),
+        (WithListsForColumns, "columns are not `Column`s by name"),
+        (WithAColumnOfOurs, "no bank can run it: predictor broken: column 'recent' is another"),
+        (NeverOfNothingKnown, r"never is \('gpu',\), not some of node, system"),
+        (NotToBeMade, r"it cannot be made: RuntimeError\('no licence'\)"),
+        (WithoutPeak, "it has no method peak"),
+        (object, "its name is None"),
+    ],
+)
+@pytest.mark.parametrize("law", LAWS)
+def test_what_is_hardly_a_predictor_breaks_the_laws_in_words(
+    broken: Any, says: str, law: str
+) -> None:
+    with pytest.raises(AssertionError, match=says):
+        LAWS[law](Subject(broken))

@@ -314,7 +314,44 @@ def test_the_settings_page_is_current(project: Path) -> None:
     assert (project / "docs" / "settings.md").read_text() == settings_markdown(), "run `make docs`"
 
 
-def test_a_predictor_without_a_peak_of_the_system_cannot_decide() -> None:
-    file = {"model.predictors": ["percentile", "borg-default"], "model.predictor": "borg-default"}
-    with pytest.raises(SettingsError, match="has a peak of the system"):
-        load_settings(None, {}, file)
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{predictors: []}", "model.predictors: what is given is not allowed, allowed is a list"),
+        ("{predictors: [vpa]}", "model.predictors: what is given is not allowed, allowed is a list "
+         "with percentile, which decides, or model.predictor set"),
+        ("{predictor: oracle}", "model.predictor: 'oracle' is not allowed, allowed is one of"),
+        ("{predictors: [vpa], predictor: max}", "model.predictor: 'max' is not allowed"),
+        ("{classes: {batch: {half_life_seconds: {cpu: 0}}}}",
+         "model.classes.batch.half_life_seconds.cpu: 0 is not allowed, allowed is a number from 1"),
+        ("{classes: {free: {horizon_seconds: soon}}}",
+         "model.classes.free.horizon_seconds: 'soon' is not allowed, allowed is a number"),
+        ("{classes: {free: {histogram: {preset: mine}}}}",
+         "model.classes.free.histogram.preset: 'mine' is not allowed, allowed is one of"),
+        ("{classes: {free: {half_live: 5}}}",
+         "model.classes.free: what is given is not allowed, allowed is a mapping of histogram"),
+        ("{classes: {free: 5}}", "model.classes.free: 5 is not allowed, allowed is a mapping of"),
+        ("{classes: [free]}", "model.classes: what is given is not allowed, allowed is a mapping"),
+        ("{predictor_options: {vpa: 5}}", "model.predictor_options.vpa: 5 is not allowed"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_model_has_the_key_that_its_user_wrote(
+    text: str, says: str, tmp_path: Path
+) -> None:
+    message = refusal(write(tmp_path, f"model: {text}")).message
+    assert says in message
+    assert "$" not in message
+
+
+def test_what_is_wrong_in_a_variable_has_a_key_of_its_own_too() -> None:
+    text = "{batch: {half_life_seconds: {cpu: '0'}}, free: {horizon_seconds: -1}}"
+    message = refusal(environ={"SPRINGTIDE_MODEL_CLASSES": text}).message
+    assert message.startswith("2 settings are wrong")
+    assert "model.classes.batch.half_life_seconds.cpu: '0' is not allowed" in message
+    assert "model.classes.free.horizon_seconds: -1 is not allowed" in message
+    assert "(variable SPRINGTIDE_MODEL_CLASSES)" in message
+
+
+def test_a_place_in_a_list_is_told_by_the_key() -> None:
+    given = {"SPRINGTIDE_EXPORTER_HOST_APPLICATIONS": "[{name: a}, {name: b, qos: best}]"}
+    assert "exporter.host_applications[1].qos" in refusal(environ=given).message

@@ -92,12 +92,22 @@ def _layout(key: str, usual: Layout, given: BucketSettings) -> Layout:
     if given == BucketSettings():
         return usual
     assert usual.buckets is not None
-    first, ratio, most = usual.buckets
+    first, ratio, most = (
+        own if own is not None else preset
+        for own, preset in zip((given.first, given.ratio, given.max), usual.buckets, strict=True)
+    )
+    if first > most:
+        name, wrong, allowed = "max", most, f"at least first, which is {first:g}"
+        if given.max is None:
+            name, wrong, allowed = "first", first, f"at most max, which is {most:g}"
+        raise SettingsError(
+            f"{key}.{name}: {wrong:g} is not allowed, allowed is {allowed}", key=f"{key}.{name}"
+        )
     try:
         return exponential_layout(
-            max_value=most if given.max is None else given.max,
-            first_bucket_size=first if given.first is None else given.first,
-            ratio=ratio if given.ratio is None else given.ratio,
+            max_value=most,
+            first_bucket_size=first,
+            ratio=ratio,
             epsilon=usual.epsilon if given.epsilon is None else given.epsilon,
         )
     except (ValueError, OverflowError) as error:

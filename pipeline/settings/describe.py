@@ -45,6 +45,12 @@ def _leaves(kind: type[msgspec.Struct], prefix: str) -> Iterator[tuple[str, Any]
             yield f"{prefix}{name}", hint
 
 
+def section_types(kind: Any) -> dict[str, Any]:
+    """Name -> annotated type of the keys of a section; empty for anything else."""
+    is_section = isinstance(kind, type) and issubclass(kind, Section)
+    return get_type_hints(kind, include_extras=True) if is_section else {}
+
+
 def description(kind: Any) -> str:
     """What the key means, in a sentence or two."""
     texts = [meta.description for meta in getattr(kind, "__metadata__", ()) if meta.description]
@@ -63,7 +69,7 @@ def is_secret(kind: Any) -> bool:
 
 def is_structured(kind: Any) -> bool:
     """Whether the value is a list or mapping: in a variable or flag it is written as YAML."""
-    return any(get_origin(part) in (tuple, dict) for part in _members(kind))
+    return any(get_origin(part) in (tuple, dict) or section_types(part) for part in _members(kind))
 
 
 def plain_types(kind: Any) -> tuple[Any, ...]:
@@ -108,6 +114,8 @@ def _in_words(info: inspect.Type) -> str:
             return "a list"
         case inspect.DictType():
             return "a mapping"
+        case inspect.StructType(fields=fields):
+            return f"a mapping of {', '.join(field.encode_name for field in fields)}"
     raise TypeError(f"no words for {info!r}")
 
 

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import yaml
@@ -22,6 +22,8 @@ from pipeline.settings.describe import (
     is_secret,
     is_structured,
     leaf_types,
+    plain_types,
+    section_types,
 )
 from pipeline.settings.schema import Settings
 
@@ -100,11 +102,7 @@ def load_settings(
         try:
             values[key] = _convert(found, types[key])
         except (msgspec.ValidationError, ValueError) as error:
-            shown = "the value" if is_secret(types[key]) else _shown(found.value)
-            allowed = allowed_values(types[key])
-            detail = f" [{error}]" if is_structured(types[key]) else ""
-            message = f"{shown} is not allowed, allowed is {allowed}{detail}"
-            problems.append(_Problem(key, found.source, message))
+            problems.extend(_problems(key, found, types[key], error))
     if not problems:
         settings = _build(Settings, "", values)
         problems = list(_cross_checks(settings, given))
@@ -194,18 +192,56 @@ def _own_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield name, text
 
 
-def _convert(found: _Given, kind: Any) -> object:
+def _problems(key: str, found: _Given, kind: Any, error: Exception) -> list[_Problem]:
+    """What is wrong in a value that was refused: of a mapping entry by entry, each by its own key,
+    as far as it is their fault."""
+    inside = []
+    for name, entry, entry_kind in _entries(found, kind):
+        try:
+            _convert(entry, entry_kind)
+        except (msgspec.ValidationError, ValueError) as wrong:
+            inside += _problems(f"{key}.{name}", entry, entry_kind, wrong)
+    if inside:
+        return inside
+    shown = "the value" if is_secret(kind) else _shown(found.value)
+    detail = f" [{error}]".replace("`$", f"`{key}") if is_structured(kind) else ""
+    message = f"{shown} is not allowed, allowed is {allowed_values(kind)}{detail}"
+    return [_Problem(key, found.source, message)]
+
+
+def _entries(found: _Given, kind: Any) -> Iterator[tuple[object, _Given, Any]]:
+    """The entries of a mapping, and what each is to be; none of what is no mapping."""
+    try:
+        value = _read(found, kind)
+    except ValueError:
+        return
+    if not isinstance(value, dict):
+        return
+    for part in plain_types(kind):
+        hints = section_types(part)
+        for name, entry in value.items():
+            entry_kind = get_args(part)[1] if get_origin(part) is dict else hints.get(name)
+            if entry_kind is not None:
+                yield name, found._replace(value=entry), entry_kind
+
+
+def _read(found: _Given, kind: Any) -> object:
+    """The value as YAML would have it. Raises ValueError."""
     value = found.value
     if isinstance(value, Path):
-        value = str(value)
-    if found.is_text and isinstance(value, str):
-        if value in ("", "null") and is_nullable(kind):
-            return None
-        if is_structured(kind):
-            try:
-                value = yaml.safe_load(value)
-            except yaml.YAMLError as error:
-                raise ValueError("not YAML") from error
+        return str(value)
+    if found.is_text and isinstance(value, str) and is_structured(kind):
+        try:
+            return yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ValueError("not YAML") from error
+    return value
+
+
+def _convert(found: _Given, kind: Any) -> object:
+    if found.is_text and found.value in ("", "null") and is_nullable(kind):
+        return None
+    value = _read(found, kind)
     converted = msgspec.convert(value, kind, strict=not found.is_text, dec_hook=_from_text)
     if isinstance(converted, float) and not math.isfinite(converted):
         raise ValueError("not finite")

@@ -76,10 +76,8 @@ class ClassSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     horizon_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
 
 
-_CANNOT_DECIDE: Final = {
-    "borg-default": "has a peak of the system, without which nothing of Prod could be handed out"
-}
-"""Predictors that are to be looked at beside another one, and what they lack."""
+_USUAL: Final = "percentile"
+"""The predictor that decides where nobody says which."""
 
 
 class ModelSettings(Section, frozen=True, kw_only=True):
@@ -108,8 +106,10 @@ class ModelSettings(Section, frozen=True, kw_only=True):
     predictors: Annotated[
         tuple[Name, ...],
         Meta(
+            min_length=1,
+            title="a list of names, at least one",
             description="Predictors that run side by side and are published; `springtide model "
-            "predictors` lists those that are installed."
+            "predictors` lists those that are installed.",
         ),
     ] = ("percentile", "nsigma-v1")
     predictor: Annotated[
@@ -118,7 +118,7 @@ class ModelSettings(Section, frozen=True, kw_only=True):
             description="The one of them that decides what Prod leaves unused, where a node's "
             "strategy does not name another."
         ),
-    ] = "percentile"
+    ] = _USUAL
     predictor_options: Annotated[
         dict[str, dict[str, Any]],
         Meta(
@@ -215,10 +215,13 @@ class ModelSettings(Section, frozen=True, kw_only=True):
 
     def problems(self) -> Mapping[str, str]:
         found = {}
-        if self.predictor not in self.predictors:
+        if self.predictor not in self.predictors and self.predictor == _USUAL:
+            # Who says which ones run has not said that another decides.
+            found["predictors"] = (
+                f"a list with {self.predictor}, which decides, or model.predictor set to one of it"
+            )
+        elif self.predictor not in self.predictors:
             found["predictor"] = f"one of model.predictors ({', '.join(self.predictors)})"
-        elif self.predictor in _CANNOT_DECIDE:
-            found["predictor"] = f"a predictor that {_CANNOT_DECIDE[self.predictor]}"
         if unknown := sorted(set(self.classes) - set(CLASSES)):
             found["classes"] = f"only the classes {', '.join(CLASSES)}, not {unknown[0]!r:.40}"
         return found

@@ -111,6 +111,21 @@ def test_buckets_that_cannot_be_are_refused_by_name(tmp_path: Path, field: str, 
         config(tmp_path, f"{{histogram: {{cpu: {{{field}: {bad}}}}}}}")
 
 
+@pytest.mark.parametrize(
+    ("cpu", "says"),
+    [
+        ("{first: 2, max: 1}", r"model\.histogram\.cpu\.max: 1 is .* at least first, which is 2"),
+        ("{max: 0.01}", r"model\.histogram\.cpu\.max: 0\.01 is .* first, which is 0\.025"),
+        ("{first: 2000}", r"model\.histogram\.cpu\.first: 2000 is .* at most max, which is 1024"),
+    ],
+)
+def test_a_first_bucket_beyond_the_last_is_refused(tmp_path: Path, cpu: str, says: str) -> None:
+    with pytest.raises(SettingsError, match=says):
+        config(tmp_path, f"{{histogram: {{cpu: {cpu}}}}}")
+    with pytest.raises(SettingsError, match=says.replace("model", r"model\.classes\.batch", 1)):
+        config(tmp_path, f"{{classes: {{batch: {{histogram: {{cpu: {cpu}}}}}}}}}")
+
+
 def test_buckets_beyond_all_numbers_are_an_error_of_the_settings() -> None:
     buckets = BucketSettings(first=1.0, ratio=1e100, max=1e300)
     model = ModelSettings(histogram=HistogramSettings(cpu=buckets))
@@ -128,7 +143,7 @@ def test_buckets_at_the_ends_of_their_ranges_are_layouts_or_errors_of_the_settin
     try:
         layout = config(tmp_path, f"{{histogram: {{cpu: {cpu}}}}}").profile.layouts[0]
     except SettingsError as error:
-        assert "let them grow faster" in error.message
+        assert first > most or "let them grow faster" in error.message
     else:
         assert np.isfinite(layout.starts).all()
         assert (np.diff(layout.starts) > 0).all()

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -56,6 +56,23 @@ def test_every_command_has_help_worth_reading(name: str) -> None:
     shown = CliRunner().invoke(cli, [name, "--help"])
     assert shown.exit_code == 0, shown.output
     assert len(shown.output.splitlines()) > 8
+
+
+def leaves(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:
+    """Every command that does something, by its whole name."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        if isinstance(found, click.Group):
+            yield from leaves(found, *path, name)
+        else:
+            yield (*path, name)
+
+
+@pytest.mark.parametrize("path", [*leaves(cli)], ids=" ".join)
+def test_every_command_says_with_what_it_ends(path: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(cli, [*path, "--help"])
+    assert (shown.exit_code, "Exit codes: 0 " in shown.output) == (0, True), shown.output
 
 
 def test_version() -> None:

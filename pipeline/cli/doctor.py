@@ -47,7 +47,7 @@ class Check(NamedTuple):
     todo: str = ""
 
 
-@click.command()
+@click.command(epilog="Exit codes: 0 nothing fails, 1 something does, 2 usage or settings.")
 @click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON on stdout.")
 @settings_options(
     *KAFKA_CLIENT,

@@ -32,7 +32,10 @@ def command() -> None:
     """
 
 
-@command.command()
+@command.command(
+    epilog="Exit codes: 0 it answers and was detached, or was stopped by a signal or `stop`; 1 it "
+    "did not start, ended by itself, or another one runs there; 2 usage."
+)
 @click.option(
     "--port",
     type=_Port,
@@ -70,19 +73,24 @@ def start(port: int, data_dir: Path | None, detach: bool) -> None:
         click.echo(f"starting Kafka {KAFKA_VERSION} on port {port} ...", err=True)
         broker.start()
         broker.announce(format_time(SystemClock().now()))
-        click.echo(f"Kafka {KAFKA_VERSION} is ready at {broker.bootstrap_servers}")
-        click.echo(f"  data  {broker.data_dir}\n  log   {broker.log_file}\n  java  {broker.java}")
         if detach:
+            # Before anything is said: whoever listens may have gone, and it stays all the same.
             broker.detach()
-            click.echo("  stop  springtide kafka stop")
-        else:
-            click.echo("  stop  Ctrl-C")
+        # At once, for whoever reads no more than the first line.
+        click.echo(
+            f"Kafka {KAFKA_VERSION} is ready at {broker.bootstrap_servers}\n"
+            f"  data  {broker.data_dir}\n  log   {broker.log_file}\n  java  {broker.java}\n"
+            f"  stop  {'springtide kafka stop' if detach else 'Ctrl-C'}"
+        )
+        if not detach:
             _stay(broker)
     finally:
         broker.close()
 
 
-@command.command()
+@command.command(
+    epilog="Exit codes: 0 it is stopped, or none ran; 1 it does not stop, 2 usage, or several run."
+)
 @click.option("--port", type=_Port, help="Which one, if several run.")
 def stop(port: int | None) -> None:
     """Stop a broker that `springtide kafka start` started; its data are kept.
@@ -101,16 +109,13 @@ def stop(port: int | None) -> None:
     click.echo(f"stopped the broker on port {broker.port}; its data are in {broker.data_dir}")
 
 
-@command.command()
+@command.command(epilog="Exit codes: 0 all that run answer, 2 usage, 4 none runs or one is silent.")
 @click.option("--port", type=_Port, help="Only the one on this port.")
 @click.option(
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True
 )
 def status(port: int | None, output: str) -> None:
-    """Show the brokers that `springtide kafka start` started: where, since when, with which Java.
-
-    Ends with 4 if none runs or one does not answer.
-    """
+    """Show the brokers that `springtide kafka start` started: where, since when, which Java."""
     brokers = [one for one in running_brokers() if port in (None, one.port)]
     answering = {one.port: one.answers() for one in brokers}
     if output == "json":
@@ -138,7 +143,9 @@ def status(port: int | None, output: str) -> None:
         )
 
 
-@command.command()
+@command.command(
+    epilog="Exit codes: 0 all are there, 1 one could not be fetched or is a wrong one, 2 usage."
+)
 def fetch() -> None:
     """Fetch and check Kafka's jars now, so that nothing needs the network later.
 

@@ -24,7 +24,10 @@ def command() -> None:
     """
 
 
-@command.command()
+@command.command(
+    epilog="Exit codes: 0 all are as declared, or would be; 1 failure, 2 usage or settings, 3 what "
+    "differs cannot be mended in place."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be done and do nothing.")
 @settings_options(*_TOPIC_KEYS)
 def apply(settings: Settings, dry_run: bool) -> None:
@@ -55,7 +58,9 @@ def apply(settings: Settings, dry_run: bool) -> None:
     _end_with_drift(left)
 
 
-@command.command()
+@command.command(
+    epilog="Exit codes: 0 all are as declared, 1 failure, 2 usage or settings, 3 they differ."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
 @settings_options(*_TOPIC_KEYS)
 def check(settings: Settings, as_json: bool) -> None:
@@ -78,7 +83,7 @@ def check(settings: Settings, as_json: bool) -> None:
         _end_with_drift(drift)
 
 
-@command.command()
+@command.command(epilog="Exit codes: 0 printed, 2 usage.")
 def table() -> None:
     """Print all topics as a Markdown table: what docs/topics.md contains."""
     click.echo(markdown_table(), nl=False)

@@ -29,7 +29,10 @@ STOP_SECONDS = 25.0
 """For a whole shutdown; below what a supervisor waits before it kills."""
 
 
-@click.command()
+@click.command(
+    epilog="Exit codes: 0 stopped by a signal, 1 it ended by itself (with --no-supervise; else it "
+    "is started again), 2 usage or settings, 3 topics are missing (as 1)."
+)
 @click.option("--supervised", is_flag=True, hidden=True)
 @settings_options(*KAFKA_CLIENT, "kafka.partitions", "worker.*", "model.*")
 def command(settings: Settings, supervised: bool) -> None:

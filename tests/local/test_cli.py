@@ -16,6 +16,7 @@ from pipeline.local.probe import free_port, is_free
 from tests.processes import eventually, is_alive
 
 ROOT = Path(__file__).parents[2]
+COMMAND = (sys.executable, "-m", "pipeline.cli.main", "kafka")
 
 
 class Cli:
@@ -33,7 +34,7 @@ class Cli:
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "pipeline.cli.main", "kafka", *args],
+            [*COMMAND, *args],
             env=self.environ,
             cwd="/",
             stdout=subprocess.PIPE,
@@ -104,6 +105,22 @@ def test_a_detached_broker_is_found_used_and_stopped(cli: Cli, home: Path) -> No
     assert eventually(lambda: not is_alive(broker["keeper_pid"]))
     assert (Path(broker["data_dir"]) / "data" / "meta.properties").exists()
     assert cli("status")[0] == 4
+
+
+@pytest.mark.broker
+def test_a_detached_broker_stays_when_nobody_reads_what_it_says(cli: Cli) -> None:
+    """`springtide kafka start --detach | head -1`, and `| true`."""
+    port = free_port()
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        [*COMMAND, "start", "--detach", "--port", str(port)],
+        env=cli.environ, cwd="/", stdout=writing, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    os.close(writing)
+    assert "Traceback" not in ended.stderr
+    code, out, err = cli("status")
+    assert (code, f"127.0.0.1:{port}" in out) == (0, True), err
 
 
 @pytest.mark.broker

@@ -39,7 +39,9 @@ COMMANDS = {
     "kafka": _Entry("Run a real Kafka broker on this machine.", "local"),
     "top": _Entry("Show nodes with usage, predicted peak and age.", "pipeline"),
     "explain": _Entry("Show how a node's peaks came about, number by number.", "pipeline"),
-    "model": _Entry("List predictors; look into, export and import a node's models.", "pipeline"),
+    "model": _Entry(
+        "List predictors; look into, fit, export and import a node's models.", "pipeline"
+    ),
     "recommend": _Entry("Show what pods of each owner should ask for.", "pipeline"),
     "doctor": _Entry("Check this installation and say what to do.", None),
 }

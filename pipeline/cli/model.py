@@ -8,6 +8,7 @@ import click
 
 from pipeline.agents.configure import model_config
 from pipeline.cli.model_export import export, newest_checkpoint
+from pipeline.cli.model_fit import fit
 from pipeline.cli.model_import import import_
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
 from pipeline.cli.printing import say
@@ -30,6 +31,7 @@ def command() -> None:
 
 
 command.add_command(export)
+command.add_command(fit)
 command.add_command(import_)
 
 

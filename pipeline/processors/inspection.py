@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors import moments
+from pipeline.processors.peaks import NodePeaks
 from pipeline.processors.rows import NEVER
 from pipeline.processors.snapshot import NodeState, unpack
 from pipeline.processors.window import ENTITIES, RESOURCES
@@ -77,6 +78,28 @@ def table(state: NodeState, names: Sequence[str] = (), *, pods: bool = False) ->
     grid = [list(_TITLES)]
     for row in shown:
         grid.extend(_lines(models, row))
+    return _aligned(grid)
+
+
+def peaks_table(peaks: NodePeaks) -> list[str]:
+    """What each predictor says, with the margin, of the entities that have samples, and what Prod
+    leaves unused by the one that decides."""
+    grid = [["ENTITY", "RESOURCE", *map(str.upper, peaks.predictors)]]
+    for row, entity in enumerate(ENTITIES):
+        for r, resource in enumerate(RESOURCES):
+            if peaks.samples[row, r] > 0:
+                found = [answer.peaks[row, r] for answer in peaks.predictors.values()]
+                grid.append([entity, resource, *(_amount(value, _UNITS[r]) for value in found)])
+    unused = zip(peaks.reclaimable.amount, ("millicores", "bytes"), strict=True)
+    amounts = ", ".join(_amount(value, unit) for value, unit in unused)
+    return [*_aligned(grid), f"prod leaves unused, by {peaks.decides}: {amounts}"]
+
+
+def _amount(value: float, unit: str) -> str:
+    return "unknown" if np.isnan(value) else f"{value:.6g} {unit}"
+
+
+def _aligned(grid: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
     return [
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()

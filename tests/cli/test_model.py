@@ -11,6 +11,7 @@ from faust.assignor.partition_assignor import PartitionAssignor
 from pipeline.cli import model, model_export
 from pipeline.cli.main import cli
 from pipeline.cli.model_import import GROUP_PROTOCOL
+from pipeline.processors import snapshot
 from pipeline.processors.bank import Bank
 from pipeline.processors.predictors.registry import GROUP, available
 from pipeline.topics.checkpoints import NodeCheckpoint
@@ -153,6 +154,49 @@ def test_an_export_for_koordinator_is_a_file_of_each(
     config.write_text("model: {histogram: {preset: vpa}}")
     result = exporting("--as", "koordinator", "--output", str(tmp_path), "--config", str(config))
     assert (result.exit_code, "is of model" in result.stderr) == (1, True)
+
+
+TRACE = "window_end,cpu_cores_avg\n2026-11-01T00:00:00Z,1.5\n2026-11-01T00:05:00Z,-2\n"
+
+
+def fitting(file: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["model", "fit", str(file), "--node", "n", *arguments])
+
+
+def test_a_fit_shows_what_predictors_say_and_writes_the_models(tmp_path: Path) -> None:
+    file, output = tmp_path / "trace.csv", tmp_path / "n.springtide"
+    file.write_text(TRACE)
+    result = fitting(file, "--predictors", "[percentile, vpa]", "--output", str(output))
+    assert result.exit_code == 0, result.output
+    assert "of no machine, 2 windows applied" in result.output
+    assert "cpu_cores_avg: 1 bad values, taken as unknown" in result.output
+    assert ["ENTITY", "RESOURCE", "PERCENTILE", "VPA"] in [
+        line.split() for line in result.output.splitlines()
+    ]
+    state = snapshot.decode(output.read_bytes())
+    assert (state.node, state.machine_id, state.applied) == ("n", "", 2)
+    assert fitting(file, "--output", str(output)).exit_code == 2
+    assert fitting(file, "--output", str(output), "--overwrite").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "says"),
+    [
+        ("window_end,gpu\n2026-11-01T00:00:00Z,1\n", 1, "there is no column 'gpu'"),
+        (TRACE.replace("cpu", "coverage,cpu").replace("Z,", "Z,0.1,"), 1, "nothing is learned"),
+        (None, 2, "cannot read"),
+    ],
+)
+def test_a_file_that_teaches_nothing_is_named(
+    tmp_path: Path, content: str | None, code: int, says: str
+) -> None:
+    file = tmp_path / "trace.csv"
+    if content:
+        file.write_text(content)
+    result = fitting(file, "--output", str(tmp_path / "models"))
+    assert (result.exit_code, says in result.stderr) == (code, True), result.output
+    assert str(file) in result.stderr
+    assert not (tmp_path / "models").exists()
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from pipeline.cli.main import cli
 from pipeline.clock import SystemClock, format_time
 from pipeline.errors import RecordError
 from pipeline.local.kafka import LocalKafka
+from pipeline.processors import snapshot
 from pipeline.processors.bank import Bank
 from pipeline.processors.histogram import CPU_LAYOUT
 from pipeline.processors.window import ENTITIES
@@ -212,6 +213,28 @@ async def test_an_export_comes_back_bit_for_bit(kafka: KafkaSettings, tmp_path: 
         assert shard.model.bank.state_of(NODE) == file.read_bytes()
     shown = await typed(kafka, "model", "export", NODE, "--output", str(file))
     assert (shown.exit_code, "is there already" in shown.output) == (2, True)
+
+
+async def test_models_that_were_fit_offline_are_taken_over(
+    kafka: KafkaSettings, tmp_path: Path
+) -> None:
+    """NP-37."""
+    await filled(kafka)
+    trace, models = tmp_path / "trace.csv", str(tmp_path / "models")
+    ends = (format_time(APPENDED_MS / 1000 - 86_400 + 300 * i) for i in range(100))
+    trace.write_text("\n".join(["window_end,cpu_cores_avg", *(f"{end},6.5" for end in ends)]))
+    fit = ["model", "fit", str(trace), "--node", NODE, "--output", models]
+    shown = CliRunner().invoke(cli, fit)
+    assert shown.exit_code == 0, shown.output
+    putting = ("model", "import", "--from", "springtide", "--node", NODE, models)
+    shown = await typed(kafka, *putting)
+    assert shown.exit_code == 0, shown.output
+    assert "another machine" not in shown.output
+    async with owner(kafka) as (shard, _):
+        state = snapshot.decode(shard.model.bank.state_of(NODE))
+        assert (state.machine_id, state.applied) == ("m", 100)
+    found, peak = await samples(kafka)
+    assert (found, peak >= 6.5) == (100, True)
 
 
 async def test_an_import_is_refused_while_a_worker_runs(

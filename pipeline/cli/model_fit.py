@@ -1,0 +1,92 @@
+"""`springtide model fit`: models from a file of the past, without Kafka."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import click
+
+from pipeline.agents.configure import model_config
+from pipeline.cli.model_export import require_new, write_whole
+from pipeline.cli.options import settings_options
+from pipeline.cli.printing import say
+from pipeline.errors import InvalidRecordError
+from pipeline.processors import snapshot
+from pipeline.processors.bank import Bank
+from pipeline.processors.columns import node_windows
+from pipeline.processors.inspection import brief, peaks_table
+from pipeline.processors.traces import read_trace
+from pipeline.processors.window import ModelConfig
+from pipeline.settings import Settings
+from pipeline.sources.traces import read_table
+from pipeline.topics.windows import Window
+
+_AT_ONCE = 500
+
+
+@click.command(
+    epilog="Exit codes: 0 learned, 1 the file is no trace, or nothing can be learned from it; 2 "
+    "usage or settings.",
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--node", required=True, help="The node that it is the past of.")
+@click.option("--output", type=click.Path(path_type=Path), help="Write the models to this file.")
+@click.option("--overwrite", is_flag=True, help="Replace a file that is there.")
+@settings_options("model.*")
+def fit(settings: Settings, file: Path, node: str, output: Path | None, overwrite: bool) -> None:
+    """Learn the past of a node from FILE, and show what each predictor says at its end.
+
+    FILE is CSV or Parquet: a row for the node, and one for each pod if there are any, of every
+    window. Its columns are window_end and any of those of samples and windows (docs/models.md);
+    window_end and cpu_cores_avg are enough. All goes the way that samples go in a worker.
+
+    `springtide model import --from springtide` takes the models that it writes.
+
+    \b
+    Examples:
+      springtide model fit node-1.csv --node node-1
+      springtide model fit node-1.parquet --node node-1 --output node-1.springtide
+    """
+    if output is not None:
+        require_new(output, overwrite=overwrite)
+    config = model_config(settings)
+    bank = Bank(config)
+    try:
+        windows = read_trace(read_table(file), node, config.strategy)
+        bad_values, trained = _learn(bank, windows, config)
+    except InvalidRecordError as error:
+        raise InvalidRecordError(f"{file}: {error.message}", hint=error.hint) from error
+    if not trained:
+        raise InvalidRecordError(
+            f"{file}: nothing is learned from it",
+            hint="its windows cover less than model.minimum_coverage",
+        )
+    data = bank.state_of(node)
+    state = snapshot.decode(data)
+    say([f"{node}: {brief(state)}, {state.gaps} missing, {trained} learned"])
+    say(f"{name}: {count} bad values, taken as unknown" for name, count in bad_values.items())
+    say(["", *peaks_table(bank.peaks([node])[0])])
+    if output is not None:
+        write_whole(output, data)
+        say(["", f"written to {output}"])
+
+
+def _learn(bank: Bank, windows: Iterable[Window], config: ModelConfig) -> tuple[Counter[str], int]:
+    """How many values of each column were none, and how many windows were learned."""
+    bad_values: Counter[str] = Counter()
+    trained = 0
+    for some in _batches(windows):
+        for window in some:
+            bad_values.update(window.bad_values)
+        outcomes = bank.apply(
+            node_windows(some, config.training_statistic, config.memory_collect_policy)
+        )
+        trained += sum(outcome.trained for outcome in outcomes)
+    return bad_values, trained
+
+
+def _batches(windows: Iterable[Window]) -> Iterator[list[Window]]:
+    left = iter(windows)
+    while some := list(islice(left, _AT_ONCE)):
+        yield some

@@ -1,0 +1,140 @@
+"""A node's past as a table: the windows that a worker would have made of it.
+
+Owes the rest: windows by the join itself, from rows that name their columns as samples and windows
+do, so that what is learned offline is what a worker would have learned, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.errors import InvalidRecordError, UndecodableRecordError
+from pipeline.processors.classes import CLASS_CODES
+from pipeline.processors.join import NodeView, PodRow, join
+from pipeline.times import format_time, parse_time
+from pipeline.topics.arrow import SAMPLE_FIELDS, write_stream
+from pipeline.topics.known import CREATED, POD_FIELDS
+from pipeline.topics.nodes import Strategy
+from pipeline.topics.sample_rows import read_rows
+from pipeline.topics.samples import SampleHeader
+from pipeline.topics.windows import Window
+
+END: Final = "window_end"
+_CLASS: Final = "pod_class"
+_FACTS: Final = {
+    field.name: field.type
+    for field in (*POD_FIELDS, CREATED)
+    if field.name in {*PodRow._fields} - {_CLASS}
+} | {_CLASS: pa.string()}
+_SAMPLE: Final = {field.name: field.type for field in SAMPLE_FIELDS}
+TYPES: Final = {END: pa.string(), **_SAMPLE, **_FACTS}
+"""The columns that a trace may have; a time may be a timestamp, too, which is in UTC."""
+
+_USUAL: Final = {"kind": "node", "id": "", "coverage": 1.0}
+"""What is said by a trace without the column."""
+
+
+def read_trace(table: pa.Table, node: str, strategy: Strategy) -> Iterator[Window]:
+    """The windows of `node` in a trace, in order of time, as the join makes them of samples where
+    nothing is known but what the rows themselves say. They are as long as the two that follow each
+    other most closely are apart, and of no machine.
+
+    Raises InvalidRecordError for a table that is none of these.
+    """
+    if unknown := sorted(set(table.column_names) - TYPES.keys()):
+        raise InvalidRecordError(
+            f"there is no column {unknown[0]!r:.100}",
+            hint=f"columns are {END} and those of samples and windows: docs/models.md",
+        )
+    if len(set(table.column_names)) < table.num_columns:
+        raise InvalidRecordError("two columns of one name")
+    if END not in table.column_names:
+        raise InvalidRecordError(f"a trace has a column {END}, which is not there")
+    ends = _ends_ms(table.column(END))
+    order = np.argsort(ends, kind="stable")
+    places, starts = np.unique(ends[order], return_index=True)
+    if len(places) < 2:
+        raise InvalidRecordError(f"a trace has two windows at least, not {len(places)}")
+    length_ms = int(np.diff(places).min())
+    rows = _typed(table).take(pa.array(order)).combine_chunks()
+    stops = [*starts[1:].tolist(), len(order)]
+    for number, (end_ms, start, stop) in enumerate(
+        zip(places.tolist(), starts.tolist(), stops, strict=True)
+    ):
+        header = SampleHeader(
+            node=node, machine_id="", boot_id="", epoch=0, sequence=number,
+            window_start_ms=end_ms - length_ms, window_end_ms=end_ms,
+        )  # fmt: skip
+        try:
+            yield _window(header, rows.slice(start, stop - start), strategy)
+        except (InvalidRecordError, UndecodableRecordError) as error:
+            raise InvalidRecordError(
+                f"window of {format_time(end_ms / 1000)}: {error.message}", hint=error.hint
+            ) from error
+
+
+def _window(header: SampleHeader, rows: pa.Table, strategy: Strategy) -> Window:
+    """By way of the bytes of a sample, which are looked at as those of any other."""
+    (batch,) = rows.select([name for name in rows.column_names if name in _SAMPLE]).to_batches()
+    sample = read_rows(write_stream(batch, header.metadata()))
+    view = NodeView(None, _pods(rows))
+    end_ms = header.window_end_ms
+    return join(sample, view, strategy, sample_offset=header.sequence, appended_ms=end_ms)
+
+
+def _pods(rows: pa.Table) -> dict[str, PodRow]:
+    """What the rows say of their pods, if they say anything."""
+    facts = [name for name in rows.column_names if name in _FACTS]
+    if not facts:
+        return {}
+    columns: dict[str, list[Any]] = rows.select(["kind", "id", *facts]).to_pydict()
+    pods = {}
+    for row, (kind, uid) in enumerate(zip(columns["kind"], columns["id"], strict=True)):
+        if kind == "pod":
+            said = {name: columns[name][row] for name in facts}
+            name = said.get(_CLASS) or "unknown"
+            if name not in CLASS_CODES:
+                raise InvalidRecordError(
+                    f"{_CLASS} of {uid!r:.100} is {name!r:.40}",
+                    hint=f"use {', '.join(CLASS_CODES)}",
+                )
+            pods[uid] = PodRow(**said | {_CLASS: CLASS_CODES[name], "uid": uid})
+    return pods
+
+
+def _typed(table: pa.Table) -> pa.Table:
+    """All but the times, each column as its topic has it, and what has to be there."""
+    columns = {}
+    for name in table.column_names:
+        if name != END:
+            try:
+                columns[name] = table.column(name).cast(TYPES[name], safe=False)
+            except (pa.ArrowException, ValueError) as error:
+                raise InvalidRecordError(f"column {name}: {error!s:.200}") from error
+    for name, usual in _USUAL.items():
+        if name not in columns:
+            columns[name] = pa.array([usual] * len(table), TYPES[name])
+    for name in ("kind", "id"):  # of the node's row others leave both open
+        columns[name] = columns[name].fill_null(_USUAL[name])
+    return pa.table(columns)
+
+
+def _ends_ms(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    if column.null_count:
+        raise InvalidRecordError(f"a row has no {END}")
+    if pa.types.is_timestamp(column.type):
+        found: npt.NDArray[np.int64] = (
+            column.cast(pa.timestamp("ms"), safe=False).cast(pa.int64()).to_numpy()
+        )
+        return found
+    try:
+        # A trace says each time as often as it has rows.
+        known = {text: round(parse_time(text) * 1000) for text in column.unique().to_pylist()}
+    except (TypeError, ValueError) as error:
+        raise InvalidRecordError(f"{END}: {error}") from error
+    return np.array([known[text] for text in column.to_pylist()], np.int64)

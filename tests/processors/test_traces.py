@@ -1,0 +1,169 @@
+"""A past that is read from a table teaches what a worker would have learned of it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipeline.errors import InvalidRecordError
+from pipeline.processors.bank import Bank
+from pipeline.processors.classes import CLASSES
+from pipeline.processors.columns import node_windows
+from pipeline.processors.inspection import peaks_table
+from pipeline.processors.join import NodeView, join, pod_row
+from pipeline.processors.traces import TYPES, read_trace
+from pipeline.processors.window import ENTITIES, ModelConfig
+from pipeline.sources.simulation import SimulatedNode
+from pipeline.times import format_time
+from pipeline.topics.nodes import Strategy
+from pipeline.topics.sample_rows import read_rows
+from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
+from pipeline.topics.windows import Window
+
+NODE = "node-1"
+START = 1_700_000_000 // 300 * 300
+PLAIN = "usageWithoutPageCache"
+Row = dict[str, Any]
+
+
+def table_of(rows: list[Row]) -> pa.Table:
+    names = {name: None for row in rows for name in row}
+    return pa.table(
+        {name: pa.array([row.get(name) for row in rows], TYPES[name]) for name in names}
+    )
+
+
+def learned(windows: Iterator[Window] | list[Window], config: ModelConfig | None = None) -> Bank:
+    bank = Bank(config)
+    bank.apply(node_windows(list(windows), "p90", PLAIN))
+    return bank
+
+
+def simulated(windows: int) -> tuple[list[Window], list[Row]]:
+    """Windows as the join makes them of samples and pods, and the same as rows of a trace."""
+    node = SimulatedNode(seed=3, index=1, pods=12)
+    joined, rows = [], []
+    for number in range(windows):
+        end = START + 300 * number
+        sample = node.sample(end - 300, end, epoch=0, sequence=number)
+        header = SampleHeader(
+            node=NODE, machine_id="", boot_id="", epoch=0, sequence=number,
+            window_start_ms=1000 * (end - 300), window_end_ms=1000 * end,
+        )  # fmt: skip
+        pods = {uid: pod_row(pod) for uid, pod in node.pods(end - 300, end).items()}
+        joined.append(
+            join(
+                read_rows(encode_samples(SampleBatch(header, sample.rows))), NodeView(None, pods),
+                Strategy(), sample_offset=number, appended_ms=1000 * end,
+            )
+        )  # fmt: skip
+        for row in sample.rows:
+            facts: Row = {}
+            if row["kind"] == "pod":
+                facts = {k: v for k, v in pods[row["id"]]._asdict().items() if k != "uid"}
+                facts["pod_class"] = CLASSES[facts["pod_class"]]
+            rows.append({"window_end": format_time(end), **row, **facts})
+    return joined, rows
+
+
+def test_a_trace_teaches_what_the_worker_learns_bit_for_bit() -> None:
+    """NP-37: the offline fit goes the worker's way."""
+    joined, rows = simulated(40)
+    expected = learned(joined).state_of(NODE)
+    assert learned(read_trace(table_of(rows), NODE, Strategy())).state_of(NODE) == expected
+    backwards = table_of(rows[::-1])
+    assert learned(read_trace(backwards, NODE, Strategy())).state_of(NODE) == expected
+
+
+def simple(cores: list[float | None], step: int = 300, **more: Any) -> list[Row]:
+    return [
+        {"window_end": format_time(START + step * i), "cpu_cores_avg": used, **more}
+        for i, used in enumerate(cores)
+    ]
+
+
+def test_a_time_and_a_column_of_usage_are_enough() -> None:
+    table = table_of(simple([1.0, 2.0, None, 4.0]))
+    windows = list(read_trace(table, NODE, Strategy()))
+    assert [w.header.window_end_ms - w.header.window_start_ms for w in windows] == [300_000] * 4
+    peaks = learned(windows).peaks([NODE])[0]
+    assert peaks.samples[ENTITIES.index("node")].tolist() == [3, 0]
+    assert peaks.predictors["percentile"].raw[0, 0] >= 4.0
+    lines = peaks_table(peaks)
+    assert lines[0].split() == ["ENTITY", "RESOURCE", "PERCENTILE", "NSIGMA-V1"]
+    assert [line.split()[:2] for line in lines[1:3]] == [["node", "cpu"], ["system", "cpu"]]
+    assert lines[-1] == "prod leaves unused, by percentile: unknown, unknown"
+
+
+def test_times_may_be_timestamps_and_windows_may_be_missing() -> None:
+    rows = simple([1.0, 2.0, 3.0])
+    del rows[1]
+    rows += simple([5.0] * 6)[4:]
+    table = table_of(rows)
+    times = pa.array([START, START + 600, START + 1200, START + 1500], pa.timestamp("s", tz="UTC"))
+    found = table.set_column(0, "window_end", times)
+    one, other = (learned(read_trace(t, NODE, Strategy())).state_of(NODE) for t in (table, found))
+    assert one == other
+    ends = [w.header.window_end_ms // 1000 for w in read_trace(table, NODE, Strategy())]
+    assert ends == [START, START + 600, START + 1200, START + 1500]
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ([{"cpu_cores_avg": 1.0}], "a trace has a column window_end, which is not there"),
+        (simple([1.0]), "two windows at least, not 1"),
+        (simple([1.0, 2.0], step=90_000), "2023-11-.*: window is not longer than 0 s"),
+        (simple([1.0, 2.0], kind="pod", id="a"), "2023-11-.*: batch has 0 node rows, not one"),
+        (simple([1.0, 2.0]) * 2, "2023-11-.*: batch has 2 node rows, not one"),
+        (simple([1.0, 2.0], kind="pot"), "batch has 0 node rows"),
+        (
+            simple([1.0, 2.0], kind=None)
+            + simple([1.0, 2.0], kind="pod", id="a", pod_class="gold"),
+            "pod_class of 'a' is 'gold'",
+        ),
+        ([*simple([1.0, 2.0]), {"window_end": "soon"}], "window_end: not an RFC 3339 time"),
+        ([*simple([1.0, 2.0]), {"window_end": None}], "a row has no window_end"),
+    ],
+)
+def test_what_is_no_trace_is_refused(rows: list[Row], says: str) -> None:
+    with pytest.raises(InvalidRecordError, match=says):
+        list(read_trace(table_of(rows), NODE, Strategy()))
+
+
+def test_columns_that_are_none_are_refused() -> None:
+    table = table_of(simple([1.0, 2.0]))
+    for odd, says in (
+        (table.append_column("gpu", pa.array([1, 2])), "there is no column 'gpu'"),
+        (table.append_column("cpu_cores_avg", pa.array([1, 2])), "two columns of one name"),
+        (
+            table.append_column("cpu_cores_max", pa.array(["many", "more"])),
+            "column cpu_cores_max: .*double",
+        ),
+    ):
+        with pytest.raises(InvalidRecordError, match=says):
+            list(read_trace(odd, NODE, Strategy()))
+
+
+def test_a_seasonal_model_that_was_fit_offline_beats_nsigma_at_night() -> None:
+    """NP-37: ten days with a tide of a day; for the hour after 3:00, less is given away to fear."""
+    random = np.random.default_rng(7)
+    hours = np.arange(10 * 288) * 300 / 3600 % 24
+    cores = 4.0 + 3.0 * np.cos((hours - 15.0) / 24.0 * 2 * np.pi) + random.random(len(hours)) * 0.2
+    days = START // 86_400 * 86_400 - START
+    rows = [
+        {"window_end": format_time(START + days + 300 * i), "cpu_cores_avg": float(used)}
+        for i, used in enumerate(cores)
+    ]
+    night = 9 * 288 + 3 * 12
+    config = ModelConfig(
+        predictors=("nsigma-v1", "hourly-nsigma"), predictor="nsigma-v1", horizon_seconds=3000.0
+    )
+    bank = learned(read_trace(table_of(rows[: night + 1]), NODE, Strategy()), config)
+    (peaks,) = bank.peaks([NODE])
+    seasonal, usual = (peaks.predictors[name].raw[0, 0] for name in config.predictors[::-1])
+    truth = cores[night + 1 : night + 11].max()
+    assert truth <= seasonal < truth * 1.5
+    assert usual > truth * 3

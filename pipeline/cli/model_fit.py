@@ -65,8 +65,8 @@ def fit(settings: Settings, file: Path, node: str, output: Path | None, overwrit
     data = bank.state_of(node)
     state = snapshot.decode(data)
     say([f"{node}: {brief(state)}, {state.gaps} missing, {trained} learned"])
-    say(f"{name}: {count} bad values, taken as unknown" for name, count in bad_values.items())
-    say(["", *peaks_table(bank.peaks([node])[0])])
+    bad = [f"{name}: {count} bad values, taken as unknown" for name, count in bad_values.items()]
+    say([*bad, "", *peaks_table(bank.peaks([node])[0])])
     if output is not None:
         write_whole(output, data)
         say(["", f"written to {output}"])

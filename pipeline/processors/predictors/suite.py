@@ -22,14 +22,10 @@ from pipeline.processors.classes import CLASSES
 from pipeline.processors.peaks import PredictorPeaks
 from pipeline.processors.predictor import Peaks, Predictor, View, fault_of, never_known
 from pipeline.processors.predictors.stateless import Stateless
+from pipeline.processors.predictors.streams import GIB, random_windows, reversed_pods, steady_window
 from pipeline.processors.rows import IntArray, Rows
 from pipeline.processors.store import Column
 from pipeline.processors.window import ENTITIES, FloatArray, ModelConfig, NodeWindow
-
-_START_MS: Final = 1_700_000_000_000 // 86_400_000 * 86_400_000
-_MINUTE_MS: Final = 60_000
-_GIB: Final = 2.0**30
-_WINDOWS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +82,7 @@ def _unknown_is_not_zero(subject: Subject) -> None:
     bank = subject.bank()
     nothing = np.full((1, 2), np.nan)
     for i in range(3):
-        window = _steady_window(i, usage=nothing, requests=nothing)
+        window = steady_window(i, usage=nothing, requests=nothing)
         bank.apply([window])
     pods = _answer(bank, window.node).pod_raw
     _must(np.isnan(pods).all(), f"it answers {pods.tolist()} for a pod of which nothing is known")
@@ -96,7 +92,7 @@ def _known_once_learned(subject: Subject) -> None:
     """After a day and more without a fault, everything has a peak."""
     bank = subject.bank()
     for i in range(110):
-        window = _steady_window(i, usage=np.full((len(CLASSES), 2), [0.5, _GIB]))
+        window = steady_window(i, usage=np.full((len(CLASSES), 2), [0.5, GIB]))
         bank.apply([window])
     answer = _answer(bank, window.node)
     unknown = [ENTITIES[i] for i in np.flatnonzero(np.isnan(answer.raw).any(axis=1))]
@@ -147,7 +143,7 @@ def _order_of_pods_does_not_matter(subject: Subject) -> None:
     windows = subject.windows()
     one, other = subject.bank(), subject.bank()
     one.apply(windows)
-    other.apply([_reversed_pods(window) for window in windows])
+    other.apply([reversed_pods(window) for window in windows])
     for node in one.nodes:
         _must_be_equal(_bits(other, node), _bits(one, node), "for one order of pods and another")
 
@@ -270,87 +266,6 @@ def _bank_of(*predictors: Predictor) -> Bank:
         return Bank(config, dict(zip(names, predictors, strict=True)))
     except Exception as error:  # of columns there is nothing that cannot be wrong
         raise AssertionError(f"no bank can run it: {error}") from error
-
-
-# -- streams
-
-
-def random_windows(random: np.random.Generator) -> list[NodeWindow]:
-    """Windows of three nodes in some order, with gaps, duplicates, late ones, other machines, bad
-    values, and pods that come and go."""
-    ends = {"node-a": 0, "node-b": 0, "node-c": 0}
-    found = []
-    for _ in range(_WINDOWS):
-        node = str(random.choice([*ends]))
-        ends[node] += int(random.choice([1, 1, 1, 1, 1, 1, 0, -1, 5, 200]))
-        end_ms = _START_MS + ends[node] * 10 * _MINUTE_MS
-        uids = [f"pod-{i}" for i in np.flatnonzero(random.random(7) < 0.5)]
-        pods = len(uids)
-        active = random.random(pods) < 0.8
-        found.append(
-            NodeWindow(
-                node=node,
-                machine_id=str(random.choice(["m1", "m2"], p=[0.9, 0.1])),
-                epoch=1,
-                start_ms=end_ms - 10 * _MINUTE_MS,
-                end_ms=end_ms,
-                coverage=float(random.choice([1.0, 1.0, 1.0, 0.5, 0.2])),
-                node_usage=_usage(random, 1)[0] * 8.0,
-                host_apps=_usage(random, 1)[0] / 16.0,
-                allocatable=np.array([16_000.0, 64 * _GIB]),
-                pod_uids=uids,
-                pod_classes=random.integers(0, len(CLASSES), pods).astype(np.int8),
-                pods=_usage(random, pods),
-                requests=np.stack(
-                    [
-                        random.choice([0.0, 1500.0, np.nan, 1e12], pods),
-                        random.choice([0.0, _GIB, np.nan, 2.0**62], pods),
-                    ],
-                    axis=1,
-                ),
-                pod_ages=random.choice([10.0, 1e9, np.nan], pods),
-                pod_active=active,
-                pod_ended=~active & (random.random(pods) < 0.5),
-            )
-        )
-    return found
-
-
-def _usage(random: np.random.Generator, count: int) -> FloatArray:
-    """Cores and bytes, (count, 2), every tenth of them bad or extreme."""
-    usual = np.exp(random.normal(size=(count, 2))) * [1.0, _GIB]
-    odd = random.choice([0.0, np.nan, -1.0, np.inf, 1e6, 2.0**60, 1e300], (count, 2))
-    return np.where(random.random((count, 2)) < 0.1, odd, usual)
-
-
-def _steady_window(
-    number: int, usage: FloatArray, requests: FloatArray | None = None
-) -> NodeWindow:
-    """A quarter of an hour without a fault, a pod of each class in turn."""
-    end_ms = _START_MS + (number + 1) * 15 * _MINUTE_MS
-    pods = len(usage)
-    return NodeWindow(
-        node="steady",
-        machine_id="m",
-        epoch=1,
-        start_ms=end_ms - 15 * _MINUTE_MS,
-        end_ms=end_ms,
-        coverage=1.0,
-        node_usage=np.array([8.0, 16 * _GIB]),
-        allocatable=np.array([16_000.0, 64 * _GIB]),
-        pod_uids=[f"pod-{i}" for i in range(pods)],
-        pod_classes=np.arange(pods, dtype=np.int8),
-        pods=usage,
-        requests=np.full((pods, 2), [1000.0, 2 * _GIB]) if requests is None else requests,
-        pod_ages=np.full(pods, 1e9),
-        pod_active=np.ones(pods, np.bool_),
-    )
-
-
-def _reversed_pods(window: NodeWindow) -> NodeWindow:
-    columns = ("pod_classes", "pods", "requests", "pod_ages", "pod_active", "pod_ended")
-    backwards = {name: getattr(window, name)[::-1] for name in columns}
-    return dataclasses.replace(window, pod_uids=window.pod_uids[::-1], **backwards)
 
 
 # -- comparing

@@ -26,7 +26,6 @@ UNCALLED = {
     "node_exporter.kernel.paths.container_dir": _NODE_ACTUATOR,
     "pipeline.clock.ManualClock": "the clock of tests",
     "pipeline.processors.histogram.linear_layout": "no model has buckets of equal size",
-    "pipeline.processors.histogram.save_checkpoint": "our own checkpoints are exact",
     "pipeline.processors.intervals.collect_interval": "NodeMetric's periods come with part 3",
     "pipeline.processors.system_usage.numa_remainder": _NUMA,
     "pipeline.processors.thresholds.whole_percent": "devices come with part 9",

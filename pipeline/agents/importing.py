@@ -43,8 +43,8 @@ from pipeline.topics.codec import encode_pack
 MEMBER = "import"
 
 _T = TypeVar("_T")
-Running = Callable[[], Awaitable[Collection[str]]]
-"""The groups (`worker.id`) of which workers run."""
+Running = Callable[[Collection[str]], Awaitable[Collection[str]]]
+"""Of these groups (`worker.id`) those of which workers run."""
 Change = Callable[[bytes], tuple[bytes | None, _T]]
 """From a node's state to another one, None for no other, and what is to be said of it."""
 
@@ -67,10 +67,11 @@ async def change_models(
     `change` raises; the state is then as it was.
     """
     topic, partition = place
-    if output is not None:
-        await _require_idle(running)
     async with open_reader([place]) as reader:
         found = await read_checkpoints(reader, *place, 0, _refuse)
+        groups = await running({found.group} - {""})
+        if output is not None:
+            _require_idle(groups)
         chosen = {name: _sound(fit) for name, fit in found.fit().items()}
         marker = found.marker()
         if marker is None or node not in chosen:
@@ -86,7 +87,7 @@ async def change_models(
         _round(chosen, marker.epoch)  # before anything is written: it may be too large
         if output is None:
             return said
-        claim = Claim(member=MEMBER, claimed_at=format_time(clock.now()))
+        claim = Claim(member=MEMBER, claimed_at=format_time(clock.now()), group=found.group)
         (epoch,) = await output.append(
             topic, partition, [Keyed(claim_key(MEMBER), encode_pack(claim))]
         )
@@ -96,7 +97,7 @@ async def change_models(
         try:
             await output.append(topic, partition, checkpoints)
             await _require_ours(reader, place, epoch)
-            await _require_idle(running)
+            _require_idle(await running({found.group} - {""}))
             written.insert(0, marker_key(epoch))  # first: without it the rest says nothing
             (marked,) = await output.append(
                 topic, partition, [Keyed(marker_key(epoch), encode_pack(renewed))]
@@ -180,8 +181,8 @@ def _round(chosen: Mapping[str, NodeCheckpoint], epoch: int) -> list[Keyed]:
     return records
 
 
-async def _require_idle(running: Running) -> None:
-    if groups := await running():
+def _require_idle(groups: Collection[str]) -> None:
+    if groups:
         raise StateError(
             f"workers of the group {', '.join(sorted(groups)):.300} run, and would go on without "
             "what is imported",
@@ -197,8 +198,9 @@ async def _require_ours(
     newest = (await read_checkpoints(reader, *place, 0, _refuse)).newest_claim
     if newest != epoch and (marked is None or newest < marked):
         raise StateError(
-            "a worker took the partition meanwhile: the import is not in force",
-            hint="stop all workers of this topic prefix, import again, start them",
+            "a worker took the partition meanwhile: the import may be in force, or not",
+            hint="look with `springtide model inspect` after the next round of checkpoints; then "
+            "stop all workers of this topic prefix, and import again if it is not",
         )
 
 

@@ -63,6 +63,7 @@ class Recovery:
     """
 
     member: str
+    group: str
     output: Output
     open_reader: Readers
     inventory: InventoryTopics
@@ -122,7 +123,8 @@ class Recovery:
         # Somebody else may have held the partition meanwhile: what is old news is no departure.
         seen = {} if kept is None else kept.inventory_ends
         ends = await self.inventory.load(reader, partition, inventory, seen)
-        before = kept.join.next_offset if kept is not None else found.joined + 1
+        # A kept shard may have been in other hands meanwhile.
+        before = max(found.joined + 1, kept.join.next_offset if kept is not None else 0)
         start = await self._join_start(reader, partition, model, before)
         # A paused worker that woke up may have written behind the tombstones of these.
         gone = inventory.departed.difference(model.bank.nodes)
@@ -138,7 +140,8 @@ class Recovery:
         return Shard(ownership, join, model, ends), found.keys
 
     async def _claim(self, partition: int) -> int:
-        claim = Claim(member=self.member, claimed_at=format_time(self.clock.now()))
+        now = format_time(self.clock.now())
+        claim = Claim(member=self.member, claimed_at=now, group=self.group)
         record = Keyed(claim_key(self.member), encode_pack(claim))
         (offset,) = await self.output.append(self._checkpoints, partition, [record])
         return offset
@@ -150,6 +153,7 @@ class Recovery:
         marker = found.marker()
         start = replay_start(marker, first)
         taken: dict[str, NodeCheckpoint] = {}
+        begun: dict[str, tuple[Counters, Counters]] = {}
         lost: dict[str, Counters] = {}
         rebuilt: dict[str, Counters] = {}
         for number, (node, fit) in enumerate(found.fit().items()):
@@ -168,15 +172,20 @@ class Recovery:
                             node=node, error=error.message)  # fmt: skip
             except CheckpointError as error:
                 # Replaying days for one damaged node would stop all others: it is marked instead.
-                lost[node] = Counters(lost=max(fit[0].covers - first, 1))
+                begun[node] = fit[0].counters, Counters(lost=max(fit[0].covers - first, 1))
                 REBUILT.inc()
                 log.error("checkpoint is damaged, the node's models begin anew and are marked",
                           node=node, error=error.message)  # fmt: skip
         for node, before in (marker.left_out if marker else {}).items():
-            if node not in taken:
-                lost[node] = Counters(lost=before.applied + before.lost)
+            if node not in taken.keys() | rebuilt.keys() | begun.keys():
+                begun[node] = before, Counters(lost=before.applied + before.lost)
                 log.error("checkpoint was larger than a record may be, the node's models begin "
                           "anew and are marked", node=node)  # fmt: skip
+        if rebuilt:
+            # The log is replayed from its beginning, for these too.
+            rebuilt |= {node: before for node, (before, _) in begun.items()}
+        else:
+            lost = {node: marked for node, (_, marked) in begun.items()}
         if start > end:
             raise _made_anew(self._windows, ownership.partition, end, start)
         model = ModelCursor(
@@ -188,7 +197,7 @@ class Recovery:
             self._mark_lost(model, first - start)
         covers = {node: checkpoint.covers for node, checkpoint in taken.items()}
         await self._apply(reader, model, max(first, start), end, covers)
-        for node in lost.keys() - set(model.bank.nodes):
+        for node in lost.keys() - set(model.bank.nodes) - model.reports.keys():
             self._depart(model, node)
         for node, before in rebuilt.items():
             self._mark_rebuilt(model, node, before)
@@ -231,7 +240,8 @@ class Recovery:
         """Say what a node that is rebuilt lost: of what `before` counted, what the log lacks."""
         now = model.counters.get(node)
         if now is None:
-            self._depart(model, node)
+            if node not in model.reports:
+                self._depart(model, node)
         elif (missing := before.applied - now.applied) > 0:
             LOST.inc(missing)
             model.lose(node, before.lost + missing)

@@ -13,7 +13,7 @@ from pipeline.agents.log import LogReader
 from pipeline.errors import CheckpointError, CheckpointLayoutError, RecordError
 from pipeline.logs import get_logger
 from pipeline.processors.bank import Bank
-from pipeline.topics.checkpoints import NodeCheckpoint, RoundMarker, check_payload, parse_key
+from pipeline.topics.checkpoints import Claim, NodeCheckpoint, RoundMarker, check_payload, parse_key
 from pipeline.topics.codec import decode_pack
 
 log = get_logger(__name__)
@@ -22,12 +22,13 @@ log = get_logger(__name__)
 @dataclass(slots=True)
 class Checkpoints:
     """What lies in a partition of `checkpoints`: `nodes` by node, newest record of each epoch;
-    `newest_claim` is the offset of the last claim."""
+    `newest_claim` is the offset of the last claim, `group` the consumer group of who made it."""
 
     markers: dict[int, RoundMarker] = field(default_factory=dict)
     nodes: dict[str, dict[int, NodeCheckpoint]] = field(default_factory=dict)
     keys: list[bytes] = field(default_factory=list)
     newest_claim: int = -1
+    group: str = ""
 
     def marker(self) -> RoundMarker | None:
         """The marker of the highest epoch that has one."""
@@ -90,7 +91,8 @@ async def read_checkpoints(
                     check_payload(key, checkpoint.node, checkpoint.epoch, node, epoch)
                     found.nodes.setdefault(node, {})[epoch] = checkpoint
                 else:
-                    found.newest_claim = max(found.newest_claim, record.offset)
+                    claim = decode_pack(Claim, record.value)
+                    found.newest_claim, found.group = record.offset, claim.group
             except RecordError as error:
                 await refuse(topic, record, error)
     found.keys = list(keys)

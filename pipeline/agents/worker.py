@@ -8,7 +8,7 @@ Faust hosts the consumer group, the assignment and the agent. Who is assigned a 
 import asyncio
 import os
 import uuid
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from pathlib import Path
@@ -149,9 +149,9 @@ class Holder:
             await shard.model.idle()
 
     async def _load(self, partitions: set[int], generation: int) -> None:
-        recovery = await self._prepare()
         # What they still have on the way must be in the logs before these are read.
         await self._idle()
+        recovery = await self._prepare()
         for partition in self._released.keys() - partitions:
             self._released.pop(partition).model.bank.clear()
         loaded: dict[int, tuple[Shard, list[bytes]]] = {}
@@ -160,13 +160,13 @@ class Holder:
                 async for shard, stale in loading:
                     loaded[shard.ownership.partition] = shard, stale
         except BaseException:
-            self._put_back(loaded)
+            self._keep_for_next(loaded)
             raise
         # aiokafka swallows cancellations while it closes: ask who we are, not whether we live.
         revoked = self._loading is not asyncio.current_task()
         if revoked or generation != self._app.consumer_generation_id:
             log.info("loaded for a generation that has passed", generation=generation)
-            self._put_back(loaded)
+            self._keep_for_next(loaded)
             return
         for partition, (shard, _) in loaded.items():
             self._shards[partition] = shard
@@ -174,7 +174,7 @@ class Holder:
             self.models[partition] = shard.model
         self._start_tasks(recovery, loaded)
 
-    def _put_back(self, loaded: dict[int, tuple[Shard, list[bytes]]]) -> None:
+    def _keep_for_next(self, loaded: dict[int, tuple[Shard, list[bytes]]]) -> None:
         """What was loaded in vain has only to be caught up if it comes back with the next turn."""
         for partition, (shard, _) in loaded.items():
             shard.ownership.owned = False
@@ -190,6 +190,7 @@ class Holder:
             self._feeding = self._watched(feed_models(self._handover, windows, reader))
             self._recovery = Recovery(
                 member=f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
+                group=self._settings.worker.id,
                 output=output,
                 open_reader=reader,
                 inventory=InventoryTopics(kafka.topic_prefix, partial(_refuse, output, kafka)),
@@ -233,7 +234,8 @@ class Holder:
             self._run(self._follow_inventory(recovery))
             self._run(self._look_for_others([shard.model for shard, _ in loaded.values()]))
             shards = [shard for shard, _ in loaded.values()]
-            self._run(depart_silent(shards, worker.node_expiration_seconds, self._clock))
+            ends = partial(self._ends_of_samples, [s.ownership.partition for s in shards])
+            self._run(depart_silent(shards, worker.node_expiration_seconds, ends, self._clock))
         files = (worker.nodes_file, worker.pods_file)
         if _FILE_SOURCE_PARTITION in loaded and any(files):
             self._run(run_file_source(self._settings, *files, clock=self._clock, patient=True))
@@ -265,6 +267,11 @@ class Holder:
         places = [(topic, model.ownership.partition) for model in models]
         async with open_reader(self._client, places) as reader:
             await look_for_others(self._handover, models, partial(reader.ends, topic), self._clock)
+
+    async def _ends_of_samples(self, partitions: Sequence[int]) -> Mapping[int, int]:
+        topic = SAMPLES.full_name(self._settings.kafka.topic_prefix)
+        async with open_reader(self._client, [(topic, at) for at in partitions]) as reader:
+            return await reader.ends(topic, partitions)
 
     async def _follow_inventory(self, recovery: Recovery) -> None:
         shards = dict(self._shards)

@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import click
 import yaml
@@ -24,14 +24,12 @@ from pipeline.processors.inspection import brief
 from pipeline.processors.snapshot import NodeState
 from pipeline.processors.window import ENTITIES, RESOURCES
 from pipeline.settings import Settings
-from pipeline.topics.admin import find_group, groups_reading, require_topics
+from pipeline.topics.admin import find_group, require_topics
 from pipeline.topics.client import client_options, our_errors
 from pipeline.topics.partition import partition_of
-from pipeline.topics.registry import CHECKPOINTS, SAMPLES
+from pipeline.topics.registry import CHECKPOINTS
 
 _T = TypeVar("_T")
-GROUP_PROTOCOL: Final = "faust"
-"""How workers share out partitions: no other reader of samples is one."""
 
 
 @click.command(
@@ -76,8 +74,8 @@ def import_(
 
     All workers must be stopped, and have completed a round of checkpoints with the node. The
     import is in force when they come back. Models that are rebuilt from the log are without it.
-    Workers are looked for in the group --id, and in every group that reads the samples of the
-    topic prefix as workers do and that Kafka shows to this user: give --id where it shows none.
+    Workers are looked for in the group --id, and in that of the worker which took the node's
+    partition last.
 
     \b
     Examples:
@@ -258,11 +256,12 @@ async def _change(settings: Settings, node: str, change: Change[_T], *, dry_run:
     kafka = settings.kafka
     await require_topics(kafka, (CHECKPOINTS,))
 
-    async def running() -> frozenset[str]:
-        own = (await find_group(kafka, settings.worker.id)).members
-        samples = SAMPLES.full_name(kafka.topic_prefix)
-        others = await groups_reading(kafka, samples, GROUP_PROTOCOL)
-        return others | ({settings.worker.id} if own else set())
+    found: list[str] = []
+
+    async def running(claimed: Collection[str]) -> list[str]:
+        groups = sorted({settings.worker.id, *claimed})
+        found[:] = [group for group in groups if (await find_group(kafka, group)).members]
+        return found
 
     client = client_options(kafka)
     put = partial(
@@ -275,6 +274,6 @@ async def _change(settings: Settings, node: str, change: Change[_T], *, dry_run:
             async with open_output(client) as output:
                 return await put(output=output)
         said = await put(output=None)
-        if groups := await running():
-            say([f"workers of the group {', '.join(sorted(groups))} run: stop them before"])
+        if found:
+            say([f"workers of the group {', '.join(found)} run: stop them first"])
         return said

@@ -97,7 +97,7 @@ class Bank:
             return "applied"
         if window.end_ms > known.end_ms:
             # Else two machines of one name would begin anew at each other's windows, for ever.
-            other = window.machine_id != known.machine_id
+            other = _is_of_another(known, window)
             silent_ms = window.start_ms - known.end_ms
             return "second_exporter" if other and silent_ms < known.window_ms else "applied"
         if window.end_ms < known.end_ms:
@@ -115,7 +115,7 @@ class Bank:
         else:
             length = max(window.end_ms - window.start_ms, 1)
             gap = max((window.start_ms - node.end_ms + length // 2) // length, 0)
-            restarted = window.machine_id != node.machine_id
+            restarted = _is_of_another(node, window)
         if restarted:
             self._learner.begin_anew(node)
         node.machine_id, node.epoch = window.machine_id, window.epoch
@@ -246,6 +246,12 @@ def due(places: Sequence[Place], of: AllPeaks) -> BoolArray:
 def recent_usage(places: Sequence[Place]) -> list[RecentUsage]:
     """`Bank.recent_usage` over several banks with their rows in the same columns."""
     return _learner_of([bank for bank, _ in places]).recent_usage(_models(places))
+
+
+def _is_of_another(node: NodeModels, window: NodeWindow) -> bool:
+    """Whether a window is of another machine than the node's models; those that were fitted are of
+    none, and the first machine's."""
+    return node.machine_id not in ("", window.machine_id)
 
 
 def _learner_of(banks: Sequence[Bank]) -> Learner:

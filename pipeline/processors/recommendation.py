@@ -177,7 +177,7 @@ def bounds(
     """Lower bound, target and upper bound from the quantiles `found` (3, n) of n owners with so
     many days of history (n,); NaN unknown, as the upper bound is while there is no history."""
     lower, target, upper = found * _FACTOR
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         lower = lower * (1.0 + 0.001 / confidence_days) ** -2.0
         upper = upper * (1.0 + 1.0 / confidence_days)
     upper[np.isinf(upper)] = np.nan

@@ -49,7 +49,7 @@ COLUMNS: Final = {
 }
 """`told` are the values last told, `told_ms` the end of their window, `told_terms` what they rest
 on; `eased_ms` is the first window since which a value has been better than told, `let_go_ms` the
-last at which it was told to have eased, and `hold_ms` how long it must have when it swings."""
+last at which it was told to have eased, and `hold_ms` how long it must stay so when it swings."""
 
 
 def watched(peaks: AllPeaks) -> FloatArray:

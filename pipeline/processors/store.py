@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import math
 import mmap
+import resource
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -21,7 +24,8 @@ IntArray = npt.NDArray[np.int64]
 
 _SMALL_BYTES: Final = 1_048_576
 """Columns up to this size are moved when they grow."""
-_MANY: Final = 16_777_216
+_TIMES: Final = 16
+"""For how many times as many rows as are wanted address space is taken."""
 # Items of a column that is not by row lie so far apart: not by a power of two, or a few sets of
 # the processor's cache would have to hold all items of a row.
 _ODD: Final = 1056
@@ -46,7 +50,7 @@ class Column:
         dtype = np.dtype(self.dtype)
         array: npt.NDArray[Any] | None = None
         if rows * math.prod(self.shape) * dtype.itemsize > _SMALL_BYTES:
-            array = _mapped(self._shape(max(_MANY, 4 * rows) + _ODD), dtype)
+            array = _mapped(self._shape(_TIMES * rows + _ODD), dtype)
         if array is None:
             array = np.zeros(self._shape(rows), dtype)
         return array if self.by_row else np.moveaxis(array, -1, 0)
@@ -67,14 +71,29 @@ class Column:
 
 
 def _mapped(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
-    """Zeros in address space that is not held against the memory of the machine; None where the
-    process is not given so much."""
+    """Zeros in address space that is not held against the memory of the machine; None where it
+    would be, and where the process is not given so much."""
+    if not _is_address_space_free():
+        return None
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
     try:
         area = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags)
     except OSError:
         return None
+    # Of a huge page most would be room that no row uses.
+    area.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(area, dtype).reshape(shape)
+
+
+@cache
+def _is_address_space_free() -> bool:
+    """Whether the kernel counts memory when it is used, and this process may map what it likes."""
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        return False
+    try:
+        return Path("/proc/sys/vm/overcommit_memory").read_text().strip() != "2"
+    except OSError:
+        return False
 
 
 class Columns:

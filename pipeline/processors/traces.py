@@ -60,7 +60,8 @@ def read_trace(table: pa.Table, node: str, strategy: Strategy) -> Iterator[Windo
     places, starts = np.unique(ends[order], return_index=True)
     if len(places) < 2:
         raise InvalidRecordError(f"a trace has two windows at least, not {len(places)}")
-    length_ms = int(np.diff(places).min())
+    distances, times = np.unique(np.diff(places), return_counts=True)
+    length_ms = int(distances[times.argmax()])
     rows = _typed(table).take(pa.array(order)).combine_chunks()
     stops = [*starts[1:].tolist(), len(order)]
     for number, (end_ms, start, stop) in enumerate(

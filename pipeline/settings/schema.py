@@ -143,7 +143,7 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     node_expiration_seconds: Annotated[
         float,
         Meta(
-            gt=0,
+            ge=3600,
             le=31_536_000,
             description="A node that no record of springtide.nodes names departs, with its models "
             "and results, when it has been silent for so long (event time).",

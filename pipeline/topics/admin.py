@@ -6,14 +6,13 @@ records would lie elsewhere, which needs a new generation of topics below anothe
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.coordinator.protocol import ConsumerProtocol, ConsumerProtocolMemberMetadata
 from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
     GroupLoadInProgressError,
@@ -202,30 +201,6 @@ async def find_group(kafka: KafkaSettings, group: str) -> ConsumerGroup:
                     raise
                 await asyncio.sleep(_COORDINATOR_SECONDS)
     return ConsumerGroup(state, frozenset(member[0] for member in members))
-
-
-async def groups_reading(kafka: KafkaSettings, topic: str, protocol: str) -> frozenset[str]:
-    """Names of the consumer groups with members that read `topic`, a full name, and share it out
-    by `protocol`; of those that the broker shows to us."""
-    found = set()
-    async with _admin(kafka, f"looking for readers of {topic}") as admin:
-        for broker in (await admin.describe_cluster())["brokers"]:
-            coordinator = broker["node_id"]
-            listed = await admin.list_consumer_groups([coordinator])
-            names = [name for name, kind, *_ in listed if kind == ConsumerProtocol.PROTOCOL_TYPE]
-            # Without names it would describe all there are.
-            for response in names and await admin.describe_consumer_groups(names, coordinator):
-                for _, group, _, _, used, members, *_ in response.groups:
-                    if used == protocol and any(topic in _topics(member) for member in members):
-                        found.add(group)
-    return frozenset(found)
-
-
-def _topics(member: Sequence[Any]) -> list[str]:
-    """What a member of a stable group has subscribed to."""
-    *_, metadata, _ = member
-    topics: list[str] = ConsumerProtocolMemberMetadata.decode(metadata).subscription
-    return topics
 
 
 def find_drift(kafka: KafkaSettings, found: Mapping[str, TopicState]) -> Iterator[Drift]:

@@ -52,10 +52,12 @@ class RoundMarker(Record, frozen=True, kw_only=True):
 
 
 class Claim(Record, frozen=True, kw_only=True):
-    """A worker (process `member`) took this partition at `claimed_at`."""
+    """A worker (process `member`, of the consumer group `group`) took this partition at
+    `claimed_at`."""
 
     member: str
     claimed_at: str
+    group: str = ""
 
 
 KeyKind = Literal["node", "marker", "claim"]

@@ -38,6 +38,7 @@ class Owner:
         self.refused: list[tuple[str, int, str]] = []
         self.recovery = Recovery(
             member=member,
+            group="workers",
             output=self.output,
             open_reader=broker.open_reader,
             inventory=InventoryTopics("t", self._refuse),

@@ -1,5 +1,7 @@
 """An import is in force from the next takeover or not at all, and nothing else changes."""
 
+from collections.abc import Collection
+
 import pytest
 from msgspec.structs import replace
 
@@ -44,7 +46,7 @@ async def importing(
     reference_ms: int = APPENDED_MS,
     dry_run: bool = False,
 ) -> set[str]:
-    async def running() -> tuple[str, ...]:
+    async def running(claimed: Collection[str]) -> tuple[str, ...]:
         return () if idle else ("tide",)
 
     output = MemoryOutput(broker)
@@ -149,7 +151,7 @@ async def test_a_dry_run_says_the_same_and_writes_nothing() -> None:
 
 
 async def put_back(broker: MemoryBroker, node: str, data: bytes) -> snapshot.NodeState | None:
-    async def running() -> tuple[str, ...]:
+    async def running(claimed: Collection[str]) -> tuple[str, ...]:
         return ()
 
     clock = ManualClock(APPENDED_MS / 1000)

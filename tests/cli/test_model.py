@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from faust.assignor.partition_assignor import PartitionAssignor
 
 from pipeline.cli import model, model_export
 from pipeline.cli.main import cli
-from pipeline.cli.model_import import GROUP_PROTOCOL
 from pipeline.processors import snapshot
 from pipeline.processors.bank import Bank
 from pipeline.processors.predictors.registry import GROUP, available
@@ -253,10 +251,6 @@ def test_numbers_are_json_as_go_writes_it(tmp_path: Path) -> None:
     document = f'{{"UID": "__node__", "CPU": {histogram}, "LastUpdated": "{TIME}"}}'
     result = importing(tmp_path, document, source="koordinator")
     assert (result.exit_code, "127.0.0.1:1" in result.output) == (1, True), result.output
-
-
-def test_workers_are_told_from_other_readers_as_faust_names_them() -> None:
-    assert PartitionAssignor.name.fget(None) == GROUP_PROTOCOL
 
 
 def test_files_of_koordinator_say_themselves_what_they_are_of(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
@@ -47,12 +46,7 @@ from tests.agents.logs import window
 
 NODE = "node-7"
 WINDOW_COUNT = 12
-
-
-class AsWorkersDo(RangePartitionAssignor):  # type: ignore[misc]
-    """Shares partitions out under the name that Faust gives that."""
-
-    name = "faust"
+GROUP = "tide-workers"
 
 
 @pytest.fixture
@@ -77,6 +71,7 @@ async def owner(kafka: KafkaSettings) -> AsyncIterator[tuple[Shard, Rounds]]:
     async with open_output(client) as output:
         recovery = Recovery(
             member=uuid.uuid4().hex,
+            group=GROUP,
             output=output,
             open_reader=partial(open_reader, client),
             inventory=InventoryTopics(prefix, refuse),
@@ -244,15 +239,14 @@ async def test_an_import_is_refused_while_a_worker_runs(
     worker = AIOKafkaConsumer(
         SAMPLES.full_name(kafka.topic_prefix),
         **client_options(kafka),
-        group_id=kafka.topic_prefix,
-        partition_assignment_strategy=(AsWorkersDo,),
+        group_id=GROUP,
     )
     await worker.start()
     file = str(koordinator_file(tmp_path, "__node__"))
     taking = ("model", "import", "--from", "koordinator", "--node", NODE, file)
-    refused = f"workers of the group {kafka.topic_prefix} run"
+    refused = f"workers of the group {GROUP} run"
     try:
-        for group in (kafka.topic_prefix, "another"):
+        for group in (GROUP, "another"):
             shown = await typed(kafka, *taking, "--id", group)
             assert (shown.exit_code, refused in shown.output) == (1, True), shown.output
         shown = await typed(kafka, *taking, "--dry-run")
@@ -260,7 +254,7 @@ async def test_an_import_is_refused_while_a_worker_runs(
     finally:
         await worker.stop()
     assert (await samples(kafka))[0] == WINDOW_COUNT
-    shown = await typed(kafka, *taking, "--id", kafka.topic_prefix)
+    shown = await typed(kafka, *taking)
     assert shown.exit_code == 0, shown.output
 
 

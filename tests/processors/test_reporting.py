@@ -429,7 +429,7 @@ def test_the_number_of_terms_is_of_strategy_predictor_and_what_shapes_answers() 
         ({"options": {"percentile": {"cpu": 0.9}}}, 1),
         ({"class_horizon_seconds": {"batch": 3600.0}}, 1),
         ({"report_interval_seconds": 61.0}, 1),
-            ({"minimum_coverage": 0.5}, 0),
+        ({"minimum_coverage": 0.5}, 0),
     ],
 )
 def test_after_a_restart_with_other_predictors_the_next_window_is_told(

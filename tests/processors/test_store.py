@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.errors import CheckpointError
 from pipeline.processors import store
 from pipeline.processors.store import Column, Columns
 
@@ -65,16 +66,32 @@ def test_growing_keeps_what_is_there_and_adds_what_is_empty() -> None:
     assert _bits(columns, np.arange(4, 9)) == _bits(fresh, np.arange(5))
 
 
-def test_growing_claims_no_memory_for_items_that_no_row_has_filled() -> None:
-    """A day of slots, of which one is in use: 75 MB, or less than one."""
+@pytest.mark.parametrize("refused", [False, True])
+def test_growing_claims_no_memory_for_items_that_no_row_has_filled(
+    refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A day of slots, of which one is in use: 115 MB, or less than one. Also when it is moved."""
+    if refused:
+        monkeypatch.setattr(store, "_mapped", lambda shape, dtype: None)
     columns = Columns({"slots": Column((2, 288), "<u2", by_row=False)})
-    columns.grow(60_000)
+    columns.grow(100_000)
     columns["slots"][:, 1, 7] = 3
     before = _resident_bytes()
-    columns.grow(150_000)
+    columns.grow(150_000 if refused else 2_000_000)
     assert _resident_bytes() - before < 10e6
-    assert (columns["slots"][:60_000, 1, 7] == 3).all()
-    assert not columns["slots"][60_000:, 1, 7].any()
+    assert (columns["slots"][:100_000, 1, 7] == 3).all()
+    assert not columns["slots"][100_000:, 1, 7].any()
+
+
+def test_room_is_not_made_of_huge_pages() -> None:
+    """Where the system gives them to whoever does not refuse, each item of a few hundred rows would
+    take 2 MiB."""
+    columns = Columns({"slots": Column((2, 288), "<u2", by_row=False)})
+    columns.grow(1000)
+    start = columns["slots"].__array_interface__["data"][0]
+    areas = Path("/proc/self/smaps").read_text().split(f"{start:x}-", 1)[1]
+    flags = next(line for line in areas.splitlines() if line.startswith("VmFlags"))
+    assert "nh" in flags.split()
 
 
 def test_many_rows_grow_without_being_moved() -> None:
@@ -94,8 +111,7 @@ def test_many_rows_grow_without_being_moved() -> None:
 def test_more_rows_than_there_is_room_for_are_moved(
     refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a limit of the process refuses address space."""
-    monkeypatch.setattr(store, "_MANY", 100_000)
+    monkeypatch.setattr(store, "_TIMES", 2)
     if refused:
         monkeypatch.setattr(store, "_mapped", lambda shape, dtype: None)
     columns = Columns(COLUMNS)
@@ -109,17 +125,34 @@ def test_more_rows_than_there_is_room_for_are_moved(
     assert (columns["time"] == -1).all()
 
 
-def test_a_process_that_may_take_no_more_address_space_gets_what_it_needs() -> None:
+def test_a_process_whose_address_space_is_limited_takes_no_more_than_it_needs() -> None:
     limits = resource.getrlimit(resource.RLIMIT_AS)
-    size = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
-    columns = Columns(COLUMNS)
-    resource.setrlimit(resource.RLIMIT_AS, (size + 300_000_000, limits[1]))
+    store._is_address_space_free.cache_clear()
+    resource.setrlimit(resource.RLIMIT_AS, (2**45, limits[1]))
     try:
+        assert not store._is_address_space_free()
+        columns = Columns(COLUMNS)
         columns.grow(200_000)
+        assert len(columns._room["series"]) == 200_000
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
+        store._is_address_space_free.cache_clear()
     assert (columns["time"] == -1).all()
 
 
 def _resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def test_where_items_lie_in_memory_does_not_change_the_fingerprint() -> None:
+    by_item, by_row = (Columns({"a": Column((2,), "<u2", by_row=by_row)}) for by_row in (0, 1))
+    assert by_item.fingerprint == by_row.fingerprint
+    assert by_item.fingerprint != Columns({"a": Column((3,), "<u2")}).fingerprint
+
+
+def test_bytes_of_another_length_are_refused() -> None:
+    packed = _filled(3, 2).pack(np.arange(3))
+    columns = Columns(COLUMNS)
+    for wrong in (packed | {"series": packed["series"][:-1]}, {"series": b""}):
+        with pytest.raises(CheckpointError, match="instead of"):
+            columns.check(wrong, 3)

@@ -15,7 +15,7 @@ import msgspec
 from pipeline.agents.consume import Readers
 from pipeline.agents.log import LogReader, LogRecord
 from pipeline.agents.output import LARGEST_VALUE_BYTES, Keyed, Output
-from pipeline.agents.saved import read_checkpoints
+from pipeline.agents.saved import Checkpoints, read_checkpoints
 from pipeline.clock import Clock
 from pipeline.errors import (
     CheckpointError,
@@ -32,6 +32,7 @@ from pipeline.processors.snapshot import NodeState
 from pipeline.processors.window import ENTITIES, ModelConfig
 from pipeline.times import format_time
 from pipeline.topics.checkpoints import (
+    IMPORT,
     Claim,
     NodeCheckpoint,
     claim_key,
@@ -39,8 +40,6 @@ from pipeline.topics.checkpoints import (
     node_key,
 )
 from pipeline.topics.codec import encode_pack
-
-MEMBER = "import"
 
 _T = TypeVar("_T")
 Running = Callable[[Collection[str]], Awaitable[Collection[str]]]
@@ -87,22 +86,22 @@ async def change_models(
         _round(chosen, marker.epoch)  # before anything is written: it may be too large
         if output is None:
             return said
-        claim = Claim(member=MEMBER, claimed_at=format_time(clock.now()), group=found.group)
+        claim = Claim(member=IMPORT, claimed_at=format_time(clock.now()), group=found.group)
         (epoch,) = await output.append(
-            topic, partition, [Keyed(claim_key(MEMBER), encode_pack(claim))]
+            topic, partition, [Keyed(claim_key(IMPORT), encode_pack(claim))]
         )
         checkpoints = _round(chosen, epoch)
         renewed = msgspec.structs.replace(marker, epoch=epoch, round=1, nodes=len(chosen))
         written = [key for key, _ in checkpoints]
         try:
             await output.append(topic, partition, checkpoints)
-            await _require_ours(reader, place, epoch)
+            await _require_ours(reader, place, found, epoch)
             _require_idle(await running({found.group} - {""}))
             written.insert(0, marker_key(epoch))  # first: without it the rest says nothing
             (marked,) = await output.append(
                 topic, partition, [Keyed(marker_key(epoch), encode_pack(renewed))]
             )
-            await _require_ours(reader, place, epoch, marked)
+            await _require_ours(reader, place, found, epoch, marked)
         except StateError:
             await output.append(topic, partition, [Keyed(key, None) for key in written])
             raise
@@ -172,7 +171,7 @@ def _round(chosen: Mapping[str, NodeCheckpoint], epoch: int) -> list[Keyed]:
     records = [
         Keyed(
             node_key(node, epoch),
-            encode_pack(msgspec.structs.replace(checkpoint, epoch=epoch, round=1)),
+            _fitting(msgspec.structs.replace(checkpoint, epoch=epoch, round=1)),
         )
         for node, checkpoint in chosen.items()
     ]
@@ -190,13 +189,27 @@ def _require_idle(groups: Collection[str]) -> None:
         )
 
 
+def _fitting(checkpoint: NodeCheckpoint) -> bytes:
+    """As `Rounds` would write it: the prediction that stands lies in its topic, too."""
+    value = encode_pack(checkpoint)
+    if len(value) > LARGEST_VALUE_BYTES:
+        value = encode_pack(msgspec.structs.replace(checkpoint, prediction=None))
+    return value
+
+
 async def _require_ours(
-    reader: LogReader, place: tuple[str, int], epoch: int, marked: int | None = None
+    reader: LogReader,
+    place: tuple[str, int],
+    before: Checkpoints,
+    epoch: int,
+    marked: int | None = None,
 ) -> None:
-    """Raise StateError if somebody has claimed the partition after us, before our marker at
-    offset `marked`: who claims behind it has read it, and goes on with what was imported."""
-    newest = (await read_checkpoints(reader, *place, 0, _refuse)).newest_claim
-    if newest != epoch and (marked is None or newest < marked):
+    """Raise StateError if somebody has claimed the partition since `before`, and not behind our
+    marker at offset `marked`: who does that has read it, and goes on with what was imported."""
+    claims = (await read_checkpoints(reader, *place, 0, _refuse)).claims
+    known = max(before.claims, default=-1)
+    others = (claim for claim in claims if claim > known and claim != epoch)
+    if any(marked is None or claim < marked for claim in others):
         raise StateError(
             "a worker took the partition meanwhile: the import may be in force, or not",
             hint="look with `springtide model inspect` after the next round of checkpoints; then "

@@ -114,6 +114,9 @@ class Recovery:
         found = await read_checkpoints(
             reader, self._checkpoints, partition, ownership.epoch, self.inventory.refuse
         )
+        if kept is not None and found.has_import_since(kept.ownership.epoch):
+            bank.clear()
+            bank, kept = self.bank.beside(), None
         model = (
             await self._replay(reader, ownership, found, bank)
             if kept is None
@@ -160,7 +163,13 @@ class Recovery:
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
             # The log was measured after the checkpoints were read: what covers more is no truth.
-            fit = [checkpoint for checkpoint in fit if checkpoint.covers <= end]
+            ahead, fit = fit, [checkpoint for checkpoint in fit if checkpoint.covers <= end]
+            if not fit:
+                before = ahead[0].counters
+                begun[node] = before, Counters(lost=before.applied + before.lost)
+                log.error("checkpoint covers more than the log has, the node's models begin anew "
+                          "and are marked", node=node)  # fmt: skip
+                continue
             try:
                 if checkpoint := restore(bank, node, fit):
                     taken[node] = checkpoint
@@ -197,7 +206,7 @@ class Recovery:
             self._mark_lost(model, first - start)
         covers = {node: checkpoint.covers for node, checkpoint in taken.items()}
         await self._apply(reader, model, max(first, start), end, covers)
-        for node in lost.keys() - set(model.bank.nodes) - model.reports.keys():
+        for node in sorted(lost.keys() - set(model.bank.nodes) - model.reports.keys()):
             self._depart(model, node)
         for node, before in rebuilt.items():
             self._mark_rebuilt(model, node, before)

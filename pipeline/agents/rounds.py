@@ -77,6 +77,7 @@ class Rounds:
             records = self._capture(nodes[start : start + SLICE])
             fitting = {node: record for node, record in records.items() if _fits(record)}
             left_out |= {node: before[node] for node in records.keys() - fitting}
+            self._written.update(fitting)
             await self._send(list(fitting.values()))
         if not self._model.owned:
             return
@@ -113,7 +114,6 @@ class Rounds:
                 # The prediction that stands lies in its topic; a state lies nowhere else.
                 value = encode_pack(msgspec.structs.replace(checkpoint, prediction=None))
             records[node] = Keyed(node_key(node, model.ownership.epoch), value)
-            self._written.add(node)
         return records
 
     async def _clean(self) -> None:

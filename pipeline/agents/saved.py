@@ -13,7 +13,14 @@ from pipeline.agents.log import LogReader
 from pipeline.errors import CheckpointError, CheckpointLayoutError, RecordError
 from pipeline.logs import get_logger
 from pipeline.processors.bank import Bank
-from pipeline.topics.checkpoints import Claim, NodeCheckpoint, RoundMarker, check_payload, parse_key
+from pipeline.topics.checkpoints import (
+    IMPORT,
+    Claim,
+    NodeCheckpoint,
+    RoundMarker,
+    check_payload,
+    parse_key,
+)
 from pipeline.topics.codec import decode_pack
 
 log = get_logger(__name__)
@@ -22,13 +29,15 @@ log = get_logger(__name__)
 @dataclass(slots=True)
 class Checkpoints:
     """What lies in a partition of `checkpoints`: `nodes` by node, newest record of each epoch;
-    `newest_claim` is the offset of the last claim, `group` the consumer group of who made it."""
+    `claims` are the offsets of claims, `group` is the consumer group of who made the last one,
+    `imported` the epoch of the last import."""
 
     markers: dict[int, RoundMarker] = field(default_factory=dict)
     nodes: dict[str, dict[int, NodeCheckpoint]] = field(default_factory=dict)
     keys: list[bytes] = field(default_factory=list)
-    newest_claim: int = -1
+    claims: list[int] = field(default_factory=list)
     group: str = ""
+    imported: int = -1
 
     def marker(self) -> RoundMarker | None:
         """The marker of the highest epoch that has one."""
@@ -39,6 +48,11 @@ class Checkpoints:
         """The highest sample offset that the join was done with when the round began."""
         marker = self.marker()
         return -1 if marker is None else marker.joined
+
+    def has_import_since(self, epoch: int) -> bool:
+        """Whether what leads is an import that the holder of `epoch` does not know."""
+        marker = self.marker()
+        return marker is not None and marker.epoch == self.imported > epoch
 
     def fit(self) -> dict[str, list[NodeCheckpoint]]:
         """Per node the checkpoints that it may start from, the one that covers most first."""
@@ -92,7 +106,10 @@ async def read_checkpoints(
                     found.nodes.setdefault(node, {})[epoch] = checkpoint
                 else:
                     claim = decode_pack(Claim, record.value)
-                    found.newest_claim, found.group = record.offset, claim.group
+                    found.claims.append(record.offset)
+                    found.group = claim.group
+                    if claim.member == IMPORT:
+                        found.imported = record.offset
             except RecordError as error:
                 await refuse(topic, record, error)
     found.keys = list(keys)

@@ -79,7 +79,9 @@ def command(settings: Settings, owner: str | None, as_json: bool) -> None:
     asked = None if owner is None else _Asked(owner)
     quiet_client(settings)
     workloads = Workloads(model_config(settings))
-    _warn(workloads, asyncio.run(_read(settings, workloads, asked)))
+    failed = asyncio.run(_read(settings, workloads, asked))
+    # Where an owner is asked for, all other pods are strangers.
+    _warn(workloads.strangers if asked is None else 0, failed)
     found = workloads.recommendations()
     if as_json:
         click.echo(json.dumps({"items": [document(one) for one in found]}, indent=2))
@@ -110,14 +112,14 @@ async def _read(
         )  # fmt: skip
 
 
-def _warn(workloads: Workloads, failed: dict[str, CheckpointError]) -> None:
+def _warn(strangers: int, failed: dict[str, CheckpointError]) -> None:
     """Say what the numbers lack."""
     if failed:
         node, error = next(iter(failed.items()))
         text = f"nodes left out: {len(failed)}, as {node}: {error.message}"
         click.echo(printable(text), err=True)
-    if workloads.strangers:
-        text = f"pods with models left out: {workloads.strangers}, no source says whose they are"
+    if strangers:
+        text = f"pods with models left out: {strangers}, gone, or no source names them"
         click.echo(text, err=True)
 
 

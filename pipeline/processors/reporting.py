@@ -9,7 +9,7 @@ node, which the bank saves, so that a replay tells the same peaks at the same wi
 - a value that eased by as much, once it has stayed so for the report interval. So a value that
   swings is told where it is worst, and not at every turn. One that got worse again within the force
   interval after it was told to have eased must stay twice as long the next time, up to the force
-  interval: however slowly it swings, it is told little more often than by force.
+  interval: however slowly a value swings, it alone is told little more often than by force.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ COLUMNS: Final = {
 }
 """`told` are the values last told, `told_ms` the end of their window, `told_terms` what they rest
 on; `eased_ms` is the first window since which a value has been better than told, `let_go_ms` the
-last at which it was told to have eased, and `hold_ms` how long it must stay so when it swings."""
+one at which it was told to have eased, until it gets worse, and `hold_ms` how long it must stay so
+where it swings."""
 
 
 def watched(peaks: AllPeaks) -> FloatArray:
@@ -112,8 +113,9 @@ def due(
         columns["told_ms"][rows] = end_ms[now]
         columns["told_terms"][rows] = terms[now]
         let_go, longest_ms = columns["let_go_ms"][rows], force_update_ms[now, None, None]
-        again = (let_go != NEVER) & (end - let_go < longest_ms)
-        longer = np.where(again, np.minimum(2 * hold_ms[now], longest_ms), 0)
-        columns["hold_ms"][rows] = np.where(worse[now], longer, columns["hold_ms"][rows])
-        columns["let_go_ms"][rows] = np.where(eased[now], end, let_go)
+        # Of several steps for the worse only the first is a turn.
+        turned = worse[now] & (let_go != NEVER)
+        longer = np.where(end - let_go < longest_ms, np.minimum(2 * hold_ms[now], longest_ms), 0)
+        columns["hold_ms"][rows] = np.where(turned, longer, columns["hold_ms"][rows])
+        columns["let_go_ms"][rows] = np.where(eased[now], end, np.where(turned, NEVER, let_go))
     return np.asarray(now)

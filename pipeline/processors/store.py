@@ -10,6 +10,7 @@ import math
 import mmap
 import resource
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -81,7 +82,8 @@ def _mapped(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any] | 
     except OSError:
         return None
     # Of a huge page most would be room that no row uses.
-    area.madvise(mmap.MADV_NOHUGEPAGE)
+    with suppress(OSError):  # a kernel without them
+        area.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(area, dtype).reshape(shape)
 
 

@@ -9,13 +9,16 @@ carries the writer's epoch: a paused worker that wakes up overwrites nobody.
 """
 
 import re
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from pipeline.errors import InvalidRecordError, KeyMismatchError
 from pipeline.topics.codec import Record
 from pipeline.topics.node_state import Counters
+
+IMPORT: Final = "import"
+"""The member that claims a partition to put models into it."""
 
 
 class NodeCheckpoint(Record, frozen=True, kw_only=True):

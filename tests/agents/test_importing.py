@@ -96,6 +96,22 @@ async def test_the_next_owner_has_it_and_all_that_the_log_says() -> None:
     assert samples(third, "a") == 4 + 3 + 1000
 
 
+async def test_a_worker_that_was_away_and_kept_its_models_takes_the_import_over() -> None:
+    """Suspended for longer than its session it is no member, and comes back with all it had."""
+    broker, _, first = await with_a_round()
+    kept = first.shard
+    assert kept is not None
+    kept.ownership.owned = False
+    await importing(broker, "node")
+    await first.load(kept)
+    assert samples(first, "a") == 4 + 2 + 1000
+    assert first.recovery.bank.num_rows == first.model.bank.num_rows
+    kept = first.shard
+    kept.ownership.owned = False
+    await first.load(kept)
+    assert first.model.bank is kept.model.bank
+
+
 async def test_a_round_after_it_leaves_nothing_of_older_epochs() -> None:
     broker, _, first = await with_a_round()
     first.die()

@@ -56,7 +56,7 @@ def test_a_table_has_two_lines_for_each_owner(monkeypatch: pytest.MonkeyPatch) -
     assert (cpu["RESOURCE"], cpu["PODS"], cpu["SAMPLES"]) == ("cpu", "1/2", "30")
     assert 1150 <= int(cpu["TARGET"].removesuffix("m")) <= 1250
     assert 1177 <= int(memory["TARGET"].removesuffix("Mi")) <= 1270
-    assert "pods with models left out: 1, no source says whose they are" in result.stderr
+    assert "pods with models left out: 1, gone, or no source names them" in result.stderr
 
 
 def test_json_is_in_the_words_of_both_and_unknown_is_left_out() -> None:

@@ -208,6 +208,15 @@ def test_what_got_worse_soon_after_it_eased_must_hold_twice_as_long() -> None:
     assert node.told(USUAL, windows=3) == [False, False, True]
 
 
+def test_several_steps_for_the_worse_are_one_turn() -> None:
+    node = begun()
+    node.told(usual("node_peak", 0, 1.2))
+    assert node.told(USUAL, windows=3)[-1]
+    for factor in (1.1, 1.2, 1.3, 1.4):
+        assert node.told(usual("node_peak", 0, factor)) == [True]
+    assert node.told(USUAL, windows=5) == [False, False, False, False, True]
+
+
 VALUE = st.sampled_from([0.0, 1.0, 100.0, 104.9, 105.0, 105.1, 95.0, 94.9, 1e18, UNKNOWN])
 WINDOWS = st.lists(
     st.tuples(
@@ -242,8 +251,9 @@ def slowly(windows: list[tuple[int, list[float], int]]) -> list[bool]:
                 due = True
         if due:
             for i in range(8):
-                if got_worse[i]:
-                    hold[i] = min(2 * hold[i], 600) if NEVER < let_go[i] > now - 600 else 60
+                if got_worse[i] and let_go[i] != NEVER:
+                    hold[i] = min(2 * hold[i], 600) if now - let_go[i] < 600 else 60
+                    let_go[i] = NEVER
                 if got_better[i]:
                     let_go[i] = now
             told, told_s, told_terms, since = values, now, terms, [None] * 8

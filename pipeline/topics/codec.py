@@ -20,8 +20,8 @@ _pack = msgspec.msgpack.Encoder(order="deterministic")
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """What every record has: the major version of its layout, first.
 
-    Within a version fields are only added, always with a default. A breaking change is a new
-    version in a new topic.
+    From the first release on fields are only added within a version, always with a default. A
+    breaking change is a new version in a new topic.
     """
 
     version: int = 1

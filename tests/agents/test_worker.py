@@ -7,10 +7,15 @@ from typing import Any
 import pytest
 from faust.types import TP
 
+from pipeline.agents.recovery import Recovery
+from pipeline.agents.shard import Shard
 from pipeline.agents.worker import Holder
 from pipeline.clock import ManualClock
 from pipeline.errors import StateError
 from pipeline.settings import Settings
+from tests.agents.fakes import MemoryBroker
+from tests.agents.logs import LogWriter
+from tests.agents.owners import Owner
 
 
 def holder(*assigned: tuple[str, int]) -> Holder:
@@ -80,6 +85,64 @@ async def test_whoever_stops_the_worker_stops_its_loading() -> None:
     taking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await taking
+
+
+async def test_a_revocation_within_a_load_keeps_what_was_loaded_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log_of = MemoryBroker()
+    for partition in (0, 1, 2):
+        LogWriter(log_of, partition=partition).windows(3, f"node-{partition}")
+    it, begun = holder(*(("samples", partition) for partition in (0, 1, 2))), asyncio.Event()
+    it._recovery = Owner(log_of, "x").recovery
+    monkeypatch.setattr(Holder, "_start_tasks", lambda *_: None)
+    load, kinds = Recovery.load, list[tuple[int, bool]]()
+
+    async def load_slowly(
+        self: Recovery, reader: Any, partition: int, kept: Shard | None
+    ) -> tuple[Shard, list[bytes]]:
+        kinds.append((partition, kept is not None))
+        if partition == 1 and not begun.is_set():
+            begun.set()
+            await asyncio.sleep(60)
+        return await load(self, reader, partition, kept)
+
+    monkeypatch.setattr(Recovery, "load", load_slowly)
+    taking = asyncio.create_task(it.take())
+    await begun.wait()
+    await it.release()
+    await taking
+    assert (it.models, kinds) == ({}, [(0, False), (1, False)])
+    kinds.clear()
+    it._app.consumer_generation_id = 2
+    await it.take()
+    assert kinds == [(0, True), (1, False), (2, False)]
+    assert sorted(it.models) == [0, 1, 2]
+    rows = sum(model.bank.num_nodes for model in it.models.values())
+    assert (rows, it._released) == (3, {})
+    assert all(model.owned for model in it.models.values())
+    # What is taken away for good leaves nothing behind.
+    it._app.consumer.assignment = lambda: {TP("springtide.samples", 2)}
+    await it.release()
+    it._app.consumer_generation_id = 3
+    await it.take()
+    assert sorted(it.models) == [2]
+    assert it._recovery.bank.num_rows == it.models[2].bank.num_rows
+    assert len({node for model in it.models.values() for node in model.bank.nodes}) == 1
+
+
+async def test_what_was_loaded_for_a_generation_that_has_passed_is_kept_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log_of = MemoryBroker()
+    LogWriter(log_of).windows(3, "node")
+    it = holder(("samples", 0))
+    it._recovery = Owner(log_of, "x").recovery
+    monkeypatch.setattr(Holder, "_start_tasks", lambda *_: None)
+    await it._load({0}, generation=7)
+    assert it.models == {}
+    assert sorted(it._released) == [0]
+    assert not it._released[0].model.owned
 
 
 async def test_the_partitions_of_samples_are_what_is_held() -> None:

@@ -97,12 +97,15 @@ async def newest_checkpoint(kafka: KafkaSettings, node: str) -> Found:
 
 def require_new(path: Path, *, overwrite: bool) -> None:
     """Raise UsageError for a file that is there and was not said to be replaced."""
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} is no file", hint="name a file, which may be there or not")
     if path.exists() and not overwrite:
         raise UsageError(f"{path} is there already", hint="name another, or give --overwrite")
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file, all of it or nothing, and the folder that it lies in."""
+    """Write a file, all of it or nothing, and the folder that it lies in; where a link leads."""
+    path = path.resolve()
     part = path.with_name(f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,13 +11,13 @@ from pipeline.agents.configure import model_config
 from pipeline.cli.model_export import require_new, write_whole
 from pipeline.cli.options import settings_options
 from pipeline.cli.printing import say
-from pipeline.errors import InvalidRecordError
+from pipeline.errors import InvalidRecordError, UsageError
 from pipeline.processors import snapshot
 from pipeline.processors.bank import Bank
 from pipeline.processors.columns import node_windows
 from pipeline.processors.inspection import brief, peaks_table
 from pipeline.processors.traces import read_trace
-from pipeline.processors.window import ModelConfig
+from pipeline.processors.window import NODE, ModelConfig
 from pipeline.settings import Settings
 from pipeline.sources.traces import read_table
 from pipeline.topics.windows import Window
@@ -50,6 +50,8 @@ def fit(settings: Settings, file: Path, node: str, output: Path | None, overwrit
     """
     if output is not None:
         require_new(output, overwrite=overwrite)
+        if output.exists() and output.samefile(file):
+            raise UsageError(f"{output} is the trace itself", hint="name another file")
     config = model_config(settings)
     bank = Bank(config)
     try:
@@ -57,18 +59,22 @@ def fit(settings: Settings, file: Path, node: str, output: Path | None, overwrit
         bad_values, trained = _learn(bank, windows, config)
     except InvalidRecordError as error:
         raise InvalidRecordError(f"{file}: {error.message}", hint=error.hint) from error
-    if not trained:
+    if not trained or not bank.peaks([node])[0].samples[NODE].any():
         raise InvalidRecordError(
             f"{file}: nothing is learned from it",
-            hint="its windows cover less than model.minimum_coverage",
+            hint="its windows cover less than model.minimum_coverage"
+            if not trained
+            else "no window has a usage of the node that is believed: see cpu_cores_avg and "
+            "memory_bytes_avg of its rows",
         )
     data = bank.state_of(node)
     state = snapshot.decode(data)
+    if output is not None:
+        write_whole(output, data)
     say([f"{node}: {brief(state)}, {state.gaps} missing, {trained} learned"])
     bad = [f"{name}: {count} bad values, taken as unknown" for name, count in bad_values.items()]
     say([*bad, "", *peaks_table(bank.peaks([node])[0])])
     if output is not None:
-        write_whole(output, data)
         say(["", f"written to {output}"])
 
 

@@ -113,7 +113,7 @@ class _View:
             if raw is not None:
                 used.append(self.resource.cut(raw))
                 yield self._step(f"{name}, whole", self.resource.cut_text(raw), used[-1])
-            elif name == "unknown":
+            elif name == "unknown" and (found or EntityPeaks()).model.last_at is None:
                 used.append(0)
                 yield given("unknown, of which there is no model", 0, self.unit)
             else:

@@ -366,10 +366,11 @@ def _reclaimable(view: View, asked: _Asked, answer: Peaks, pair: bool) -> ProdRe
     quantiles = kubernetes_units(answer.pods)
     pods, surplus = reclaimable.pod_view(asked.pods, quantiles, allocatable, margin)
     entities = kubernetes_units(answer.entities)
-    used = _used_by_prod(entities)
+    begun = view.rows.last_ms.take(view.entities[:, UNKNOWN]) != NEVER
+    used = _used_by_prod(entities, begun)
     held = np.zeros_like(surplus)
     if answer.bare is not None:
-        bare = _used_by_prod(kubernetes_units(answer.bare))
+        bare = _used_by_prod(kubernetes_units(answer.bare), begun)
         held = reclaimable.held(surplus, used, bare, margin)
     surplus = surplus - held
     whole = reclaimable.class_view(used, surplus, requests, allocatable, margin)
@@ -392,9 +393,8 @@ def _reclaimable(view: View, asked: _Asked, answer: Peaks, pair: bool) -> ProdRe
     )
 
 
-def _used_by_prod(entities: FloatArray) -> FloatArray:
+def _used_by_prod(entities: FloatArray, begun: BoolArray) -> FloatArray:
     """Peaks (nodes, E, 2) of system, prod, none and unknown together, (nodes, 2); unknown if one
-    is, but a node that never had a pod of unknown class has no model of it, which adds nothing."""
-    unknown = entities[:, UNKNOWN]
+    is. A node that never had a pod of unknown class, not `begun`, has none of it to add."""
     known = entities[:, SYSTEM] + entities[:, _PROD] + entities[:, _NONE]
-    return known + np.where(np.isnan(unknown), 0.0, unknown)
+    return known + np.where(begun[:, None], entities[:, UNKNOWN], 0.0)

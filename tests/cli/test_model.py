@@ -1,6 +1,7 @@
 """`springtide model`: what is installed, and which files and pods an import takes."""
 
 import json
+import os
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -177,11 +178,27 @@ def test_a_fit_shows_what_predictors_say_and_writes_the_models(tmp_path: Path) -
     assert fitting(file, "--output", str(output), "--overwrite").exit_code == 0
 
 
+def test_a_fit_replaces_neither_its_trace_nor_what_is_no_file(tmp_path: Path) -> None:
+    file, pipe, link = (tmp_path / name for name in ("trace.csv", "pipe", "link"))
+    file.write_text(TRACE)
+    os.mkfifo(pipe)
+    link.symlink_to(tmp_path / "led")
+    for output, says in ((file, "is the trace itself"), (pipe, "is no file")):
+        result = fitting(file, "--output", str(output), "--overwrite")
+        assert (result.exit_code, says in result.output) == (2, True), result.output
+    assert file.read_text() == TRACE
+    assert pipe.is_fifo()
+    assert fitting(file, "--output", str(link)).exit_code == 0
+    assert link.is_symlink()
+    assert (tmp_path / "led").is_file()
+
+
 @pytest.mark.parametrize(
     ("content", "code", "says"),
     [
         ("window_end,gpu\n2026-11-01T00:00:00Z,1\n", 1, "there is no column 'gpu'"),
         (TRACE.replace("cpu", "coverage,cpu").replace("Z,", "Z,0.1,"), 1, "nothing is learned"),
+        ("window_end\n2026-11-01T00:00:00Z\n2026-11-01T00:00:30Z\n", 1, "no window has a usage"),
         (None, 2, "cannot read"),
     ],
 )

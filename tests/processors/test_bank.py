@@ -445,6 +445,20 @@ def test_a_pod_of_unknown_class_is_in_the_peak_and_gives_nothing() -> None:
     assert result.classes_peak[0] > result.pods_peak[0]
 
 
+def test_a_peak_of_the_unknown_class_that_is_not_known_yet_is_not_nothing() -> None:
+    """A pod without metadata came an hour ago: by the hour of the day its class is unknown, and it
+    uses what would be handed out."""
+    hour = 3_600_000 // LENGTH_MS
+    bank = _bank(predictors=("hourly-nsigma",), predictor="hourly-nsigma", horizon_seconds=60.0,
+                 options={"hourly-nsigma": {"history_seconds": 3600}})  # fmt: skip
+    prod = Pod("a", (2.0, GIB), requests=(20_000.0, 20 * GIB))
+    bank.apply([window(i, [prod], usage=(3.0, 2 * GIB)) for i in range(2 * hour)])
+    assert (_peaks(bank).reclaimable.amount > 0.0).all()
+    other = Pod("b", (10.0, GIB), "unknown")
+    bank.apply([window(2 * hour, [prod, other], usage=(13.0, 3 * GIB))])
+    assert np.isnan(_peaks(bank).reclaimable.amount).all()
+
+
 def test_a_pod_above_its_request_takes_nothing_from_what_others_leave() -> None:
     bank = _bank()
     above = Pod("a", (2.0, GIB), requests=(1000.0, GIB))

@@ -20,6 +20,7 @@ from pipeline.processors.traces import read_trace
 from pipeline.processors.window import NODE, ModelConfig
 from pipeline.settings import Settings
 from pipeline.sources.traces import read_table
+from pipeline.topics.nodes import check_node_name
 from pipeline.topics.windows import Window
 
 _AT_ONCE = 500
@@ -48,6 +49,10 @@ def fit(settings: Settings, file: Path, node: str, output: Path | None, overwrit
       springtide model fit node-1.csv --node node-1
       springtide model fit node-1.parquet --node node-1 --output node-1.springtide
     """
+    try:
+        check_node_name(node)
+    except InvalidRecordError as error:
+        raise UsageError(f"--node: {error.message}", hint="name it as Kubernetes does") from error
     if output is not None:
         require_new(output, overwrite=overwrite)
         if output.exists() and output.samefile(file):

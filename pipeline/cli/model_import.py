@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 import yaml
@@ -30,6 +30,9 @@ from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import CHECKPOINTS
 
 _T = TypeVar("_T")
+
+_OTHER: Final = "get the file anew, leave it out, or check --from"
+_EXPORT: Final = "name a whole file of `springtide model export` or `fit`, of this release"
 
 
 @click.command(
@@ -109,6 +112,9 @@ def _put_back(
     data = _bytes(path)
     try:
         state = snapshot.decode(data)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error.message}", hint=_EXPORT) from error
+    try:
         change = putting_back(node, data, model_config(settings), SystemClock())
         replaced = asyncio.run(_change(settings, node, change, dry_run=dry_run))
     except CheckpointError as error:
@@ -155,8 +161,7 @@ def _learned(path: Path, read: Callable[[Mapping[str, Any]], Learned]) -> list[L
     try:
         return [read(document) for document in _documents(path)]
     except CheckpointError as error:
-        hint = error.hint or "get the file anew, or leave it out"
-        raise CheckpointError(f"{path}: {error.message}", hint=hint) from error
+        raise CheckpointError(f"{path}: {error.message}", hint=error.hint or _OTHER) from error
 
 
 def _of_koordinator(learned: Sequence[Learned], pods: tuple[str, ...]) -> dict[str, Learned]:
@@ -206,17 +211,15 @@ def _documents(path: Path) -> Sequence[Mapping[str, Any]]:
         read = _objects(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         first = str(error).partition("\n")[0]
-        raise UsageError(
-            f"{path} is neither JSON nor YAML: {first:.200}", hint="get the file anew"
-        ) from error
+        raise CheckpointError(f"neither JSON nor YAML: {first:.200}") from error
     if not text.strip():
-        raise UsageError(f"{path} is empty", hint="get the file anew, or leave it out")
+        raise CheckpointError("the file is empty")
     found = []
     for document in read:
         items = document.get("items", [document]) if isinstance(document, dict) else [document]
         for item in items if isinstance(items, list) else [items]:
             if not isinstance(item, dict):
-                raise UsageError(f"{path} holds {type(item).__name__}, not an object")
+                raise CheckpointError(f"it holds {type(item).__name__}, not an object")
             found.append(item)
     return found
 

@@ -119,8 +119,8 @@ class LocalKafka:
 
     Without `data_dir` it is made for minutes: it starts with less work, and its data lie in a
     temporary folder that goes with it. With one it is made to last: data stay, the next broker on
-    that folder finds them, and Java compiles for speed (benchmarks want that too). Without `port`
-    a free one is chosen, which it keeps from its first start on.
+    that folder finds them, and Java compiles for speed (long benchmarks want that too). Without
+    `port` a free one is chosen, which it keeps from its first start on.
     """
 
     def __init__(self, data_dir: Path | None = None, port: int | None = None) -> None:

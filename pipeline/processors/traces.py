@@ -38,11 +38,15 @@ TYPES: Final = {END: pa.string(), **_SAMPLE, **_FACTS}
 _USUAL: Final = {"kind": "node", "id": "", "coverage": 1.0}
 """What is said by a trace without the column."""
 
+_ROWS: Final = (
+    "a window has one row of kind node, and one row at most of each pod and cgroup: docs/models.md"
+)
+
 
 def read_trace(table: pa.Table, node: str, strategy: Strategy) -> Iterator[Window]:
     """The windows of `node` in a trace, in order of time, as the join makes them of samples where
-    nothing is known but what the rows themselves say. They are as long as the two that follow each
-    other most closely are apart, and of no machine.
+    nothing is known but what the rows themselves say. They are as long as most of them are apart,
+    and of no machine.
 
     Raises InvalidRecordError for a table that is none of these.
     """
@@ -52,14 +56,22 @@ def read_trace(table: pa.Table, node: str, strategy: Strategy) -> Iterator[Windo
             hint=f"columns are {END} and those of samples and windows: docs/models.md",
         )
     if len(set(table.column_names)) < table.num_columns:
-        raise InvalidRecordError("two columns of one name")
+        raise InvalidRecordError(
+            "two columns of one name", hint="name every column once; others can be left out"
+        )
     if END not in table.column_names:
-        raise InvalidRecordError(f"a trace has a column {END}, which is not there")
+        raise InvalidRecordError(
+            f"a trace has a column {END}, which is not there",
+            hint="add it, in RFC 3339 (2026-01-31T12:00:30Z), or rename the one of the times",
+        )
     ends = _ends_ms(table.column(END))
     order = np.argsort(ends, kind="stable")
     places, starts = np.unique(ends[order], return_index=True)
     if len(places) < 2:
-        raise InvalidRecordError(f"a trace has two windows at least, not {len(places)}")
+        raise InvalidRecordError(
+            f"a trace has two windows at least, not {len(places)}",
+            hint=f"each window has a {END} of its own",
+        )
     distances, times = np.unique(np.diff(places), return_counts=True)
     length_ms = int(distances[times.argmax()])
     rows = _typed(table).take(pa.array(order)).combine_chunks()
@@ -75,7 +87,8 @@ def read_trace(table: pa.Table, node: str, strategy: Strategy) -> Iterator[Windo
             yield _window(header, rows.slice(start, stop - start), strategy)
         except (InvalidRecordError, UndecodableRecordError) as error:
             raise InvalidRecordError(
-                f"window of {format_time(end_ms / 1000)}: {error.message}", hint=error.hint
+                f"window of {format_time(end_ms / 1000)}: {error.message}",
+                hint=error.hint or _ROWS,
             ) from error
 
 
@@ -127,15 +140,18 @@ def _typed(table: pa.Table) -> pa.Table:
 
 def _ends_ms(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     if column.null_count:
-        raise InvalidRecordError(f"a row has no {END}")
+        raise InvalidRecordError(f"a row has no {END}", hint="fill it in, or leave the row out")
     if pa.types.is_timestamp(column.type):
-        found: npt.NDArray[np.int64] = (
-            column.cast(pa.timestamp("ms"), safe=False).cast(pa.int64()).to_numpy()
+        # To the nearest millisecond, as a time that is written out.
+        microseconds: npt.NDArray[np.int64] = (
+            column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).to_numpy()
         )
-        return found
+        return (microseconds + 500) // 1000
     try:
         # A trace says each time as often as it has rows.
         known = {text: round(parse_time(text) * 1000) for text in column.unique().to_pylist()}
     except (TypeError, ValueError) as error:
-        raise InvalidRecordError(f"{END}: {error}") from error
+        raise InvalidRecordError(
+            f"{END}: {error}", hint="write it as 2026-01-31T12:00:30Z, or as a timestamp in UTC"
+        ) from error
     return np.array([known[text] for text in column.to_pylist()], np.int64)

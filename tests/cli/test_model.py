@@ -178,6 +178,12 @@ def test_a_fit_shows_what_predictors_say_and_writes_the_models(tmp_path: Path) -
     assert fitting(file, "--output", str(output), "--overwrite").exit_code == 0
 
 
+def test_a_fit_is_of_a_node_with_a_name(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["model", "fit", str(tmp_path), "--node", ""])
+    assert result.exit_code == 2
+    assert "--node: node name has 0 bytes" in result.output
+
+
 def test_a_fit_replaces_neither_its_trace_nor_what_is_no_file(tmp_path: Path) -> None:
     file, pipe, link = (tmp_path / name for name in ("trace.csv", "pipe", "link"))
     file.write_text(TRACE)
@@ -199,6 +205,10 @@ def test_a_fit_replaces_neither_its_trace_nor_what_is_no_file(tmp_path: Path) ->
         ("window_end,gpu\n2026-11-01T00:00:00Z,1\n", 1, "there is no column 'gpu'"),
         (TRACE.replace("cpu", "coverage,cpu").replace("Z,", "Z,0.1,"), 1, "nothing is learned"),
         ("window_end\n2026-11-01T00:00:00Z\n2026-11-01T00:00:30Z\n", 1, "no window has a usage"),
+        ("window_end\n2026-11-01T00:00:00Z\n", 1, "fix: each window has a window_end"),
+        ("window_end\n2026-11-01\n2026-11-02\n", 1, "fix: write it as"),
+        ("cpu_cores_avg\n1\n", 1, "fix: add it, in RFC 3339"),
+        (TRACE + TRACE.splitlines()[-1] + "\n", 1, "fix: a window has one row of kind node"),
         (None, 2, "cannot read"),
     ],
 )
@@ -218,6 +228,7 @@ def test_a_file_that_teaches_nothing_is_named(
     ("content", "arguments", "code", "says"),
     [
         (b"STBANK", (), 1, "not a node state"),
+        (b"STBANK" + bytes(100), (), 1, "name a whole file of `springtide model export`"),
         (b"", ("--pod", "a"), 2, "one file, with all pods"),
         (b"", ("other",), 2, "one file, with all pods"),
     ],
@@ -235,23 +246,24 @@ def test_what_is_no_export_is_refused_with_its_name(
 
 
 @pytest.mark.parametrize(
-    ("document", "arguments", "says"),
+    ("document", "arguments", "code", "says"),
     [
-        (of_vpa("web"), (), "vpa needs --pod UID"),
-        (of_vpa("web"), ("--pod", "a=db"), "no checkpoint 'db' in the files"),
-        ({"kind": "List", "items": [of_vpa("web"), of_vpa("db")]}, ("--pod", "a"), "web, db"),
-        (of_vpa("web"), ("--pod", "a", "--pod", "a=web"), "two checkpoints are for one model"),
-        ("a: [", ("--pod", "a"), "neither JSON nor YAML"),
-        ("[]", ("--pod", "a"), "holds list, not an object"),
-        (" \n", ("--pod", "a"), "checkpoint.json is empty"),
-        (of_vpa("web"), ("--pod", "node=web"), "'node' is no pod"),
+        (of_vpa("web"), (), 2, "vpa needs --pod UID"),
+        (of_vpa("web"), ("--pod", "a=db"), 2, "no checkpoint 'db' in the files"),
+        ({"kind": "List", "items": [of_vpa("web"), of_vpa("db")]}, ("--pod", "a"), 2, "web, db"),
+        (of_vpa("web"), ("--pod", "a", "--pod", "a=web"), 2, "two checkpoints are for one model"),
+        (of_vpa("web"), ("--pod", "node=web"), 2, "'node' is no pod"),
+        ("a: [", ("--pod", "a"), 1, "checkpoint.json: neither JSON nor YAML"),
+        ("[]", ("--pod", "a"), 1, "checkpoint.json: it holds list, not an object"),
+        (" \n", ("--pod", "a"), 1, "checkpoint.json: the file is empty"),
     ],
 )
-def test_what_cannot_be_meant_is_a_usage_error(
-    tmp_path: Path, document: object, arguments: tuple[str, ...], says: str
+def test_what_cannot_be_meant_is_a_usage_error_and_what_is_no_checkpoint_is_refused(
+    tmp_path: Path, document: object, arguments: tuple[str, ...], code: int, says: str
 ) -> None:
     result = importing(tmp_path, document, *arguments)
-    assert (result.exit_code, says in result.output) == (2, True), result.output
+    assert (result.exit_code, says in result.output) == (code, True), result.output
+    assert "\n  fix: " in result.output
 
 
 def test_an_error_names_the_file_and_what_to_do(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from inspect import signature
 from typing import Any, Final, NamedTuple
 
 from pipeline.errors import PredictorError
@@ -60,6 +61,13 @@ def build(
 
 def _make(name: str, options: Mapping[str, Any], keys: Keys) -> Predictor:
     make = _load(name, keys)
+    known = _options_of(make)
+    if known is not None and (unknown := sorted(options.keys() - known)):
+        raise _error(
+            keys.options,
+            f"predictor {name} has no option {unknown[0]!r:.100}",
+            hint=f"its options are {', '.join(known)}" if known else "it has none",
+        )
     try:
         made = make(**options)
     except Exception as error:  # somebody else's code: there is nothing that it cannot raise
@@ -72,6 +80,17 @@ def _make(name: str, options: Mapping[str, Any], keys: Keys) -> Predictor:
         raise _error(keys.names, f"predictor {name}: {problem}")
     predictor: Predictor = made
     return predictor
+
+
+def _options_of(make: Any) -> list[str] | None:
+    """The names that a predictor can be made with; None where that cannot be told."""
+    try:
+        parameters = signature(make).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    return (
+        None if any(p.kind is p.VAR_KEYWORD for p in parameters) else [p.name for p in parameters]
+    )
 
 
 def _load(name: str, keys: Keys) -> Any:

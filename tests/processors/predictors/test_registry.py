@@ -42,7 +42,7 @@ def test_they_are_made_in_the_order_of_their_names_with_their_options() -> None:
         (["percentile", "percentile"], {}, "predictors are named twice"),
         (["percentile"], {"vpa": {}}, "options for vpa, which does not run"),
         (["percentile"], {"percentile": {"cpu": 95}}, "predictor percentile: cpu of node is 95"),
-        (["percentile"], {"percentile": {"gpu": 0.5}}, "predictor percentile: .*'gpu'"),
+        (["percentile"], {"percentile": {"gpu": 0.5}}, "predictor percentile has no option 'gpu'"),
         (
             ["percentile"],
             {"percentile": {"classes": {"prod": 0.9}}},
@@ -69,6 +69,7 @@ def test_they_are_made_in_the_order_of_their_names_with_their_options() -> None:
         (["max"], {"max": {"options": {"nsigma-v1": {}}}}, "max: options: options for nsigma-v1"),
         (["percentile"], {"percentile": {"cpu": 0}}, "cpu of node is 0, not a number from above 0"),
         (["percentile"], {"percentile": {"cpu": True}}, "cpu of node is True, not a number from"),
+        (["vpa"], {"vpa": {"gpu": 1}}, "predictor vpa has no option 'gpu'"),
         (["autopilot"], {"autopilot": {"cpu": 0}}, "cpu is 0, not a number from above 0"),
     ],
 )
@@ -83,6 +84,16 @@ def test_an_unknown_name_is_answered_with_those_that_there_are() -> None:
     with pytest.raises(PredictorError) as error:
         build(["oracle"], {})
     assert "nsigma-v1, nsigma-v2, percentile, pods-nsigma" in (error.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("percentile", "its options are cpu, memory, classes"), ("nsigma-v1", "it has none")],
+)
+def test_an_unknown_option_is_answered_with_those_that_there_are(name: str, hint: str) -> None:
+    with pytest.raises(PredictorError) as error:
+        build([name], {name: {"gpu": 1}})
+    assert error.value.hint == hint
 
 
 @pytest.mark.parametrize(

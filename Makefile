@@ -28,7 +28,7 @@ setup: $(INSTALLED) ## Make .venv from the lock (once; again when the lock chang
 $(LOCKED):
 	@command -v $(PYTHON) >/dev/null || { \
 	  echo "setup: no $(PYTHON) here; Python 3.11 or newer is needed: make PYTHON=/path/to/python3" >&2; exit 1; }
-	@echo "setup: making $(VENV) with $$($(PYTHON) -V) from requirements-dev.lock; the first time this fetches about 190 MB"
+	@echo "setup: making $(VENV) with $$($(PYTHON) -V) from requirements-dev.lock; the first time this fetches about 270 MB"
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --require-hashes -r requirements-dev.lock
@@ -51,8 +51,12 @@ lint: setup ## ruff, mypy --strict, import contracts
 jars: setup ## Fetch the local broker's jars (once; checked by SHA-256)
 	@$(BIN)/springtide kafka fetch
 
+.PHONY: plane
+plane: setup ## Build the local Kubernetes control plane (once; minutes)
+	@$(BIN)/python -m pipeline.local.programs
+
 .PHONY: test
-test: setup lint jars ## Lint, then every test; names what this machine could not run
+test: setup lint jars plane ## Lint, then every test; names what this machine could not run
 	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),--cov --cov-report=term --cov-fail-under=95)
 
 .PHONY: demo
@@ -87,7 +91,7 @@ lock: ## Resolve the pins again; ARGS="--upgrade" for newer ones
 	@test -x .venv-lock/bin/pip-compile || { $(PYTHON) -m venv .venv-lock && \
 	  .venv-lock/bin/pip install --quiet --disable-pip-version-check 'pip-tools>=7.5,<8'; }
 	@echo "lock: requirements-dev.lock, then the two for images, from the same pins"
-	@$(COMPILE) --extra dev --extra local --extra pipeline -o requirements-dev.lock pyproject.toml
+	@$(COMPILE) --extra control-plane --extra dev --extra local --extra pipeline -o requirements-dev.lock pyproject.toml
 	@$(COMPILE) --extra pipeline -c requirements-dev.lock -o requirements-pipeline.lock pyproject.toml
 	@$(COMPILE) -c requirements-dev.lock -o requirements-exporter.lock pyproject.toml
 

@@ -20,10 +20,13 @@
     │       ├── JarChecksumError          a jar is not the one that was tested
     │       ├── JavaNotFoundError         no Java of a sufficient version
     │       └── BrokerStartError          the broker did not become ready
+    ├── ControlPlaneError                 the local Kubernetes control plane
+    │   └── ControlPlaneBuildError        its programs could not be built
     ├── KernelError                       reading cgroups or /proc
     │   ├── KernelFileError (ValueError)  a file is there but cannot be read or understood
     │   ├── CgroupGoneError               the cgroup was removed while it was read
     │   └── UnsupportedByKernelError      the kernel does not offer the feature
+    ├── InvalidPolicyError (ValueError)   a part of the users' policy cannot be used
     ├── StateError                        model state
     │   └── CheckpointError (ValueError)  a checkpoint cannot be read or does not fit
     │       └── CheckpointLayoutError     it was written by models of another layout
@@ -198,6 +201,14 @@ class BrokerStartError(LocalKafkaError):
     """The broker did not become ready; the message carries the end of its log."""
 
 
+class ControlPlaneError(SpringtideError):
+    """The local control plane could not be started or stopped; carries the end of a log."""
+
+
+class ControlPlaneBuildError(ControlPlaneError):
+    """The programs of the local control plane are not there and could not be built."""
+
+
 class KernelError(SpringtideError):
     """Reading cgroups or /proc failed; `path` is the file."""
 
@@ -216,6 +227,10 @@ class CgroupGoneError(KernelError):
 
 class UnsupportedByKernelError(KernelError):
     """The kernel does not offer a feature (no PSI, no such controller)."""
+
+
+class InvalidPolicyError(SpringtideError, ValueError):
+    """A part of `slo-controller-config`, of an annotation or of a label cannot be used."""
 
 
 class StateError(SpringtideError):

@@ -49,8 +49,9 @@ def test_locks_hold_every_dependency_with_hashes(project: Path) -> None:
     metadata = tomllib.loads((project / "pyproject.toml").read_text())["project"]
     extras = metadata["optional-dependencies"]
     base = wanted(metadata["dependencies"])
+    local = [*extras["local"], *extras["control-plane"]]
     for name, required in {
-        "dev": base | wanted(extras["pipeline"] + extras["local"] + extras["dev"]),
+        "dev": base | wanted([*extras["pipeline"], *local, *extras["dev"]]),
         "pipeline": base | wanted(extras["pipeline"]),
         "exporter": base,
     }.items():
@@ -109,6 +110,7 @@ ROLES = {
     "explain": "pipeline.cli.explain",
     "model": "pipeline.cli.model, pipeline.agents.importing",
     "recommend": "pipeline.cli.recommend",
+    "policy": "pipeline.cli.policy",
     "doctor": "pipeline.cli.doctor",
 }
 

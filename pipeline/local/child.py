@@ -10,18 +10,27 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import LocalKafkaError
+from pipeline.errors import LocalKafkaError, SpringtideError
 from pipeline.local import keeper
 
 
 class KeptChild:
     """One child process at a time, kept by a keeper; `remove` is the folder that goes at the end.
 
-    What the keeper itself has to say goes to `log`, as does the child's output.
+    What the keeper itself has to say goes to `log`, as does the child's output. Errors are of the
+    class `error` and call the child `what`.
     """
 
-    def __init__(self, log: Path, remove: Path | None) -> None:
+    def __init__(
+        self,
+        log: Path,
+        remove: Path | None,
+        what: str = "broker",
+        error: type[SpringtideError] = LocalKafkaError,
+    ) -> None:
         self._log = log
+        self._what = what
+        self._error = error
         self._exit_code: int | None = None
         self._running = False
         self._received = b""
@@ -44,7 +53,7 @@ class KeptChild:
         self._exit_code, self._running = None, True
         try:
             pid: int = self.ask("pid", do="start", argv=argv, log=str(self._log), cwd=str(cwd))
-        except LocalKafkaError:
+        except self._error:
             self._running = False
             raise
         return pid
@@ -57,7 +66,7 @@ class KeptChild:
     def is_running(self) -> bool:
         """Whether the child has not ended, and its keeper neither."""
         if self._running:
-            with contextlib.suppress(LocalKafkaError):
+            with contextlib.suppress(self._error):
                 self._receive(0)
         return self._running
 
@@ -82,7 +91,7 @@ class KeptChild:
         while True:
             for reply in self._receive(None):
                 if "error" in reply:
-                    raise LocalKafkaError(f"cannot {request['do']} the broker: {reply['error']}")
+                    raise self._error(f"cannot {request['do']} the {self._what}: {reply['error']}")
                 if answer in reply:
                     return reply[answer]
 
@@ -119,8 +128,9 @@ class KeptChild:
                 self._exit_code, self._running = reply["exited"], False
         return replies
 
-    def _lost(self) -> LocalKafkaError:
-        return LocalKafkaError(
-            f"the local broker's keeper (pid {self._keeper.pid}) is gone, and the broker with it",
+    def _lost(self) -> SpringtideError:
+        return self._error(
+            f"the keeper of the local {self._what} (pid {self._keeper.pid}) is gone, and the "
+            f"{self._what} with it",
             hint=f"it was killed, or see the end of {self._log}",
         )

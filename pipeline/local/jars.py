@@ -10,24 +10,22 @@ cannot change the set. `python -m pipeline.local.jars` resolves anew and prints 
 newer Kafka.
 """
 
-import fcntl
 import hashlib
 import logging
-import os
 import re
 import shutil
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pipeline.errors import JarChecksumError, JarFetchError, LocalKafkaError, MissingExtraError
+from pipeline.local.folders import Say, cache_root, in_turn, on_stderr
 
 if TYPE_CHECKING:
     from jgo.maven import MavenContext
@@ -40,6 +38,7 @@ _ATTEMPTS = 3
 _AT_ONCE = 4
 _TIMEOUT_SECONDS = 30
 _QUIET_SECONDS = 2.0
+_WAITING = "another process is fetching Kafka's jars; waiting for it"
 _COORDINATES = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+", re.ASCII)
 
 
@@ -59,8 +58,6 @@ class Jar:
 
 Fetch = Callable[[Jar, Path], Path]
 """Gets one jar into a scratch folder and returns where it lies; OSError or RuntimeError if not."""
-
-Say = Callable[[str], None]
 
 
 def read_lock(path: Path = LOCK_FILE) -> list[Jar]:
@@ -89,10 +86,7 @@ def read_lock(path: Path = LOCK_FILE) -> list[Jar]:
 def cache_dir(lock_file: Path = LOCK_FILE) -> Path:
     """Where the jars of this list are kept: a folder named by the list's hash."""
     digest = hashlib.sha256(lock_file.read_bytes()).hexdigest()[:16]
-    # The XDG rules say that a relative path in this variable is to be ignored.
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    base = base if base.is_absolute() else Path.home() / ".cache"
-    return base / "springtide" / "kafka" / digest
+    return cache_root() / "kafka" / digest
 
 
 def is_cached(lock_file: Path = LOCK_FILE) -> bool:
@@ -117,14 +111,14 @@ def ensure_jars(
         return class_path
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with _file_lock(directory / "lock", say or _say):
+        with in_turn(directory / "lock", say or on_stderr, _WAITING):
             for leftover in directory.glob("fetching-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
             # Whoever held the lock before may have fetched them.
             if missing := _unsound(directory, jars):
                 with tempfile.TemporaryDirectory(prefix="fetching-", dir=directory) as scratch:
                     _fetch_all(
-                        missing, directory, Path(scratch), fetch or _jgo_fetch(), say or _say
+                        missing, directory, Path(scratch), fetch or _jgo_fetch(), say or on_stderr
                     )
     except OSError as error:
         raise LocalKafkaError(
@@ -235,17 +229,6 @@ def _jgo_context() -> "Callable[[Path], MavenContext]":
     return context
 
 
-@contextmanager
-def _file_lock(path: Path, say: Say) -> Iterator[None]:
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("another process is fetching Kafka's jars; waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _unsound(directory: Path, jars: Iterable[Jar]) -> list[Jar]:
     return [jar for jar in jars if not _is_sound(directory / jar.file_name, jar)]
 
@@ -264,11 +247,6 @@ def _sha256(path: Path) -> str:
 
 def _megabytes(size_bytes: int) -> int:
     return round(size_bytes / 1e6)
-
-
-def _say(message: str) -> None:
-    sys.stderr.write(message + "\n")
-    sys.stderr.flush()
 
 
 def resolve_lock(roots: tuple[str, ...], place: Path) -> str:

@@ -1,9 +1,9 @@
-"""The broker's keeper: a small process between us and the JVM, so that nothing is left behind.
+"""A keeper: a small process between us and a broker or the like, so that nothing is left behind.
 
-It is the parent of the JVM and the owner of its temporary folder. It obeys lines of JSON on its
+It is the parent of its child and the owner of a temporary folder. It obeys lines of JSON on its
 standard input; when that ends, because whoever started it closed it, died or was killed with -9,
-it stops the JVM, removes the folder and ends. Told to `detach`, it outlives its parent and does
-the same at SIGTERM. The kernel kills the JVM if the keeper itself is killed.
+it stops the child, removes the folder and ends. Told to `detach`, it outlives its parent and does
+the same at SIGTERM. The kernel kills the child if the keeper itself is killed.
 
 Started as a script with nothing but the standard library, in a session of its own:
 `python -I keeper.py [FOLDER-TO-REMOVE]`. Requests, each answered by one line:
@@ -13,7 +13,7 @@ Started as a script with nothing but the standard library, in a session of its o
     {"do": "announce", "path": path, "state": {...}}           {"announced": path}
     {"do": "detach"}                                           {"detached": true}
 
-A JVM that ends by itself is reported by {"exited": code} as it happens; a request that fails is
+A child that ends by itself is reported by {"exited": code} as it happens; a request that fails is
 answered by {"error": text}. The announced file is locked (flock) as long as the keeper lives, so
 a reader can tell a running broker from what a crash left.
 """

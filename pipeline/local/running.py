@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from pipeline.errors import LocalKafkaError
+from pipeline.local.folders import xdg
 from pipeline.local.probe import HOST, answering_racks
 
 _STOP_SECONDS = 40.0
@@ -47,7 +48,7 @@ def state_file(port: int) -> Path:
 
 def default_data_dir() -> Path:
     """Where `springtide kafka start` keeps the data."""
-    return _xdg("XDG_DATA_HOME", ".local/share") / "springtide" / "kafka"
+    return xdg("XDG_DATA_HOME", ".local/share") / "springtide" / "kafka"
 
 
 def running_brokers() -> list[RunningBroker]:
@@ -91,10 +92,4 @@ def _read(path: Path) -> RunningBroker | None:
 
 
 def _state_dir() -> Path:
-    return _xdg("XDG_STATE_HOME", ".local/state") / "springtide" / "kafka"
-
-
-def _xdg(variable: str, below_home: str) -> Path:
-    # The XDG rules say that a relative path in such a variable is to be ignored.
-    base = Path(os.environ.get(variable, ""))
-    return base if base.is_absolute() else Path.home() / below_home
+    return xdg("XDG_STATE_HOME", ".local/state") / "springtide" / "kafka"

@@ -1,0 +1,309 @@
+"""A Kubernetes control plane on this machine: etcd, API server, controllers, scheduler, and KWOK.
+
+Owes the rest: real parts on loopback, with TLS and RBAC, whose nodes and pods live without kubelets
+(KWOK plays these, as `deploy/controlplane/stages.yaml` says), for tests and the demo. Whoever
+starts one cannot leave it behind: each part has its keeper (`pipeline.local.keeper`).
+
+    with local_control_plane() as plane:
+        plane.kubectl("get", "nodes")
+        plane.kubeconfig("system:serviceaccount:default:default", ["system:serviceaccounts"])
+"""
+
+import json
+import shutil
+import signal
+import ssl
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from pipeline.clock import Clock, SystemClock
+from pipeline.errors import ControlPlaneError
+from pipeline.local import keeper
+from pipeline.local.child import KeptChild
+from pipeline.local.pki import Authority, Pair, key_pair
+from pipeline.local.probe import HOST, free_port
+from pipeline.local.programs import PROGRAMS, SOURCES, ensure_programs
+
+ADMIN: Final = "springtide-admin"
+
+_ATTEMPTS: Final = 5
+_PORT_LOST: Final = "address already in use"
+_TAIL_LINES: Final = 15
+_REQUEST_SECONDS: Final = 5.0
+_LEASE_SECONDS: Final = 40
+_PATIENCE_SECONDS: Final = 0.05
+
+
+class Part:
+    """One process of the control plane, which can be stopped, killed and started again."""
+
+    def __init__(self, name: str, folder: Path, remove: Path | None = None) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        self.argv: list[str] = []
+        self._folder = folder
+        self._child = KeptChild(self.log, remove, name, ControlPlaneError)
+
+    def start(self) -> None:
+        """Start it, if it does not run."""
+        if not self._child.is_running():
+            self._child.start(self.argv, cwd=self._folder)
+
+    def stop(self) -> None:
+        """SIGTERM and wait; SIGKILL after 20 s."""
+        if self._child.is_running():
+            self._child.signal(signal.SIGTERM, keeper.GRACE_SECONDS)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would be."""
+        if self._child.is_running():
+            self._child.signal(signal.SIGKILL, keeper.GRACE_SECONDS)
+
+    def close(self) -> None:
+        """Stop it and its keeper."""
+        self._child.close()
+
+    @property
+    def is_running(self) -> bool:
+        return self._child.is_running()
+
+    def error(self, problem: str) -> ControlPlaneError:
+        """The error that it has this problem, with the end of its log."""
+        tail = self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+        return ControlPlaneError("\n".join([f"{self.name} {problem}:", *(f"  {s}" for s in tail)]))
+
+
+class ControlPlane:
+    """One control plane; its data lie in a folder that goes with it.
+
+    `scheduler` is a KubeSchedulerConfiguration, without the part that says where the API server is.
+    `api_flags` come after those that the API server has anyhow.
+    """
+
+    def __init__(
+        self,
+        *,
+        scheduler: dict[str, Any] | None = None,
+        api_flags: Sequence[str] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        self._scheduler = scheduler or {}
+        self._api_flags = list(api_flags)
+        self._programs = ensure_programs()
+        self.folder = Path(tempfile.mkdtemp(prefix="springtide-plane-"))
+        self._authority = Authority(self.folder, clock or SystemClock())
+        self._users: dict[tuple[str, tuple[str, ...]], Pair] = {}
+        self._port = 0
+        # The folder goes with etcd, which is stopped last.
+        self.parts = {
+            name: Part(name, self.folder, self.folder if name == "etcd" else None)
+            for name in PROGRAMS
+            if name != "kubectl"
+        }
+
+    @property
+    def server(self) -> str:
+        """Where the API server is."""
+        return f"https://{HOST}:{self._port}"
+
+    @property
+    def certificate_authority(self) -> Path:
+        """By which its certificate is checked."""
+        return self._authority.certificate
+
+    @property
+    def api(self) -> Part:
+        return self.parts["kube-apiserver"]
+
+    def start(self, timeout_seconds: float = 60.0) -> None:
+        """Start all parts; return when the API server is ready and the controllers work.
+
+        Raises ControlPlaneError with the end of a log if a part ends or is not ready in time.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        for attempt in range(1, _ATTEMPTS + 1):
+            self._prepare()
+            try:
+                for name in ("etcd", "kube-apiserver"):
+                    self.parts[name].start()
+                self.wait_ready(deadline)
+                break
+            except ControlPlaneError as error:
+                if attempt == _ATTEMPTS or _PORT_LOST not in error.message:
+                    raise
+                for name in ("kube-apiserver", "etcd"):
+                    self.parts[name].kill()
+        for name in ("kube-controller-manager", "kube-scheduler", "kwok"):
+            self.parts[name].start()
+        # Without it no pod is admitted.
+        self._wait_for("/api/v1/namespaces/default/serviceaccounts/default", deadline)
+
+    def wait_ready(self, deadline: float) -> None:
+        """Return when the API server answers; raises as `start` does."""
+        self._wait_for("/readyz", deadline)
+
+    def close(self) -> None:
+        """Stop all parts and remove the folder; closing twice is fine."""
+        # An API server that loses its etcd lingers for a minute, and keeps its port.
+        for name in reversed(self.parts):
+            self.parts[name].close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kubeconfig(
+        self, user: str = ADMIN, groups: Sequence[str] = (), *, server: str | None = None
+    ) -> Path:
+        """A kubeconfig file by which a client is `user`, of `groups`; of somebody else than the
+        administrator what it may do is for RBAC to say. `server` stands for another way there."""
+        if user == ADMIN:
+            groups = ["system:masters"]
+        known = user, tuple(groups)
+        if known not in self._users:
+            self._users[known] = self._authority.client(user, groups)
+        pair, cluster = self._users[known], {"server": server or self.server}
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [
+                {
+                    "name": "local",
+                    "cluster": {
+                        **cluster,
+                        "certificate-authority": str(self.certificate_authority),
+                    },
+                }
+            ],
+            "users": [
+                {
+                    "name": user,
+                    "user": {
+                        "client-certificate": str(pair.public),
+                        "client-key": str(pair.private),
+                    },
+                }
+            ],
+            "contexts": [{"name": "local", "context": {"cluster": "local", "user": user}}],
+            "current-context": "local",
+        }
+        way = "" if server is None else f"-by-{server.rpartition(':')[2]}"
+        path = pair.public.with_suffix(f"{way}.kubeconfig")
+        path.write_text(json.dumps(document))
+        return path
+
+    def kubectl(self, *arguments: str, given: str | None = None, user: Path | None = None) -> str:
+        """What kubectl prints, with `given` on its standard input, for the user of this kubeconfig.
+
+        Raises ControlPlaneError with what it says if it fails.
+        """
+        argv = [str(self._programs["kubectl"]), "--kubeconfig", str(user or self.kubeconfig())]
+        ran = subprocess.run(
+            [*argv, *arguments], input=given, capture_output=True, text=True, cwd=self.folder,
+            check=False,
+        )  # fmt: skip
+        if ran.returncode != 0:
+            raise ControlPlaneError(f"kubectl {' '.join(arguments)}: {ran.stderr.strip()}")
+        return ran.stdout
+
+    def _prepare(self) -> None:
+        """Give every part its arguments, with ports that are free now."""
+        client, peer, self._port = (free_port() for _ in range(3))
+        tls = self._authority.server("kube-apiserver", [HOST, "10.0.0.1"], ["localhost"])
+        accounts = key_pair(self.folder, "service-accounts")
+        etcd, beside = (f"http://{HOST}:{port}" for port in (client, peer))
+        arguments = {
+            "etcd": [
+                f"--data-dir={self.folder / 'etcd'}",
+                f"--listen-client-urls={etcd}",
+                f"--advertise-client-urls={etcd}",
+                f"--listen-peer-urls={beside}",
+                f"--initial-advertise-peer-urls={beside}",
+                f"--initial-cluster=default={beside}",
+                # What is in here need not survive the machine.
+                "--unsafe-no-fsync",
+                "--log-level=warn",
+            ],
+            "kube-apiserver": [
+                f"--etcd-servers={etcd}",
+                f"--bind-address={HOST}",
+                f"--secure-port={self._port}",
+                f"--advertise-address={HOST}",
+                "--endpoint-reconciler-type=none",
+                f"--cert-dir={self.folder}",
+                f"--tls-cert-file={tls.public}",
+                f"--tls-private-key-file={tls.private}",
+                f"--client-ca-file={self.certificate_authority}",
+                "--authorization-mode=RBAC",
+                "--service-account-issuer=https://kubernetes.default.svc",
+                f"--service-account-key-file={accounts.public}",
+                f"--service-account-signing-key-file={accounts.private}",
+                "--service-cluster-ip-range=10.0.0.0/24",
+                *self._api_flags,
+            ],
+            "kube-controller-manager": [
+                f"--kubeconfig={self.kubeconfig('system:kube-controller-manager')}",
+                f"--service-account-private-key-file={accounts.private}",
+                f"--root-ca-file={self.certificate_authority}",
+                "--use-service-account-credentials",
+                "--leader-elect=false",
+                "--secure-port=0",
+            ],
+            "kube-scheduler": [f"--config={self._scheduler_file()}", "--secure-port=0"],
+            "kwok": [
+                f"--kubeconfig={self.kubeconfig()}",
+                f"--config={SOURCES / 'stages.yaml'}",
+                "--manage-all-nodes=true",
+                f"--node-lease-duration-seconds={_LEASE_SECONDS}",
+            ],
+        }
+        for name, given in arguments.items():
+            self.parts[name].argv = [str(self._programs[name]), *given]
+
+    def _scheduler_file(self) -> Path:
+        path = self.folder / "scheduler.yaml"
+        own = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "leaderElection": {"leaderElect": False},
+            "clientConnection": {"kubeconfig": str(self.kubeconfig("system:kube-scheduler"))},
+        }
+        path.write_text(json.dumps({**self._scheduler, **own}))
+        return path
+
+    def _wait_for(self, path: str, deadline: float) -> None:
+        """Return when the API server answers with 200 to a GET of `path`."""
+        while not self._answers(path):
+            for part in self.parts.values():
+                if part.argv and not part.is_running and part.name in ("etcd", "kube-apiserver"):
+                    raise part.error("ended")
+            if time.monotonic() > deadline:
+                raise self.api.error(f"does not give {path} in time")
+            time.sleep(_PATIENCE_SECONDS)
+
+    def _answers(self, path: str) -> bool:
+        admin = self._users[ADMIN, ("system:masters",)]
+        context = ssl.create_default_context(cafile=str(self.certificate_authority))
+        context.load_cert_chain(admin.public, admin.private)
+        try:
+            with urllib.request.urlopen(
+                f"{self.server}{path}", timeout=_REQUEST_SECONDS, context=context
+            ) as answer:
+                return bool(answer.status == 200)
+        except (OSError, urllib.error.HTTPError):
+            return False
+
+
+@contextmanager
+def local_control_plane(**options: Any) -> Iterator[ControlPlane]:
+    """A control plane that is ready, for the length of a `with` block."""
+    plane = ControlPlane(**options)
+    try:
+        plane.start()
+        yield plane
+    finally:
+        plane.close()

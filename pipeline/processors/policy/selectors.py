@@ -1,0 +1,74 @@
+"""Label selectors, as Kubernetes has them: which nodes an entry of the policy is for."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from pipeline.errors import InvalidPolicyError
+
+_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_PREFIX: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_WITH_VALUES: Final = ("In", "NotIn")
+_WITHOUT_VALUES: Final = ("Exists", "DoesNotExist")
+
+
+class Requirement(msgspec.Struct, frozen=True, kw_only=True):
+    """One of `matchExpressions`."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] | None = None
+
+
+class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A LabelSelector; all of it must hold. An empty one matches everything."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: tuple[Requirement, ...] | None = None
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether an object with these labels is selected; `check` has found nothing wrong."""
+        return all(
+            labels.get(key) == value for key, value in (self.match_labels or {}).items()
+        ) and all(_holds(one, labels) for one in self.match_expressions or ())
+
+
+def check(selector: Selector) -> None:
+    """Raise InvalidPolicyError for a selector that Kubernetes would refuse."""
+    for key, value in (selector.match_labels or {}).items():
+        _check_key(key)
+        _check_value(value)
+    for one in selector.match_expressions or ():
+        _check_key(one.key)
+        if one.operator not in (*_WITH_VALUES, *_WITHOUT_VALUES):
+            raise InvalidPolicyError(f"{one.operator!r:.40} is not an operator of selectors")
+        if (one.operator in _WITH_VALUES) != bool(one.values):
+            needs = "needs" if one.operator in _WITH_VALUES else "takes no"
+            raise InvalidPolicyError(f"operator {one.operator} {needs} values")
+        for value in one.values or ():
+            _check_value(value)
+
+
+def _holds(one: Requirement, labels: Mapping[str, str]) -> bool:
+    match one.operator:
+        case "In":
+            return labels.get(one.key) in (one.values or ())
+        case "NotIn":
+            return labels.get(one.key) not in (one.values or ())
+        case "Exists":
+            return one.key in labels
+        case _:
+            return one.key not in labels
+
+
+def _check_key(key: str) -> None:
+    prefix, slash, name = key.rpartition("/")
+    if not _NAME.fullmatch(name) or (slash and not _PREFIX.fullmatch(prefix)):
+        raise InvalidPolicyError(f"{key!r:.100} is not the key of a label")
+
+
+def _check_value(value: str) -> None:
+    if value and not _NAME.fullmatch(value):
+        raise InvalidPolicyError(f"{value!r:.100} is not the value of a label")

@@ -1,0 +1,107 @@
+"""`springtide policy`, on files as kubectl prints them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from pipeline.cli.main import cli
+
+GOOD = {"enable": True, "degradeTimeMinutes": 7}
+
+
+def configmap(text: Any) -> dict[str, Any]:
+    data = {"colocation-config": text if isinstance(text, str) else json.dumps(text)}
+    name = {"name": "slo-controller-config", "namespace": "koordinator-system"}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": name, "data": data}
+
+
+def node(name: str, **metadata: Any) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "uid": name, **metadata}}
+
+
+def run(folder: Path, document: Any, *arguments: str) -> Result:
+    file = folder / "policy.yaml"
+    file.write_text(document if isinstance(document, str) else yaml.safe_dump(document))
+    return CliRunner().invoke(cli, ["policy", str(file), *arguments])
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_good_policy_is_shown_over_its_defaults(tmp_path: Path, wrapped: bool) -> None:
+    of = configmap(GOOD)
+    result = run(tmp_path, {"kind": "List", "items": [node("n"), of]} if wrapped else of)
+    assert result.exit_code == 0, result.output
+    assert "colocation is on for the cluster; 0 entries" in result.output
+    shown = dict(line.split(maxsplit=1) for line in result.output.splitlines()[1:])
+    assert shown["degradeTimeMinutes"] == "7"
+    assert shown["cpuReclaimThresholdPercent"] == "60"
+
+
+def test_nodes_are_shown_with_what_differs_for_them(tmp_path: Path) -> None:
+    label = "node.koordinator.sh/cpu-reclaim-ratio"
+    annotation = "node.koordinator.sh/colocation-strategy"
+    nodes = [
+        node("n1", labels={"pool": "gold"}),
+        node("n2", labels={label: "0.29"}, annotations={annotation: '{"enable": false}'}),
+        node("n3"),
+    ]
+    (tmp_path / "nodes.json").write_text(json.dumps({"kind": "List", "items": nodes}))
+    entry = {"nodeSelector": {"matchLabels": {"pool": "gold"}}, "midUnallocatedPercent": 20}
+    given = ("--nodes", str(tmp_path / "nodes.json"))
+    result = run(tmp_path, configmap({**GOOD, "nodeConfigs": [entry]}), *given)
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[-3:] == [
+        "node n1: on, midUnallocatedPercent 20",
+        "node n2: off, enable false, cpuReclaimThresholdPercent 29",
+        "node n3: on, as the cluster",
+    ]
+    found = json.loads(run(tmp_path, configmap(GOOD), *given, "--json").stdout)
+    assert [found[name]["on"] for name in ("n1", "n2", "n3")] == [True, False, True]
+    assert found["n2"]["strategy"]["cpuReclaimThresholdPercent"] == 29
+
+
+def test_a_part_that_is_not_in_force_is_told_and_ends_with_3(tmp_path: Path) -> None:
+    entries = [{"name": "gold", "nodeSelector": {}, "degradeTimeMinutes": 0}]
+    result = run(tmp_path, configmap({**GOOD, "nodeConfigs": entries}))
+    assert result.exit_code == 3
+    assert "warning: colocation-config.nodeConfigs[0] (gold): degradeTimeMin" in result.stderr
+    nodes = [node("n", labels={"node.koordinator.sh/cpu-reclaim-ratio": "much\x1b[2J"})]
+    (tmp_path / "nodes.json").write_text(json.dumps({"kind": "List", "items": nodes}))
+    result = run(tmp_path, configmap(GOOD), "--nodes", str(tmp_path / "nodes.json"))
+    assert result.exit_code == 3
+    assert "warning: node n: label" in result.stderr
+    assert "\x1b" not in result.output
+
+
+def test_what_is_odd_and_taken_is_told_and_ends_with_0(tmp_path: Path) -> None:
+    result = run(tmp_path, configmap({"cpuCalculatePolicy": "usgae"}))
+    assert result.exit_code == 0
+    assert "warning: colocation-config: cpuCalculatePolicy is 'usgae'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("document", "code", "says"),
+    [
+        (configmap('{"enable":true,}'), 1, "colocation-config: not JSON"),
+        (configmap({"degradeTimeMinutes": 0, "midUnallocatedPercent": 101}), 1, "degradeTimeM"),
+        (node("n"), 1, "has no ConfigMap slo-controller-config"),
+        ("", 1, "has no ConfigMap slo-controller-config"),
+        ("a: [", 1, "is neither YAML nor JSON"),
+        ({**configmap("{}"), "data": {"colocation-config": {}}}, 1, "is not an object of texts"),
+    ],
+)
+def test_what_cannot_be_used_at_all_ends_with_1(
+    tmp_path: Path, document: Any, code: int, says: str
+) -> None:
+    result = run(tmp_path, document)
+    assert (result.exit_code, says in result.stderr) == (code, True), result.output
+    assert not result.stdout
+
+
+def test_a_file_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["policy", str(tmp_path / "none")])
+    assert result.exit_code == 2
+    assert "cannot read" in result.stderr

@@ -1,4 +1,5 @@
-"""What holds for all tests: pure ones first, those that need the broker last."""
+"""What holds for all tests: pure ones first, then those that need the broker, and those that need
+the control plane, which may still be built meanwhile."""
 
 import signal
 from pathlib import Path
@@ -10,6 +11,7 @@ pytest_plugins = ["pytester", "tests.machine"]
 
 # Fixtures that stand for a running broker, wherever they are defined.
 _BROKER_FIXTURES = frozenset({"broker", "kafka"})
+_LAST = ("broker", "plane")
 
 
 def pytest_configure() -> None:
@@ -28,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         names = getattr(item, "fixturenames", ())
         if "integration" in Path(item.path).parts or _BROKER_FIXTURES.intersection(names):
             item.add_marker(pytest.mark.broker)
-    items.sort(key=lambda item: item.get_closest_marker("broker") is not None)
+    items.sort(key=lambda item: [bool(item.get_closest_marker(name)) for name in _LAST[::-1]])
 
 
 @pytest.fixture

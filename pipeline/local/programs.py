@@ -11,6 +11,7 @@ are; what it lacks is built.
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,7 @@ PROGRAMS: Final = (*_KUBERNETES, "kwok")
 
 _FILES: Final = ("main.go", "go.mod", "go.sum", "kwok/go.mod", "kwok/go.sum")
 _BUILD: Final = ("build", "-trimpath", "-mod=readonly")
+_SCRATCH: Final = "building-"
 _STRIP: Final = "-s -w"
 _QUIET_SECONDS: Final = 15.0
 _TAIL_LINES: Final = 15
@@ -83,8 +85,11 @@ def _build(sources: Path, folder: Path, say: Say) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with (
             in_turn(folder / "lock", say, "another process builds the control plane; waiting"),
-            tempfile.TemporaryDirectory(prefix="building-", dir=folder) as scratch,
+            tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=folder) as scratch,
         ):
+            for leftover in folder.glob(f"{_SCRATCH}*"):
+                if leftover != Path(scratch):
+                    shutil.rmtree(leftover, ignore_errors=True)
             _build_kubernetes(go, sources, folder, Path(scratch), say)
             _build_kwok(go, sources, folder, Path(scratch), say)
     except OSError as error:

@@ -15,7 +15,8 @@ from pipeline.errors import ControlPlaneError
 from pipeline.local.control_plane import ControlPlane, local_control_plane
 from tests.processes import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+# The first may have to wait until the programs are built.
+pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 BATCH = "kubernetes.io/batch-cpu"
 

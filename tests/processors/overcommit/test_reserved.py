@@ -1,0 +1,72 @@
+"""What an annotation keeps, and what is no reservation."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import InvalidPolicyError
+from pipeline.processors.overcommit.reserved import ANNOTATION, Reservation, reservation
+
+
+def kept(said: Any) -> Reservation:
+    return reservation({ANNOTATION: said if isinstance(said, str) else json.dumps(said)})
+
+
+def test_amounts_are_read_as_kubernetes_writes_them() -> None:
+    found = kept({"resources": {"cpu": "1500m", "memory": "1Gi", "nvidia.com/gpu": "1"}})
+    assert found[:2] == (1500, 2**30)
+    assert kept({"resources": {"cpu": 2}})[:2] == (2000, None)
+    assert reservation({}) == Reservation()
+
+
+def test_cpus_by_number_come_over_an_amount() -> None:
+    found = kept({"resources": {"cpu": "5"}, "reservedCPUs": "0-2, 7,2"})
+    assert (found.cpu_millicores, found.cpus) == (4000, frozenset({0, 1, 2, 7}))
+    assert kept({"resources": {"cpu": "5"}, "reservedCPUs": " "}).cpu_millicores == 5000
+
+
+@pytest.mark.parametrize(
+    ("policy", "trims"), [("", True), ("Default", True), ("ReservedCPUsOnly", False)]
+)
+def test_what_the_scheduler_sees_less_of_is_for_the_policy_to_say(policy: str, trims: bool) -> None:
+    assert kept({"applyPolicy": policy}).trims_allocatable is trims
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        "null",
+        "[]",
+        {"resources": {"cpu": "much"}},
+        {"resources": {"cpu": "-1"}},
+        {"resources": {"memory": "1e17"}},
+        {"resources": {"cpu": []}},
+        {"reservedCPUs": "3-1"},
+        {"reservedCPUs": "0-"},
+        {"reservedCPUs": "a"},
+        {"reservedCPUs": "0-9999999"},
+        {"reservedCPUs": 3},
+        {"applyPolicy": "Other"},
+    ],
+)
+def test_what_cannot_be_read_is_an_error_that_names_the_annotation(said: Any) -> None:
+    with pytest.raises(InvalidPolicyError, match=ANNOTATION):
+        kept(said)
+
+
+@given(st.text())
+def test_no_text_breaks_it(text: str) -> None:
+    try:
+        found = kept(text)
+    except InvalidPolicyError:
+        return
+    assert found.cpu_millicores is None or found.cpu_millicores >= 0
+
+
+@given(st.sets(st.integers(0, 300), min_size=1))
+def test_a_list_of_cpus_says_each_of_them(cpus: set[int]) -> None:
+    assert kept({"reservedCPUs": ",".join(map(str, cpus))}).cpus == cpus

@@ -1,0 +1,128 @@
+"""Vector groups of what is left for Batch.
+
+What each passes through:
+
+- `batch_resource`: `batch.batch`, one node at a time, pods by `classes.pod_class`, the reservation
+  by `reserved.reservation`, the strategy by `facts.strategies` over the defaults.
+- `safety_margin`: the margin of `batch.batch`.
+- `node_reserved`: `reserved.reservation`; the kubelet's by `reserved.kubelet_reserved`.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pipeline.processors.classes import CLASS_CODES, LABEL_PRIORITY_CLASS, pod_class
+from pipeline.processors.overcommit.batch import Batch, batch
+from pipeline.processors.overcommit.facts import Nodes, Pods, strategies
+from pipeline.processors.overcommit.reserved import ANNOTATION, kubelet_reserved, reservation
+from pipeline.processors.policy.colocation import DEFAULTS, convert, merged
+
+Case = dict[str, Any]
+
+_KEYS = ("cpu_milli", "memory_bytes")
+_NAMES = {"koord-prod": "prod", "koord-mid": "mid", "koord-batch": "batch", "koord-free": "free"}
+
+
+def batch_resource(case: Case) -> object:
+    amount = _batch(case).amount[0].tolist()
+    return {"batch_cpu_milli": amount[0], "batch_memory_bytes": amount[1]}
+
+
+def safety_margin(case: Case) -> object:
+    capacity = case["capacity"]
+    found = _batch({**case, "node": {"capacity": capacity, "allocatable": capacity}})
+    return dict(zip(_KEYS, found.margin[0].tolist(), strict=True))
+
+
+def node_reserved(case: Case) -> object:
+    if "node" in case:
+        node = case["node"]
+        kept = kubelet_reserved(*(_amounts(node.get(k)) for k in ("capacity", "allocatable")))
+        return {"reserved": dict(zip(_KEYS, kept[0].tolist(), strict=True))}
+    if case["annotation"] is None:
+        found = reservation({})
+    else:
+        found = reservation(_annotated(case["annotation"]))
+    said = dict(zip(_KEYS, found[:2], strict=True))
+    return {"reserved": {k: v for k, v in said.items() if v is not None} or None}
+
+
+def _batch(case: Case) -> Batch:
+    node, metric = case["node"], case.get("node_metric") or {}
+    capacity, allocatable = (_amounts(node.get(k)) for k in ("capacity", "allocatable"))
+    kept = reservation(_annotated(node["reservation"]) if "reservation" in node else {})
+    apps = {
+        name: [a["usage"] for a in metric.get("host_apps", ()) if a["priority_class"] == label]
+        for label, name in _NAMES.items()
+    }
+    nodes = Nodes(
+        capacity=capacity,
+        kubelet_reserved=kubelet_reserved(capacity, allocatable),
+        annotated_reserved=np.array([[kept.cpu_millicores or 0, kept.memory_bytes or 0]]),
+        usage=_amounts(metric.get("node_usage")),
+        has_usage=np.array([bool(metric.get("node_usage"))]),
+        system=_amounts(metric.get("system_usage")),
+        prod_apps=_amounts(*apps["prod"]).sum(0, keepdims=True),
+        mid_apps=_amounts(*apps["mid"]).sum(0, keepdims=True),
+        reclaimable=_amounts(metric.get("prod_reclaimable")),
+    )
+    strategy = merged(DEFAULTS, convert(case["strategy"]))
+    return batch(
+        nodes, _pods(case.get("pods") or (), metric.get("pods") or ()), strategies([strategy])
+    )
+
+
+def _pods(listed: Sequence[Case], reported: Sequence[Case]) -> Pods:
+    usage = {(one["namespace"], one["name"]): one for one in reported}
+    rows = []
+    for pod in listed:
+        if pod["phase"] not in ("Running", "Pending"):
+            continue
+        found = usage.pop((pod["namespace"], pod["name"]), None)
+        labels = {"koordinator.sh/qosClass": pod["koord_qos"]} if "koord_qos" in pod else {}
+        if "priority_class_label" in pod:
+            labels[LABEL_PRIORITY_CLASS] = pod["priority_class_label"]
+        of = pod_class(labels, pod.get("priority"), pod["kube_qos"])
+        rows.append((of.priority_class, of.qos == "LSE", True, found is not None,
+                     pod["requests"], found["usage"] if found else None))  # fmt: skip
+    for one in usage.values():
+        name = _NAMES.get(one.get("priority_class", ""), "none")
+        rows.append((name, False, False, True, None, one["usage"]))
+    names, lse, is_listed, has_usage, requests, usages = (
+        zip(*rows, strict=True) if rows else [()] * 6
+    )
+    return Pods(
+        node=np.zeros(len(rows), np.int64),
+        class_code=np.array([CLASS_CODES[name] for name in names], np.int64),
+        is_lse=np.array(lse, bool),
+        is_listed=np.array(is_listed, bool),
+        has_usage=np.array(has_usage, bool),
+        request=_amounts(*requests),
+        usage=_amounts(*usages),
+    )
+
+
+def _amounts(*of: Case | None) -> Any:
+    rows = [[(one or {}).get(key, 0) for key in _KEYS] for one in of]
+    return np.array(rows, np.int64).reshape(len(rows), 2)
+
+
+def _annotated(of: Case) -> dict[str, str]:
+    resources = dict(of.get("resources") or {})
+    said = {name: value for name, value in of.items() if name != "resources"}
+    if resources:
+        said["resources"] = {
+            **({"cpu": f"{resources['cpu_milli']}m"} if "cpu_milli" in resources else {}),
+            **({"memory": resources["memory_bytes"]} if "memory_bytes" in resources else {}),
+        }
+    return {ANNOTATION: json.dumps(said)}
+
+
+ADAPTERS = {
+    "batch_resource": batch_resource,
+    "node_reserved": node_reserved,
+    "safety_margin": safety_margin,
+}

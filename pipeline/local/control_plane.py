@@ -192,7 +192,7 @@ class ControlPlane:
             "current-context": "local",
         }
         way = "" if server is None else f"-by-{server.rpartition(':')[2]}"
-        path = pair.public.with_suffix(f"{way}.kubeconfig")
+        path = self.folder / f"{pair.public.stem}{way}.kubeconfig"
         path.write_text(json.dumps(document))
         return path
 
@@ -201,7 +201,9 @@ class ControlPlane:
 
         Raises ControlPlaneError with what it says if it fails.
         """
-        argv = [str(self._programs["kubectl"]), "--kubeconfig", str(user or self.kubeconfig())]
+        argv = [str(self._programs["kubectl"]), f"--kubeconfig={user or self.kubeconfig()}"]
+        # Else it keeps what it has found in the user's home.
+        argv += [f"--cache-dir={self.folder / 'kubectl'}"]
         ran = subprocess.run(
             [*argv, *arguments], input=given, capture_output=True, text=True, cwd=self.folder,
             check=False,
@@ -212,6 +214,7 @@ class ControlPlane:
 
     def _prepare(self) -> None:
         """Give every part its arguments, with ports that are free now."""
+        shutil.rmtree(self.folder / "etcd", ignore_errors=True)
         client, peer, self._port = (free_port() for _ in range(3))
         tls = self._authority.server("kube-apiserver", [HOST, "10.0.0.1"], ["localhost"])
         accounts = key_pair(self.folder, "service-accounts")

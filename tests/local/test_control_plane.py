@@ -136,6 +136,22 @@ def _said(plane: ControlPlane, user: Path) -> str:
         return ""
 
 
+def test_a_kubeconfig_may_lead_by_another_way(plane: ControlPlane) -> None:
+    direct, around = plane.kubeconfig(), plane.kubeconfig(server="https://127.0.0.1:1")
+    assert direct != around
+    with pytest.raises(ControlPlaneError, match=r"127\.0\.0\.1:1"):
+        plane.kubectl("get", "nodes", user=around)
+    assert "n0" in plane.kubectl("get", "nodes", user=direct)
+
+
+def test_kubectl_leaves_nothing_in_the_home_folder(
+    plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    plane.kubectl("get", "nodes")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_killed_api_server_comes_back_with_what_it_knew(plane: ControlPlane) -> None:
     before = {n["metadata"]["uid"] for n in items(plane, "nodes")}
     plane.api.kill()

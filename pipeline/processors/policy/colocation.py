@@ -88,9 +88,11 @@ DEFAULTS: Final = Colocation(
 KEYS: Final = {field.name: field.encode_name for field in msgspec.structs.fields(Colocation)}
 """By our name of a field the one that users write."""
 
-_Range = tuple[float, float]
-_ABOVE_ZERO: Final[_Range] = (1, float("inf"))
-_NOT_NEGATIVE: Final[_Range] = (0, float("inf"))
+_Range = tuple[int, int]
+# More than Go's int64 is no number there either.
+_MOST: Final = 2**63 - 1
+_ABOVE_ZERO: Final[_Range] = (1, _MOST)
+_NOT_NEGATIVE: Final[_Range] = (0, _MOST)
 _PERCENT: Final[_Range] = (0, 100)
 _RANGES: Final[Mapping[str, _Range]] = {
     "metric_aggregate_duration_seconds": _ABOVE_ZERO,
@@ -158,7 +160,9 @@ def problems_of(of: Colocation) -> Iterator[tuple[str, str]]:
     for field, (least, most) in _RANGES.items():
         value = getattr(of, field)
         if value is not None and not least <= value <= most:
-            allowed = f"{least:g} to {most:g}" if most < float("inf") else f"{least:g} or more"
+            allowed = (
+                f"{least} or more" if most == _MOST and value < least else f"{least} to {most}"
+            )
             yield field, f"{KEYS[field]} is {value}, allowed is {allowed}"
     threshold = of.resource_diff_threshold
     if threshold is not None and not 0 < threshold < float("inf"):
@@ -173,8 +177,8 @@ def problems_of(of: Colocation) -> Iterator[tuple[str, str]]:
         ("resourceDiffThresholdPercent", predict.resource_diff_threshold_percent),
         ("coldStartPeriodSeconds", predict.cold_start_period_seconds),
     ):
-        if said is not None and said < 0:
-            yield "node_predict_policy", f"{name} is {said}, allowed is 0 or more"
+        if said is not None and not 0 <= said <= _MOST:
+            yield "node_predict_policy", f"{name} is {said}, allowed is 0 to {_MOST}"
 
 
 def oddities_of(of: Colocation) -> Iterator[str]:

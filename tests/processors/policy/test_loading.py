@@ -67,10 +67,11 @@ def test_the_defaults_are_those_of_koordinator() -> None:
         ('{"degradeTimeMinutes":1e400}', "not JSON"),
         ('{"resourceDiffThreshold":0}', "resourceDiffThreshold is 0, allowed is more than 0"),
         ('{"midCPUThresholdPercent":101}', "midCPUThresholdPercent is 101, allowed is 0 to 100"),
+        ('{"degradeTimeMinutes":9223372036854775808}', "allowed is 1 to 9223372036854775807"),
         ('{"metricMemoryCollectPolicy":""}', "metricMemoryCollectPolicy is empty"),
         (
             '{"nodePredictPolicy":{"coldStartPeriodSeconds":-1}}',
-            "coldStartPeriodSeconds is -1, allowed is 0 or more",
+            "coldStartPeriodSeconds is -1, allowed is 0 to",
         ),
     ],
 )

@@ -1,9 +1,11 @@
-"""Vector groups of what is left for Batch.
+"""Vector groups of what is left for Batch and Mid.
 
 What each passes through:
 
 - `batch_resource`: `batch.batch`, one node at a time, pods by `classes.pod_class`, the reservation
   by `reserved.reservation`, the strategy by `facts.strategies` over the defaults.
+- `mid_resource`: `mid.mid`, by the formula `source`, which is that of upstream's code.
+- `degrade`: `facts.is_fresh`; what is not fresh resets both.
 - `safety_margin`: the margin of `batch.batch`.
 - `node_reserved`: `reserved.reservation`; the kubelet's by `reserved.kubelet_reserved`.
 """
@@ -15,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from pipeline.processors.classes import CLASS_CODES, LABEL_PRIORITY_CLASS, pod_class
-from pipeline.processors.overcommit.batch import Batch, batch
-from pipeline.processors.overcommit.facts import Nodes, Pods, strategies
+from pipeline.processors.overcommit.batch import batch
+from pipeline.processors.overcommit.facts import Nodes, Pods, Strategies, is_fresh, strategies
+from pipeline.processors.overcommit.mid import Percents, mid
 from pipeline.processors.overcommit.reserved import ANNOTATION, kubelet_reserved, reservation
-from pipeline.processors.policy.colocation import DEFAULTS, convert, merged
+from pipeline.processors.policy.colocation import DEFAULTS, Colocation, convert, merged
 
 Case = dict[str, Any]
 
@@ -27,13 +30,34 @@ _NAMES = {"koord-prod": "prod", "koord-mid": "mid", "koord-batch": "batch", "koo
 
 
 def batch_resource(case: Case) -> object:
-    amount = _batch(case).amount[0].tolist()
+    if _is_stale(case["strategy"]["degradeTimeMinutes"], case["node_metric"]):
+        return {"reset": True}
+    amount = batch(*_columns(case)).amount[0].tolist()
     return {"batch_cpu_milli": amount[0], "batch_memory_bytes": amount[1]}
+
+
+def mid_resource(case: Case) -> object:
+    if _is_stale(case["strategy"]["degradeTimeMinutes"], case["node_metric"]):
+        return {"reset": True}
+    none = Percents(np.zeros(1, np.int64), np.zeros(1, np.int64))
+    amount = mid(*_columns(case), none, "source").amount[0].tolist()
+    return {"mid_cpu_milli": amount[0], "mid_memory_bytes": amount[1]}
+
+
+def degrade(case: Case) -> object:
+    return {"degrade": _is_stale(case["degradeTimeMinutes"], case["node_metric"])}
+
+
+def _is_stale(degrade_minutes: int, metric: Case | None) -> bool:
+    age = (metric or {}).get("update_age_seconds", np.nan)
+    of = strategies([Colocation(degrade_time_minutes=degrade_minutes)])
+    return not is_fresh(np.array([age], float), of)[0]
 
 
 def safety_margin(case: Case) -> object:
     capacity = case["capacity"]
-    found = _batch({**case, "node": {"capacity": capacity, "allocatable": capacity}})
+    node = {"capacity": capacity, "allocatable": capacity}
+    found = batch(*_columns({**case, "node": node}))
     return dict(zip(_KEYS, found.margin[0].tolist(), strict=True))
 
 
@@ -50,7 +74,7 @@ def node_reserved(case: Case) -> object:
     return {"reserved": {k: v for k, v in said.items() if v is not None} or None}
 
 
-def _batch(case: Case) -> Batch:
+def _columns(case: Case) -> tuple[Nodes, Pods, Strategies]:
     node, metric = case["node"], case.get("node_metric") or {}
     capacity, allocatable = (_amounts(node.get(k)) for k in ("capacity", "allocatable"))
     kept = reservation(_annotated(node["reservation"]) if "reservation" in node else {})
@@ -60,6 +84,7 @@ def _batch(case: Case) -> Batch:
     }
     nodes = Nodes(
         capacity=capacity,
+        allocatable=allocatable,
         kubelet_reserved=kubelet_reserved(capacity, allocatable),
         annotated_reserved=np.array([[kept.cpu_millicores or 0, kept.memory_bytes or 0]]),
         usage=_amounts(metric.get("node_usage")),
@@ -68,11 +93,11 @@ def _batch(case: Case) -> Batch:
         prod_apps=_amounts(*apps["prod"]).sum(0, keepdims=True),
         mid_apps=_amounts(*apps["mid"]).sum(0, keepdims=True),
         reclaimable=_amounts(metric.get("prod_reclaimable")),
+        prod_peak=_amounts(None),
+        has_peak=np.array([False]),
     )
     strategy = merged(DEFAULTS, convert(case["strategy"]))
-    return batch(
-        nodes, _pods(case.get("pods") or (), metric.get("pods") or ()), strategies([strategy])
-    )
+    return nodes, _pods(case.get("pods") or (), metric.get("pods") or ()), strategies([strategy])
 
 
 def _pods(listed: Sequence[Case], reported: Sequence[Case]) -> Pods:
@@ -123,6 +148,8 @@ def _annotated(of: Case) -> dict[str, str]:
 
 ADAPTERS = {
     "batch_resource": batch_resource,
+    "degrade": degrade,
+    "mid_resource": mid_resource,
     "node_reserved": node_reserved,
     "safety_margin": safety_margin,
 }

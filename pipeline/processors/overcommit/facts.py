@@ -27,17 +27,21 @@ NO_LIMIT: Final = -1
 _MOST_PERCENT: Final = 10_000
 
 _LOW: Final = np.array([CLASS_CODES["batch"], CLASS_CODES["free"]])
+# What has no class, or none that is known, is treated as Prod.
+_PROD: Final = np.array([CLASS_CODES[name] for name in ("prod", "none", "unknown")])
 
 
 class Nodes(NamedTuple):
     """Of each node: amounts (nodes, 2) in int64, and whether its usage is known (nodes,).
 
-    `kubelet_reserved` and `annotated_reserved` are kept for others, `system` is used by what is no
-    pod and no host application, `prod_apps` and `mid_apps` by host applications of these classes;
-    `reclaimable` is what Prod leaves unused.
+    `allocatable` is that of Prod. `kubelet_reserved` and `annotated_reserved` are kept for others,
+    `system` is used by what is no pod and no host application, `prod_apps` and `mid_apps` by host
+    applications of these classes. `reclaimable` is what Prod leaves unused, margin and all,
+    `prod_peak` its peak without a margin, where `has_peak` says that it is known.
     """
 
     capacity: IntArray
+    allocatable: IntArray
     kubelet_reserved: IntArray
     annotated_reserved: IntArray
     usage: IntArray
@@ -46,6 +50,8 @@ class Nodes(NamedTuple):
     prod_apps: IntArray
     mid_apps: IntArray
     reclaimable: IntArray
+    prod_peak: IntArray
+    has_peak: BoolArray
 
     @property
     def reserved(self) -> IntArray:
@@ -70,6 +76,11 @@ class Pods(NamedTuple):
         """Whether it lives on what is left over: Batch and Free."""
         return np.isin(self.class_code, _LOW)
 
+    @property
+    def is_prod(self) -> BoolArray:
+        """Whether it is Prod, or may be."""
+        return np.isin(self.class_code, _PROD)
+
 
 class Strategies(NamedTuple):
     """The percents and policies in force for each node, (nodes, 2) or (nodes,)."""
@@ -81,6 +92,7 @@ class Strategies(NamedTuple):
     mid_unallocated_percent: IntArray
     mid_static_percent: IntArray
     is_static: BoolArray
+    degrade_seconds: IntArray
 
 
 def strategies(of: Sequence[Colocation]) -> Strategies:
@@ -111,7 +123,15 @@ def strategies(of: Sequence[Colocation]) -> Strategies:
             "mid_static_cpu_reserved_percent", "mid_static_memory_reserved_percent"
         ),
         is_static=np.array([one.mid_reclaim_mode == STATIC for one in of], bool),
+        degrade_seconds=60 * column("degrade_time_minutes")[:, 0],
     )
+
+
+def is_fresh(ages_seconds: npt.NDArray[np.float64], strategies: Strategies) -> BoolArray:
+    """Whether what is known of each node (nodes,) may be used: exactly at the limit it still is. An
+    age of NaN is of a node of which nothing is known."""
+    fresh: BoolArray = ages_seconds <= strategies.degrade_seconds
+    return fresh
 
 
 def percent_of(amounts: IntArray, percents: IntArray) -> IntArray:

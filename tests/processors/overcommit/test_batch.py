@@ -1,58 +1,15 @@
 """Batch against a plain oracle in whole numbers, and the laws that it keeps."""
 
 from fractions import Fraction
-from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.processors.classes import CLASS_CODES
 from pipeline.processors.overcommit.batch import Batch, batch
-from pipeline.processors.overcommit.facts import Nodes, Pods, percent_of, strategies
+from pipeline.processors.overcommit.facts import percent_of
 from pipeline.processors.policy.colocation import DEFAULTS, Colocation, merged
-
-AMOUNT = st.tuples(st.integers(0, 10**6), st.integers(0, 2**50))
-PERCENT = st.integers(0, 1000)
-
-
-class Node(NamedTuple):
-    capacity: tuple[int, int]
-    kubelet: tuple[int, int]
-    annotated: tuple[int, int]
-    system: tuple[int, int]
-    prod_apps: tuple[int, int]
-    mid_apps: tuple[int, int]
-    own: Colocation
-
-
-class Pod(NamedTuple):
-    of: str
-    is_lse: bool
-    is_listed: bool
-    request: tuple[int, int]
-    usage: tuple[int, int] | None
-
-
-OWN = st.builds(
-    Colocation,
-    cpu_reclaim_threshold_percent=PERCENT,
-    memory_reclaim_threshold_percent=PERCENT,
-    cpu_calculate_policy=st.sampled_from(["usage", "request", "maxUsageRequest", "other"]),
-    memory_calculate_policy=st.sampled_from(["usage", "request", "maxUsageRequest", "other"]),
-    batch_cpu_threshold_percent=st.none() | PERCENT,
-    batch_memory_threshold_percent=st.none() | PERCENT,
-)
-NODE = st.builds(Node, *[AMOUNT] * 6, OWN)
-POD = st.builds(
-    Pod,
-    st.sampled_from(list(CLASS_CODES)),
-    st.booleans(),
-    st.booleans(),
-    AMOUNT,
-    st.none() | AMOUNT,
-).filter(lambda pod: pod.is_listed or pod.usage is not None)
-FLEET = st.lists(st.tuples(NODE, st.lists(POD, max_size=5)), min_size=1, max_size=4)
+from tests.processors.overcommit.fleets import FLEET, Fleet, Node, Pod, columns
 
 
 def oracle(node: Node, pods: list[Pod], r: int) -> int:
@@ -82,45 +39,18 @@ def oracle(node: Node, pods: list[Pod], r: int) -> int:
     return left if cap is None else min(left, capacity * cap // 100)
 
 
-def work_out(fleet: list[tuple[Node, list[Pod]]]) -> Batch:
-    def amounts(of: list[tuple[int, int]]) -> Any:
-        return np.array(of, np.int64).reshape(len(of), 2)
-
-    nodes = [node for node, _ in fleet]
-    pods = [(number, pod) for number, (_, on) in enumerate(fleet) for pod in on]
-    nothing = amounts([(0, 0)] * len(nodes))
-    return batch(
-        Nodes(
-            *(amounts([node[field] for node in nodes]) for field in range(3)),
-            usage=nothing,
-            has_usage=np.zeros(len(nodes), bool),
-            **{
-                name: amounts([getattr(node, name) for node in nodes])
-                for name in ("system", "prod_apps", "mid_apps")
-            },
-            reclaimable=nothing,
-        ),
-        Pods(
-            node=np.array([number for number, _ in pods], np.int64),
-            class_code=np.array([CLASS_CODES[pod.of] for _, pod in pods], np.int64),
-            is_lse=np.array([pod.is_lse for _, pod in pods], bool),
-            is_listed=np.array([pod.is_listed for _, pod in pods], bool),
-            has_usage=np.array([pod.usage is not None for _, pod in pods], bool),
-            request=amounts([pod.request for _, pod in pods]),
-            usage=amounts([pod.usage or (7, 7) for _, pod in pods]),
-        ),
-        strategies([merged(DEFAULTS, node.own) for node in nodes]),
-    )
+def work_out(fleet: Fleet) -> Batch:
+    return batch(*columns(fleet))
 
 
 @given(FLEET)
-def test_it_is_what_the_words_say_for_every_node(fleet: list[tuple[Node, list[Pod]]]) -> None:
+def test_it_is_what_the_words_say_for_every_node(fleet: Fleet) -> None:
     expected = [[oracle(node, pods, r) for r in range(2)] for node, pods in fleet]
     assert work_out(fleet).amount.tolist() == expected
 
 
 @given(FLEET)
-def test_other_nodes_change_nothing(fleet: list[tuple[Node, list[Pod]]]) -> None:
+def test_other_nodes_change_nothing(fleet: Fleet) -> None:
     together = work_out(fleet)
     alone = [work_out([one]) for one in fleet]
     for name in Batch._fields:
@@ -129,9 +59,7 @@ def test_other_nodes_change_nothing(fleet: list[tuple[Node, list[Pod]]]) -> None
 
 
 @given(FLEET, st.sampled_from(["system", "kubelet", "annotated", "prod_apps"]))
-def test_it_is_never_negative_and_never_more_where_more_is_taken(
-    fleet: list[tuple[Node, list[Pod]]], field: str
-) -> None:
+def test_it_is_never_negative_and_never_more_where_more_is_taken(fleet: Fleet, field: str) -> None:
     less = [(node._replace(**{field: (0, 0)}), pods) for node, pods in fleet]
     amount = work_out(fleet).amount
     assert (amount >= 0).all()
@@ -147,7 +75,7 @@ def test_a_fresh_pod_opened_a_gap_under_max_usage_request() -> None:
         cpu_calculate_policy="maxUsageRequest",
         memory_calculate_policy="maxUsageRequest",
     )
-    node = Node((1000, 1000), zero, zero, zero, zero, zero, own)
+    node = Node((1000, 1000), *[zero] * 7, None, None, own)
     fresh = Pod("prod", False, True, (400, 300), None)
     assert work_out([(node, [fresh])]).amount.tolist() == [[600, 700]]
 

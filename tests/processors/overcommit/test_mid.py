@@ -1,0 +1,109 @@
+"""Mid by each formula against a plain oracle in whole numbers, and the laws that it keeps."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.processors.overcommit.facts import is_fresh, strategies
+from pipeline.processors.overcommit.mid import FORMULAS, Mid, Percents, mid
+from pipeline.processors.policy.colocation import DEFAULTS, Colocation, merged
+from tests.processors.overcommit.fleets import FLEET, Fleet, Node, Pod, columns
+
+MARGIN, RECLAIM = 10, 60
+NAMES = sorted(FORMULAS)
+
+
+def of_both(cpu: int | None, memory: int | None, r: int) -> int:
+    found = (cpu, memory)[r]
+    assert found is not None
+    return found
+
+
+def oracle(node: Node, pods: list[Pod], r: int, formula: str) -> int:
+    """Mid of one resource, as the page of each formula says it, in words."""
+    own = merged(DEFAULTS, node.own)
+    threshold = of_both(own.mid_cpu_threshold_percent, own.mid_memory_threshold_percent, r)
+    share = own.mid_unallocated_percent or 0
+    capacity, allocatable = node.capacity[r], node.allocatable[r]
+    if own.mid_reclaim_mode == "static":
+        static = of_both(
+            own.mid_static_cpu_reserved_percent, own.mid_static_memory_reserved_percent, r
+        )
+        return min(capacity * static // 100, capacity * threshold // 100)
+    prod = [pod for pod in pods if pod.of in ("prod", "none", "unknown") and pod.is_listed]
+    allocated = sum(pod.request[r] for pod in prod)
+    unused = 0 if node.usage is None else max(capacity - node.usage[r], 0)
+    if formula == "source":
+        taken = max(node.system[r] + node.prod_apps[r], node.kubelet[r], node.annotated[r])
+        more = max(capacity - taken - allocated, 0) * share // 100
+        return min(min(node.reclaimable[r], unused) + more, capacity * threshold // 100)
+    limit, rest = allocatable * threshold // 100, max(allocatable - allocated, 0)
+    peak = node.peak and node.peak[r]
+    if formula.startswith("proposal"):
+        left = 0 if peak is None else max(allocated * RECLAIM // 100 - peak, 0)
+        return min(left, limit) + (rest if formula == "proposal-unallocated" else 0)
+    raised = math.ceil(Fraction((peak or 0) * (100 + MARGIN), 100))
+    left = 0 if peak is None else max(allocated - raised, 0)
+    if formula == "v1.3":
+        return min(left, limit)
+    return min(left, unused, limit) + rest * share // 100
+
+
+def work_out(fleet: Fleet, formula: str) -> Mid:
+    count = len(fleet)
+    percents = Percents(np.full(count, MARGIN), np.full(count, RECLAIM))
+    return mid(*columns(fleet), percents, formula)
+
+
+@given(FLEET, st.sampled_from(NAMES))
+def test_it_is_what_the_words_say_for_every_node(fleet: Fleet, formula: str) -> None:
+    expected = [[oracle(node, pods, r, formula) for r in range(2)] for node, pods in fleet]
+    found = work_out(fleet, formula)
+    assert found.amount.tolist() == expected
+    assert (found.amount >= 0).all()
+
+
+@given(FLEET, st.sampled_from(NAMES))
+def test_other_nodes_change_nothing(fleet: Fleet, formula: str) -> None:
+    together = work_out(fleet, formula)
+    for name in Mid._fields:
+        apart = np.concatenate([getattr(work_out([one], formula), name) for one in fleet])
+        assert (getattr(together, name) == apart).all()
+
+
+@given(FLEET)
+def test_of_what_prod_leaves_no_more_than_the_node_does_not_use(fleet: Fleet) -> None:
+    for formula in ("v1.6", "source"):
+        found = work_out(fleet, formula)
+        assert (found.reclaimable <= found.unused).all()
+
+
+def test_an_empty_node_has_mid_where_the_unallocated_is_handed_on() -> None:
+    zero = (0, 0)
+    own = Colocation(mid_unallocated_percent=50)
+    node = Node((4000, 800), *[zero] * 5, (3000, 600), zero, zero, None, own)
+    amounts = {name: work_out([(node, [])], name).amount.tolist()[0] for name in NAMES}
+    assert amounts == {
+        "proposal": [0, 0],
+        "proposal-unallocated": [3000, 600],
+        "source": [2000, 400],
+        "v1.3": [0, 0],
+        "v1.6": [1500, 300],
+    }
+
+
+def test_a_formula_that_there_is_not_is_an_error() -> None:
+    with pytest.raises(KeyError, match="v2"):
+        work_out([], "v2")
+
+
+@pytest.mark.parametrize(
+    ("age", "fresh"), [(0.0, True), (600.0, True), (600.1, False), (-5.0, True), (np.nan, False)]
+)
+def test_at_the_limit_what_is_known_may_still_be_used(age: float, fresh: bool) -> None:
+    of = strategies([Colocation(degrade_time_minutes=10)])
+    assert is_fresh(np.array([age]), of).tolist() == [fresh]

@@ -1,7 +1,7 @@
 """`springtide policy`: a `slo-controller-config` checked, and what it is for each node."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,15 @@ import yaml
 from pipeline.cli.options import settings_options
 from pipeline.cli.printing import printable, say
 from pipeline.errors import InvalidPolicyError, InvalidRecordError, UsageError
-from pipeline.processors.policy.colocation import document
-from pipeline.processors.policy.effective import Effective, effective
-from pipeline.processors.policy.loading import Policy, load
+from pipeline.processors.policy.colocation import Colocation
+from pipeline.processors.policy.in_force import Policies, load_policies, with_policy
+from pipeline.processors.policy.loading import CONFIG_MAP, Policy, Problem
+from pipeline.processors.policy.sections import document
 from pipeline.settings import Settings
 from pipeline.sources.files import read_objects
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
 
-_NAME = "slo-controller-config"
 _FOUND = 3
 
 
@@ -48,27 +48,29 @@ def command(settings: Settings, file: Path, nodes: Path | None, as_json: bool) -
       springtide policy slo-controller-config.yaml
       springtide policy slo-controller-config.yaml --nodes nodes.json --json | jq '."node-1"'
     """
-    loaded = load(_data(file))
-    problems = [str(problem) for problem in loaded.problems]
-    if loaded.policy is None:
+    policies, problems = load_policies(_data(file))
+    if policies.colocation is None or policies.springtide is None:
         raise InvalidPolicyError(
-            "\n".join([f"{file}: {problems[0]}", *problems[1:]]),
+            "\n".join([f"{file}: {problems[0]}", *map(str, problems[1:])]),
             hint="mend it; until then what was good before stays in force",
         )
-    found = {} if nodes is None else dict(_strategies(loaded.policy, nodes))
-    refused = [p for p in loaded.problems if not p.taken]
-    for node, of in found.items():
-        problems += [f"node {node}: {problem}" for problem in of.problems]
-        refused += [problem for problem in of.problems if not problem.taken]
-    click.echo(
-        "".join(f"warning: {line}\n" for line in map(printable, problems)), err=True, nl=False
-    )
+    found = {} if nodes is None else dict(_in_force(policies, nodes))
+    told = [str(problem) for problem in problems]
+    refused = [problem for problem in problems if not problem.taken]
+    for node, (_, of_node) in found.items():
+        told += [f"node {node}: {problem}" for problem in of_node]
+        refused += [problem for problem in of_node if not problem.taken]
+    click.echo("".join(f"warning: {line}\n" for line in map(printable, told)), err=True, nl=False)
+    cluster = document(policies.colocation.cluster)
+    own = document(policies.springtide.cluster)
     if as_json:
-        cluster = {"cluster": _shown(loaded.policy.cluster.enable, document(loaded.policy.cluster))}
-        shown = {node: _shown(of.is_on, document(of.strategy)) for node, of in found.items()}
-        click.echo(json.dumps(shown if nodes is not None else cluster, indent=2))
+        of_cluster = _shown(policies.colocation.cluster.enable, cluster | own)
+        shown = {
+            node: _shown(of.overcommit is not None, _said(of)) for node, (of, _) in found.items()
+        }
+        click.echo(json.dumps(shown if nodes is not None else {"cluster": of_cluster}, indent=2))
     else:
-        say(_summary(loaded.policy, found))
+        say(_summary(policies.colocation, cluster | own, [of for of, _ in found.values()]))
     if refused:
         raise click.exceptions.Exit(_FOUND)
 
@@ -77,27 +79,35 @@ def _shown(is_on: bool | None, strategy: dict[str, Any]) -> dict[str, Any]:
     return {"on": bool(is_on), "strategy": strategy}
 
 
-def _summary(policy: Policy, found: Mapping[str, Effective]) -> Iterator[str]:
-    """What a person wants to see: on or off, and what of it differs from the defaults."""
-    cluster = document(policy.cluster)
+def _said(of: NodeRecord) -> dict[str, Any]:
+    """All that is in force for a node, by the names that users write."""
+    return {**(of.colocation or {}), **(of.springtide or {})}
+
+
+def _summary(
+    policy: Policy[Colocation], cluster: Mapping[str, Any], nodes: Iterable[NodeRecord]
+) -> Iterator[str]:
+    """What a person wants to see: on or off, and what of it differs from the cluster's values."""
     state = "on" if policy.cluster.enable else "off"
     yield f"colocation is {state} for the cluster; {len(policy.entries)} entries for some nodes"
     for name, value in cluster.items():
         yield f"  {name:34} {json.dumps(value)}"
-    for node, of in found.items():
-        own = {name: v for name, v in document(of.strategy).items() if cluster.get(name) != v}
+    for of in nodes:
+        own = {name: v for name, v in _said(of).items() if cluster.get(name) != v}
         said = ", ".join(f"{name} {json.dumps(value)}" for name, value in own.items())
-        yield f"node {node}: {'on' if of.is_on else 'off'}, {said or 'as the cluster'}"
+        yield f"node {of.node}: {'on' if of.overcommit else 'off'}, {said or 'as the cluster'}"
 
 
-def _strategies(policy: Policy, nodes: Path) -> Iterator[tuple[str, Effective]]:
+def _in_force(
+    policies: Policies, nodes: Path
+) -> Iterator[tuple[str, tuple[NodeRecord, tuple[Problem, ...]]]]:
     found = read_objects(nodes, "Node")
     if found.problems:
         first = found.problems[0]
         raise InvalidRecordError(f"{nodes}: {first.name}: {first.reason}", hint="get it anew")
     for entry in found.entries.values():
         record = decode_json(NodeRecord, entry.value or b"")
-        yield record.node, effective(policy, record.labels, record.annotations)
+        yield record.node, with_policy(record, policies)
 
 
 def _data(file: Path) -> Mapping[str, str]:
@@ -112,17 +122,17 @@ def _data(file: Path) -> Mapping[str, str]:
     for tree in trees:
         items = tree.get("items", [tree]) if isinstance(tree, dict) else []
         for one in items if isinstance(items, list) else []:
-            if isinstance(one, dict) and _name_of(one) == ("ConfigMap", _NAME):
+            if isinstance(one, dict) and _name_of(one) == ("ConfigMap", CONFIG_MAP):
                 data = one.get("data") or {}
                 if not isinstance(data, dict) or not all(isinstance(v, str) for v in data.values()):
                     raise InvalidPolicyError(
-                        f"{file}: data of {_NAME} is not an object of texts",
+                        f"{file}: data of {CONFIG_MAP} is not an object of texts",
                         hint="put JSON into it as a text: `colocation-config: |`",
                     )
                 return data
     raise InvalidPolicyError(
-        f"{file} has no ConfigMap {_NAME}",
-        hint=f"kubectl get configmap {_NAME} -n koordinator-system -o yaml",
+        f"{file} has no ConfigMap {CONFIG_MAP}",
+        hint=f"kubectl get configmap {CONFIG_MAP} -n koordinator-system -o yaml",
     )
 
 

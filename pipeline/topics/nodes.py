@@ -5,13 +5,14 @@ strategy beside each sample) and by the state table.
 """
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from pipeline.errors import InvalidRecordError
 from pipeline.topics.codec import Record
+from pipeline.topics.overcommit import Overcommit
 from pipeline.topics.resources import Resources
 
 _NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -78,7 +79,12 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeRecord(Record, frozen=True, kw_only=True):
-    """A Kubernetes Node, trimmed to what decisions need."""
+    """A Kubernetes Node, trimmed to what decisions need, and the policy in force for it.
+
+    `strategy` has what is different in how it is predicted, `overcommit` how Mid and Batch are
+    worked out (None: it takes no part); `colocation` and `springtide` have what is in force by the
+    names that users write in these sections.
+    """
 
     node: str
     uid: str = ""
@@ -91,6 +97,9 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...] = ()
     strategy: NodeStrategy | None = None
     strategy_hash: str = ""
+    overcommit: Overcommit | None = None
+    colocation: dict[str, Any] | None = None
+    springtide: dict[str, Any] | None = None
 
 
 def check_node_name(node: str) -> None:

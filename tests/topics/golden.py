@@ -29,6 +29,7 @@ from pipeline.topics.node_state import (
     UsageDeviation,
 )
 from pipeline.topics.nodes import Condition, NodeRecord, NodeStrategy, Strategy, Taint
+from pipeline.topics.overcommit import Overcommit
 from pipeline.topics.pods import Container, Owner, PodRecord
 from pipeline.topics.predictions import (
     CountColumns,
@@ -152,6 +153,15 @@ NODE = NodeRecord(
     conditions=(Condition(type="Ready", status="True", reason="KubeletReady"),),
     strategy=NodeStrategy(safety_margin_percent=15.0),
     strategy_hash="9a0364b9",
+    overcommit=Overcommit(
+        cpu_calculate_policy="maxUsageRequest",
+        resource_diff_threshold=0.2,
+        batch_cpu_threshold_percent=80,
+        mid_formula="source",
+        promise_once=False,
+    ),
+    colocation={"enable": True, "cpuCalculatePolicy": "maxUsageRequest"},
+    springtide={"midFormula": "source", "promiseOnce": False},
 )
 POD_RECORD = PodRecord(
     node=HEADER.node,

@@ -21,7 +21,11 @@ from pipeline.processors.overcommit.batch import batch
 from pipeline.processors.overcommit.facts import Nodes, Pods, Strategies, is_fresh, strategies
 from pipeline.processors.overcommit.mid import Percents, mid
 from pipeline.processors.overcommit.reserved import ANNOTATION, kubelet_reserved, reservation
-from pipeline.processors.policy.colocation import DEFAULTS, Colocation, convert, merged
+from pipeline.processors.policy.colocation import COLOCATION, DEFAULTS
+from pipeline.processors.policy.in_force import overcommit_of
+from pipeline.processors.policy.sections import merged
+from pipeline.processors.policy.springtide import Own
+from pipeline.topics.overcommit import Overcommit
 
 Case = dict[str, Any]
 
@@ -50,7 +54,7 @@ def degrade(case: Case) -> object:
 
 def _is_stale(degrade_minutes: int, metric: Case | None) -> bool:
     age = (metric or {}).get("update_age_seconds", np.nan)
-    of = strategies([Colocation(degrade_time_minutes=degrade_minutes)])
+    of = strategies([Overcommit(degrade_time_minutes=degrade_minutes)])
     return not is_fresh(np.array([age], float), of)[0]
 
 
@@ -96,7 +100,7 @@ def _columns(case: Case) -> tuple[Nodes, Pods, Strategies]:
         prod_peak=_amounts(None),
         has_peak=np.array([False]),
     )
-    strategy = merged(DEFAULTS, convert(case["strategy"]))
+    strategy = overcommit_of(merged(DEFAULTS, COLOCATION.convert(case["strategy"])), Own())
     return nodes, _pods(case.get("pods") or (), metric.get("pods") or ()), strategies([strategy])
 
 

@@ -11,21 +11,18 @@ What each passes through:
 import json
 from typing import Any
 
-from pipeline.processors.policy.colocation import (
-    DEFAULTS,
-    Colocation,
-    convert,
-    document,
-    problems_of,
-)
+from pipeline.processors.policy.colocation import COLOCATION, DEFAULTS, Colocation, problems_of
 from pipeline.processors.policy.effective import effective
-from pipeline.processors.policy.loading import KEY, Policy, load
+from pipeline.processors.policy.loading import Policy, load
+from pipeline.processors.policy.sections import document
+
+KEY = COLOCATION.key
 
 Case = dict[str, Any]
 
 _CACHES = {
     "none": None,
-    "default": Policy(),
+    "default": Policy(DEFAULTS),
     "old": Policy(Colocation(metric_aggregate_duration_seconds=5)),
 }
 
@@ -34,9 +31,11 @@ def node_strategy(case: Case) -> object:
     config, node = case["config"], case["node"]
     if config is None or node is None:
         return {"strategy": None}
-    loaded = load({KEY: json.dumps(config)}).policy
+    loaded = load(COLOCATION, {KEY: json.dumps(config)}).policy
     assert loaded is not None
-    said = convert({name: value for name, value in config.items() if name != "nodeConfigs"})
+    said = COLOCATION.convert(
+        {name: value for name, value in config.items() if name != "nodeConfigs"}
+    )
     found = effective(
         Policy(said, loaded.entries), node.get("labels", {}), node.get("annotations", {})
     )
@@ -45,12 +44,12 @@ def node_strategy(case: Case) -> object:
 
 def strategy_valid(case: Case) -> object:
     strategy = case["strategy"]
-    return {"valid": strategy is not None and not list(problems_of(convert(strategy)))}
+    return {"valid": strategy is not None and not list(problems_of(COLOCATION.convert(strategy)))}
 
 
 def configmap_sync(case: Case) -> object:
     last = _CACHES[case["cache"]]
-    loaded = load(case["configmap"], last)
+    loaded = load(COLOCATION, case["configmap"], last)
     found: Case = {
         "changed": loaded.policy != last,
         # What was usable before stays so.
@@ -64,7 +63,7 @@ def configmap_sync(case: Case) -> object:
     return found
 
 
-def _read(policy: Policy) -> Case:
+def _read(policy: Policy[Colocation]) -> Case:
     usual = document(DEFAULTS)
     cluster = document(policy.cluster)
     differs = {name: value for name, value in cluster.items() if usual.get(name) != value}

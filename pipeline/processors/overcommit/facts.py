@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors.classes import CLASS_CODES
-from pipeline.processors.policy.colocation import STATIC, Colocation
+from pipeline.processors.policy.colocation import STATIC
+from pipeline.topics.overcommit import Overcommit
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -95,8 +96,8 @@ class Strategies(NamedTuple):
     degrade_seconds: IntArray
 
 
-def strategies(of: Sequence[Colocation]) -> Strategies:
-    """The columns of these strategies, which have a value wherever there is a default."""
+def strategies(of: Sequence[Overcommit]) -> Strategies:
+    """The columns of these strategies."""
 
     def column(*fields: str, unset: int = 0) -> IntArray:
         said = [[getattr(one, field) for field in fields] for one in of]
@@ -107,7 +108,7 @@ def strategies(of: Sequence[Colocation]) -> Strategies:
         [
             # Memory alone is handed on by requests.
             MAX_USAGE_REQUEST if one.cpu_calculate_policy == "maxUsageRequest" else USAGE,
-            _POLICIES.get(one.memory_calculate_policy or "", USAGE),
+            _POLICIES.get(one.memory_calculate_policy, USAGE),
         ]
         for one in of
     ]

@@ -4,12 +4,19 @@ Owes the rest: `Colocation`, where None means not said; `decode`, which reads on
 `problems_of`, which names every value that is out of range.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from pipeline.errors import InvalidPolicyError
+from pipeline.processors.policy.sections import (
+    MOST,
+    Section,
+    keys_of,
+    out_of_range,
+    read_object,
+    strange_texts,
+)
 
 STATIC: Final = "static"
 CPU_POLICIES: Final = ("usage", "maxUsageRequest")
@@ -85,14 +92,12 @@ DEFAULTS: Final = Colocation(
     mid_static_memory_reserved_percent=0,
 )
 
-KEYS: Final = {field.name: field.encode_name for field in msgspec.structs.fields(Colocation)}
+KEYS: Final = keys_of(Colocation)
 """By our name of a field the one that users write."""
 
 _Range = tuple[int, int]
-# More than Go's int64 is no number there either.
-_MOST: Final = 2**63 - 1
-_ABOVE_ZERO: Final[_Range] = (1, _MOST)
-_NOT_NEGATIVE: Final[_Range] = (0, _MOST)
+_ABOVE_ZERO: Final[_Range] = (1, MOST)
+_NOT_NEGATIVE: Final[_Range] = (0, MOST)
 _PERCENT: Final[_Range] = (0, 100)
 _RANGES: Final[Mapping[str, _Range]] = {
     "metric_aggregate_duration_seconds": _ABOVE_ZERO,
@@ -122,48 +127,12 @@ def decode(text: str | bytes) -> Colocation:
 
     Raises InvalidPolicyError for what is none, and for a value of another type.
     """
-    return convert(read_object(text))
-
-
-def read_object(text: str | bytes) -> dict[str, Any]:
-    """A JSON object, its keys as they are written. Raises InvalidPolicyError for what is none."""
-    try:
-        found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise InvalidPolicyError(f"not JSON: {error!s:.200}") from error
-    if not isinstance(found, dict):
-        raise InvalidPolicyError(f"{type(found).__name__}, not an object")
-    return found
-
-
-def convert(found: Mapping[str, Any]) -> Colocation:
-    """What an object says. Raises InvalidPolicyError for a value of another type."""
-    try:
-        return msgspec.convert(_as_go_reads(found), Colocation)
-    except (msgspec.ValidationError, OverflowError) as error:
-        raise InvalidPolicyError(str(error)) from error
-
-
-def _as_go_reads(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys in whatever case, as encoding/json takes them; the exact one counts if it is there."""
-    lower = {name.casefold(): name for name in KEYS.values()}
-    read: dict[str, Any] = {}
-    for name, value in found.items():
-        known = lower.get(name.casefold(), name)
-        if known == name or known not in found:
-            read[known] = value
-    return read
+    return COLOCATION.convert(read_object(text))
 
 
 def problems_of(of: Colocation) -> Iterator[tuple[str, str]]:
     """Every value that is out of range, as our name of the field and what is wrong with it."""
-    for field, (least, most) in _RANGES.items():
-        value = getattr(of, field)
-        if value is not None and not least <= value <= most:
-            allowed = (
-                f"{least} or more" if most == _MOST and value < least else f"{least} to {most}"
-            )
-            yield field, f"{KEYS[field]} is {value}, allowed is {allowed}"
+    yield from out_of_range(of, _RANGES)
     threshold = of.resource_diff_threshold
     if threshold is not None and not 0 < threshold < float("inf"):
         yield (
@@ -177,43 +146,15 @@ def problems_of(of: Colocation) -> Iterator[tuple[str, str]]:
         ("resourceDiffThresholdPercent", predict.resource_diff_threshold_percent),
         ("coldStartPeriodSeconds", predict.cold_start_period_seconds),
     ):
-        if said is not None and not 0 <= said <= _MOST:
-            yield "node_predict_policy", f"{name} is {said}, allowed is 0 to {_MOST}"
+        if said is not None and not 0 <= said <= MOST:
+            yield "node_predict_policy", f"{name} is {said}, allowed is 0 to {MOST}"
 
 
 def oddities_of(of: Colocation) -> Iterator[str]:
     """What is taken, and hardly meant: a text that no formula knows acts as the default does."""
-    for field, known in _TEXTS.items():
-        value = getattr(of, field)
-        if value and value not in known:
-            yield f"{KEYS[field]} is {value!r:.60}, which is none of {', '.join(known)}"
+    for _, text in strange_texts(of, _TEXTS):
+        yield text
 
 
-def merged(usual: Colocation, own: Colocation) -> Colocation:
-    """`usual` with what `own` says: values and lists in place of those of `usual`, objects key by
-    key, as a JSON merge."""
-    said: dict[str, Any] = {}
-    for field in KEYS:
-        before, value = getattr(usual, field), getattr(own, field)
-        if value is None:
-            continue
-        if isinstance(value, msgspec.Struct) and before is not None:
-            inner = {
-                name: one for name, one in msgspec.structs.asdict(value).items() if one is not None
-            }
-            value = msgspec.structs.replace(before, **inner)
-        elif isinstance(value, dict) and before is not None:
-            value = before | value
-        said[field] = value
-    return msgspec.structs.replace(usual, **said)
-
-
-def without(of: Colocation, fields: Iterable[str]) -> Colocation:
-    """`of`, which says nothing of these fields."""
-    return msgspec.structs.replace(of, **dict.fromkeys(fields, None))
-
-
-def document(of: Colocation) -> dict[str, Any]:
-    """What is said, by the names that users write."""
-    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(of))
-    return found
+COLOCATION: Final = Section("colocation-config", DEFAULTS, problems_of, oddities_of)
+"""How, and on which nodes, what Prod leaves unused is handed on."""

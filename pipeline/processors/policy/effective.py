@@ -1,20 +1,13 @@
 """The strategy that a policy comes to for one node (colocation 8)."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from pipeline.errors import InvalidPolicyError
-from pipeline.processors.policy.colocation import (
-    Colocation,
-    decode,
-    merged,
-    oddities_of,
-    problems_of,
-    without,
-)
-from pipeline.processors.policy.loading import Policy, Problem
+from pipeline.processors.policy.colocation import COLOCATION, Colocation
+from pipeline.processors.policy.loading import Policy, Problem, annotated
+from pipeline.processors.policy.sections import merged
 
 ANNOTATION: Final = "node.koordinator.sh/colocation-strategy"
 RATIO_LABELS: Final = {
@@ -36,7 +29,7 @@ class Effective(NamedTuple):
 
 
 def effective(
-    policy: Policy, labels: Mapping[str, str], annotations: Mapping[str, str]
+    policy: Policy[Colocation], labels: Mapping[str, str], annotations: Mapping[str, str]
 ) -> Effective:
     """What the cluster says, the first entry whose selector matches, the node's annotation and its
     ratio labels, each over what was said before.
@@ -44,13 +37,8 @@ def effective(
     The node is on if both the cluster and the whole say so: a node can only switch itself off. A
     value of its own that is out of range is left out, the rest of it counts.
     """
-    found = policy.cluster
-    for entry in policy.entries:
-        if entry.selector is not None and entry.selector.matches(labels):
-            found = merged(found, entry.own)
-            break
-    annotated, problems = _annotated(annotations.get(ANNOTATION))
-    found = merged(found, annotated)
+    own, problems = annotated(COLOCATION, ANNOTATION, annotations.get(ANNOTATION))
+    found = merged(policy.of_labels(labels), own)
     ratios: dict[str, Any] = {}
     for label, field in RATIO_LABELS.items():
         if label in labels:
@@ -62,24 +50,6 @@ def effective(
     found = merged(found, Colocation(**ratios))
     is_on = bool(policy.cluster.enable) and bool(found.enable)
     return Effective(found, is_on, tuple(problems))
-
-
-def _annotated(text: str | None) -> tuple[Colocation, list[Problem]]:
-    where = f"annotation {ANNOTATION}"
-    if text is None:
-        return Colocation(), []
-    try:
-        own = decode(text)
-    except InvalidPolicyError as error:
-        return Colocation(), [Problem(where, error.message)]
-    wrong = dict(problems_of(own))
-    problems = [Problem(where, problem) for problem in wrong.values()]
-    own = without(own, set(wrong))
-    return own, [*problems, *_odd(own, where)]
-
-
-def _odd(own: Colocation, where: str) -> Iterator[Problem]:
-    return (Problem(where, text, taken=True) for text in oddities_of(own))
 
 
 def _percent(text: str) -> int | None:

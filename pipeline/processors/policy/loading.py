@@ -1,43 +1,42 @@
-"""From the ConfigMap `slo-controller-config` to a policy, and on from the last good one.
+"""From the ConfigMap `slo-controller-config` to what a section says, and on from the last good one.
 
 Owes the rest: a part that cannot be used changes nothing and is reported; what is good beside it
 counts (colocation 7).
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, Generic, NamedTuple
 
 import msgspec
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.policy.colocation import (
-    DEFAULTS,
-    Colocation,
-    convert,
-    merged,
-    oddities_of,
-    problems_of,
-    read_object,
-)
+from pipeline.processors.policy.sections import Said, Section, merged, read_object, without
 from pipeline.processors.policy.selectors import Selector, check
 
-KEY: Final = "colocation-config"
+CONFIG_MAP: Final = "slo-controller-config"
 _OWN: Final = frozenset({"nodeConfigs"})
 
 
-class Entry(NamedTuple):
+class Entry(NamedTuple, Generic[Said]):
     """What is different for the nodes that `selector` selects; none where it cannot be read."""
 
     name: str
     selector: Selector | None
-    own: Colocation
+    own: Said
 
 
-class Policy(NamedTuple):
+class Policy(NamedTuple, Generic[Said]):
     """What the cluster says, over the defaults, and the entries for some of its nodes."""
 
-    cluster: Colocation = DEFAULTS
-    entries: tuple[Entry, ...] = ()
+    cluster: Said
+    entries: tuple[Entry[Said], ...] = ()
+
+    def of_labels(self, labels: Mapping[str, str]) -> Said:
+        """What the cluster says, and over it the first entry that selects a node with these."""
+        for entry in self.entries:
+            if entry.selector is not None and entry.selector.matches(labels):
+                return merged(self.cluster, entry.own)
+        return self.cluster
 
 
 class Problem(NamedTuple):
@@ -51,73 +50,79 @@ class Problem(NamedTuple):
         return f"{self.where}: {self.text}" + ("" if self.taken else "; it is not in force")
 
 
-class Loaded(NamedTuple):
+class Loaded(NamedTuple, Generic[Said]):
     """The policy in force, None while there was no usable one; `failed` where the cluster's part of
     what was read is not in it."""
 
-    policy: Policy | None
+    policy: Policy[Said] | None
     failed: bool
     problems: tuple[Problem, ...] = ()
 
 
-def load(data: Mapping[str, str] | None, last: Policy | None = None) -> Loaded:
-    """The policy after reading the data of the ConfigMap, None if there is no such object.
+def load(
+    section: Section[Said], data: Mapping[str, str] | None, last: Policy[Said] | None = None
+) -> Loaded[Said]:
+    """What a section says after reading the data of the ConfigMap, None if there is no such object.
 
     Without the object, or without the key, the defaults are in force. A cluster part that cannot be
     used leaves `last` in force, an entry what `last` has for the same selector, or the cluster's
     values.
     """
+    usual = Policy(section.defaults)
     if data is None:
-        return Loaded(Policy(), True, (Problem("slo-controller-config", "there is none", True),))
-    text = data.get(KEY, "")
+        return Loaded(usual, True, (Problem(CONFIG_MAP, "there is none", True),))
+    text = data.get(section.key, "")
     if not text.strip():
-        return Loaded(Policy(), False)
+        return Loaded(usual, False)
     try:
         found = read_object(text)
-        cluster = merged(DEFAULTS, convert(_without_entries(found)))
+        cluster = merged(section.defaults, section.convert(_without_entries(found)))
     except InvalidPolicyError as error:
-        return Loaded(last, True, (Problem(KEY, error.message),))
-    if wrong := tuple(Problem(KEY, text) for _, text in problems_of(cluster)):
+        return Loaded(last, True, (Problem(section.key, error.message),))
+    if wrong := tuple(Problem(section.key, text) for _, text in section.problems(cluster)):
         return Loaded(last, True, wrong)
-    problems = [Problem(KEY, text, taken=True) for text in oddities_of(cluster)]
-    entries, of_entries = _entries(found.get("nodeConfigs"), last)
+    problems = [Problem(section.key, text, taken=True) for text in section.oddities(cluster)]
+    entries, of_entries = _entries(section, found.get("nodeConfigs"), last)
     return Loaded(Policy(cluster, entries), False, (*problems, *of_entries))
 
 
-def _entries(found: Any, last: Policy | None) -> tuple[tuple[Entry, ...], list[Problem]]:
+def _entries(
+    section: Section[Said], found: Any, last: Policy[Said] | None
+) -> tuple[tuple[Entry[Said], ...], list[Problem]]:
     if found is None:
         return (), []
-    where = f"{KEY}.nodeConfigs"
+    where = f"{section.key}.nodeConfigs"
     if not isinstance(found, list):
         kept = last.entries if last is not None else ()
         return kept, [Problem(where, f"{type(found).__name__}, not a list")]
     entries, problems = [], []
     for number, one in enumerate(found):
-        entry, wrong = _entry(one, f"{where}[{number}]", last)
+        entry, wrong = _entry(section, one, f"{where}[{number}]", last)
         entries.append(entry)
         problems += wrong
     return tuple(entries), problems
 
 
-def _entry(found: Any, where: str, last: Policy | None) -> tuple[Entry, list[Problem]]:
+def _entry(
+    section: Section[Said], found: Any, where: str, last: Policy[Said] | None
+) -> tuple[Entry[Said], list[Problem]]:
+    nothing = section.convert({})
     if not isinstance(found, dict):
-        return Entry("", None, Colocation()), [
-            Problem(where, f"{type(found).__name__}, not an object")
-        ]
+        return Entry("", None, nothing), [Problem(where, f"{type(found).__name__}, not an object")]
     name = found["name"] if isinstance(found.get("name"), str) else ""
     if name:
         where = f"{where} ({name:.100})"
     selector, problems = _selector(found.get("nodeSelector"), where)
     try:
-        own = convert(_without_entries(found))
-        problems += [Problem(where, text) for text in _wrong(own)]
+        own = section.convert(_without_entries(found))
+        problems += [Problem(where, text) for _, text in section.problems(own)]
     except InvalidPolicyError as error:
-        own = Colocation()
+        own = nothing
         problems.append(Problem(where, error.message))
     if any(not problem.taken for problem in problems):
-        own = _last_of(selector, last)
+        own = _last_of(selector, last, nothing)
     else:
-        problems += [Problem(where, text, taken=True) for text in oddities_of(own)]
+        problems += [Problem(where, text, taken=True) for text in section.oddities(own)]
     return Entry(name, selector, own), problems
 
 
@@ -133,17 +138,30 @@ def _selector(found: Any, where: str) -> tuple[Selector | None, list[Problem]]:
     return selector, []
 
 
-def _wrong(own: Colocation) -> Iterator[str]:
-    return (text for _, text in problems_of(own))
-
-
-def _last_of(selector: Selector | None, last: Policy | None) -> Colocation:
+def _last_of(selector: Selector | None, last: Policy[Said] | None, nothing: Said) -> Said:
     """What the entry of the same selector said when it was good; else nothing of its own."""
     for entry in last.entries if last is not None and selector is not None else ():
         if entry.selector == selector:
             return entry.own
-    return Colocation()
+    return nothing
 
 
 def _without_entries(found: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in _OWN}
+
+
+def annotated(
+    section: Section[Said], annotation: str, text: str | None
+) -> tuple[Said, list[Problem]]:
+    """What a node's annotation says: a value that is out of range is left out, the rest counts."""
+    where = f"annotation {annotation}"
+    if text is None:
+        return section.convert({}), []
+    try:
+        own = section.convert(read_object(text))
+    except InvalidPolicyError as error:
+        return section.convert({}), [Problem(where, error.message)]
+    wrong = dict(section.problems(own))
+    problems = [Problem(where, problem) for problem in wrong.values()]
+    own = without(own, set(wrong))
+    return own, [*problems, *(Problem(where, t, taken=True) for t in section.oddities(own))]

@@ -7,7 +7,10 @@ from hypothesis import strategies as st
 
 from pipeline.processors.classes import CLASS_CODES
 from pipeline.processors.overcommit.facts import Nodes, Pods, Strategies, strategies
-from pipeline.processors.policy.colocation import DEFAULTS, Colocation, merged
+from pipeline.processors.policy.colocation import DEFAULTS, Colocation
+from pipeline.processors.policy.in_force import overcommit_of
+from pipeline.processors.policy.sections import merged
+from pipeline.processors.policy.springtide import Own
 
 AMOUNT = st.tuples(st.integers(0, 10**6), st.integers(0, 2**50))
 PERCENT = st.integers(0, 1000)
@@ -99,5 +102,5 @@ def columns(fleet: Fleet) -> tuple[Nodes, Pods, Strategies]:
             request=amounts([pod.request for _, pod in pods]),
             usage=amounts([pod.usage or (7, 7) for _, pod in pods]),
         ),
-        strategies([merged(DEFAULTS, node.own) for node in nodes]),
+        strategies([overcommit_of(merged(DEFAULTS, node.own), Own()) for node in nodes]),
     )

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from pipeline.processors.overcommit.batch import Batch, batch
 from pipeline.processors.overcommit.facts import percent_of
-from pipeline.processors.policy.colocation import DEFAULTS, Colocation, merged
+from pipeline.processors.policy.colocation import DEFAULTS, Colocation
+from pipeline.processors.policy.sections import merged
 from tests.processors.overcommit.fleets import FLEET, Fleet, Node, Pod, columns
 
 

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from pipeline.processors.overcommit.facts import is_fresh, strategies
 from pipeline.processors.overcommit.mid import FORMULAS, Mid, Percents, mid
-from pipeline.processors.policy.colocation import DEFAULTS, Colocation, merged
+from pipeline.processors.policy.colocation import DEFAULTS, Colocation
+from pipeline.processors.policy.sections import merged
+from pipeline.topics.overcommit import Overcommit
 from tests.processors.overcommit.fleets import FLEET, Fleet, Node, Pod, columns
 
 MARGIN, RECLAIM = 10, 60
@@ -105,5 +107,5 @@ def test_a_formula_that_there_is_not_is_an_error() -> None:
     ("age", "fresh"), [(0.0, True), (600.0, True), (600.1, False), (-5.0, True), (np.nan, False)]
 )
 def test_at_the_limit_what_is_known_may_still_be_used(age: float, fresh: bool) -> None:
-    of = strategies([Colocation(degrade_time_minutes=10)])
+    of = strategies([Overcommit(degrade_time_minutes=10)])
     assert is_fresh(np.array([age]), of).tolist() == [fresh]

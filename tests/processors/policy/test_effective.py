@@ -7,16 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.processors.policy.colocation import Colocation
+from pipeline.processors.policy.colocation import COLOCATION, DEFAULTS, Colocation
 from pipeline.processors.policy.effective import ANNOTATION, RATIO_LABELS, effective
-from pipeline.processors.policy.loading import KEY, Policy, load
+from pipeline.processors.policy.loading import Policy, load
 from pipeline.processors.policy.selectors import Requirement, Selector, check
+
+KEY = COLOCATION.key
 
 CPU_RATIO = "node.koordinator.sh/cpu-reclaim-ratio"
 
 
-def policy(**config: Any) -> Policy:
-    found = load({KEY: json.dumps(config)}).policy
+def policy(**config: Any) -> Policy[Colocation]:
+    found = load(COLOCATION, {KEY: json.dumps(config)}).policy
     assert found is not None
     return found
 
@@ -47,7 +49,7 @@ def test_a_node_can_only_switch_itself_off(
 )
 def test_ratio_labels_were_cut_by_float_error(ratio: str, percent: int) -> None:
     for label, field in RATIO_LABELS.items():
-        found = effective(Policy(), {label: ratio}, {})
+        found = effective(Policy(DEFAULTS), {label: ratio}, {})
         assert getattr(found.strategy, field) == percent
         assert not found.problems
 
@@ -56,8 +58,8 @@ def test_ratio_labels_were_cut_by_float_error(ratio: str, percent: int) -> None:
     "ratio", ["NaN", "Inf", "+Inf", "-0.1", "-0", "", " 1", "1_0", "0x1p-2", "1e9", "one", "1e999"]
 )
 def test_ratio_labels_that_are_none_passed_as_huge_percents(ratio: str) -> None:
-    found = effective(Policy(), {CPU_RATIO: ratio}, {})
-    assert found.strategy == Policy().cluster
+    found = effective(Policy(DEFAULTS), {CPU_RATIO: ratio}, {})
+    assert found.strategy == Policy(DEFAULTS).cluster
     assert str(found.problems[0]).startswith(f"label {CPU_RATIO}: {ratio!r} is no ratio")
 
 
@@ -79,7 +81,7 @@ def test_an_annotation_that_cannot_be_read_is_left_out_and_told(text: str) -> No
 
 def test_labels_come_over_the_annotation() -> None:
     text = json.dumps({"cpuReclaimThresholdPercent": 100})
-    found = effective(Policy(), {CPU_RATIO: "0.8"}, {ANNOTATION: text})
+    found = effective(Policy(DEFAULTS), {CPU_RATIO: "0.8"}, {ANNOTATION: text})
     assert found.strategy.cpu_reclaim_threshold_percent == 80
 
 

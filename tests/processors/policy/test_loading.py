@@ -7,26 +7,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.processors.policy.colocation import DEFAULTS, KEYS, document, problems_of
+from pipeline.processors.policy.colocation import (
+    COLOCATION,
+    DEFAULTS,
+    KEYS,
+    Colocation,
+    problems_of,
+)
 from pipeline.processors.policy.effective import ANNOTATION, effective
-from pipeline.processors.policy.loading import KEY, Policy, load
+from pipeline.processors.policy.loading import Policy, load
+from pipeline.processors.policy.sections import document
+
+KEY = COLOCATION.key
 
 GOLD = {"matchLabels": {"pool": "gold"}}
 
 
-def read(config: Any, last: Policy | None = None) -> Policy:
-    loaded = load({KEY: config if isinstance(config, str) else json.dumps(config)}, last)
+def read(config: Any, last: Policy[Colocation] | None = None) -> Policy[Colocation]:
+    loaded = load(
+        COLOCATION, {KEY: config if isinstance(config, str) else json.dumps(config)}, last
+    )
     assert loaded.policy is not None
     assert not loaded.failed
     return loaded.policy
 
 
-def said(config: Any, last: Policy | None = None) -> list[str]:
+def said(config: Any, last: Policy[Colocation] | None = None) -> list[str]:
     text = config if isinstance(config, str) else json.dumps(config)
-    return [str(problem) for problem in load({KEY: text}, last).problems]
+    return [str(problem) for problem in load(COLOCATION, {KEY: text}, last).problems]
 
 
-def strategy_of(policy: Policy, **annotated: Any) -> dict[str, Any]:
+def strategy_of(policy: Policy[Colocation], **annotated: Any) -> dict[str, Any]:
     annotations = {ANNOTATION: json.dumps(annotated)} if annotated else {}
     return document(effective(policy, {"pool": "gold"}, annotations).strategy)
 
@@ -78,7 +89,7 @@ def test_the_defaults_are_those_of_koordinator() -> None:
 def test_a_part_for_the_cluster_that_cannot_be_used_keeps_the_last(text: str, says: str) -> None:
     last = read({"enable": True, "cpuReclaimThresholdPercent": 70})
     for before in (last, None):
-        loaded = load({KEY: text}, before)
+        loaded = load(COLOCATION, {KEY: text}, before)
         assert (loaded.policy, loaded.failed) == (before, True)
         (problem,) = loaded.problems
         assert says in str(problem)
@@ -87,7 +98,7 @@ def test_a_part_for_the_cluster_that_cannot_be_used_keeps_the_last(text: str, sa
 
 @pytest.mark.parametrize("data", [{}, {KEY: ""}, {KEY: " \n"}, {"other": "{}"}])
 def test_without_the_key_the_defaults_are_in_force(data: dict[str, str]) -> None:
-    assert load(data, read({"enable": True})) == (Policy(), False, ())
+    assert load(COLOCATION, data, read({"enable": True})) == (Policy(DEFAULTS), False, ())
 
 
 def test_a_text_that_no_formula_knows_is_told_and_taken() -> None:
@@ -175,6 +186,6 @@ def test_entries_that_are_no_list_keep_those_of_before() -> None:
 
 @given(st.text() | st.from_regex(r'\{"[a-zA-Z]{1,9}": ?[0-9a-z".-]{0,9}\}'))
 def test_no_text_breaks_it(text: str) -> None:
-    loaded = load({KEY: text}, Policy())
+    loaded = load(COLOCATION, {KEY: text}, Policy(DEFAULTS))
     assert loaded.policy is not None
     assert loaded.failed == bool([p for p in loaded.problems if not p.taken])

@@ -1,0 +1,130 @@
+"""What the keys of `slo-controller-config` have in common: JSON objects, read as Go reads them.
+
+A section is a key of the ConfigMap and a struct, every field of which may be None: not said. Owes
+the rest: reading one, merging one over another, and naming what is wrong, whichever section it is.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from pipeline.errors import InvalidPolicyError
+
+Said = TypeVar("Said", bound=msgspec.Struct)
+
+
+def _nothing(of: Any) -> Iterator[str]:
+    return iter(())
+
+
+@dataclass(frozen=True, slots=True)
+class Section(Generic[Said]):
+    """A key of the ConfigMap. `defaults` has what holds where nobody says anything; `problems`
+    names every value that is out of range, by our name of its field; `oddities` what is taken, and
+    hardly meant."""
+
+    key: str
+    defaults: Said
+    problems: Callable[[Said], Iterator[tuple[str, str]]]
+    oddities: Callable[[Said], Iterator[str]] = _nothing
+
+    def convert(self, found: Mapping[str, Any]) -> Said:
+        """What an object says. Raises InvalidPolicyError for a value of another type."""
+        return convert(found, type(self.defaults))
+
+
+@cache
+def keys_of(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """By our name of a field the one that users write."""
+    return {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
+
+
+def read_object(text: str | bytes) -> dict[str, Any]:
+    """A JSON object, its keys as they are written. Raises InvalidPolicyError for what is none."""
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidPolicyError(f"not JSON: {error!s:.200}") from error
+    if not isinstance(found, dict):
+        raise InvalidPolicyError(f"{type(found).__name__}, not an object")
+    return found
+
+
+def convert(found: Mapping[str, Any], kind: type[Said]) -> Said:
+    """What an object says. Raises InvalidPolicyError for a value of another type."""
+    try:
+        return msgspec.convert(_as_go_reads(found, kind), kind)
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise InvalidPolicyError(str(error)) from error
+
+
+def _as_go_reads(found: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Keys in whatever case, as encoding/json takes them; the exact one counts if it is there."""
+    lower = {name.casefold(): name for name in keys_of(kind).values()}
+    read: dict[str, Any] = {}
+    for name, value in found.items():
+        known = lower.get(name.casefold(), name)
+        if known == name or known not in found:
+            read[known] = value
+    return read
+
+
+def merged(usual: Said, own: Said) -> Said:
+    """`usual` with what `own` says: values and lists in place of those of `usual`, objects key by
+    key, as a JSON merge."""
+    said: dict[str, Any] = {}
+    for field in keys_of(type(usual)):
+        before, value = getattr(usual, field), getattr(own, field)
+        if value is None:
+            continue
+        if isinstance(value, msgspec.Struct) and before is not None:
+            inner = {
+                name: one for name, one in msgspec.structs.asdict(value).items() if one is not None
+            }
+            value = msgspec.structs.replace(before, **inner)
+        elif isinstance(value, dict) and before is not None:
+            value = before | value
+        said[field] = value
+    return msgspec.structs.replace(usual, **said)
+
+
+def without(of: Said, fields: Iterable[str]) -> Said:
+    """`of`, which says nothing of these fields."""
+    return msgspec.structs.replace(of, **dict.fromkeys(fields, None))
+
+
+def document(of: msgspec.Struct) -> dict[str, Any]:
+    """What is said, by the names that users write."""
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(of))
+    return found
+
+
+def out_of_range(
+    of: msgspec.Struct, ranges: Mapping[str, tuple[int, int]]
+) -> Iterator[tuple[str, str]]:
+    """Every number that is not between those of `ranges`, both of them allowed."""
+    keys = keys_of(type(of))
+    for field, (least, most) in ranges.items():
+        value = getattr(of, field)
+        if value is not None and not least <= value <= most:
+            endless = most == MOST and value < least
+            allowed = f"{least} or more" if endless else f"{least} to {most}"
+            yield field, f"{keys[field]} is {value}, allowed is {allowed}"
+
+
+def strange_texts(
+    of: msgspec.Struct, known: Mapping[str, tuple[str, ...]]
+) -> Iterator[tuple[str, str]]:
+    """Every text that is none of those `known` for its field."""
+    keys = keys_of(type(of))
+    for field, texts in known.items():
+        value = getattr(of, field)
+        if value and value not in texts:
+            yield field, f"{keys[field]} is {value!r:.60}, which is none of {', '.join(texts)}"
+
+
+# More than Go's int64 is no number there either.
+MOST = 2**63 - 1

@@ -1,0 +1,47 @@
+"""How Mid and Batch are worked out for one node, as nodes and windows carry it.
+
+Fields have Koordinator's names and defaults (`colocation-config`), but for the last four, which are
+ours. What is not said is not written.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+# A percent beyond this says what this says.
+_MOST_PERCENT = 1_000_000
+_YEAR_SECONDS = 31_536_000
+
+Percents = Annotated[int, Meta(ge=0, le=_MOST_PERCENT)]
+Share = Annotated[int, Meta(ge=0, le=100)]
+Name = Annotated[str, Meta(max_length=100)]
+
+
+class Overcommit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is in force for a node that takes part; None is without a limit.
+
+    `mid_formula` is how Mid is worked out, `mid_reclaim_percent` the share of Prod's requests that
+    a formula of the proposal hands on. With `promise_once` what is promised to Mid is not promised
+    to Batch, too. `buffer_percent` of what is worked out is held back.
+    """
+
+    cpu_reclaim_threshold_percent: Percents = 60
+    cpu_calculate_policy: Name = "usage"
+    memory_reclaim_threshold_percent: Percents = 65
+    memory_calculate_policy: Name = "usage"
+    degrade_time_minutes: Annotated[int, Meta(ge=1, le=_YEAR_SECONDS // 60)] = 15
+    update_time_threshold_seconds: Annotated[int, Meta(ge=1, le=_YEAR_SECONDS)] = 300
+    resource_diff_threshold: Annotated[float, Meta(ge=0)] = 0.1
+    batch_cpu_threshold_percent: Percents | None = None
+    batch_memory_threshold_percent: Percents | None = None
+    mid_cpu_threshold_percent: Share = 100
+    mid_memory_threshold_percent: Share = 100
+    mid_unallocated_percent: Share = 0
+    mid_reclaim_mode: Name = ""
+    mid_static_cpu_reserved_percent: Percents = 0
+    mid_static_memory_reserved_percent: Percents = 0
+    mid_formula: Name = "v1.6"
+    mid_reclaim_percent: Share = 100
+    promise_once: bool = True
+    buffer_percent: Share = 0

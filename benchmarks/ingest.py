@@ -35,7 +35,8 @@ from pipeline.agents.output import Keyed, open_output
 from pipeline.local.kafka import local_kafka
 from pipeline.processors.bank import Bank
 from pipeline.processors.columns import node_windows, window_usages
-from pipeline.processors.join import Beside, NodeView, join, pod_row, put_beside
+from pipeline.processors.join import Beside, NodeView, join, put_beside
+from pipeline.processors.pod_row import pod_row
 from pipeline.processors.report import node_state_record, prediction_record
 from pipeline.settings import Settings, load_settings
 from pipeline.topics.admin import apply_topics, find_group

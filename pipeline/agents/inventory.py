@@ -14,7 +14,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from pipeline.agents.log import LogReader, LogRecord, record_of
 from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.logs import get_logger
-from pipeline.processors.join import NodeView, PodRow, pod_row
+from pipeline.processors.join import NodeView
+from pipeline.processors.pod_row import PodRow, pod_row
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord, check_node_name
 from pipeline.topics.pods import PodFacts, check_pod, split_pod_key

@@ -23,8 +23,9 @@ from pipeline.errors import (
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.join import Beside, check_not_future, join, put_beside
+from pipeline.processors.node_facts import node_facts
 from pipeline.topics.dead_letters import dead_letter
-from pipeline.topics.nodes import Strategy
+from pipeline.topics.nodes import NodeRecord, Strategy
 from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import (
     DEAD_LETTERS,
@@ -32,7 +33,7 @@ from pipeline.topics.registry import (
     WINDOWS,
 )
 from pipeline.topics.sample_rows import read_rows
-from pipeline.topics.windows import Window, as_decoded, departure, encode_window
+from pipeline.topics.windows import NodeFacts, Window, as_decoded, departure, encode_window
 
 log = get_logger(__name__)
 
@@ -88,6 +89,7 @@ class JoinCursor:
         self._appending = asyncio.Lock()
         self._told: set[str] = set()
         self._beside: dict[str, Beside] = {}
+        self._facts: dict[str, tuple[NodeRecord, NodeFacts]] = {}
 
     @property
     def owned(self) -> bool:
@@ -121,6 +123,7 @@ class JoinCursor:
             record = Keyed(node.encode(), encode_window(departure(node, appended_ms)))
             await self._append([_Joined(record)], appended_ms)
             self._beside.pop(node, None)
+            self._facts.pop(node, None)
             DEPARTURES.inc()
 
     async def _append(self, windows: Sequence[_Joined], appended_ms: int) -> None:
@@ -176,6 +179,7 @@ class JoinCursor:
             sample_offset=record.offset,
             appended_ms=record.appended_ms,
             beside=beside,
+            facts=self._facts_of(view.record),
         )
         value = encode_window(window)
         if len(value) > LARGEST_VALUE_BYTES:
@@ -185,6 +189,14 @@ class JoinCursor:
         # A sample that had to be mended is read as others will read it.
         said = as_decoded(window, value) if window.rows.sample is sample else None
         return _Joined(Keyed(node.encode(), value), said)
+
+    def _facts_of(self, record: NodeRecord | None) -> NodeFacts | None:
+        if record is None:
+            return None
+        found = self._facts.get(record.node)
+        if found is None or found[0] is not record:
+            found = self._facts[record.node] = record, node_facts(record, self._rules.strategy)
+        return found[1]
 
 
 async def refuse(

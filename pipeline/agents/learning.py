@@ -11,12 +11,15 @@ from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from pipeline.agents.profile import amounts_of
 from pipeline.metrics import counter, gauge
 from pipeline.processors import bank
-from pipeline.processors.columns import node_windows, window_usages
+from pipeline.processors.columns import WindowUsage, node_windows, window_usages
+from pipeline.processors.overcommit.joined import Prod
+from pipeline.processors.overcommit.offers import offers, records
 from pipeline.processors.peaks import AllPeaks, Headline
 from pipeline.processors.report import node_state_record, prediction_record
 from pipeline.processors.window import Outcome, rounds
@@ -40,19 +43,23 @@ GENERATION = 1
 
 
 class Report:
-    """What follows from a window, as it is written; without a prediction the last one stands.
+    """What follows from a window, as it is written; without a prediction the last one stands, and
+    without resources the node takes no part.
 
     A worker keeps that of every node, 20 KiB where there are a hundred pods: `pack` it once it is
     published.
     """
 
-    __slots__ = ("_packed", "_prediction", "_size", "node_state")
+    __slots__ = ("_packed", "_prediction", "_size", "node_state", "resources")
 
-    def __init__(self, prediction: bytes | None, node_state: bytes) -> None:
+    def __init__(
+        self, prediction: bytes | None, node_state: bytes, resources: bytes | None = None
+    ) -> None:
         self._prediction = prediction
         self._size = 0
         self._packed: bytes | None = None
         self.node_state = node_state
+        self.resources = resources
 
     @property
     def prediction(self) -> bytes | None:
@@ -69,10 +76,10 @@ class Report:
             self._packed = _LZ4.compress(self._prediction, asbytes=True)
             self._prediction = None
 
-    def with_state(self, node_state: bytes) -> "Report":
-        """The same prediction beside a newer state."""
+    def with_newer(self, node_state: bytes, resources: bytes | None) -> "Report":
+        """The same prediction beside a newer state and newer resources."""
         newer = copy(self)
-        newer.node_state = node_state
+        newer.node_state, newer.resources = node_state, resources
         return newer
 
 
@@ -201,9 +208,10 @@ def report(told: Sequence[Told]) -> list[Report]:
     windows = [last.placed.window for last in told]
     usages = window_usages(windows, told[0].placed.cursor.rules.memory_policy)
     recent = bank.recent_usage([(last.placed.cursor.bank, last.placed.node) for last in told])
+    resources = _resources(told, usages)
     made: list[Report] = []
-    for (placed, counters, peaks, prediction), used, lately in zip(
-        told, usages, recent, strict=True
+    for (placed, counters, peaks, prediction), used, lately, offered in zip(
+        told, usages, recent, resources, strict=True
     ):
         cursor, offset, window = placed
         state = encode_json(
@@ -211,11 +219,37 @@ def report(told: Sequence[Told]) -> list[Report]:
                 window, peaks, lately, counters, used, offset=offset, **_position(cursor)
             )
         )
-        new = Report(prediction, state)
+        new = Report(prediction, state, offered)
         standing = cursor.reports.get(placed.node) if prediction is None else None
-        cursor.reports[placed.node] = standing.with_state(state) if standing else new
+        cursor.reports[placed.node] = standing.with_newer(state, offered) if standing else new
         made.append(new)
     return made
+
+
+def _resources(told: Sequence[Told], usages: Sequence[WindowUsage]) -> list[bytes | None]:
+    """What each of these nodes has for Mid and Batch, None for one that takes no part."""
+    made: list[bytes | None] = [None] * len(told)
+    at = [i for i, last in enumerate(told) if last.placed.window.node.overcommit is not None]
+    if not at:
+        return made
+    windows = [told[i].placed.window for i in at]
+    headlines = [told[i].headline for i in at]
+    found = offers(windows, [usages[i] for i in at], *_prods(headlines))
+    positions = [{"offset": told[i].placed.offset, **_position(told[i].placed.cursor)} for i in at]
+    predictors = [headline.decides for headline in headlines]
+    for i, record in zip(at, records(windows, found, predictors, positions), strict=True):
+        made[i] = encode_json(record)
+    return made
+
+
+def _prods(headlines: Sequence[Headline]) -> tuple[Prod, list[Prod]]:
+    """What counts of what the predictors say of Prod, and what all of them say."""
+    amounts = np.array([headline.prod_amounts for headline in headlines])
+    peaks = np.array([headline.prod_peaks for headline in headlines])
+    decides = [headline.deciding for headline in headlines]
+    nodes = np.arange(len(headlines))
+    decided = Prod(amounts[nodes, decides], peaks[nodes, decides])
+    return decided, [Prod(amounts[:, i], peaks[:, i]) for i in range(amounts.shape[1])]
 
 
 def _position(cursor: "ModelCursor") -> dict[str, int]:

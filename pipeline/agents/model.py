@@ -1,8 +1,8 @@
-"""The model agent: the log of record in; predictions and node state out.
+"""The model agent: the log of record in; predictions, resources and node state out.
 
-A node state follows from an applied window, and a prediction where one is due (`reporting`). Of
-several windows of a node that are applied at once, while there is a backlog, the newest state and
-the newest prediction are published: both topics are tables.
+A node state follows from an applied window, resources where the node takes part, and a prediction
+where one is due (`reporting`). Of several windows of a node that are applied at once, while there
+is a backlog, the newest of each are published: these topics are tables.
 All that it publishes is a function of `springtide.windows` up to an offset. Models and position
 move together, without an await in between, so that a checkpoint taken at any moment is exact; what
 follows from a batch is published afterwards, and again by recovery if that did not happen.
@@ -30,7 +30,7 @@ from pipeline.metrics import counter
 from pipeline.processors.bank import Bank
 from pipeline.tasks import together
 from pipeline.topics.node_state import Counters
-from pipeline.topics.registry import NODE_STATE, PREDICTIONS, WINDOWS
+from pipeline.topics.registry import NODE_STATE, PREDICTIONS, RESOURCES, WINDOWS
 from pipeline.topics.windows import decode_window, sample_offset_of
 
 log = get_logger(__name__)
@@ -84,6 +84,8 @@ class ModelCursor:
         self.counters = counters if counters is not None else {}
         self.rules = rules
         self.amounts: dict[str, npt.NDArray[np.float64]] = {}
+        # Whether resources were published of a node, or taken back; unknown after a start.
+        self.offering: dict[str, bool] = {}
         self.busy = asyncio.Lock()
         self._output = output
         self._windows = WINDOWS.full_name(rules.prefix)
@@ -159,23 +161,31 @@ class ModelCursor:
         by which readers could tell that it is newer. What no record takes is counted and left out:
         the worker would end of it, and so would each that takes the partition over.
         """
-        predictions, states = [], []
+        predictions, states, resources = [], [], []
         reported = list(reported)
         for node, of_node in reported:
             key, prediction = node.encode(), of_node.prediction if of_node else None
             if of_node is None or prediction is not None:
                 predictions.append(Keyed(key, prediction))
             states.append(Keyed(key, of_node.node_state if of_node else None))
+            offered = of_node.resources if of_node else None
+            if offered is not None or self.offering.get(node, True):
+                resources.append(Keyed(key, offered))
+            self.offering[node] = offered is not None
         prefix, partition = self.rules.prefix, self.ownership.partition
-        for topic, records in ((PREDICTIONS, predictions), (NODE_STATE, states)):
+        for topic, records in (
+            (PREDICTIONS, predictions), (RESOURCES, resources), (NODE_STATE, states),
+        ):  # fmt: skip
             fitting = [record for record in records if _fits(topic.name, record)]
             if fitting and self.owned:
                 await self._output.append(topic.full_name(prefix), partition, fitting)
         for node, of_node in reported:
             if of_node is not None:
                 of_node.pack()
-            elif self.reports.get(node, _LIVES) is None:
-                del self.reports[node]
+            else:
+                self.offering.pop(node, None)
+                if self.reports.get(node, _LIVES) is None:
+                    del self.reports[node]
 
     async def refuse(self, refused: Iterable[tuple[LogRecord, RecordError]]) -> None:
         """Put these records into the dead letters."""

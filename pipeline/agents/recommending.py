@@ -12,7 +12,7 @@ from pipeline.agents.inventory import Inventory
 from pipeline.agents.log import LogReader, LogRecord
 from pipeline.agents.saved import read_checkpoints
 from pipeline.errors import CheckpointError, RecordError
-from pipeline.processors.join import PodRow
+from pipeline.processors.pod_row import PodRow
 from pipeline.processors.recommendation import Owner, Workloads
 from pipeline.topics.checkpoints import NodeCheckpoint
 from pipeline.topics.registry import CHECKPOINTS, PODS

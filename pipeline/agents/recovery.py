@@ -312,4 +312,4 @@ async def _report_replayed(model: ModelCursor) -> None:
 
 def _report(checkpoint: NodeCheckpoint) -> Report | None:
     state = checkpoint.node_state
-    return None if state is None else Report(checkpoint.prediction, state)
+    return None if state is None else Report(checkpoint.prediction, state, checkpoint.resources)

@@ -108,6 +108,7 @@ class Rounds:
                 counters=model.counters[node],
                 prediction=report.prediction if report else None,
                 node_state=report.node_state if report else None,
+                resources=report.resources if report else None,
             )
             value = encode_pack(checkpoint)
             if len(value) > LARGEST_VALUE_BYTES:

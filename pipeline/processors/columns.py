@@ -51,14 +51,44 @@ _NO_POINTS: Final = np.zeros((0, 3))
 _MOST_MILLICORES, _MOST_BYTES = (PLAUSIBLE * TO_KUBERNETES).tolist()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class EntityFacts:
+    """What the entities in `listing` and what is known of them say, n pods in order of their UIDs:
+    `pods` (n,) are their rows, `hosts` those of host applications, `system` (0 or 1,) that of the
+    system remainder. `created` (n,) is Unix time, None where `stated_ages` are all that is known.
+    """
+
+    listing: Listing
+    pods: Ints
+    hosts: Ints
+    system: Ints
+    classes: npt.NDArray[np.int8]
+    requests: Floats
+    active: npt.NDArray[np.bool_]
+    ended: npt.NDArray[np.bool_]
+    listed: npt.NDArray[np.bool_]
+    exclusive: npt.NDArray[np.bool_]
+    created: Floats | None
+    stated_ages: Floats
+
+    def ages(self, end_ms: int) -> Floats:
+        """Seconds from each pod's creation to the end of a window, (n,), NaN is unknown."""
+        if self.created is None:
+            return self.stated_ages
+        return np.maximum(end_ms / 1000 - self.created, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class WindowUsage:
     """Averages over the whole window: node (2,), pods (n, 2), host applications summed (2,) and
     the system remainder (2,). A pod that lived for half of it counts half of what it used then.
 
     `classes` (classes, 2) are the sums of what is known of the pods of each class, unknown if
-    nothing is; `class_pods` (classes,) says how many there are.
+    nothing is; `class_pods` (classes,) says how many there are. `hosts` (m, 2) are the host
+    applications one by one, and `facts` what is known of the pods, n of them in the same order.
     """
+
+    facts: EntityFacts
 
     node: Floats
     system: Floats
@@ -67,6 +97,7 @@ class WindowUsage:
     classes: Floats
     class_pods: Ints
     host_apps: Floats
+    hosts: Floats
     coverage: float
 
 
@@ -84,11 +115,13 @@ def window_usages(windows: Sequence[Window], memory_policy: str) -> list[WindowU
     whole = usage * pairs(rows.shares)
     pods = whole.take(rows.pods, axis=0)
     sums, counts = _by_class(rows, pods)
+    hosts = whole.take(rows.hosts, axis=0)
     node, host_apps = usage[rows.nodes], rows.sums(whole, rows.hosts)
     system = _system(rows, usage, usage, whole)
     coverages = rows.coverages.tolist()
     return [
         WindowUsage(
+            facts=facts,
             node=node[i],
             system=system[i],
             pods=pods[own],
@@ -96,9 +129,12 @@ def window_usages(windows: Sequence[Window], memory_policy: str) -> list[WindowU
             classes=sums[i],
             class_pods=counts[i],
             host_apps=host_apps[i],
+            hosts=hosts[own_hosts],
             coverage=coverages[i],
         )
-        for i, (facts, own) in enumerate(zip(rows.facts, rows.own_pods, strict=True))
+        for i, (facts, own, own_hosts) in enumerate(
+            zip(rows.facts, rows.own_pods, rows.own_hosts, strict=True)
+        )
     ]
 
 
@@ -147,35 +183,10 @@ def node_windows(windows: Sequence[Window], statistic: str, memory_policy: str) 
     ]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Facts:
-    """What the entities in `listing` and what is known of them say, n pods in order of their UIDs:
-    `pods` (n,) are their rows, `hosts` those of host applications, `system` (0 or 1,) that of the
-    system remainder. `created` (n,) is Unix time, None where `stated_ages` are all that is known.
-    """
-
-    listing: Listing
-    pods: Ints
-    hosts: Ints
-    system: Ints
-    classes: npt.NDArray[np.int8]
-    requests: Floats
-    active: npt.NDArray[np.bool_]
-    ended: npt.NDArray[np.bool_]
-    created: Floats | None
-    stated_ages: Floats
-
-    def ages(self, end_ms: int) -> Floats:
-        """Seconds from each pod's creation to the end of a window, (n,), NaN is unknown."""
-        if self.created is None:
-            return self.stated_ages
-        return np.maximum(end_ms / 1000 - self.created, 0.0)
+_facts: WeakKeyDictionary[Known, EntityFacts] = WeakKeyDictionary()
 
 
-_facts: WeakKeyDictionary[Known, _Facts] = WeakKeyDictionary()
-
-
-def _facts_of(rows: WindowRows) -> _Facts:
+def _facts_of(rows: WindowRows) -> EntityFacts:
     """The facts of a window's rows: the same object for windows that share what is known, as those
     of a node do until a pod of it changes."""
     listing, known = rows.listing, rows.known
@@ -185,13 +196,13 @@ def _facts_of(rows: WindowRows) -> _Facts:
     return found
 
 
-def _read_facts(listing: Listing, known: Known) -> _Facts:
+def _read_facts(listing: Listing, known: Known) -> EntityFacts:
     # Sums run in this order: in which one a sample has its rows changes none.
     pods = listing.pods.astype(np.int64)
     tiers = np.flatnonzero(listing.kinds == _TIER).tolist()
     ended = known.ended.take(pods)
     has_times = CREATED.name in known.batch.schema.names
-    return _Facts(
+    return EntityFacts(
         listing=listing,
         pods=pods,
         hosts=np.flatnonzero(listing.kinds == _HOST_APP),
@@ -203,6 +214,8 @@ def _read_facts(listing: Listing, known: Known) -> _Facts:
         ),
         active=~(ended | known.deleting.take(pods)),
         ended=ended,
+        listed=known.listed.take(pods),
+        exclusive=known.exclusive.take(pods),
         created=known.number(CREATED.name).take(pods) if has_times else None,
         stated_ages=known.number("age_seconds").take(pods),
     )
@@ -213,9 +226,9 @@ class _Rows:
 
     `window_of` (rows,) numbers the window of each, `facts` are those of each window; `nodes`,
     `pods` and `hosts` are the rows of these kinds, the pods of a window in order of their UIDs, and
-    `own_pods` which of `pods` are of each window. `seen` (rows,) is the part of its window in which
-    each entity was seen, `coverages` (windows,) that of the nodes, 0 where it is unknown; `shares`
-    (rows,) is the part of its node's time in which each row was, 0..1.
+    `own_pods` and `own_hosts` which of these are of each window. `seen` (rows,) is the part of its
+    window in which each entity was seen, `coverages` (windows,) that of the nodes, 0 where it is
+    unknown; `shares` (rows,) is the part of its node's time in which each row was, 0..1.
     """
 
     def __init__(self, windows: Sequence[Window]) -> None:
@@ -229,8 +242,8 @@ class _Rows:
         self.nodes = self._starts + [facts.listing.node for facts in self.facts]
         self.pods = self._placed([facts.pods for facts in self.facts])
         self.hosts = self._placed([facts.hosts for facts in self.facts])
-        ends = accumulate((len(facts.pods) for facts in self.facts), initial=0)
-        self.own_pods = [slice(start, end) for start, end in pairwise(ends)]
+        self.own_pods = _slices([len(facts.pods) for facts in self.facts])
+        self.own_hosts = _slices([len(facts.hosts) for facts in self.facts])
         self.seen = self.number("coverage")
         own = self.seen[self.nodes]
         self.coverages = np.where(np.isnan(own), 0.0, own)
@@ -282,6 +295,11 @@ class _Rows:
         at least half of the node's time; at most one of a window."""
         found = self._placed([facts.system for facts in self.facts])
         return found[self.shares[found] >= 0.5]
+
+
+def _slices(lengths: Sequence[int]) -> list[slice]:
+    """Where each of these lengths lies, one after the other."""
+    return [slice(start, end) for start, end in pairwise(accumulate(lengths, initial=0))]
 
 
 def _by_class(rows: _Rows, pods: Floats) -> tuple[Floats, Ints]:

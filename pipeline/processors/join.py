@@ -5,7 +5,6 @@ where bad values become null and are counted, and where a pod of which nothing i
 class `unknown`. The outcome is written to the log, so nothing after it depends on luck.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,12 +16,11 @@ import pyarrow as pa
 
 from pipeline.errors import FutureWindowError
 from pipeline.processors.classes import CLASS_CODES
+from pipeline.processors.node_facts import facts_of_sample, node_facts, with_unmeasured
+from pipeline.processors.pod_row import PodRow
 from pipeline.processors.window import PLAUSIBLE
-from pipeline.times import parse_time
 from pipeline.topics.known import CLASSES, CREATED, POD_FIELDS, Known, known_of, read_known
-from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
-from pipeline.topics.pods import PodFacts, PodRecord
-from pipeline.topics.resources import Resources
+from pipeline.topics.nodes import NodeRecord, Strategy
 from pipeline.topics.sample_rows import Listing, SampleRows, rows_of
 from pipeline.topics.samples import LIST_COLUMNS, NUMBER_COLUMNS, SampleHeader
 from pipeline.topics.windows import NodeFacts, Window, WindowRows
@@ -54,26 +52,6 @@ _LARGEST: Final[Mapping[str, float]] = {
 
 # The age is the model's to work out: as a fact it would change with each window.
 _FACTS: Final = (*(field for field in POD_FIELDS if field.name != "age_seconds"), CREATED)
-
-
-class PodRow(NamedTuple):
-    """What a window says of a pod, by column; `uid` tells it from another pod with the same
-    cgroup."""
-
-    pod_class: int | None = None
-    namespace: str | None = None
-    name: str | None = None
-    koordinator_qos: str | None = None
-    phase: str | None = None
-    owner_kind: str | None = None
-    owner_name: str | None = None
-    request_cpu_millicores: float | None = None
-    request_memory_bytes: float | None = None
-    limit_cpu_millicores: float | None = None
-    limit_memory_bytes: float | None = None
-    created_seconds: float | None = None
-    deleting: bool | None = None
-    uid: str | None = None
 
 
 _NO_POD: Final = PodRow()
@@ -117,15 +95,21 @@ def join(
     sample_offset: int,
     appended_ms: int,
     beside: Beside | None = None,
+    facts: NodeFacts | None = None,
 ) -> Window:
-    """The window for one sample; `beside` is what `put_beside` gives for it and this view."""
+    """The window for one sample; `beside` is what `put_beside` gives for it and this view, `facts`
+    what `node_facts` gives for the view's record."""
     beside = beside or put_beside(sample.listing, view.pods)
     clean, bad_values = clean_sample(sample)
+    if facts is None and view.record is not None:
+        facts = node_facts(view.record, default_strategy)
+    elif facts is None:
+        facts = facts_of_sample(clean, default_strategy)
     return Window(
         type="window",
         header=sample.header,
         rows=WindowRows(clean, beside.known),
-        node=node_facts(view.record, clean, default_strategy),
+        node=with_unmeasured(facts, sample.listing, view.pods),
         sample_offset=sample_offset,
         appended_ms=appended_ms,
         bad_values={**bad_values, **beside.bad_values},
@@ -219,27 +203,6 @@ def _null(column: pa.Array) -> Bools:
     return nulls
 
 
-def pod_row(pod: PodFacts | PodRecord) -> PodRow:
-    """What a window says of this pod."""
-    return PodRow(
-        pod_class=CLASS_CODES.get(pod.pod_class, CLASS_CODES["unknown"]),
-        namespace=sys.intern(pod.namespace),
-        name=pod.name,
-        koordinator_qos=sys.intern(pod.qos),
-        phase=sys.intern(pod.phase),
-        owner_kind=sys.intern(pod.owner.kind) if pod.owner else None,
-        owner_name=pod.owner.name if pod.owner else None,
-        # A pod that is known and asks for nothing asks for 0, which is not unknown.
-        request_cpu_millicores=_number(pod.requests.cpu_millicores or 0),
-        request_memory_bytes=_number(pod.requests.memory_bytes or 0),
-        limit_cpu_millicores=_number(pod.limits.cpu_millicores),
-        limit_memory_bytes=_number(pod.limits.memory_bytes),
-        created_seconds=_seconds(pod.created_at),
-        deleting=pod.deleted_at is not None,
-        uid=sys.intern(pod.uid),
-    )
-
-
 def pod_columns(listing: Listing, pods: Sequence[PodRow | None]) -> pa.RecordBatch:
     """The facts of `pods`, which are those of `listing`, in the rows that they have in it; None is
     a pod that is not known."""
@@ -255,40 +218,3 @@ def pod_columns(listing: Listing, pods: Sequence[PodRow | None]) -> pa.RecordBat
         ],
         schema=pa.schema(_FACTS),
     )
-
-
-def _seconds(time: str | None) -> float | None:
-    try:
-        return None if time is None else parse_time(time)
-    except ValueError:
-        return None
-
-
-@lru_cache(maxsize=4096)  # many pods ask for the same
-def _number(amount: int | None) -> float | None:
-    # Whole numbers of a record may have any size; those that no float holds are as bad as these.
-    return None if amount is None else float(min(max(amount, -1), 2**63))
-
-
-def node_facts(
-    record: NodeRecord | None, sample: SampleRows, default_strategy: Strategy
-) -> NodeFacts:
-    """What the window says of its node; without a record, the capacity of its own row serves. What
-    the record's strategy does not name is that of `default_strategy`."""
-    if record is not None:
-        return NodeFacts(
-            known=True,
-            allocatable=record.allocatable,
-            capacity=record.capacity,
-            strategy=(record.strategy or NodeStrategy()).over(default_strategy),
-            strategy_hash=record.strategy_hash,
-        )
-    cpu_cores, memory_bytes = (
-        float(sample.number(name)[sample.listing.node])
-        for name in ("capacity_cpu_cores", "capacity_memory_bytes")
-    )
-    capacity = Resources(
-        cpu_millicores=None if np.isnan(cpu_cores) else round(cpu_cores * 1000),
-        memory_bytes=None if np.isnan(memory_bytes) else round(memory_bytes),
-    )
-    return NodeFacts(allocatable=capacity, capacity=capacity, strategy=default_strategy)

@@ -123,12 +123,19 @@ class NodePeaks:
 class Headline(NamedTuple):
     """What a node's state says of its peaks, each (cpu, memory), NaN unknown: that of the node by
     predictor, in cores; what Prod leaves unused and its peak by the one that `decides`, in
-    millicores."""
+    millicores, and both by all predictors in their order, there without the system."""
 
     decides: str
     peaks: dict[str, list[float]]
     amount: list[float]
     peak: list[float]
+    prod_amounts: list[list[float]]
+    prod_peaks: list[list[float]]
+
+    @property
+    def deciding(self) -> int:
+        """Which of the predictors decides."""
+        return list(self.peaks).index(self.decides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +214,21 @@ class AllPeaks(Sequence[NodePeaks]):
     @cached_property
     def _headlines(self) -> list[Headline]:
         peaks = [answer.peaks[:, NODE].tolist() for answer in self.answers.values()]
+        prods = [answer.reclaimable for answer in self.answers.values()]
+        amounts = np.stack([prod.amount for prod in prods], axis=1).tolist()
+        own = np.stack([prod.peak - prod.system for prod in prods], axis=1).tolist()
         return [
-            Headline(decides, dict(zip(self.answers, of_node, strict=True)), amount, peak)
-            for decides, *of_node, amount, peak in zip(
+            Headline(decides, dict(zip(self.answers, of_node, strict=True)), *of_prod)
+            for decides, *of_node, of_prod in zip(
                 self.decides,
                 *peaks,
-                self.decided(lambda answer: answer.reclaimable.amount).tolist(),
-                self.decided(lambda answer: answer.reclaimable.peak).tolist(),
+                zip(
+                    self.decided(lambda answer: answer.reclaimable.amount).tolist(),
+                    self.decided(lambda answer: answer.reclaimable.peak).tolist(),
+                    amounts,
+                    own,
+                    strict=True,
+                ),
                 strict=True,
             )
         ]

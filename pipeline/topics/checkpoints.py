@@ -35,6 +35,7 @@ class NodeCheckpoint(Record, frozen=True, kw_only=True):
     counters: Counters = Counters()
     prediction: bytes | None = None
     node_state: bytes | None = None
+    resources: bytes | None = None
 
 
 class RoundMarker(Record, frozen=True, kw_only=True):

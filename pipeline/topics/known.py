@@ -40,6 +40,8 @@ _FIELDS: Final = {field.name: field for field in (*POD_FIELDS, CREATED)}
 _SCHEMA: Final = pa.schema(_FIELDS.values())
 _CLASSES: Final = pa.array(CLASSES, pa.string())
 _ENDED: Final = ("Succeeded", "Failed")
+# A file may not say; who is there and has not ended runs, or is about to.
+LISTED: Final = ("Running", "Pending", "")
 _UNKNOWN: Final = CLASSES.index("unknown")
 # With all that is read of them, for a hundred pods 33 KiB.
 _BYTES_OF_ONE: Final = 3
@@ -73,6 +75,17 @@ class Known:
     def ended(self) -> npt.NDArray[np.bool_]:
         """Which pods have ended, well or not."""
         return np.array([phase in _ENDED for phase in self.column("phase").to_pylist()], np.bool_)
+
+    @cached_property
+    def listed(self) -> npt.NDArray[np.bool_]:
+        """Which pods run, or are about to; one of which nothing is known does not."""
+        return np.array([phase in LISTED for phase in self.column("phase").to_pylist()], np.bool_)
+
+    @cached_property
+    def exclusive(self) -> npt.NDArray[np.bool_]:
+        """Which pods have CPUs of their own that nobody else may use: those of QoS LSE."""
+        qos = self.column("koordinator_qos").to_pylist()
+        return np.array([name == "LSE" for name in qos], np.bool_)
 
     @cached_property
     def deleting(self) -> npt.NDArray[np.bool_]:

@@ -83,7 +83,8 @@ class NodeRecord(Record, frozen=True, kw_only=True):
 
     `strategy` has what is different in how it is predicted, `overcommit` how Mid and Batch are
     worked out (None: it takes no part); `colocation` and `springtide` have what is in force by the
-    names that users write in these sections.
+    names that users write in these sections. `host_apps` has the classes of host applications by
+    name.
     """
 
     node: str
@@ -100,6 +101,7 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     overcommit: Overcommit | None = None
     colocation: dict[str, Any] | None = None
     springtide: dict[str, Any] | None = None
+    host_apps: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 def check_node_name(node: str) -> None:

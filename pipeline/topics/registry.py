@@ -93,6 +93,7 @@ PREDICTIONS: Final = Topic(
 RESOURCES: Final = Topic(
     name="resources", key="node", codec="json", cleanup="compact",
     value="Mid and Batch, each with its terms", written_by="model agent",
+    record="node_resources",
 )  # fmt: skip
 NODE_STATE: Final = Topic(
     name="node-state", key="node", codec="json", cleanup="compact",

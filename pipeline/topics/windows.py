@@ -38,6 +38,7 @@ from pipeline.topics.codec import check_version
 from pipeline.topics.known import CLASSES as CLASSES
 from pipeline.topics.known import CREATED, POD_FIELDS, Known, known_of, read_known
 from pipeline.topics.nodes import Strategy, check_node_name
+from pipeline.topics.overcommit import Overcommit
 from pipeline.topics.resources import Resources
 from pipeline.topics.sample_rows import Listing, SampleRows, read_rows, rows_of
 from pipeline.topics.samples import SampleHeader
@@ -57,14 +58,24 @@ _NODES_KEPT: Final = 16_384
 _MOST_FACTS_KEPT: Final = 4_096
 
 
-class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the join knew of the node: `known` is false where only its own samples speak of it."""
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the join knew of the node: `known` is false where only its own samples speak of it.
+
+    `allocatable` is that of the node as it is, before amplification. `overcommit` is None where it
+    takes no part. `reserved` is what its annotation keeps for others, `host_apps` the classes of
+    host applications by name. `unmeasured` is what pods of the node ask for that the sample lacks,
+    in sum by class: those that run or are about to.
+    """
 
     known: bool = False
     allocatable: Resources = Resources()
     capacity: Resources = Resources()
     strategy: Strategy = Strategy()
     strategy_hash: str = ""
+    overcommit: Overcommit | None = None
+    reserved: Resources = Resources()
+    host_apps: dict[str, str] = msgspec.field(default_factory=dict)
+    unmeasured: dict[str, Resources] = msgspec.field(default_factory=dict)
 
 
 class WindowRows:

@@ -283,9 +283,9 @@ async def test_a_departure_is_kept_until_its_tombstones_are_delivered() -> None:
 @pytest.mark.parametrize("prediction", [None, b"", b'{"node": "a"}', bytes(30_000)])
 def test_a_report_gives_what_it_was_given(prediction: bytes | None) -> None:
     report = Report(prediction, b"old")
-    newer = report.with_state(b"new")
+    newer = report.with_newer(b"new", None)
     for _ in range(2):
         assert (report.prediction, report.node_state) == (prediction, b"old")
         assert (newer.prediction, newer.node_state) == (prediction, b"new")
-        assert report.with_state(b"last").prediction == prediction
+        assert report.with_newer(b"last", b"some").prediction == prediction
         report.pack()

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from pipeline.processors.join import NodeView, join
-from pipeline.processors.join import pod_row as row_of_pod
+from pipeline.processors.pod_row import pod_row as row_of_pod
 from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
 from pipeline.topics.pods import Owner, PodRecord
 from pipeline.topics.resources import Resources

@@ -18,10 +18,10 @@ from pipeline.processors.join import (
     check_not_future,
     clean_sample,
     join,
-    node_facts,
     put_beside,
     without_bad_values,
 )
+from pipeline.processors.node_facts import node_facts
 from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
 from pipeline.topics.pods import Owner, PodRecord
 from pipeline.topics.resources import Resources
@@ -209,7 +209,7 @@ def test_what_a_strategy_does_not_name_is_the_default_strategys(field: str) -> N
     )  # fmt: skip
     said: dict[str, Any] = {field: "vpa" if field == "predictor" else 0}
     record = NodeRecord(node="node-1", strategy=NodeStrategy(**said))
-    facts = node_facts(record, joined(NODE_ROW).rows.sample, usual)
+    facts = node_facts(record, usual)
     assert facts.strategy == msgspec.structs.replace(usual, **said)
 
 

@@ -12,7 +12,8 @@ from pipeline.processors.bank import Bank
 from pipeline.processors.classes import CLASSES
 from pipeline.processors.columns import node_windows
 from pipeline.processors.inspection import peaks_table
-from pipeline.processors.join import NodeView, join, pod_row
+from pipeline.processors.join import NodeView, join
+from pipeline.processors.pod_row import pod_row
 from pipeline.processors.traces import TYPES, read_trace
 from pipeline.processors.window import ENTITIES, ModelConfig
 from pipeline.sources.simulation import SimulatedNode

@@ -21,6 +21,7 @@ from pipeline.topics.arrow import read_samples
 from pipeline.topics.checkpoints import Claim, NodeCheckpoint, RoundMarker
 from pipeline.topics.codec import Record, decode_json, decode_pack, encode_json, encode_pack
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
+from pipeline.topics.node_resources import BatchTerms, MidTerms, NodeResourcesRecord
 from pipeline.topics.node_state import (
     AggregatedUsage,
     Counters,
@@ -187,6 +188,20 @@ POD_RECORD = PodRecord(
     created_at="2023-11-14T21:13:30Z",
     started_at="2023-11-14T21:13:33Z",
 )
+NODE_RESOURCES = NodeResourcesRecord(
+    node=HEADER.node,
+    as_of="2023-11-14T22:14:00Z",
+    generation=1,
+    offset=42,
+    epoch=7,
+    strategy=Overcommit(mid_unallocated_percent=20),
+    predictor="percentile",
+    mid=_SMALL,
+    mid_lower_bound=Resources(cpu_millicores=0, memory_bytes=0),
+    batch=Resources(cpu_millicores=4_000, memory_bytes=2**30),
+    mid_terms=MidTerms(allocatable=_LARGE, allocated=_SMALL, limit=_LARGE),
+    batch_terms=BatchTerms(capacity=_LARGE, used=_SMALL, promised=_SMALL),
+)
 PREDICTION = PredictionRecord(
     node=HEADER.node,
     as_of="2023-11-14T22:14:00Z",
@@ -317,6 +332,7 @@ GOLDEN = (
     _json("nodes", NODE),
     _json("pods", POD_RECORD),
     _json("predictions", PREDICTION),
+    _json("resources", NODE_RESOURCES),
     _json("node-state", NODE_STATE),
     _pack("checkpoints-node", CHECKPOINT),
     _pack("checkpoints-marker", MARKER),

@@ -8,12 +8,19 @@ from hypothesis import strategies as st
 
 from pipeline.topics.checkpoints import Claim, NodeCheckpoint, RoundMarker
 from pipeline.topics.codec import Record
+from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.predictions import PredictionRecord
 
-JSON_RECORDS: tuple[type[Record], ...] = (NodeRecord, PodRecord, PredictionRecord, NodeStateRecord)
+JSON_RECORDS: tuple[type[Record], ...] = (
+    NodeRecord,
+    NodeResourcesRecord,
+    NodeStateRecord,
+    PodRecord,
+    PredictionRecord,
+)
 PACK_RECORDS: tuple[type[Record], ...] = (NodeCheckpoint, RoundMarker, Claim)
 
 _SCALARS: dict[Any, st.SearchStrategy[Any]] = {

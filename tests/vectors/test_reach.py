@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 PACKAGES = (ROOT / "pipeline", ROOT / "node-exporter" / "node_exporter", ROOT / "actuators")
 
 _NODE_ACTUATOR = "the node actuator writes and reads these (part 6)"
-_BATCH = "the resources agent, which works these out for every node, comes with the rest of part 3"
+_ACTUATOR = "the cluster actuator, which judges how old things are, comes with the rest of part 3"
 _NUMA = "NodeMetric's usage of NUMA nodes comes with part 3"
 UNCALLED = {
     "node_exporter.kernel.formulas.best_effort_limit_millicores": _NODE_ACTUATOR,
@@ -28,16 +28,7 @@ UNCALLED = {
     "pipeline.clock.ManualClock": "the clock of tests",
     "pipeline.processors.histogram.linear_layout": "no model has buckets of equal size",
     "pipeline.processors.intervals.collect_interval": "NodeMetric's periods come with part 3",
-    "pipeline.processors.overcommit.batch.batch": _BATCH,
-    "pipeline.processors.overcommit.facts.Nodes": _BATCH,
-    "pipeline.processors.overcommit.facts.Pods": _BATCH,
-    "pipeline.processors.overcommit.facts.Strategies": _BATCH,
-    "pipeline.processors.overcommit.facts.is_fresh": _BATCH,
-    "pipeline.processors.overcommit.facts.strategies": _BATCH,
-    "pipeline.processors.overcommit.mid.Percents": _BATCH,
-    "pipeline.processors.overcommit.mid.mid": _BATCH,
-    "pipeline.processors.overcommit.reserved.kubelet_reserved": _BATCH,
-    "pipeline.processors.overcommit.reserved.reservation": _BATCH,
+    "pipeline.processors.overcommit.facts.is_fresh": _ACTUATOR,
     "pipeline.processors.system_usage.numa_remainder": _NUMA,
     "pipeline.processors.thresholds.whole_percent": "devices come with part 9",
 }

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipeline.processors.classes import CLASS_CODES
 from pipeline.processors.overcommit.facts import (
     MAX_USAGE_REQUEST,
     NO_LIMIT,
@@ -24,7 +25,8 @@ class Batch(NamedTuple):
     """The amounts (nodes, 2), and the terms that they come from.
 
     `outside` is what goes to those outside of Kubernetes, by what they use or what is reserved; one
-    of `used`, `requested` and `larger` goes to Prod and Mid, as the policy has it.
+    of `used`, `requested` and `larger` goes to Prod and Mid, as the policy has it, and `promised`
+    to Mid beyond that.
     """
 
     amount: IntArray
@@ -34,10 +36,16 @@ class Batch(NamedTuple):
     used: IntArray
     requested: IntArray
     larger: IntArray
+    promised: IntArray
 
 
-def batch(nodes: Nodes, pods: Pods, strategies: Strategies) -> Batch:
-    """What each node has for Batch.
+def batch(nodes: Nodes, pods: Pods, strategies: Strategies, mid: IntArray | None = None) -> Batch:
+    """What each node has for Batch; `mid` (nodes, 2) is what is promised to Mid.
+
+    The ledger between both: idle capacity is promised once. What Mid's pods use or asked for is
+    counted already as the policy has it; what is promised to Mid beyond that is not left for Batch.
+    Mid comes first, since Batch gives way to it anyhow. Without `mid` both are worked out as if the
+    other were not there, which is what Koordinator does.
 
     A pod without usage counts what it asked for, an LSE pod all the cpu that it asked for; a usage
     without a listed pod counts, too. Under maxUsageRequest pods without usage count their request:
@@ -59,12 +67,22 @@ def batch(nodes: Nodes, pods: Pods, strategies: Strategies) -> Batch:
     requested = by_node(count, pods, pods.request, listed)
     of_larger = by_node(count, pods, larger, counts)
     by_request = strategies.policy == REQUEST
-    taken = np.select(
-        [by_request, strategies.policy == MAX_USAGE_REQUEST],
-        [reserved + requested, outside + of_larger],
-        outside + used,
-    )
-    left = np.maximum(nodes.capacity - margin - taken, 0)
+    by_larger = strategies.policy == MAX_USAGE_REQUEST
+
+    def as_policy(of_requests: IntArray, of_larger: IntArray, of_usage: IntArray) -> IntArray:
+        return np.select([by_request, by_larger], [of_requests, of_larger], of_usage)
+
+    taken = as_policy(reserved + requested, outside + of_larger, outside + used)
+    promised = np.zeros_like(taken)
+    if mid is not None:
+        is_mid = pods.class_code == CLASS_CODES["mid"]
+        counted_of_mid = as_policy(
+            by_node(count, pods, pods.request, listed & is_mid),
+            by_node(count, pods, larger, counts & is_mid),
+            by_node(count, pods, counted, counts & is_mid),
+        )
+        promised = np.maximum(mid - counted_of_mid, 0)
+    left = np.maximum(nodes.capacity - margin - taken - promised, 0)
     limit = percent_of(nodes.capacity, strategies.batch_percent)
     amount = np.where(strategies.batch_percent == NO_LIMIT, left, np.minimum(left, limit))
-    return Batch(amount, margin, outside, reserved, used, requested, of_larger)
+    return Batch(amount, margin, outside, reserved, used, requested, of_larger, promised)

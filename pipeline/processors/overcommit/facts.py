@@ -38,7 +38,7 @@ class Nodes(NamedTuple):
     `allocatable` is that of Prod. `kubelet_reserved` and `annotated_reserved` are kept for others,
     `system` is used by what is no pod and no host application, `prod_apps` and `mid_apps` by host
     applications of these classes. `reclaimable` is what Prod leaves unused, margin and all,
-    `prod_peak` its peak without a margin, where `has_peak` says that it is known.
+    `prod_peak` its peak, where `has_peak` says that it is known.
     """
 
     capacity: IntArray
@@ -94,6 +94,9 @@ class Strategies(NamedTuple):
     mid_static_percent: IntArray
     is_static: BoolArray
     degrade_seconds: IntArray
+    mid_reclaim_percent: IntArray
+    promises_once: BoolArray
+    buffer_percent: IntArray
 
 
 def strategies(of: Sequence[Overcommit]) -> Strategies:
@@ -125,6 +128,9 @@ def strategies(of: Sequence[Overcommit]) -> Strategies:
         ),
         is_static=np.array([one.mid_reclaim_mode == STATIC for one in of], bool),
         degrade_seconds=60 * column("degrade_time_minutes")[:, 0],
+        mid_reclaim_percent=column("mid_reclaim_percent")[:, 0],
+        promises_once=np.array([one.promise_once for one in of], bool),
+        buffer_percent=column("buffer_percent", "buffer_percent"),
     )
 
 

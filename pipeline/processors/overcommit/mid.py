@@ -37,8 +37,8 @@ class Mid(NamedTuple):
 
 
 class Percents(NamedTuple):
-    """What formulas before `v1.6` are set by, (nodes,): the margin upon the peak of Prod, and the
-    share of its requests that may be handed on."""
+    """What formulas are set by, (nodes,): the margin upon the peak of Prod, where it is not in it
+    already, and the share of its requests that may be handed on."""
 
     margin: IntArray
     reclaim: IntArray

@@ -1,0 +1,63 @@
+"""What a window says of one pod, found once from its record."""
+
+import sys
+from functools import lru_cache
+from typing import NamedTuple
+
+from pipeline.processors.classes import CLASS_CODES
+from pipeline.times import parse_time
+from pipeline.topics.pods import PodFacts, PodRecord
+
+
+class PodRow(NamedTuple):
+    """What a window says of a pod, by column; `uid` tells it from another pod with the same
+    cgroup."""
+
+    pod_class: int | None = None
+    namespace: str | None = None
+    name: str | None = None
+    koordinator_qos: str | None = None
+    phase: str | None = None
+    owner_kind: str | None = None
+    owner_name: str | None = None
+    request_cpu_millicores: float | None = None
+    request_memory_bytes: float | None = None
+    limit_cpu_millicores: float | None = None
+    limit_memory_bytes: float | None = None
+    created_seconds: float | None = None
+    deleting: bool | None = None
+    uid: str | None = None
+
+
+def pod_row(pod: PodFacts | PodRecord) -> PodRow:
+    """What a window says of this pod."""
+    return PodRow(
+        pod_class=CLASS_CODES.get(pod.pod_class, CLASS_CODES["unknown"]),
+        namespace=sys.intern(pod.namespace),
+        name=pod.name,
+        koordinator_qos=sys.intern(pod.qos),
+        phase=sys.intern(pod.phase),
+        owner_kind=sys.intern(pod.owner.kind) if pod.owner else None,
+        owner_name=pod.owner.name if pod.owner else None,
+        # A pod that is known and asks for nothing asks for 0, which is not unknown.
+        request_cpu_millicores=_number(pod.requests.cpu_millicores or 0),
+        request_memory_bytes=_number(pod.requests.memory_bytes or 0),
+        limit_cpu_millicores=_number(pod.limits.cpu_millicores),
+        limit_memory_bytes=_number(pod.limits.memory_bytes),
+        created_seconds=_seconds(pod.created_at),
+        deleting=pod.deleted_at is not None,
+        uid=sys.intern(pod.uid),
+    )
+
+
+def _seconds(time: str | None) -> float | None:
+    try:
+        return None if time is None else parse_time(time)
+    except ValueError:
+        return None
+
+
+@lru_cache(maxsize=4096)  # many pods ask for the same
+def _number(amount: int | None) -> float | None:
+    # Whole numbers of a record may have any size; those that no float holds are as bad as these.
+    return None if amount is None else float(min(max(amount, -1), 2**63))

@@ -7,8 +7,12 @@ from typing import Any
 from hypothesis import strategies as st
 
 from pipeline.processors.join import NodeView, join
+from pipeline.processors.node_facts import RAW_ALLOCATABLE
+from pipeline.processors.overcommit.mid import FORMULAS
+from pipeline.processors.overcommit.reserved import ANNOTATION as RESERVATION
 from pipeline.processors.pod_row import pod_row as row_of_pod
 from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
+from pipeline.topics.overcommit import Overcommit
 from pipeline.topics.pods import Owner, PodRecord
 from pipeline.topics.resources import Resources
 from pipeline.topics.sample_rows import SampleRows, read_rows
@@ -87,6 +91,20 @@ TIMES = st.none() | st.sampled_from(
 UIDS = tuple(f"uid-{i}" for i in range(5))
 
 _RESOURCES = st.builds(Resources, cpu_millicores=AMOUNTS, memory_bytes=AMOUNTS)
+PERCENTS = st.integers(0, 200)
+OVERCOMMITS = st.builds(
+    Overcommit,
+    cpu_reclaim_threshold_percent=PERCENTS,
+    memory_reclaim_threshold_percent=PERCENTS,
+    cpu_calculate_policy=st.sampled_from(["usage", "maxUsageRequest"]),
+    memory_calculate_policy=st.sampled_from(["usage", "request", "maxUsageRequest"]),
+    mid_unallocated_percent=st.integers(0, 100),
+    mid_reclaim_mode=st.sampled_from(["", "static"]),
+    mid_static_cpu_reserved_percent=PERCENTS,
+    mid_formula=st.sampled_from([*FORMULAS, "tomorrow"]),
+    promise_once=st.booleans(),
+    buffer_percent=st.integers(0, 100),
+)
 _STRATEGIES = st.builds(
     NodeStrategy,
     safety_margin_percent=st.floats(0, 100),
@@ -99,6 +117,16 @@ _NODES = st.builds(
     capacity=_RESOURCES,
     strategy=st.none() | _STRATEGIES,
     strategy_hash=st.text(max_size=3),
+    overcommit=st.none() | OVERCOMMITS,
+    host_apps=st.dictionaries(st.sampled_from(UIDS), st.sampled_from(["prod", "mid", "batch", ""])),
+    annotations=st.sampled_from(
+        [
+            {},
+            {RESERVATION: '{"resources":{"cpu":"1","memory":"1Gi"}}'},
+            {RESERVATION: "{", RAW_ALLOCATABLE: '{"cpu":"8"}'},
+            {RAW_ALLOCATABLE: '{"cpu":-1,"memory":"x"}'},
+        ]
+    ),
 )
 _PODS = st.builds(
     known_pod,
@@ -108,7 +136,7 @@ _PODS = st.builds(
     qos=st.text(max_size=3),
     requests=_RESOURCES,
     limits=_RESOURCES,
-    phase=st.sampled_from(["", "Running", "Succeeded", "Failed"]),
+    phase=st.sampled_from(["", "Running", "Pending", "Succeeded", "Failed"]),
     created_at=TIMES,
     deleted_at=TIMES,
 )

@@ -5,16 +5,19 @@ from fractions import Fraction
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from pipeline.processors.overcommit.batch import Batch, batch
 from pipeline.processors.overcommit.facts import percent_of
 from pipeline.processors.policy.colocation import DEFAULTS, Colocation
 from pipeline.processors.policy.sections import merged
-from tests.processors.overcommit.fleets import FLEET, Fleet, Node, Pod, columns
+from tests.processors.overcommit.fleets import AMOUNT, FLEET, Fleet, Node, Pod, columns
+
+CAPS = ("batch_cpu_threshold_percent", "batch_memory_threshold_percent")
 
 
-def oracle(node: Node, pods: list[Pod], r: int) -> int:
-    """Batch of one resource, as colocation 9 says it, in words."""
+def oracle(node: Node, pods: list[Pod], r: int, mid: int = 0) -> int:
+    """Batch of one resource, as colocation 9 says it, in words; `mid` is promised to Mid."""
     own = merged(DEFAULTS, node.own)
     threshold = (own.cpu_reclaim_threshold_percent, own.memory_reclaim_threshold_percent)[r]
     policy = (own.cpu_calculate_policy, own.memory_calculate_policy)[r]
@@ -26,17 +29,19 @@ def oracle(node: Node, pods: list[Pod], r: int) -> int:
     high = [pod for pod in pods if pod.of not in ("batch", "free")]
     if policy == "request" and r == 1:
         left -= reserved + sum(pod.request[r] for pod in high if pod.is_listed)
+        counted_of_mid = sum(pod.request[r] for pod in high if pod.is_listed and pod.of == "mid")
     else:
         left -= max(node.system[r] + node.prod_apps[r] + node.mid_apps[r], reserved)
+        counted_of_mid = 0
         for pod in high:
-            usage = pod.request[r] if pod.usage is None else pod.usage[r]
+            counted = pod.request[r] if pod.usage is None else pod.usage[r]
             if policy == "maxUsageRequest":
-                left -= max(usage, pod.request[r] if pod.is_listed else 0)
+                counted = max(counted, pod.request[r] if pod.is_listed else 0)
             elif pod.is_lse and pod.is_listed and r == 0:
-                left -= pod.request[r]
-            else:
-                left -= usage
-    left = max(left, 0)
+                counted = pod.request[r]
+            left -= counted
+            counted_of_mid += counted if pod.of == "mid" else 0
+    left = max(left - max(mid - counted_of_mid, 0), 0)
     return left if cap is None else min(left, capacity * cap // 100)
 
 
@@ -48,6 +53,31 @@ def work_out(fleet: Fleet) -> Batch:
 def test_it_is_what_the_words_say_for_every_node(fleet: Fleet) -> None:
     expected = [[oracle(node, pods, r) for r in range(2)] for node, pods in fleet]
     assert work_out(fleet).amount.tolist() == expected
+
+
+@given(FLEET, st.lists(AMOUNT, min_size=4, max_size=4))
+def test_what_is_promised_to_mid_is_not_promised_again(
+    fleet: Fleet, promised: list[tuple[int, int]]
+) -> None:
+    mid = np.array(promised[: len(fleet)], np.int64)
+    expected = [
+        [oracle(node, pods, r, promised[i][r]) for r in range(2)]
+        for i, (node, pods) in enumerate(fleet)
+    ]
+    found = batch(*columns(fleet), mid)
+    assert found.amount.tolist() == expected
+
+
+@given(FLEET, st.lists(AMOUNT, min_size=4, max_size=4))
+def test_what_is_idle_is_enough_for_both(fleet: Fleet, promised: list[tuple[int, int]]) -> None:
+    uncapped = [
+        (node._replace(own=structs.replace(node.own, **dict.fromkeys(CAPS, None))), pods)
+        for node, pods in fleet
+    ]
+    mid = np.array(promised[: len(fleet)], np.int64)
+    idle = work_out(uncapped).amount
+    found = batch(*columns(uncapped), mid)
+    assert (found.amount + np.minimum(found.promised, idle) == idle).all()
 
 
 @given(FLEET)

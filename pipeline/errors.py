@@ -20,6 +20,13 @@
     │       ├── JarChecksumError          a jar is not the one that was tested
     │       ├── JavaNotFoundError         no Java of a sufficient version
     │       └── BrokerStartError          the broker did not become ready
+    ├── KubernetesError                   the API server
+    │   ├── ApiUnavailableError           no answer, or one that says: later
+    │   └── ApiRefusedError               it does not do what it was asked for
+    │       ├── NotFoundError             there is no such object
+    │       ├── ConflictError             somebody else has changed or made it
+    │       ├── GoneError                 what was asked for lies too far back
+    │       └── ForbiddenError            not allowed, or nobody that it knows
     ├── ControlPlaneError                 the local Kubernetes control plane
     │   └── ControlPlaneBuildError        its programs could not be built
     ├── KernelError                       reading cgroups or /proc
@@ -227,6 +234,51 @@ class CgroupGoneError(KernelError):
 
 class UnsupportedByKernelError(KernelError):
     """The kernel does not offer a feature (no PSI, no such controller)."""
+
+
+class KubernetesError(SpringtideError):
+    """The API server does not do what it was asked for."""
+
+
+class ApiUnavailableError(KubernetesError):
+    """No answer, or one that says: later (429, 5xx). `retry_after_seconds` where it says when;
+    `was_done` is None where it may have done what it was asked for, or not."""
+
+    default_hint = "check kubernetes.kubeconfig, and whether the API server runs"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_seconds: float | None = None,
+        was_done: bool | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_seconds = retry_after_seconds
+        self.was_done = was_done
+
+
+class ApiRefusedError(KubernetesError):
+    """It answers, and does not do it."""
+
+
+class NotFoundError(ApiRefusedError):
+    """There is no such object."""
+
+
+class ConflictError(ApiRefusedError):
+    """Somebody else has changed the object, or there is one of that name."""
+
+
+class GoneError(ApiRefusedError):
+    """A version, or a page, that lies too far back: list again."""
+
+
+class ForbiddenError(ApiRefusedError):
+    """What is asked for is not allowed, or it does not know who asks."""
+
+    default_hint = "see deploy/rbac for what each role needs"
 
 
 class InvalidPolicyError(SpringtideError, ValueError):

@@ -23,6 +23,7 @@ from pipeline.settings.model import (
 from pipeline.settings.schema import (
     ExtenderSettings,
     KafkaSettings,
+    KubernetesSettings,
     LogSettings,
     Settings,
     WorkerSettings,
@@ -39,6 +40,7 @@ __all__ = [
     "HostApplication",
     "HostApplicationCgroup",
     "KafkaSettings",
+    "KubernetesSettings",
     "LogSettings",
     "ModelSettings",
     "Secret",

@@ -177,6 +177,31 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
         return {}
 
 
+class KubernetesSettings(Section, frozen=True, kw_only=True):
+    """The API server, and what of the cluster is ours."""
+
+    kubeconfig: Annotated[
+        Path | None,
+        Meta(
+            description="How to reach it; null: as the service account of the pod, else by "
+            "$KUBECONFIG, else by ~/.kube/config."
+        ),
+    ] = None
+    context: Annotated[
+        Text | None, Meta(description="Context of the kubeconfig; null: its current one.")
+    ] = None
+    namespace: Annotated[Name, Meta(description="Where our leases are.")] = "springtide-system"
+    config_namespace: Annotated[
+        Name, Meta(description="Where the ConfigMap with the policy is.")
+    ] = "koordinator-system"
+    config_name: Annotated[Name, Meta(description="Name of the ConfigMap with the policy.")] = (
+        "slo-controller-config"
+    )
+    request_timeout_seconds: Annotated[
+        float, Meta(gt=0, le=600, description="How long a request may wait for an answer.")
+    ] = 30.0
+
+
 class ExtenderSettings(Section, frozen=True, kw_only=True):
     """The HTTP service that a scheduler asks."""
 
@@ -241,6 +266,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     worker: WorkerSettings = WorkerSettings()
     model: ModelSettings = ModelSettings()
     extender: ExtenderSettings = ExtenderSettings()
+    kubernetes: KubernetesSettings = KubernetesSettings()
     log: LogSettings = LogSettings()
 
 

@@ -1,0 +1,72 @@
+"""Where the API server is, and as whom we come: kubeconfig, or the service account of the pod.
+
+The library `kubernetes` reads both, exec plugins and tokens that change included; it is loaded when
+somebody asks, and used for nothing else.
+"""
+
+import asyncio
+import os
+import ssl
+from pathlib import Path
+from typing import Any, Final
+
+from pipeline.errors import KubernetesError, MissingExtraError
+from pipeline.settings import KubernetesSettings
+
+_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+_HINT: Final = "set kubernetes.kubeconfig, or run in a pod with a service account"
+
+
+class Access:
+    """`server` is where it is, `tls` how to be sure of it; `headers` say who asks."""
+
+    def __init__(self, configuration: Any) -> None:
+        self._configuration = configuration
+        self.server: str = configuration.host.rstrip("/")
+        self.tls = _tls(configuration) if self.server.startswith("https") else None
+
+    async def headers(self) -> dict[str, str]:
+        """Of a request, with a token that is valid now: a plugin that gives one may take long."""
+        if not self._configuration.api_key and not self._configuration.refresh_api_key_hook:
+            return {}
+        token = await asyncio.to_thread(
+            self._configuration.get_api_key_with_prefix, "authorization"
+        )
+        return {"Authorization": token} if token else {}
+
+
+def access(settings: KubernetesSettings) -> Access:
+    """As `settings` say. Raises `KubernetesError` where there is nothing to go by."""
+    try:
+        from kubernetes import config
+        from kubernetes.client import Configuration
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            "the client of Kubernetes", "kubernetes", module=error.name
+        ) from error
+    found = Configuration()
+    load_in_pod: Any = config.load_incluster_config
+    load_file: Any = config.load_kube_config
+    given = settings.kubeconfig or os.environ.get("KUBECONFIG")
+    try:
+        if given is None and "KUBERNETES_SERVICE_HOST" in os.environ and _TOKEN.exists():
+            load_in_pod(client_configuration=found)
+        else:
+            load_file(
+                config_file=str(given) if given else None,
+                context=settings.context,
+                client_configuration=found,
+            )
+    except config.ConfigException as error:
+        raise KubernetesError(f"no access to Kubernetes: {error}", hint=_HINT) from error
+    return Access(found)
+
+
+def _tls(configuration: Any) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+    if not configuration.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, configuration.key_file)
+    return context

@@ -1,0 +1,204 @@
+"""Following one kind of object: all there are, page by page, then each change as it happens.
+
+Owes the rest: nothing is missed. What was deleted while nobody looked is what a whole list does not
+have: `Began` and `Complete` are around each, and between them comes every object there is. Nothing
+is kept here but the version to go on from; objects are handed on as the bytes they came in.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from pipeline.errors import ApiUnavailableError, GoneError
+from pipeline.kube.client import Api
+from pipeline.logs import get_logger
+from pipeline.metrics import counter
+
+log = get_logger(__name__)
+
+LISTS = counter("kubernetes_lists", "Whole lists that were begun.", ["path"])
+EVENTS = counter("kubernetes_watch_events", "Changes that were told.", ["path", "type"])
+
+_PAGE: Final = 500
+_WATCH_SECONDS: Final = 300
+
+
+class Began(NamedTuple):
+    """A whole list begins; what one before it lacked counts no more."""
+
+
+class Page(NamedTuple):
+    """Objects of a list."""
+
+    objects: list[msgspec.Raw]
+
+
+class Complete(NamedTuple):
+    """The list is complete: what was not in it is not there."""
+
+
+class Changed(NamedTuple):
+    """An object was made or changed, or it `is_gone`: then it is as it was last."""
+
+    object: msgspec.Raw
+    is_gone: bool
+
+
+class Alive(NamedTuple):
+    """Nothing has changed, and the server says so."""
+
+
+Event = Began | Page | Complete | Changed | Alive
+
+
+class _ListMeta(msgspec.Struct):
+    resource_version: str = msgspec.field(default="", name="resourceVersion")
+    more: str = msgspec.field(default="", name="continue")
+
+
+class _List(msgspec.Struct):
+    metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
+    items: list[msgspec.Raw] | None = None
+
+
+class _Told(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _Meta(msgspec.Struct):
+    resource_version: str = msgspec.field(default="", name="resourceVersion")
+
+
+class _Versioned(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    code: int = 0
+    message: str = ""
+
+
+_lists: Final = msgspec.json.Decoder(_List)
+_told: Final = msgspec.json.Decoder(_Told)
+_versions: Final = msgspec.json.Decoder(_Versioned)
+
+
+async def follow(
+    api: Api, path: str, params: Mapping[str, str] | None = None, *, page: int = _PAGE
+) -> AsyncIterator[Event]:
+    """All events of the objects at `path`, for ever. While the server does not answer it waits, and
+    tries again. Raises `ApiRefusedError` if it is not allowed, or there is no such kind."""
+    attempt = 0
+    while True:
+        try:
+            version = ""
+            async for event in _list(api, path, params or {}, page):
+                if isinstance(event, str):
+                    version = event
+                else:
+                    yield event
+            while True:
+                began = api.clock.monotonic()
+                async for event in _watch(api, path, params or {}, version):
+                    if isinstance(event, str):
+                        version = event
+                    else:
+                        yield event
+                attempt = 0
+                if api.clock.monotonic() - began < 1.0:
+                    # A server that ends each watch at once must not be asked without a pause.
+                    await api.pause(1)
+        except GoneError as error:
+            log.info("listing anew", path=path, why=error.message)
+        except ApiUnavailableError as error:
+            log.warning("API server does not answer, listing anew", path=path, why=error.message)
+            attempt = min(attempt + 1, 10)
+            await api.pause(attempt, error.retry_after_seconds)
+
+
+async def _list(
+    api: Api, path: str, params: Mapping[str, str], page: int
+) -> AsyncIterator[Event | str]:
+    """A whole list, and the version that it is of as text, last."""
+    LISTS.labels(path).inc()
+    yield Began()
+    more, version = "", ""
+    while True:
+        asked = {**params, "limit": str(page), **({"continue": more} if more else {})}
+        found = _decoded(await api.request("GET", path, params=asked), path)
+        version = found.metadata.resource_version
+        if found.items:
+            yield Page(found.items)
+        more = found.metadata.more
+        # The page before the last must not live on beside it.
+        del found
+        if not more:
+            break
+    yield Complete()
+    yield version
+
+
+def _decoded(body: bytes, path: str) -> _List:
+    try:
+        return _lists.decode(body)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise ApiUnavailableError(f"GET {path}: no list: {error}") from error
+
+
+async def _watch(
+    api: Api, path: str, params: Mapping[str, str], version: str
+) -> AsyncIterator[Event | str]:
+    """Changes since `version`, and after each the version that it leads to as text; ends when the
+    server ends it. Raises `GoneError` if it lies too far back."""
+    asked = {
+        **params,
+        "watch": "1",
+        "resourceVersion": version,
+        "allowWatchBookmarks": "true",
+        "timeoutSeconds": str(_WATCH_SECONDS + api.rng.randrange(_WATCH_SECONDS)),
+    }
+    attempt = 0
+    while True:
+        try:
+            async with api.stream(path, asked) as pieces:
+                async for line in _lines(pieces):
+                    event, asked["resourceVersion"] = _event(path, line)
+                    attempt = 0
+                    if event is not None:
+                        yield event
+                    yield asked["resourceVersion"]
+            return
+        except ApiUnavailableError as error:
+            # What was told so far was handed on: go on from there, if the server still can.
+            log.info("watch was cut off", path=path, why=error.message)
+            attempt = min(attempt + 1, 10)
+            await api.pause(attempt, error.retry_after_seconds)
+
+
+def _event(path: str, line: bytes) -> tuple[Event | None, str]:
+    try:
+        told = _told.decode(line)
+        of = _versions.decode(told.object)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise ApiUnavailableError(f"GET {path}: no event: {error}") from error
+    EVENTS.labels(path, told.type).inc()
+    if told.type == "ERROR":
+        if of.code in (410, 0):
+            raise GoneError(f"GET {path}: {of.message}")
+        raise ApiUnavailableError(f"GET {path}: {of.code} {of.message}")
+    version = of.metadata.resource_version
+    if told.type == "BOOKMARK":
+        return Alive(), version
+    return Changed(told.object, told.type == "DELETED"), version
+
+
+async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Whole lines; what a cut-off answer leaves behind is none."""
+    rest: Any = bytearray()
+    async for piece in pieces:
+        rest += piece
+        if b"\n" not in piece:
+            continue
+        *whole, rest = rest.split(b"\n")
+        for line in whole:
+            if line:
+                yield bytes(line)

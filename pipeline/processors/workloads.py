@@ -1,0 +1,97 @@
+"""Workloads and PodDisruptionBudgets as records. Pure; the counterpart of `inventory`."""
+
+from typing import Any
+
+import msgspec
+
+from pipeline.errors import InvalidRecordError
+from pipeline.topics.pods import Owner
+from pipeline.topics.workloads import Budget, WorkloadRecord
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A part of an object; what we do not use is not looked at, and null says nothing."""
+
+
+class _Reference(_Part, frozen=True, kw_only=True):
+    kind: str
+    name: str
+    controller: bool | None = None
+
+
+class _Metadata(_Part, frozen=True, kw_only=True):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    owner_references: tuple[_Reference, ...] | None = None
+
+
+class _Spec(_Part, frozen=True, kw_only=True):
+    replicas: int | None = None
+    parallelism: int | None = None
+    selector: dict[str, Any] | None = None
+    min_available: int | str | None = None
+    max_unavailable: int | str | None = None
+
+
+class _Status(_Part, frozen=True, kw_only=True):
+    ready_replicas: int | None = None
+    number_ready: int | None = None
+    desired_number_scheduled: int | None = None
+    ready: int | None = None
+    disruptions_allowed: int | None = None
+    current_healthy: int | None = None
+    desired_healthy: int | None = None
+    expected_pods: int | None = None
+
+
+class _Object(_Part, frozen=True, kw_only=True):
+    metadata: _Metadata
+    spec: _Spec | None = None
+    status: _Status | None = None
+
+
+_objects = msgspec.json.Decoder(_Object)
+
+BUDGET = "PodDisruptionBudget"
+
+
+def read_workload(data: bytes | msgspec.Raw, kind: str) -> WorkloadRecord:
+    """The record of an object of this kind, as JSON. Raises `InvalidRecordError`."""
+    try:
+        found = _objects.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidRecordError(f"not a {kind} object: {error}") from error
+    metadata, spec, status = found.metadata, found.spec or _Spec(), found.status or _Status()
+    ready = (status.ready_replicas, status.number_ready, status.ready)
+    # DaemonSets have as many pods as nodes want one, Jobs as many as run side by side.
+    wanted = (spec.replicas, status.desired_number_scheduled, spec.parallelism)
+    return WorkloadRecord(
+        namespace=metadata.namespace,
+        kind=kind,
+        name=metadata.name,
+        uid=metadata.uid,
+        owner=_owner(metadata),
+        selector=spec.selector,
+        replicas=next((n for n in wanted if n is not None), None),
+        ready_replicas=next((n for n in ready if n is not None), 0),
+        budget=_budget(spec, status) if kind == BUDGET else None,
+    )
+
+
+def _owner(metadata: _Metadata) -> Owner | None:
+    for reference in metadata.owner_references or ():
+        if reference.controller:
+            return Owner(kind=reference.kind, name=reference.name)
+    return None
+
+
+def _budget(spec: _Spec, status: _Status) -> Budget:
+    return Budget(
+        min_available=None if spec.min_available is None else str(spec.min_available),
+        max_unavailable=None if spec.max_unavailable is None else str(spec.max_unavailable),
+        disruptions_allowed=status.disruptions_allowed or 0,
+        current_healthy=status.current_healthy or 0,
+        desired_healthy=status.desired_healthy or 0,
+        expected_pods=status.expected_pods or 0,
+    )

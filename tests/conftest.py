@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["pytester", "tests.machine"]
+pytest_plugins = ["pytester", "tests.machine", "tests.plane"]
 
 # Fixtures that stand for a running broker, wherever they are defined.
 _BROKER_FIXTURES = frozenset({"broker", "kafka"})

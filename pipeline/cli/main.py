@@ -35,6 +35,9 @@ COMMANDS = {
     "exporter": _Entry("Sample this node's cgroups and /proc, publish windows.", None),
     "worker": _Entry("Join samples with what is known, predict peaks, publish them.", "pipeline"),
     "extender": _Entry("Answer a scheduler's filter and prioritize questions.", "pipeline"),
+    "watcher": _Entry(
+        "Keep nodes, pods and workloads of a cluster on the topics.", "kubernetes,pipeline"
+    ),
     "topics": _Entry("Create the topics, check them for drift, print their table.", None),
     "kafka": _Entry("Run a real Kafka broker on this machine.", "local"),
     "top": _Entry("Show nodes with usage, predicted peak and age.", "pipeline"),

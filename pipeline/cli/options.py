@@ -40,6 +40,15 @@ KAFKA_CLIENT = (
     "kafka.request_timeout_seconds",
 )
 
+# What a command needs besides that speaks with the API server.
+KUBERNETES_CLIENT = (
+    "kubernetes.kubeconfig",
+    "kubernetes.context",
+    "kubernetes.namespace",
+    "kubernetes.config_namespace",
+    "kubernetes.config_name",
+)
+
 _PARAMETER = "setting__"
 _GLOBAL = ("config", "debug", "log_level", "log_format")
 

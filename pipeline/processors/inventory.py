@@ -116,12 +116,42 @@ class _Node(_Object, frozen=True, kw_only=True):
 _ObjectT = TypeVar("_ObjectT", bound=_Object)
 
 
+_nodes: Final = msgspec.json.Decoder(_Node)
+_pods: Final = msgspec.json.Decoder(_Pod)
+
+
+def read_node(data: bytes | msgspec.Raw) -> NodeRecord:
+    """`node_record` of an object that is JSON still."""
+    return _record_of_node(_decoded(data, _nodes, "Node"))
+
+
+def read_pod(data: bytes | msgspec.Raw) -> PodRecord:
+    """`pod_record` of an object that is JSON still, at a tenth of the cost."""
+    return _record_of_pod(_decoded(data, _pods, "Pod"))
+
+
+def _decoded(
+    data: bytes | msgspec.Raw, decoder: "msgspec.json.Decoder[_ObjectT]", name: str
+) -> _ObjectT:
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError:
+        # It may be a null, which counts as not stated: the API server hardly ever writes one.
+        tree = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidRecordError(f"not a {name} object: {error}") from error
+    return _read(tree, decoder.type, name)
+
+
 def node_record(tree: Any) -> NodeRecord:
     """The record of a Node object (its JSON as dictionaries and lists).
 
     Allocatable or capacity that is not stated stays unknown. Raises `InvalidRecordError`.
     """
-    node = _read(tree, _Node, "Node")
+    return _record_of_node(_read(tree, _Node, "Node"))
+
+
+def _record_of_node(node: _Node) -> NodeRecord:
     check_node_name(node.metadata.name)
     return NodeRecord(
         node=node.metadata.name,
@@ -149,7 +179,10 @@ def pod_record(tree: Any) -> PodRecord:
 
     A pod that is not scheduled has the empty node. Raises `InvalidRecordError`.
     """
-    pod = _read(tree, _Pod, "Pod")
+    return _record_of_pod(_read(tree, _Pod, "Pod"))
+
+
+def _record_of_pod(pod: _Pod) -> PodRecord:
     metadata, spec, status = pod.metadata, pod.spec, pod.status
     if spec.node_name:
         check_node_name(spec.node_name)

@@ -26,6 +26,7 @@ from pipeline.settings.schema import (
     KubernetesSettings,
     LogSettings,
     Settings,
+    WatcherSettings,
     WorkerSettings,
     state_directory,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "Secret",
     "SettingDescription",
     "Settings",
+    "WatcherSettings",
     "WorkerSettings",
     "describe_settings",
     "flag_name",

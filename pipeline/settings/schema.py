@@ -202,6 +202,17 @@ class KubernetesSettings(Section, frozen=True, kw_only=True):
     ] = 30.0
 
 
+class WatcherSettings(Section, frozen=True, kw_only=True):
+    """The cluster watcher."""
+
+    metrics_host: Annotated[
+        Text, Meta(description="Address of the metrics page; Prometheus comes from outside.")
+    ] = "0.0.0.0"
+    metrics_port: Annotated[
+        Port | None, Meta(description="Port of the metrics page; 0: any free one, null: none.")
+    ] = 9103
+
+
 class ExtenderSettings(Section, frozen=True, kw_only=True):
     """The HTTP service that a scheduler asks."""
 
@@ -267,6 +278,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     model: ModelSettings = ModelSettings()
     extender: ExtenderSettings = ExtenderSettings()
     kubernetes: KubernetesSettings = KubernetesSettings()
+    watcher: WatcherSettings = WatcherSettings()
     log: LogSettings = LogSettings()
 
 

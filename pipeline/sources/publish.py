@@ -76,10 +76,13 @@ def difference(
 
 
 @asynccontextmanager
-async def open_producer(kafka: KafkaSettings, client_id: str) -> AsyncIterator[AIOKafkaProducer]:
+async def open_producer(
+    kafka: KafkaSettings, client_id: str, sole_writer: str | None = None
+) -> AsyncIterator[AIOKafkaProducer]:
     """An idempotent producer with `acks=all`, stopped (and flushed) at the end.
 
-    Raises `BrokerUnavailableError` if no broker answers.
+    Who is the `sole_writer` of this name writes in transactions: from now on the broker refuses
+    whoever was it before. Raises `BrokerUnavailableError` if no broker answers.
     """
     producer = AIOKafkaProducer(
         **client_options(kafka),
@@ -87,6 +90,7 @@ async def open_producer(kafka: KafkaSettings, client_id: str) -> AsyncIterator[A
         acks="all",
         enable_idempotence=True,
         linger_ms=5,
+        transactional_id=sole_writer,
         max_request_size=MAX_RECORD_BYTES,
     )
     with our_errors(kafka, "connecting"):
@@ -139,6 +143,23 @@ async def read_back(kafka: KafkaSettings, topic: Topic, source: str) -> dict[byt
 
     Raises `BrokerUnavailableError` if the broker does not answer or falls silent.
     """
+    known: dict[bytes, bytes] = {}
+    async for key, value in written_by(kafka, topic, source):
+        if value is not None:
+            known[key] = value
+        else:
+            known.pop(key, None)
+    return known
+
+
+async def written_by(
+    kafka: KafkaSettings, topic: Topic, source: str
+) -> AsyncIterator[tuple[bytes, bytes | None]]:
+    """Key and value of every record of `topic` up to the present end, in the order of each
+    partition; None is a tombstone, or what another source has written over it since.
+
+    Raises `BrokerUnavailableError` if the broker does not answer or falls silent.
+    """
     name = topic.full_name(kafka.topic_prefix)
     consumer = AIOKafkaConsumer(
         **client_options(kafka),
@@ -147,7 +168,6 @@ async def read_back(kafka: KafkaSettings, topic: Topic, source: str) -> dict[byt
         auto_offset_reset="earliest",
         max_partition_fetch_bytes=MAX_RECORD_BYTES,
     )
-    known: dict[bytes, bytes] = {}
     with our_errors(kafka, f"reading {name}"):
         try:
             await consumer.start()
@@ -158,13 +178,9 @@ async def read_back(kafka: KafkaSettings, topic: Topic, source: str) -> dict[byt
                 if message.key is None:
                     continue
                 mine = (SOURCE_HEADER, source.encode()) in message.headers
-                if mine and message.value is not None:
-                    known[message.key] = message.value
-                else:
-                    known.pop(message.key, None)
+                yield message.key, message.value if mine else None
         finally:
             await consumer.stop()
-    return known
 
 
 async def _until(

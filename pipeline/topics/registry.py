@@ -75,6 +75,7 @@ PODS: Final = Topic(
 WORKLOADS: Final = Topic(
     name="workloads", key="namespace/kind/name", codec="json", cleanup="compact",
     value="replicas and PodDisruptionBudgets", written_by="cluster watcher",
+    record="workloads",
 )  # fmt: skip
 FLEET: Final = Topic(
     name="fleet", key="pool or workload", codec="json", cleanup="compact", partitions=1,

@@ -7,6 +7,7 @@ has (`ByResource`).
 
 import re
 from decimal import ROUND_CEILING, Decimal
+from functools import lru_cache
 
 import msgspec
 
@@ -67,6 +68,7 @@ def parse_quantity(text: str | int | float) -> Decimal:
     return value
 
 
+@lru_cache(maxsize=4096)  # of a million pods many ask for the same
 def millicores(text: str | int | float) -> int:
     """A CPU quantity in milli-cores, rounded up as Kubernetes rounds.
 
@@ -76,6 +78,7 @@ def millicores(text: str | int | float) -> int:
     return int((parse_quantity(text) * 1000).to_integral_value(ROUND_CEILING))
 
 
+@lru_cache(maxsize=4096)
 def whole_bytes(text: str | int | float) -> int:
     """A memory quantity in bytes, rounded up.
 

@@ -73,6 +73,11 @@ class Seen:
         self._listed[place] = True
         return Change(differs, before)
 
+    def node_of(self, uid: str) -> str | None:
+        """The node under which the record of a pod lies, None if there is none."""
+        place, is_held = self._find(self._key(uid))
+        return self._name_at(place) if is_held else None
+
     def keep(self, uid: str) -> None:
         """Note that a list has the pod, whose record stays as it is."""
         place, is_held = self._find(self._key(uid))

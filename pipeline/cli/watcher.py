@@ -1,0 +1,71 @@
+"""`springtide watcher`: keep nodes, pods and workloads of a cluster on the topics."""
+
+import asyncio
+import os
+import signal
+import uuid
+from functools import partial
+
+import click
+
+from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options
+from pipeline.clock import SystemClock
+from pipeline.kube.client import open_api
+from pipeline.kube.lease import Lease
+from pipeline.logs import get_logger
+from pipeline.metrics import serve_metrics
+from pipeline.settings import Settings
+from pipeline.sources.cluster.watcher import watch_cluster
+from pipeline.tasks import end
+
+log = get_logger(__name__)
+
+LEASE = "springtide-watcher"
+
+
+@click.command(
+    epilog="Exit codes: 0 stopped by a signal, 1 failure (not allowed by RBAC; a kind that the "
+    "cluster does not have), 2 settings, 3 topics are missing. While Kafka or the API server is "
+    "away it waits, and lists everything anew where it has to."
+)
+@settings_options(*KAFKA_CLIENT, *KUBERNETES_CLIENT, "kafka.partitions", "watcher.*")
+def command(settings: Settings) -> None:
+    """Follow Nodes, Pods, workloads, PodDisruptionBudgets and the policy of a cluster.
+
+    What they say is kept on springtide.nodes, springtide.pods and springtide.workloads: a record
+    for each object, a tombstone for each that is gone, also for those that went while nobody
+    watched. The ConfigMap slo-controller-config is resolved for each node and lies in its record:
+    an edit is in force within seconds, and a broken one changes nothing and is reported as an
+    Event.
+
+    Of several, one works (by a Lease) and the others stand by; the broker refuses whoever lost the
+    lease. Needs what deploy/rbac/watcher.yaml allows.
+
+    \b
+    Examples:
+      springtide watcher                           # in a pod: as its service account
+      springtide watcher --kubeconfig ~/.kube/config --context test
+    """
+    asyncio.run(_run(settings))
+
+
+async def _run(settings: Settings) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    clock = SystemClock()
+    watcher = settings.watcher
+    metrics = serve_metrics("watcher", watcher.metrics_host, watcher.metrics_port)
+    if metrics is not None:
+        log.info("metrics page", host=metrics.host, port=metrics.port)
+    identity = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+    async with open_api(settings.kubernetes, clock) as api:
+        lease = Lease(api, settings.kubernetes.namespace, LEASE, identity)
+        leading = asyncio.create_task(lease.lead(partial(watch_cluster, api, settings, clock)))
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if leading.done():
+                leading.result()
+        finally:
+            await end(leading, stopping)

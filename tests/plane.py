@@ -1,0 +1,18 @@
+"""One local control plane for the whole session, for whoever asks for it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from pipeline.local.control_plane import ControlPlane, local_control_plane
+
+NAMESPACES = ("springtide-system", "koordinator-system")
+
+
+@pytest.fixture(scope="session")
+def plane() -> Iterator[ControlPlane]:
+    """A ready control plane with the namespaces of ours. Who stops a part must start it again."""
+    with local_control_plane() as plane:
+        for name in NAMESPACES:
+            plane.kubectl("create", "namespace", name)
+        yield plane

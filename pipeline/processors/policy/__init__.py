@@ -2,5 +2,7 @@
 
 `colocation` has the keys, their ranges and defaults; `selectors` which nodes an entry is for;
 `loading` makes a `Policy` of a ConfigMap and keeps the last good one; `effective` resolves it for a
-node. Names, ranges and order of merging are Koordinator's (colocation 7, 8).
+node. `nodemetric` is what a NodeMetric asks of it; `normalization` and `amplification` have keys of
+their own, and what they come to on a node. Names, ranges and order of merging are Koordinator's
+(colocation 7, 8, 13).
 """

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from pipeline.processors.policy.durations import seconds_of
 from pipeline.processors.policy.sections import (
     MOST,
     Section,
@@ -141,6 +142,14 @@ def problems_of(of: Colocation) -> Iterator[tuple[str, str]]:
         )
     if of.metric_memory_collect_policy == "":
         yield "metric_memory_collect_policy", "metricMemoryCollectPolicy is empty"
+    spans = of.metric_aggregate_policy or AggregatePolicy()
+    for text in spans.durations or ():
+        if seconds_of(text) is None:
+            yield (
+                "metric_aggregate_policy",
+                f"metricAggregatePolicy.durations has {text!r:.60}, which is no span such as 5m "
+                "from a second to a year",
+            )
     predict = of.node_predict_policy or PredictPolicy()
     for name, said in (
         ("resourceDiffThresholdPercent", predict.resource_diff_threshold_percent),

@@ -1,0 +1,45 @@
+"""Spans of time as Go writes them: `5m0s`."""
+
+import re
+from decimal import Decimal
+from typing import Final
+
+_UNITS: Final = {
+    "ns": Decimal("1e-9"),
+    "us": Decimal("1e-6"),
+    "µs": Decimal("1e-6"),
+    "μs": Decimal("1e-6"),
+    "ms": Decimal("1e-3"),
+    "s": Decimal(1),
+    "m": Decimal(60),
+    "h": Decimal(3600),
+}
+_PART: Final = re.compile(r"(\d{1,18}\.?\d{0,18}|\.\d{1,18})(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_LONGEST_SECONDS: Final = 31_536_000
+
+
+def seconds_of(text: str) -> Decimal | None:
+    """The seconds of a duration as Go writes it, None for what is none, for less than a
+    second, and for more than a year.
+
+    >>> seconds_of("1h30m"), seconds_of("1.5s"), seconds_of("5")
+    (Decimal('5400'), Decimal('1.5'), None)
+    """
+    parts = list(_PART.finditer(text.removeprefix("+")))
+    if "".join(part[0] for part in parts) != text.removeprefix("+"):
+        return None
+    seconds = sum((Decimal(part[1]) * _UNITS[part[2]] for part in parts), Decimal(0))
+    return seconds if 1 <= seconds <= _LONGEST_SECONDS else None
+
+
+def duration_text(seconds: Decimal) -> str:
+    """A duration of a second or more as Go writes it, so that what Go stores is what we wrote.
+
+    >>> duration_text(Decimal(300)), duration_text(Decimal(5400)), duration_text(Decimal("1.5"))
+    ('5m0s', '1h30m0s', '1.5s')
+    """
+    hours, minutes = divmod(int(seconds) // 60, 60)
+    text = f"{(seconds % 60).normalize():f}s"
+    if hours:
+        return f"{hours}h{minutes}m{text}"
+    return f"{minutes}m{text}" if minutes else text

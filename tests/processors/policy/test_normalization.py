@@ -1,0 +1,192 @@
+"""The ratio of a node's CPUs: by whom, in which digits, and when it is written anew."""
+
+import json
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import InvalidPolicyError
+from pipeline.processors.policy.loading import load
+from pipeline.processors.policy.normalization import (
+    CPU_INFO,
+    ENABLED,
+    NORMALIZATION,
+    RATIO,
+    CpuInfo,
+    Normalization,
+    must_write,
+    ratio_text,
+    read_cpu_info,
+    read_ratio,
+)
+
+MODEL = {
+    "baseRatio": 1.5,
+    "hyperThreadEnabledRatio": 1,
+    "turboEnabledRatio": 1.65,
+    "hyperThreadTurboEnabledRatio": 1.1,
+}
+KEY = NORMALIZATION.key
+
+
+def said(**config: Any) -> Normalization:
+    return NORMALIZATION.convert({"enable": True, **config})
+
+
+def cpu(model: str = "X", threads: bool = False, turbo: bool = False) -> CpuInfo:
+    return CpuInfo(cpu_model=model, hyper_thread_enabled=threads, turbo_enabled=turbo)
+
+
+@pytest.mark.parametrize(
+    ("threads", "turbo", "text"),
+    [(False, False, "1.50"), (False, True, "1.65"), (True, False, "1.00"), (True, True, "1.10")],
+)
+def test_the_ratio_is_by_model_threads_and_turbo(threads: bool, turbo: bool, text: str) -> None:
+    of = said(ratioModel={"X": MODEL}, defaultRatio=2)
+    assert ratio_text(of, {}, cpu("X", threads, turbo)) == text
+    assert ratio_text(of, {}, cpu("Y", threads, turbo)) == "2.00"
+
+
+@pytest.mark.parametrize(
+    ("enable", "labels", "is_on"),
+    [
+        (True, {}, True),
+        (None, {}, False),
+        (True, {ENABLED: "false"}, False),
+        (False, {ENABLED: "true"}, True),
+        (False, {ENABLED: "1"}, True),
+        (True, {ENABLED: "F"}, False),
+    ],
+)
+def test_a_label_comes_over_the_section(
+    enable: bool | None, labels: dict[str, str], is_on: bool
+) -> None:
+    of = NORMALIZATION.convert({"enable": enable, "defaultRatio": 2})
+    assert ratio_text(of, labels, cpu()) == ("2.00" if is_on else "1.00")
+    if not is_on:
+        assert ratio_text(of, labels, None) == "1.00", "nothing need be known of its CPU"
+
+
+@pytest.mark.parametrize(
+    ("of", "labels", "info", "says"),
+    [
+        (said(defaultRatio=2), {}, None, "nothing is known of the node's CPU"),
+        (said(), {}, cpu(), "has no ratio for 'X', hyper-threading off, turbo off"),
+        (said(ratioModel={"X": {"baseRatio": 2}}), {}, cpu(turbo=True), "no ratio for 'X'"),
+        (said(defaultRatio=5.001), {}, cpu(), "is 5.001, allowed is 1 to 5"),
+        (said(defaultRatio=0.999), {}, cpu(), "is 0.999, allowed is 1 to 5"),
+        (said(defaultRatio=2), {ENABLED: "yes"}, cpu(), "is 'yes', neither true nor false"),
+        (said(defaultRatio=2), {ENABLED: ""}, cpu(), "neither true nor false"),
+    ],
+)
+def test_what_there_is_no_ratio_of_is_an_error_that_says_why(
+    of: Normalization, labels: dict[str, str], info: CpuInfo | None, says: str
+) -> None:
+    with pytest.raises(InvalidPolicyError, match=says):
+        ratio_text(of, labels, info)
+
+
+@given(st.integers(1000, 5000))
+def test_a_ratio_is_rounded_by_its_digits(thousandths: int) -> None:
+    text = f"{thousandths / 1000:.3f}"
+    found = ratio_text(said(defaultRatio=float(text)), {}, cpu())
+    assert found == str(Decimal(text).quantize(Decimal("0.01"), ROUND_HALF_UP))
+    assert read_ratio({RATIO: found}) == Decimal(found)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "writes"),
+    [
+        (None, None, False),
+        (None, "1.00", True),
+        ("1.00", None, True),
+        ("1.10", "1.10", False),
+        ("[}", "1.10", True),
+        ("NaN", "1.10", True),
+        ("", "1.10", True),
+        ("[}", None, True),
+        ("1.10", "[}", False),
+        (None, "NaN", False),
+        # Upstream writes one of these two, by the noise of floats.
+        ("1.10", "1.11", False),
+        ("2.01", "2.02", False),
+        ("2.02", "2.01", False),
+        ("1.10", "1.12", True),
+        ("1.10", "1.110001", True),
+    ],
+)
+def test_it_is_rewritten_if_it_says_something_else(
+    old: str | None, new: str | None, writes: bool
+) -> None:
+    assert must_write(old, new) is writes
+
+
+@given(st.integers(100, 500), st.integers(100, 500))
+def test_what_was_written_is_not_written_again(old: int, new: int) -> None:
+    texts = f"{old / 100:.2f}", f"{new / 100:.2f}"
+    assert must_write(*texts) is (abs(new - old) > 1)
+
+
+@pytest.mark.parametrize("text", ["", "x", "NaN", "inf", "-1", "0.99", "5.01", "1e0", " 1", "1,2"])
+def test_a_ratio_on_a_node_that_is_none_is_an_error(text: str) -> None:
+    with pytest.raises(InvalidPolicyError, match=RATIO):
+        read_ratio({RATIO: text})
+    assert read_ratio({}) is None
+
+
+def test_what_is_known_of_a_cpu_is_read_from_its_annotation() -> None:
+    text = (
+        '{"cpuModel":"X","hyperThreadEnabled":true,"catL3CbmMask":"7ff","vendorID":"GenuineIntel"}'
+    )
+    assert read_cpu_info({CPU_INFO: text}) == cpu("X", threads=True)
+    assert read_cpu_info({}) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "null", "[]", '{"cpuModel":1}', '{"turboEnabled":1}', "{", "[" * 100_000]
+)
+def test_a_cpu_that_cannot_be_read_is_an_error(text: str) -> None:
+    with pytest.raises(InvalidPolicyError, match=CPU_INFO):
+        read_cpu_info({CPU_INFO: text})
+
+
+def test_an_entry_adds_models_and_replaces_those_of_the_same_name() -> None:
+    entry = {
+        "nodeSelector": {"matchLabels": {"pool": "gold"}},
+        "ratioModel": {"Y": MODEL, "X": {"turboEnabledRatio": 2}},
+    }
+    config = {"enable": True, "ratioModel": {"X": MODEL, "Z": MODEL}, "nodeConfigs": [entry]}
+    loaded = load(NORMALIZATION, {KEY: json.dumps(config)})
+    assert loaded.policy is not None
+    assert not loaded.problems
+    found = loaded.policy.of_labels({"pool": "gold"}).ratio_model or {}
+    assert set(found) == {"X", "Y", "Z"}
+    assert (found["X"].turbo_enabled_ratio, found["X"].base_ratio) == (2, None)
+    assert found["Y"] == found["Z"]
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"defaultRatio": 0}, "defaultRatio is 0, allowed is 1 to 5"),
+        ({"defaultRatio": "2"}, "defaultRatio"),
+        ({"ratioModel": {"X": {"baseRatio": 10}}}, "ratioModel 'X': baseRatio is 10"),
+        ({"ratioModel": []}, "ratioModel"),
+        ({"ratioModel": {"X": None}}, "ratioModel"),
+        ({"enable": 1}, "enable"),
+    ],
+)
+def test_a_section_that_cannot_be_used_keeps_the_last(config: Any, says: str) -> None:
+    last = load(NORMALIZATION, {KEY: '{"enable":true,"defaultRatio":2}'}).policy
+    loaded = load(NORMALIZATION, {KEY: json.dumps(config)}, last)
+    assert (loaded.policy, loaded.failed) == (last, True)
+    assert says in str(loaded.problems[0])
+
+
+def test_without_the_section_it_is_off() -> None:
+    loaded = load(NORMALIZATION, {})
+    assert loaded.policy is not None
+    assert ratio_text(loaded.policy.of_labels({}), {}, None) == "1.00"

@@ -36,7 +36,7 @@ _NAMES = {"koord-prod": "prod", "koord-mid": "mid", "koord-batch": "batch", "koo
 def batch_resource(case: Case) -> object:
     if _is_stale(case["strategy"]["degradeTimeMinutes"], case["node_metric"]):
         return {"reset": True}
-    amount = batch(*_columns(case)).amount[0].tolist()
+    amount = batch(*columns(case)).amount[0].tolist()
     return {"batch_cpu_milli": amount[0], "batch_memory_bytes": amount[1]}
 
 
@@ -44,7 +44,7 @@ def mid_resource(case: Case) -> object:
     if _is_stale(case["strategy"]["degradeTimeMinutes"], case["node_metric"]):
         return {"reset": True}
     none = Percents(np.zeros(1, np.int64), np.zeros(1, np.int64))
-    amount = mid(*_columns(case), none, "source").amount[0].tolist()
+    amount = mid(*columns(case), none, "source").amount[0].tolist()
     return {"mid_cpu_milli": amount[0], "mid_memory_bytes": amount[1]}
 
 
@@ -61,27 +61,27 @@ def _is_stale(degrade_minutes: int, metric: Case | None) -> bool:
 def safety_margin(case: Case) -> object:
     capacity = case["capacity"]
     node = {"capacity": capacity, "allocatable": capacity}
-    found = batch(*_columns({**case, "node": node}))
+    found = batch(*columns({**case, "node": node}))
     return dict(zip(_KEYS, found.margin[0].tolist(), strict=True))
 
 
 def node_reserved(case: Case) -> object:
     if "node" in case:
         node = case["node"]
-        kept = kubelet_reserved(*(_amounts(node.get(k)) for k in ("capacity", "allocatable")))
+        kept = kubelet_reserved(*(amounts(node.get(k)) for k in ("capacity", "allocatable")))
         return {"reserved": dict(zip(_KEYS, kept[0].tolist(), strict=True))}
     if case["annotation"] is None:
         found = reservation({})
     else:
-        found = reservation(_annotated(case["annotation"]))
+        found = reservation(annotated(case["annotation"]))
     said = dict(zip(_KEYS, found[:2], strict=True))
     return {"reserved": {k: v for k, v in said.items() if v is not None} or None}
 
 
-def _columns(case: Case) -> tuple[Nodes, Pods, Strategies]:
+def columns(case: Case) -> tuple[Nodes, Pods, Strategies]:
     node, metric = case["node"], case.get("node_metric") or {}
-    capacity, allocatable = (_amounts(node.get(k)) for k in ("capacity", "allocatable"))
-    kept = reservation(_annotated(node["reservation"]) if "reservation" in node else {})
+    capacity, allocatable = (amounts(node.get(k)) for k in ("capacity", "allocatable"))
+    kept = reservation(annotated(node["reservation"]) if "reservation" in node else {})
     apps = {
         name: [a["usage"] for a in metric.get("host_apps", ()) if a["priority_class"] == label]
         for label, name in _NAMES.items()
@@ -91,13 +91,13 @@ def _columns(case: Case) -> tuple[Nodes, Pods, Strategies]:
         allocatable=allocatable,
         kubelet_reserved=kubelet_reserved(capacity, allocatable),
         annotated_reserved=np.array([[kept.cpu_millicores or 0, kept.memory_bytes or 0]]),
-        usage=_amounts(metric.get("node_usage")),
+        usage=amounts(metric.get("node_usage")),
         has_usage=np.array([bool(metric.get("node_usage"))]),
-        system=_amounts(metric.get("system_usage")),
-        prod_apps=_amounts(*apps["prod"]).sum(0, keepdims=True),
-        mid_apps=_amounts(*apps["mid"]).sum(0, keepdims=True),
-        reclaimable=_amounts(metric.get("prod_reclaimable")),
-        prod_peak=_amounts(None),
+        system=amounts(metric.get("system_usage")),
+        prod_apps=amounts(*apps["prod"]).sum(0, keepdims=True),
+        mid_apps=amounts(*apps["mid"]).sum(0, keepdims=True),
+        reclaimable=amounts(metric.get("prod_reclaimable")),
+        prod_peak=amounts(None),
         has_peak=np.array([False]),
     )
     strategy = overcommit_of(merged(DEFAULTS, COLOCATION.convert(case["strategy"])), Own())
@@ -129,17 +129,17 @@ def _pods(listed: Sequence[Case], reported: Sequence[Case]) -> Pods:
         is_lse=np.array(lse, bool),
         is_listed=np.array(is_listed, bool),
         has_usage=np.array(has_usage, bool),
-        request=_amounts(*requests),
-        usage=_amounts(*usages),
+        request=amounts(*requests),
+        usage=amounts(*usages),
     )
 
 
-def _amounts(*of: Case | None) -> Any:
+def amounts(*of: Case | None) -> Any:
     rows = [[(one or {}).get(key, 0) for key in _KEYS] for one in of]
     return np.array(rows, np.int64).reshape(len(rows), 2)
 
 
-def _annotated(of: Case) -> dict[str, str]:
+def annotated(of: Case) -> dict[str, str]:
     resources = dict(of.get("resources") or {})
     said = {name: value for name, value in of.items() if name != "resources"}
     if resources:

@@ -13,6 +13,12 @@ PACKAGES = (ROOT / "pipeline", ROOT / "node-exporter" / "node_exporter", ROOT / 
 
 _NODE_ACTUATOR = "the node actuator writes and reads these (part 6)"
 _ACTUATOR = "the cluster actuator, which judges how old things are, comes with the rest of part 3"
+_WRITES = "the cluster actuator, which writes these to nodes, comes with the rest of part 3"
+_TOPOLOGY = (
+    "the resources of NUMA zones are written by the cluster actuator, with the rest of part 3"
+)
+_ADMISSION = "nodes and pods are admitted with part 4"
+_DEVICES = "devices come with part 9"
 _NUMA = "NodeMetric's usage of NUMA nodes comes with part 3"
 UNCALLED = {
     "node_exporter.kernel.formulas.best_effort_limit_millicores": _NODE_ACTUATOR,
@@ -29,8 +35,32 @@ UNCALLED = {
     "pipeline.processors.histogram.linear_layout": "no model has buckets of equal size",
     "pipeline.processors.intervals.collect_interval": "NodeMetric's periods come with part 3",
     "pipeline.processors.overcommit.facts.is_fresh": _ACTUATOR,
+    "pipeline.processors.overcommit.devices.gpu_resources": _DEVICES,
+    "pipeline.processors.overcommit.numa.Bindings": _TOPOLOGY,
+    "pipeline.processors.overcommit.numa.Zones": _TOPOLOGY,
+    "pipeline.processors.overcommit.numa.bound_zones": _TOPOLOGY,
+    "pipeline.processors.overcommit.numa.shares": _TOPOLOGY,
+    "pipeline.processors.overcommit.numa.spread": _TOPOLOGY,
+    "pipeline.processors.overcommit.numa.zone_batch": _TOPOLOGY,
+    "pipeline.processors.overcommit.reserved.trimmed": "the scheduler's view comes with part 4",
+    "pipeline.processors.overcommit.third_party.origin_text": _WRITES,
+    "pipeline.processors.overcommit.third_party.taken": _WRITES,
+    "pipeline.processors.overcommit.writing.Known": _WRITES,
+    "pipeline.processors.overcommit.writing.is_due": _WRITES,
+    "pipeline.processors.overcommit.writing.status_patch": _WRITES,
+    "pipeline.processors.overcommit.writing.written": _WRITES,
+    "pipeline.processors.policy.amplification.admitted": _ADMISSION,
+    "pipeline.processors.policy.amplification.ratios": _WRITES,
+    "pipeline.processors.policy.amplification.ratios_text": _WRITES,
+    "pipeline.processors.policy.amplification.read_ratios": _ADMISSION,
+    "pipeline.processors.policy.amplification.requested": _ADMISSION,
+    "pipeline.processors.policy.nodemetric.metric_spec": _WRITES,
+    "pipeline.processors.policy.normalization.must_write": _WRITES,
+    "pipeline.processors.policy.normalization.ratio_text": _WRITES,
+    "pipeline.processors.policy.normalization.read_cpu_info": _WRITES,
+    "pipeline.processors.policy.normalization.read_ratio": _WRITES,
     "pipeline.processors.system_usage.numa_remainder": _NUMA,
-    "pipeline.processors.thresholds.whole_percent": "devices come with part 9",
+    "pipeline.processors.thresholds.whole_percent": _DEVICES,
 }
 """What only the vectors call, and why it is there. What gets a caller leaves this list."""
 

@@ -1,7 +1,7 @@
 """What a node's annotation keeps for processes outside of Kubernetes (colocation 9)."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -89,3 +89,14 @@ def kubelet_reserved(capacity: IntArray, allocatable: IntArray) -> IntArray:
     """What the kubelet keeps of each node, (nodes, 2): capacity less allocatable, never below 0."""
     kept: IntArray = np.maximum(capacity - allocatable, 0)
     return kept
+
+
+def trimmed(allocatable: IntArray, of: Sequence[Reservation]) -> IntArray:
+    """What a scheduler sees of each node's allocatable, (nodes, 2): less what its annotation keeps,
+    never below 0, where the policy says so. Extended resources are not trimmed."""
+    kept = [
+        (one.cpu_millicores or 0, one.memory_bytes or 0) if one.trims_allocatable else (0, 0)
+        for one in of
+    ]
+    seen: IntArray = np.maximum(allocatable - np.array(kept, np.int64).reshape(len(of), 2), 0)
+    return seen

@@ -3,12 +3,19 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.overcommit.reserved import ANNOTATION, Reservation, reservation
+from pipeline.processors.overcommit.reserved import (
+    ANNOTATION,
+    APPLY_POLICIES,
+    Reservation,
+    reservation,
+    trimmed,
+)
 
 
 def kept(said: Any) -> Reservation:
@@ -70,3 +77,25 @@ def test_no_text_breaks_it(text: str) -> None:
 @given(st.sets(st.integers(0, 300), min_size=1))
 def test_a_list_of_cpus_says_each_of_them(cpus: set[int]) -> None:
     assert kept({"reservedCPUs": ",".join(map(str, cpus))}).cpus == cpus
+
+
+AMOUNTS = st.tuples(st.integers(0, 10**6), st.integers(0, 2**53))
+RESERVATIONS = st.builds(
+    Reservation,
+    st.none() | st.integers(0, 10**6),
+    st.none() | st.integers(0, 2**53),
+    apply_policy=st.sampled_from(APPLY_POLICIES),
+)
+
+
+@given(st.lists(st.tuples(AMOUNTS, RESERVATIONS), max_size=5))
+def test_a_scheduler_sees_what_is_not_kept(
+    of: list[tuple[tuple[int, int], Reservation]],
+) -> None:
+    allocatable = np.array([amounts for amounts, _ in of], np.int64).reshape(len(of), 2)
+    expected = [
+        [max(a - (k or 0), 0) if one.apply_policy != "ReservedCPUsOnly" else a for a, k in both]
+        for amounts, one in of
+        for both in [zip(amounts, (one.cpu_millicores, one.memory_bytes), strict=True)]
+    ]
+    assert trimmed(allocatable, [one for _, one in of]).tolist() == expected

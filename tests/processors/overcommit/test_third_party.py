@@ -1,0 +1,80 @@
+"""What third parties took, what is no statement of it, and what they read."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import InvalidPolicyError
+from pipeline.processors.overcommit.third_party import TAKEN, origin_text, taken
+from pipeline.processors.overcommit.writing import BATCH, MID, amounts_on
+
+CPU, MEMORY = BATCH
+
+
+def of(*allocations: Any) -> tuple[int, int]:
+    return taken({TAKEN: json.dumps({"allocations": allocations})})
+
+
+def allocation(priority: str = "koord-batch", **resources: Any) -> dict[str, Any]:
+    names = {"cpu": CPU, "memory": MEMORY, "mid": MID[0]}
+    said = {names[name]: value for name, value in resources.items()}
+    return {"name": "hadoop-yarn", "priority": priority, "resources": said}
+
+
+def test_without_an_annotation_nothing_is_taken() -> None:
+    assert taken({}) == (0, 0)
+    assert taken({TAKEN: "{}"}) == (0, 0)
+    assert taken({TAKEN: '{"allocations":null}'}) == (0, 0)
+    assert of({"priority": "koord-batch"}) == (0, 0)
+
+
+def test_those_of_batch_add_up_by_whoever() -> None:
+    one = allocation(cpu="1k", memory="1Gi", mid="7")
+    assert of(one, one, allocation(cpu=500)) == (2500, 2 * 2**30)
+    assert of(allocation("koord-mid", cpu=1), allocation("", cpu=1)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        "null",
+        "[]",
+        "{",
+        '{"allocations":{}}',
+        '{"allocations":[1]}',
+        "{" * 100_000,
+        json.dumps({"allocations": [allocation(cpu="much")]}),
+        json.dumps({"allocations": [allocation(cpu="-1")]}),
+        json.dumps({"allocations": [allocation(memory=[])]}),
+        json.dumps({"allocations": [allocation(memory="1e99")]}),
+    ],
+)
+def test_what_cannot_be_read_is_an_error_that_names_the_annotation(said: str) -> None:
+    with pytest.raises(InvalidPolicyError, match=TAKEN):
+        taken({TAKEN: said})
+
+
+@given(st.text())
+def test_no_text_breaks_it(text: str) -> None:
+    try:
+        cpu, memory = taken({TAKEN: text})
+    except InvalidPolicyError:
+        return
+    assert cpu >= 0
+    assert memory >= 0
+
+
+def test_however_many_take_it_stays_a_number_of_64_bits() -> None:
+    huge = allocation(cpu=2**61, memory=2**61)
+    assert of(*[huge] * 9) == (2**53, 2**53)
+
+
+@given(st.tuples(st.integers(0, 2**53), st.integers(0, 2**53)))
+def test_what_there_was_is_read_as_it_was_written(amounts: tuple[int, int]) -> None:
+    said = json.loads(origin_text(amounts))
+    assert set(said) == {"resources"}
+    assert amounts_on(said["resources"], BATCH) == [*amounts]

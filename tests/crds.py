@@ -1,0 +1,30 @@
+"""The definitions in `deploy/crds` as files: `python -m tests.crds` writes them anew."""
+
+from pathlib import Path
+
+import yaml
+
+from pipeline.processors.slo.schema import KINDS, Kind, definition
+
+FOLDER = Path(__file__).parents[1] / "deploy/crds"
+_HEAD = "# Made of the fields in pipeline/processors/slo by `python -m tests.crds`.\n"
+
+
+class _Plain(yaml.SafeDumper):
+    """YAML in which what is said twice is written twice."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def path_of(kind: Kind) -> Path:
+    return FOLDER / f"{kind.plural}.yaml"
+
+
+def text_of(kind: Kind) -> str:
+    return _HEAD + yaml.dump(definition(kind), Dumper=_Plain, sort_keys=False, width=100)
+
+
+if __name__ == "__main__":
+    for each in KINDS:
+        path_of(each).write_text(text_of(each))

@@ -1,0 +1,73 @@
+"""Objects that others published (tests/data/slo/PROVENANCE.md), and reading without mercy."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from pipeline.processors.slo.nodemetric import NodeMetric
+from pipeline.processors.slo.nodeslo import NodeSLO
+
+FOLDER = Path(__file__).parents[2] / "data/slo"
+STRUCTS: dict[str, type[msgspec.Struct]] = {"NodeMetric": NodeMetric, "NodeSLO": NodeSLO}
+
+Json = dict[str, Any]
+
+
+def load(name: str) -> Json:
+    found: Json = yaml.safe_load((FOLDER / name).read_text())
+    return found
+
+
+def names() -> list[str]:
+    """The files with an object of ours."""
+    return sorted(path.name for path in FOLDER.glob("node*.yaml"))
+
+
+def strictly(document: Json) -> msgspec.Struct:
+    """The object, of which every field is known. Raises msgspec.ValidationError for a field that
+    is not, and for a value of another type."""
+    struct = STRUCTS[document["kind"]]
+    read = msgspec.json.decode(msgspec.json.encode(document), type=struct)
+    if unknown := list(_lost(document, msgspec.json.decode(msgspec.json.encode(read)), "$")):
+        raise msgspec.ValidationError(f"{', '.join(unknown)}: no such field")
+    return read
+
+
+def _lost(whole: Any, part: Any, path: str) -> Iterator[str]:
+    """What of `whole` is not in `part`."""
+    if isinstance(whole, dict) and isinstance(part, dict):
+        for name, value in whole.items():
+            if name in part:
+                yield from _lost(value, part[name], f"{path}.{name}")
+            else:
+                yield f"{path}.{name}"
+    elif isinstance(whole, list) and isinstance(part, list) and len(whole) == len(part):
+        for number, (one, other) in enumerate(zip(whole, part, strict=True)):
+            yield from _lost(one, other, f"{path}[{number}]")
+    elif whole != part:
+        yield path
+
+
+def everything(schema: Json) -> Any:
+    """A value that says all that a schema has, each number the least of its range."""
+    if "enum" in schema:
+        return schema["enum"][-1]
+    match schema.get("type"):
+        case "object" if "additionalProperties" in schema:
+            return {"some": everything(schema["additionalProperties"])}
+        case "object":
+            return {name: everything(of) for name, of in schema.get("properties", {}).items()}
+        case "array":
+            return [everything(schema["items"])]
+        case "integer":
+            return schema.get("minimum", 7)
+        case "boolean":
+            return False
+        case "string" if schema.get("format") == "date-time":
+            return "2026-01-02T03:04:05Z"
+        case "string":
+            return ""
+    return "5Gi" if "pattern" in schema else 5

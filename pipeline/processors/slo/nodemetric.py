@@ -27,13 +27,13 @@ AGGREGATIONS: Final = ("avg", "p50", "p90", "p95", "p99")
 outlier."""
 
 
-class AggregatePolicy(Document):
+class AggregatePolicy(Document, frozen=True, kw_only=True):
     """Over which spans usage is aggregated."""
 
     durations: tuple[Duration, ...] | None = None
 
 
-class CollectPolicy(Document):
+class CollectPolicy(Document, frozen=True, kw_only=True):
     """How usage is measured, and how often it is reported."""
 
     aggregate_duration_seconds: Annotated[
@@ -48,7 +48,7 @@ class CollectPolicy(Document):
     ] = None
 
 
-class PredictPolicy(Document):
+class PredictPolicy(Document, frozen=True, kw_only=True):
     """How a peak is predicted, and when it is told anew."""
 
     resource_diff_threshold_percent: Annotated[
@@ -59,14 +59,14 @@ class PredictPolicy(Document):
     ] = None
 
 
-class NodeMetricSpec(Document):
+class NodeMetricSpec(Document, frozen=True, kw_only=True):
     """What is to be measured on this node."""
 
     metric_collect_policy: CollectPolicy | None = None
     predict_policy: PredictPolicy | None = None
 
 
-class DeviceTopology(Document):
+class DeviceTopology(Document, frozen=True, kw_only=True):
     """Where in the machine a device is."""
 
     socket_id: Int32
@@ -75,21 +75,21 @@ class DeviceTopology(Document):
     bus_id: Annotated[str | None, Meta(description="domain:bus:device.function")] = None
 
 
-class VirtualFunction(Document):
+class VirtualFunction(Document, frozen=True, kw_only=True):
     """A virtual function of a device."""
 
     minor: Int32
     bus_id: Annotated[str | None, Meta(description="domain:bus:device.function")] = None
 
 
-class VirtualFunctionGroup(Document):
+class VirtualFunctionGroup(Document, frozen=True, kw_only=True):
     """Virtual functions that are alike."""
 
     labels: dict[str, str] | None = None
     vfs: tuple[VirtualFunction, ...] | None = None
 
 
-class Device(Document):
+class Device(Document, frozen=True, kw_only=True):
     """A device such as a GPU, and what of it is in use."""
 
     health: Annotated[bool, Meta(description="Whether it works.")]
@@ -103,14 +103,14 @@ class Device(Document):
     vf_groups: tuple[VirtualFunctionGroup, ...] | None = None
 
 
-class ResourceMap(Document):
+class ResourceMap(Document, frozen=True, kw_only=True):
     """Amounts of resources, and of each device."""
 
     resources: Resources | None = None
     devices: tuple[Device, ...] | None = None
 
 
-class AggregatedUsage(Document):
+class AggregatedUsage(Document, frozen=True, kw_only=True):
     """Usage in one span: its average, and percentiles of its samples. No usage where there are
     samples of less than half of the span."""
 
@@ -120,7 +120,7 @@ class AggregatedUsage(Document):
     ] = None
 
 
-class NumaUsage(Document):
+class NumaUsage(Document, frozen=True, kw_only=True):
     """What is in use on one NUMA node."""
 
     numa_node_id: Int32 | None = None
@@ -128,7 +128,7 @@ class NumaUsage(Document):
     system_usage: ResourceMap | None = None
 
 
-class NodeUsage(Document):
+class NodeUsage(Document, frozen=True, kw_only=True):
     """What is in use on the node."""
 
     node_usage: Annotated[
@@ -142,7 +142,7 @@ class NodeUsage(Document):
     numa_usages: tuple[NumaUsage, ...] | None = None
 
 
-class PodMetric(Document):
+class PodMetric(Document, frozen=True, kw_only=True):
     """What one pod uses, averaged over the report's time."""
 
     name: str | None = None
@@ -155,7 +155,7 @@ class PodMetric(Document):
     extensions: Free | None = None
 
 
-class HostApplicationMetric(Document):
+class HostApplicationMetric(Document, frozen=True, kw_only=True):
     """What an application uses that runs beside Kubernetes, averaged over the report's time."""
 
     name: str | None = None
@@ -166,13 +166,13 @@ class HostApplicationMetric(Document):
     qos: Annotated[str | None, Meta(description="LSE, LSR, LS, BE or SYSTEM.")] = None
 
 
-class PredictedMetric(Document):
+class PredictedMetric(Document, frozen=True, kw_only=True):
     """A prediction for the pods of a class as a whole."""
 
     resource: ResourceMap | None = None
 
 
-class NodeMetricStatus(Document):
+class NodeMetricStatus(Document, frozen=True, kw_only=True):
     """What was measured last."""
 
     update_time: Annotated[
@@ -193,7 +193,7 @@ class NodeMetricStatus(Document):
     ] = None
 
 
-class NodeMetric(Document):
+class NodeMetric(Document, frozen=True, kw_only=True):
     """What is measured on the node of this name, and what was."""
 
     api_version: Literal["slo.koordinator.sh/v1alpha1"]

@@ -39,7 +39,7 @@ BurstPolicy: TypeAlias = Literal["none", "cpuBurstOnly", "cfsQuotaBurstOnly", "a
 CgroupBase: TypeAlias = Literal["CgroupRoot", "Kubepods", "KubepodsBurstable", "KubepodsBesteffort"]
 
 
-class ThresholdStrategy(Document):
+class ThresholdStrategy(Document, frozen=True, kw_only=True):
     """When low classes are held back, and when they are evicted. Percents are of the node's
     capacity unless they say otherwise."""
 
@@ -107,7 +107,7 @@ class ThresholdStrategy(Document):
     ] = None
 
 
-class CpuQos(Document):
+class CpuQos(Document, frozen=True, kw_only=True):
     """Which class has the CPU first."""
 
     enable: bool | None = None
@@ -122,7 +122,7 @@ class CpuQos(Document):
     ] = None
 
 
-class MemoryQos(Document):
+class MemoryQos(Document, frozen=True, kw_only=True):
     """How memory is protected and reclaimed."""
 
     enable: bool | None = None
@@ -165,7 +165,7 @@ class MemoryQos(Document):
     ] = None
 
 
-class IoConfig(Document):
+class IoConfig(Document, frozen=True, kw_only=True):
     """Limits of a block device, 0 is none; latencies and costs are for the root group alone."""
 
     read_iops: NotNegative | None = None
@@ -188,7 +188,7 @@ class IoConfig(Document):
     model_write_rand_iops: AboveZero | None = None
 
 
-class Block(Document):
+class Block(Document, frozen=True, kw_only=True):
     """A device, a volume group or a volume of pods."""
 
     name: str | None = None
@@ -196,14 +196,14 @@ class Block(Document):
     io_cfg: IoConfig | None = None
 
 
-class BlkioQos(Document):
+class BlkioQos(Document, frozen=True, kw_only=True):
     """How block devices are shared."""
 
     enable: bool | None = None
     blocks: tuple[Block, ...] | None = None
 
 
-class ResctrlQos(Document):
+class ResctrlQos(Document, frozen=True, kw_only=True):
     """Which part of the last cache, and of the memory's bandwidth, a class may use."""
 
     enable: bool | None = None
@@ -212,7 +212,7 @@ class ResctrlQos(Document):
     mba_percent: Percent | None = None
 
 
-class NetworkQos(Document):
+class NetworkQos(Document, frozen=True, kw_only=True):
     """Bandwidth: a whole number is percent of the node's, a text an amount per second."""
 
     enable: bool | None = None
@@ -222,7 +222,7 @@ class NetworkQos(Document):
     egress_limit: PercentOrQuantity | None = None
 
 
-class QosClass(Document):
+class QosClass(Document, frozen=True, kw_only=True):
     """The rules for the pods of one QoS class."""
 
     cpu_qos: CpuQos | None = None
@@ -232,14 +232,14 @@ class QosClass(Document):
     network_qos: NetworkQos | None = None
 
 
-class QosPolicies(Document):
+class QosPolicies(Document, frozen=True, kw_only=True):
     """By which means quality of service is kept."""
 
     cpu_policy: CpuPolicy | None = None
     net_qos_policy: NetQosPolicy | None = None
 
 
-class QosStrategy(Document):
+class QosStrategy(Document, frozen=True, kw_only=True):
     """The rules for each QoS class."""
 
     policies: QosPolicies | None = None
@@ -250,7 +250,7 @@ class QosStrategy(Document):
     cgroup_root: QosClass | None = None
 
 
-class BurstStrategy(Document):
+class BurstStrategy(Document, frozen=True, kw_only=True):
     """By how much a container may exceed its CPU limit for a while."""
 
     policy: BurstPolicy | None = None
@@ -268,7 +268,7 @@ class BurstStrategy(Document):
     ] = None
 
 
-class SystemStrategy(Document):
+class SystemStrategy(Document, frozen=True, kw_only=True):
     """Settings of the node's kernel."""
 
     min_free_kbytes_factor: Annotated[
@@ -289,7 +289,7 @@ class SystemStrategy(Document):
     ] = None
 
 
-class CgroupPath(Document):
+class CgroupPath(Document, frozen=True, kw_only=True):
     """Where the cgroup of a host application is."""
 
     base: CgroupBase | None = None
@@ -297,11 +297,11 @@ class CgroupPath(Document):
     relative_path: str | None = None
 
 
-class HostApplicationStrategy(Document):
+class HostApplicationStrategy(Document, frozen=True, kw_only=True):
     """Nothing yet."""
 
 
-class HostApplication(Document):
+class HostApplication(Document, frozen=True, kw_only=True):
     """An application that runs beside Kubernetes."""
 
     name: str | None = None
@@ -313,7 +313,7 @@ class HostApplication(Document):
     strategy: HostApplicationStrategy | None = None
 
 
-class NodeSLOSpec(Document):
+class NodeSLOSpec(Document, frozen=True, kw_only=True):
     """By which rules this node keeps quality of service."""
 
     resource_used_threshold_with_be: ThresholdStrategy | None = None
@@ -324,11 +324,11 @@ class NodeSLOSpec(Document):
     extensions: Free | None = None
 
 
-class NodeSLOStatus(Document):
+class NodeSLOStatus(Document, frozen=True, kw_only=True):
     """Nothing yet."""
 
 
-class NodeSLO(Document):
+class NodeSLO(Document, frozen=True, kw_only=True):
     """By which rules the node of this name keeps quality of service."""
 
     api_version: Literal["slo.koordinator.sh/v1alpha1"]

@@ -106,10 +106,10 @@ def test_an_object_that_says_everything_is_read(kind: Kind) -> None:
 
 
 def test_a_type_without_a_schema_is_refused() -> None:
-    class Odd(Document):
+    class Odd(Document, frozen=True, kw_only=True):
         number: float | None = None
 
-    class Either(Document):
+    class Either(Document, frozen=True, kw_only=True):
         number: int | bool | None = None
 
     for struct in (Odd, Either):
@@ -325,7 +325,7 @@ def test_fields_are_those_that_are_documented(kind: Kind, table: dict[str, str])
 
 
 def test_names_of_fields_and_words_of_aggregation() -> None:
-    assert go_name("cpu_evict_be_satisfaction_upper_percent") == "cpuEvictBESatisfactionUpperPercent"
+    assert go_name("cpu_evict_be_usage_threshold_percent") == "cpuEvictBEUsageThresholdPercent"
     assert go_name("update_time") == "updateTime"
     assert AGGREGATIONS == ("avg", "p50", "p90", "p95", "p99")
 

@@ -92,7 +92,7 @@ def definition(kind: Kind) -> Schema:
 
 def _resource(struct: type[msgspec.Struct]) -> Schema:
     """The schema of a whole object, whose type and metadata the API server knows by itself."""
-    found = _schema(inspect.type_info(struct))
+    found = schema_of(inspect.type_info(struct))
     own = {name: of for name, of in found["properties"].items() if name not in _OWN}
     plain = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
     found["properties"] = {**plain, "metadata": {"type": "object"}, **own}
@@ -100,11 +100,11 @@ def _resource(struct: type[msgspec.Struct]) -> Schema:
     return found
 
 
-def _schema(of: inspect.Type) -> Schema:
+def schema_of(of: inspect.Type) -> Schema:
     """The structural schema of a type. Raises TypeError for one that has none."""
     match of:
         case inspect.Metadata(type=inner, extra_json_schema=extra):
-            return _schema(inner) | dict(extra or {})
+            return schema_of(inner) | dict(extra or {})
         case inspect.UnionType(types=types):
             return _of_any(types)
         case inspect.StructType(cls=struct, fields=fields):
@@ -112,9 +112,9 @@ def _schema(of: inspect.Type) -> Schema:
         case inspect.DictType(value_type=inspect.AnyType()):
             return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
         case inspect.DictType(value_type=value):
-            return {"type": "object", "additionalProperties": _schema(value)}
+            return {"type": "object", "additionalProperties": schema_of(value)}
         case inspect.VarTupleType(item_type=item):
-            return {"type": "array", "items": _schema(item)}
+            return {"type": "array", "items": schema_of(item)}
         case inspect.LiteralType(values=words):
             return {"type": "string", "enum": list(words)}
         case inspect.IntType():
@@ -131,7 +131,7 @@ def _of_any(types: Iterable[inspect.Type]) -> Schema:
     """The schema of a type that may be left out, or of a whole number or a text."""
     said = [one for one in types if not isinstance(one, inspect.NoneType)]
     if len(said) == 1:
-        return _schema(said[0])
+        return schema_of(said[0])
     if {type(one) for one in said} != {inspect.IntType, inspect.StrType}:
         raise TypeError(f"{said} has no schema")
     return {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
@@ -139,7 +139,7 @@ def _of_any(types: Iterable[inspect.Type]) -> Schema:
 
 def _object(fields: Iterable[inspect.Field]) -> Schema:
     found: Schema = {"type": "object"}
-    properties: Mapping[str, Schema] = {one.encode_name: _schema(one.type) for one in fields}
+    properties: Mapping[str, Schema] = {one.encode_name: schema_of(one.type) for one in fields}
     if properties:
         found["properties"] = properties
     if required := [one.encode_name for one in fields if one.required]:

@@ -99,7 +99,7 @@ def test_what_is_wrong_is_refused(
         ("status.updateTime", "yesterday", "must be of type date-time"),
         ("status.nodeMetric.nodeUsage.resources", {"cpu": "much"}, "should match"),
         ("status.nodeMetric.nodeUsage.resources", {"cpu": 0.5}, "must be of type"),
-        ("status.podsMetric", {"name": "a"}, "must be of type array"),
+        ("status.podsMetric", {}, "must be of type array"),
         ("status.nodeMetric.nodeUsage.devices", [{"minor": 0}], "health: Required value"),
         ("status.prodPeakMetric.resource.cpu", "1", "unknown field"),
     ],

@@ -1,0 +1,162 @@
+"""What can be wrong with the strategies of a NodeSLO: ranges, orders, amounts, names.
+
+Owes the rest: `problems_of`, which names every value that an API server would refuse or an agent
+would not act by; `oddities_of`, what is taken and hardly meant. Types and words are checked by
+reading (`read_as`).
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import groupby
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from pipeline.errors import InvalidPolicyError, InvalidRecordError
+from pipeline.processors.slo.fields import Document
+from pipeline.processors.slo.nodeslo import (
+    HostApplication,
+    QosStrategy,
+    ResctrlQos,
+    ThresholdStrategy,
+)
+from pipeline.processors.slo.schema import Schema, schema_of
+from pipeline.topics.resources import parse_quantity
+
+T = TypeVar("T", bound=Document)
+
+_CLASSES: Final = ("koord-prod", "koord-mid", "koord-batch", "koord-free")
+_QOS: Final = ("LSE", "LSR", "LS", "BE", "SYSTEM")
+_LARGEST: Final = {"int32": 2**31 - 1, "int64": 2**63 - 1}
+# The first must be less than the second.
+_IN_ORDER: Final = {
+    ThresholdStrategy: (
+        ("memory_evict_lower_percent", "memory_evict_threshold_percent"),
+        ("cpu_evict_lower_percent", "cpu_evict_threshold_percent"),
+        ("cpu_evict_be_satisfaction_lower_percent", "cpu_evict_be_satisfaction_upper_percent"),
+        ("memory_allocatable_evict_lower_percent", "memory_allocatable_evict_threshold_percent"),
+        ("cpu_allocatable_evict_lower_percent", "cpu_allocatable_evict_threshold_percent"),
+    ),
+    ResctrlQos: (("cat_range_start_percent", "cat_range_end_percent"),),
+}
+
+
+class HostApplications(Document, frozen=True, kw_only=True):
+    """What one place of `host-application-config` says."""
+
+    applications: tuple[HostApplication, ...] | None = None
+
+
+def read_as(struct: type[T], found: Mapping[str, Any]) -> T:
+    """What an object says, its keys in whatever case; unknown ones are left alone, and null says
+    nothing. Raises InvalidPolicyError for a value of another type, and for a word that is none."""
+    try:
+        return msgspec.convert(as_go_reads(found, _schema(struct)), struct)
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise InvalidPolicyError(str(error)) from error
+
+
+def as_go_reads(found: Any, schema: Schema) -> Any:
+    """Keys in whatever case, as encoding/json takes them; the exact one counts if it is there."""
+    if isinstance(found, list) and "items" in schema:
+        return [as_go_reads(one, schema["items"]) for one in found]
+    if not isinstance(found, Mapping) or "properties" not in schema:
+        return found
+    said: Mapping[str, Any] = found
+    properties: Mapping[str, Schema] = schema["properties"]
+    lower = {name.casefold(): name for name in properties}
+    read: dict[str, Any] = {}
+    for name, value in said.items():
+        known = lower.get(name.casefold(), name)
+        if value is not None and (known == name or known not in said):
+            read[known] = as_go_reads(value, properties.get(known, {}))
+    return read
+
+
+def problems_of(of: Document) -> Iterator[str]:
+    """Every value that is out of range, is no amount, or is not less than what it has to be."""
+    yield from _outside(msgspec.to_builtins(of), _schema(type(of)), "")
+    yield from _out_of_order(of)
+    if isinstance(of, QosStrategy):
+        for name in of.__struct_fields__:
+            found = getattr(getattr(of, name), "resctrl_qos", None)
+            if found is not None:
+                yield from _out_of_order(found, f"{_name(type(of), name)}.resctrlQOS.")
+    if isinstance(of, HostApplications):
+        yield from _unnamed(of)
+
+
+def oddities_of(of: Document) -> Iterator[str]:
+    """What is taken, and hardly meant."""
+    for one in (of.applications or ()) if isinstance(of, HostApplications) else ():
+        for field, value, known in (
+            ("priority", one.priority, _CLASSES),
+            ("qos", one.qos, _QOS),
+        ):
+            if value and value not in known:
+                where = f"{field} of application {one.name!r:.60}"
+                yield f"{where} is {value!r:.60}, which is none of {', '.join(known)}"
+
+
+def _outside(value: Any, schema: Schema, path: str) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        properties = schema.get("properties", {})
+        for name, one in value.items():
+            way = f"{path}.{name}" if path else name
+            yield from _outside(one, properties.get(name, {}), way)
+    elif isinstance(value, list | tuple):
+        for number, one in enumerate(value):
+            yield from _outside(one, schema["items"], f"{path}[{number}]")
+    elif schema.get("x-kubernetes-int-or-string"):
+        yield from _no_amount(value, path, is_percent="pattern" not in schema)
+    elif schema.get("type") == "integer":
+        most = _LARGEST[schema["format"]]
+        yield from _out_of_range(
+            value, path, schema.get("minimum", -most - 1), schema.get("maximum", most), most
+        )
+
+
+def _no_amount(value: int | str, path: str, is_percent: bool) -> Iterator[str]:
+    if is_percent and isinstance(value, int):
+        yield from _out_of_range(value, path, 0, 100, _LARGEST["int64"])
+        return
+    try:
+        amount = parse_quantity(value)
+    except InvalidRecordError as error:
+        yield f"{path}: {error.message}"
+        return
+    if amount < 0:
+        yield f"{path} is {value}, allowed is 0 or more"
+
+
+def _out_of_range(value: int, path: str, least: int, most: int, largest: int) -> Iterator[str]:
+    if not least <= value <= most:
+        allowed = f"{least} or more" if most == largest and value < least else f"{least} to {most}"
+        yield f"{path} is {value}, allowed is {allowed}"
+
+
+def _out_of_order(of: Document, path: str = "") -> Iterator[str]:
+    for lower, upper in _IN_ORDER.get(type(of), ()):
+        less, more = getattr(of, lower), getattr(of, upper)
+        if less is not None and more is not None and not less < more:
+            name, other = (_name(type(of), field) for field in (lower, upper))
+            yield f"{path}{name} is {less}, allowed is less than {other}, which is {more}"
+
+
+def _unnamed(of: HostApplications) -> Iterator[str]:
+    names = sorted(one.name or "" for one in of.applications or ())
+    for name, alike in groupby(names):
+        if not name:
+            yield "an application has no name"
+        elif len(list(alike)) > 1:
+            yield f"application {name!r:.60} is there twice"
+
+
+@lru_cache
+def _schema(struct: type[Document]) -> Schema:
+    return schema_of(msgspec.inspect.type_info(struct))
+
+
+def _name(struct: type[Document], field: str) -> str:
+    place = struct.__struct_fields__.index(field)
+    return struct.__struct_encode_fields__[place]

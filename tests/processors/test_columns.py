@@ -433,3 +433,17 @@ def test_a_system_row_that_speaks_for_too_little_gives_way_to_the_averages(
     row = {"kind": "tier", "id": "system", "coverage": coverage, "cpu_cores_avg": 0.7}
     used = window_usage(joined(node, row), "usageWithoutPageCache")
     assert used.system[0] == expected
+
+
+def test_host_applications_are_each_there_and_in_sum() -> None:
+    windows = [
+        logged(joined(NODE_ROW, host_app("b", 1.0, 10.0), pod_row("u"), host_app("a", 2.0, None))),
+        logged(joined(NODE_ROW)),
+        logged(joined(NODE_ROW, host_app("a", 4.0, 40.0))),
+    ]
+    found = window_usages(windows, PLAIN)
+    assert [lists(one.hosts) for one in found] == [[[1.0, 10.0], [2.0, None]], [], [[4.0, 40.0]]]
+    for one, usage in zip(windows, found, strict=True):
+        assert lists(usage.host_apps) == lists(usage.hosts.sum(axis=0))
+        kinds = one.rows.column("kind").to_pylist()
+        assert len(usage.hosts) == kinds.count("host_app")

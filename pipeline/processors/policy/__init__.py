@@ -1,5 +1,4 @@
-"""What the users' ConfigMap says of colocation and of quality of service, and what that comes to for
-one node.
+"""What the users' ConfigMap says of colocation and quality of service, and what that is for a node.
 
 `colocation` has the keys, their ranges and defaults; `selectors` which nodes an entry is for;
 `loading` makes a `Policy` of a ConfigMap and keeps the last good one; `effective` resolves it for a

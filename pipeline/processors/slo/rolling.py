@@ -1,0 +1,157 @@
+"""What each node, its pods and its host applications used over the last minutes, as they are
+reported.
+
+Owes the rest: averages over the windows within the time of aggregation, which end with the newest;
+of a pod those in which it was there, as 0 in what it missed of its first and last. Memory is what
+costs: of a node there are one array of usage, 8 bytes a number, and two of its windows, and nothing
+of the windows themselves is kept.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.processors.columns import WindowUsage, window_usages
+from pipeline.topics.listings import Listing
+from pipeline.topics.samples import KINDS
+from pipeline.topics.windows import Window
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_HOST_APP: Final = KINDS.index("host_app")
+_NODE, _SYSTEM, _FIRST_POD = range(3)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RollingUsage:
+    """Averages of a node: itself (2,), the system (2,), pods (n, 2) in order of `uids`, and host
+    applications (m, 2) in order of `hosts`; cores and bytes, NaN is unknown. They are over the
+    windows that `span_ms` is the sum of, and end at `end_ms`."""
+
+    end_ms: int
+    span_ms: int
+    node: Floats
+    system: Floats
+    uids: tuple[str, ...]
+    pods: Floats
+    hosts: tuple[str, ...]
+    host_apps: Floats
+
+
+class _Kept(NamedTuple):
+    """The windows of a node, oldest first: start and end (windows, 2), the part of each that was
+    observed (windows,), and usage (windows, rows, 2): the node, the system, the pods of the newest
+    window, its host applications; NaN where a row is unknown or was not there."""
+
+    machine_id: str
+    uids: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    spans: Ints = np.empty((0, 2), np.int64)
+    coverages: Floats = np.empty(0)
+    usage: Floats = np.empty((0, _FIRST_POD, 2))
+
+
+class Rolling:
+    """The last windows of many nodes; `memory_policy` says which pages count as used."""
+
+    def __init__(self, memory_policy: str) -> None:
+        self._memory_policy = memory_policy
+        self._nodes: dict[str, _Kept] = {}
+
+    def __len__(self) -> int:
+        """Nodes of which there is a window."""
+        return len(self._nodes)
+
+    def apply(self, windows: Sequence[Window], aggregate_seconds: Sequence[int]) -> None:
+        """Take in these windows in their order, and let go what lies before the time of
+        aggregation, of which each window has its node's.
+
+        A window that does not end after the last of its node is left out. A departure ends a node;
+        another machine under its name begins anew. The newest window is kept, however long it is.
+        """
+        measured = [window for window in windows if window.type == "window"]
+        usages = iter(window_usages(measured, self._memory_policy))
+        for window, seconds in zip(windows, aggregate_seconds, strict=True):
+            if window.type == "departure":
+                self.forget(window.header.node)
+            else:
+                self._put(window, next(usages), 1000 * seconds)
+
+    def forget(self, node: str) -> None:
+        """Let go of a node, which need not be there."""
+        self._nodes.pop(node, None)
+
+    def read(self, node: str) -> RollingUsage | None:
+        """The averages of a node, None if there is no window of it."""
+        kept = self._nodes.get(node)
+        if kept is None:
+            return None
+        lengths = kept.spans[:, 1] - kept.spans[:, 0]
+        averages = _averages(kept.usage, lengths * kept.coverages)
+        first_host = _FIRST_POD + len(kept.uids)
+        return RollingUsage(
+            end_ms=int(kept.spans[-1, 1]),
+            span_ms=int(lengths.sum()),
+            node=averages[_NODE],
+            system=averages[_SYSTEM],
+            uids=kept.uids,
+            pods=averages[_FIRST_POD:first_host],
+            hosts=kept.hosts,
+            host_apps=averages[first_host:],
+        )
+
+    def _put(self, window: Window, usage: WindowUsage, aggregate_ms: int) -> None:
+        header, kept = window.header, self._nodes.get(window.header.node)
+        if kept is None or kept.machine_id != header.machine_id:
+            kept = _Kept(header.machine_id)
+        elif header.window_end_ms <= kept.spans[-1, 1]:
+            return
+        kept = _laid_out(kept, window.rows.listing)
+        recent = kept.spans[:, 0] >= header.window_end_ms - aggregate_ms
+        span = np.array([[header.window_start_ms, header.window_end_ms]])
+        rows = np.concatenate([usage.node[None], usage.system[None], usage.pods, usage.hosts])
+        self._nodes[header.node] = kept._replace(
+            spans=np.concatenate([kept.spans[recent], span]),
+            coverages=np.append(kept.coverages[recent], usage.coverage),
+            usage=np.concatenate([kept.usage[recent], rows[None]]),
+        )
+
+
+def _laid_out(kept: _Kept, listing: Listing) -> _Kept:
+    """What is kept with the rows of a listing: a pod that is gone goes, one that is new was not
+    there."""
+    hosts = _hosts_of(listing)
+    if kept.uids is listing.uids and kept.hosts == hosts:
+        return kept
+    now = _rows_of(listing.uids, hosts)
+    usage = np.full((len(kept.usage), _FIRST_POD + len(now), 2), np.nan)
+    usage[:, :_FIRST_POD] = kept.usage[:, :_FIRST_POD]
+    for one, row in _rows_of(kept.uids, kept.hosts).items():
+        if one in now:
+            usage[:, now[one]] = kept.usage[:, row]
+    return kept._replace(uids=listing.uids, hosts=hosts, usage=usage)
+
+
+def _rows_of(uids: tuple[str, ...], hosts: tuple[str, ...]) -> dict[tuple[str, str], int]:
+    """The row of each pod and host application."""
+    names = [("pod", uid) for uid in uids] + [("host", name) for name in hosts]
+    return {name: row for row, name in enumerate(names, _FIRST_POD)}
+
+
+def _hosts_of(listing: Listing) -> tuple[str, ...]:
+    """Host applications in order of their rows, as `WindowUsage.hosts` has them."""
+    return tuple(listing.ids[row] for row in np.flatnonzero(listing.kinds == _HOST_APP).tolist())
+
+
+def _averages(usage: Floats, weights: Floats) -> Floats:
+    """The average (rows, 2) of what is known of usage (windows, rows, 2), by weight of windows."""
+    known = ~np.isnan(usage)
+    weight = np.where(known, weights[:, None, None], 0.0)
+    total = weight.sum(axis=0)
+    sums = (np.where(known, usage, 0.0) * weight).sum(axis=0)
+    averages: Floats = np.divide(sums, total, out=np.full(total.shape, np.nan), where=total > 0.0)
+    return averages

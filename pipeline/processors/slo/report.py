@@ -182,7 +182,7 @@ def _map(usage: Usage) -> ResourceMap:
 
 
 def _is_whole(usage: Usage) -> bool:
-    return _cut(usage.cpu_cores, 1000) is not None and _cut(usage.memory_bytes, 1) is not None
+    return len(_map(usage).resources or ()) == len(usage.__struct_fields__)
 
 
 def _cut(amount: float | None, factor: int) -> int | None:

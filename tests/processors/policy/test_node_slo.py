@@ -187,8 +187,8 @@ def test_without_the_config_map_the_defaults_are_in_force() -> None:
         ),
         (
             QOS,
-            '{"clusterStrategy":{"lsClass":{"networkQOS":{"egressLimit":"-50M"}}}}',
-            "lsClass.networkQOS.egressLimit is -50M, allowed is 0 or more",
+            '{"clusterStrategy":{"lsClass":{"networkQOS":{"egressLimit":"-1m"}}}}',
+            "lsClass.networkQOS.egressLimit is -1m, allowed is 0 or more",
         ),
         (
             QOS,
@@ -396,7 +396,7 @@ def test_the_bandwidth_of_a_node_counts_before_that_of_the_cluster(text: str) ->
     }
 
 
-@pytest.mark.parametrize("text", ["", "fast", "-1", "1e999", "NaN", " 1G"])
+@pytest.mark.parametrize("text", ["", "fast", "-1m", "1e999", "NaN", " 1G"])
 def test_a_bandwidth_that_is_none_is_left_out_and_told(text: str) -> None:
     policy = cluster(SYSTEM, totalNetworkBandwidth="1G").policy
     found = rules(policy, **{BANDWIDTH_ANNOTATION: text})

@@ -105,6 +105,11 @@ def test_a_window_longer_than_the_time_is_kept() -> None:
     assert (found.node[0], found.span_ms) == (7.0, 30_000)
 
 
+@pytest.mark.parametrize(("seconds", "kept"), [(2**62, 2), (60, 2), (59, 1), (0, 1), (-1, 1)])
+def test_any_time_can_be_asked_for(seconds: int, kept: int) -> None:
+    assert rolled([window(0), window(1)], seconds).span_ms == kept * 30_000
+
+
 @pytest.mark.parametrize("end", [1, 0, -5])
 def test_a_window_that_is_no_later_is_left_out(end: int) -> None:
     windows = [window(0), window(1), window(end, node={"cpu_cores_avg": 90.0})]

@@ -6,8 +6,8 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from pipeline.errors import InvalidRecordError
-from pipeline.processors.policy.loading import Problem
-from pipeline.processors.policy.slo_loading import Block, SloPolicy, merged
+from pipeline.processors.policy.loading import Policy, Problem
+from pipeline.processors.policy.slo_loading import SloPolicy
 from pipeline.processors.slo.fields import Document
 from pipeline.processors.slo.nodeslo import NodeSLOSpec, SystemStrategy
 from pipeline.topics.resources import parse_quantity
@@ -46,13 +46,8 @@ def node_rules(
     return NodeRules(spec, problems)
 
 
-def _of_node(block: Block[T] | None, labels: Mapping[str, str]) -> T | None:
-    if block is None:
-        return None
-    for entry in block.entries:
-        if entry.selector is not None and entry.selector.matches(labels):
-            return merged(block.cluster, entry.own)
-    return block.cluster
+def _of_node(policy: Policy[T] | None, labels: Mapping[str, str]) -> T | None:
+    return None if policy is None else policy.of_labels(labels)
 
 
 def _system(

@@ -81,10 +81,7 @@ def merged(usual: Said, own: Said) -> Said:
         if value is None:
             continue
         if isinstance(value, msgspec.Struct) and before is not None:
-            inner = {
-                name: one for name, one in msgspec.structs.asdict(value).items() if one is not None
-            }
-            value = msgspec.structs.replace(before, **inner)
+            value = merged(before, value)
         elif isinstance(value, dict) and before is not None:
             value = before | value
         said[field] = value

@@ -12,8 +12,8 @@ import msgspec
 
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.policy import slo_defaults
-from pipeline.processors.policy.colocation import read_object
-from pipeline.processors.policy.loading import Problem
+from pipeline.processors.policy.loading import CONFIG_MAP, Entry, Policy, Problem
+from pipeline.processors.policy.sections import merged, read_object
 from pipeline.processors.policy.selectors import Selector, check
 from pipeline.processors.policy.slo_checks import (
     HostApplications,
@@ -32,33 +32,17 @@ from pipeline.processors.slo.nodeslo import (
 
 T = TypeVar("T", bound=Document)
 
-
-class SloEntry(NamedTuple, Generic[T]):
-    """What is different for the nodes that `selector` selects; none where it cannot be read."""
-
-    name: str
-    selector: Selector | None
-    own: T
-
-
-class Block(NamedTuple, Generic[T]):
-    """What the cluster says, over the defaults, and the entries for some of its nodes."""
-
-    cluster: T
-    entries: tuple[SloEntry[T], ...] = ()
-
-
 _NO_APPLICATIONS: Final = HostApplications(applications=())
 
 
 class SloPolicy(NamedTuple):
     """The rules in force by key; None while there were no usable ones of a key."""
 
-    threshold: Block[ThresholdStrategy] | None = Block(slo_defaults.THRESHOLD)
-    qos: Block[QosStrategy] | None = Block(slo_defaults.QOS)
-    burst: Block[BurstStrategy] | None = Block(slo_defaults.BURST)
-    system: Block[SystemStrategy] | None = Block(slo_defaults.SYSTEM)
-    host_applications: Block[HostApplications] | None = Block(_NO_APPLICATIONS)
+    threshold: Policy[ThresholdStrategy] | None = Policy(slo_defaults.THRESHOLD)
+    qos: Policy[QosStrategy] | None = Policy(slo_defaults.QOS)
+    burst: Policy[BurstStrategy] | None = Policy(slo_defaults.BURST)
+    system: Policy[SystemStrategy] | None = Policy(slo_defaults.SYSTEM)
+    host_applications: Policy[HostApplications] | None = Policy(_NO_APPLICATIONS)
 
 
 class LoadedSlo(NamedTuple):
@@ -116,16 +100,14 @@ def load_slo(data: Mapping[str, str] | None, last: SloPolicy | None = None) -> L
     same selector, or the cluster's values.
     """
     if data is None:
-        return LoadedSlo(
-            SloPolicy(), True, (Problem("slo-controller-config", "there is none", True),)
-        )
+        return LoadedSlo(SloPolicy(), True, (Problem(CONFIG_MAP, "there is none", True),))
     last = _UNKNOWN if last is None else last
     threshold = _read(_THRESHOLD, data, last.threshold)
     qos = _read(_QOS, data, last.qos)
     burst = _read(_BURST, data, last.burst)
     system = _read(_SYSTEM, data, last.system)
     hosts = _read(_HOST_APPLICATIONS, data, last.host_applications)
-    policy = SloPolicy(threshold.block, qos.block, burst.block, system.block, hosts.block)
+    policy = SloPolicy(threshold.of_key, qos.of_key, burst.of_key, system.of_key, hosts.of_key)
     found = (threshold, qos, burst, system, hosts)
     return LoadedSlo(
         policy,
@@ -134,32 +116,16 @@ def load_slo(data: Mapping[str, str] | None, last: SloPolicy | None = None) -> L
     )
 
 
-def merged(usual: T, own: T) -> T:
-    """`usual` with what `own` says: values and lists in place of those of `usual`, objects key by
-    key, as a JSON merge."""
-    said: dict[str, Any] = {}
-    for field in own.__struct_fields__:
-        before, value = getattr(usual, field), getattr(own, field)
-        if value is None:
-            continue
-        if isinstance(value, Document) and isinstance(before, Document):
-            value = merged(before, value)
-        elif isinstance(value, dict) and isinstance(before, dict):
-            value = before | value
-        said[field] = value
-    return msgspec.structs.replace(usual, **said)
-
-
 class _Read(NamedTuple, Generic[T]):
-    block: Block[T] | None
+    of_key: Policy[T] | None
     failed: bool
     problems: tuple[Problem, ...] = ()
 
 
-def _read(key: _Key[T], data: Mapping[str, str], last: Block[T] | None) -> _Read[T]:
+def _read(key: _Key[T], data: Mapping[str, str], last: Policy[T] | None) -> _Read[T]:
     text = data.get(key.name, "")
     if not text.strip():
-        return _Read(Block(key.defaults), False)
+        return _Read(Policy(key.defaults), False)
     try:
         found = _named(read_object(text), (key.cluster, key.entries))
         cluster = merged(key.defaults, read_as(key.struct, _cluster_part(key, found)))
@@ -169,7 +135,7 @@ def _read(key: _Key[T], data: Mapping[str, str], last: Block[T] | None) -> _Read
         return _Read(last, True, wrong)
     problems = [Problem(key.name, text, taken=True) for text in oddities_of(cluster)]
     entries, of_entries = _entries(key, found.get(key.entries), cluster, last)
-    return _Read(Block(cluster, entries), False, (*problems, *of_entries))
+    return _Read(Policy(cluster, entries), False, (*problems, *of_entries))
 
 
 def _cluster_part(key: _Key[T], found: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -180,8 +146,8 @@ def _cluster_part(key: _Key[T], found: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _entries(
-    key: _Key[T], found: Any, cluster: T, last: Block[T] | None
-) -> tuple[tuple[SloEntry[T], ...], list[Problem]]:
+    key: _Key[T], found: Any, cluster: T, last: Policy[T] | None
+) -> tuple[tuple[Entry[T], ...], list[Problem]]:
     if found is None:
         return (), []
     where = f"{key.name}.{key.entries}"
@@ -197,11 +163,11 @@ def _entries(
 
 
 def _entry(
-    key: _Key[T], found: Any, where: str, cluster: T, last: Block[T] | None
-) -> tuple[SloEntry[T], list[Problem]]:
+    key: _Key[T], found: Any, where: str, cluster: T, last: Policy[T] | None
+) -> tuple[Entry[T], list[Problem]]:
     if not isinstance(found, dict):
         text = f"{type(found).__name__}, not an object"
-        return SloEntry("", None, key.struct()), [Problem(where, text)]
+        return Entry("", None, key.struct()), [Problem(where, text)]
     found = _named(found, _OF_ENTRY)
     name = found["name"] if isinstance(found.get("name"), str) else ""
     if name:
@@ -218,7 +184,7 @@ def _entry(
         own = _last_of(key, selector, cluster, last)
     else:
         problems += [Problem(where, text, taken=True) for text in oddities_of(own)]
-    return SloEntry(name, selector, own), problems
+    return Entry(name, selector, own), problems
 
 
 def _selector(found: Any, where: str) -> tuple[Selector | None, list[Problem]]:
@@ -233,7 +199,7 @@ def _selector(found: Any, where: str) -> tuple[Selector | None, list[Problem]]:
     return selector, []
 
 
-def _last_of(key: _Key[T], selector: Selector | None, cluster: T, last: Block[T] | None) -> T:
+def _last_of(key: _Key[T], selector: Selector | None, cluster: T, last: Policy[T] | None) -> T:
     """What the entry of the same selector said when it was good, if it still is over what the
     cluster says now; else nothing of its own."""
     for entry in last.entries if last is not None and selector is not None else ():

@@ -11,15 +11,9 @@ from hypothesis import strategies as st
 
 from pipeline.processors.policy import slo_defaults
 from pipeline.processors.policy.node_slo import BANDWIDTH_ANNOTATION, NodeRules, node_rules
+from pipeline.processors.policy.sections import merged
 from pipeline.processors.policy.slo_checks import problems_of
-from pipeline.processors.policy.slo_loading import (
-    SLO_KEYS,
-    Block,
-    LoadedSlo,
-    SloPolicy,
-    load_slo,
-    merged,
-)
+from pipeline.processors.policy.slo_loading import SLO_KEYS, LoadedSlo, SloPolicy, load_slo
 from pipeline.processors.slo.fields import Document
 from pipeline.processors.slo.nodeslo import NodeSLO, QosStrategy
 from pipeline.processors.slo.schema import KINDS
@@ -470,7 +464,3 @@ def _json_merged(usual: Any, own: Any) -> Any:
     if not (isinstance(usual, dict) and isinstance(own, dict)):
         return own
     return usual | {name: _json_merged(usual.get(name), value) for name, value in own.items()}
-
-
-def test_a_block_without_entries_is_the_cluster_for_all() -> None:
-    assert Block(slo_defaults.BURST).entries == ()

@@ -178,6 +178,8 @@ def test_pods_are_named_by_what_the_window_knows() -> None:
 def test_pods_of_a_window_of_which_nothing_is_known_have_no_names() -> None:
     window = logged(joined(NODE_ROW, pod_row("u2")))
     assert pods_of(window, np.ones((1, 2))) == ()
+    unnamed = view_of(known_pod("u2", name=""))
+    assert pods_of(logged(joined(NODE_ROW, pod_row("u2"), view=unnamed)), np.ones((1, 2))) == ()
     with pytest.raises(ValueError):
         pods_of(window, np.ones((2, 2)))
 

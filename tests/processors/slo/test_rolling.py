@@ -135,6 +135,11 @@ def test_a_departure_ends_a_node_also_within_one_call() -> None:
     assert len(rolling) == 0
 
 
+def test_each_window_has_its_time() -> None:
+    with pytest.raises(ValueError):
+        Rolling(POLICY).apply([window(0), window(1)], [300])
+
+
 def test_nodes_keep_apart_and_each_has_its_time() -> None:
     rolling = Rolling(POLICY)
     for end in range(4):

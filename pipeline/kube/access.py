@@ -18,11 +18,14 @@ _HINT: Final = "set kubernetes.kubeconfig, or run in a pod with a service accoun
 
 
 class Access:
-    """`server` is where it is, `tls` how to be sure of it; `headers` say who asks."""
+    """`server` is where it is, by which `proxy`; `tls` and `server_name` (where its certificate has
+    another than its address) how to be sure of it; `headers` say who asks."""
 
     def __init__(self, configuration: Any) -> None:
         self._configuration = configuration
         self.server: str = configuration.host.rstrip("/")
+        self.server_name: str | None = configuration.tls_server_name or None
+        self.proxy: str | None = configuration.proxy or None
         self.tls = _tls(configuration) if self.server.startswith("https") else None
 
     async def headers(self) -> dict[str, str]:
@@ -45,6 +48,8 @@ def access(settings: KubernetesSettings) -> Access:
             "the client of Kubernetes", "kubernetes", module=error.name
         ) from error
     found = Configuration()
+    # That of the environment is for others; what a kubeconfig says of it counts.
+    found.proxy = None
     load_in_pod: Any = config.load_incluster_config
     load_file: Any = config.load_kube_config
     given = settings.kubeconfig or os.environ.get("KUBECONFIG")

@@ -64,6 +64,7 @@ class Api:
     ) -> None:
         self._session = session
         self._access = access
+        self._way: Any = {"proxy": access.proxy, "server_hostname": access.server_name}
         self._timeout_seconds = timeout_seconds
         self.clock = clock
         self.rng = rng
@@ -137,6 +138,7 @@ class Api:
                 self._access.server + path,
                 params=params,
                 headers=await self._access.headers(),
+                **self._way,
                 timeout=timeout,
             ) as response:
                 REQUESTS.labels("WATCH", str(response.status)).inc()
@@ -164,6 +166,7 @@ class Api:
                 params=params,
                 data=data,
                 headers=headers,
+                **self._way,
                 timeout=aiohttp.ClientTimeout(total=self._timeout_seconds),
             ) as response:
                 found = await response.read()

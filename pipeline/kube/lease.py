@@ -10,7 +10,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipeline.errors import ApiUnavailableError, ConflictError, KubernetesError, NotFoundError
+from pipeline.errors import (
+    ApiUnavailableError,
+    ConflictError,
+    ForbiddenError,
+    KubernetesError,
+    NotFoundError,
+)
 from pipeline.kube.client import Api
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
@@ -52,6 +58,7 @@ class Lease:
         self._terms = terms
         self._renewed_at = float("-inf")
         self._seen: tuple[Any, float] | None = None
+        self._was_allowed = False
         LEADER.labels(name).set(0)
 
     @property
@@ -120,6 +127,7 @@ class Lease:
         asked_at = self._api.clock.monotonic()
         try:
             lease = await self._get_or_make()
+            self._was_allowed = True
             if lease is None or not self._may_take(lease):
                 self._renewed_at = float("-inf")
                 return False
@@ -127,7 +135,10 @@ class Lease:
         except ConflictError:
             # Somebody was faster; who it was the next attempt shows.
             return self.is_held
-        except ApiUnavailableError as error:
+        except (ApiUnavailableError, ForbiddenError) as error:
+            if isinstance(error, ForbiddenError) and not self._was_allowed:
+                raise
+            # A server that has just started may not know yet what we may do.
             log.warning("lease cannot be renewed", lease=self._name, why=error.message)
             return self.is_held
         # As of the question: how long the answer took is not known to have been ours.

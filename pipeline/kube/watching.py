@@ -5,12 +5,13 @@ have: `Began` and `Complete` are around each, and between them comes every objec
 is kept here but the version to go on from; objects are handed on as the bytes they came in.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from pipeline.errors import ApiUnavailableError, GoneError
+from pipeline.errors import ApiUnavailableError, ForbiddenError, GoneError, KubernetesError
 from pipeline.kube.client import Api
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
@@ -22,6 +23,7 @@ EVENTS = counter("kubernetes_watch_events", "Changes that were told.", ["path", 
 
 _PAGE: Final = 500
 _WATCH_SECONDS: Final = 300
+_SLOWEST: Final = 10
 
 
 class Began(NamedTuple):
@@ -84,40 +86,56 @@ _versions: Final = msgspec.json.Decoder(_Versioned)
 
 async def follow(
     api: Api, path: str, params: Mapping[str, str] | None = None, *, page: int = _PAGE
-) -> AsyncIterator[Event]:
+) -> AsyncGenerator[Event, None]:
     """All events of the objects at `path`, for ever. While the server does not answer it waits, and
-    tries again. Raises `ApiRefusedError` if it is not allowed, or there is no such kind."""
-    attempt = 0
+    tries again. Raises `ApiRefusedError` if there is no such kind, or if it is not allowed at the
+    first time: who was allowed once waits until he is again, for a server that has just started
+    may not know yet."""
+    attempt, was_allowed = 0, False
     while True:
         try:
             version = ""
-            async for event in _list(api, path, params or {}, page):
-                if isinstance(event, str):
-                    version = event
-                else:
-                    yield event
-            while True:
-                began = api.clock.monotonic()
-                async for event in _watch(api, path, params or {}, version):
+            async with aclosing(_list(api, path, params or {}, page)) as listed:
+                async for event in listed:
                     if isinstance(event, str):
                         version = event
                     else:
                         yield event
-                attempt = 0
+            was_allowed = True
+            while True:
+                began = api.clock.monotonic()
+                async with aclosing(_watch(api, path, params or {}, version)) as told:
+                    async for event in told:
+                        if isinstance(event, str):
+                            version, attempt = event, 0
+                        else:
+                            yield event
                 if api.clock.monotonic() - began < 1.0:
                     # A server that ends each watch at once must not be asked without a pause.
                     await api.pause(1)
-        except GoneError as error:
-            log.info("listing anew", path=path, why=error.message)
-        except ApiUnavailableError as error:
-            log.warning("API server does not answer, listing anew", path=path, why=error.message)
-            attempt = min(attempt + 1, 10)
-            await api.pause(attempt, error.retry_after_seconds)
+        except (GoneError, ApiUnavailableError, ForbiddenError) as error:
+            if isinstance(error, ForbiddenError) and not was_allowed:
+                raise
+            await _before_listing_anew(api, path, error, attempt)
+            attempt = min(attempt + 1, _SLOWEST)
+
+
+async def _before_listing_anew(api: Api, path: str, error: KubernetesError, attempt: int) -> None:
+    """Say why, and wait: not if it is the first time since a change was told that a version lies
+    too far back, which is nobody's fault."""
+    if isinstance(error, GoneError):
+        log.info("listing anew", path=path, why=error.message)
+        if attempt > 0:
+            await api.pause(attempt)
+        return
+    after = error.retry_after_seconds if isinstance(error, ApiUnavailableError) else None
+    log.warning("cannot be followed; listing anew", path=path, why=error.message)
+    await api.pause(attempt + 1, after)
 
 
 async def _list(
     api: Api, path: str, params: Mapping[str, str], page: int
-) -> AsyncIterator[Event | str]:
+) -> AsyncGenerator[Event | str, None]:
     """A whole list, and the version that it is of as text, last."""
     LISTS.labels(path).inc()
     yield Began()
@@ -146,9 +164,9 @@ def _decoded(body: bytes, path: str) -> _List:
 
 async def _watch(
     api: Api, path: str, params: Mapping[str, str], version: str
-) -> AsyncIterator[Event | str]:
+) -> AsyncGenerator[Event | str, None]:
     """Changes since `version`, and after each the version that it leads to as text; ends when the
-    server ends it. Raises `GoneError` if it lies too far back."""
+    server ends it. Raises `GoneError` if it lies too far back, or cannot be gone on from."""
     asked = {
         **params,
         "watch": "1",
@@ -170,7 +188,7 @@ async def _watch(
         except ApiUnavailableError as error:
             # What was told so far was handed on: go on from there, if the server still can.
             log.info("watch was cut off", path=path, why=error.message)
-            attempt = min(attempt + 1, 10)
+            attempt = min(attempt + 1, _SLOWEST)
             await api.pause(attempt, error.retry_after_seconds)
 
 
@@ -182,9 +200,8 @@ def _event(path: str, line: bytes) -> tuple[Event | None, str]:
         raise ApiUnavailableError(f"GET {path}: no event: {error}") from error
     EVENTS.labels(path, told.type).inc()
     if told.type == "ERROR":
-        if of.code in (410, 0):
-            raise GoneError(f"GET {path}: {of.message}")
-        raise ApiUnavailableError(f"GET {path}: {of.code} {of.message}")
+        # Mostly 410. Whatever else is wrong with a watch would be again, from the same version.
+        raise GoneError(f"GET {path}: {of.code} {of.message}")
     version = of.metadata.resource_version
     if told.type == "BOOKMARK":
         return Alive(), version

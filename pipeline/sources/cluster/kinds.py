@@ -156,7 +156,8 @@ class Nodes:
         self.policies = Policies()
         self._tell = tell
         self._bare: dict[str, NodeRecord] = {}
-        self._written: dict[str, NodeRecord] = {}
+        # None: there is a record, which cannot be read.
+        self._written: dict[str, NodeRecord | None] = {}
         self._problems: dict[str, tuple[Problem, ...]] = {}
         self._listed: set[str] = set()
 
@@ -168,6 +169,7 @@ class Nodes:
         if value is None:
             self._written.pop(name, None)
             return
+        self._written[name] = None
         self._written[name] = decode_json(NodeRecord, value)
 
     def begin(self) -> None:
@@ -191,10 +193,14 @@ class Nodes:
             yield from self._drop(name)
 
     def apply(self, policies: Policies) -> Iterator[Entry]:
-        """Put another policy in force for all nodes; gives what changes by it."""
+        """Put another policy in force for all nodes; gives what changes by it.
+
+        Between two entries nodes may come, change and go.
+        """
         self.policies = policies
-        for bare in list(self._bare.values()):
-            yield from self._entry(bare)
+        for name in list(self._bare):
+            if (bare := self._bare.get(name)) is not None:
+                yield from self._entry(bare)
 
     def _entry(self, bare: NodeRecord) -> Iterable[Entry]:
         before = self._written.get(bare.node)
@@ -210,8 +216,9 @@ class Nodes:
     def _drop(self, name: str) -> Iterable[Entry]:
         self._bare.pop(name, None)
         self._problems.pop(name, None)
-        if self._written.pop(name, None) is None:
+        if name not in self._written:
             return ()
+        del self._written[name]
         return (Entry(NODES, name, name.encode(), None),)
 
 
@@ -220,7 +227,8 @@ class Workloads:
 
     def __init__(self, kind: str) -> None:
         self.name = kind
-        self._written: dict[bytes, WorkloadRecord] = {}
+        # None: there is a record, which cannot be read.
+        self._written: dict[bytes, WorkloadRecord | None] = {}
         self._listed: set[bytes] = set()
 
     def __len__(self) -> int:
@@ -229,8 +237,9 @@ class Workloads:
     def learn(self, key: bytes, value: bytes | None) -> None:
         if value is None:
             self._written.pop(key, None)
-        else:
-            self._written[key] = decode_json(WorkloadRecord, value)
+            return
+        self._written[key] = None
+        self._written[key] = decode_json(WorkloadRecord, value)
 
     def begin(self) -> None:
         self._listed = set()
@@ -259,5 +268,7 @@ class Workloads:
         return workload_key(who.namespace, self.name, who.name)
 
     def _drop(self, key: bytes) -> Iterable[Entry]:
-        record = self._written.pop(key, None)
-        return () if record is None else (Entry(WORKLOADS, record.namespace, key, None),)
+        if key not in self._written:
+            return ()
+        del self._written[key]
+        return (Entry(WORKLOADS, key.decode().partition("/")[0], key, None),)

@@ -8,6 +8,7 @@ begins again from there: nothing is kept that could be wrong.
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from contextlib import aclosing, nullcontext
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +19,7 @@ from pipeline.clock import Clock
 from pipeline.errors import KafkaError, RecordError
 from pipeline.kube.client import Api
 from pipeline.kube.events import Reporter
-from pipeline.kube.watching import Alive, Began, Changed, Complete, Page, follow
+from pipeline.kube.watching import Alive, Began, Changed, Complete, Event, Page, follow
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
 from pipeline.processors.policy.in_force import Policies, load_policies
@@ -28,6 +29,7 @@ from pipeline.sources.cluster.kinds import Kind, Nodes, Pods, Workloads
 from pipeline.sources.publish import Entry, open_producer, write, written_by
 from pipeline.tasks import together
 from pipeline.topics.admin import require_topics
+from pipeline.topics.client import our_errors
 from pipeline.topics.registry import NODES, PODS, WORKLOADS
 
 log = get_logger(__name__)
@@ -70,6 +72,9 @@ class Watcher:
         self._others = {kind: Workloads(kind) for kind in _WORKLOADS}
         self._waiting: asyncio.Queue[Entry | asyncio.Event] = asyncio.Queue(_WAITING)
         self._policy_known = asyncio.Event()
+        # Nodes change by two hands, their own and the policy's: what is written of one must come in
+        # the order in which it was worked out.
+        self._turn = asyncio.Lock()
         self._problems: tuple[Problem, ...] | None = None
 
     async def run(self) -> None:
@@ -105,40 +110,47 @@ class Watcher:
         if kind is self._nodes:
             # Without its policy a node would look as if it had none.
             await self._policy_known.wait()
-        async for event in follow(self._api, _PATHS[kind.name]):
-            ALIVE_AT.labels(kind.name).set(self._api.clock.now())
-            match event:
-                case Began():
-                    kind.begin()
-                case Page(objects):
-                    for of in objects:
-                        await self._hand_on(kind.put(of))
-                case Complete():
-                    await self._hand_on(kind.complete())
-                    await self._until_written()
-                    IN_STEP.labels(kind.name).set(1)
-                    log.info("in step", kind=kind.name, objects=len(kind))
-                case Changed(of, is_gone):
-                    await self._hand_on(kind.gone(of) if is_gone else kind.put(of))
-                case Alive():
-                    pass
-            OBJECTS.labels(kind.name).set(len(kind))
+        turn = self._turn if kind is self._nodes else nullcontext()
+        async with aclosing(follow(self._api, _PATHS[kind.name])) as events:
+            async for event in events:
+                async with turn:
+                    await self._take(kind, event)
+                ALIVE_AT.labels(kind.name).set(self._api.clock.now())
+                OBJECTS.labels(kind.name).set(len(kind))
+
+    async def _take(self, kind: Kind, event: Event) -> None:
+        match event:
+            case Began():
+                kind.begin()
+            case Page(objects):
+                for of in objects:
+                    await self._hand_on(kind.put(of))
+            case Complete():
+                await self._hand_on(kind.complete())
+                await self._until_written()
+                IN_STEP.labels(kind.name).set(1)
+                log.info("in step", kind=kind.name, objects=len(kind))
+            case Changed(of, is_gone):
+                await self._hand_on(kind.gone(of) if is_gone else kind.put(of))
+            case Alive():
+                pass
 
     async def _follow_policy(self) -> None:
         kubernetes = self._settings.kubernetes
         path = f"/api/v1/namespaces/{kubernetes.config_namespace}/configmaps"
         only = {"fieldSelector": f"metadata.name={kubernetes.config_name}"}
         found: msgspec.Raw | None = None
-        async for event in follow(self._api, path, only):
-            match event:
-                case Began():
-                    found = None
-                case Page(objects):
-                    found = objects[0]
-                case Complete():
-                    await self._apply_policy(found)
-                case Changed(of, is_gone):
-                    await self._apply_policy(None if is_gone else of)
+        async with aclosing(follow(self._api, path, only)) as events:
+            async for event in events:
+                match event:
+                    case Began():
+                        found = None
+                    case Page(objects):
+                        found = objects[0]
+                    case Complete():
+                        await self._apply_policy(found)
+                    case Changed(of, is_gone):
+                        await self._apply_policy(None if is_gone else of)
 
     async def _apply_policy(self, of: msgspec.Raw | None) -> None:
         config = None if of is None else msgspec.json.decode(of)
@@ -150,7 +162,8 @@ class Watcher:
             await self._tell_of_policy(config, problems)
         if changed or not self._policy_known.is_set():
             log.info("policy is in force" if _is_usable(policies) else "no usable policy yet")
-            await self._hand_on(self._nodes.apply(policies))
+            async with self._turn:
+                await self._hand_on(self._nodes.apply(policies))
         self._policy_known.set()
 
     async def _hand_on(self, entries: Iterable[Entry]) -> None:
@@ -172,8 +185,9 @@ class Watcher:
                 batch.append(self._waiting.get_nowait())
             entries = [one for one in batch if isinstance(one, Entry)]
             if entries:
-                async with producer.transaction():
-                    await write(producer, kafka, SOURCE, entries)
+                with our_errors(kafka, "writing what the cluster says"):
+                    async with producer.transaction():
+                        await write(producer, kafka, SOURCE, entries)
             for one in batch:
                 if isinstance(one, asyncio.Event):
                     one.set()
@@ -219,8 +233,8 @@ async def watch_cluster(api: Api, settings: Settings, clock: Clock) -> None:
     while True:
         try:
             await Watcher(api, settings).run()
-        except (KafkaError, ProducerFenced) as error:
-            why = "another writes" if isinstance(error, ProducerFenced) else "Kafka"
+        except KafkaError as error:
+            why = "another writes" if isinstance(error.__cause__, ProducerFenced) else "Kafka"
             BEGUN.labels(why).inc()
             log.error("beginning again", why=str(error), seconds=_PAUSE_SECONDS)
             await clock.sleep(_PAUSE_SECONDS)

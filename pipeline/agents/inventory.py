@@ -16,6 +16,7 @@ from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.logs import get_logger
 from pipeline.processors.join import NodeView
 from pipeline.processors.pod_row import PodRow, pod_row
+from pipeline.topics.client import COMMITTED
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord, check_node_name
 from pipeline.topics.pods import PodFacts, check_pod, split_pod_key
@@ -134,7 +135,11 @@ async def follow(
 ) -> AsyncIterator[tuple[str, LogRecord]]:
     """Records of both topics as they are appended, from these offsets on, for ever."""
     consumer = AIOKafkaConsumer(
-        **client, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest"
+        **client,
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        **COMMITTED,
     )
     expected = dict(starts)
     try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from pipeline.errors import BrokerUnavailableError
+from pipeline.topics.client import COMMITTED
 
 if TYPE_CHECKING:
     from pipeline.topics.windows import Window
@@ -117,6 +118,7 @@ async def open_reader(
         enable_auto_commit=False,
         auto_offset_reset="earliest",
         max_partition_fetch_bytes=8 * 1024 * 1024,
+        **COMMITTED,
     )
     try:
         await consumer.start()

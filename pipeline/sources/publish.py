@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from pipeline.errors import BrokerUnavailableError
 from pipeline.metrics import counter
 from pipeline.settings import KafkaSettings
-from pipeline.topics.client import client_options, our_errors
+from pipeline.topics.client import COMMITTED, client_options, our_errors
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.partition import partition_of
@@ -167,6 +167,7 @@ async def written_by(
         enable_auto_commit=False,
         auto_offset_reset="earliest",
         max_partition_fetch_bytes=MAX_RECORD_BYTES,
+        **COMMITTED,
     )
     with our_errors(kafka, f"reading {name}"):
         try:

@@ -29,6 +29,7 @@ from pipeline.errors import (
 )
 from pipeline.logs import get_logger
 from pipeline.table.columns import Table
+from pipeline.topics.client import COMMITTED
 from pipeline.topics.codec import decode_json
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
 from pipeline.topics.node_state import NodeStateRecord
@@ -156,6 +157,7 @@ class Feed:
             enable_auto_commit=False,
             auto_offset_reset="none",
             max_partition_fetch_bytes=MAX_RECORD_BYTES,
+            **COMMITTED,
         )
         try:
             await _within(_START_TIMEOUT_SECONDS, consumer.start())

@@ -5,7 +5,7 @@ Everybody who makes an aiokafka producer, consumer or admin client takes its con
 """
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -76,6 +76,11 @@ def ssl_context(kafka: KafkaSettings) -> ssl.SSLContext | None:
             pair = f"{kafka.ssl_cert_file} with {kafka.ssl_key_file}"
             raise _unusable("ssl_cert_file", pair, error) from error
     return context
+
+
+COMMITTED: Final[Mapping[str, Any]] = {"isolation_level": "read_committed"}
+"""For consumers of nodes, pods and workloads: what a watcher that died had begun to write is none
+of what the topic says, and compaction drops it."""
 
 
 @contextmanager

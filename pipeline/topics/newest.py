@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from pipeline.settings import KafkaSettings
-from pipeline.topics.client import client_options, our_errors
+from pipeline.topics.client import COMMITTED, client_options, our_errors
 from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import NODE_STATE, Topic
 
@@ -82,7 +82,9 @@ async def _consumer(
     kafka: KafkaSettings, tps: list[TopicPartition]
 ) -> AsyncIterator[AIOKafkaConsumer]:
     """A reader outside any group, its partitions paused."""
-    consumer = AIOKafkaConsumer(**client_options(kafka), group_id=None, enable_auto_commit=False)
+    consumer = AIOKafkaConsumer(
+        **client_options(kafka), **COMMITTED, group_id=None, enable_auto_commit=False
+    )
     await consumer.start()
     try:
         consumer.assign(tps)

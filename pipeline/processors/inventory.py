@@ -25,6 +25,7 @@ _CONFIG_SOURCE: Final = "kubernetes.io/config.source"
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 _Quantities = dict[str, str | int | float]
+_NOTHING: Final = Resources()
 
 
 class _Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -196,8 +197,8 @@ def _record_of_pod(pod: _Pod) -> PodRecord:
         limits=_resources(spec.resources.limits, "spec.resources.limits"),
     )
     overhead = _resources(spec.overhead, "spec.overhead")
-    computed = kube_qos((*containers, *init_containers), of_pod)
-    priority_class, qos = pod_class(metadata.labels, spec.priority, status.qos_class or computed)
+    kube = status.qos_class or kube_qos((*containers, *init_containers), of_pod)
+    priority_class, qos = pod_class(metadata.labels, spec.priority, kube)
     return PodRecord(
         node=spec.node_name,
         uid=metadata.uid,
@@ -299,7 +300,7 @@ def _positive(container: Container) -> tuple[int, int, int, int]:
 
 
 def _aggregate(main: Iterable[Resources], init: Iterable[tuple[Resources, bool]]) -> Resources:
-    total = restartable = most = Resources()
+    total = restartable = most = _NOTHING
     for amount in main:
         total = _combined(add, total, amount)
     for amount, is_restartable in init:
@@ -314,6 +315,9 @@ def _aggregate(main: Iterable[Resources], init: Iterable[tuple[Resources, bool]]
 
 
 def _combined(how: Callable[[int, int], int], one: Resources, other: Resources) -> Resources:
+    if one is _NOTHING or other is _NOTHING:
+        return other if one is _NOTHING else one
+
     def each(a: int | None, b: int | None) -> int | None:
         if a is None or b is None:
             return b if a is None else a
@@ -362,6 +366,8 @@ def _container(container: _Container) -> Container:
 
 
 def _resources(amounts: _Quantities, where: str) -> Resources:
+    if not amounts:
+        return _NOTHING
     try:
         found = Resources(
             cpu_millicores=millicores(amounts["cpu"]) if "cpu" in amounts else None,

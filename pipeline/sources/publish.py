@@ -24,6 +24,8 @@ from pipeline.topics.registry import MAX_RECORD_BYTES, NODES, PODS, Topic
 SOURCE_HEADER: Final = "source"
 
 _IN_FLIGHT = 1000
+# Of each partition: records are objects of a kilobyte each while they wait. A larger one comes alone.
+_FETCH_BYTES = 256 * 1024
 _POLL_MS = 500
 _SILENT_POLLS = 60
 
@@ -166,7 +168,7 @@ async def written_by(
         group_id=None,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
-        max_partition_fetch_bytes=MAX_RECORD_BYTES,
+        max_partition_fetch_bytes=_FETCH_BYTES,
         **COMMITTED,
     )
     with our_errors(kafka, f"reading {name}"):

@@ -6,6 +6,7 @@ two thirds, deleted places kept as marks until then.
 """
 
 import hashlib
+import re
 import uuid
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -51,7 +52,7 @@ class Seen:
 
     def put(self, uid: str, node: str, value: bytes) -> Change:
         """Note that the record of `uid` lies under `node` and has this value."""
-        key = self._key(uid)
+        key, is_odd = _key(uid)
         digest = int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "little")
         place, is_held = self._find(key)
         before, differs = None, True
@@ -66,7 +67,7 @@ class Seen:
             self._held += 1
             self._states[place] = _HELD
             self._high[place], self._low[place] = key
-            if self._text(key) != uid:
+            if is_odd:
                 self._odd[key] = uid
         self._nodes[place] = self._number(node)
         self._digests[place] = digest
@@ -75,18 +76,18 @@ class Seen:
 
     def node_of(self, uid: str) -> str | None:
         """The node under which the record of a pod lies, None if there is none."""
-        place, is_held = self._find(self._key(uid))
+        place, is_held = self._find(_key(uid)[0])
         return self._name_at(place) if is_held else None
 
     def keep(self, uid: str) -> None:
         """Note that a list has the pod, whose record stays as it is."""
-        place, is_held = self._find(self._key(uid))
+        place, is_held = self._find(_key(uid)[0])
         if is_held:
             self._listed[place] = True
 
     def drop(self, uid: str) -> str | None:
         """Forget a pod; gives the node under which its record lies, None if there was none."""
-        key = self._key(uid)
+        key, _ = _key(uid)
         place, is_held = self._find(key)
         if not is_held:
             return None
@@ -168,21 +169,23 @@ class Seen:
             self._names.append(node)
         return number
 
-    def _key(self, uid: str) -> Uid:
-        try:
-            whole = uuid.UUID(uid).int
-            if str(uuid.UUID(int=whole)) == uid:
-                return whole >> 64, whole & 0xFFFF_FFFF_FFFF_FFFF
-        except ValueError:
-            pass
-        whole = int.from_bytes(hashlib.blake2b(uid.encode(), digest_size=16).digest(), "big")
-        return whole >> 64, whole & 0xFFFF_FFFF_FFFF_FFFF
-
     def _text(self, key: Uid) -> str:
         text = str(uuid.UUID(int=key[0] << 64 | key[1]))
         return self._odd.get(key, text)
 
 
+def _key(uid: str) -> tuple[Uid, bool]:
+    """The number that a uid is, or one made of it, and whether it is such an odd one."""
+    is_odd = _UUID.fullmatch(uid) is None
+    if is_odd:
+        whole = int.from_bytes(hashlib.blake2b(uid.encode(), digest_size=16).digest(), "big")
+    else:
+        whole = int(uid.replace("-", ""), 16)
+    return (whole >> 64, whole & _ALL), is_odd
+
+
+# As Kubernetes writes them: any other spelling is another text.
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _FACTORS: Final = 0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F
 _ALL: Final = 0xFFFF_FFFF_FFFF_FFFF
 

@@ -1,22 +1,18 @@
 """`springtide watcher`: keep nodes, pods and workloads of a cluster on the topics."""
 
 import asyncio
-import os
-import signal
-import uuid
-from functools import partial
 
 import click
 
 from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options
+from pipeline.cli.running import lead_until_stopped
 from pipeline.clock import SystemClock
-from pipeline.kube.client import open_api
+from pipeline.kube.client import Api
 from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
 from pipeline.settings import Settings
 from pipeline.sources.cluster.watcher import watch_cluster
-from pipeline.tasks import end
 
 log = get_logger(__name__)
 
@@ -50,22 +46,13 @@ def command(settings: Settings) -> None:
 
 
 async def _run(settings: Settings) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     clock = SystemClock()
     watcher = settings.watcher
     metrics = serve_metrics("watcher", watcher.metrics_host, watcher.metrics_port)
     if metrics is not None:
         log.info("metrics page", host=metrics.host, port=metrics.port)
-    identity = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
-    async with open_api(settings.kubernetes, clock) as api:
-        lease = Lease(api, settings.kubernetes.namespace, LEASE, identity)
-        leading = asyncio.create_task(lease.lead(partial(watch_cluster, api, settings, clock)))
-        stopping = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if leading.done():
-                leading.result()
-        finally:
-            await end(leading, stopping)
+
+    async def work(api: Api, lease: Lease) -> None:
+        await watch_cluster(api, settings, clock)
+
+    await lead_until_stopped(settings, LEASE, clock, work)

@@ -28,7 +28,11 @@ from pipeline.metrics import counter
 from pipeline.settings import KubernetesSettings
 
 MERGE: Final = "application/merge-patch+json"
-_JSON: Final = "application/json"
+JSON_PATCH: Final = "application/json-patch+json"
+METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+"""Of a list only who its objects are."""
+METADATA_OF_ONE: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+JSON: Final = "application/json"
 _ATTEMPTS: Final = 5
 _FIRST_PAUSE_SECONDS: Final = 0.2
 _LONGEST_PAUSE_SECONDS: Final = 10.0
@@ -101,19 +105,21 @@ class Api:
         *,
         params: Mapping[str, str] | None = None,
         body: Any = None,
-        kind: str = _JSON,
+        kind: str = JSON,
+        accept: str = JSON,
+        attempts: int = _ATTEMPTS,
     ) -> bytes:
         """The body of the answer.
 
         Raises `ApiUnavailableError` if there is none for long, else the fitting `ApiRefusedError`.
         """
         data = None if body is None else msgspec.json.encode(body)
-        for attempt in range(1, _ATTEMPTS + 1):
+        for attempt in range(1, attempts + 1):
             try:
-                return await self._once(method, path, params, data, kind)
+                return await self._once(method, path, params, data, kind, accept)
             except ApiUnavailableError as error:
                 may_repeat = method == "GET" or error.was_done is False
-                if attempt == _ATTEMPTS or not may_repeat:
+                if attempt == attempts or not may_repeat:
                     raise
                 await self.pause(attempt, error.retry_after_seconds)
         raise AssertionError("the last attempt returns or raises")
@@ -126,7 +132,7 @@ class Api:
 
     @asynccontextmanager
     async def stream(
-        self, path: str, params: Mapping[str, str]
+        self, path: str, params: Mapping[str, str], accept: str = JSON
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The answer in pieces as they come, for as long as it lasts. Raises as `request` does, for
         the first answer and while it is read."""
@@ -137,7 +143,7 @@ class Api:
             async with self._session.get(
                 self._access.server + path,
                 params=params,
-                headers=await self._access.headers(),
+                headers={**await self._access.headers(), "Accept": accept},
                 **self._way,
                 timeout=timeout,
             ) as response:
@@ -155,8 +161,9 @@ class Api:
         params: Mapping[str, str] | None,
         data: bytes | None,
         kind: str,
+        accept: str,
     ) -> bytes:
-        headers = await self._access.headers()
+        headers = {**await self._access.headers(), "Accept": accept}
         if data is not None:
             headers["Content-Type"] = kind
         try:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from pipeline.errors import ApiUnavailableError, ForbiddenError, GoneError, KubernetesError
-from pipeline.kube.client import Api
+from pipeline.kube.client import JSON, METADATA, METADATA_OF_ONE, Api
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 
@@ -85,17 +85,23 @@ _versions: Final = msgspec.json.Decoder(_Versioned)
 
 
 async def follow(
-    api: Api, path: str, params: Mapping[str, str] | None = None, *, page: int = _PAGE
+    api: Api,
+    path: str,
+    params: Mapping[str, str] | None = None,
+    *,
+    page: int = _PAGE,
+    only_metadata: bool = False,
 ) -> AsyncGenerator[Event, None]:
-    """All events of the objects at `path`, for ever. While the server does not answer it waits, and
-    tries again. Raises `ApiRefusedError` if there is no such kind, or if it is not allowed at the
-    first time: who was allowed once waits until he is again, for a server that has just started
-    may not know yet."""
+    """All events of the objects at `path`, for ever; `only_metadata` leaves out what they say.
+    While the server does not answer it waits, and tries again. Raises `ApiRefusedError` if there is
+    no such kind, or if it is not allowed at the first time: who was allowed once waits until he is
+    again, for a server that has just started may not know yet."""
+    accept = (METADATA, METADATA_OF_ONE) if only_metadata else (JSON, JSON)
     attempt, was_allowed = 0, False
     while True:
         try:
             version = ""
-            async with aclosing(_list(api, path, params or {}, page)) as listed:
+            async with aclosing(_list(api, path, params or {}, page, accept[0])) as listed:
                 async for event in listed:
                     if isinstance(event, str):
                         version = event
@@ -104,7 +110,7 @@ async def follow(
             was_allowed = True
             while True:
                 began = api.clock.monotonic()
-                async with aclosing(_watch(api, path, params or {}, version)) as told:
+                async with aclosing(_watch(api, path, params or {}, version, accept[1])) as told:
                     async for event in told:
                         if isinstance(event, str):
                             version, attempt = event, 0
@@ -134,7 +140,7 @@ async def _before_listing_anew(api: Api, path: str, error: KubernetesError, atte
 
 
 async def _list(
-    api: Api, path: str, params: Mapping[str, str], page: int
+    api: Api, path: str, params: Mapping[str, str], page: int, accept: str
 ) -> AsyncGenerator[Event | str, None]:
     """A whole list, and the version that it is of as text, last."""
     LISTS.labels(path).inc()
@@ -142,7 +148,7 @@ async def _list(
     more, version = "", ""
     while True:
         asked = {**params, "limit": str(page), **({"continue": more} if more else {})}
-        found = _decoded(await api.request("GET", path, params=asked), path)
+        found = _decoded(await api.request("GET", path, params=asked, accept=accept), path)
         version = found.metadata.resource_version
         if found.items:
             yield Page(found.items)
@@ -163,7 +169,7 @@ def _decoded(body: bytes, path: str) -> _List:
 
 
 async def _watch(
-    api: Api, path: str, params: Mapping[str, str], version: str
+    api: Api, path: str, params: Mapping[str, str], version: str, accept: str
 ) -> AsyncGenerator[Event | str, None]:
     """Changes since `version`, and after each the version that it leads to as text; ends when the
     server ends it. Raises `GoneError` if it lies too far back, or cannot be gone on from."""
@@ -177,7 +183,7 @@ async def _watch(
     attempt = 0
     while True:
         try:
-            async with api.stream(path, asked) as pieces:
+            async with api.stream(path, asked, accept) as pieces:
                 async for line in _lines(pieces):
                     event, asked["resourceVersion"] = _event(path, line)
                     attempt = 0

@@ -21,6 +21,7 @@ from pipeline.settings.model import (
     ModelSettings,
 )
 from pipeline.settings.schema import (
+    ActuatorSettings,
     ExtenderSettings,
     KafkaSettings,
     KubernetesSettings,
@@ -32,6 +33,7 @@ from pipeline.settings.schema import (
 )
 
 __all__ = [
+    "ActuatorSettings",
     "BucketSettings",
     "ClassSettings",
     "ExporterSettings",

@@ -213,6 +213,47 @@ class WatcherSettings(Section, frozen=True, kw_only=True):
     ] = 9103
 
 
+class ActuatorSettings(Section, frozen=True, kw_only=True):
+    """The cluster actuator."""
+
+    mode: Annotated[
+        Literal["observe", "recommend", "act"],
+        Meta(
+            description="observe: nothing is changed, what would be done is on springtide.actions. "
+            "recommend: an annotation of the Node says what would be offered. act: Mid and Batch "
+            "are written to the status of Nodes. What another mode left behind is undone."
+        ),
+    ] = "observe"
+    node_metrics: Annotated[
+        bool,
+        Meta(
+            description="Whether NodeMetric objects are written, for Koordinator's scheduler and "
+            "manager, in mode act."
+        ),
+    ] = False
+    node_slos: Annotated[
+        bool,
+        Meta(
+            description="Whether NodeSLO objects are written, for Koordinator's agent of the node, "
+            "in mode act."
+        ),
+    ] = False
+    writes_per_second: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=10_000,
+            description="The most that is written to the API server, of all kinds together.",
+        ),
+    ] = 20.0
+    metrics_host: Annotated[
+        Text, Meta(description="Address of the metrics page; Prometheus comes from outside.")
+    ] = "0.0.0.0"
+    metrics_port: Annotated[
+        Port | None, Meta(description="Port of the metrics page; 0: any free one, null: none.")
+    ] = 9104
+
+
 class ExtenderSettings(Section, frozen=True, kw_only=True):
     """The HTTP service that a scheduler asks."""
 
@@ -279,6 +320,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     extender: ExtenderSettings = ExtenderSettings()
     kubernetes: KubernetesSettings = KubernetesSettings()
     watcher: WatcherSettings = WatcherSettings()
+    actuator: ActuatorSettings = ActuatorSettings()
     log: LogSettings = LogSettings()
 
 

@@ -120,6 +120,7 @@ EVICTION_PLANS: Final = Topic(
 ACTIONS: Final = Topic(
     name="actions", key="node", codec="json", cleanup="delete", retention_ms=30 * DAY_MS,
     value="what an actuator did, or refused to do and why", written_by="actuators",
+    record="actions",
 )  # fmt: skip
 ACCURACY: Final = Topic(
     name="accuracy", key="node", codec="json", cleanup="delete", retention_ms=30 * DAY_MS,

@@ -1,0 +1,155 @@
+"""The cluster actuator: topics and Nodes in, what is due out, by one leader.
+
+Owes the rest: nothing is decided before all that lies on the topics, and all Nodes, are known.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import msgspec
+from aiokafka import AIOKafkaProducer
+
+from actuators.cluster.inputs import Input, read
+from actuators.cluster.offers import Offers
+from actuators.cluster.writing import Budget, Writer
+from pipeline.clock import Clock
+from pipeline.errors import RecordError
+from pipeline.kube.client import Api
+from pipeline.kube.lease import Lease
+from pipeline.kube.watching import Alive, Began, Changed, Complete, Page, follow
+from pipeline.logs import get_logger
+from pipeline.metrics import counter, gauge
+from pipeline.settings import KafkaSettings, Settings
+from pipeline.tasks import together
+from pipeline.topics.actions import ActionRecord
+from pipeline.topics.client import client_options
+from pipeline.topics.codec import decode_json, encode_json
+from pipeline.topics.node_resources import NodeResourcesRecord
+from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.partition import partition_of
+from pipeline.topics.registry import ACTIONS, NODES, RESOURCES
+
+log = get_logger(__name__)
+
+BAD = counter("actuator_bad_records", "Records that cannot be read.", ["topic"])
+READY = gauge("actuator_ready", "1 once all topics and Nodes are known.")
+
+_TICK_SECONDS: Final = 0.2
+_SWEEP_SECONDS: Final = 5.0
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _Gone(msgspec.Struct):
+    metadata: _Named
+
+
+class Actuator:
+    """What one leader knows; made anew for each turn."""
+
+    def __init__(self, api: Api, settings: Settings, clock: Clock, lease: Lease) -> None:
+        self._api = api
+        self._settings = settings
+        self._clock = clock
+        self._actions: asyncio.Queue[ActionRecord] = asyncio.Queue(10_000)
+        budget = Budget(settings.actuator.writes_per_second, clock)
+        self._writer = Writer(budget, clock, lambda: lease.is_held)
+        self._offers = Offers(api, settings.actuator.mode, self._writer, clock, self._tell)
+        self._topics_known = asyncio.Event()
+        self._nodes_known = asyncio.Event()
+
+    async def run(self) -> None:
+        """Act, until cancelled, or until the lease is another's."""
+        READY.set(0)
+        await together([
+            self._read(), self._watch(), self._decide(), self._writer.run(), self._write_actions(),
+        ])  # fmt: skip
+
+    async def _read(self) -> None:
+        async for batch in read(self._settings.kafka, (NODES, RESOURCES)):
+            if batch is None:
+                self._topics_known.set()
+                continue
+            for one in batch:
+                try:
+                    self._learn(one)
+                except (RecordError, UnicodeDecodeError) as error:
+                    BAD.labels(one.topic).inc()
+                    log.warning("record cannot be read", topic=one.topic, partition=one.partition,
+                                offset=one.offset, why=str(error))  # fmt: skip
+
+    def _learn(self, one: Input) -> None:
+        name, value = one.key.decode(), one.value
+        if one.topic == NODES.name:
+            record = None if value is None else decode_json(NodeRecord, value)
+            self._offers.learn_node(name, record)
+        else:
+            found = None if value is None else decode_json(NodeResourcesRecord, value)
+            self._offers.learn_resources(name, found)
+
+    async def _watch(self) -> None:
+        async for event in follow(self._api, "/api/v1/nodes"):
+            match event:
+                case Began():
+                    self._offers.begin()
+                case Page(objects):
+                    for of in objects:
+                        self._offers.see(of)
+                case Complete():
+                    self._offers.complete()
+                    self._nodes_known.set()
+                case Changed(of, is_gone):
+                    if is_gone:
+                        self._offers.gone(msgspec.json.decode(of, type=_Gone).metadata.name)
+                    else:
+                        self._offers.see(of)
+                case Alive():
+                    pass
+
+    async def _decide(self) -> None:
+        await self._topics_known.wait()
+        await self._nodes_known.wait()
+        READY.set(1)
+        log.info("ready", mode=self._settings.actuator.mode)
+        swept = float("-inf")
+        while True:
+            everything = self._clock.monotonic() - swept >= _SWEEP_SECONDS
+            if everything:
+                swept = self._clock.monotonic()
+            self._offers.decide(everything=everything)
+            await self._clock.sleep(_TICK_SECONDS)
+
+    # -- what was done
+
+    def _tell(self, action: ActionRecord) -> None:
+        if self._actions.full():
+            # What is done matters more than that it is told.
+            self._actions.get_nowait()
+        self._actions.put_nowait(action)
+
+    async def _write_actions(self) -> None:
+        kafka = self._settings.kafka
+        topic = ACTIONS.full_name(kafka.topic_prefix)
+        async with _producer(kafka) as producer:
+            while True:
+                action = await self._actions.get()
+                await producer.send(
+                    topic,
+                    value=encode_json(action),
+                    key=action.node.encode(),
+                    partition=partition_of(action.node, kafka.partitions),
+                )
+
+
+@asynccontextmanager
+async def _producer(kafka: KafkaSettings) -> AsyncIterator[AIOKafkaProducer]:
+    producer = AIOKafkaProducer(**client_options(kafka), acks="all", enable_idempotence=True)
+    try:
+        await producer.start()
+        yield producer
+    finally:
+        await producer.stop()

@@ -1,0 +1,59 @@
+"""`springtide actuator`: make Nodes of a cluster offer what was worked out for them."""
+
+import asyncio
+
+import click
+
+from actuators.cluster.actuator import Actuator
+from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options
+from pipeline.cli.running import lead_until_stopped
+from pipeline.clock import SystemClock
+from pipeline.kube.client import Api
+from pipeline.kube.lease import Lease
+from pipeline.logs import get_logger
+from pipeline.metrics import serve_metrics
+from pipeline.settings import Settings
+from pipeline.topics.admin import require_topics
+
+log = get_logger(__name__)
+
+LEASE = "springtide-actuator"
+
+
+@click.command(
+    epilog="Exit codes: 0 stopped by a signal, 1 failure, 2 settings, 3 topics are missing. While "
+    "Kafka or the API server is away it waits and changes nothing."
+)
+@settings_options(*KAFKA_CLIENT, *KUBERNETES_CLIENT, "kafka.partitions", "actuator.*")
+def command(settings: Settings) -> None:
+    """Write what springtide.resources says to the status of Nodes: mid-cpu, mid-memory, batch-cpu
+    and batch-memory of kubernetes.io, as capacity and as allocatable.
+
+    It starts in mode observe: what would be written is told on springtide.actions, and nothing is
+    changed. --mode recommend writes an annotation, --mode act the resources. What a mode wrote is
+    undone when it runs in another, or a node takes part no longer. What is stale is taken away.
+
+    A Node is written to when its offer changes by more than resourceDiffThreshold, or by anything
+    after updateTimeThresholdSeconds; never more than --writes-per-second in all. Of several
+    actuators one works (by a Lease). Needs what deploy/rbac/actuator.yaml allows.
+
+    \b
+    Examples:
+      springtide actuator --mode observe
+      springtide actuator --mode act --writes-per-second 50
+    """
+    asyncio.run(_run(settings))
+
+
+async def _run(settings: Settings) -> None:
+    clock = SystemClock()
+    actuator = settings.actuator
+    await require_topics(settings.kafka)
+    metrics = serve_metrics("actuator", actuator.metrics_host, actuator.metrics_port)
+    if metrics is not None:
+        log.info("metrics page", host=metrics.host, port=metrics.port)
+
+    async def work(api: Api, lease: Lease) -> None:
+        await Actuator(api, settings, clock, lease).run()
+
+    await lead_until_stopped(settings, LEASE, clock, work)

@@ -1,0 +1,34 @@
+"""Running what one of several does, until a signal ends it."""
+
+import asyncio
+import os
+import signal
+import uuid
+from collections.abc import Awaitable, Callable
+
+from pipeline.clock import Clock
+from pipeline.kube.client import Api, open_api
+from pipeline.kube.lease import Lease
+from pipeline.settings import Settings
+from pipeline.tasks import end
+
+
+async def lead_until_stopped(
+    settings: Settings, name: str, clock: Clock, work: Callable[[Api, Lease], Awaitable[None]]
+) -> None:
+    """Run `work` whenever this process holds the lease `name`, until SIGTERM or Ctrl-C; what it
+    raises is raised."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    identity = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+    async with open_api(settings.kubernetes, clock) as api:
+        lease = Lease(api, settings.kubernetes.namespace, name, identity)
+        leading = asyncio.create_task(lease.lead(lambda: work(api, lease)))
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if leading.done():
+                leading.result()
+        finally:
+            await end(leading, stopping)

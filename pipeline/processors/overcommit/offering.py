@@ -1,0 +1,144 @@
+"""What a node is to offer now, from what was worked out for it and how old that is.
+
+Owes the rest: what is stale never offers capacity. While what is known is younger than the node's
+`updateTimeThresholdSeconds` it is offered as it is; after that Mid's lower bound, and of Batch no
+more than there is; after `degradeTimeMinutes` nothing. Exactly at a limit the younger rule holds.
+An offer goes where the node takes no part, or what it is made of is unknown.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from pipeline.errors import InvalidPolicyError
+from pipeline.processors.overcommit.third_party import origin_text, taken
+from pipeline.processors.overcommit.writing import ABSENT, BATCH, Known, is_due, written
+from pipeline.processors.policy.normalization import read_ratio
+from pipeline.times import parse_time
+from pipeline.topics.node_resources import NodeResourcesRecord
+from pipeline.topics.overcommit import Overcommit
+from pipeline.topics.resources import Resources
+
+_NOTHING: Final = (0, 0)
+
+
+class Case(NamedTuple):
+    """A node: its strategy, None where it takes no part; what was worked out for it, None where
+    nothing was; the annotations and `amounts` (in the order of `WRITTEN`) that it has now; and for
+    how many seconds it has had these, NaN where nobody knows."""
+
+    strategy: Overcommit | None
+    resources: NodeResourcesRecord | None
+    annotations: Mapping[str, str]
+    amounts: Sequence[int]
+    unchanged_seconds: float
+
+
+class Offer(NamedTuple):
+    """What a node is to have, `ABSENT` where a resource goes, and why; whether that is to be
+    written now. `origin` is the annotation that goes with it. `problems` are of the node's
+    annotations, which count for nothing then."""
+
+    amounts: tuple[int, ...]
+    origin: str
+    why: str
+    is_due: bool
+    problems: tuple[str, ...]
+
+
+class _Wanted(NamedTuple):
+    """Amounts before normalization and third parties, None where there is none."""
+
+    mid: tuple[int, int] | None
+    batch: tuple[int, int] | None
+    why: str
+
+
+def offers_now(cases: Sequence[Case], now: float) -> list[Offer]:
+    """What each of these nodes is to offer at `now`, UTC seconds."""
+    if not cases:
+        return []
+    wanted = [_wanted(case, now) for case in cases]
+    ratios, parties, problems = zip(*(_annotated(case.annotations) for case in cases), strict=True)
+    found = written(
+        _column([one.batch for one in wanted]),
+        _column([one.mid for one in wanted]),
+        Known(
+            np.array([one.batch is not None for one in wanted]),
+            np.array([one.mid is not None for one in wanted]),
+        ),
+        np.array(ratios, float),
+        _column(parties),
+    )
+    amounts = found.amounts.copy()
+    old = np.array([case.amounts for case in cases], np.int64)
+    late = np.array([one.why.startswith(_LATE) for one in wanted])[:, None]
+    batch = slice(0, len(BATCH))
+    amounts[:, batch] = np.where(
+        late, np.where(old[:, batch] < 0, ABSENT, np.minimum(amounts[:, batch], old[:, batch])),
+        amounts[:, batch],
+    )  # fmt: skip
+    strategies = [case.strategy or Overcommit() for case in cases]
+    due = is_due(
+        old,
+        amounts,
+        np.array([one.resource_diff_threshold for one in strategies]),
+        np.array([case.unchanged_seconds for case in cases]),
+        np.array([one.update_time_threshold_seconds for one in strategies], float),
+    )
+    # Written again it would say the same.
+    due = due & (old != amounts).any(axis=1)
+    return [
+        Offer(tuple(of), origin_text(origin), one.why, is_due, wrong)
+        for of, origin, one, is_due, wrong in zip(
+            amounts.tolist(), found.origin.tolist(), wanted, due.tolist(), problems, strict=True
+        )
+    ]
+
+
+_LATE: Final = "late"
+
+
+def _wanted(case: Case, now: float) -> _Wanted:
+    strategy, found = case.strategy, case.resources
+    if strategy is None:
+        return _Wanted(None, None, "the node takes no part")
+    if found is None:
+        return _Wanted(None, None, "nothing was worked out yet")
+    age = now - parse_time(found.as_of)
+    if age > 60 * strategy.degrade_time_minutes:
+        return _Wanted(None, None, f"stale: as of {found.as_of}")
+    mid, batch = found.mid, found.batch
+    if mid is None or batch is None:
+        return _Wanted(None, None, "usage or size of the node is unknown")
+    if age > strategy.update_time_threshold_seconds:
+        why = f"{_LATE}: as of {found.as_of}, the lower bound"
+        return _Wanted(_pair(found.mid_lower_bound or Resources()), _pair(batch), why)
+    return _Wanted(_pair(mid), _pair(batch), f"as of {found.as_of}")
+
+
+def _annotated(annotations: Mapping[str, str]) -> tuple[float, tuple[int, int], tuple[str, ...]]:
+    """CPU ratio, what third parties have, and what of both cannot be read."""
+    problems: list[str] = []
+    ratio, party = float("nan"), _NOTHING
+    try:
+        said = read_ratio(annotations)
+        ratio = float("nan") if said is None else float(said)
+    except InvalidPolicyError as error:
+        problems.append(error.message)
+    try:
+        party = taken(annotations)
+    except InvalidPolicyError as error:
+        problems.append(error.message)
+    return ratio, party, tuple(problems)
+
+
+def _pair(amount: Resources) -> tuple[int, int]:
+    return amount.cpu_millicores or 0, amount.memory_bytes or 0
+
+
+def _column(
+    of: Sequence[tuple[int, int] | None],
+) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    return np.array([one or _NOTHING for one in of], np.int64).reshape(len(of), 2)

@@ -1,0 +1,146 @@
+"""What a node offers by the age of what is known: never more for being older."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.processors.overcommit.offering import Case, Offer, offers_now
+from pipeline.processors.overcommit.third_party import TAKEN
+from pipeline.processors.overcommit.writing import ABSENT
+from pipeline.processors.policy.normalization import RATIO
+from pipeline.times import format_time
+from pipeline.topics.node_resources import NodeResourcesRecord
+from pipeline.topics.overcommit import Overcommit
+from pipeline.topics.resources import Resources
+
+AS_OF = 1_700_000_010.0
+NOTHING = (ABSENT,) * 4
+
+
+def amount(cpu: int, memory: int) -> Resources:
+    return Resources(cpu_millicores=cpu, memory_bytes=memory)
+
+
+def worked_out(**values: Any) -> NodeResourcesRecord:
+    fields: dict[str, Any] = {
+        "node": "n", "as_of": format_time(AS_OF), "generation": 1, "offset": 1, "epoch": 1,
+        "strategy": Overcommit(), "predictor": "percentile", "mid": amount(4000, 400),
+        "mid_lower_bound": amount(1000, 100), "batch": amount(2000, 200),
+    }  # fmt: skip
+    return NodeResourcesRecord(**(fields | values))
+
+
+def case(**values: Any) -> Case:
+    fields: dict[str, Any] = {
+        "strategy": Overcommit(), "resources": worked_out(), "annotations": {},
+        "amounts": NOTHING, "unchanged_seconds": 0.0,
+    }  # fmt: skip
+    return Case(**(fields | values))
+
+
+def offer(of: Case, age: float = 0.0) -> Offer:
+    (found,) = offers_now([of], AS_OF + age)
+    return found
+
+
+def test_what_is_fresh_is_offered_as_it_is() -> None:
+    assert offer(case()) == Offer(
+        (2000, 200, 4000, 400),
+        '{"resources":{"kubernetes.io/batch-cpu":"2000","kubernetes.io/batch-memory":"200"}}',
+        f"as of {format_time(AS_OF)}",
+        True,
+        (),
+    )
+
+
+@pytest.mark.parametrize(
+    ("age", "expected"),
+    [
+        (-3600.0, (2000, 200, 4000, 400)),
+        (300.0, (2000, 200, 4000, 400)),
+        (300.001, (2000, 150, 1000, 100)),
+        (900.0, (2000, 150, 1000, 100)),
+        (900.001, NOTHING),
+        (1e12, NOTHING),
+    ],
+)
+def test_what_is_late_offers_the_lower_bound_and_what_is_stale_nothing(
+    age: float, expected: tuple[int, ...]
+) -> None:
+    assert offer(case(amounts=(3000, 150, 4000, 400)), age).amounts == expected
+
+
+def test_what_is_late_begins_no_batch() -> None:
+    assert offer(case(), 600).amounts == (ABSENT, ABSENT, 1000, 100)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"strategy": None}, "takes no part"),
+        ({"resources": None}, "nothing was worked out"),
+        ({"resources": worked_out(mid=None)}, "unknown"),
+        ({"resources": worked_out(batch=None)}, "unknown"),
+    ],
+)
+def test_what_is_unknown_or_off_goes(changed: dict[str, Any], why: str) -> None:
+    found = offer(case(amounts=(1, 1, 1, 1), **changed))
+    assert (found.amounts, found.is_due) == (NOTHING, True)
+    assert why in found.why
+    assert not offer(case(**changed)).is_due
+
+
+def test_small_changes_wait_and_what_is_the_same_is_not_written() -> None:
+    near = case(amounts=(2100, 200, 4000, 400))
+    assert not offer(near).is_due
+    assert offer(near._replace(unchanged_seconds=301.0)).is_due
+    assert offer(near._replace(unchanged_seconds=math.nan)).is_due
+    same = case(amounts=(2000, 200, 4000, 400), unchanged_seconds=math.nan)
+    assert not offer(same).is_due
+
+
+def test_annotations_of_others_count_where_they_can_be_read() -> None:
+    party = (
+        '{"allocations":[{"name":"yarn","priority":"koord-batch",'
+        '"resources":{"kubernetes.io/batch-cpu":"500"}}]}'
+    )
+    found = offer(case(annotations={RATIO: "1.20", TAKEN: party}))
+    assert found.amounts == (1900, 200, 4000, 400)
+    assert '"kubernetes.io/batch-cpu":"2400"' in found.origin
+    broken = offer(case(annotations={RATIO: "x", TAKEN: "{"}))
+    assert broken.amounts == (2000, 200, 4000, 400)
+    assert len(broken.problems) == 2
+
+
+AMOUNTS = st.builds(amount, st.integers(0, 10**6), st.integers(0, 2**45))
+ON_NODE = st.lists(st.integers(-1, 10**6), min_size=4, max_size=4)
+
+
+@given(AMOUNTS, AMOUNTS, AMOUNTS, ON_NODE, st.floats(-100, 2000), st.floats(0, 2000))
+def test_an_actuator_that_lags_offers_nothing_beyond(
+    mid: Resources,
+    least: Resources,
+    batch: Resources,
+    on_node: list[int],
+    age: float,
+    lag: float,
+) -> None:
+    bound = amount(
+        min(mid.cpu_millicores or 0, least.cpu_millicores or 0),
+        min(mid.memory_bytes or 0, least.memory_bytes or 0),
+    )
+    of = case(
+        resources=worked_out(mid=mid, mid_lower_bound=bound, batch=batch), amounts=tuple(on_node)
+    )
+    now, later = offer(of, age), offer(of, age + lag)
+    for before, after in zip(now.amounts, later.amounts, strict=True):
+        assert after <= before
+
+
+@given(st.lists(st.tuples(ON_NODE, st.floats(0, 2000)), max_size=5))
+def test_together_is_as_each_alone(cases: list[tuple[list[int], float]]) -> None:
+    of = [case(amounts=tuple(a), unchanged_seconds=s) for a, s in cases]
+    assert offers_now(of, AS_OF + 400) == [offer(one, 400) for one in of]

@@ -6,19 +6,21 @@ Owes the rest: nothing is decided before all that lies on the topics, and all No
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from aiokafka import AIOKafkaProducer
 
 from actuators.cluster.inputs import Input, read
+from actuators.cluster.metrics import NodeMetrics
+from actuators.cluster.objects import Objects
 from actuators.cluster.offers import Offers
 from actuators.cluster.writing import Budget, Writer
 from pipeline.clock import Clock
-from pipeline.errors import RecordError
+from pipeline.errors import ForbiddenError, NotFoundError, RecordError
 from pipeline.kube.client import Api
 from pipeline.kube.lease import Lease
-from pipeline.kube.watching import Alive, Began, Changed, Complete, Page, follow
+from pipeline.kube.watching import Alive, Began, Changed, Complete, Event, Page, follow
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
 from pipeline.settings import KafkaSettings, Settings
@@ -27,9 +29,11 @@ from pipeline.topics.actions import ActionRecord
 from pipeline.topics.client import client_options
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
+from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.partition import partition_of
-from pipeline.topics.registry import ACTIONS, NODES, RESOURCES
+from pipeline.topics.registry import ACTIONS, NODE_STATE, NODES, RESOURCES, WINDOWS
+from pipeline.topics.windows import decode_window
 
 log = get_logger(__name__)
 
@@ -38,6 +42,8 @@ READY = gauge("actuator_ready", "1 once all topics and Nodes are known.")
 
 _TICK_SECONDS: Final = 0.2
 _SWEEP_SECONDS: Final = 5.0
+# Of windows what an average is made of; one over a longer time fills up from here.
+_HISTORY_SECONDS: Final = 600.0
 
 
 class _Named(msgspec.Struct):
@@ -58,19 +64,28 @@ class Actuator:
         self._actions: asyncio.Queue[ActionRecord] = asyncio.Queue(10_000)
         budget = Budget(settings.actuator.writes_per_second, clock)
         self._writer = Writer(budget, clock, lambda: lease.is_held)
-        self._offers = Offers(api, settings.actuator.mode, self._writer, clock, self._tell)
+        actuator, policy = settings.actuator, settings.model.memory_collect_policy
+        self._offers = Offers(api, actuator.mode, self._writer, clock, self._tell)
+        acts = actuator.mode == "act"
+        self._metrics = NodeMetrics(api, self._writer, policy)
+        self._reports = acts and actuator.node_metrics
         self._topics_known = asyncio.Event()
         self._nodes_known = asyncio.Event()
+        self._objects_known = {self._metrics.objects.kind.kind: asyncio.Event()}
 
     async def run(self) -> None:
         """Act, until cancelled, or until the lease is another's."""
         READY.set(0)
-        await together([
-            self._read(), self._watch(), self._decide(), self._writer.run(), self._write_actions(),
-        ])  # fmt: skip
+        work = [
+            self._read(), self._decide(), self._writer.run(), self._write_actions(),
+            self._watch_nodes(), self._watch_objects(self._metrics.objects),
+        ]  # fmt: skip
+        await together(work)
 
     async def _read(self) -> None:
-        async for batch in read(self._settings.kafka, (NODES, RESOURCES)):
+        topics = [NODES, RESOURCES, *((NODE_STATE, WINDOWS) if self._reports else ())]
+        since_ms = round((self._clock.now() - _HISTORY_SECONDS) * 1000)
+        async for batch in read(self._settings.kafka, topics, {WINDOWS.name: since_ms}):
             if batch is None:
                 self._topics_known.set()
                 continue
@@ -87,32 +102,40 @@ class Actuator:
         if one.topic == NODES.name:
             record = None if value is None else decode_json(NodeRecord, value)
             self._offers.learn_node(name, record)
-        else:
+            if self._reports:
+                self._metrics.learn_node(name, record)
+        elif one.topic == RESOURCES.name:
             found = None if value is None else decode_json(NodeResourcesRecord, value)
             self._offers.learn_resources(name, found)
+        elif one.topic == NODE_STATE.name:
+            state = None if value is None else decode_json(NodeStateRecord, value)
+            self._metrics.learn_state(name, state)
+        elif value is not None:
+            self._metrics.learn_window(decode_window(value))
 
-    async def _watch(self) -> None:
+    async def _watch_nodes(self) -> None:
         async for event in follow(self._api, "/api/v1/nodes"):
-            match event:
-                case Began():
-                    self._offers.begin()
-                case Page(objects):
-                    for of in objects:
-                        self._offers.see(of)
-                case Complete():
-                    self._offers.complete()
-                    self._nodes_known.set()
-                case Changed(of, is_gone):
-                    if is_gone:
-                        self._offers.gone(msgspec.json.decode(of, type=_Gone).metadata.name)
-                    else:
-                        self._offers.see(of)
-                case Alive():
-                    pass
+            if _apply(self._offers, event):
+                self._nodes_known.set()
+
+    async def _watch_objects(self, objects: Objects) -> None:
+        known = self._objects_known.setdefault(objects.kind.kind, asyncio.Event())
+        try:
+            async for event in follow(self._api, objects.kind.path, only_metadata=True):
+                if _apply(objects, event):
+                    known.set()
+        except (NotFoundError, ForbiddenError) as error:
+            # Nothing of ours can be there; who wants them is told.
+            known.set()
+            if self._reports:
+                raise
+            log.debug("no custom resources", kind=objects.kind.kind, why=error.message)
 
     async def _decide(self) -> None:
         await self._topics_known.wait()
         await self._nodes_known.wait()
+        for known in self._objects_known.values():
+            await known.wait()
         READY.set(1)
         log.info("ready", mode=self._settings.actuator.mode)
         swept = float("-inf")
@@ -121,6 +144,7 @@ class Actuator:
             if everything:
                 swept = self._clock.monotonic()
             self._offers.decide(everything=everything)
+            self._metrics.decide()
             await self._clock.sleep(_TICK_SECONDS)
 
     # -- what was done
@@ -143,6 +167,36 @@ class Actuator:
                     key=action.node.encode(),
                     partition=partition_of(action.node, kafka.partitions),
                 )
+
+
+class _Follows(Protocol):
+    """What takes the events of a list-watch."""
+
+    def begin(self) -> None: ...
+    def see(self, of: msgspec.Raw) -> None: ...
+    def complete(self) -> None: ...
+    def gone(self, name: str) -> None: ...
+
+
+def _apply(follower: _Follows, event: Event) -> bool:
+    """Hand an event on; whether a list is complete by it."""
+    match event:
+        case Began():
+            follower.begin()
+        case Page(objects):
+            for of in objects:
+                follower.see(of)
+        case Complete():
+            follower.complete()
+            return True
+        case Changed(of, is_gone):
+            if is_gone:
+                follower.gone(msgspec.json.decode(of, type=_Gone).metadata.name)
+            else:
+                follower.see(of)
+        case Alive():
+            pass
+    return False
 
 
 @asynccontextmanager

@@ -2,13 +2,7 @@
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,29 +35,12 @@ from tests.cluster.objects import (
     write_policy,
 )
 from tests.cluster.usage import SERIES, Exporters
-from tests.cluster.watching import Role, in_step
+from tests.cluster.watching import Role, in_step, worker
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 NODES, REPLICAS, HISTORY = 50, 50, 20
 POLICY = "usageWithoutPageCache"
-
-
-@contextmanager
-def worker(settings: Settings) -> Iterator[None]:
-    kafka = settings.kafka
-    argv = [
-        *(sys.executable, "-m", "pipeline.cli.main", "worker", "--no-supervise"),
-        *("--bootstrap-servers", kafka.bootstrap_servers, "--topic-prefix", kafka.topic_prefix),
-        *("--partitions", str(kafka.partitions), "--metrics-port", "0", "--id", kafka.topic_prefix),
-    ]
-    with Path(os.devnull).open("w") as nothing:
-        process = subprocess.Popen(argv, stdout=nothing, stderr=nothing)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 def deployment(number: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from aiokafka import AIOKafkaProducer
 
 from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KafkaSettings
+from pipeline.times import format_time
 from pipeline.topics.client import client_options
 from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import SAMPLES
@@ -71,6 +72,10 @@ class Exporters:
             await producer.flush()
         finally:
             await producer.stop()
+
+    def end_of(self, step: int) -> str:
+        """When the window before this step ended, as records have it."""
+        return format_time((self._first_ms + (step - 1) * WINDOW_SECONDS * 1000) / 1000)
 
     def _sample(self, node: str, pods: dict[str, str]) -> bytes:
         end_ms = self._first_ms + self.step * WINDOW_SECONDS * 1000

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +100,20 @@ async def said(settings: Settings) -> dict[str, Any]:
 async def in_step(plane: ControlPlane, settings: Settings) -> bool:
     """Whether the topics say what the cluster says."""
     return await said(settings) == wanted(plane, settings.kubernetes.config_name)
+
+
+@contextmanager
+def worker(settings: Settings) -> Iterator[None]:
+    kafka = settings.kafka
+    argv = [
+        *(sys.executable, "-m", "pipeline.cli.main", "worker", "--no-supervise"),
+        *("--bootstrap-servers", kafka.bootstrap_servers, "--topic-prefix", kafka.topic_prefix),
+        *("--partitions", str(kafka.partitions), "--metrics-port", "0", "--id", kafka.topic_prefix),
+    ]
+    with Path(os.devnull).open("w") as nothing:
+        process = subprocess.Popen(argv, stdout=nothing, stderr=nothing)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()

@@ -68,7 +68,11 @@ class Role:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
+        # So that its lease is free for the next one.
+        self._process.terminate()
+        try:
+            self._process.wait(15)
+        except subprocess.TimeoutExpired:
             self.kill()
 
 

@@ -8,6 +8,7 @@ never once `is_fair` is set.
 import asyncio
 import random
 import ssl
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,7 +28,8 @@ _HOP = {
 
 
 class FaultProxy:
-    """`url` stands for the server; `faults` counts what was done to whom."""
+    """`url` stands for the server; `faults` counts what was done to whom, `writes` what the server
+    took; `attempts` are all that were made to change something, and when."""
 
     def __init__(self, server: str, certificate: Path, key: Path, ca: Path, *, seed: int) -> None:
         self._server = server
@@ -38,10 +40,13 @@ class FaultProxy:
         self.is_fair = False
         self.faults: Counter[str] = Counter()
         self.writes: Counter[str] = Counter()
+        self.attempts: list[tuple[float, str]] = []
         self.url = ""
         self._session: aiohttp.ClientSession | None = None
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        if request.method != "GET":
+            self.attempts.append((time.monotonic(), f"{request.method} {request.path}"))
         kind = self._fault(request)
         if kind is not None:
             self.faults[f"{request.method} {kind}"] += 1

@@ -61,8 +61,9 @@ def node_bytes(name: str) -> bytes:
 
 def _managed(fields: int) -> list[Any]:
     keys = {f"f:field-{i}": {"f:name": {}, "f:value": {}, ".": {}} for i in range(fields)}
-    return [{"manager": "kube-controller-manager", "operation": "Update", "apiVersion": "v1",
-             "time": "2026-01-01T00:00:00Z", "fieldsType": "FieldsV1", "fieldsV1": keys}]  # fmt: skip
+    by = {"manager": "kube-controller-manager", "operation": "Update", "apiVersion": "v1"}
+    when = {"time": "2026-01-01T00:00:00Z", "fieldsType": "FieldsV1", "fieldsV1": keys}
+    return [by | when]
 
 
 def _pod_template() -> tuple[bytes, bytes]:

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import msgspec
 from aiokafka import AIOKafkaProducer
 
+from actuators.cluster.cooling import Cooling
 from actuators.cluster.inputs import Input, read
 from actuators.cluster.metrics import NodeMetrics
 from actuators.cluster.objects import Objects
@@ -69,6 +70,7 @@ class Actuator:
         acts = actuator.mode == "act"
         self._metrics = NodeMetrics(api, self._writer, policy)
         self._reports = acts and actuator.node_metrics
+        self._cooling = Cooling(api, self._writer, settings.extender) if acts else None
         self._topics_known = asyncio.Event()
         self._nodes_known = asyncio.Event()
         self._objects_known = {self._metrics.objects.kind.kind: asyncio.Event()}
@@ -83,7 +85,9 @@ class Actuator:
         await together(work)
 
     async def _read(self) -> None:
-        topics = [NODES, RESOURCES, *((NODE_STATE, WINDOWS) if self._reports else ())]
+        topics = [NODES, RESOURCES]
+        topics += [NODE_STATE] if self._cooling else []
+        topics += [WINDOWS] if self._reports else []
         since_ms = round((self._clock.now() - _HISTORY_SECONDS) * 1000)
         async for batch in read(self._settings.kafka, topics, {WINDOWS.name: since_ms}):
             if batch is None:
@@ -110,6 +114,8 @@ class Actuator:
         elif one.topic == NODE_STATE.name:
             state = None if value is None else decode_json(NodeStateRecord, value)
             self._metrics.learn_state(name, state)
+            if self._cooling:
+                self._cooling.learn_state(name, state)
         elif value is not None:
             self._metrics.learn_window(decode_window(value))
 
@@ -137,6 +143,8 @@ class Actuator:
         for known in self._objects_known.values():
             await known.wait()
         READY.set(1)
+        if self._cooling:
+            self._cooling.is_on = True
         log.info("ready", mode=self._settings.actuator.mode)
         swept = float("-inf")
         while True:

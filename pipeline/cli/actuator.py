@@ -24,7 +24,14 @@ LEASE = "springtide-actuator"
     epilog="Exit codes: 0 stopped by a signal, 1 failure, 2 settings, 3 topics are missing. While "
     "Kafka or the API server is away it waits and changes nothing."
 )
-@settings_options(*KAFKA_CLIENT, *KUBERNETES_CLIENT, "kafka.partitions", "actuator.*")
+@settings_options(
+    *KAFKA_CLIENT,
+    *KUBERNETES_CLIENT,
+    "kafka.partitions",
+    "actuator.*",
+    "extender.cpu_threshold_percent",
+    "extender.memory_threshold_percent",
+)
 def command(settings: Settings) -> None:
     """Write what springtide.resources says to the status of Nodes: mid-cpu, mid-memory, batch-cpu
     and batch-memory of kubernetes.io, as capacity and as allocatable.
@@ -32,6 +39,9 @@ def command(settings: Settings) -> None:
     It starts in mode observe: what would be written is told on springtide.actions, and nothing is
     changed. --mode recommend writes an annotation, --mode act the resources. What a mode wrote is
     undone when it runs in another, or a node takes part no longer. What is stale is taken away.
+
+    A node that was above the extender's thresholds and is not any more gets an annotation changed,
+    so that the scheduler tries waiting pods again at once.
 
     A Node is written to when its offer changes by more than resourceDiffThreshold, or by anything
     after updateTimeThresholdSeconds; never more than --writes-per-second in all. Of several

@@ -24,7 +24,7 @@ from pipeline.topics.registry import MAX_RECORD_BYTES, NODES, PODS, Topic
 SOURCE_HEADER: Final = "source"
 
 _IN_FLIGHT = 1000
-# Of each partition: records are objects of a kilobyte each while they wait. A larger one comes alone.
+# Of each partition: records are objects of a kilobyte each while they wait; a larger one is alone.
 _FETCH_BYTES = 256 * 1024
 _POLL_MS = 500
 _SILENT_POLLS = 60

@@ -15,7 +15,7 @@ from pipeline.local.control_plane import ControlPlane
 from pipeline.processors.inventory import node_record, pod_record
 from pipeline.processors.policy.in_force import load_policies, with_policy
 from pipeline.processors.workloads import read_workload
-from pipeline.settings import Settings
+from pipeline.settings import Settings, variable_name
 from pipeline.topics.codec import encode_json
 from pipeline.topics.pods import pod_key
 from pipeline.topics.registry import NODES, PODS, WORKLOADS
@@ -38,15 +38,21 @@ class Role:
     def __init__(self, role: str, settings: Settings, *flags: str) -> None:
         kafka, kubernetes = settings.kafka, settings.kubernetes
         self.log = Path(tempfile.mkstemp(prefix=f"{role}-", suffix=".log")[1])
-        argv = [
-            *(sys.executable, "-m", "pipeline.cli.main", role),
-            *("--bootstrap-servers", kafka.bootstrap_servers, "--topic-prefix", kafka.topic_prefix),
-            *("--partitions", str(kafka.partitions), "--kubeconfig", str(kubernetes.kubeconfig)),
-            *("--config-name", kubernetes.config_name, "--metrics-port", "0"),
-            *flags,
-        ]
+        told = {
+            "kafka.bootstrap_servers": kafka.bootstrap_servers,
+            "kafka.topic_prefix": kafka.topic_prefix,
+            "kafka.partitions": kafka.partitions,
+            "kubernetes.kubeconfig": kubernetes.kubeconfig,
+            "kubernetes.config_name": kubernetes.config_name,
+            "watcher.metrics_port": 0,
+            "actuator.metrics_port": 0,
+        }
+        environment = os.environ | {variable_name(key): str(of) for key, of in told.items()}
+        argv = [sys.executable, "-m", "pipeline.cli.main", role, *flags]
         with self.log.open("w") as log:
-            self._process = subprocess.Popen(argv, stdout=log, stderr=log, env=dict(os.environ))
+            self._process = subprocess.Popen(
+                argv, stdout=log, stderr=log, env=os.environ | environment
+            )
 
     def kill(self) -> None:
         self._process.kill()

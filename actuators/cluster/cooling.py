@@ -1,0 +1,88 @@
+"""Telling the scheduler that a node has cooled: pods that were refused because of it wait for that.
+
+Owes the rest: a Node that was above the extender's thresholds and is not any more gets one change
+of an annotation. The scheduler tries pods again when a Node changes, else only after minutes.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from actuators.cluster.writing import Write, Writer
+from pipeline.errors import KubernetesError
+from pipeline.kube.client import MERGE, Api
+from pipeline.processors.thresholds import RESOURCES, filter_by_usage
+from pipeline.settings import ExtenderSettings
+from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.results import supersedes
+
+COOLED: Final = "springtide/cooled"
+"""On a Node that has cooled: as of which window."""
+
+_WHAT: Final = "cooled"
+
+
+class Cooling:
+    """Which nodes are hot, as the extender sees it. `learn_state` puts what is due into the
+    writer's hands, once `is_on`: what lies on the topic at the start is no change."""
+
+    def __init__(self, api: Api, writer: Writer, thresholds: ExtenderSettings) -> None:
+        self.is_on = False
+        self._api = api
+        self._writer = writer
+        self._thresholds = {
+            "cpu": thresholds.cpu_threshold_percent,
+            "memory": thresholds.memory_threshold_percent,
+        }
+        self._states: dict[str, NodeStateRecord] = {}
+        self._hot: set[str] = set()
+
+    def learn_state(self, name: str, record: NodeStateRecord | None) -> None:
+        """The row of a node in the state table."""
+        if record is None:
+            self._states.pop(name, None)
+            self._hot.discard(name)
+            return
+        if not supersedes(record, self._states.get(name)):
+            return
+        self._states[name] = record
+        if self._is_hot(record):
+            self._hot.add(name)
+            self._writer.drop(_WHAT, name)
+        elif name in self._hot:
+            self._hot.discard(name)
+            if self.is_on:
+                self._writer.put(_WHAT, name, self._write(name, record.as_of))
+
+    def _is_hot(self, record: NodeStateRecord) -> bool:
+        used, room = record.usage, record.allocatable
+        amounts = {
+            "cpu": (used.cpu_cores, room.cpu_cores),
+            "memory": (used.memory_bytes, room.memory_bytes),
+        }
+        columns = {
+            name: [np.array([np.nan if of is None else of]) for of in both]
+            for name, both in amounts.items()
+        }
+        verdict = filter_by_usage(
+            {name: columns[name][0] for name in RESOURCES},
+            {name: columns[name][1] for name in RESOURCES},
+            np.zeros(1),
+            thresholds_percent=self._thresholds,
+            stale_after_seconds=1.0,
+        )
+        return bool(verdict.refused[0])
+
+    def _write(self, name: str, as_of: str) -> Write:
+        async def do() -> None:
+            body = {"metadata": {"annotations": {COOLED: as_of}}}
+            path = f"/api/v1/nodes/{name}/status"
+            await self._api.request("PATCH", path, body=body, kind=MERGE, attempts=1)
+
+        def failed(error: KubernetesError) -> None:
+            # Done twice it says the same.
+            state = self._states.get(name)
+            if state is not None and name not in self._hot and state.as_of == as_of:
+                self._writer.put(_WHAT, name, self._write(name, as_of))
+
+        return Write(do, failed)

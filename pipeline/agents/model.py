@@ -87,6 +87,7 @@ class ModelCursor:
         # Whether resources were published of a node, or taken back; unknown after a start.
         self.offering: dict[str, bool] = {}
         self.busy = asyncio.Lock()
+        self._reported: set[str] = set()
         self._output = output
         self._windows = WINDOWS.full_name(rules.prefix)
         self._replayed: dict[str, Told] = {}
@@ -180,12 +181,18 @@ class ModelCursor:
             if fitting and self.owned:
                 await self._output.append(topic.full_name(prefix), partition, fitting)
         for node, of_node in reported:
+            self._reported.add(node)
             if of_node is not None:
                 of_node.pack()
             else:
                 self.offering.pop(node, None)
                 if self.reports.get(node, _LIVES) is None:
                     del self.reports[node]
+
+    def take_reported(self) -> set[str]:
+        """Nodes of which something was published since this was asked last."""
+        taken, self._reported = self._reported, set()
+        return taken
 
     async def refuse(self, refused: Iterable[tuple[LogRecord, RecordError]]) -> None:
         """Put these records into the dead letters."""

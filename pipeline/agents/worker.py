@@ -35,6 +35,7 @@ from pipeline.agents.recovery import Recovery
 from pipeline.agents.rounds import Rounds
 from pipeline.agents.shard import Shard
 from pipeline.agents.silence import depart_silent
+from pipeline.agents.views import Views
 from pipeline.clock import Clock
 from pipeline.errors import RecordError, StateError
 from pipeline.logs import get_logger
@@ -44,7 +45,7 @@ from pipeline.settings import Settings
 from pipeline.sources.files import run_file_source
 from pipeline.tasks import end
 from pipeline.topics.client import client_options
-from pipeline.topics.registry import CHECKPOINTS, SAMPLES, WINDOWS
+from pipeline.topics.registry import CHECKPOINTS, NODE_VIEWS, SAMPLES, WINDOWS
 
 log = get_logger(__name__)
 
@@ -82,6 +83,7 @@ class Holder:
         self._loading: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._ending: list[asyncio.Task[None]] = []
+        self._views: dict[int, Views] = {}
         self.joins: dict[int, JoinCursor] = {}
         self.models: dict[int, ModelCursor] = {}
         PARTITIONS.set_function(lambda: len(self._shards))
@@ -231,6 +233,13 @@ class Holder:
             for node in sorted(shard.join.inventory.departed.intersection(shard.model.bank.nodes)):
                 self._run(shard.join.depart(node, round(self._clock.now() * 1000)))
         if loaded:
+            views = NODE_VIEWS.full_name(self._settings.kafka.topic_prefix)
+            self._views = {
+                partition: Views(shard, recovery.output, views, self._clock)
+                for partition, (shard, _) in loaded.items()
+            }
+            for of_shard in self._views.values():
+                self._run(of_shard.run())
             self._run(self._follow_inventory(recovery))
             self._run(self._look_for_others([shard.model for shard, _ in loaded.values()]))
             shards = [shard for shard, _ in loaded.values()]
@@ -283,6 +292,7 @@ class Holder:
         async for topic, record in follow(self._client, starts):
             shard = shards[record.partition]
             deleted = await recovery.inventory.apply(shard.join.inventory, topic, record)
+            self._views[record.partition].touch(topic, record.key)
             shard.inventory_ends[topic] = record.offset + 1
             if deleted is not None:
                 await shard.join.depart(deleted, record.appended_ms)

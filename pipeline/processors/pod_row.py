@@ -5,13 +5,14 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from pipeline.processors.classes import CLASS_CODES
+from pipeline.processors.node_view import pod_view
 from pipeline.times import parse_time
 from pipeline.topics.pods import PodFacts, PodRecord
 
 
 class PodRow(NamedTuple):
     """What a window says of a pod, by column; `uid` tells it from another pod with the same
-    cgroup."""
+    cgroup, `view` is what its node's view says of it."""
 
     pod_class: int | None = None
     namespace: str | None = None
@@ -27,6 +28,7 @@ class PodRow(NamedTuple):
     created_seconds: float | None = None
     deleting: bool | None = None
     uid: str | None = None
+    view: bytes | None = None
 
 
 def pod_row(pod: PodFacts | PodRecord) -> PodRow:
@@ -47,6 +49,7 @@ def pod_row(pod: PodFacts | PodRecord) -> PodRow:
         created_seconds=_seconds(pod.created_at),
         deleting=pod.deleted_at is not None,
         uid=sys.intern(pod.uid),
+        view=pod_view(pod),
     )
 
 

@@ -59,7 +59,7 @@ class PodRecord(Record, frozen=True, kw_only=True):
 
 
 class PodFacts(Record, frozen=True, kw_only=True):
-    """What the join reads of a `PodRecord`: a million pods must fit into a worker."""
+    """What a worker reads of a `PodRecord`: a million pods must fit into it."""
 
     node: str
     uid: str
@@ -67,10 +67,15 @@ class PodFacts(Record, frozen=True, kw_only=True):
     namespace: str
     name: str
     owner: Owner | None = None
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+    priority: int | None = None
     pod_class: str = "none"
     qos: str = ""
     requests: Resources = Resources()
     limits: Resources = Resources()
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
     phase: str = ""
     created_at: str | None = None
     deleted_at: str | None = None

@@ -104,6 +104,7 @@ NODE_STATE: Final = Topic(
 NODE_VIEWS: Final = Topic(
     name="node-views", key="node", codec="json", cleanup="compact",
     value="all that a node actuator needs, with a generation", written_by="view agent",
+    record="node_views",
 )  # fmt: skip
 ALERTS: Final = Topic(
     name="alerts", key="node", codec="json", cleanup="delete", retention_ms=7 * DAY_MS,

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from pipeline.errors import InvalidRecordError
 from pipeline.topics import windows
+from pipeline.topics.actions import ActionRecord
 from pipeline.topics.arrow import read_samples
 from pipeline.topics.checkpoints import Claim, NodeCheckpoint, RoundMarker
 from pipeline.topics.codec import Record, decode_json, decode_pack, encode_json, encode_pack
@@ -29,6 +30,7 @@ from pipeline.topics.node_state import (
     NodeStateRecord,
     UsageDeviation,
 )
+from pipeline.topics.node_views import NodeViewRecord, ViewPod
 from pipeline.topics.nodes import Condition, NodeRecord, NodeStrategy, Strategy, Taint
 from pipeline.topics.overcommit import Overcommit
 from pipeline.topics.pods import Container, Owner, PodRecord
@@ -51,6 +53,7 @@ from pipeline.topics.samples import (
     SampleHeader,
     encode_samples,
 )
+from pipeline.topics.workloads import Budget, WorkloadRecord
 
 FOLDER = Path(__file__).parent.parent / "data" / "golden"
 
@@ -202,6 +205,46 @@ NODE_RESOURCES = NodeResourcesRecord(
     mid_terms=MidTerms(allocatable=_LARGE, allocated=_SMALL, limit=_LARGE),
     batch_terms=BatchTerms(capacity=_LARGE, used=_SMALL, promised=_SMALL),
 )
+NODE_VIEW = NodeViewRecord(
+    node=HEADER.node,
+    generation=(7 << 24) + 3,
+    allocatable=_SMALL,
+    capacity=_LARGE,
+    annotations={"node.koordinator.sh/reservation": "{}"},
+    strategy_hash="9a0364b9",
+    overcommit=Overcommit(mid_unallocated_percent=20),
+    colocation={"enable": True},
+    springtide={"promiseOnce": True},
+    host_apps={"nginx": "prod"},
+    resources=NODE_RESOURCES,
+    pods=(
+        ViewPod(
+            uid=POD, cgroup_uid=POD, namespace="shop", name="web-0", pod_class="batch", qos="BE",
+            priority=5500, phase="Running", deleting=True, requests=_SMALL, limits=_LARGE,
+            containers=(Container(name="main", requests=_SMALL),),
+            labels={"koordinator.sh/qosClass": "BE"},
+            annotations={"koordinator.sh/cpuBurst": "{}"},
+        ),
+    ),
+)  # fmt: skip
+WORKLOAD = WorkloadRecord(
+    namespace="shop",
+    kind="PodDisruptionBudget",
+    name="web",
+    uid="7c4c0b4f-8c39-4f6f-a2d7-0e6f9b1a2c3d",
+    selector={"matchLabels": {"app": "web"}},
+    budget=Budget(min_available="50%", disruptions_allowed=1, current_healthy=3),
+)
+ACTION = ActionRecord(
+    node=HEADER.node,
+    at="2023-11-14T22:14:00Z",
+    actuator="cluster",
+    action="offer",
+    outcome="done",
+    why="as of 2023-11-14T22:13:30Z",
+    before={"kubernetes.io/mid-cpu": None},
+    after={"kubernetes.io/mid-cpu": "4000"},
+)
 PREDICTION = PredictionRecord(
     node=HEADER.node,
     as_of="2023-11-14T22:14:00Z",
@@ -333,6 +376,9 @@ GOLDEN = (
     _json("pods", POD_RECORD),
     _json("predictions", PREDICTION),
     _json("resources", NODE_RESOURCES),
+    _json("node-views", NODE_VIEW),
+    _json("workloads", WORKLOAD),
+    _json("actions", ACTION),
     _json("node-state", NODE_STATE),
     _pack("checkpoints-node", CHECKPOINT),
     _pack("checkpoints-marker", MARKER),

@@ -6,18 +6,24 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 from hypothesis import strategies as st
 
+from pipeline.topics.actions import ActionRecord
 from pipeline.topics.checkpoints import Claim, NodeCheckpoint, RoundMarker
 from pipeline.topics.codec import Record
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.predictions import PredictionRecord
+from pipeline.topics.workloads import WorkloadRecord
 
 JSON_RECORDS: tuple[type[Record], ...] = (
     NodeRecord,
     NodeResourcesRecord,
     NodeStateRecord,
+    NodeViewRecord,
+    ActionRecord,
+    WorkloadRecord,
     PodRecord,
     PredictionRecord,
 )

@@ -1,0 +1,108 @@
+"""A node's view: what is in it, when it is new, and generations that only grow."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.processors.node_view import (
+    GENERATIONS,
+    generation_of,
+    must_tell,
+    node_view,
+    pod_view,
+    with_generation,
+)
+from pipeline.times import format_time
+from pipeline.topics.codec import decode_json, encode_json
+from pipeline.topics.node_resources import NodeResourcesRecord
+from pipeline.topics.node_views import NodeViewRecord
+from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.overcommit import Overcommit
+from pipeline.topics.resources import Resources
+from tests.processors.joined import known_pod
+from tests.topics import golden
+
+
+def resources(cpu: int, at: float = 0.0, **values: Any) -> NodeResourcesRecord:
+    amount = Resources(cpu_millicores=cpu, memory_bytes=1)
+    fields: dict[str, Any] = {
+        "node": "n", "as_of": format_time(1_700_000_000 + at), "generation": 1, "offset": 1,
+        "epoch": 1, "strategy": Overcommit(), "predictor": "max", "mid": amount,
+        "mid_lower_bound": amount, "batch": amount,
+    }  # fmt: skip
+    return NodeResourcesRecord(**(fields | values))
+
+
+def test_a_view_has_all_of_its_node_and_pods() -> None:
+    pod = known_pod(
+        "a",
+        pod_class="batch",
+        qos="BE",
+        priority=5500,
+        labels={"app": "web", "koordinator.sh/qosClass": "BE"},
+        annotations={"note": "x", "koordinator.sh/cpuBurst": '{"generation":0}'},
+        deleted_at="2023-11-14T22:14:00Z",
+    )
+    record = NodeRecord(
+        node="n",
+        annotations={"node.koordinator.sh/reservation": "{}", "other": "y"},
+        overcommit=Overcommit(),
+        strategy_hash='"generation":0',
+    )
+    data = with_generation(node_view(record, [pod_view(pod)], resources(5)), 77)
+    view = decode_json(NodeViewRecord, data)
+    assert view.generation == 77
+    assert view.strategy_hash == record.strategy_hash
+    assert view.annotations == {"node.koordinator.sh/reservation": "{}"}
+    assert view.resources == resources(5)
+    (found,) = view.pods
+    assert (found.uid, found.pod_class, found.priority, found.deleting) == (
+        "a",
+        "batch",
+        5500,
+        True,
+    )
+    assert found.labels == {"koordinator.sh/qosClass": "BE"}
+    assert found.annotations == {"koordinator.sh/cpuBurst": '{"generation":0}'}
+
+
+def test_written_in_pieces_or_whole_it_is_the_same() -> None:
+    record = NodeRecord(node="n", allocatable=Resources(cpu_millicores=1))
+    pods = [pod_view(golden.POD_RECORD)]
+    data = with_generation(node_view(record, pods, golden.NODE_RESOURCES), 5)
+    assert encode_json(decode_json(NodeViewRecord, data)) == data
+
+
+@given(
+    st.integers(0, 2**28), st.integers(0, 2**28),
+    st.integers(1, GENERATIONS - 1), st.integers(1, GENERATIONS - 1),
+)  # fmt: skip
+def test_who_took_over_later_is_above_whoever_wakes_up(
+    epoch: int, later: int, number: int, other: int
+) -> None:
+    if epoch != later:
+        epoch, later = sorted((epoch, later))
+        assert generation_of(epoch, number) < generation_of(later, other)
+    assert generation_of(later, other) < 2**53
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "tells"),
+    [
+        (None, None, False),
+        (None, resources(5), True),
+        (resources(5), None, True),
+        (resources(1000), resources(1100, 30), False),
+        (resources(1000), resources(1101, 30), True),
+        (resources(1000), resources(899, 30), True),
+        (resources(1000), resources(1001, 301), True),
+        (resources(1000), resources(1000, 30, mid=None), True),
+        (resources(1000), resources(1000, 30, mid_lower_bound=Resources()), True),
+    ],
+)
+def test_resources_make_a_view_when_they_would_be_written(
+    old: NodeResourcesRecord | None, new: NodeResourcesRecord | None, tells: bool
+) -> None:
+    assert must_tell(old, new) is tells

@@ -10,10 +10,14 @@ import ssl
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.errors import KubernetesError, MissingExtraError
+import yaml
+
+from pipeline.errors import ApiUnavailableError, KubernetesError, MissingExtraError
 from pipeline.settings import KubernetesSettings
 
 _TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+# What the library raises of a file of another kind.
+_NO_KUBECONFIG: Final = (AttributeError, KeyError, OSError, TypeError, ValueError)
 _HINT: Final = "set kubernetes.kubeconfig, or run in a pod with a service account"
 
 
@@ -29,13 +33,21 @@ class Access:
         self.tls = _tls(configuration) if self.server.startswith("https") else None
 
     async def headers(self) -> dict[str, str]:
-        """Of a request, with a token that is valid now: a plugin that gives one may take long."""
+        """Of a request, with a token that is valid now: a plugin that gives one may take long.
+        Raises `ApiUnavailableError` if there is none any more."""
+        from kubernetes.config import ConfigException
+
         if not self._configuration.api_key and not self._configuration.refresh_api_key_hook:
             return {}
-        token = await asyncio.to_thread(
-            self._configuration.get_api_key_with_prefix, "authorization"
-        )
-        return {"Authorization": token} if token else {}
+        try:
+            token = await asyncio.to_thread(
+                self._configuration.get_api_key_with_prefix, "BearerToken", "authorization"
+            )
+        except (OSError, ValueError, ConfigException) as error:
+            raise ApiUnavailableError(
+                f"credentials cannot be read: {error}", was_done=False
+            ) from error
+        return {"Authorization": token.strip()} if token else {}
 
 
 def access(settings: KubernetesSettings) -> Access:
@@ -62,7 +74,7 @@ def access(settings: KubernetesSettings) -> Access:
                 context=settings.context,
                 client_configuration=found,
             )
-    except config.ConfigException as error:
+    except (config.ConfigException, yaml.YAMLError, *_NO_KUBECONFIG) as error:
         raise KubernetesError(f"no access to Kubernetes: {error}", hint=_HINT) from error
     return Access(found)
 

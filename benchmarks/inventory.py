@@ -10,6 +10,7 @@ from typing import Final
 from pipeline.settings import Settings
 from pipeline.sources.publish import Entry, node_entry, open_producer, pod_entry, write
 from pipeline.topics.nodes import NodeRecord, NodeStrategy
+from pipeline.topics.overcommit import Overcommit
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resources import Resources
 
@@ -19,11 +20,12 @@ _ALLOCATABLE: Final = Resources(cpu_millicores=62_000, memory_bytes=2**38 - 2**3
 _CREATED_AT: Final = "2023-11-14T21:13:30Z"
 
 
-def node_record(node: str) -> NodeRecord:
-    """A node of 64 cores and 256 GiB. A run is too short to wait until pods have their samples."""
+def node_record(node: str, overcommit: Overcommit | None = None) -> NodeRecord:
+    """A node of 64 cores and 256 GiB. A run is too short to wait until pods have their samples.
+    It takes part in Mid and Batch where there is a policy for it."""
     return NodeRecord(
         node=node, allocatable=_ALLOCATABLE, capacity=_CAPACITY,
-        strategy=NodeStrategy(cold_start_samples=0),
+        strategy=NodeStrategy(cold_start_samples=0), overcommit=overcommit,
     )  # fmt: skip
 
 
@@ -37,15 +39,21 @@ def pod_record(node: str, uid: str, number: int) -> PodRecord:
     )  # fmt: skip
 
 
-def entries(fleet: Iterable[tuple[str, Sequence[str]]]) -> Iterator[Entry]:
+def entries(
+    fleet: Iterable[tuple[str, Sequence[str]]], overcommit: Overcommit | None = None
+) -> Iterator[Entry]:
     """The records of a fleet, given as the name and the pods' UIDs of each node."""
     for node, uids in fleet:
-        yield node_entry(node_record(node))
+        yield node_entry(node_record(node, overcommit))
         for number, uid in enumerate(uids):
             yield pod_entry(pod_record(node, uid, number))
 
 
-async def publish(settings: Settings, fleet: Iterable[tuple[str, Sequence[str]]]) -> None:
+async def publish(
+    settings: Settings,
+    fleet: Iterable[tuple[str, Sequence[str]]],
+    overcommit: Overcommit | None = None,
+) -> None:
     """Write the records of a fleet, as in `entries`, and await their delivery."""
     async with open_producer(settings.kafka, "benchmark") as producer:
-        await write(producer, settings.kafka, "benchmark", entries(fleet))
+        await write(producer, settings.kafka, "benchmark", entries(fleet, overcommit))

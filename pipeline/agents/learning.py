@@ -243,13 +243,15 @@ def _resources(told: Sequence[Told], usages: Sequence[WindowUsage]) -> list[byte
 
 
 def _prods(headlines: Sequence[Headline]) -> tuple[Prod, list[Prod]]:
-    """What counts of what the predictors say of Prod, and what all of them say."""
+    """What counts of what the predictors say of Prod, and what each of them says that does not
+    decide for all."""
     amounts = np.array([headline.prod_amounts for headline in headlines])
     peaks = np.array([headline.prod_peaks for headline in headlines])
     decides = [headline.deciding for headline in headlines]
     nodes = np.arange(len(headlines))
     decided = Prod(amounts[nodes, decides], peaks[nodes, decides])
-    return decided, [Prod(amounts[:, i], peaks[:, i]) for i in range(amounts.shape[1])]
+    others = [i for i in range(amounts.shape[1]) if set(decides) != {i}]
+    return decided, [Prod(amounts[:, i], peaks[:, i]) for i in others]
 
 
 def _position(cursor: "ModelCursor") -> dict[str, int]:

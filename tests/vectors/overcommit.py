@@ -19,7 +19,7 @@ import numpy as np
 from pipeline.processors.classes import CLASS_CODES, LABEL_PRIORITY_CLASS, pod_class
 from pipeline.processors.overcommit.batch import batch
 from pipeline.processors.overcommit.facts import Nodes, Pods, Strategies, is_fresh, strategies
-from pipeline.processors.overcommit.mid import Percents, mid
+from pipeline.processors.overcommit.mid import Percents, allocated, mid
 from pipeline.processors.overcommit.reserved import ANNOTATION, kubelet_reserved, reservation
 from pipeline.processors.policy.colocation import COLOCATION, DEFAULTS
 from pipeline.processors.policy.in_force import overcommit_of
@@ -44,7 +44,8 @@ def mid_resource(case: Case) -> object:
     if _is_stale(case["strategy"]["degradeTimeMinutes"], case["node_metric"]):
         return {"reset": True}
     none = Percents(np.zeros(1, np.int64), np.zeros(1, np.int64))
-    amount = mid(*columns(case), none, "source").amount[0].tolist()
+    nodes, pods, of = columns(case)
+    amount = mid(nodes, allocated(1, pods), of, none, "source").amount[0].tolist()
     return {"mid_cpu_milli": amount[0], "mid_memory_bytes": amount[1]}
 
 

@@ -19,6 +19,7 @@ from pipeline.processors.overcommit.facts import (
     by_node,
     percent_of,
 )
+from pipeline.processors.pairs import pairs
 
 
 class Batch(NamedTuple):
@@ -52,20 +53,19 @@ def batch(nodes: Nodes, pods: Pods, strategies: Strategies, mid: IntArray | None
     upstream leaves them out at the level of nodes, so that fresh pods open a gap (colocation 17).
     """
     count = len(nodes.capacity)
-    high = ~pods.is_low
-    listed, measured = high & pods.is_listed, high & pods.has_usage
-    usage = np.where(pods.has_usage[:, None], pods.usage, pods.request)
+    pods = pods.of(~pods.is_low & (pods.is_listed | pods.has_usage))
+    listed, every = pods.is_listed, np.ones(len(pods.node), bool)
+    usage = np.where(pairs(pods.has_usage), pods.usage, pods.request)
     counted = usage.copy()
-    held = pods.is_lse & pods.is_listed
+    held = pods.is_lse & listed
     counted[held, 0] = pods.request[held, 0]
-    larger = np.maximum(usage, np.where(pods.is_listed[:, None], pods.request, 0))
-    counts = listed | measured
+    larger = np.maximum(usage, np.where(pairs(listed), pods.request, 0))
     margin = percent_of(nodes.capacity, 100 - strategies.reclaim_percent)
     reserved = nodes.reserved
     outside = np.maximum(nodes.system + nodes.prod_apps + nodes.mid_apps, reserved)
-    used = by_node(count, pods, counted, counts)
+    used = by_node(count, pods, counted, every)
     requested = by_node(count, pods, pods.request, listed)
-    of_larger = by_node(count, pods, larger, counts)
+    of_larger = by_node(count, pods, larger, every)
     by_request = strategies.policy == REQUEST
     by_larger = strategies.policy == MAX_USAGE_REQUEST
 
@@ -78,8 +78,8 @@ def batch(nodes: Nodes, pods: Pods, strategies: Strategies, mid: IntArray | None
         is_mid = pods.class_code == CLASS_CODES["mid"]
         counted_of_mid = as_policy(
             by_node(count, pods, pods.request, listed & is_mid),
-            by_node(count, pods, larger, counts & is_mid),
-            by_node(count, pods, counted, counts & is_mid),
+            by_node(count, pods, larger, is_mid),
+            by_node(count, pods, counted, is_mid),
         )
         promised = np.maximum(mid - counted_of_mid, 0)
     left = np.maximum(nodes.capacity - margin - taken - promised, 0)

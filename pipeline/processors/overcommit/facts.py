@@ -5,6 +5,7 @@ its usage, which says itself whether it is known.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -26,10 +27,12 @@ _POLICIES: Final = {"request": REQUEST, "maxUsageRequest": MAX_USAGE_REQUEST}
 
 NO_LIMIT: Final = -1
 _MOST_PERCENT: Final = 10_000
+_COLUMNS: Final = 17
 
-_LOW: Final = np.array([CLASS_CODES["batch"], CLASS_CODES["free"]])
+# By the code of a class.
+_LOW: Final = np.array([name in ("batch", "free") for name in CLASS_CODES])
 # What has no class, or none that is known, is treated as Prod.
-_PROD: Final = np.array([CLASS_CODES[name] for name in ("prod", "none", "unknown")])
+_PROD: Final = np.array([name in ("prod", "none", "unknown") for name in CLASS_CODES])
 
 
 class Nodes(NamedTuple):
@@ -62,7 +65,8 @@ class Nodes(NamedTuple):
 
 class Pods(NamedTuple):
     """Of each pod (pods,): its node, class and whether it is LSE; whether it is listed as Running
-    or Pending, or only its usage was reported; requests and usage (pods, 2) in int64."""
+    or Pending, or only its usage was reported; requests and usage (pods, 2) in int64. In order of
+    the nodes they are summed fastest."""
 
     node: npt.NDArray[np.int64]
     class_code: npt.NDArray[np.int64]
@@ -75,12 +79,17 @@ class Pods(NamedTuple):
     @property
     def is_low(self) -> BoolArray:
         """Whether it lives on what is left over: Batch and Free."""
-        return np.isin(self.class_code, _LOW)
+        return _LOW.take(self.class_code)
 
     @property
     def is_prod(self) -> BoolArray:
         """Whether it is Prod, or may be."""
-        return np.isin(self.class_code, _PROD)
+        return _PROD.take(self.class_code)
+
+    def of(self, some: BoolArray) -> "Pods":
+        """Those of them for which `some` (pods,) is true."""
+        (at,) = some.nonzero()
+        return Pods(*(column.take(at, axis=0) for column in self))
 
 
 class Strategies(NamedTuple):
@@ -101,37 +110,50 @@ class Strategies(NamedTuple):
 
 def strategies(of: Sequence[Overcommit]) -> Strategies:
     """The columns of these strategies."""
+    rows = np.array([_row(one) for one in of], np.int64).reshape(len(of), _COLUMNS)
 
-    def column(*fields: str, unset: int = 0) -> IntArray:
-        said = [[getattr(one, field) for field in fields] for one in of]
-        values = [[unset if value is None else value for value in row] for row in said]
-        return np.array(values, np.int64).reshape(len(of), len(fields)).clip(-1, _MOST_PERCENT)
+    def both(first: int) -> IntArray:
+        return rows[:, first : first + 2]
 
-    policies = [
-        [
-            # Memory alone is handed on by requests.
-            MAX_USAGE_REQUEST if one.cpu_calculate_policy == "maxUsageRequest" else USAGE,
-            _POLICIES.get(one.memory_calculate_policy, USAGE),
-        ]
-        for one in of
-    ]
     return Strategies(
-        reclaim_percent=column("cpu_reclaim_threshold_percent", "memory_reclaim_threshold_percent"),
-        policy=np.array(policies, np.int64).reshape(len(of), 2),
-        batch_percent=column(
-            "batch_cpu_threshold_percent", "batch_memory_threshold_percent", unset=NO_LIMIT
-        ),
-        mid_percent=column("mid_cpu_threshold_percent", "mid_memory_threshold_percent", unset=100),
-        mid_unallocated_percent=column("mid_unallocated_percent"),
-        mid_static_percent=column(
-            "mid_static_cpu_reserved_percent", "mid_static_memory_reserved_percent"
-        ),
-        is_static=np.array([one.mid_reclaim_mode == STATIC for one in of], bool),
-        degrade_seconds=60 * column("degrade_time_minutes")[:, 0],
-        mid_reclaim_percent=column("mid_reclaim_percent")[:, 0],
-        promises_once=np.array([one.promise_once for one in of], bool),
-        buffer_percent=column("buffer_percent", "buffer_percent"),
+        policy=both(0),
+        reclaim_percent=both(2),
+        batch_percent=both(4),
+        mid_percent=both(6),
+        mid_static_percent=both(8),
+        buffer_percent=both(10),
+        mid_unallocated_percent=rows[:, 12:13],
+        mid_reclaim_percent=rows[:, 13],
+        degrade_seconds=60 * rows[:, 14],
+        is_static=rows[:, 15].astype(np.bool_),
+        promises_once=rows[:, 16].astype(np.bool_),
     )
+
+
+@lru_cache(maxsize=4096)  # most nodes have that of their pool
+def _row(of: Overcommit) -> tuple[int, ...]:
+    """Its columns: pairs, numbers, flags."""
+    percents = (
+        of.cpu_reclaim_threshold_percent, of.memory_reclaim_threshold_percent,
+        _or(of.batch_cpu_threshold_percent, NO_LIMIT),
+        _or(of.batch_memory_threshold_percent, NO_LIMIT),
+        of.mid_cpu_threshold_percent, of.mid_memory_threshold_percent,
+        of.mid_static_cpu_reserved_percent, of.mid_static_memory_reserved_percent,
+        of.buffer_percent, of.buffer_percent,
+        of.mid_unallocated_percent, of.mid_reclaim_percent, of.degrade_time_minutes,
+    )  # fmt: skip
+    return (
+        # Memory alone is handed on by requests.
+        MAX_USAGE_REQUEST if of.cpu_calculate_policy == "maxUsageRequest" else USAGE,
+        _POLICIES.get(of.memory_calculate_policy, USAGE),
+        *(min(max(percent, -1), _MOST_PERCENT) for percent in percents),
+        of.mid_reclaim_mode == STATIC,
+        of.promise_once,
+    )
+
+
+def _or(percent: int | None, unset: int) -> int:
+    return unset if percent is None else percent
 
 
 def is_fresh(ages_seconds: npt.NDArray[np.float64], strategies: Strategies) -> BoolArray:
@@ -151,7 +173,15 @@ def percent_of(amounts: IntArray, percents: IntArray) -> IntArray:
 
 
 def by_node(nodes: int, pods: Pods, amounts: IntArray, of: BoolArray) -> IntArray:
-    """The sum per node (nodes, 2) of the amounts of these pods."""
+    """The sum per node (nodes, 2) of the amounts of these pods, exact in 64 bits."""
+    (at,) = of.nonzero()
+    node = pods.node.take(at)
+    if (node[1:] < node[:-1]).any():
+        order = node.argsort(kind="stable")
+        at, node = at.take(order), node.take(order)
     sums = np.zeros((nodes, len(RESOURCES)), np.int64)
-    np.add.at(sums, pods.node[of], amounts[of])
+    starts = node.searchsorted(np.arange(nodes + 1))
+    (some,) = np.diff(starts).nonzero()
+    if len(some):
+        sums[some] = np.add.reduceat(amounts.take(at, axis=0), starts[some], axis=0)
     return sums

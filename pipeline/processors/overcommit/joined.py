@@ -22,6 +22,9 @@ from pipeline.topics.windows import Window
 Floats = npt.NDArray[np.float64]
 
 _UNMEASURED_LIMIT = 2**53
+_NOTHING = np.zeros((0, 2), np.int64)
+_NONE = np.zeros(0, bool)
+_NO_USAGE = (0.0, 0.0)
 
 
 class Prod(NamedTuple):
@@ -34,51 +37,71 @@ class Prod(NamedTuple):
 
 def whole_up(usage: Floats) -> IntArray:
     """Cores and bytes (.., 2) as whole millicores and bytes, rounded up; NaN is 0."""
+    units = np.array(usage)
+    units[..., 0] *= TO_KUBERNETES[0]
     # Half a millionth is what arithmetic on floats leaves, and not what was used.
-    units = np.ceil(np.round(np.nan_to_num(usage * TO_KUBERNETES), 6))
-    return _whole(units)
+    return _whole(np.ceil(np.round(units, 6), out=units))
 
 
 def _whole(values: Floats) -> IntArray:
-    found: IntArray = np.nan_to_num(values).astype(np.int64)
+    found: IntArray = np.where(np.isnan(values), 0.0, values).astype(np.int64)
     return found
 
 
 def nodes_of(windows: Sequence[Window], usages: Sequence[WindowUsage], prod: Prod) -> Nodes:
     """The columns of these nodes, one for each window."""
     of_nodes = [window.node for window in windows]
-    capacity, allocatable, annotated = (
-        _stated([getattr(of, name) for of in of_nodes])
-        for name in ("capacity", "allocatable", "reserved")
+    capacity = _stated([of.capacity for of in of_nodes])
+    allocatable = _stated([of.allocatable for of in of_nodes])
+    usage = _rows([used.node for used in usages])
+    apps = np.array([_by_class(w, used) for w, used in zip(windows, usages, strict=True)])
+    apps = apps.reshape(-1, 2, 2)
+    return with_prod(
+        Nodes(
+            capacity=_whole(capacity),
+            allocatable=_whole(allocatable),
+            kubelet_reserved=kubelet_reserved(_whole(capacity), _whole(allocatable)),
+            annotated_reserved=_whole(_stated([of.reserved for of in of_nodes])),
+            usage=whole_up(usage),
+            has_usage=_has_both(usage),
+            system=whole_up(_rows([used.system for used in usages])),
+            prod_apps=whole_up(apps[:, 0]),
+            mid_apps=whole_up(apps[:, 1]),
+            reclaimable=_NOTHING,
+            prod_peak=_NOTHING,
+            has_peak=_NONE,
+        ),
+        prod,
     )
-    usage = np.array([used.node for used in usages]).reshape(-1, 2)
-    apps = [_by_class(w, used) for w, used in zip(windows, usages, strict=True)]
-    has_peak: BoolArray = np.asarray(~np.isnan(prod.peak).any(axis=1))
-    return Nodes(
-        capacity=capacity,
-        allocatable=allocatable,
-        kubelet_reserved=kubelet_reserved(capacity, allocatable),
-        annotated_reserved=annotated,
-        usage=whole_up(usage),
-        has_usage=~np.isnan(usage).any(axis=1),
-        system=whole_up(np.array([used.system for used in usages]).reshape(-1, 2)),
-        prod_apps=whole_up(np.array([prod_apps for prod_apps, _ in apps]).reshape(-1, 2)),
-        mid_apps=whole_up(np.array([mid_apps for _, mid_apps in apps]).reshape(-1, 2)),
+
+
+def with_prod(nodes: Nodes, prod: Prod) -> Nodes:
+    """The same nodes with what another predictor says of Prod."""
+    return nodes._replace(
         reclaimable=_whole(prod.reclaimable),
         prod_peak=_whole(np.ceil(prod.peak)),
-        has_peak=has_peak,
+        has_peak=_has_both(prod.peak),
     )
 
 
 def is_known(windows: Sequence[Window], usages: Sequence[WindowUsage]) -> BoolArray:
     """Of which nodes all is known that Mid and Batch need: capacity, allocatable, and what the node
     and its system use."""
-    needed = [
-        [*amounts(w.node.capacity), *amounts(w.node.allocatable), *used.node, *used.system]
-        for w, used in zip(windows, usages, strict=True)
-    ]
-    known: BoolArray = ~np.isnan(np.array(needed, float).reshape(-1, 8)).any(axis=1)
-    return known
+    return (
+        _has_both(_stated([window.node.capacity for window in windows]))
+        & _has_both(_stated([window.node.allocatable for window in windows]))
+        & _has_both(_rows([used.node for used in usages]))
+        & _has_both(_rows([used.system for used in usages]))
+    )
+
+
+def _has_both(values: Floats) -> BoolArray:
+    known = ~np.isnan(values)
+    return known[:, 0] & known[:, 1]
+
+
+def _rows(of: Sequence[Floats]) -> Floats:
+    return np.concatenate(of).reshape(-1, 2)
 
 
 def pods_of(windows: Sequence[Window], usages: Sequence[WindowUsage]) -> Pods:
@@ -120,15 +143,21 @@ def _unmeasured(windows: Sequence[Window]) -> Pods:
 
 
 def _joined(one: Pods, other: Pods) -> Pods:
-    return Pods(*(np.concatenate(both) for both in zip(one, other, strict=True)))
+    """Both in order of the nodes."""
+    if not len(other.node):
+        return one
+    order = np.concatenate((one.node, other.node)).argsort(kind="stable")
+    return Pods(
+        *(np.concatenate(both).take(order, axis=0) for both in zip(one, other, strict=True))
+    )
 
 
-def _by_class(window: Window, used: WindowUsage) -> tuple[Floats, Floats]:
+def _by_class(window: Window, used: WindowUsage) -> tuple[Sequence[float], Sequence[float]]:
     """What host applications of Prod and Mid use, in sum. One whose class nobody says counts as
     Prod: Koordinator loses sight of it (colocation 17)."""
-    prod, mid = np.zeros(2), np.zeros(2)
     if not len(used.hosts):
-        return prod, mid
+        return _NO_USAGE, _NO_USAGE
+    prod, mid = np.zeros(2), np.zeros(2)
     known, listing = window.node.host_apps, used.facts.listing
     for row, usage in zip(used.facts.hosts.tolist(), np.nan_to_num(used.hosts), strict=True):
         of = known.get(listing.ids[row], "prod")
@@ -136,12 +165,11 @@ def _by_class(window: Window, used: WindowUsage) -> tuple[Floats, Floats]:
             mid = mid + usage
         elif of not in ("batch", "free"):
             prod = prod + usage
-    return prod, mid
+    return prod.tolist(), mid.tolist()
 
 
-def _stated(of: Sequence[Resources]) -> IntArray:
-    stated = np.array([amounts(one) for one in of], float).reshape(-1, 2)
-    return _whole(stated)
+def _stated(of: Sequence[Resources]) -> Floats:
+    return np.array([amounts(one) for one in of], float).reshape(-1, 2)
 
 
 def _amount(asked: Resources) -> tuple[int, int]:

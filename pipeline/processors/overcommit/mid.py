@@ -77,18 +77,22 @@ class _Terms(NamedTuple):
         return self.beside(peak - (-peak * margin) // 100, self.allocated)
 
 
+def allocated(nodes: int, pods: Pods) -> IntArray:
+    """What Prod asked for on each node, (nodes, 2)."""
+    return by_node(nodes, pods, pods.request, pods.is_prod & pods.is_listed)
+
+
 def mid(
-    nodes: Nodes, pods: Pods, strategies: Strategies, percents: Percents, formula: str = "v1.6"
+    nodes: Nodes,
+    allocated: IntArray,
+    strategies: Strategies,
+    percents: Percents,
+    formula: str = "v1.6",
 ) -> Mid:
-    """What each node has for Mid. Raises KeyError for a formula that is none of `FORMULAS`."""
-    listed = pods.is_prod & pods.is_listed
-    terms = _Terms(
-        nodes,
-        strategies,
-        percents,
-        unused=np.where(nodes.has_usage[:, None], np.maximum(nodes.capacity - nodes.usage, 0), 0),
-        allocated=by_node(len(nodes.capacity), pods, pods.request, listed),
-    )
+    """What each node has for Mid, of which Prod asked for `allocated`, whoever predicts its peak.
+    Raises KeyError for a formula that is none of `FORMULAS`."""
+    unused = np.where(nodes.has_usage[:, None], np.maximum(nodes.capacity - nodes.usage, 0), 0)
+    terms = _Terms(nodes, strategies, percents, unused, allocated)
     found = FORMULAS[formula](terms)
     of_capacity = percent_of(nodes.capacity, strategies.mid_percent)
     static = np.minimum(percent_of(nodes.capacity, strategies.mid_static_percent), of_capacity)

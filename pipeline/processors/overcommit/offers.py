@@ -17,13 +17,12 @@ from pipeline.processors.overcommit.facts import (
     BoolArray,
     IntArray,
     Nodes,
-    Pods,
     Strategies,
     percent_of,
     strategies,
 )
-from pipeline.processors.overcommit.joined import Prod, is_known, nodes_of, pods_of
-from pipeline.processors.overcommit.mid import FORMULAS, Mid, Percents, mid
+from pipeline.processors.overcommit.joined import Prod, is_known, nodes_of, pods_of, with_prod
+from pipeline.processors.overcommit.mid import FORMULAS, Mid, Percents, allocated, mid
 from pipeline.times import format_time
 from pipeline.topics.node_resources import BatchTerms, MidTerms, NodeResourcesRecord
 from pipeline.topics.overcommit import Overcommit
@@ -59,19 +58,20 @@ def offers(
 ) -> Offers:
     """What nodes have after these windows, one for each, all of nodes that take part.
 
-    `decided` is what the predictors say of Prod that count, `others` what all say, unknown where
-    one does not say anything.
+    `decided` is what the predictors say of Prod that count, `others` what each of them says,
+    unknown where one does not say anything; one that decides for all nodes need not be there.
     """
     of = [window.node.overcommit or Overcommit() for window in windows]
     columns, pods = strategies(of), pods_of(windows, usages)
     nodes = nodes_of(windows, usages, decided)
-    found = _mid(nodes, pods, columns, of)
+    asked = allocated(len(windows), pods)
+    found = _mid(nodes, asked, columns, of)
     mid_buffer = percent_of(found.amount, columns.buffer_percent)
     offered = found.amount - mid_buffer
     least = offered
     for prod in others:
-        own = nodes_of(windows, usages, prod)
-        amount = _mid(own, pods, columns, of).amount
+        own = with_prod(nodes, prod)
+        amount = _mid(own, asked, columns, of).amount
         amount = amount - percent_of(amount, columns.buffer_percent)
         least = np.where(own.has_peak[:, None], np.minimum(least, amount), least)
     promised = np.where(columns.promises_once[:, None], offered, 0)
@@ -90,17 +90,17 @@ def offers(
     )
 
 
-def _mid(nodes: Nodes, pods: Pods, columns: Strategies, of: Sequence[Overcommit]) -> Mid:
+def _mid(nodes: Nodes, asked: IntArray, columns: Strategies, of: Sequence[Overcommit]) -> Mid:
     """Mid of each node by the formula that its strategy names; by the usual one where that is none
     of ours, as a record of a newer build may have it."""
     names = [one.mid_formula if one.mid_formula in FORMULAS else _USUAL_FORMULA for one in of]
     # The margin is in the peak already.
     percents = Percents(np.zeros(len(of), np.int64), columns.mid_reclaim_percent)
     first, *more = dict.fromkeys(names)
-    found = mid(nodes, pods, columns, percents, first)
+    found = mid(nodes, asked, columns, percents, first)
     for name in more:
         at = np.array([one == name for one in names])[:, None]
-        own = mid(nodes, pods, columns, percents, name)
+        own = mid(nodes, asked, columns, percents, name)
         found = Mid(*(np.where(at, a, b) for a, b in zip(own, found, strict=True)))
     return found
 

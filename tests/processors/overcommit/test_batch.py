@@ -1,6 +1,7 @@
 """Batch against a plain oracle in whole numbers, and the laws that it keeps."""
 
 from fractions import Fraction
+from random import Random
 
 import numpy as np
 from hypothesis import given
@@ -8,7 +9,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from pipeline.processors.overcommit.batch import Batch, batch
-from pipeline.processors.overcommit.facts import percent_of
+from pipeline.processors.overcommit.facts import Pods as PodColumns
+from pipeline.processors.overcommit.facts import by_node, percent_of
 from pipeline.processors.policy.colocation import DEFAULTS, Colocation
 from pipeline.processors.policy.sections import merged
 from tests.processors.overcommit.fleets import AMOUNT, FLEET, Fleet, Node, Pod, columns
@@ -119,3 +121,32 @@ def test_percents_are_cut_towards_zero_whatever_the_size(amount: int, percent: i
 
 def test_without_nodes_and_pods_there_is_nothing() -> None:
     assert work_out([]).amount.shape == (0, 2)
+
+
+@given(FLEET, st.randoms(use_true_random=False))
+def test_in_which_order_pods_stand_changes_nothing(fleet: Fleet, random: Random) -> None:
+    nodes, pods, of = columns(fleet)
+    order = list(range(len(pods.node)))
+    random.shuffle(order)
+    at = np.array(order, np.int64)
+    shuffled = PodColumns(*(column[at] for column in pods))
+    for one, other in zip(batch(nodes, pods, of), batch(nodes, shuffled, of), strict=True):
+        assert one.tolist() == other.tolist()
+
+
+def test_sums_beyond_what_floats_hold_are_exact() -> None:
+    large = 2**62 - 1
+    pods = PodColumns(
+        node=np.array([2, 0, 2]),
+        class_code=np.zeros(3, np.int64),
+        is_lse=np.zeros(3, bool),
+        is_listed=np.ones(3, bool),
+        has_usage=np.ones(3, bool),
+        request=np.array([[large, 1], [3, 2**53 + 1], [large, 2**53]]),
+        usage=np.zeros((3, 2), np.int64),
+    )
+    every = np.ones(3, bool)
+    assert by_node(4, pods, pods.request, every).tolist() == [
+        [3, 2**53 + 1], [0, 0], [2 * large, 2**53 + 1], [0, 0],
+    ]  # fmt: skip
+    assert by_node(4, pods, pods.request, ~every).tolist() == [[0, 0]] * 4

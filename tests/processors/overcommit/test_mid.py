@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.processors.overcommit.facts import is_fresh, strategies
-from pipeline.processors.overcommit.mid import FORMULAS, Mid, Percents, mid
+from pipeline.processors.overcommit.mid import FORMULAS, Mid, Percents, allocated, mid
 from pipeline.processors.policy.colocation import DEFAULTS, Colocation
 from pipeline.processors.policy.sections import merged
 from pipeline.topics.overcommit import Overcommit
@@ -58,7 +58,8 @@ def oracle(node: Node, pods: list[Pod], r: int, formula: str) -> int:
 def work_out(fleet: Fleet, formula: str) -> Mid:
     count = len(fleet)
     percents = Percents(np.full(count, MARGIN), np.full(count, RECLAIM))
-    return mid(*columns(fleet), percents, formula)
+    nodes, pods, of = columns(fleet)
+    return mid(nodes, allocated(len(fleet), pods), of, percents, formula)
 
 
 @given(FLEET, st.sampled_from(NAMES))

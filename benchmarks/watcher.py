@@ -1,249 +1,319 @@
-"""The cluster watcher beside a large cluster: peak memory, and when the topics are in step.
+"""What it takes the cluster watcher to get in step with a cluster, and to stay there.
 
-    python -m benchmarks.watcher [--nodes 10000] [--pods 100]
+    python -m benchmarks.watcher --fake-pods 1000000 [--nodes 10000] [--changes 50]
+    python -m benchmarks.watcher --real 20000 [--nodes 200] [--changes 50]
 
-A broker and `springtide watcher` run as they would; the API server is a fake, which has so many
-nodes and pods, answers lists in pages as the real one does (pods of 6 KiB, a third of that what
-field managers say), and tells of no change. Twice: with empty topics, and again with what the first
-run has left there, as after a restart. Goals: 1 GiB, in step after 120 s.
+The watcher is run as users run it, with a real broker. `--fake-pods` lists as many pods from a fake
+API server (`benchmarks.api_server`: no machine of ours holds a million of them for real), as
+compressed pages of 4.5 KB a pod, and changes some while it watches; then the watcher is started again
+and has nothing to write. `--real` makes pods on a real API server, with KWOK for kubelets.
+
+Measured are the seconds from the start of the process until a whole list of every kind is on the
+topics, its processor time and the most memory that it had, and, over `--seconds` of changes, the
+time from a change to the broker's time of its record. Goals: a million pods within 120 s and 1 GiB.
 """
 
 import argparse
 import asyncio
 import json
 import multiprocessing
+import os
+import re
 import sys
-import tempfile
 import time
 import urllib.request
-import uuid
-from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
-from aiohttp import web
+import msgspec
+import numpy as np
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from benchmarks import api_server
+from benchmarks.exporter import Cost, cost
 from benchmarks.roles import springtide
-from pipeline.local.kafka import local_kafka
+from pipeline.clock import SystemClock
+from pipeline.kube.client import Api, open_api
+from pipeline.local.control_plane import ControlPlane, local_control_plane
+from pipeline.local.kafka import LocalKafka, local_kafka
 from pipeline.local.probe import free_port
-from pipeline.settings import Settings, load_settings
+from pipeline.settings import KubernetesSettings, Settings, load_settings
 from pipeline.topics.admin import apply_topics
+from pipeline.topics.client import client_options
+from pipeline.topics.registry import PODS
 
-PREFIX: Final = "watched"
-GOAL_MIB: Final = 1024
-GOAL_SECONDS: Final = 120
-PATIENCE_SECONDS: Final = 1200
-_VERSION: Final = "1000"
-_NODES: Final = "/api/v1/nodes"
-_PODS: Final = "/api/v1/pods"
-_KINDS: Final = ("Node", "Pod", "Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job",
-                 "PodDisruptionBudget")  # fmt: skip
+PREFIX = "watched"
+KINDS = 8
+LIMIT_SECONDS = 1200.0
+AT_ONCE = 32
 
 
-def pod_bytes(number: int, node: str) -> bytes:
-    """The pod with this number, as an API server writes it."""
-    uid = str(uuid.UUID(int=number * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128, version=4))
-    head, tail = _POD
-    return b"%s%s%s" % (head % (number, uid.encode()), node.encode(), tail)
-
-
-def node_bytes(name: str) -> bytes:
-    return json.dumps({
-        "metadata": {"name": name, "uid": str(uuid.uuid5(uuid.NAMESPACE_DNS, name)),
-                     "labels": {"kubernetes.io/hostname": name, "pool": "general"},
-                     "managedFields": _managed(20)},
-        "status": {"capacity": {"cpu": "64", "memory": "256Gi"},
-                   "allocatable": {"cpu": "62", "memory": "248Gi"},
-                   "conditions": [{"type": "Ready", "status": "True"}]},
-    }).encode()  # fmt: skip
-
-
-def _managed(fields: int) -> list[Any]:
-    keys = {f"f:field-{i}": {"f:name": {}, "f:value": {}, ".": {}} for i in range(fields)}
-    by = {"manager": "kube-controller-manager", "operation": "Update", "apiVersion": "v1"}
-    when = {"time": "2026-01-01T00:00:00Z", "fieldsType": "FieldsV1", "fieldsV1": keys}
-    return [by | when]
-
-
-def _pod_template() -> tuple[bytes, bytes]:
-    """A pod before and after the name of its node; the first part wants its number and uid."""
-    container = {
-        "name": "main", "image": "registry.example/shop/cart:1.2.3", "imagePullPolicy": "Always",
-        "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "2Gi"}},
-        "env": [{"name": f"SETTING_{i}", "value": f"value of {i}"} for i in range(20)],
-        "volumeMounts": [{"name": "token", "mountPath": "/var/run/secrets", "readOnly": True}],
-    }  # fmt: skip
-    pod = {
-        "metadata": {
-            "name": "cart-NUMBER", "namespace": "shop", "uid": "UID", "resourceVersion": "999",
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-            "labels": {"app": "cart", "tier": "back", "pod-template-hash": "5d7c9f"},
-            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "cart-5d7c",
-                                 "uid": str(uuid.UUID(int=5)), "controller": True}],
-            "managedFields": _managed(30),
-        },
-        "spec": {
-            "nodeName": "NODE", "priority": 9000, "containers": [container],
-            "tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists",
-                             "effect": "NoExecute", "tolerationSeconds": 300}],
-        },
-        "status": {
-            "phase": "Running", "qosClass": "Burstable", "startTime": "2026-01-01T00:00:05Z",
-            "conditions": [{"type": kind, "status": "True", "lastProbeTime": None,
-                            "lastTransitionTime": "2026-01-01T00:00:09Z"}
-                           for kind in ("Initialized", "Ready", "ContainersReady", "PodScheduled")],
-        },
-    }  # fmt: skip
-    text = json.dumps(pod, separators=(",", ":")).replace("%", "%%")
-    head, tail = text.replace("NUMBER", "%d").replace('"UID"', '"%s"').split("NODE")
-    return head.encode(), tail.encode()
-
-
-_POD: Final = _pod_template()
-
-
-class FakeApiServer:
-    """A fake: lists of nodes and pods, empty ones of all else, watches that say nothing, a lease
-    that anybody may have."""
-
-    def __init__(self, nodes: int, pods: int) -> None:
-        self._names = [f"node-{n:05}" for n in range(nodes)]
-        self._pods = pods
-        self._lease: Any = None
-
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        if "/leases" in request.path:
-            return await self._leases(request)
-        if request.query.get("watch"):
-            return await self._silence(request)
-        count = self._count(request.path)
-        start, limit = int(request.query.get("continue", 0)), int(request.query["limit"])
-        end = min(start + limit, count)
-        if request.path == _NODES:
-            listed: Iterable[bytes] = map(node_bytes, self._names[start:end])
-        else:
-            listed = (pod_bytes(i, self._names[i // self._pods]) for i in range(start, end))
-        more = {"continue": str(end)} if end < count else {}
-        head = json.dumps({"resourceVersion": _VERSION, **more}).encode()
-        body = b'{"kind":"List","apiVersion":"v1","metadata":%s,"items":[%s]}\n'
-        return web.Response(body=body % (head, b",".join(listed)), content_type="application/json")
-
-    def _count(self, path: str) -> int:
-        nodes = len(self._names)
-        return {_NODES: nodes, _PODS: nodes * self._pods}.get(path, 0)
-
-    async def _silence(self, request: web.Request) -> web.StreamResponse:
-        answer = web.StreamResponse()
-        await answer.prepare(request)
-        mark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": _VERSION}}}
-        with suppress(ConnectionResetError):
-            while True:
-                await answer.write(json.dumps(mark).encode() + b"\n")
-                await asyncio.sleep(10)
-        return answer
-
-    async def _leases(self, request: web.Request) -> web.StreamResponse:
-        if request.method != "GET":
-            self._lease = await request.json()
-        return web.json_response(self._lease or {}, status=200 if self._lease else 404)
-
-
-def serve(port: int, nodes: int, pods: int) -> None:
-    """Be the fake, for ever."""
-    app = web.Application(client_max_size=1 << 20)
-    app.router.add_route("*", "/{path:.*}", FakeApiServer(nodes, pods).handle)
-    web.run_app(app, host="127.0.0.1", port=port, print=None, handle_signals=False, access_log=None)
-
-
-class Run(NamedTuple):
-    """Seconds to be in step, the watcher's seconds of CPU, and its peak memory."""
+class InStep(NamedTuple):
+    """What it took until all was on the topics."""
 
     seconds: float
-    cpu_seconds: float
-    peak_mib: float
+    cost: Cost
+    records: int
 
 
-def in_step(settings: Settings, kubeconfig: Path, pods: int, log: Path) -> Run:
-    """A watcher from its start until the topics are in step."""
+class Watching(NamedTuple):
+    """A watcher that runs."""
+
+    pid: int
+    began: float
+    port: int
+    is_alive: Callable[[], bool]
+
+    def until_in_step(self) -> InStep:
+        """Wait until every kind is in step. The most memory is that until then."""
+        while True:
+            page = metrics(self.port)
+            if sum(value for name, value in page if name.startswith(IN_STEP)) == KINDS:
+                records = sum(v for name, v in page if name.startswith(RECORDS))
+                return InStep(time.monotonic() - self.began, cost(self.pid), int(records))
+            if not self.is_alive() or time.monotonic() > self.began + LIMIT_SECONDS:
+                raise SystemExit("the watcher ended, or is not in step in time")
+            time.sleep(0.2)
+
+
+IN_STEP = "springtide_watcher_in_step{"
+RECORDS = "springtide_source_records_total{"
+
+
+def metrics(port: int) -> list[tuple[str, float]]:
+    """Names with labels, and values; empty while nobody answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            text = answer.read().decode()
+    except OSError:
+        return []
+    return [(name, float(value)) for name, value in re.findall(r"^(\S+) (\S+)$", text, re.M)]
+
+
+@contextmanager
+def watcher(settings: Settings, log: Path) -> Iterator[Watching]:
+    """A watcher process of its own."""
     port = free_port()
-    kafka = settings.kafka
+    kafka, kubernetes = settings.kafka, settings.kubernetes
     began = time.monotonic()
     with springtide(
-        "watcher", "--kubeconfig", str(kubeconfig), "--metrics-port", str(port),
-        "--bootstrap-servers", kafka.bootstrap_servers, "--topic-prefix", PREFIX, log=log,
-    ) as child:  # fmt: skip
-        while time.monotonic() < began + PATIENCE_SECONDS:
-            time.sleep(0.5)
-            if child.poll() is not None:
-                raise SystemExit(f"the watcher has ended:\n{log.read_text()[-2000:]}")
-            page = _page(port)
-            if all(page.get(f'springtide_watcher_in_step{{kind="{k}"}}') == 1 for k in _KINDS):
-                break
-        else:
-            raise SystemExit(f"not in step after {PATIENCE_SECONDS} s, see {log}")
-        seconds = time.monotonic() - began
-        if page['springtide_watcher_objects{kind="Pod"}'] != pods:
-            raise SystemExit(f"not {pods} pods: {page}")
-        peak = int(_status(child.pid)["VmHWM"].split()[0]) / 1024
-        return Run(seconds, page["process_cpu_seconds_total"], peak)
+        *("watcher", "--bootstrap-servers", kafka.bootstrap_servers),
+        *("--topic-prefix", kafka.topic_prefix, "--partitions", str(kafka.partitions)),
+        *("--kubeconfig", str(kubernetes.kubeconfig), "--metrics-port", str(port)),
+        log=log,
+    ) as child:
+        yield Watching(child.pid, began, port, lambda: child.poll() is None)
 
 
-def _page(port: int) -> dict[str, float]:
+@contextmanager
+def fake_api_server(folder: Path, nodes: int, pods: int, changes: float) -> Iterator[Path]:
+    """A fake API server in a process of its own; gives the kubeconfig that leads to it."""
+    port = free_port()
+    server = multiprocessing.get_context("spawn").Process(
+        target=api_server.run, args=(port, nodes, pods, changes), daemon=True
+    )
+    server.start()
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
-    except OSError:
-        return {}
-    found = (line.rpartition(" ") for line in lines if not line.startswith("#"))
-    return {name: float(value) for name, _, value in found}
+        config = folder / "fake.kubeconfig"
+        config.write_text(json.dumps({
+            "apiVersion": "v1", "kind": "Config", "current-context": "fake", "users": [],
+            "clusters": [{"name": "fake", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+            "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": ""}}],
+        }))  # fmt: skip
+        yield config
+    finally:
+        server.terminate()
+        server.join()
 
 
-def _status(pid: int) -> dict[str, str]:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+class _Changed(msgspec.Struct):
+    annotations: dict[str, str] = {}
 
 
-def main() -> None:
+async def delays(settings: Settings, seconds: float) -> np.ndarray:
+    """Of each record that says of a pod when it was changed, how long after that the broker had it;
+    what is written from now on, for so long."""
+    consumer = AIOKafkaConsumer(
+        **client_options(settings.kafka), group_id=None, isolation_level="read_committed"
+    )
+    await consumer.start()
+    name = PODS.full_name(settings.kafka.topic_prefix)
+    places = [TopicPartition(name, p) for p in range(settings.kafka.partitions)]
+    consumer.assign(places)
+    await consumer.seek_to_end(*places)
+    found: list[float] = []
+    until = time.monotonic() + seconds
+    try:
+        while time.monotonic() < until:
+            for records in (await consumer.getmany(timeout_ms=200)).values():
+                for record in filter(lambda one: one.value is not None, records):
+                    said = msgspec.json.decode(record.value, type=_Changed).annotations
+                    if at := said.get(api_server.CHANGED_AT):
+                        found.append(record.timestamp / 1000 - float(at))
+    finally:
+        await consumer.stop()
+    return np.array(found)
+
+
+def report(title: str, found: InStep) -> None:
+    """A line of the table."""
+    spent = found.cost.user_seconds + found.cost.system_seconds
+    rate = found.records / found.seconds
+    print(f"{title:12}{found.seconds:>8.1f} s{spent:>8.1f} s{found.cost.peak_mib:>10.0f}"
+          f"{found.records:>12,}{rate:>10,.0f}", flush=True)  # fmt: skip
+
+
+def report_delays(found: np.ndarray) -> None:
+    if not len(found):
+        raise SystemExit("no change has reached the topic")
+    p50, p99 = np.percentile(found, [50, 99])
+    print(f"{len(found):,} changes: p50 {p50 * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms, "
+          f"longest {found.max() * 1000:.0f} ms", flush=True)  # fmt: skip
+
+
+HEAD = f"{'':12}{'in step':>10}{'CPU':>10}{'peak MiB':>10}{'records':>12}{'a second':>10}"
+
+
+def with_fake(given: argparse.Namespace, settings: Settings, folder: Path) -> None:
+    """First from empty topics, then again with all that is on them."""
+    with fake_api_server(folder, given.nodes, given.fake_pods, given.changes) as config:
+        settings = msgspec.structs.replace(settings, kubernetes=_kubernetes(config))
+        print(f"{given.fake_pods:,} pods and {given.nodes:,} nodes of a fake API server\n{HEAD}")
+        for title in ("first", "again"):
+            with watcher(settings, folder / f"{title}.log") as watching:
+                report(title, watching.until_in_step())
+                if given.changes:
+                    report_delays(asyncio.run(delays(settings, given.seconds)))
+                now = cost(watching.pid)
+                print(f"{'':12}after that {now.resident_mib:.0f} MiB, at most {now.peak_mib:.0f}")
+
+
+def with_real(given: argparse.Namespace, settings: Settings, folder: Path) -> None:
+    """Pods of a real API server."""
+    with local_control_plane() as plane:
+        for namespace in ("springtide-system", "koordinator-system"):
+            plane.kubectl("create", "namespace", namespace)
+        settings = msgspec.structs.replace(settings, kubernetes=_kubernetes(plane.kubeconfig()))
+        began = time.monotonic()
+        asyncio.run(_make(settings.kubernetes, given.nodes, given.real))
+        print(f"{given.real:,} pods made in {time.monotonic() - began:.0f} s", file=sys.stderr)
+        _until_running(plane)
+        print(f"{given.real:,} pods and {given.nodes:,} nodes of a real API server\n{HEAD}")
+        for title in ("first", "again"):
+            with watcher(settings, folder / f"{title}.log") as watching:
+                report(title, watching.until_in_step())
+                report_delays(asyncio.run(_change(settings, given)))
+
+
+async def _make(kubernetes: KubernetesSettings, nodes: int, pods: int) -> None:
+    """Nodes that KWOK keeps alive, and pods on them as the fake one has them."""
+    server = api_server.FakeApiServer(nodes, pods, 0.0)
+    async with open_api(kubernetes, SystemClock()) as api:
+        await api.create("/api/v1/namespaces", _named("shop"))
+        await api.create("/api/v1/namespaces/shop/serviceaccounts", _named("app"))
+        bodies = [json.loads(server.node(number)) for number in range(nodes)]
+        await _all_of(api, "/api/v1/nodes", bodies)
+        await _all_of(
+            api, "/api/v1/namespaces/shop/pods", (_as_new(server.pod(n)) for n in range(pods))
+        )
+
+
+async def _all_of(api: Api, path: str, bodies: Any) -> None:
+    rest = iter(bodies)
+
+    async def some() -> None:
+        for body in rest:
+            await api.create(path, body)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(AT_ONCE):
+            group.create_task(some())
+
+
+def _as_new(pod: bytes) -> Any:
+    """What may be said of a pod that is not there yet."""
+    body = json.loads(pod)
+    for ours in ("uid", "resourceVersion", "creationTimestamp", "managedFields", "ownerReferences"):
+        del body["metadata"][ours]
+    del body["status"], body["spec"]["priority"], body["spec"]["volumes"]
+    for container in body["spec"]["containers"]:
+        del container["volumeMounts"]
+    return body
+
+
+def _until_running(plane: ControlPlane) -> None:
+    deadline = time.monotonic() + LIMIT_SECONDS
+    pending = ("get", "pods", "-A", "--field-selector", "status.phase=Pending", "-o", "name")
+    while plane.kubectl(*pending):
+        if time.monotonic() > deadline:
+            raise SystemExit("the pods do not begin to run")
+        time.sleep(1.0)
+
+
+async def _change(settings: Settings, given: argparse.Namespace) -> np.ndarray:
+    """Change one pod after the other, and look when it is on the topic."""
+    looking = asyncio.create_task(delays(settings, given.seconds))
+    server = api_server.FakeApiServer(given.nodes, given.real, 0.0)
+    until = time.monotonic() + given.seconds - 2.0
+    async with open_api(settings.kubernetes, SystemClock()) as api:
+        await asyncio.sleep(1.0)
+        while time.monotonic() < until:
+            number = int(time.monotonic() * 1000) * 7919 % given.real
+            name = json.loads(server.pod(number))["metadata"]["name"]
+            said = {api_server.CHANGED_AT: f"{time.time():.6f}"}
+            path = f"/api/v1/namespaces/shop/pods/{name}"
+            await api.patch(path, {"metadata": {"annotations": said}})
+            await asyncio.sleep(1 / given.changes)
+    return await looking
+
+
+def _named(name: str) -> Any:
+    return {"metadata": {"name": name}}
+
+
+def _kubernetes(config: Path) -> KubernetesSettings:
+    return KubernetesSettings(kubeconfig=config)
+
+
+def _settings(kafka: LocalKafka) -> Settings:
+    return load_settings(
+        None,
+        {},
+        {"kafka.bootstrap_servers": kafka.bootstrap_servers, "kafka.topic_prefix": PREFIX},
+    )
+
+
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--nodes", type=int, default=10_000)
-    parser.add_argument("--pods", type=int, default=100, help="of each node")
-    given = parser.parse_args()
-    whole = given.nodes * given.pods
-    port = free_port()
-    fake = multiprocessing.get_context("spawn").Process(
-        target=serve, args=(port, given.nodes, given.pods), daemon=True
-    )
+    one = parser.add_mutually_exclusive_group(required=True)
+    one.add_argument("--fake-pods", type=int)
+    one.add_argument("--real", type=int)
+    parser.add_argument("--nodes", type=int)
+    parser.add_argument("--changes", type=float, default=50.0)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    given = parser.parse_args(arguments)
+    if given.nodes is None:
+        given.nodes = 10_000 if given.real is None else 200
+    return given
+
+
+def main() -> None:
+    given = parsed()
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        fake.start()
-        stack.callback(fake.terminate)
-        kafka = stack.enter_context(local_kafka(folder / "kafka"))
-        settings = load_settings(
-            None,
-            {},
-            {"kafka.bootstrap_servers": kafka.bootstrap_servers, "kafka.topic_prefix": PREFIX},
-        )
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        settings = _settings(stack.enter_context(local_kafka()))
         asyncio.run(apply_topics(settings.kafka))
-        kubeconfig = folder / "kubeconfig"
-        kubeconfig.write_text(json.dumps({
-            "apiVersion": "v1", "kind": "Config", "current-context": "fake",
-            "clusters": [{"name": "fake", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-            "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "fake"}}],
-            "users": [{"name": "fake", "user": {}}],
-        }))  # fmt: skip
-        print(f"{given.nodes:,} nodes, {whole:,} pods of {len(pod_bytes(0, 'node-00000')):,} bytes")
-        print(f"{'topics':12}{'in step':>10}{'cpu':>10}{'peak':>12}")
-        runs = {}
-        for name in ("empty", "full"):
-            print(f"{name}: running", file=sys.stderr, flush=True)
-            runs[name] = in_step(settings, kubeconfig, whole, folder / f"{name}.log")
-            found = runs[name]
-            print(f"{name:12}{found.seconds:8.1f} s{found.cpu_seconds:8.1f} s"
-                  f"{found.peak_mib:8.0f} MiB", flush=True)  # fmt: skip
-        print(f"goals: {GOAL_SECONDS} s, {GOAL_MIB} MiB")
+        try:
+            (with_fake if given.real is None else with_real)(given, settings, folder)
+        except SystemExit:
+            for log in folder.glob("*.log"):
+                sys.stderr.write(log.read_text()[-3000:])
+            raise
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ An amount is a row of `RESOURCES`: millicores, bytes. What is unknown of a node 
 its usage, which says itself whether it is known.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -89,7 +89,8 @@ class Pods(NamedTuple):
     def of(self, some: BoolArray) -> "Pods":
         """Those of them for which `some` (pods,) is true."""
         (at,) = some.nonzero()
-        return Pods(*(column.take(at, axis=0) for column in self))
+        columns: Iterable[Any] = self
+        return Pods(*(column.take(at, axis=0) for column in columns))
 
 
 class Strategies(NamedTuple):

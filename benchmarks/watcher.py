@@ -125,7 +125,7 @@ def fake_api_server(folder: Path, nodes: int, pods: int, changes: float) -> Iter
         }))  # fmt: skip
         yield config
     finally:
-        server.terminate()
+        server.kill()  # else it waits for those who watch
         server.join()
 
 

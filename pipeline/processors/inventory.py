@@ -6,8 +6,9 @@ that is not what it must be raises `InvalidRecordError`, which names the field.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from operator import add
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -157,8 +158,8 @@ def _record_of_node(node: _Node) -> NodeRecord:
     return NodeRecord(
         node=node.metadata.name,
         uid=node.metadata.uid,
-        allocatable=_resources(node.status.allocatable, "status.allocatable"),
-        capacity=_resources(node.status.capacity, "status.capacity"),
+        allocatable=_resources(tuple(node.status.allocatable.items()), "status.allocatable"),
+        capacity=_resources(tuple(node.status.capacity.items()), "status.capacity"),
         labels=node.metadata.labels,
         annotations=_annotations(node.metadata),
         taints=tuple(Taint(key=t.key, effect=t.effect, value=t.value) for t in node.spec.taints),
@@ -189,15 +190,13 @@ def _record_of_pod(pod: _Pod) -> PodRecord:
         check_node_name(spec.node_name)
     if not metadata.uid or "/" in metadata.uid:
         raise InvalidRecordError(f"metadata.uid is {metadata.uid[:80]!r}, not a pod's uid")
-    containers = tuple(_container(c) for c in spec.containers)
-    init_containers = tuple(_container(c) for c in spec.init_containers)
-    of_pod = Container(
-        name="",
-        requests=_resources(spec.resources.requests, "spec.resources.requests"),
-        limits=_resources(spec.resources.limits, "spec.resources.limits"),
+    asked = _asked(
+        tuple(_said_of(c) for c in spec.containers),
+        tuple(_said_of(c) for c in spec.init_containers),
+        _amounts(spec.resources),
+        tuple(spec.overhead.items()),
     )
-    overhead = _resources(spec.overhead, "spec.overhead")
-    kube = status.qos_class or kube_qos((*containers, *init_containers), of_pod)
+    kube = status.qos_class or asked.kube_qos
     priority_class, qos = pod_class(metadata.labels, spec.priority, kube)
     return PodRecord(
         node=spec.node_name,
@@ -211,11 +210,11 @@ def _record_of_pod(pod: _Pod) -> PodRecord:
         priority=spec.priority,
         pod_class=priority_class,
         qos=qos,
-        requests=effective_requests(containers, init_containers, of_pod.requests, overhead),
-        limits=effective_limits(containers, init_containers, of_pod.limits, overhead),
-        overhead=overhead,
-        containers=containers,
-        init_containers=init_containers,
+        requests=asked.requests,
+        limits=asked.limits,
+        overhead=asked.overhead,
+        containers=asked.containers,
+        init_containers=asked.init_containers,
         node_selector=spec.node_selector,
         affinity=spec.affinity,
         tolerations=spec.tolerations,
@@ -223,6 +222,54 @@ def _record_of_pod(pod: _Pod) -> PodRecord:
         created_at=_time(metadata.creation_timestamp, "creationTimestamp"),
         started_at=_time(status.start_time, "startTime"),
         deleted_at=_time(metadata.deletion_timestamp, "deletionTimestamp"),
+    )
+
+
+_Amount = tuple[tuple[str, str | int | float], ...]
+_Said = tuple[str, str, tuple[_Amount, _Amount]]
+
+
+class _Asked(NamedTuple):
+    """What follows from what a pod's containers, the pod itself and its overhead state."""
+
+    containers: tuple[Container, ...]
+    init_containers: tuple[Container, ...]
+    requests: Resources
+    limits: Resources
+    overhead: Resources
+    kube_qos: str
+
+
+def _said_of(container: _Container) -> _Said:
+    return container.name, container.restart_policy, _amounts(container.resources)
+
+
+def _amounts(stated: _Requirements) -> tuple[_Amount, _Amount]:
+    return tuple(stated.requests.items()), tuple(stated.limits.items())
+
+
+@lru_cache(maxsize=4096)  # the pods of a workload say the same
+def _asked(
+    containers: tuple[_Said, ...],
+    init_containers: tuple[_Said, ...],
+    of_pod: tuple[_Amount, _Amount],
+    overhead: _Amount,
+) -> _Asked:
+    main = tuple(_container(*said) for said in containers)
+    init = tuple(_container(*said) for said in init_containers)
+    pod = Container(
+        name="",
+        requests=_resources(of_pod[0], "spec.resources.requests"),
+        limits=_resources(of_pod[1], "spec.resources.limits"),
+    )
+    more = _resources(overhead, "spec.overhead")
+    return _Asked(
+        containers=main,
+        init_containers=init,
+        requests=effective_requests(main, init, pod.requests, more),
+        limits=effective_limits(main, init, pod.limits, more),
+        overhead=more,
+        kube_qos=kube_qos((*main, *init), pod),
     )
 
 
@@ -355,19 +402,18 @@ def _without_nulls(tree: Any) -> Any:
     return tree
 
 
-def _container(container: _Container) -> Container:
-    where = f"resources of container {container.name}"
+def _container(name: str, restart_policy: str, amounts: tuple[_Amount, _Amount]) -> Container:
+    where = f"resources of container {name}"
     return Container(
-        name=container.name,
-        requests=_resources(container.resources.requests, where),
-        limits=_resources(container.resources.limits, where),
-        restartable=container.restart_policy == "Always",
+        name=name,
+        requests=_resources(amounts[0], where),
+        limits=_resources(amounts[1], where),
+        restartable=restart_policy == "Always",
     )
 
 
-def _resources(amounts: _Quantities, where: str) -> Resources:
-    if not amounts:
-        return _NOTHING
+def _resources(stated: _Amount, where: str) -> Resources:
+    amounts = dict(stated)
     try:
         found = Resources(
             cpu_millicores=millicores(amounts["cpu"]) if "cpu" in amounts else None,

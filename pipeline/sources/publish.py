@@ -24,8 +24,7 @@ from pipeline.topics.registry import MAX_RECORD_BYTES, NODES, PODS, Topic
 SOURCE_HEADER: Final = "source"
 
 _IN_FLIGHT = 1000
-# Of each partition: records are objects of a kilobyte each while they wait; a larger one is alone.
-_FETCH_BYTES = 256 * 1024
+_BATCH_BYTES = 256 * 1024
 _POLL_MS = 500
 _SILENT_POLLS = 60
 
@@ -92,6 +91,9 @@ async def open_producer(
         acks="all",
         enable_idempotence=True,
         linger_ms=5,
+        # What makes records of one kind alike: half of a pod is names of fields.
+        compression_type="snappy",
+        max_batch_size=_BATCH_BYTES,
         transactional_id=sole_writer,
         max_request_size=MAX_RECORD_BYTES,
     )
@@ -138,6 +140,37 @@ async def write(
         for delivery in pending:
             await delivery
     return written
+
+
+async def write_batches(
+    producer: AIOKafkaProducer, kafka: KafkaSettings, source: str, entries: Iterable[Entry]
+) -> None:
+    """`write` for many entries at once: in batches that are made here, which costs a fraction. Those
+    of a partition are written in order."""
+    headers = [(SOURCE_HEADER, source.encode())]
+    parts: dict[tuple[Topic, int], list[Entry]] = {}
+    for entry in entries:
+        parts.setdefault((entry.topic, partition_of(entry.node, kafka.partitions)), []).append(
+            entry
+        )
+    with our_errors(kafka, f"writing from the source {source!r}"):
+        pending: list[Awaitable[Any]] = []
+        for (topic, partition), records in parts.items():
+            name = topic.full_name(kafka.topic_prefix)
+            batch = producer.create_batch()
+            for _, _, key, value in records:
+                # One that is full takes no more; an empty one takes any.
+                if batch.append(key=key, value=value, timestamp=None, headers=headers) is None:
+                    pending.append(await producer.send_batch(batch, name, partition=partition))
+                    batch = producer.create_batch()
+                    batch.append(key=key, value=value, timestamp=None, headers=headers)
+            batch.close()
+            pending.append(await producer.send_batch(batch, name, partition=partition))
+            gone = sum(entry.value is None for entry in records)
+            RECORDS.labels(source, topic.name, "tombstone").inc(gone)
+            RECORDS.labels(source, topic.name, "value").inc(len(records) - gone)
+        for delivery in pending:
+            await delivery
 
 
 async def read_back(kafka: KafkaSettings, topic: Topic, source: str) -> dict[bytes, bytes]:

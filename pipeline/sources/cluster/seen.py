@@ -6,8 +6,6 @@ two thirds, deleted places kept as marks until then.
 """
 
 import hashlib
-import re
-import uuid
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -58,20 +56,20 @@ class Seen:
         before, differs = None, True
         if is_held:
             before = self._name_at(place)
-            differs = before != node or int(self._digests[place]) != digest
+            differs = before != node or self._digest_at[place] != digest
         else:
             if self._used + 1 > 2 * len(self._states) // 3:
                 self._grow()
                 place, _ = self._find(key)
-            self._used += self._states[place] == _FREE
+            self._used += self._state_at[place] == _FREE
             self._held += 1
-            self._states[place] = _HELD
-            self._high[place], self._low[place] = key
+            self._state_at[place] = _HELD
+            self._high_at[place], self._low_at[place] = key
             if is_odd:
                 self._odd[key] = uid
-        self._nodes[place] = self._number(node)
-        self._digests[place] = digest
-        self._listed[place] = True
+        self._node_at[place] = self._number(node)
+        self._digest_at[place] = digest
+        self._listed_at[place] = True
         return Change(differs, before)
 
     def node_of(self, uid: str) -> str | None:
@@ -83,7 +81,7 @@ class Seen:
         """Note that a list has the pod, whose record stays as it is."""
         place, is_held = self._find(_key(uid)[0])
         if is_held:
-            self._listed[place] = True
+            self._listed_at[place] = True
 
     def drop(self, uid: str) -> str | None:
         """Forget a pod; gives the node under which its record lies, None if there was none."""
@@ -91,7 +89,7 @@ class Seen:
         place, is_held = self._find(key)
         if not is_held:
             return None
-        self._states[place] = _GONE
+        self._state_at[place] = _GONE
         self._held -= 1
         self._odd.pop(key, None)
         return self._name_at(place)
@@ -117,6 +115,10 @@ class Seen:
         self._nodes = np.zeros(size, np.int32)
         self._listed = np.zeros(size, np.bool_)
         self._states = np.zeros(size, np.uint8)
+        # One by one, places of an array cost three times as much.
+        self._high_at, self._low_at = self._high.data, self._low.data
+        self._digest_at, self._node_at = self._digests.data, self._nodes.data
+        self._listed_at, self._state_at = self._listed.data, self._states.data
 
     def _grow(self) -> None:
         """A table of the size that it should have, with what this one holds: who finds a place
@@ -143,24 +145,23 @@ class Seen:
     def _find(self, key: Uid) -> tuple[int, bool]:
         """The place of a uid and that it is held; else the place where it may be put."""
         high, low = key
-        mask = len(self._states) - 1
+        mask = len(self._state_at) - 1
         place = _mix(high, low) & mask
         free = -1
         while True:
-            state = self._states[place]
+            state = self._state_at[place]
             if state == _FREE:
                 return (place if free < 0 else free), False
             if state == _GONE:
                 free = place if free < 0 else free
-            elif self._low[place] == low and self._high[place] == high:
+            elif self._low_at[place] == low and self._high_at[place] == high:
                 return place, True
             place = (place + 1) & mask
 
     # -- texts
 
     def _name_at(self, place: int) -> str:
-        name: str = self._names[self._nodes[place]]
-        return name
+        return self._names[self._node_at[place]]
 
     def _number(self, node: str) -> int:
         number = self._numbers.get(node)
@@ -170,8 +171,30 @@ class Seen:
         return number
 
     def _text(self, key: Uid) -> str:
-        text = str(uuid.UUID(int=key[0] << 64 | key[1]))
-        return self._odd.get(key, text)
+        odd = self._odd.get(key)
+        return _uuid_text(key[0] << 64 | key[1]) if odd is None else odd
+
+
+def _key(uid: str) -> tuple[Uid, bool]:
+    """The number that is kept of a uid, and whether its text has to be kept, too: it is that of no
+    UUID as Kubernetes writes it."""
+    digits = uid.replace("-", "")
+    if len(uid) == 36 and len(digits) == 32:
+        try:
+            whole = int(digits, 16)
+        except ValueError:
+            pass
+        else:
+            if _uuid_text(whole) == uid:
+                return (whole >> 64, whole & _ALL), False
+    whole = int.from_bytes(hashlib.blake2b(uid.encode(), digest_size=16).digest(), "big")
+    return (whole >> 64, whole & _ALL), True
+
+
+def _uuid_text(whole: int) -> str:
+    digits = f"{whole:032x}"
+    parts = digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]
+    return "-".join(parts)
 
 
 def _key(uid: str) -> tuple[Uid, bool]:

@@ -26,7 +26,7 @@ from pipeline.processors.policy.in_force import Policies, load_policies
 from pipeline.processors.policy.loading import Problem
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources.cluster.kinds import Kind, Nodes, Pods, Workloads
-from pipeline.sources.publish import Entry, open_producer, write, written_by
+from pipeline.sources.publish import Entry, open_producer, write_batches, written_by
 from pipeline.tasks import together
 from pipeline.topics.admin import require_topics
 from pipeline.topics.client import our_errors
@@ -55,8 +55,9 @@ _PATHS: Final[Mapping[str, str]] = {
     "PodDisruptionBudget": "/apis/policy/v1/poddisruptionbudgets",
 }
 _WORKLOADS: Final = tuple(kind for kind in _PATHS if kind not in ("Node", "Pod"))
-_WAITING: Final = 2000
-_AT_ONCE: Final = 1000
+_WAITING: Final = 4000
+# A transaction takes the broker tens of milliseconds, however little is in it.
+_AT_ONCE: Final = 4000
 _PAUSE_SECONDS: Final = 5.0
 
 
@@ -185,9 +186,8 @@ class Watcher:
                 batch.append(self._waiting.get_nowait())
             entries = [one for one in batch if isinstance(one, Entry)]
             if entries:
-                with our_errors(kafka, "writing what the cluster says"):
-                    async with producer.transaction():
-                        await write(producer, kafka, SOURCE, entries)
+                async with producer.transaction():
+                    await write_batches(producer, kafka, SOURCE, entries)
             for one in batch:
                 if isinstance(one, asyncio.Event):
                     one.set()

@@ -153,7 +153,7 @@ def _node(name: str) -> dict[str, Any]:
     amounts = {"cpu": "64", "memory": "263921132Ki", "pods": "110", "ephemeral-storage": "1Ti"}
     conditions = [
         {
-            "type": kind, "status": "True" if kind == "Ready" else "False", "reason": f"Kubelet{kind}",
+            "type": kind, "status": str(kind == "Ready"), "reason": f"Kubelet{kind}",
             "message": "kubelet says so", "lastHeartbeatTime": _TIME, "lastTransitionTime": _TIME,
         }
         for kind in ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready")
@@ -223,8 +223,9 @@ def _pod_template(cpu: str, memory: str) -> bytes:
     ]  # fmt: skip
     pod = {
         "metadata": {
-            "name": "app-%(owner)s-%(number)s", "generateName": "app-%(owner)s-", "namespace": "shop",
-            "uid": "%(uid)s", "resourceVersion": "%(version)s", "creationTimestamp": _TIME,
+            "name": "app-%(owner)s-%(number)s", "generateName": "app-%(owner)s-",
+            "namespace": "shop", "uid": "%(uid)s",
+            "resourceVersion": "%(version)s", "creationTimestamp": _TIME,
             "labels": {"app": "app-%(owner)s", "pod-template-hash": "6d4cf56db6", "team": "shop"},
             "annotations": {CHANGED_AT: "%(changed)s", "prometheus.io/scrape": "true"},
             "ownerReferences": [

@@ -1,13 +1,14 @@
 """How fast workers drain a filled samples topic, and where the time goes.
 
     python -m benchmarks.ingest [--nodes 200] [--pods 100] [--windows 100] [--partitions 4]
-                                [--workers 1]
+                                [--workers 1] [--overcommit]
 
 Fills `samples`, `nodes` and `pods` on a real local broker, starts workers as users run them, and
 counts the windows in the node states while all workers are at work, from sample to state. Beside
 it, in the same run: a consumer that only reads and decodes the same messages (the baseline: what
 broker, network and Arrow cost anyway), the processor time of each process while the topic was
-drained, and the worker's stages, one after the other in this process, on the same data.
+drained, and the worker's stages, one after the other in this process, on the same data. With
+`--overcommit` all nodes take part in Mid and Batch: run it with and without for what that costs.
 """
 
 import argparse
@@ -45,6 +46,7 @@ from pipeline.topics.client import client_options
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters
 from pipeline.topics.nodes import Strategy
+from pipeline.topics.overcommit import Overcommit
 from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import NODE_STATE, SAMPLES, WINDOWS
 from pipeline.topics.sample_rows import SampleRows, read_rows
@@ -306,6 +308,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=100)
     parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--overcommit", action="store_true")
     given = parser.parse_args()
     # A broker without a folder of its own is one for minutes, and compiles accordingly: else a
     # quarter of its time while the topic is drained goes into compiling what never pays back.
@@ -323,7 +326,8 @@ def main() -> None:
             f"filled: {count:,} messages of {given.pods} pods, {size / count / 1024:.1f} KiB each"
         )
         fleet = ((node_name(n), pod_uids(n, given.pods)) for n in range(given.nodes))
-        asyncio.run(inventory.publish(settings, fleet))
+        overcommit = Overcommit() if given.overcommit else None
+        asyncio.run(inventory.publish(settings, fleet, overcommit))
         reading = asyncio.run(read_only(settings))
         with ExitStack() as stack:
             workers = [

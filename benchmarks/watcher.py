@@ -5,8 +5,8 @@
 
 The watcher is run as users run it, with a real broker. `--fake-pods` lists as many pods from a fake
 API server (`benchmarks.api_server`: no machine of ours holds a million of them for real), as
-compressed pages of 4.5 KB a pod, and changes some while it watches; then the watcher is started again
-and has nothing to write. `--real` makes pods on a real API server, with KWOK for kubelets.
+compressed pages of 4.5 KB a pod, and changes some while it watches; then the watcher is started
+again and has nothing to write. `--real` makes pods on a real API server, with KWOK for kubelets.
 
 Measured are the seconds from the start of the process until a whole list of every kind is on the
 topics, its processor time and the most memory that it had, and, over `--seconds` of changes, the
@@ -17,7 +17,6 @@ import argparse
 import asyncio
 import json
 import multiprocessing
-import os
 import re
 import sys
 import time
@@ -117,16 +116,21 @@ def fake_api_server(folder: Path, nodes: int, pods: int, changes: float) -> Iter
     )
     server.start()
     try:
-        config = folder / "fake.kubeconfig"
-        config.write_text(json.dumps({
-            "apiVersion": "v1", "kind": "Config", "current-context": "fake", "users": [],
-            "clusters": [{"name": "fake", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-            "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": ""}}],
-        }))  # fmt: skip
-        yield config
+        yield fake_kubeconfig(folder, port)
     finally:
         server.kill()  # else it waits for those who watch
         server.join()
+
+
+def fake_kubeconfig(folder: Path, port: int) -> Path:
+    """The file that leads to a fake API server, which knows nobody."""
+    config = folder / "fake.kubeconfig"
+    config.write_text(json.dumps({
+        "apiVersion": "v1", "kind": "Config", "current-context": "fake", "users": [],
+        "clusters": [{"name": "fake", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": ""}}],
+    }))  # fmt: skip
+    return config
 
 
 class _Changed(msgspec.Struct):

@@ -5,8 +5,8 @@ have: `Began` and `Complete` are around each, and between them comes every objec
 is kept here but the version to go on from; objects are handed on as the bytes they came in.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -15,6 +15,7 @@ from pipeline.errors import ApiUnavailableError, ForbiddenError, GoneError, Kube
 from pipeline.kube.client import JSON, METADATA, METADATA_OF_ONE, Api
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
+from pipeline.tasks import end
 
 log = get_logger(__name__)
 
@@ -145,20 +146,33 @@ async def _list(
     """A whole list, and the version that it is of as text, last."""
     LISTS.labels(path).inc()
     yield Began()
-    more, version = "", ""
-    while True:
-        asked = {**params, "limit": str(page), **({"continue": more} if more else {})}
-        found = _decoded(await api.request("GET", path, params=asked, accept=accept), path)
-        version = found.metadata.resource_version
-        if found.items:
-            yield Page(found.items)
-        more = found.metadata.more
-        # The page before the last must not live on beside it.
-        del found
-        if not more:
-            break
+    ahead = _page(api, path, params, page, "")
+    try:
+        while True:
+            found = _decoded(await ahead, path)
+            items, version = found.items, found.metadata.resource_version
+            more = found.metadata.more
+            # The server can make the next page while this one is worked on.
+            if more:
+                ahead = _page(api, path, params, page, more)
+            if items:
+                yield Page(items)
+            # No page must live on beside the next two.
+            del found, items
+            if not more:
+                break
+    finally:
+        await end(ahead)
     yield Complete()
     yield version
+
+
+def _page(
+    api: Api, path: str, params: Mapping[str, str], page: int, more: str
+) -> "asyncio.Task[bytes]":
+    """A page that is on its way, the first one or the one that `more` stands for."""
+    asked = {**params, "limit": str(page), **({"continue": more} if more else {})}
+    return asyncio.create_task(api.request("GET", path, params=asked))
 
 
 def _decoded(body: bytes, path: str) -> _List:

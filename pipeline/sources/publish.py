@@ -25,6 +25,8 @@ SOURCE_HEADER: Final = "source"
 
 _IN_FLIGHT = 1000
 _BATCH_BYTES = 256 * 1024
+_FETCH_BYTES = 512 * 1024
+_AT_ONCE = 4000
 _POLL_MS = 500
 _SILENT_POLLS = 60
 
@@ -201,8 +203,8 @@ async def written_by(
         group_id=None,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
+        # What is compressed comes to ten times that. A larger record comes nevertheless.
         max_partition_fetch_bytes=_FETCH_BYTES,
-        **COMMITTED,
     )
     with our_errors(kafka, f"reading {name}"):
         try:
@@ -225,7 +227,7 @@ async def _until(
     left = {tp: end for tp, end in ends.items() if end > 0}
     silent = 0
     while left:
-        found = await consumer.getmany(*left, timeout_ms=_POLL_MS)
+        found = await consumer.getmany(*left, timeout_ms=_POLL_MS, max_records=_AT_ONCE)
         for messages in found.values():
             for message in messages:
                 yield message

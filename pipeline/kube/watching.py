@@ -6,7 +6,8 @@ is kept here but the version to go on from; objects are handed on as the bytes t
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -146,7 +147,12 @@ async def _list(
     """A whole list, and the version that it is of as text, last."""
     LISTS.labels(path).inc()
     yield Began()
-    ahead = _page(api, path, params, page, "")
+
+    def ask(more: str) -> "asyncio.Task[bytes]":
+        asked = {**params, "limit": str(page), **({"continue": more} if more else {})}
+        return asyncio.create_task(api.request("GET", path, params=asked, accept=accept))
+
+    ahead = ask("")
     try:
         while True:
             found = _decoded(await ahead, path)
@@ -154,7 +160,7 @@ async def _list(
             more = found.metadata.more
             # The server can make the next page while this one is worked on.
             if more:
-                ahead = _page(api, path, params, page, more)
+                ahead = ask(more)
             if items:
                 yield Page(items)
             # No page must live on beside the next two.
@@ -165,14 +171,6 @@ async def _list(
         await end(ahead)
     yield Complete()
     yield version
-
-
-def _page(
-    api: Api, path: str, params: Mapping[str, str], page: int, more: str
-) -> "asyncio.Task[bytes]":
-    """A page that is on its way, the first one or the one that `more` stands for."""
-    asked = {**params, "limit": str(page), **({"continue": more} if more else {})}
-    return asyncio.create_task(api.request("GET", path, params=asked))
 
 
 def _decoded(body: bytes, path: str) -> _List:

@@ -24,8 +24,9 @@ from pipeline.topics.registry import MAX_RECORD_BYTES, NODES, PODS, Topic
 SOURCE_HEADER: Final = "source"
 
 _IN_FLIGHT = 1000
+# Of each partition: records are objects of a kilobyte each while they wait; a larger one is alone.
+_FETCH_BYTES = 256 * 1024
 _BATCH_BYTES = 256 * 1024
-_FETCH_BYTES = 512 * 1024
 _AT_ONCE = 4000
 _POLL_MS = 500
 _SILENT_POLLS = 60
@@ -147,14 +148,13 @@ async def write(
 async def write_batches(
     producer: AIOKafkaProducer, kafka: KafkaSettings, source: str, entries: Iterable[Entry]
 ) -> None:
-    """`write` for many entries at once: in batches that are made here, which costs a fraction. Those
-    of a partition are written in order."""
+    """`write` for many entries at once: in batches that are made here, which costs a fraction.
+    Those of a partition are written in order."""
     headers = [(SOURCE_HEADER, source.encode())]
     parts: dict[tuple[Topic, int], list[Entry]] = {}
     for entry in entries:
-        parts.setdefault((entry.topic, partition_of(entry.node, kafka.partitions)), []).append(
-            entry
-        )
+        place = entry.topic, partition_of(entry.node, kafka.partitions)
+        parts.setdefault(place, []).append(entry)
     with our_errors(kafka, f"writing from the source {source!r}"):
         pending: list[Awaitable[Any]] = []
         for (topic, partition), records in parts.items():
@@ -203,8 +203,8 @@ async def written_by(
         group_id=None,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
-        # What is compressed comes to ten times that. A larger record comes nevertheless.
         max_partition_fetch_bytes=_FETCH_BYTES,
+        **COMMITTED,
     )
     with our_errors(kafka, f"reading {name}"):
         try:

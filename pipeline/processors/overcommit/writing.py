@@ -113,6 +113,8 @@ def amounts_on(resources: Mapping[str, Any], names: Sequence[str] = WRITTEN) -> 
 
 
 def _amount(text: Any) -> int:
+    if not isinstance(text, str | int | float):
+        return UNREADABLE
     try:
         amount = whole_bytes(text)
     except InvalidRecordError:

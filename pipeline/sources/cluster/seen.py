@@ -197,18 +197,6 @@ def _uuid_text(whole: int) -> str:
     return "-".join(parts)
 
 
-def _key(uid: str) -> tuple[Uid, bool]:
-    """The number that a uid is, or one made of it, and whether it is such an odd one."""
-    is_odd = _UUID.fullmatch(uid) is None
-    if is_odd:
-        whole = int.from_bytes(hashlib.blake2b(uid.encode(), digest_size=16).digest(), "big")
-    else:
-        whole = int(uid.replace("-", ""), 16)
-    return (whole >> 64, whole & _ALL), is_odd
-
-
-# As Kubernetes writes them: any other spelling is another text.
-_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _FACTORS: Final = 0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F
 _ALL: Final = 0xFFFF_FFFF_FFFF_FFFF
 

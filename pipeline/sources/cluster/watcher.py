@@ -186,8 +186,9 @@ class Watcher:
                 batch.append(self._waiting.get_nowait())
             entries = [one for one in batch if isinstance(one, Entry)]
             if entries:
-                async with producer.transaction():
-                    await write_batches(producer, kafka, SOURCE, entries)
+                with our_errors(kafka, "writing what the cluster says"):
+                    async with producer.transaction():
+                        await write_batches(producer, kafka, SOURCE, entries)
             for one in batch:
                 if isinstance(one, asyncio.Event):
                     one.set()

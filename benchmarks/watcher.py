@@ -218,8 +218,10 @@ async def _make(kubernetes: KubernetesSettings, nodes: int, pods: int) -> None:
     async with open_api(kubernetes, SystemClock()) as api:
         await api.create("/api/v1/namespaces", _named("shop"))
         await api.create("/api/v1/namespaces/shop/serviceaccounts", _named("app"))
-        bodies = [json.loads(server.node(number)) for number in range(nodes)]
-        await _all_of(api, "/api/v1/nodes", bodies)
+        for number in range(nodes):
+            body = json.loads(server.node(number))
+            body["metadata"] = {key: body["metadata"][key] for key in ("name", "labels")}
+            await api.create("/api/v1/nodes", body)
         await _all_of(
             api, "/api/v1/namespaces/shop/pods", (_as_new(server.pod(n)) for n in range(pods))
         )

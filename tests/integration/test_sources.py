@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 from uuid import uuid4
 
@@ -21,7 +22,14 @@ from pipeline.local.kafka import LocalKafka
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources.files import run_file_source
 from pipeline.sources.fleet import BEHIND, run_fleet
-from pipeline.sources.publish import Entry, open_producer, read_back, write
+from pipeline.sources.publish import (
+    RECORDS,
+    Entry,
+    open_producer,
+    read_back,
+    write,
+    write_batches,
+)
 from pipeline.topics.admin import apply_topics
 from pipeline.topics.arrow import read_samples
 from pipeline.topics.client import client_options
@@ -170,6 +178,32 @@ async def test_reading_back_many_records(settings: Settings) -> None:
     async with open_producer(kafka, "test") as producer:
         assert await write(producer, kafka, "file", [*entries, *gone]) == 6000
     assert set(await read_back(kafka, PODS, "file")) == {entry.key for entry in entries[1000:]}
+
+
+async def test_batches_are_read_back_as_they_were_written(settings: Settings) -> None:
+    kafka, random = settings.kafka, Random(7)
+    sizes = [0, 10, 1500, 1 << 18, 3 << 20]
+    entries = []
+    for i in range(3000):
+        node = f"n{random.randrange(7)}"
+        size = sizes[0 if i % 3 else random.randrange(3)] if i % 1000 else sizes[i // 1000 + 2]
+        value = random.randbytes(size) if random.random() < 0.9 else None
+        entries.append(Entry(PODS, node, f"{node}/{random.randrange(300)}".encode(), value))
+    known = {entry.key: entry.value for entry in entries}
+    counted = {of: _written("test", of) for of in ("value", "tombstone")}
+    async with open_producer(kafka, "test", f"{kafka.topic_prefix}-sole") as producer:
+        for at in range(0, len(entries), 700):
+            async with producer.transaction():
+                await write_batches(producer, kafka, "test", entries[at : at + 700])
+    there = {key: value for key, value in known.items() if value is not None}
+    assert await read_back(kafka, PODS, "test") == there
+    gone = sum(entry.value is None for entry in entries)
+    assert _written("test", "tombstone") - counted["tombstone"] == gone
+    assert _written("test", "value") - counted["value"] == len(entries) - gone
+
+
+def _written(source: str, change: str) -> float:
+    return RECORDS.labels(source, PODS.name, change)._value.get()
 
 
 async def test_the_fleet_fills_the_topics_and_goes_on_at_the_pace_of_the_clock(

@@ -13,6 +13,12 @@ from pipeline.sources.cluster.seen import Change, Seen, _mix, _mixed
 UIDS = st.sampled_from(
     [str(uuid.UUID(int=i << 100 | i)) for i in range(40)]
     + ["static-pod", "", "00000000-0000-0000-0000-00000000000A", "x" * 36]
+    # What Python would read as the number of the first one.
+    + [
+        "0000000-00000-0000-0000-000000000000",
+        "\N{ARABIC-INDIC DIGIT ZERO}" + str(uuid.UUID(int=0))[1:],
+    ]
+    + ["0_000000-0000-0000-0000-00000000000", "-" * 4 + "0" * 32]
 )
 NODES = st.sampled_from(["", "n1", "n2"])
 VALUES = st.sampled_from([b"", b"a", b"b"])

@@ -10,11 +10,18 @@ from typing import Any, Final, Generic, NamedTuple
 import msgspec
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.policy.sections import Said, Section, merged, read_object, without
+from pipeline.processors.policy.sections import (
+    Said,
+    Section,
+    merged,
+    named,
+    read_object,
+    without,
+)
 from pipeline.processors.policy.selectors import Selector, check
 
 CONFIG_MAP: Final = "slo-controller-config"
-_OWN: Final = frozenset({"nodeConfigs"})
+_OF_ENTRY: Final = ("name", "nodeSelector")
 
 
 class Entry(NamedTuple, Generic[Said]):
@@ -75,52 +82,61 @@ def load(
     if not text.strip():
         return Loaded(usual, False)
     try:
-        found = read_object(text)
-        cluster = merged(section.defaults, section.convert(_without_entries(found)))
+        found = named(read_object(text), (section.cluster, section.entries))
+        cluster = merged(section.defaults, section.convert(_cluster_part(section, found)))
     except InvalidPolicyError as error:
         return Loaded(last, True, (Problem(section.key, error.message),))
     if wrong := tuple(Problem(section.key, text) for _, text in section.problems(cluster)):
         return Loaded(last, True, wrong)
     problems = [Problem(section.key, text, taken=True) for text in section.oddities(cluster)]
-    entries, of_entries = _entries(section, found.get("nodeConfigs"), last)
+    entries, of_entries = _entries(section, found.get(section.entries), cluster, last)
     return Loaded(Policy(cluster, entries), False, (*problems, *of_entries))
 
 
+def _cluster_part(section: Section[Said], found: Mapping[str, Any]) -> Mapping[str, Any]:
+    part = found.get(section.cluster, {}) if section.cluster else found
+    if not isinstance(part, Mapping):
+        raise InvalidPolicyError(f"{section.cluster} is {type(part).__name__}, not an object")
+    return part
+
+
 def _entries(
-    section: Section[Said], found: Any, last: Policy[Said] | None
+    section: Section[Said], found: Any, cluster: Said, last: Policy[Said] | None
 ) -> tuple[tuple[Entry[Said], ...], list[Problem]]:
     if found is None:
         return (), []
-    where = f"{section.key}.nodeConfigs"
+    where = f"{section.key}.{section.entries}"
     if not isinstance(found, list):
         kept = last.entries if last is not None else ()
         return kept, [Problem(where, f"{type(found).__name__}, not a list")]
     entries, problems = [], []
     for number, one in enumerate(found):
-        entry, wrong = _entry(section, one, f"{where}[{number}]", last)
+        entry, wrong = _entry(section, one, f"{where}[{number}]", cluster, last)
         entries.append(entry)
         problems += wrong
     return tuple(entries), problems
 
 
 def _entry(
-    section: Section[Said], found: Any, where: str, last: Policy[Said] | None
+    section: Section[Said], found: Any, where: str, cluster: Said, last: Policy[Said] | None
 ) -> tuple[Entry[Said], list[Problem]]:
     nothing = section.convert({})
     if not isinstance(found, dict):
         return Entry("", None, nothing), [Problem(where, f"{type(found).__name__}, not an object")]
+    found = named(found, _OF_ENTRY)
     name = found["name"] if isinstance(found.get("name"), str) else ""
     if name:
         where = f"{where} ({name:.100})"
     selector, problems = _selector(found.get("nodeSelector"), where)
     try:
-        own = section.convert(_without_entries(found))
-        problems += [Problem(where, text) for _, text in section.problems(own)]
+        own = merged(section.of_entry or nothing, section.convert(found))
+        # What the cluster says of the other end of a range counts, too.
+        problems += [Problem(where, text) for _, text in section.problems(merged(cluster, own))]
     except InvalidPolicyError as error:
         own = nothing
         problems.append(Problem(where, error.message))
     if any(not problem.taken for problem in problems):
-        own = _last_of(selector, last, nothing)
+        own = _last_of(section, selector, cluster, last)
     else:
         problems += [Problem(where, text, taken=True) for text in section.oddities(own)]
     return Entry(name, selector, own), problems
@@ -138,16 +154,16 @@ def _selector(found: Any, where: str) -> tuple[Selector | None, list[Problem]]:
     return selector, []
 
 
-def _last_of(selector: Selector | None, last: Policy[Said] | None, nothing: Said) -> Said:
-    """What the entry of the same selector said when it was good; else nothing of its own."""
+def _last_of(
+    section: Section[Said], selector: Selector | None, cluster: Said, last: Policy[Said] | None
+) -> Said:
+    """What the entry of the same selector said when it was good, if it still is over what the
+    cluster says now; else nothing of its own."""
     for entry in last.entries if last is not None and selector is not None else ():
-        if entry.selector == selector:
-            return entry.own
-    return nothing
-
-
-def _without_entries(found: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in found.items() if name not in _OWN}
+        own = entry.own
+        if entry.selector == selector and not any(section.problems(merged(cluster, own))):
+            return own
+    return section.convert({})
 
 
 def annotated(

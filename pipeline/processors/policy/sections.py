@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from pipeline.errors import InvalidPolicyError
 
@@ -24,12 +25,18 @@ def _nothing(of: Any) -> Iterator[str]:
 class Section(Generic[Said]):
     """A key of the ConfigMap. `defaults` has what holds where nobody says anything; `problems`
     names every value that is out of range, by our name of its field; `oddities` what is taken, and
-    hardly meant."""
+    hardly meant.
+
+    `cluster` is where in it the cluster's part is, all of it where there is no such place;
+    `entries` where those for some nodes are. What an entry says lies over `of_entry`."""
 
     key: str
     defaults: Said
     problems: Callable[[Said], Iterator[tuple[str, str]]]
     oddities: Callable[[Said], Iterator[str]] = _nothing
+    cluster: str = ""
+    entries: str = "nodeConfigs"
+    of_entry: Said | None = None
 
     def convert(self, found: Mapping[str, Any]) -> Said:
         """What an object says. Raises InvalidPolicyError for a value of another type."""
@@ -54,20 +61,46 @@ def read_object(text: str | bytes) -> dict[str, Any]:
 
 
 def convert(found: Mapping[str, Any], kind: type[Said]) -> Said:
-    """What an object says. Raises InvalidPolicyError for a value of another type."""
+    """What an object says, its keys in whatever case; unknown ones are left alone, and null says
+    nothing. Raises InvalidPolicyError for a value of another type, and for a word that is none."""
     try:
-        return msgspec.convert(_as_go_reads(found, kind), kind)
+        return msgspec.convert(_as_go_reads(found, _type_of(kind)), kind)
     except (msgspec.ValidationError, OverflowError) as error:
         raise InvalidPolicyError(str(error)) from error
 
 
-def _as_go_reads(found: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Keys in whatever case, as encoding/json takes them; the exact one counts if it is there."""
-    lower = {name.casefold(): name for name in keys_of(kind).values()}
+@cache
+def _type_of(kind: type[msgspec.Struct]) -> inspect.Type:
+    return inspect.type_info(kind)
+
+
+def _as_go_reads(found: Any, of: inspect.Type) -> Any:
+    """What was found where a value of type `of` is expected, every key by its name."""
+    match of:
+        case inspect.Metadata(type=inner):
+            return _as_go_reads(found, inner)
+        case inspect.UnionType(types=types):
+            for one in types:
+                found = _as_go_reads(found, one)
+        case inspect.StructType(fields=fields) if isinstance(found, Mapping):
+            types_of = {field.encode_name: field.type for field in fields}
+            read = named(found, types_of)
+            return {k: _as_go_reads(v, types_of[k]) for k, v in read.items() if k in types_of}
+        case inspect.DictType(value_type=value) if isinstance(found, Mapping):
+            return {name: _as_go_reads(one, value) for name, one in found.items()}
+        case inspect.VarTupleType(item_type=item) if isinstance(found, list):
+            return [_as_go_reads(one, item) for one in found]
+    return found
+
+
+def named(found: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """The object with these keys by their names, in whatever case they are written, as
+    encoding/json takes them: the exact one counts if it is there. What is null is not said."""
+    lower = {name.casefold(): name for name in names}
     read: dict[str, Any] = {}
     for name, value in found.items():
         known = lower.get(name.casefold(), name)
-        if known == name or known not in found:
+        if value is not None and (known == name or known not in found):
             read[known] = value
     return read
 

@@ -2,17 +2,17 @@
 
 Owes the rest: `problems_of`, which names every value that an API server would refuse or an agent
 would not act by; `oddities_of`, what is taken and hardly meant. Types and words are checked by
-reading (`read_as`).
+reading.
 """
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import groupby
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
-from pipeline.errors import InvalidPolicyError, InvalidRecordError
+from pipeline.errors import InvalidRecordError
 from pipeline.processors.slo.fields import Document
 from pipeline.processors.slo.nodeslo import (
     HostApplication,
@@ -22,8 +22,6 @@ from pipeline.processors.slo.nodeslo import (
 )
 from pipeline.processors.slo.schema import Schema, schema_of
 from pipeline.topics.resources import parse_quantity
-
-T = TypeVar("T", bound=Document)
 
 _CLASSES: Final = ("koord-prod", "koord-mid", "koord-batch", "koord-free")
 _QOS: Final = ("LSE", "LSR", "LS", "BE", "SYSTEM")
@@ -47,34 +45,14 @@ class HostApplications(Document, frozen=True, kw_only=True):
     applications: tuple[HostApplication, ...] | None = None
 
 
-def read_as(struct: type[T], found: Mapping[str, Any]) -> T:
-    """What an object says, its keys in whatever case; unknown ones are left alone, and null says
-    nothing. Raises InvalidPolicyError for a value of another type, and for a word that is none."""
-    try:
-        return msgspec.convert(as_go_reads(found, _schema(struct)), struct)
-    except (msgspec.ValidationError, OverflowError) as error:
-        raise InvalidPolicyError(str(error)) from error
+def problems_of(of: Document) -> Iterator[tuple[str, str]]:
+    """Every value that is out of range, is no amount, or is not less than what it has to be. No
+    field is named: a node's own annotation says none of this."""
+    for text in _problems(of):
+        yield "", text
 
 
-def as_go_reads(found: Any, schema: Schema) -> Any:
-    """Keys in whatever case, as encoding/json takes them; the exact one counts if it is there."""
-    if isinstance(found, list) and "items" in schema:
-        return [as_go_reads(one, schema["items"]) for one in found]
-    if not isinstance(found, Mapping) or "properties" not in schema:
-        return found
-    said: Mapping[str, Any] = found
-    properties: Mapping[str, Schema] = schema["properties"]
-    lower = {name.casefold(): name for name in properties}
-    read: dict[str, Any] = {}
-    for name, value in said.items():
-        known = lower.get(name.casefold(), name)
-        if value is not None and (known == name or known not in said):
-            read[known] = as_go_reads(value, properties.get(known, {}))
-    return read
-
-
-def problems_of(of: Document) -> Iterator[str]:
-    """Every value that is out of range, is no amount, or is not less than what it has to be."""
+def _problems(of: Document) -> Iterator[str]:
     yield from _outside(msgspec.to_builtins(of), _schema(type(of)), "")
     yield from _out_of_order(of)
     if isinstance(of, QosStrategy):

@@ -116,6 +116,16 @@ def test_keys_may_be_in_any_case_and_the_exact_one_counts() -> None:
     assert (cluster.degrade_time_minutes, cluster.mid_cpu_threshold_percent) == (7, 6)
 
 
+def test_keys_within_objects_and_of_entries_may_be_in_any_case() -> None:
+    config = {
+        "NodePredictPolicy": {"coldstartperiodseconds": 60},
+        "nodeconfigs": [{"NodeSelector": GOLD, "DegradeTimeMinutes": 4}],
+    }
+    found = strategy_of(read(config))
+    assert found["nodePredictPolicy"] == {"coldStartPeriodSeconds": 60}
+    assert found["degradeTimeMinutes"] == 4
+
+
 def test_of_entries_the_first_that_selects_counts_and_objects_merge_key_by_key() -> None:
     entries = [
         {"nodeSelector": {"matchLabels": {"pool": "iron"}}, "degradeTimeMinutes": 1},

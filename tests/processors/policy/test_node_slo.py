@@ -13,7 +13,13 @@ from pipeline.processors.policy import slo_defaults
 from pipeline.processors.policy.node_slo import BANDWIDTH_ANNOTATION, NodeRules, node_rules
 from pipeline.processors.policy.sections import merged
 from pipeline.processors.policy.slo_checks import problems_of
-from pipeline.processors.policy.slo_loading import SLO_KEYS, LoadedSlo, SloPolicy, load_slo
+from pipeline.processors.policy.slo_loading import (
+    NO_RULES,
+    SLO_KEYS,
+    LoadedSlo,
+    SloPolicy,
+    load_slo,
+)
 from pipeline.processors.slo.fields import Document
 from pipeline.processors.slo.nodeslo import NodeSLO, QosStrategy
 from pipeline.processors.slo.schema import KINDS
@@ -25,7 +31,7 @@ GOLD = {"matchLabels": {"pool": "gold"}}
 DEFAULTS = SloPolicy()
 
 
-def read(key: str, config: Any, last: SloPolicy | None = None) -> LoadedSlo:
+def read(key: str, config: Any, last: SloPolicy = NO_RULES) -> LoadedSlo:
     return load_slo({key: config if isinstance(config, str) else json.dumps(config)}, last)
 
 
@@ -221,15 +227,14 @@ def test_a_part_for_the_cluster_that_cannot_be_used_keeps_the_last(
     }
     last = load_slo(good).policy
     place = SLO_KEYS.index(key)
-    for before in (last, None):
+    for before in (last, NO_RULES):
         loaded = load_slo(good | {key: text}, before)
         assert loaded.failed
         (problem,) = said(loaded)
         assert problem.startswith(f"{key}: ")
         assert says in problem
         assert problem.endswith("; it is not in force")
-        kept = last[place] if before is not None else None
-        assert loaded.policy[place] == kept
+        assert loaded.policy[place] == before[place]
         others = [block for i, block in enumerate(loaded.policy) if i != place]
         assert others == [block for i, block in enumerate(last) if i != place]
 

@@ -18,7 +18,7 @@ from pipeline.processors.join import NodeView
 from pipeline.processors.pod_row import PodRow, pod_row
 from pipeline.topics.client import COMMITTED
 from pipeline.topics.codec import decode_json
-from pipeline.topics.nodes import NodeRecord, check_node_name
+from pipeline.topics.nodes import KnownNode, check_node_name
 from pipeline.topics.pods import PodFacts, check_pod, split_pod_key
 from pipeline.topics.registry import NODES, PODS
 
@@ -32,7 +32,7 @@ class Inventory:
     """Nodes and pods of one partition. `departed` are nodes whose last record is a tombstone."""
 
     def __init__(self) -> None:
-        self.nodes: dict[str, NodeRecord] = {}
+        self.nodes: dict[str, KnownNode] = {}
         self.departed: set[str] = set()
         self._pods: dict[str, dict[str, PodRow]] = {}
         # Of static pods only: any other pod's cgroup has its own uid.
@@ -55,7 +55,7 @@ class Inventory:
             self.nodes.pop(name, None)
             self.departed.add(name)
             return name
-        node = decode_json(NodeRecord, record.value)
+        node = decode_json(KnownNode, record.value)
         if node.node != name:
             raise KeyMismatchError(f"node record of {node.node!r:.80} has the key {name!r:.80}")
         self.nodes[name] = node

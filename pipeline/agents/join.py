@@ -25,7 +25,7 @@ from pipeline.metrics import counter
 from pipeline.processors.join import Beside, check_not_future, join, put_beside
 from pipeline.processors.node_facts import node_facts
 from pipeline.topics.dead_letters import dead_letter
-from pipeline.topics.nodes import NodeRecord, Strategy
+from pipeline.topics.nodes import KnownNode, Strategy
 from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import (
     DEAD_LETTERS,
@@ -89,7 +89,7 @@ class JoinCursor:
         self._appending = asyncio.Lock()
         self._told: set[str] = set()
         self._beside: dict[str, Beside] = {}
-        self._facts: dict[str, tuple[NodeRecord, NodeFacts]] = {}
+        self._facts: dict[str, tuple[KnownNode, NodeFacts]] = {}
 
     @property
     def owned(self) -> bool:
@@ -190,7 +190,7 @@ class JoinCursor:
         said = as_decoded(window, value) if window.rows.sample is sample else None
         return _Joined(Keyed(node.encode(), value), said)
 
-    def _facts_of(self, record: NodeRecord | None) -> NodeFacts | None:
+    def _facts_of(self, record: KnownNode | None) -> NodeFacts | None:
         if record is None:
             return None
         found = self._facts.get(record.node)

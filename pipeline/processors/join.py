@@ -20,7 +20,7 @@ from pipeline.processors.node_facts import facts_of_sample, node_facts, with_unm
 from pipeline.processors.pod_row import PodRow
 from pipeline.processors.window import PLAUSIBLE
 from pipeline.topics.known import CLASSES, CREATED, POD_FIELDS, Known, known_of, read_known
-from pipeline.topics.nodes import NodeRecord, Strategy
+from pipeline.topics.nodes import KnownNode, Strategy
 from pipeline.topics.sample_rows import Listing, SampleRows, rows_of
 from pipeline.topics.samples import LIST_COLUMNS, NUMBER_COLUMNS, SampleHeader
 from pipeline.topics.windows import NodeFacts, Window, WindowRows
@@ -63,7 +63,7 @@ class NodeView:
     """What is known of one node at this moment: `record` is None where no source speaks of it,
     `pods` are its pods by the uid in their cgroup's name."""
 
-    record: NodeRecord | None
+    record: KnownNode | None
     pods: Mapping[str, PodRow]
 
 

@@ -15,7 +15,7 @@ from pipeline.processors.classes import CLASSES
 from pipeline.processors.overcommit.reserved import reservation
 from pipeline.processors.pod_row import PodRow
 from pipeline.topics.known import LISTED
-from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
+from pipeline.topics.nodes import KnownNode, NodeStrategy, Strategy
 from pipeline.topics.resources import Resources, millicores, whole_bytes
 from pipeline.topics.sample_rows import Listing, SampleRows
 from pipeline.topics.windows import NodeFacts
@@ -23,7 +23,7 @@ from pipeline.topics.windows import NodeFacts
 RAW_ALLOCATABLE: Final = "node.koordinator.sh/raw-allocatable"
 
 
-def node_facts(record: NodeRecord, default_strategy: Strategy) -> NodeFacts:
+def node_facts(record: KnownNode, default_strategy: Strategy) -> NodeFacts:
     """What a window says of the node of this record. What its strategy does not name is that of
     `default_strategy`; a reservation that cannot be read keeps nothing."""
     try:
@@ -43,7 +43,7 @@ def node_facts(record: NodeRecord, default_strategy: Strategy) -> NodeFacts:
     )
 
 
-def raw_allocatable(record: NodeRecord) -> Resources:
+def raw_allocatable(record: KnownNode) -> Resources:
     """What pods may use of the node as it is: where its amounts are amplified, those before that.
 
     The annotation counts for what it names; one that cannot be read counts for nothing.

@@ -25,7 +25,7 @@ from pipeline.topics.node_state import (
     NodeStateRecord,
     UsageDeviation,
 )
-from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.nodes import KnownNode
 from pipeline.topics.resources import Usage
 from pipeline.topics.results import supersedes
 
@@ -44,7 +44,7 @@ class Row(NamedTuple):
     """The newest record of each topic about one node; None where there is none."""
 
     state: NodeStateRecord | None = None
-    node: NodeRecord | None = None
+    node: KnownNode | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class Table:
         self._buried.pop(record.node, None)
         return True
 
-    def put_node(self, record: NodeRecord) -> bool:
+    def put_node(self, record: KnownNode) -> bool:
         """Take what a node is; always newer than what was there. True, for symmetry."""
         self._write(record.node, self.snapshot(record.node)._replace(node=record))
         return True

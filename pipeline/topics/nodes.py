@@ -5,7 +5,7 @@ strategy beside each sample) and by the state table.
 """
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
@@ -65,6 +65,9 @@ class NodeStrategy(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(usual, **said)
 
 
+NOT_SAID: Final = msgspec.Raw(b"null")
+
+
 class Taint(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     effect: str
@@ -78,30 +81,55 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     last_transition_time: str | None = None
 
 
-class NodeRecord(Record, frozen=True, kw_only=True):
-    """A Kubernetes Node, trimmed to what decisions need, and the policy in force for it.
+class KnownNode(Record, frozen=True, kw_only=True):
+    """What the join and the state table read of a `NodeRecord`: they keep one of every node.
 
-    `strategy` has what is different in how it is predicted, `overcommit` how Mid and Batch are
-    worked out (None: it takes no part); `colocation` and `springtide` have what is in force by the
-    names that users write in these sections. `host_apps` has the classes of host applications by
-    name.
+    `strategy` has what is different in how the node is predicted, `overcommit` how Mid and Batch
+    are worked out (None: it takes no part), `host_apps` the classes of host applications by name:
+    prod, mid, batch, free.
     """
 
     node: str
     uid: str = ""
     allocatable: Resources = Resources()
     capacity: Resources = Resources()
-    labels: dict[str, str] = msgspec.field(default_factory=dict)
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
-    taints: tuple[Taint, ...] = ()
-    unschedulable: bool = False
-    conditions: tuple[Condition, ...] = ()
     strategy: NodeStrategy | None = None
     strategy_hash: str = ""
     overcommit: Overcommit | None = None
+    host_apps: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class NodeRecord(KnownNode, frozen=True, kw_only=True):
+    """A Kubernetes Node, trimmed to what decisions need, and the policy in force for it.
+
+    By the names that users write: `colocation` and `springtide` have what is in force of these
+    sections, `slo` the spec of the NodeSLO, `cpu_normalization` and `amplification` what follows
+    from the sections of CPU and resource ratios. The last three stay JSON until somebody asks
+    (`slo_spec`, `node_ratio` and `node_ratios` of `pipeline.processors.policy`); `NOT_SAID` while
+    nobody knows. `strategy_hash` is of all that the policy says.
+    """
+
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    conditions: tuple[Condition, ...] = ()
     colocation: dict[str, Any] | None = None
     springtide: dict[str, Any] | None = None
-    host_apps: dict[str, str] = msgspec.field(default_factory=dict)
+    slo: msgspec.Raw = NOT_SAID
+    cpu_normalization: msgspec.Raw = NOT_SAID
+    amplification: msgspec.Raw = NOT_SAID
+
+
+def detached(record: NodeRecord) -> NodeRecord:
+    """The same record, for who keeps it: what stays JSON would keep all the bytes that were read
+    in memory."""
+    return msgspec.structs.replace(
+        record,
+        slo=record.slo.copy(),
+        cpu_normalization=record.cpu_normalization.copy(),
+        amplification=record.amplification.copy(),
+    )
 
 
 def check_node_name(node: str) -> None:

@@ -16,11 +16,11 @@ from tests.table.records import node_state, table_of
 def test_each_topic_fills_its_part_of_the_row_and_its_tombstone_empties_it() -> None:
     table = Table()
     assert apply(table, NODE_STATE, b"a", encode_json(node_state("a")))
-    assert apply(table, NODES, b"a", encode_json(NodeRecord(node="a", labels={"zone": "1"})))
+    assert apply(table, NODES, b"a", encode_json(NodeRecord(node="a", annotations={"zone": "1"})))
     row = table.snapshot("a")
     assert row.state == node_state("a")
     assert row.node is not None
-    assert row.node.labels == {"zone": "1"}
+    assert row.node.annotations == {"zone": "1"}
     assert apply(table, NODE_STATE, b"a", None)
     assert table.snapshot("a").state is None
     assert table.snapshot("a").node is not None

@@ -166,6 +166,10 @@ NODE = NodeRecord(
     ),
     colocation={"enable": True, "cpuCalculatePolicy": "maxUsageRequest"},
     springtide={"midFormula": "source", "promiseOnce": False},
+    host_apps={"nginx": "prod"},
+    slo=msgspec.Raw(b'{"cpuBurstStrategy":{"policy":"auto"}}'),
+    cpu_normalization=msgspec.Raw(b'{"enable":false}'),
+    amplification=msgspec.Raw(b'{"enable":true,"resourceAmplificationRatio":{"cpu":1.5}}'),
 )
 POD_RECORD = PodRecord(
     node=HEADER.node,

@@ -45,6 +45,8 @@ _SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     ),
 }
 
+_SCALARS[msgspec.Raw] = _SCALARS[Any].map(msgspec.json.encode).map(msgspec.Raw)
+
 
 def records(kind: type[Record]) -> st.SearchStrategy[Any]:
     """Any valid record of `kind`, in the version of today."""

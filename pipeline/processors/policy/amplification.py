@@ -13,7 +13,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from pipeline.errors import InvalidPolicyError
+from pipeline.processors.policy.normalization import read_ratio
 from pipeline.processors.policy.sections import Section
+from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.resources import Resources
 
 RATIOS: Final = "node.koordinator.sh/resource-amplification-ratio"
@@ -70,6 +72,13 @@ def ratios(of: Amplification, normalization: Decimal | None) -> dict[str, Decima
             )
     found = {name: ratio.quantize(_HUNDREDTH, ROUND_HALF_UP) for name, ratio in exact.items()}
     return {name: ratio for name, ratio in found.items() if name != _CPU or ratio > 1}
+
+
+def node_ratios(node: NodeRecord) -> dict[str, Decimal] | None:
+    """`ratios` of this node, whose CPUs are what its annotation says; None while no usable policy
+    was ever read, and its annotation is not to be touched."""
+    of = msgspec.json.decode(node.amplification, type=Amplification | None)
+    return None if of is None else ratios(of, read_ratio(node.annotations))
 
 
 def ratios_text(of: Mapping[str, Decimal]) -> str | None:

@@ -5,18 +5,30 @@ cannot be used keeps what was in force, and is named.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from pipeline.errors import InvalidPolicyError
+from pipeline.processors.policy.amplification import AMPLIFICATION, Amplification
 from pipeline.processors.policy.colocation import COLOCATION, DEFAULTS, Colocation, PredictPolicy
-from pipeline.processors.policy.contradictions import contradictions
+from pipeline.processors.policy.contradictions import FilterLimits, contradictions
 from pipeline.processors.policy.effective import effective
 from pipeline.processors.policy.loading import Policy, Problem, annotated, load
+from pipeline.processors.policy.node_slo import node_rules, slo_spec
+from pipeline.processors.policy.normalization import (
+    ENABLED,
+    NORMALIZATION,
+    Normalization,
+    is_on,
+)
 from pipeline.processors.policy.sections import Said, Section, document, merged
+from pipeline.processors.policy.slo_checks import HOST_CLASSES
+from pipeline.processors.policy.slo_loading import NO_RULES, THRESHOLD, SloPolicy, load_slo
 from pipeline.processors.policy.springtide import ANNOTATION, SPRINGTIDE, Own
-from pipeline.topics.nodes import NodeRecord, NodeStrategy
+from pipeline.processors.slo.nodeslo import NodeSLOSpec
+from pipeline.topics.nodes import NOT_SAID, NodeRecord, NodeStrategy
 from pipeline.topics.overcommit import Overcommit
 
 _MOST_PERCENT: Final = 1_000_000
@@ -28,23 +40,42 @@ class Policies(NamedTuple):
 
     colocation: Policy[Colocation] | None = None
     springtide: Policy[Own] | None = None
+    normalization: Policy[Normalization] | None = None
+    amplification: Policy[Amplification] | None = None
+    slo: SloPolicy = NO_RULES
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether there ever was a usable part for the cluster of each section."""
+        return None not in (*self, *self.slo)
 
 
 def load_policies(
-    data: Mapping[str, str] | None, last: Policies | None = None
+    data: Mapping[str, str] | None,
+    last: Policies | None = None,
+    limits: FilterLimits | None = None,
 ) -> tuple[Policies, tuple[Problem, ...]]:
     """The policies after reading the data of the ConfigMap, None if there is no such object, and
-    all that is wrong in it."""
+    all that is wrong in it. `limits` are those of our scheduler extender."""
     last = last or Policies()
     colocation = load(COLOCATION, data, last.colocation)
     springtide = load(SPRINGTIDE, data, last.springtide)
-    problems = list(dict.fromkeys(colocation.problems + springtide.problems))
+    normalization = load(NORMALIZATION, data, last.normalization)
+    amplification = load(AMPLIFICATION, data, last.amplification)
+    rules, _, of_rules = load_slo(data, last.slo)
+    sections = (colocation, springtide, normalization, amplification)
+    problems = [*(problem for one in sections for problem in one.problems), *of_rules]
     if colocation.policy is not None and springtide.policy is not None:
-        problems += [
-            Problem(SPRINGTIDE.key, text, taken=True)
-            for text in contradictions(colocation.policy.cluster, springtide.policy.cluster)
-        ]
-    return Policies(colocation.policy, springtide.policy), tuple(problems)
+        problems += contradictions(
+            colocation.policy,
+            springtide.policy,
+            rules.threshold or Policy(THRESHOLD.defaults),
+            limits,
+        )
+    found = Policies(
+        colocation.policy, springtide.policy, normalization.policy, amplification.policy, rules
+    )
+    return found, tuple(dict.fromkeys(problems))
 
 
 def with_policy(
@@ -53,30 +84,68 @@ def with_policy(
     """The record of a node with what is in force for it, and what of its own is wrong.
 
     While there is no usable policy, as after a start with a broken ConfigMap, that of `before`
-    stays, which is what was last published of the node.
+    stays, which is what was last published of the node; a broken section costs itself alone.
     """
+    strategies, problems = _strategies(record, policies, before or record)
+    ratios, of_ratios = _ratios(record, policies, before or record)
+    rules, of_rules = _rules(record, policies.slo, before or record)
+    filled = strategies | ratios | rules
+    found = msgspec.structs.replace(record, **filled)
+    if found != record:
+        found = msgspec.structs.replace(found, strategy_hash=_hash(filled))
+    return found, (*problems, *of_ratios, *of_rules)
+
+
+_Filled = tuple[dict[str, Any], Iterable[Problem]]
+"""Fields of a record, and what of the node's own is not in them."""
+
+
+def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _Filled:
     if policies.colocation is None or policies.springtide is None:
-        if before is None:
-            return record, ()
-        kept = {name: getattr(before, name) for name in _FILLED}
-        return msgspec.structs.replace(record, **kept), ()
+        names = ("strategy", "overcommit", "colocation", "springtide")
+        return {name: getattr(before, name) for name in names}, ()
     found = effective(policies.colocation, record.labels, record.annotations)
     own, problems = _of_node(SPRINGTIDE, policies.springtide, ANNOTATION, record)
-    strategy = node_strategy(found.strategy, own)
-    overcommit = overcommit_of(found.strategy, own) if found.is_on else None
     filled = {
-        "strategy": strategy,
-        "overcommit": overcommit,
+        "strategy": node_strategy(found.strategy, own),
+        "overcommit": overcommit_of(found.strategy, own) if found.is_on else None,
         "colocation": document(found.strategy),
         "springtide": document(own),
     }
-    return (
-        msgspec.structs.replace(record, **filled, strategy_hash=_hash(filled)),
-        (*found.problems, *problems),
-    )
+    return filled, (*found.problems, *problems)
 
 
-_FILLED: Final = ("strategy", "overcommit", "colocation", "springtide", "strategy_hash")
+def _ratios(record: NodeRecord, policies: Policies, before: NodeRecord) -> _Filled:
+    normalization, amplification = before.cpu_normalization, before.amplification
+    problems = []
+    if policies.amplification is not None:
+        amplification = _raw(policies.amplification.of_labels(record.labels))
+    if policies.normalization is not None:
+        found = policies.normalization.of_labels(record.labels)
+        try:
+            # A table of all models of CPU is of no use to a node that is off.
+            found = found if is_on(found, record.labels) else Normalization(enable=False)
+        except InvalidPolicyError as error:
+            problems.append(Problem(f"label {ENABLED}", error.message))
+        normalization = _raw(found)
+    return {"cpu_normalization": normalization, "amplification": amplification}, problems
+
+
+def _rules(record: NodeRecord, policy: SloPolicy, before: NodeRecord) -> _Filled:
+    kept = slo_spec(before) if None in policy else None
+    spec, problems = node_rules(policy, record.labels, record.annotations, kept)
+    return {
+        "slo": NOT_SAID if spec == NodeSLOSpec() else _raw(spec),
+        "host_apps": {
+            one.name: HOST_CLASSES[one.priority]
+            for one in spec.host_applications or ()
+            if one.name and one.priority and one.priority in HOST_CLASSES
+        },
+    }, problems
+
+
+def _raw(of: msgspec.Struct) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(of, order="deterministic"))
 
 
 def _of_node(

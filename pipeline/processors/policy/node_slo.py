@@ -7,9 +7,11 @@ import msgspec
 
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.policy.loading import Policy, Problem
+from pipeline.processors.policy.sections import merged, without
 from pipeline.processors.policy.slo_loading import SloPolicy
 from pipeline.processors.slo.fields import Document
 from pipeline.processors.slo.nodeslo import NodeSLOSpec, SystemStrategy
+from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.resources import parse_quantity
 
 BANDWIDTH_ANNOTATION: Final = "node.koordinator.sh/network-bandwidth"
@@ -25,14 +27,17 @@ class NodeRules(NamedTuple):
 
 
 def node_rules(
-    policy: SloPolicy, labels: Mapping[str, str], annotations: Mapping[str, str]
+    policy: SloPolicy,
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str],
+    before: NodeSLOSpec | None = None,
 ) -> NodeRules:
     """Of each key what the cluster says, and over it the first entry whose selector matches; a
     node's own bandwidth counts before both.
 
-    A part of which nothing usable is known is not in the spec: what the node has of it may stay.
-    Classes that are switched off keep their values, which the node's agent replaces by those that
-    undo them.
+    A part of which nothing usable is known is that of `before`, or is not in the spec: what the
+    node has of it may stay. Classes that are switched off keep their values, which the node's agent
+    replaces by those that undo them.
     """
     hosts = _of_node(policy.host_applications, labels)
     system, problems = _system(_of_node(policy.system, labels), annotations)
@@ -43,7 +48,26 @@ def node_rules(
         system_strategy=system,
         host_applications=None if hosts is None else hosts.applications,
     )
+    known = [field for field, of in zip(_PARTS, policy, strict=True) if of is not None]
+    if before is not None:
+        spec = merged(without(before, known), spec)
     return NodeRules(spec, problems)
+
+
+# In the order of `SloPolicy`.
+_PARTS: Final = (
+    "resource_used_threshold_with_be",
+    "resource_qos_strategy",
+    "cpu_burst_strategy",
+    "system_strategy",
+    "host_applications",
+)
+
+
+def slo_spec(node: NodeRecord) -> NodeSLOSpec | None:
+    """The spec of the NodeSLO of this node; None while nothing usable was ever read, and it is not
+    to be touched. A part that is not in it is not to be touched, either."""
+    return msgspec.json.decode(node.slo, type=NodeSLOSpec | None)
 
 
 def _of_node(policy: Policy[T] | None, labels: Mapping[str, str]) -> T | None:

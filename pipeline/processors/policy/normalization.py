@@ -13,6 +13,7 @@ import msgspec
 
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.policy.sections import Section, keys_of
+from pipeline.topics.nodes import NodeRecord
 
 RATIO: Final = "node.koordinator.sh/cpu-normalization-ratio"
 """Annotation of a Node."""
@@ -79,7 +80,7 @@ def ratio_text(of: Normalization, labels: Mapping[str, str], cpu_info: CpuInfo |
     Raises InvalidPolicyError where the CPU is unknown, nobody says a ratio for it, or the label or
     the ratio cannot be used: then the annotation stays as it is.
     """
-    if not _is_on(of, labels.get(ENABLED)):
+    if not is_on(of, labels):
         return "1.00"
     if cpu_info is None:
         raise InvalidPolicyError(
@@ -101,12 +102,22 @@ def ratio_text(of: Normalization, labels: Mapping[str, str], cpu_info: CpuInfo |
     return f"{Decimal(repr(ratio)).quantize(_HUNDREDTH, ROUND_HALF_UP)}"
 
 
-def _is_on(of: Normalization, label: str | None) -> bool:
+def is_on(of: Normalization, labels: Mapping[str, str]) -> bool:
+    """Whether a node with these labels says what its CPUs are. Raises InvalidPolicyError where its
+    own label cannot be read."""
+    label = labels.get(ENABLED)
     if label is None:
         return bool(of.enable)
     if label not in _BOOLS:
         raise InvalidPolicyError(f"label {ENABLED} is {label!r:.60}, neither true nor false")
     return _BOOLS[label]
+
+
+def node_ratio(node: NodeRecord, cpu_info: CpuInfo | None) -> str | None:
+    """`ratio_text` of this node; None while no usable policy was ever read, and its annotation is
+    not to be touched."""
+    of = msgspec.json.decode(node.cpu_normalization, type=Normalization | None)
+    return None if of is None else ratio_text(of, node.labels, cpu_info)
 
 
 def _ratio_of(model: Model, of: CpuInfo) -> float | None:

@@ -23,7 +23,10 @@ from pipeline.processors.slo.nodeslo import (
 from pipeline.processors.slo.schema import Schema, schema_of
 from pipeline.topics.resources import parse_quantity
 
-_CLASSES: Final = ("koord-prod", "koord-mid", "koord-batch", "koord-free")
+HOST_CLASSES: Final[Mapping[str, str]] = {
+    f"koord-{name}": name for name in ("prod", "mid", "batch", "free")
+}
+"""By the priority of a host application its class."""
 _QOS: Final = ("LSE", "LSR", "LS", "BE", "SYSTEM")
 _LARGEST: Final = {"int32": 2**31 - 1, "int64": 2**63 - 1}
 # The first must be less than the second.
@@ -68,7 +71,7 @@ def oddities_of(of: Document) -> Iterator[str]:
     """What is taken, and hardly meant."""
     for one in (of.applications or ()) if isinstance(of, HostApplications) else ():
         for field, value, known in (
-            ("priority", one.priority, _CLASSES),
+            ("priority", one.priority, tuple(HOST_CLASSES)),
             ("qos", one.qos, _QOS),
         ):
             if value and value not in known:

@@ -21,7 +21,7 @@ from pipeline.processors.workloads import read_workload
 from pipeline.sources.cluster.seen import Seen
 from pipeline.sources.publish import Entry, node_entry, pod_entry
 from pipeline.topics.codec import decode_json, encode_json
-from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.nodes import NodeRecord, detached
 from pipeline.topics.pods import pod_key, split_pod_key
 from pipeline.topics.registry import NODES, PODS, WORKLOADS
 from pipeline.topics.workloads import WorkloadRecord, workload_key
@@ -170,7 +170,7 @@ class Nodes:
             self._written.pop(name, None)
             return
         self._written[name] = None
-        self._written[name] = decode_json(NodeRecord, value)
+        self._written[name] = detached(decode_json(NodeRecord, value))
 
     def begin(self) -> None:
         self._listed = set()

@@ -1,18 +1,68 @@
 """What a node's record carries of the policy, and what stays where it cannot be used."""
 
 import json
+from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pytest
 
+from pipeline.errors import InvalidPolicyError
+from pipeline.processors.policy.amplification import node_ratios
 from pipeline.processors.policy.effective import ANNOTATION as OF_KOORDINATOR
 from pipeline.processors.policy.in_force import Policies, load_policies, with_policy
+from pipeline.processors.policy.node_slo import BANDWIDTH_ANNOTATION, slo_spec
+from pipeline.processors.policy.normalization import RATIO, CpuInfo, node_ratio
 from pipeline.processors.policy.springtide import ANNOTATION
+from pipeline.processors.slo.nodeslo import NodeSLOSpec, SystemStrategy
 from pipeline.topics.codec import decode_json, encode_json
-from pipeline.topics.nodes import NodeRecord, NodeStrategy
+from pipeline.topics.nodes import KnownNode, NodeRecord, NodeStrategy, detached
 from pipeline.topics.overcommit import Overcommit
 
 ON = {"enable": True}
+GOLD = {"pool": "gold"}
+_FOR_GOLD = {"nodeSelector": {"matchLabels": GOLD}}
+EVERYTHING: dict[str, Any] = {
+    "colocation-config": {**ON, "midUnallocatedPercent": 20},
+    "springtide-config": {"predictor": "max"},
+    "cpu-normalization-config": {**ON, "ratioModel": {"X": {"hyperThreadEnabledRatio": 1.3}}},
+    "resource-amplification-config": {
+        **ON,
+        "resourceAmplificationRatio": {"cpu": 1.5, "memory": 1.25},
+    },
+    "resource-threshold-config": {
+        "nodeStrategies": [{**_FOR_GOLD, "memoryEvictThresholdPercent": 80}]
+    },
+    "resource-qos-config": {"clusterStrategy": {"beClass": {"cpuQOS": {"enable": True}}}},
+    "cpu-burst-config": {"clusterStrategy": {"policy": "auto"}},
+    "system-config": {"clusterStrategy": {"minFreeKbytesFactor": 100}},
+    "host-application-config": {
+        "applications": [
+            {"name": "nginx", "priority": "koord-prod"},
+            {"name": "batchd", "priority": "koord-batch"},
+            {"name": "unsaid"},
+        ]
+    },
+}
+KEYS = tuple(EVERYTHING)
+OTHER: dict[str, Any] = {
+    "colocation-config": {**ON, "midUnallocatedPercent": 30},
+    "springtide-config": {"predictor": "autopilot"},
+    "cpu-normalization-config": {**ON, "defaultRatio": 2},
+    "resource-amplification-config": {**ON, "resourceAmplificationRatio": {"cpu": 3}},
+    "resource-threshold-config": {"clusterStrategy": {"memoryEvictThresholdPercent": 90}},
+    "resource-qos-config": {"clusterStrategy": {"lsClass": {"cpuQOS": {"enable": True}}}},
+    "cpu-burst-config": {"clusterStrategy": {"policy": "cfsQuotaBurstOnly"}},
+    "system-config": {"clusterStrategy": {"minFreeKbytesFactor": 50}},
+    "host-application-config": {"applications": [{"name": "own", "priority": "koord-mid"}]},
+}
+
+
+def loaded(**sections: Any) -> Policies:
+    found, problems = load_policies({key: json.dumps(of) for key, of in sections.items()})
+    assert not problems
+    assert found.is_usable
+    return found
 
 
 def data(colocation: Any = None, springtide: Any = None) -> dict[str, str]:
@@ -136,21 +186,109 @@ def test_a_broken_section_keeps_its_last_and_leaves_the_other_alone(own: str, sa
     assert record.overcommit == Overcommit(mid_unallocated_percent=20, buffer_percent=3)
 
 
+OF_THE_POLICY = (
+    *("strategy", "overcommit", "colocation", "springtide", "strategy_hash"),
+    *("host_apps", "slo", "cpu_normalization", "amplification"),
+)
+
+
 def test_a_start_with_a_broken_policy_keeps_what_was_published() -> None:
-    before = in_force(policies(ON, {"predictor": "max"}))
-    broken, problems = load_policies(data("{"))
-    assert problems
+    before = in_force(loaded(**EVERYTHING), node(labels=GOLD))
+    broken, problems = load_policies(dict.fromkeys(KEYS, "{"))
+    assert len(problems) == len(KEYS)
     now = node(labels={"pool": "new"})
-    assert with_policy(now, broken, before)[0] == NodeRecord(
-        node="n1",
-        labels={"pool": "new"},
-        strategy=before.strategy,
-        overcommit=before.overcommit,
-        colocation=before.colocation,
-        springtide=before.springtide,
-        strategy_hash=before.strategy_hash,
-    )
+    kept = {name: getattr(before, name) for name in OF_THE_POLICY}
+    assert with_policy(now, broken, before) == (msgspec.structs.replace(now, **kept), ())
     assert with_policy(now, broken) == (now, ())
+    assert not broken.is_usable
+
+
+@pytest.mark.parametrize("broken", KEYS)
+def test_a_broken_key_costs_itself_alone(broken: str) -> None:
+    """Both where the policy was good before, and where only what was published is known."""
+    last = loaded(**EVERYTHING)
+    before = in_force(last, node(labels=GOLD))
+    other = {key: json.dumps(of) for key, of in OTHER.items()}
+    for policies_before in (last, None):
+        found, problems = load_policies(other | {broken: "{"}, policies_before)
+        assert [problem.where for problem in problems if not problem.taken] == [broken]
+        record, _ = with_policy(node(labels=GOLD), found, before)
+        now = in_force(loaded(**OTHER), node(labels=GOLD))
+        assert record != now
+        assert parts(record)[broken] == parts(before)[broken]
+        for key in set(KEYS) - {broken}:
+            # Both of these come to one strategy: without one there is none.
+            alike = {broken, key} == {"colocation-config", "springtide-config"}
+            if not (alike and policies_before is None):
+                assert parts(record)[key] == parts(now)[key], key
+
+
+def parts(record: NodeRecord) -> dict[str, Any]:
+    """What is in force of each key, by a reader of the record."""
+    spec = slo_spec(record) or NodeSLOSpec()
+    return {
+        "colocation-config": record.colocation,
+        "springtide-config": record.springtide,
+        "cpu-normalization-config": record.cpu_normalization,
+        "resource-amplification-config": record.amplification,
+        "resource-threshold-config": spec.resource_used_threshold_with_be,
+        "resource-qos-config": spec.resource_qos_strategy,
+        "cpu-burst-config": spec.cpu_burst_strategy,
+        "system-config": spec.system_strategy,
+        "host-application-config": (spec.host_applications, record.host_apps),
+    }
+
+
+def test_what_follows_for_a_node_is_in_its_record_and_comes_back_from_it() -> None:
+    annotations = {RATIO: "1.20", BANDWIDTH_ANNOTATION: "10G"}
+    record = in_force(loaded(**EVERYTHING), node(labels=GOLD, annotations=annotations))
+    written = encode_json(record)
+    found = detached(decode_json(NodeRecord, written))
+    assert found == record
+    spec = slo_spec(found)
+    assert spec is not None
+    assert spec.resource_used_threshold_with_be is not None
+    assert spec.resource_used_threshold_with_be.memory_evict_threshold_percent == 80
+    assert spec.system_strategy == SystemStrategy(
+        min_free_kbytes_factor=100, total_network_bandwidth="10G"
+    )
+    assert found.host_apps == {"nginx": "prod", "batchd": "batch"}
+    known = CpuInfo(cpu_model="X", hyper_thread_enabled=True)
+    assert node_ratio(found, known) == "1.30"
+    with pytest.raises(InvalidPolicyError, match="nothing is known of the node's CPU"):
+        node_ratio(found, None)
+    assert node_ratios(found) == {"cpu": Decimal("1.80"), "memory": Decimal("1.25")}
+    lean = decode_json(KnownNode, written)
+    assert lean == KnownNode(
+        **{name: getattr(record, name) for name in KnownNode.__struct_fields__}
+    )
+    for gone in ("slo", "labels", "colocation"):
+        assert not hasattr(lean, gone)
+
+
+def test_of_a_node_without_a_policy_nothing_follows() -> None:
+    bare = decode_json(NodeRecord, b'{"version":1,"node":"n1"}')
+    assert bare == node()
+    assert (slo_spec(bare), node_ratio(bare, None), node_ratios(bare)) == (None, None, None)
+
+
+def test_a_node_that_is_off_says_no_table_of_models() -> None:
+    found = loaded(**EVERYTHING)
+    off = in_force(found, node(labels={"node.koordinator.sh/cpu-normalization-enabled": "false"}))
+    assert bytes(off.cpu_normalization) == b'{"enable":false}'
+    assert node_ratio(off, None) == "1.00"
+    label = {"node.koordinator.sh/cpu-normalization-enabled": "maybe"}
+    record, (problem,) = with_policy(node(labels=label), found)
+    assert "neither true nor false" in str(problem)
+    with pytest.raises(InvalidPolicyError, match="neither true nor false"):
+        node_ratio(record, CpuInfo(cpu_model="X"))
+
+
+def test_the_hash_is_of_all_that_the_policy_says() -> None:
+    hashes = {in_force(loaded(), node(labels=GOLD)).strategy_hash}
+    for key, of in EVERYTHING.items():
+        hashes.add(in_force(loaded(**{key: of}), node(labels=GOLD)).strategy_hash)
+    assert len(hashes) == 1 + len(EVERYTHING)
 
 
 def test_values_beyond_belief_fit_into_a_record() -> None:
@@ -172,28 +310,3 @@ def test_values_beyond_belief_fit_into_a_record() -> None:
         )
     )
     assert decode_json(NodeRecord, encode_json(record)) == record
-
-
-@pytest.mark.parametrize(
-    ("colocation", "own", "says"),
-    [
-        ({}, {"promiseOnce": False}, "promised the same idle capacity"),
-        ({"cpuReclaimThresholdPercent": 120}, {}, "set batchCPUThresholdPercent"),
-        ({"memoryReclaimThresholdPercent": 120}, {}, "set batchMemoryThresholdPercent"),
-        ({"metricReportIntervalSeconds": 1200}, {}, "longer than degradeTimeMinutes"),
-        (
-            {"updateTimeThresholdSeconds": 120, "degradeTimeMinutes": 1},
-            {},
-            "updateTimeThresholdSeconds is 120, longer",
-        ),
-        ({"midReclaimMode": "static"}, {}, "there is no Mid"),
-    ],
-)
-def test_contradictions_are_told_when_they_are_set(
-    colocation: dict[str, Any], own: dict[str, Any], says: str
-) -> None:
-    _, problems = load_policies(data({**ON, **colocation}, own))
-    (problem,) = problems
-    assert says in str(problem)
-    assert problem.taken
-    assert not load_policies(data({**colocation, "enable": False}, own))[1]

@@ -111,6 +111,7 @@ def test_variables_and_flags_tell_keys_apart() -> None:
         ("kafka.security_protocol", "SASL_SSL", "a value, because security_protocol is SASL_SSL"),
         ("kafka.ssl_cert_file", "/a.pem", "certificate and key are given together"),
         ("worker.supervise", "perhaps", "true or false"),
+        ("worker.policy_file", "/policy.yaml", "a file, because policy_file is for the nodes"),
         ("worker.restart_backoff_min_seconds", "31", "restart_backoff_min_seconds (31)"),
         ("worker.data_dir", "/a\0b", "a path, or null"),
         ("model.training_statistic", "p99", "p95"),
@@ -128,7 +129,7 @@ def test_a_bad_value_is_named_with_its_source_and_what_is_allowed(
         assert allowed in error.message
         assert key.split(".")[0] in error.message
         assert error.hint
-    if allowed[:4] not in ("a va", "cert", "rest"):  # these blame the key that is missing
+    if allowed[:4] not in ("a fi", "a va", "cert", "rest"):  # these blame the key that is missing
         assert f"variable {variable_name(key)}" in by_variable.message
         assert f"flag {flag_name(key)}" in by_flag.message
 

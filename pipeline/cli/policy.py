@@ -3,20 +3,35 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import click
-import yaml
+import msgspec
 
 from pipeline.cli.options import settings_options
 from pipeline.cli.printing import printable, say
-from pipeline.errors import InvalidPolicyError, InvalidRecordError, UsageError
-from pipeline.processors.policy.colocation import Colocation
+from pipeline.errors import InvalidPolicyError, InvalidRecordError
+from pipeline.processors.policy.amplification import AMPLIFICATION, node_ratios, ratios_text
 from pipeline.processors.policy.in_force import Policies, load_policies, with_policy
-from pipeline.processors.policy.loading import CONFIG_MAP, Policy, Problem
-from pipeline.processors.policy.sections import document
+from pipeline.processors.policy.loading import Policy, Problem
+from pipeline.processors.policy.nodemetric import metric_spec
+from pipeline.processors.policy.normalization import (
+    NORMALIZATION,
+    CpuInfo,
+    node_ratio,
+    read_cpu_info,
+)
+from pipeline.processors.policy.sections import Section, document
+from pipeline.processors.policy.slo_loading import (
+    BURST,
+    HOST_APPLICATIONS,
+    QOS,
+    SYSTEM,
+    THRESHOLD,
+)
 from pipeline.settings import Settings
 from pipeline.sources.files import read_objects
+from pipeline.sources.policy import filter_limits, read_config_map
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
 
@@ -30,112 +45,194 @@ _FOUND = 3
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--nodes", type=click.Path(path_type=Path),
-    help="Show what it comes to for the nodes in this file (kubectl get nodes -o json).",
+    help="Show what it comes to for the nodes in this file (kubectl get nodes -o json; with "
+    "nodes,noderesourcetopologies also their CPU normalization).",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the strategies as JSON, by node.")
-@settings_options()
+@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON, by node.")
+@settings_options("extender.cpu_threshold_percent", "extender.memory_threshold_percent")
 def command(settings: Settings, file: Path, nodes: Path | None, as_json: bool) -> None:
-    """Check the colocation policy in FILE, before or after it is in the cluster.
+    """Check the policy in FILE, before or after it is in the cluster.
 
     FILE is the ConfigMap slo-controller-config as kubectl prints it, YAML or JSON, or a List that
-    has it. Says of every part that cannot be used what is wrong with it. With --nodes also what
-    each node ends up with: the cluster's values, the first entry of nodeConfigs that selects it,
-    its annotation and its ratio labels. Nothing is written, and neither Kafka nor Kubernetes is
-    asked.
+    has it. Says of every part that cannot be used what is wrong with it, and what cannot be meant
+    together, also with the thresholds of our scheduler extender. With --nodes also what each node
+    ends up with: the cluster's values, the first entry that selects it, its annotations and its
+    labels; with --json the specs of its NodeMetric and NodeSLO, too. Nothing is written, and
+    neither Kafka nor Kubernetes is asked.
 
     \b
     Examples:
       springtide policy slo-controller-config.yaml
       springtide policy slo-controller-config.yaml --nodes nodes.json --json | jq '."node-1"'
     """
-    policies, problems = load_policies(_data(file))
-    if policies.colocation is None or policies.springtide is None:
+    policies, problems = load_policies(read_config_map(file), None, filter_limits(settings))
+    if not policies.is_usable:
         raise InvalidPolicyError(
             "\n".join([f"{file}: {problems[0]}", *map(str, problems[1:])]),
             hint="mend it; until then what was good before stays in force",
         )
-    found = {} if nodes is None else dict(_in_force(policies, nodes))
+    found = [] if nodes is None else list(_nodes(policies, nodes))
     told = [str(problem) for problem in problems]
     refused = [problem for problem in problems if not problem.taken]
-    for node, (_, of_node) in found.items():
-        told += [f"node {node}: {problem}" for problem in of_node]
-        refused += [problem for problem in of_node if not problem.taken]
+    for one in found:
+        told += [f"node {one.record.node}: {problem}" for problem in one.problems]
+        refused += [problem for problem in one.problems if not problem.taken]
     click.echo("".join(f"warning: {line}\n" for line in map(printable, told)), err=True, nl=False)
-    cluster = document(policies.colocation.cluster)
-    own = document(policies.springtide.cluster)
-    if as_json:
-        of_cluster = _shown(policies.colocation.cluster.enable, cluster | own)
-        shown = {
-            node: _shown(of.overcommit is not None, _said(of)) for node, (of, _) in found.items()
-        }
-        click.echo(json.dumps(shown if nodes is not None else {"cluster": of_cluster}, indent=2))
+    if not as_json:
+        say(_summary(policies, found))
+    elif nodes is None:
+        click.echo(json.dumps({"cluster": _cluster(policies)}, indent=2))
     else:
-        say(_summary(policies.colocation, cluster | own, [of for of, _ in found.values()]))
+        click.echo(json.dumps({one.record.node: _whole(one) for one in found}, indent=2))
     if refused:
         raise click.exceptions.Exit(_FOUND)
 
 
-def _shown(is_on: bool | None, strategy: dict[str, Any]) -> dict[str, Any]:
-    return {"on": bool(is_on), "strategy": strategy}
+class _Node(NamedTuple):
+    record: NodeRecord
+    problems: tuple[Problem, ...]
+    cpu: CpuInfo | None
 
 
-def _said(of: NodeRecord) -> dict[str, Any]:
-    """All that is in force for a node, by the names that users write."""
+def _nodes(policies: Policies, file: Path) -> Iterator[_Node]:
+    """The nodes in the file, with what is in force for each."""
+    found = read_objects(file, "Node")
+    if found.problems:
+        first = found.problems[0]
+        raise InvalidRecordError(f"{file}: {first.name}: {first.reason}", hint="get it anew")
+    infos = _cpu_infos(file)
+    for entry in found.entries.values():
+        record, problems = with_policy(decode_json(NodeRecord, entry.value or b""), policies)
+        yield _Node(record, problems, infos.get(record.node))
+
+
+def _cpu_infos(file: Path) -> dict[str, CpuInfo]:
+    """What the NodeResourceTopology objects in the file say of CPUs, by node."""
+    tree = msgspec.json.decode(file.read_bytes())
+    items = tree.get("items") if isinstance(tree, dict) else tree
+    found = {}
+    for one in items or []:
+        if isinstance(one, dict) and one.get("kind") == "NodeResourceTopology":
+            metadata = one.get("metadata") or {}
+            name = str(metadata.get("name"))
+            try:
+                info = read_cpu_info(metadata.get("annotations") or {})
+            except InvalidPolicyError as error:
+                raise InvalidRecordError(
+                    f"{file}: topology {name:.253}: {error.message}"
+                ) from error
+            if info is not None:
+                found[name] = info
+    return found
+
+
+# -- as JSON
+
+
+def _cluster(policies: Policies) -> dict[str, Any]:
+    """What holds where no entry and no node says otherwise, by key."""
+    assert policies.colocation is not None
+    assert policies.springtide is not None
+    strategy = document(policies.colocation.cluster) | document(policies.springtide.cluster)
+    others = {section.key: document(policy.cluster) for section, policy in _others(policies)}
+    return {"on": bool(policies.colocation.cluster.enable), "strategy": strategy, **others}
+
+
+def _whole(of: _Node) -> dict[str, Any]:
+    """All that is in force for a node, and what is to be written of it."""
+    record = of.record
+    return {
+        "on": record.overcommit is not None,
+        "strategy": _strategy(record),
+        "nodeMetric": metric_spec(record),
+        "nodeSLO": _plain(record.slo),
+        "hostApplications": record.host_apps,
+        "cpuNormalization": {**_plain(record.cpu_normalization), **_ratio(of)},
+        "amplification": {**_plain(record.amplification), **_ratios(record)},
+    }
+
+
+def _ratio(of: _Node) -> dict[str, Any]:
+    try:
+        return {"annotation": node_ratio(of.record, of.cpu)}
+    except InvalidPolicyError as error:
+        return {"annotation": None, "why": error.message}
+
+
+def _ratios(of: NodeRecord) -> dict[str, Any]:
+    try:
+        return {"annotation": ratios_text(node_ratios(of) or {})}
+    except InvalidPolicyError as error:
+        return {"annotation": None, "why": error.message}
+
+
+def _strategy(of: NodeRecord) -> dict[str, Any]:
     return {**(of.colocation or {}), **(of.springtide or {})}
 
 
-def _summary(
-    policy: Policy[Colocation], cluster: Mapping[str, Any], nodes: Iterable[NodeRecord]
-) -> Iterator[str]:
-    """What a person wants to see: on or off, and what of it differs from the cluster's values."""
-    state = "on" if policy.cluster.enable else "off"
-    yield f"colocation is {state} for the cluster; {len(policy.entries)} entries for some nodes"
-    for name, value in cluster.items():
+def _plain(of: msgspec.Raw) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(of)
+    return found
+
+
+# -- for people
+
+_OTHERS: Final[tuple[Section[Any], ...]] = (
+    *(NORMALIZATION, AMPLIFICATION),
+    *(THRESHOLD, QOS, BURST, SYSTEM, HOST_APPLICATIONS),
+)
+
+
+def _others(policies: Policies) -> Iterator[tuple[Section[Any], Policy[Any]]]:
+    """The sections beside those of the strategy, and what they say."""
+    found = (policies.normalization, policies.amplification, *policies.slo)
+    for section, policy in zip(_OTHERS, found, strict=True):
+        assert policy is not None
+        yield section, policy
+
+
+def _summary(policies: Policies, nodes: Iterable[_Node]) -> Iterator[str]:
+    """What a person wants to see: on or off, and what of it differs from the defaults, and for a
+    node from the cluster's values."""
+    assert policies.colocation is not None
+    cluster = _cluster(policies)
+    state = "on" if cluster["on"] else "off"
+    count = len(policies.colocation.entries)
+    yield f"colocation is {state} for the cluster; {count} entries for some nodes"
+    for name, value in cluster["strategy"].items():
         yield f"  {name:34} {json.dumps(value)}"
-    for of in nodes:
-        own = {name: v for name, v in _said(of).items() if cluster.get(name) != v}
-        said = ", ".join(f"{name} {json.dumps(value)}" for name, value in own.items())
-        yield f"node {of.node}: {'on' if of.overcommit else 'off'}, {said or 'as the cluster'}"
+    for section, policy in _others(policies):
+        own = _differences(document(section.defaults), document(policy.cluster))
+        entries = f"; {len(policy.entries)} entries for some nodes" if policy.entries else ""
+        yield f"{section.key}: {own or 'as by default'}{entries}"
+    nowhere, _ = with_policy(NodeRecord(node="none"), policies)
+    for one in nodes:
+        record = one.record
+        own = _differences(cluster["strategy"], _strategy(record))
+        state = "on" if record.overcommit else "off"
+        said = [
+            f"{what}: {differs}"
+            for what, usual, of in (
+                ("NodeSLO", nowhere.slo, record.slo),
+                ("CPU normalization", nowhere.cpu_normalization, record.cpu_normalization),
+                ("amplification", nowhere.amplification, record.amplification),
+            )
+            if (differs := _differences(_plain(usual), _plain(of)))
+        ]
+        yield "; ".join([f"node {record.node}: {state}, {own or 'as the cluster'}", *said])
 
 
-def _in_force(
-    policies: Policies, nodes: Path
-) -> Iterator[tuple[str, tuple[NodeRecord, tuple[Problem, ...]]]]:
-    found = read_objects(nodes, "Node")
-    if found.problems:
-        first = found.problems[0]
-        raise InvalidRecordError(f"{nodes}: {first.name}: {first.reason}", hint="get it anew")
-    for entry in found.entries.values():
-        record = decode_json(NodeRecord, entry.value or b"")
-        yield record.node, with_policy(record, policies)
-
-
-def _data(file: Path) -> Mapping[str, str]:
-    """The data of the ConfigMap in the file."""
-    try:
-        trees = list(yaml.safe_load_all(file.read_text()))
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}", hint="name a file") from error
-    except (yaml.YAMLError, UnicodeError, RecursionError) as error:
-        first = str(error).partition("\n")[0]
-        raise InvalidPolicyError(f"{file} is neither YAML nor JSON: {first:.200}") from error
-    for tree in trees:
-        items = tree.get("items", [tree]) if isinstance(tree, dict) else []
-        for one in items if isinstance(items, list) else []:
-            if isinstance(one, dict) and _name_of(one) == ("ConfigMap", CONFIG_MAP):
-                data = one.get("data") or {}
-                if not isinstance(data, dict) or not all(isinstance(v, str) for v in data.values()):
-                    raise InvalidPolicyError(
-                        f"{file}: data of {CONFIG_MAP} is not an object of texts",
-                        hint="put JSON into it as a text: `colocation-config: |`",
-                    )
-                return data
-    raise InvalidPolicyError(
-        f"{file} has no ConfigMap {CONFIG_MAP}",
-        hint=f"kubectl get configmap {CONFIG_MAP} -n koordinator-system -o yaml",
+def _differences(usual: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    """What is said otherwise than usual, each value by its path."""
+    before, now = dict(_values(usual)), dict(_values(own))
+    return ", ".join(
+        f"{path} {json.dumps(value)}" for path, value in now.items() if before.get(path) != value
     )
 
 
-def _name_of(one: dict[str, Any]) -> tuple[Any, Any]:
-    metadata = one.get("metadata")
-    return one.get("kind"), metadata.get("name") if isinstance(metadata, dict) else None
+def _values(of: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in of.items():
+        if isinstance(value, dict) and value:
+            yield from _values(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value

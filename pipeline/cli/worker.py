@@ -46,12 +46,14 @@ def command(settings: Settings, supervised: bool) -> None:
     springtide topics apply            # once, before the first worker
     springtide worker                  # broker at 127.0.0.1:9092
     springtide worker --nodes-file nodes.json --pods-file pods.json
+    springtide worker --nodes-file nodes.json --policy-file slo-controller-config.yaml
     """
     # Before the broker is asked, let alone the group joined: a restart would not help.
     Bank(model_config(settings))
     if not supervised:
         # Only at the first start: a file that is being written anew must not end the service.
-        read_at_start(file_paths(settings.worker.nodes_file, settings.worker.pods_file))
+        worker = settings.worker
+        read_at_start(file_paths(worker.nodes_file, worker.pods_file), worker.policy_file)
     if settings.worker.supervise:
         sys.exit(_supervise(settings))
     run_worker(settings)

@@ -118,6 +118,13 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     pods_file: Annotated[
         Path | None, Meta(description="Pod objects as `kubectl get pods -A -o json` prints them.")
     ] = None
+    policy_file: Annotated[
+        Path | None,
+        Meta(
+            description="The ConfigMap with the policy for the nodes of nodes_file, YAML or JSON "
+            "as kubectl prints it; null: they have none."
+        ),
+    ] = None
     metrics_host: Annotated[
         Text, Meta(description="Address of the metrics page; Prometheus comes from outside.")
     ] = "0.0.0.0"
@@ -169,6 +176,8 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     ] = 30.0
 
     def problems(self) -> Mapping[str, str]:
+        if self.policy_file is not None and self.nodes_file is None:
+            return {"nodes_file": "a file, because policy_file is for the nodes in it"}
         if self.restart_backoff_max_seconds < self.restart_backoff_min_seconds:
             least = self.restart_backoff_min_seconds
             return {

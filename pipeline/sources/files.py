@@ -5,6 +5,7 @@ JSON only (kubectl's YAML is not read): a List, a NodeList or PodList, a single 
 One file may hold both kinds (`kubectl get nodes,pods -A -o json`): name it twice. The files are
 read again when they change, and are the truth: what vanished from them is removed. An object that
 cannot be used costs itself; what is known of it stays. A file that cannot be read changes nothing.
+A policy beside them is resolved for each node; a broken edit of it leaves the last good one.
 
 Only one process may run this source for a cluster: two would remove each other's records if their
 files differ.
@@ -13,7 +14,7 @@ files differ.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -21,11 +22,20 @@ import msgspec
 from aiokafka import AIOKafkaProducer
 
 from pipeline.clock import Clock
-from pipeline.errors import InvalidRecordError, SettingsError
+from pipeline.errors import (
+    InvalidPolicyError,
+    InvalidRecordError,
+    RecordError,
+    SettingsError,
+    UsageError,
+)
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
 from pipeline.processors.inventory import node_record, pod_record
+from pipeline.processors.policy.in_force import Policies, load_policies, with_policy
+from pipeline.processors.policy.loading import Problem as PolicyProblem
 from pipeline.settings import KafkaSettings, Settings
+from pipeline.sources.policy import filter_limits, read_config_map, tell
 from pipeline.sources.publish import (
     Entry,
     difference,
@@ -36,6 +46,8 @@ from pipeline.sources.publish import (
     write,
 )
 from pipeline.topics.admin import require_topics
+from pipeline.topics.codec import decode_json
+from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import split_pod_key
 from pipeline.topics.registry import NODES, PODS, Topic
 
@@ -146,28 +158,79 @@ async def run_file_source(
 ) -> None:
     """Keep the topics `nodes` and `pods` equal to the files, until cancelled.
 
-    A kind without a file is left alone. Raises `SettingsError` if a file cannot be read at the
-    start (later, and from the start if `patient`, that is logged, what is on the topics stays, and
-    the next version is waited for), `TopicDriftError` if a topic is missing, `KafkaError` if the
-    broker does not take what is written.
+    A kind without a file is left alone; nodes carry what `worker.policy_file` says, if it is set.
+    Raises `SettingsError` if a file cannot be read at the start (later, and from the start if
+    `patient`, that is logged, what is on the topics stays, and the next version is waited for),
+    `TopicDriftError` if a topic is missing, `KafkaError` if the broker does not take what is
+    written.
     """
     paths = file_paths(nodes_file, pods_file)
-    stamps = _stamps(paths)
+    policy = PolicyFile(settings) if settings.worker.policy_file and "Node" in paths else None
+    watched = [*paths.values(), *([policy.path] if policy else [])]
+    stamps = _stamps(watched)
     try:
         files = read_at_start(paths)
     except SettingsError as error:
         if not patient:
             raise
         log.error("file cannot be used; its next version is waited for", why=str(error))
-        stamps, files = await _next_version(paths, stamps, clock)
+        stamps, files = await _next_version(paths, watched, stamps, clock)
     kafka = settings.kafka
     await require_topics(kafka)
     known = {kind: await read_back(kafka, _TOPICS[kind], SOURCE) for kind in paths}
     async with producers(kafka, "springtide-file-source") as producer:
         while True:
+            if policy is not None:
+                await asyncio.to_thread(policy.read)
+                files = [policy.put_into(objects, known["Node"]) for objects in files]
             READ_AT.set(clock.now())
             _tell(files, await publish_files(kafka, producer, files, known))
-            stamps, files = await _next_version(paths, stamps, clock)
+            stamps, files = await _next_version(paths, watched, stamps, clock)
+
+
+class PolicyFile:
+    """The policy in a file, and the last good one of each of its parts."""
+
+    def __init__(self, settings: Settings) -> None:
+        assert settings.worker.policy_file is not None
+        self.path: Path = settings.worker.policy_file
+        self._limits = filter_limits(settings)
+        self._policies = Policies()
+        self._of_nodes: dict[str, tuple[PolicyProblem, ...]] = {}
+
+    def read(self) -> None:
+        """Take over what the file says now; what of it cannot be used changes nothing, is logged
+        and counted."""
+        try:
+            data = read_config_map(self.path)
+        except (InvalidPolicyError, UsageError) as error:
+            tell([PolicyProblem(str(self.path), error.message)])
+            return
+        self._policies, problems = load_policies(data, self._policies, self._limits)
+        tell(problems)
+
+    def put_into(self, objects: Objects, known: Mapping[bytes, bytes]) -> Objects:
+        """The same nodes with what is in force for each; anything else as it is. What is `known` of
+        a node counts where there was no usable policy yet."""
+        if objects.kind != "Node":
+            return objects
+        entries = {}
+        for key, entry in objects.entries.items():
+            bare = decode_json(NodeRecord, entry.value or b"")
+            found, problems = with_policy(bare, self._policies, _published(known.get(key)))
+            if problems != self._of_nodes.get(bare.node, ()):
+                self._of_nodes[bare.node] = problems
+                for problem in problems:
+                    log.warning("policy of a node", node=bare.node, problem=str(problem))
+            entries[key] = node_entry(found)
+        return replace(objects, entries=entries)
+
+
+def _published(value: bytes | None) -> NodeRecord | None:
+    try:
+        return None if value is None else decode_json(NodeRecord, value)
+    except RecordError:
+        return None
 
 
 def file_paths(nodes_file: Path | None, pods_file: Path | None) -> dict[Kind, Path]:
@@ -177,13 +240,14 @@ def file_paths(nodes_file: Path | None, pods_file: Path | None) -> dict[Kind, Pa
 
 
 async def _next_version(
-    paths: Mapping[Kind, Path], seen: "_Stamps", clock: Clock
+    paths: Mapping[Kind, Path], watched: Sequence[Path], seen: "_Stamps", clock: Clock
 ) -> tuple["_Stamps", list[Objects]]:
-    """Waits until the files have changed and then stood still for a poll, and reads them."""
+    """Waits until a file that is watched has changed and all have then stood still for a poll, and
+    reads those of `paths`."""
     last = seen
     while True:
         await clock.sleep(POLL_SECONDS)
-        now = await asyncio.to_thread(_stamps, paths)
+        now = await asyncio.to_thread(_stamps, watched)
         if now == last and now != seen:
             try:
                 return now, await asyncio.to_thread(_read_all, paths)
@@ -196,8 +260,8 @@ async def _next_version(
 _Stamps = tuple[tuple[int, int, int] | None, ...]
 
 
-def _stamps(paths: Mapping[Kind, Path]) -> _Stamps:
-    return tuple(_stamp(path) for path in paths.values())
+def _stamps(paths: Sequence[Path]) -> _Stamps:
+    return tuple(_stamp(path) for path in paths)
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
@@ -212,8 +276,15 @@ def _read_all(paths: Mapping[Kind, Path]) -> list[Objects]:
     return [read_objects(path, kind) for kind, path in paths.items()]
 
 
-def read_at_start(paths: Mapping[Kind, Path]) -> list[Objects]:
-    """What the files hold; raises `SettingsError` for one that cannot be read."""
+def read_at_start(paths: Mapping[Kind, Path], policy: Path | None = None) -> list[Objects]:
+    """What the files hold; raises `SettingsError` for one that cannot be read, and for a `policy`
+    without the ConfigMap. What its keys say may be wrong: then it is told, and all else works."""
+    if policy is not None:
+        try:
+            read_config_map(policy)
+        except (InvalidPolicyError, UsageError) as error:
+            key = "worker.policy_file"
+            raise SettingsError(f"{key}: {error.message}", key=key, hint=error.hint) from error
     found = []
     for kind, path in paths.items():
         key = f"worker.{kind.lower()}s_file"

@@ -35,7 +35,7 @@ def test_a_good_policy_is_shown_over_its_defaults(tmp_path: Path, wrapped: bool)
     result = run(tmp_path, {"kind": "List", "items": [node("n"), of]} if wrapped else of)
     assert result.exit_code == 0, result.output
     assert "colocation is on for the cluster; 0 entries" in result.output
-    shown = dict(line.split(maxsplit=1) for line in result.output.splitlines()[1:])
+    shown = dict(line.split(maxsplit=1) for line in result.stdout.splitlines()[1:])
     assert shown["degradeTimeMinutes"] == "7"
     assert shown["cpuReclaimThresholdPercent"] == "60"
 
@@ -80,6 +80,91 @@ def test_what_is_odd_and_taken_is_told_and_ends_with_0(tmp_path: Path) -> None:
     result = run(tmp_path, configmap({"cpuCalculatePolicy": "usgae"}))
     assert result.exit_code == 0
     assert "warning: colocation-config: cpuCalculatePolicy is 'usgae'" in result.stderr
+
+
+WHOLE = {
+    "colocation-config": {"enable": True},
+    "springtide-config": {"predictor": "max"},
+    "cpu-normalization-config": {
+        "enable": True,
+        "ratioModel": {"X": {"hyperThreadEnabledRatio": 1.3}},
+    },
+    "resource-amplification-config": {"enable": True, "resourceAmplificationRatio": {"cpu": 1.5}},
+    "resource-threshold-config": {
+        "nodeStrategies": [
+            {"nodeSelector": {"matchLabels": {"pool": "gold"}}, "memoryEvictThresholdPercent": 80}
+        ]
+    },
+    "cpu-burst-config": {"clusterStrategy": {"policy": "auto"}},
+    "host-application-config": {"applications": [{"name": "nginx", "priority": "koord-mid"}]},
+}
+
+
+def whole(**changed: Any) -> dict[str, Any]:
+    data = {key: json.dumps(of) for key, of in (WHOLE | changed).items()}
+    return {**configmap({}), "data": data}
+
+
+def test_every_key_is_shown_by_what_differs_from_its_defaults(tmp_path: Path) -> None:
+    result = run(tmp_path, whole())
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-7:] == [
+        "cpu-normalization-config: enable true, ratioModel.X.hyperThreadEnabledRatio 1.3",
+        "resource-amplification-config: enable true, resourceAmplificationRatio.cpu 1.5",
+        "resource-threshold-config: as by default; 1 entries for some nodes",
+        "resource-qos-config: as by default",
+        'cpu-burst-config: policy "auto"',
+        "system-config: as by default",
+        'host-application-config: applications [{"name": "nginx", "priority": "koord-mid"}]',
+    ]
+    found = json.loads(run(tmp_path, whole(), "--json").stdout)["cluster"]
+    assert found["strategy"]["predictor"] == "max"
+    assert found["cpu-burst-config"]["policy"] == "auto"
+    assert found["resource-threshold-config"]["memoryEvictThresholdPercent"] == 70
+
+
+def test_a_node_is_shown_with_all_that_is_written_of_it(tmp_path: Path) -> None:
+    cpu = {"node.koordinator.sh/cpu-basic-info": '{"cpuModel":"X","hyperThreadEnabled":true}'}
+    topology = {"kind": "NodeResourceTopology", "metadata": {"name": "n1", "annotations": cpu}}
+    nodes = [
+        node("n1", labels={"pool": "gold"}),
+        node("n2", annotations={"node.koordinator.sh/cpu-normalization-ratio": "1.20"}),
+        topology,
+    ]
+    (tmp_path / "nodes.json").write_text(json.dumps({"kind": "List", "items": nodes}))
+    given = ("--nodes", str(tmp_path / "nodes.json"))
+    result = run(tmp_path, whole(), *given)
+    assert result.stdout.splitlines()[-2:] == [
+        "node n1: on, as the cluster; "
+        "NodeSLO: resourceUsedThresholdWithBE.memoryEvictThresholdPercent 80",
+        "node n2: on, as the cluster",
+    ]
+    found = json.loads(run(tmp_path, whole(), *given, "--json").stdout)
+    assert found["n1"]["nodeSLO"]["cpuBurstStrategy"]["policy"] == "auto"
+    assert found["n1"]["nodeMetric"]["metricCollectPolicy"]["reportIntervalSeconds"] == 60
+    assert found["n1"]["hostApplications"] == {"nginx": "mid"}
+    assert found["n1"]["cpuNormalization"]["annotation"] == "1.30"
+    assert found["n2"]["cpuNormalization"]["why"] == "nothing is known of the node's CPU"
+    assert found["n2"]["amplification"]["annotation"] == '{"cpu":1.80}'
+    topology["metadata"]["annotations"] = dict.fromkeys(cpu, "{")  # type: ignore[index]
+    (tmp_path / "nodes.json").write_text(json.dumps({"kind": "List", "items": nodes}))
+    result = run(tmp_path, whole(), *given)
+    assert (result.exit_code, "topology n1: annotation" in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("key", [*WHOLE, "resource-qos-config", "system-config"])
+def test_a_part_for_the_cluster_of_any_key_must_be_usable(tmp_path: Path, key: str) -> None:
+    result = run(tmp_path, whole(**{key: []}))
+    assert result.exit_code == 1
+    assert f"{key}: list, not an object; it is not in force" in result.stderr
+
+
+def test_what_contradicts_the_extender_is_told_and_ends_with_0(tmp_path: Path) -> None:
+    of = whole(**{"resource-threshold-config": {"clusterStrategy": {"enable": True}}})
+    result = run(tmp_path, of)
+    assert result.exit_code == 0
+    assert "extender.memory_threshold_percent, which is 95: the scheduler fills" in result.stderr
+    assert not run(tmp_path, of, "--memory-threshold-percent", "70").stderr
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from pipeline.clock import ManualClock
 from pipeline.errors import InvalidRecordError, SettingsError
+from pipeline.metrics import REGISTRY
+from pipeline.processors.policy.node_slo import slo_spec
 from pipeline.settings import KafkaSettings, Settings, WorkerSettings
 from pipeline.sources import files
-from pipeline.sources.files import POLL_SECONDS, Kind, publish_files, read_objects, run_file_source
-from pipeline.topics.codec import decode_json
+from pipeline.sources.files import (
+    POLL_SECONDS,
+    Kind,
+    publish_files,
+    read_at_start,
+    read_objects,
+    run_file_source,
+)
+from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.overcommit import Overcommit
 from pipeline.topics.partition import partition_of
 from pipeline.topics.pods import PodRecord
 
@@ -218,6 +229,7 @@ class Watch:
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.nodes, self.pods = tmp_path / "nodes.json", tmp_path / "pods.json"
+        self.policy = tmp_path / "policy.yaml"
         self.producer, self.clock = FakeProducer(), ManualClock()
         self.before: dict[bytes, bytes] = {}
         worker = WorkerSettings(nodes_file=self.nodes, pods_file=self.pods)
@@ -331,3 +343,115 @@ async def test_a_file_that_is_bad_at_the_start_is_a_wrong_setting(watch: Watch) 
     with pytest.raises(SettingsError, match="YAML is not read"):
         await run_file_source(*arguments)
     assert watch.producer.sent == []
+
+
+# ---- the policy beside them
+
+
+def config_map(**sections: Any) -> str:
+    data = {
+        key.replace("_", "-"): of if isinstance(of, str) else json.dumps(of)
+        for key, of in sections.items()
+    }
+    name = {"name": "slo-controller-config"}
+    return yaml.safe_dump({"kind": "ConfigMap", "metadata": name, "data": data})
+
+
+@pytest.fixture
+def ruled(watch: Watch) -> Watch:
+    """A source with one node and a policy file."""
+    worker = WorkerSettings(nodes_file=watch.nodes, policy_file=watch.policy)
+    watch.settings = Settings(kafka=KAFKA, worker=worker)
+    watch.pods = None  # type: ignore[assignment]
+    write(watch.nodes, listed(node("n1")))
+    return watch
+
+
+def in_force(watch: Watch, name: bytes = b"n1") -> NodeRecord:
+    return decode_json(NodeRecord, watch.producer.values["springtide.nodes", name])
+
+
+def problems_by_what_counts() -> tuple[float | None, float | None]:
+    found = [
+        REGISTRY.get_sample_value("springtide_policy_problems", {"in_force": of})
+        for of in ("true", "false")
+    ]
+    return found[0], found[1]
+
+
+async def test_nodes_carry_the_policy_of_a_file_and_follow_its_edits(ruled: Watch) -> None:
+    ruled.policy.write_text(config_map(colocation_config={"enable": True}))
+    async with ruled.running():
+        assert in_force(ruled).overcommit == Overcommit()
+        assert slo_spec(in_force(ruled)) is not None
+        written = len(ruled.producer.sent)
+        edited = {"enable": True, "midUnallocatedPercent": 20}
+        ruled.policy.write_text(config_map(colocation_config=edited))
+        await ruled.polls(2)
+        assert in_force(ruled).overcommit == Overcommit(mid_unallocated_percent=20)
+        # Nodes that come later have it, and nothing is written twice.
+        write(ruled.nodes, listed(node("n1"), node("n2")))
+        await ruled.polls(3)
+        assert in_force(ruled, b"n2").overcommit == Overcommit(mid_unallocated_percent=20)
+        assert len(ruled.producer.sent) == written + 2
+
+
+@pytest.mark.parametrize(
+    "broken", ["kind: [", "", config_map(colocation_config="{"), "a: b", None],
+    ids=["no YAML", "empty", "no JSON in it", "no ConfigMap", "gone"],
+)  # fmt: skip
+async def test_a_broken_edit_keeps_the_last_good_policy_and_is_told(
+    ruled: Watch, broken: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    ruled.policy.write_text(config_map(colocation_config={"enable": True}))
+    async with ruled.running():
+        assert problems_by_what_counts() == (0, 0)
+        good = in_force(ruled)
+        if broken is None:
+            ruled.policy.unlink()
+        else:
+            ruled.policy.write_text(broken)
+        await ruled.polls(2)
+        assert in_force(ruled) == good
+        assert problems_by_what_counts() == (0, 1)
+        # A node that comes meanwhile has what is in force.
+        write(ruled.nodes, listed(node("n1"), node("n2")))
+        await ruled.polls(2)
+        assert in_force(ruled, b"n2").overcommit == good.overcommit
+        ruled.policy.write_text(config_map(colocation_config={"enable": False}))
+        await ruled.polls(2)
+        assert in_force(ruled).overcommit is None
+        assert problems_by_what_counts() == (0, 0)
+
+
+async def test_a_start_with_a_broken_policy_keeps_what_was_published(ruled: Watch) -> None:
+    ruled.policy.write_text(config_map(colocation_config={"enable": True}))
+    async with ruled.running():
+        before = in_force(ruled)
+    ruled.before = {b"n1": encode_json(before)}
+    ruled.policy.write_text(config_map(colocation_config="{"))
+    async with ruled.running():
+        assert in_force(ruled) == before
+    # What lies there may be from another release.
+    ruled.before = {b"n1": b'{"version":2}'}
+    async with ruled.running():
+        assert in_force(ruled).overcommit is None
+
+
+async def test_what_contradicts_the_extender_is_counted(ruled: Watch) -> None:
+    rules = {"clusterStrategy": {"enable": True}}
+    ruled.policy.write_text(config_map(resource_threshold_config=rules))
+    async with ruled.running():
+        assert problems_by_what_counts() == (1, 0)
+
+
+def test_a_policy_file_without_the_object_ends_the_first_start(tmp_path: Path) -> None:
+    for text in ("a: b", "kind: ["):
+        (tmp_path / "policy").write_text(text)
+        with pytest.raises(SettingsError, match=r"worker\.policy_file") as caught:
+            read_at_start({}, tmp_path / "policy")
+        assert caught.value.key == "worker.policy_file"
+    with pytest.raises(SettingsError, match="cannot read"):
+        read_at_start({}, tmp_path / "none")
+    (tmp_path / "policy").write_text(config_map(colocation_config="{"))
+    assert read_at_start({}, tmp_path / "policy") == []

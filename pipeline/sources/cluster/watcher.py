@@ -22,10 +22,11 @@ from pipeline.kube.events import Reporter
 from pipeline.kube.watching import Alive, Began, Changed, Complete, Event, Page, follow
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
-from pipeline.processors.policy.in_force import Policies, load_policies
+from pipeline.processors.policy.in_force import load_policies
 from pipeline.processors.policy.loading import Problem
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources.cluster.kinds import Kind, Nodes, Pods, Workloads
+from pipeline.sources.policy import filter_limits, tell
 from pipeline.sources.publish import Entry, open_producer, write_batches, written_by
 from pipeline.tasks import together
 from pipeline.topics.admin import require_topics
@@ -41,7 +42,6 @@ IN_STEP = gauge("watcher_in_step", "1 once a whole list of the kind is written."
 ALIVE_AT = gauge(
     "watcher_last_event_timestamp_seconds", "When the API server last said something.", ["kind"]
 )
-PROBLEMS = gauge("policy_problems", "Problems of the policy, by whether it counts.", ["in_force"])
 BEGUN = counter("watcher_starts", "Times that everything was listed anew, and why.", ["why"])
 
 _PATHS: Final[Mapping[str, str]] = {
@@ -156,13 +156,14 @@ class Watcher:
     async def _apply_policy(self, of: msgspec.Raw | None) -> None:
         config = None if of is None else msgspec.json.decode(of)
         data = None if config is None else config.get("data") or {}
-        policies, problems = load_policies(data, self._nodes.policies)
+        limits = filter_limits(self._settings)
+        policies, problems = load_policies(data, self._nodes.policies, limits)
         changed = policies != self._nodes.policies
         if problems != self._problems:
             self._problems = problems
             await self._tell_of_policy(config, problems)
         if changed or not self._policy_known.is_set():
-            log.info("policy is in force" if _is_usable(policies) else "no usable policy yet")
+            log.info("policy is in force" if policies.is_usable else "no usable policy yet")
             async with self._turn:
                 await self._hand_on(self._nodes.apply(policies))
         self._policy_known.set()
@@ -196,11 +197,7 @@ class Watcher:
     # -- what is wrong
 
     async def _tell_of_policy(self, config: Any, problems: tuple[Problem, ...]) -> None:
-        for taken in (True, False):
-            count = sum(problem.taken is taken for problem in problems)
-            PROBLEMS.labels(str(taken).lower()).set(count)
-        for problem in problems:
-            log.warning("policy", problem=str(problem))
+        tell(problems)
         if config is not None and problems:
             text = "; ".join(map(str, problems))
             await self._reporter.warn(config, "ConfigMap", "PolicyProblem", text)
@@ -212,10 +209,6 @@ class Watcher:
             self._reporter.warn_soon(
                 {"metadata": {"name": node}}, "Node", "PolicyProblem", "; ".join(map(str, problems))
             )
-
-
-def _is_usable(policies: Policies) -> bool:
-    return policies.colocation is not None and policies.springtide is not None
 
 
 def _learn(kind: Kind, key: bytes, value: bytes | None) -> None:

@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaProducer
 from actuators.cluster.cooling import Cooling
 from actuators.cluster.inputs import Input, read
 from actuators.cluster.metrics import NodeMetrics
-from actuators.cluster.objects import Objects
+from actuators.cluster.objects import NODE_SLO, Objects, Wanted
 from actuators.cluster.offers import Offers
 from actuators.cluster.writing import Budget, Writer
 from pipeline.clock import Clock
@@ -24,6 +24,7 @@ from pipeline.kube.lease import Lease
 from pipeline.kube.watching import Alive, Began, Changed, Complete, Event, Page, follow
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
+from pipeline.processors.policy.node_slo import slo_spec
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.tasks import together
 from pipeline.topics.actions import ActionRecord
@@ -70,17 +71,22 @@ class Actuator:
         acts = actuator.mode == "act"
         self._metrics = NodeMetrics(api, self._writer, policy)
         self._reports = acts and actuator.node_metrics
+        self._rules = Objects(api, NODE_SLO, self._writer)
+        self._writes_rules = acts and actuator.node_slos
         self._cooling = Cooling(api, self._writer, settings.extender) if acts else None
         self._topics_known = asyncio.Event()
         self._nodes_known = asyncio.Event()
-        self._objects_known = {self._metrics.objects.kind.kind: asyncio.Event()}
+        self._objects_known = {
+            objects.kind.kind: asyncio.Event() for objects in (self._metrics.objects, self._rules)
+        }
 
     async def run(self) -> None:
         """Act, until cancelled, or until the lease is another's."""
         READY.set(0)
         work = [
             self._read(), self._decide(), self._writer.run(), self._write_actions(),
-            self._watch_nodes(), self._watch_objects(self._metrics.objects),
+            self._watch_nodes(), self._watch_objects(self._metrics.objects, self._reports),
+            self._watch_objects(self._rules, self._writes_rules),
         ]  # fmt: skip
         await together(work)
 
@@ -108,6 +114,8 @@ class Actuator:
             self._offers.learn_node(name, record)
             if self._reports:
                 self._metrics.learn_node(name, record)
+            if self._writes_rules:
+                self._rules.want(name, _rules(record))
         elif one.topic == RESOURCES.name:
             found = None if value is None else decode_json(NodeResourcesRecord, value)
             self._offers.learn_resources(name, found)
@@ -124,7 +132,7 @@ class Actuator:
             if _apply(self._offers, event):
                 self._nodes_known.set()
 
-    async def _watch_objects(self, objects: Objects) -> None:
+    async def _watch_objects(self, objects: Objects, is_on: bool) -> None:
         known = self._objects_known.setdefault(objects.kind.kind, asyncio.Event())
         try:
             async for event in follow(self._api, objects.kind.path, only_metadata=True):
@@ -133,7 +141,7 @@ class Actuator:
         except (NotFoundError, ForbiddenError) as error:
             # Nothing of ours can be there; who wants them is told.
             known.set()
-            if self._reports:
+            if is_on:
                 raise
             log.debug("no custom resources", kind=objects.kind.kind, why=error.message)
 
@@ -153,6 +161,7 @@ class Actuator:
                 swept = self._clock.monotonic()
             self._offers.decide(everything=everything)
             self._metrics.decide()
+            self._rules.decide()
             await self._clock.sleep(_TICK_SECONDS)
 
     # -- what was done
@@ -175,6 +184,14 @@ class Actuator:
                     key=action.node.encode(),
                     partition=partition_of(action.node, kafka.partitions),
                 )
+
+
+def _rules(record: NodeRecord | None) -> Wanted | None:
+    """What the NodeSLO of a node is to say."""
+    spec = None if record is None else slo_spec(record)
+    if record is None or spec is None:
+        return None
+    return Wanted(msgspec.to_builtins(spec), record.uid)
 
 
 class _Follows(Protocol):

@@ -33,6 +33,8 @@ class Inventory:
 
     def __init__(self) -> None:
         self.nodes: dict[str, KnownNode] = {}
+        # As they were written: for a view all of a node is read, which is seldom.
+        self.written: dict[str, bytes] = {}
         self.departed: set[str] = set()
         self._pods: dict[str, dict[str, PodRow]] = {}
         # Of static pods only: any other pod's cgroup has its own uid.
@@ -53,12 +55,14 @@ class Inventory:
         check_node_name(name)
         if record.value is None:
             self.nodes.pop(name, None)
+            self.written.pop(name, None)
             self.departed.add(name)
             return name
         node = decode_json(KnownNode, record.value)
         if node.node != name:
             raise KeyMismatchError(f"node record of {node.node!r:.80} has the key {name!r:.80}")
         self.nodes[name] = node
+        self.written[name] = record.value
         self.departed.discard(name)
         return None
 

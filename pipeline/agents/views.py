@@ -16,6 +16,7 @@ from pipeline.metrics import counter
 from pipeline.processors.node_view import generation_of, must_tell, node_view, with_generation
 from pipeline.topics.codec import decode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
+from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.registry import MAX_RECORD_BYTES, PODS
 
 log = get_logger(__name__)
@@ -40,7 +41,7 @@ class Views:
         self._written: dict[str, bytes] = {}
         self._resources: dict[str, NodeResourcesRecord | None] = {}
         inventory = shard.join.inventory
-        self.touched: dict[str, None] = dict.fromkeys([*inventory.nodes, *inventory.departed])
+        self.touched: dict[str, None] = dict.fromkeys([*inventory.written, *inventory.departed])
 
     def touch(self, topic: str, key: bytes | None) -> None:
         """A record of nodes or pods was taken over: the view of its node may say something else."""
@@ -82,8 +83,8 @@ class Views:
     def _entry(self, name: str) -> list[Keyed]:
         """What is to be written of a node, if anything."""
         inventory = self._shard.join.inventory
-        record = inventory.nodes.get(name)
-        if record is None:
+        written = inventory.written.get(name)
+        if written is None:
             self._resources.pop(name, None)
             if self._written.pop(name, None) is None and name not in inventory.departed:
                 return []
@@ -91,6 +92,7 @@ class Views:
             return [Keyed(name.encode(), None)]
         if name not in self._resources:
             self._tell_resources(name)
+        record = decode_json(NodeRecord, written)
         pods = inventory.pods.get(name, {})
         listed = (pods[uid].view for uid in sorted(pods))
         view = node_view(record, (of for of in listed if of), self._resources.get(name))

@@ -61,6 +61,8 @@ def node_view(
         overcommit=record.overcommit,
         colocation=record.colocation,
         springtide=record.springtide,
+        slo=record.slo,
+        cpu_normalization=record.cpu_normalization,
         host_apps=record.host_apps,
         resources=resources,
         # They are encoded already.

@@ -10,6 +10,7 @@ import msgspec
 
 from pipeline.topics.codec import Record
 from pipeline.topics.node_resources import NodeResourcesRecord
+from pipeline.topics.nodes import NOT_SAID
 from pipeline.topics.overcommit import Overcommit
 from pipeline.topics.pods import Container
 from pipeline.topics.resources import Resources
@@ -36,7 +37,9 @@ class ViewPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeViewRecord(Record, frozen=True, kw_only=True):
-    """A node as its actuator sees it; `resources` are None where nothing was worked out for it."""
+    """A node as its actuator sees it; `resources` are None where nothing was worked out for it.
+    `slo` is the spec of its NodeSLO and `cpu_normalization` the section of CPU ratios, both JSON
+    until somebody asks, as in `NodeRecord`."""
 
     node: str
     generation: int
@@ -47,6 +50,8 @@ class NodeViewRecord(Record, frozen=True, kw_only=True):
     overcommit: Overcommit | None = None
     colocation: dict[str, Any] | None = None
     springtide: dict[str, Any] | None = None
+    slo: msgspec.Raw = NOT_SAID
+    cpu_normalization: msgspec.Raw = NOT_SAID
     host_apps: dict[str, str] = msgspec.field(default_factory=dict)
     resources: NodeResourcesRecord | None = None
     pods: tuple[ViewPod, ...] = ()

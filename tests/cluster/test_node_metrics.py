@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.local.control_plane import ControlPlane
 from pipeline.processors.slo.nodemetric import NodeMetric
+from pipeline.processors.slo.nodeslo import NodeSLO
 from pipeline.settings import Settings
 from tests.cluster.objects import apply, delete, items, node, pod, until, write_policy
 from tests.cluster.usage import Exporters, used_by
@@ -42,11 +43,14 @@ async def test_every_node_is_reported_as_its_policy_says(
         "nodePredictPolicy": {"coldStartPeriodSeconds": 0, "resourceDiffThresholdPercent": 7},
         "nodeConfigs": [often],
     }
-    write_policy(plane, settings.kubernetes.config_name, colocation_config=colocation)
+    rules = {"clusterStrategy": {"enable": True, "cpuSuppressThresholdPercent": 60},
+             "nodeStrategies": [{**GOLD, "memoryEvictThresholdPercent": 80}]}  # fmt: skip
+    sections = {"colocation_config": colocation, "resource_threshold_config": rules}
+    write_policy(plane, settings.kubernetes.config_name, **sections)
     apply(plane, node("m1", cpu="32", memory="128Gi"),
           node("m2", labels={"pool": "gold"}, cpu="32", memory="128Gi"))  # fmt: skip
     apply(plane, *(pod(f"s{i}", on=f"m{1 + i % 2}", cpu="1", memory="4Gi") for i in range(6)))
-    flags = ("--mode", "act", "--node-metrics", "--writes-per-second", "50")
+    flags = ("--mode", "act", "--node-metrics", "--node-slos", "--writes-per-second", "50")
     with Role("watcher", settings), worker(settings):
         await until(lambda: all_run(plane, 6))
         await until(lambda: in_step(plane, settings))
@@ -81,9 +85,10 @@ async def test_every_node_is_reported_as_its_policy_says(
             await an_interval_is_kept(plane, exporters)
             # A change of the policy reaches the selected nodes alone, without a restart.
             colocation["nodeConfigs"] = [{**often, "metricReportIntervalSeconds": 45}]
-            write_policy(plane, settings.kubernetes.config_name, colocation_config=colocation)
+            write_policy(plane, settings.kubernetes.config_name, **sections)
             await until(lambda: interval(plane, "m2") == 45, 10)
             assert interval(plane, "m1") == 90
+            await rules_are_written(plane, settings, sections)
             # What somebody deletes comes again, what has no Node goes with it.
             plane.kubectl("delete", "nodemetric", "m1")
             await until(lambda: "m1" in found(plane))
@@ -91,7 +96,7 @@ async def test_every_node_is_reported_as_its_policy_says(
             await until(lambda: found(plane).keys() == {"m2"}, 60)
             assert actuator.stop() == 0
         with Role("actuator", settings, "--mode", "act"):
-            await until(lambda: not found(plane))
+            await until(lambda: not found(plane) and not items(plane, "nodeslos"))
     delete(plane, "pod", "--all")
     delete(plane, "node", "m2")
 
@@ -104,6 +109,24 @@ def is_told(plane: ControlPlane, name: str, exporters: Exporters) -> bool:
     """Whether the node was reported as of its last window."""
     status = found(plane)[name].get("status", {})
     return bool(status.get("updateTime") == exporters.end_of(exporters.step))
+
+
+async def rules_are_written(
+    plane: ControlPlane, settings: Settings, sections: dict[str, Any]
+) -> None:
+    """NodeSLOs say what the ConfigMap says for their nodes, and an edit reaches them."""
+
+    def threshold(name: str, field: str) -> Any:
+        of = {one["metadata"]["name"]: one for one in items(plane, "nodeslos")}[name]
+        assert isinstance(strictly(of), NodeSLO)
+        return of["spec"]["resourceUsedThresholdWithBE"][field]
+
+    assert threshold("m1", "cpuSuppressThresholdPercent") == 60
+    assert threshold("m2", "memoryEvictThresholdPercent") == 80
+    assert threshold("m1", "memoryEvictThresholdPercent") == 70
+    sections["resource_threshold_config"]["clusterStrategy"]["cpuSuppressThresholdPercent"] = 55
+    write_policy(plane, settings.kubernetes.config_name, **sections)
+    await until(lambda: threshold("m1", "cpuSuppressThresholdPercent") == 55, 10)
 
 
 def interval(plane: ControlPlane, name: str) -> int:

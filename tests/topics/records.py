@@ -82,4 +82,4 @@ def _within(kind: type, meta: msgspec.Meta) -> st.SearchStrategy[Any]:
     if kind is int:
         return st.integers(meta.ge, meta.le)  # type: ignore[arg-type]
     assert kind is float, kind
-    return st.floats(meta.ge, meta.le)
+    return st.floats(meta.ge, meta.le, allow_nan=False, allow_infinity=False)

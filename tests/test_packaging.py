@@ -111,7 +111,7 @@ ROLES = {
     "model": "pipeline.cli.model, pipeline.agents.importing",
     "recommend": "pipeline.cli.recommend",
     "policy": "pipeline.cli.policy",
-    "doctor": "pipeline.cli.doctor",
+    "doctor": "pipeline.cli.doctor, pipeline.cli.doctor_policy",
 }
 
 

@@ -16,17 +16,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import click
 import msgspec
 
 from pipeline import __version__
-from pipeline.cli.options import KAFKA_CLIENT, settings_options
+from pipeline.cli.checks import Check, Status, failed
+from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options
 from pipeline.errors import BrokerUnavailableError, SpringtideError
 from pipeline.settings import ExporterSettings, KafkaSettings, Settings
-
-Status = Literal["ok", "warn", "fail", "unknown"]
 
 # What stands for each extra that commands of today use.
 _EXTRAS = {
@@ -36,15 +35,6 @@ _EXTRAS = {
 _KAFKA_SECONDS = 10.0
 # Longer than the heartbeat interval: by a heartbeat a member learns that it was replaced.
 _WATCH_GROUP_SECONDS = 4.0
-
-
-class Check(NamedTuple):
-    """One row: what was looked at, how it is, what was found and what to do about it."""
-
-    name: str
-    status: Status
-    found: str
-    todo: str = ""
 
 
 @click.command(epilog="Exit codes: 0 nothing fails, 1 something does, 2 usage or settings.")
@@ -58,13 +48,18 @@ class Check(NamedTuple):
     "exporter.cgroup_parent",
     "exporter.proc_root",
     "worker.id",
+    "worker.policy_file",
+    "extender.cpu_threshold_percent",
+    "extender.memory_threshold_percent",
+    *KUBERNETES_CLIENT,
 )
 def command(settings: Settings, as_json: bool) -> None:
     """Check this installation and say what to do.
 
     Looks at Python and the installed extras, at the clock, cgroups, pods and /proc (for the
-    exporter), at Java and jars (for the local broker), at the broker, its topics and the workers'
-    group. Changes nothing. What only some roles need is a warning; ends with 1 if something fails.
+    exporter), at Java and jars (for the local broker), at the policy (of worker.policy_file, else
+    in the cluster), at the broker, its topics and the workers' group, and whether nodes carry the
+    policy. Changes nothing. What only some roles need is a warning; ends with 1 if something fails.
 
     \b
     Examples:
@@ -73,16 +68,16 @@ def command(settings: Settings, as_json: bool) -> None:
     """
     with _quiet("aiokafka"):  # the table says it better
         checks = list(run_checks(settings))
-    failed = any(check.status == "fail" for check in checks)
+    has_failed = any(check.status == "fail" for check in checks)
     if as_json:
         rows = [check._asdict() for check in checks]
-        click.echo(json.dumps({"version": __version__, "healthy": not failed, "checks": rows}))
+        click.echo(json.dumps({"version": __version__, "healthy": not has_failed, "checks": rows}))
     else:
         for check in checks:
             click.echo(f"{check.status:7} {check.name:9} {check.found}")
             if check.todo:
                 click.echo(f"{'':17} -> {check.todo}")
-    if failed:
+    if has_failed:
         click.get_current_context().exit(1)
 
 
@@ -108,7 +103,25 @@ def run_checks(settings: Settings) -> Iterator[Check]:
     yield proc(settings.exporter)
     yield java()
     yield jars()
-    yield from broker(settings)
+    yield from broker_and_policy(settings)
+
+
+def broker_and_policy(settings: Settings) -> Iterator[Check]:
+    """The policy, the broker, and whether what lies there follows from it."""
+    try:
+        from pipeline.cli import doctor_policy
+    except ModuleNotFoundError:
+        yield Check("policy", "unknown", "not looked at: it needs springtide[pipeline]")
+        yield from broker(settings)
+        return
+    of_policy, given = doctor_policy.policy(settings)
+    yield of_policy
+    of_broker = list(broker(settings))
+    yield from of_broker
+    if all(check.status == "ok" for check in of_broker if check.name in ("kafka", "topics")):
+        yield doctor_policy.nodes(settings, given)
+    else:
+        yield Check("nodes", "unknown", "not looked at, because the topics are not there")
 
 
 def python() -> Check:
@@ -167,7 +180,7 @@ def cgroups(exporter: ExporterSettings) -> Check:
     try:
         layout = detect_layout(str(exporter.cgroup_root))
     except SpringtideError as error:
-        return _failed("cgroups", error)
+        return failed("cgroups", error)
     root = "as root" if os.geteuid() == 0 else "not as root: own cgroups cannot be made (demo)"
     found = f"v{layout.version} at {exporter.cgroup_root}, {root}"
     if layout.pressure is None:
@@ -192,7 +205,7 @@ def pods(exporter: ExporterSettings) -> Check:
             return Check("pods", "warn", f"no kubepods below {where}, driver {given}", todo)
         count = len(list_pods(layout, driver, parent))
     except SpringtideError as error:
-        return _failed("pods", error)
+        return failed("pods", error)
     return Check("pods", "ok", f"{count} found, cgroup driver {driver}")
 
 
@@ -222,7 +235,7 @@ def java() -> Check:
     try:
         return Check("java", "ok", str(find_java()))
     except SpringtideError as error:
-        return _failed("java", error, status="warn")
+        return failed("java", error, status="warn")
 
 
 def jars() -> Check:
@@ -245,7 +258,7 @@ def broker(settings: Settings) -> Iterator[Check]:
     except (SpringtideError, TimeoutError) as error:
         if isinstance(error, TimeoutError):
             error = BrokerUnavailableError(f"no Kafka broker answers at {servers} in time")
-        yield _failed("kafka", error)
+        yield failed("kafka", error)
         yield Check("topics", "unknown", "not looked at, because the broker is away")
         yield Check("workers", "unknown", "not looked at, because the broker is away")
         return
@@ -304,7 +317,3 @@ async def _watch_group(kafka: KafkaSettings, group: str) -> tuple[_Members, _Mem
 def _members(responses: list[Any]) -> _Members:
     _, _, state, _, _, members, *_ = responses[0].groups[0]
     return state, frozenset(member[0] for member in members)
-
-
-def _failed(name: str, error: SpringtideError, status: Status = "fail") -> Check:
-    return Check(name, status, error.message, error.hint or "")

@@ -6,6 +6,7 @@ cannot be used keeps what was in force, and is named.
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -145,7 +146,13 @@ def _rules(record: NodeRecord, policy: SloPolicy, before: NodeRecord) -> _Filled
 
 
 def _raw(of: msgspec.Struct) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(of, order="deterministic"))
+    return _shared(msgspec.json.encode(of, order="deterministic"))
+
+
+@lru_cache(maxsize=256)
+def _shared(text: bytes) -> msgspec.Raw:
+    """One for all nodes of which the same holds: a watcher keeps thousands of records."""
+    return msgspec.Raw(text)
 
 
 def _of_node(

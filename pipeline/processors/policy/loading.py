@@ -120,7 +120,7 @@ def _entries(
 def _entry(
     section: Section[Said], found: Any, where: str, cluster: Said, last: Policy[Said] | None
 ) -> tuple[Entry[Said], list[Problem]]:
-    nothing = section.convert({})
+    nothing = section.nothing
     if not isinstance(found, dict):
         return Entry("", None, nothing), [Problem(where, f"{type(found).__name__}, not an object")]
     found = named(found, _OF_ENTRY)
@@ -163,7 +163,7 @@ def _last_of(
         own = entry.own
         if entry.selector == selector and not any(section.problems(merged(cluster, own))):
             return own
-    return section.convert({})
+    return section.nothing
 
 
 def annotated(
@@ -172,11 +172,11 @@ def annotated(
     """What a node's annotation says: a value that is out of range is left out, the rest counts."""
     where = f"annotation {annotation}"
     if text is None:
-        return section.convert({}), []
+        return section.nothing, []
     try:
         own = section.convert(read_object(text))
     except InvalidPolicyError as error:
-        return section.convert({}), [Problem(where, error.message)]
+        return section.nothing, [Problem(where, error.message)]
     wrong = dict(section.problems(own))
     problems = [Problem(where, problem) for problem in wrong.values()]
     own = without(own, set(wrong))

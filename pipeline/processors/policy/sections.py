@@ -38,6 +38,11 @@ class Section(Generic[Said]):
     entries: str = "nodeConfigs"
     of_entry: Said | None = None
 
+    @property
+    def nothing(self) -> Said:
+        """What a place says that says nothing."""
+        return type(self.defaults)()
+
     def convert(self, found: Mapping[str, Any]) -> Said:
         """What an object says. Raises InvalidPolicyError for a value of another type."""
         return convert(found, type(self.defaults))

@@ -1,0 +1,262 @@
+"""At most one leads, by whatever clocks and failures. The server is a fake: a Lease in memory with
+versions, on a clock that is moved by hand."""
+
+import asyncio
+import copy
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.clock import ManualClock
+from pipeline.errors import (
+    ApiUnavailableError,
+    ConflictError,
+    ForbiddenError,
+    KubernetesError,
+    NotFoundError,
+)
+from pipeline.kube.lease import Lease, format_micros
+from pipeline.tasks import end
+
+RENEW_WITHIN, DURATION = 10.0, 15.0
+
+
+class Store:
+    """The fake's only object."""
+
+    def __init__(self) -> None:
+        self.lease: Any = None
+        self._version = 0
+
+    def put(self, body: Any) -> Any:
+        self._version += 1
+        self.lease = copy.deepcopy(body)
+        self.lease["metadata"]["resourceVersion"] = str(self._version)
+        return copy.deepcopy(self.lease)
+
+
+class Way:
+    """One client's way to the fake: it may be cut, slow, or lose answers to what was done."""
+
+    def __init__(self, store: Store, clock: ManualClock, rng: random.Random) -> None:
+        self.clock, self.rng = clock, rng
+        self._store = store
+        self.failure: KubernetesError | None = None
+        self.is_mute = False
+        self.seconds = self.answers_after = 0.0
+
+    async def _go(self) -> None:
+        if self.seconds:
+            await self.clock.sleep(self.seconds)
+        if self.failure is not None:
+            raise self.failure
+
+    async def get(self, path: str) -> Any:
+        await self._go()
+        if self._store.lease is None:
+            raise NotFoundError(path)
+        return copy.deepcopy(self._store.lease)
+
+    async def create(self, path: str, body: Any) -> Any:
+        await self._go()
+        if self._store.lease is not None:
+            raise ConflictError(path)
+        return self._store.put(body)
+
+    async def replace(self, path: str, body: Any) -> Any:
+        await self._go()
+        if body["metadata"]["resourceVersion"] != self._store.lease["metadata"]["resourceVersion"]:
+            raise ConflictError(path)
+        found = self._store.put(body)
+        await self.clock.sleep(self.answers_after)
+        if self.is_mute:
+            raise ApiUnavailableError(path)
+        return found
+
+
+class Contender:
+    """One that may lead, and whether it works."""
+
+    def __init__(self, name: str, store: Store, clock: ManualClock, seed: int = 0) -> None:
+        self.name = name
+        self.way = Way(store, clock, random.Random(seed))
+        self.lease = Lease(self.way, "ours", "try", name)  # type: ignore[arg-type]
+        self.works = False
+        self.turns = 0
+        self.task = asyncio.create_task(self.lease.lead(self._work))
+
+    async def _work(self) -> None:
+        self.works = True
+        self.turns += 1
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.works = False
+
+
+async def two() -> tuple[Contender, Contender, ManualClock, Store]:
+    """The first leads, the second stands by."""
+    store, clock = Store(), ManualClock()
+    first = Contender("first", store, clock, 1)
+    await clock.advance(1.0)
+    second = Contender("second", store, clock, 2)
+    await clock.advance(30.0)
+    assert (first.works, second.works) == (True, False)
+    return first, second, clock, store
+
+
+async def test_one_leads_for_as_long_as_it_renews() -> None:
+    first, second, clock, store = await two()
+    await clock.advance(300.0)
+    assert (first.turns, second.turns) == (1, 0)
+    assert store.lease["spec"]["leaseTransitions"] == 1
+    assert store.lease["spec"]["leaseDurationSeconds"] == 15
+    await end(first.task, second.task)
+
+
+async def test_who_is_cut_off_stops_in_time_and_the_next_leads_after() -> None:
+    first, second, clock, _ = await two()
+    first.way.failure = ApiUnavailableError("cut")
+    await clock.advance(RENEW_WITHIN)
+    assert not first.works
+    assert not second.works
+    await clock.advance(DURATION + 3.0 - RENEW_WITHIN)
+    assert second.works
+    # Back again it stands by.
+    first.way.failure = None
+    await clock.advance(60.0)
+    assert (first.works, second.works) == (False, True)
+    await end(first.task, second.task)
+
+
+async def test_an_answer_that_comes_late_does_not_hold_the_lease() -> None:
+    first, second, clock, _ = await two()
+    first.way.seconds = RENEW_WITHIN - 1.0
+    await clock.advance(RENEW_WITHIN + 2.0)
+    assert not first.works
+    await end(first.task, second.task)
+
+
+async def test_a_clean_end_lets_the_next_lead_at_once() -> None:
+    first, second, clock, store = await two()
+    await end(first.task)
+    assert store.lease["spec"]["holderIdentity"] == ""
+    await clock.advance(3.0)
+    assert second.works
+    await end(second.task)
+
+
+async def test_an_end_with_the_server_away_is_an_end() -> None:
+    first, second, clock, _ = await two()
+    first.way.failure = ApiUnavailableError("cut")
+    await end(first.task)
+    await clock.advance(DURATION + 3.0)
+    assert second.works
+    await end(second.task)
+
+
+async def test_wall_clocks_decide_nothing() -> None:
+    first, second, clock, _ = await two()
+    for seconds in (86_400.0, -172_800.0):
+        clock.jump(seconds)
+        await clock.advance(60.0)
+        assert (first.works, second.works) == (True, False)
+    await end(first.task, second.task)
+
+
+async def test_somebody_elses_hand_in_the_lease_is_respected() -> None:
+    first, second, clock, store = await two()
+    store.lease["spec"]["holderIdentity"] = "third"
+    store.put(store.lease)
+    await clock.advance(3.0)
+    assert (first.works, second.works) == (False, False)
+    # The third never renews.
+    await clock.advance(DURATION + 3.0)
+    assert first.works != second.works
+    await end(first.task, second.task)
+
+
+@pytest.mark.parametrize("spec", [None, {}, {"holderIdentity": None, "leaseTransitions": None}])
+async def test_a_lease_that_somebody_made_by_hand_is_taken(spec: Any) -> None:
+    store, clock = Store(), ManualClock()
+    store.put({"metadata": {"name": "try", "labels": {"kept": "yes"}}, "spec": spec})
+    one = Contender("one", store, clock)
+    await clock.advance(1.0)
+    assert one.works
+    assert store.lease["metadata"]["labels"] == {"kept": "yes"}
+    await end(one.task)
+
+
+async def test_who_may_not_is_told_at_the_first_time_and_later_waits() -> None:
+    store, clock = Store(), ManualClock()
+    one = Contender("one", store, clock)
+    one.way.failure = ForbiddenError("no")
+    await clock.advance(1.0)
+    with pytest.raises(ForbiddenError):
+        await one.task
+    one = Contender("one", store, clock)
+    await clock.advance(1.0)
+    one.way.failure = ForbiddenError("not yet")
+    await clock.advance(5.0)
+    assert one.works
+    await clock.advance(10.0)
+    assert not one.works
+    one.way.failure = None
+    await clock.advance(5.0)
+    assert one.works
+    await end(one.task)
+
+
+async def test_what_the_work_raises_is_raised_and_the_lease_released() -> None:
+    store, clock = Store(), ManualClock()
+
+    async def fails() -> None:
+        raise ValueError("so")
+
+    way = Way(store, clock, random.Random(0))
+    lease = Lease(way, "ours", "try", "one")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="so"):
+        await lease.lead(fails)
+    assert store.lease["spec"]["holderIdentity"] == ""
+    assert not lease.is_held
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 2**32), count=st.integers(2, 4))
+def test_never_two_at_work_whatever_fails(seed: int, count: int) -> None:
+    async def run() -> None:
+        rng, store, clock = random.Random(seed), Store(), ManualClock()
+        all_ = [Contender(str(i), store, clock, seed + i) for i in range(count)]
+        try:
+            for _ in range(120):
+                one = rng.choice(all_)
+                one.way.failure = ApiUnavailableError("cut") if rng.random() < 0.4 else None
+                one.way.is_mute = rng.random() < 0.2
+                one.way.seconds = rng.choice([0.0, 0.0, 0.5, 4.0, 12.0])
+                one.way.answers_after = rng.choice([0.0, 0.0, 7.0])
+                if rng.random() < 0.1:
+                    clock.jump(rng.uniform(-1e5, 1e5))
+                for _ in range(rng.randrange(8)):
+                    await clock.advance(0.7)
+                    assert [each.works for each in all_].count(True) <= 1
+        finally:
+            for each in all_:
+                each.way.failure, each.way.is_mute = None, False
+                each.way.seconds = each.way.answers_after = 0.0
+            await clock.advance(2 * DURATION)
+            last = [each.works for each in all_].count(True)
+            await end(*(each.task for each in all_))
+        assert last == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "1970-01-01T00:00:00.000000Z"), (1_700_000_000.999999, "2023-11-14T22:13:20.999999Z")],
+)
+def test_times_have_their_microseconds(seconds: float, text: str) -> None:
+    assert format_micros(seconds) == text

@@ -195,6 +195,20 @@ POD_RECORD = PodRecord(
     created_at="2023-11-14T21:13:30Z",
     started_at="2023-11-14T21:13:33Z",
 )
+WORKLOAD = WorkloadRecord(
+    namespace="shop",
+    kind="PodDisruptionBudget",
+    name="cart",
+    uid="0d6bd3b4-4b53-4a3a-9f0e-1f7b2a2f6f10",
+    owner=Owner(kind="Cart", name="cart"),
+    selector={"matchLabels": {"app": "cart"}},
+    replicas=3,
+    ready_replicas=2,
+    budget=Budget(
+        min_available="50%", max_unavailable="1", disruptions_allowed=1, current_healthy=2,
+        desired_healthy=2, expected_pods=3,
+    ),
+)  # fmt: skip
 NODE_RESOURCES = NodeResourcesRecord(
     node=HEADER.node,
     as_of="2023-11-14T22:14:00Z",
@@ -231,14 +245,6 @@ NODE_VIEW = NodeViewRecord(
         ),
     ),
 )  # fmt: skip
-WORKLOAD = WorkloadRecord(
-    namespace="shop",
-    kind="PodDisruptionBudget",
-    name="web",
-    uid="7c4c0b4f-8c39-4f6f-a2d7-0e6f9b1a2c3d",
-    selector={"matchLabels": {"app": "web"}},
-    budget=Budget(min_available="50%", disruptions_allowed=1, current_healthy=3),
-)
 ACTION = ActionRecord(
     node=HEADER.node,
     at="2023-11-14T22:14:00Z",
@@ -378,10 +384,10 @@ GOLDEN = (
     ),
     _json("nodes", NODE),
     _json("pods", POD_RECORD),
+    _json("workloads", WORKLOAD),
     _json("predictions", PREDICTION),
     _json("resources", NODE_RESOURCES),
     _json("node-views", NODE_VIEW),
-    _json("workloads", WORKLOAD),
     _json("actions", ACTION),
     _json("node-state", NODE_STATE),
     _pack("checkpoints-node", CHECKPOINT),

@@ -44,7 +44,7 @@ def test_what_is_read_is_what_was_written(kind: Golden) -> None:
     assert kind.read(newest(kind.name)) == kind.record
 
 
-@pytest.mark.parametrize("name", ["pods", "predictions", "node-state"])
+@pytest.mark.parametrize("name", ["pods", "workloads", "predictions", "node-state"])
 def test_json_is_read_as_written_with_unknown_for_nan(name: str) -> None:
     (kind,) = [g for g in GOLDEN if g.name == name]
     assert kind.read(newest(name)) == kind.record

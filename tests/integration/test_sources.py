@@ -15,7 +15,10 @@ from uuid import uuid4
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import ProducerFenced
 
+from pipeline.agents.inventory import Inventory, InventoryTopics
+from pipeline.agents.log import open_reader
 from pipeline.clock import SystemClock
 from pipeline.errors import BrokerUnavailableError, TopicDriftError
 from pipeline.local.kafka import LocalKafka
@@ -33,7 +36,7 @@ from pipeline.sources.publish import (
 from pipeline.topics.admin import apply_topics
 from pipeline.topics.arrow import read_samples
 from pipeline.topics.client import client_options
-from pipeline.topics.codec import decode_json
+from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.partition import partition_of
 from pipeline.topics.pods import PodRecord, split_pod_key
@@ -270,3 +273,45 @@ async def test_without_a_broker_a_source_ends_at_once() -> None:
     with pytest.raises(BrokerUnavailableError):
         async with open_producer(settings.kafka, "test"):
             pass
+
+
+async def begun(producer: Any, kafka: KafkaSettings, *entries: Entry) -> None:
+    """Write in a transaction that does not end."""
+    await producer.begin_transaction()
+    await write(producer, kafka, "cluster", entries)
+
+
+async def test_what_a_sole_writer_had_begun_when_the_next_came_is_not_what_the_topic_says(
+    settings: Settings,
+) -> None:
+    kafka = settings.kafka
+    name = f"{kafka.topic_prefix}-watcher"
+    old, new = (Entry(NODES, "n1", b"n1", encode_json(NodeRecord(node="n1", uid=u))) for u in "on")
+    other = Entry(NODES, "n2", b"n2", encode_json(NodeRecord(node="n2")))
+    async with open_producer(kafka, "first", name) as first:
+        async with first.transaction():
+            await write(first, kafka, "cluster", [old])
+        await begun(first, kafka, new, other)
+        async with open_producer(kafka, "second", name) as second:
+            # For the next to compare with, for a worker that loads, and for one that follows.
+            assert await read_back(kafka, NODES, "cluster") == {b"n1": old.value}
+            assert await loaded(kafka) == {"n1": "o"}
+            with pytest.raises(ProducerFenced):
+                await first.commit_transaction()
+            async with second.transaction():
+                await write(second, kafka, "cluster", [other])
+            assert await loaded(kafka) == {"n1": "o", "n2": ""}
+
+
+async def loaded(kafka: KafkaSettings) -> dict[str, str]:
+    """Nodes as a worker knows them after loading, with their uids."""
+
+    async def refuse(*of: object) -> None:
+        raise AssertionError(of)
+
+    topics, inventory = InventoryTopics(kafka.topic_prefix, refuse), Inventory()
+    places = [(name, p) for name in (topics.nodes, topics.pods) for p in range(PARTITIONS)]
+    async with open_reader(client_options(kafka), places) as reader:
+        for partition in range(PARTITIONS):
+            await topics.load(reader, partition, inventory, {})
+    return {name: of.uid for name, of in inventory.nodes.items()}

@@ -25,6 +25,7 @@ from pipeline.kube.access import access
 from pipeline.kube.client import Api, open_api
 from pipeline.local.probe import free_port
 from pipeline.settings import KubernetesSettings
+from tests.kube.access import in_pod
 from tests.kube.fake_server import Answer, Patient, fake, status, user_file
 
 FINE = Answer([b'{"a":1}'])
@@ -203,19 +204,6 @@ async def test_in_a_pod_one_comes_as_its_account_with_the_token_of_now(
     token.unlink()
     with pytest.raises(ApiUnavailableError, match="credentials cannot be read"):
         await found.headers()
-
-
-def in_pod(
-    monkeypatch: pytest.MonkeyPatch, token: Path, authority: Path, host: str, port: str
-) -> None:
-    """As if this were a pod with these files of its service account."""
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
-    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
-    monkeypatch.setattr("pipeline.kube.access._TOKEN", token)
-    here = "kubernetes.config.incluster_config"
-    monkeypatch.setattr(f"{here}.SERVICE_TOKEN_FILENAME", str(token))
-    monkeypatch.setattr(f"{here}.SERVICE_CERT_FILENAME", str(authority))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"clusters": 1}', "\x00"])

@@ -24,7 +24,7 @@ from pipeline.topics.registry import MAX_RECORD_BYTES, NODES, PODS, Topic
 SOURCE_HEADER: Final = "source"
 
 _IN_FLIGHT = 1000
-# Of each partition: records are objects of a kilobyte each while they wait; a larger one is alone.
+# Of each partition: records are objects while they wait. A larger one comes alone.
 _FETCH_BYTES = 256 * 1024
 _BATCH_BYTES = 256 * 1024
 _AT_ONCE = 4000
@@ -193,7 +193,8 @@ async def written_by(
     kafka: KafkaSettings, topic: Topic, source: str
 ) -> AsyncIterator[tuple[bytes, bytes | None]]:
     """Key and value of every record of `topic` up to the present end, in the order of each
-    partition; None is a tombstone, or what another source has written over it since.
+    partition; None is a tombstone, or what another source has written over it since. The partition
+    of the empty node is first, so that a pod is read as it moved: from there to its node.
 
     Raises `BrokerUnavailableError` if the broker does not answer or falls silent.
     """
@@ -212,11 +213,13 @@ async def written_by(
             partitions = [TopicPartition(name, p) for p in range(kafka.partitions)]
             consumer.assign(partitions)
             ends = await consumer.end_offsets(partitions)
-            async for message in _until(consumer, ends):
-                if message.key is None:
-                    continue
-                mine = (SOURCE_HEADER, source.encode()) in message.headers
-                yield message.key, message.value if mine else None
+            first = TopicPartition(name, partition_of("", kafka.partitions))
+            for some in ({first: ends.pop(first)}, ends):
+                async for message in _until(consumer, some):
+                    if message.key is None:
+                        continue
+                    mine = (SOURCE_HEADER, source.encode()) in message.headers
+                    yield message.key, message.value if mine else None
         finally:
             await consumer.stop()
 

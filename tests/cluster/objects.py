@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KafkaSettings
-from pipeline.topics.client import client_options
+from pipeline.topics.client import COMMITTED, client_options
 from pipeline.topics.registry import Topic
 
 Object = dict[str, Any]
@@ -82,7 +82,7 @@ def write_policy(plane: ControlPlane, name: str, **sections: Any) -> None:
 
 async def messages(kafka: KafkaSettings, topic: Topic) -> list[Any]:
     """Every record of `topic` as it lies there."""
-    consumer = AIOKafkaConsumer(**client_options(kafka), group_id=None)
+    consumer = AIOKafkaConsumer(**client_options(kafka), **COMMITTED, group_id=None)
     await consumer.start()
     try:
         name = topic.full_name(kafka.topic_prefix)

@@ -104,7 +104,9 @@ class Pods:
             if before not in (None, node):
                 # Of a pod that moved while somebody was cut off. Where it is the list will say.
                 self._strays |= {(node, uid), (before, uid)}
-        elif self._seen.node_of(uid) == node:
+            return
+        self._strays.discard((node, uid))
+        if self._seen.node_of(uid) == node:
             self._seen.drop(uid)
 
     def begin(self) -> None:

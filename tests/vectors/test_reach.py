@@ -12,14 +12,11 @@ ROOT = Path(__file__).parent.parent.parent
 PACKAGES = (ROOT / "pipeline", ROOT / "node-exporter" / "node_exporter", ROOT / "actuators")
 
 _NODE_ACTUATOR = "the node actuator writes and reads these (part 6)"
-_ACTUATOR = "the cluster actuator, which judges how old things are, comes with the rest of part 3"
-_WRITES = "the cluster actuator, which writes these to nodes, comes with the rest of part 3"
-_TOPOLOGY = (
-    "the resources of NUMA zones are written by the cluster actuator, with the rest of part 3"
-)
+_WRITES = "nobody writes the annotations of CPU ratios yet"
+_TOPOLOGY = "nobody writes what NUMA zones have for Batch yet"
 _ADMISSION = "nodes and pods are admitted with part 4"
 _DEVICES = "devices come with part 9"
-_NUMA = "NodeMetric's usage of NUMA nodes comes with part 3"
+_NUMA = "no exporter measures NUMA nodes yet"
 UNCALLED = {
     "node_exporter.kernel.formulas.best_effort_limit_millicores": _NODE_ACTUATOR,
     "node_exporter.kernel.formulas.best_effort_usage_millicores": _NODE_ACTUATOR,
@@ -33,8 +30,7 @@ UNCALLED = {
     "node_exporter.kernel.paths.container_dir": _NODE_ACTUATOR,
     "pipeline.clock.ManualClock": "the clock of tests",
     "pipeline.processors.histogram.linear_layout": "no model has buckets of equal size",
-    "pipeline.processors.intervals.collect_interval": "NodeMetric's periods come with part 3",
-    "pipeline.processors.overcommit.facts.is_fresh": _ACTUATOR,
+    "pipeline.processors.intervals.collect_interval": "exporters go by their settings",
     "pipeline.processors.overcommit.devices.gpu_resources": _DEVICES,
     "pipeline.processors.overcommit.numa.Bindings": _TOPOLOGY,
     "pipeline.processors.overcommit.numa.Zones": _TOPOLOGY,
@@ -43,22 +39,10 @@ UNCALLED = {
     "pipeline.processors.overcommit.numa.spread": _TOPOLOGY,
     "pipeline.processors.overcommit.numa.zone_batch": _TOPOLOGY,
     "pipeline.processors.overcommit.reserved.trimmed": "the scheduler's view comes with part 4",
-    "pipeline.processors.overcommit.third_party.origin_text": _WRITES,
-    "pipeline.processors.overcommit.third_party.taken": _WRITES,
-    "pipeline.processors.overcommit.writing.Known": _WRITES,
-    "pipeline.processors.overcommit.writing.is_due": _WRITES,
-    "pipeline.processors.overcommit.writing.status_patch": _WRITES,
-    "pipeline.processors.overcommit.writing.written": _WRITES,
     "pipeline.processors.policy.amplification.admitted": _ADMISSION,
-    "pipeline.processors.policy.amplification.ratios": _WRITES,
-    "pipeline.processors.policy.amplification.ratios_text": _WRITES,
     "pipeline.processors.policy.amplification.read_ratios": _ADMISSION,
     "pipeline.processors.policy.amplification.requested": _ADMISSION,
-    "pipeline.processors.policy.nodemetric.metric_spec": _WRITES,
     "pipeline.processors.policy.normalization.must_write": _WRITES,
-    "pipeline.processors.policy.normalization.ratio_text": _WRITES,
-    "pipeline.processors.policy.normalization.read_cpu_info": _WRITES,
-    "pipeline.processors.policy.normalization.read_ratio": _WRITES,
     "pipeline.processors.system_usage.numa_remainder": _NUMA,
     "pipeline.processors.thresholds.whole_percent": _DEVICES,
 }

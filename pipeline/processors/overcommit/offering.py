@@ -6,12 +6,14 @@ more than there is; after `degradeTimeMinutes` nothing. Exactly at a limit the y
 An offer goes where the node takes no part, or what it is made of is unknown.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from pipeline.errors import InvalidPolicyError
+from pipeline.processors.overcommit.facts import is_fresh, strategies
 from pipeline.processors.overcommit.third_party import origin_text, taken
 from pipeline.processors.overcommit.writing import ABSENT, BATCH, Known, is_due, written
 from pipeline.processors.policy.normalization import read_ratio
@@ -59,7 +61,10 @@ def offers_now(cases: Sequence[Case], now: float) -> list[Offer]:
     """What each of these nodes is to offer at `now`, UTC seconds."""
     if not cases:
         return []
-    wanted = [_wanted(case, now) for case in cases]
+    in_force = [case.strategy or Overcommit() for case in cases]
+    ages = np.array([_age(case, now) for case in cases])
+    fresh = is_fresh(ages, strategies(in_force)).tolist()
+    wanted = [_wanted(*one) for one in zip(cases, ages.tolist(), fresh, strict=True)]
     ratios, parties, problems = zip(*(_annotated(case.annotations) for case in cases), strict=True)
     found = written(
         _column([one.batch for one in wanted]),
@@ -79,13 +84,12 @@ def offers_now(cases: Sequence[Case], now: float) -> list[Offer]:
         late, np.where(old[:, batch] < 0, ABSENT, np.minimum(amounts[:, batch], old[:, batch])),
         amounts[:, batch],
     )  # fmt: skip
-    strategies = [case.strategy or Overcommit() for case in cases]
     due = is_due(
         old,
         amounts,
-        np.array([one.resource_diff_threshold for one in strategies]),
+        np.array([one.resource_diff_threshold for one in in_force]),
         np.array([case.unchanged_seconds for case in cases]),
-        np.array([one.update_time_threshold_seconds for one in strategies], float),
+        np.array([one.update_time_threshold_seconds for one in in_force], float),
     )
     # Written again it would say the same.
     due = due & (old != amounts).any(axis=1)
@@ -100,14 +104,18 @@ def offers_now(cases: Sequence[Case], now: float) -> list[Offer]:
 _LATE: Final = "late"
 
 
-def _wanted(case: Case, now: float) -> _Wanted:
+def _age(case: Case, now: float) -> float:
+    """Seconds since the end of the window that was the last; NaN where there is none."""
+    return math.nan if case.resources is None else now - parse_time(case.resources.as_of)
+
+
+def _wanted(case: Case, age: float, is_fresh: bool) -> _Wanted:
     strategy, found = case.strategy, case.resources
     if strategy is None:
         return _Wanted(None, None, "the node takes no part")
     if found is None:
         return _Wanted(None, None, "nothing was worked out yet")
-    age = now - parse_time(found.as_of)
-    if age > 60 * strategy.degrade_time_minutes:
+    if not is_fresh:
         return _Wanted(None, None, f"stale: as of {found.as_of}")
     mid, batch = found.mid, found.batch
     if mid is None or batch is None:

@@ -113,6 +113,8 @@ ROLES = {
     "model": "pipeline.cli.model, pipeline.agents.importing",
     "recommend": "pipeline.cli.recommend",
     "policy": "pipeline.cli.policy",
+    "watcher": "pipeline.cli.watcher, kubernetes.config",
+    "actuator": "pipeline.cli.actuator, kubernetes.config",
     "doctor": "pipeline.cli.doctor, pipeline.cli.doctor_policy",
 }
 

@@ -161,7 +161,7 @@ class Watcher:
         changed = policies != self._nodes.policies
         if problems != self._problems:
             self._problems = problems
-            await self._tell_of_policy(config, problems)
+            self._tell_of_policy(config, problems)
         if changed or not self._policy_known.is_set():
             log.info("policy is in force" if policies.is_usable else "no usable policy yet")
             async with self._turn:
@@ -196,11 +196,12 @@ class Watcher:
 
     # -- what is wrong
 
-    async def _tell_of_policy(self, config: Any, problems: tuple[Problem, ...]) -> None:
+    def _tell_of_policy(self, config: Any, problems: tuple[Problem, ...]) -> None:
         tell(problems)
         if config is not None and problems:
             text = "; ".join(map(str, problems))
-            await self._reporter.warn(config, "ConfigMap", "PolicyProblem", text)
+            # What is good in it must not wait for the Event about what is not.
+            self._reporter.warn_soon(config, "ConfigMap", "PolicyProblem", text)
 
     def _tell_of_node(self, node: str, problems: tuple[Problem, ...]) -> None:
         for problem in problems:

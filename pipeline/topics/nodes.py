@@ -5,6 +5,7 @@ strategy beside each sample) and by the state table.
 """
 
 import re
+from functools import lru_cache
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -122,14 +123,20 @@ class NodeRecord(KnownNode, frozen=True, kw_only=True):
 
 
 def detached(record: NodeRecord) -> NodeRecord:
-    """The same record, for who keeps it: what stays JSON would keep all the bytes that were read
-    in memory."""
+    """The same record, for who keeps it: what stays JSON would hold all the bytes that were read,
+    and is one now for all records that say the same."""
     return msgspec.structs.replace(
         record,
-        slo=record.slo.copy(),
-        cpu_normalization=record.cpu_normalization.copy(),
-        amplification=record.amplification.copy(),
+        slo=shared(bytes(record.slo)),
+        cpu_normalization=shared(bytes(record.cpu_normalization)),
+        amplification=shared(bytes(record.amplification)),
     )
+
+
+@lru_cache(maxsize=256)
+def shared(text: bytes) -> msgspec.Raw:
+    """One for all that say the same: a watcher keeps thousands of records."""
+    return msgspec.Raw(text)
 
 
 def check_node_name(node: str) -> None:

@@ -6,7 +6,6 @@ cannot be used keeps what was in force, and is named.
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -29,7 +28,7 @@ from pipeline.processors.policy.slo_checks import HOST_CLASSES
 from pipeline.processors.policy.slo_loading import NO_RULES, THRESHOLD, SloPolicy, load_slo
 from pipeline.processors.policy.springtide import ANNOTATION, SPRINGTIDE, Own
 from pipeline.processors.slo.nodeslo import NodeSLOSpec
-from pipeline.topics.nodes import NOT_SAID, NodeRecord, NodeStrategy
+from pipeline.topics.nodes import NOT_SAID, NodeRecord, NodeStrategy, shared
 from pipeline.topics.overcommit import Overcommit
 
 _MOST_PERCENT: Final = 1_000_000
@@ -146,13 +145,7 @@ def _rules(record: NodeRecord, policy: SloPolicy, before: NodeRecord) -> _Filled
 
 
 def _raw(of: msgspec.Struct) -> msgspec.Raw:
-    return _shared(msgspec.json.encode(of, order="deterministic"))
-
-
-@lru_cache(maxsize=256)
-def _shared(text: bytes) -> msgspec.Raw:
-    """One for all nodes of which the same holds: a watcher keeps thousands of records."""
-    return msgspec.Raw(text)
+    return shared(msgspec.json.encode(of, order="deterministic"))
 
 
 def _of_node(

@@ -266,6 +266,15 @@ def test_what_follows_for_a_node_is_in_its_record_and_comes_back_from_it() -> No
         assert not hasattr(lean, gone)
 
 
+def test_records_that_say_the_same_share_what_stays_json() -> None:
+    of = loaded(**EVERYTHING)
+    made = [in_force(of, NodeRecord(node=name)) for name in ("n1", "n2")]
+    read = [detached(decode_json(NodeRecord, encode_json(record))) for record in made]
+    assert read == made
+    for name in ("slo", "cpu_normalization", "amplification"):
+        assert len({id(getattr(record, name)) for record in (*made, *read)}) == 1, name
+
+
 def test_of_a_node_without_a_policy_nothing_follows() -> None:
     bare = decode_json(NodeRecord, b'{"version":1,"node":"n1"}')
     assert bare == node()

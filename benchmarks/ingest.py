@@ -48,7 +48,7 @@ from pipeline.topics.node_state import Counters
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.overcommit import Overcommit
 from pipeline.topics.partition import partition_of
-from pipeline.topics.registry import NODE_STATE, SAMPLES, WINDOWS
+from pipeline.topics.registry import NODE_STATE, RESOURCES, SAMPLES, WINDOWS, Topic
 from pipeline.topics.sample_rows import SampleRows, read_rows
 from pipeline.topics.samples import STATISTICS, SampleBatch, SampleHeader, encode_samples
 from pipeline.topics.windows import Window, as_decoded, encode_window
@@ -221,6 +221,14 @@ def _processor_seconds(pids: dict[str, int]) -> dict[str, float]:
     return {name: (int(of[11]) + int(of[12])) / ticks for name, of in fields.items()}
 
 
+async def written(settings: Settings, topic: Topic) -> int:
+    """Records that lie on a topic."""
+    places = [(topic.full_name(PREFIX), p) for p in range(settings.kafka.partitions)]
+    async with open_reader(client_options(settings.kafka), places) as reader:
+        bounds = [await reader.bounds(*place) for place in places]
+    return sum(end - first for first, end in bounds)
+
+
 def worker(settings: Settings, folder: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """A worker process of its own, which keeps its files in `folder`."""
     folder.mkdir()
@@ -335,6 +343,7 @@ def main() -> None:
                 for number in range(given.workers)
             ]
             done = asyncio.run(drained(settings, messages, workers, kafka.pid or 0))
+            counts = [asyncio.run(written(settings, of)) for of in (NODE_STATE, RESOURCES)]
     reads = count * given.pods / reading
     works = done.windows * given.pods / done.seconds
     print(f"{'':34}{'pod samples/s':>14}{'ratio':>8}")
@@ -344,6 +353,7 @@ def main() -> None:
     print(f"\nprocessor time while draining {done.windows:,} windows ({done.seconds:.2f} s):")
     for name, seconds in done.processor_seconds.items():
         print(f"  {name:36}{seconds:>6.2f} s{seconds / done.windows * 1e6:>8.0f} us a window")
+    print("written in all: {:,} node states, {:,} resources".format(*counts))
     few = [value for _, value in samples(50, given.pods, 10, end_ms)]
     spent = stages(few)
     whole = sum(spent.values())

@@ -103,8 +103,6 @@ ROLES = {
     "exporter": "pipeline.cli.exporter, node_exporter.service",
     "worker": "pipeline.cli.worker, pipeline.agents.worker, pipeline.agents.supervisor",
     "extender": "pipeline.cli.extender",
-    "watcher": "pipeline.cli.watcher, pipeline.kube.access",
-    "actuator": "pipeline.cli.actuator, pipeline.kube.access",
     "demo": "pipeline.cli.demo, pipeline.local.demo, pipeline.local.simulate",
     "kafka": "pipeline.cli.kafka, pipeline.local.kafka, pipeline.local.jars",
     "topics": "pipeline.cli.topics",

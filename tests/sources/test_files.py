@@ -263,11 +263,16 @@ class Watch:
                 await task
 
     async def polls(self, number: int) -> None:
+        await self._rests()
         for _ in range(number):
             await self.clock.advance(POLL_SECONDS)
-            # Files are read in a thread: let it come back.
-            await asyncio.sleep(0.05)
-        await asyncio.sleep(0.05)
+            await self._rests()
+
+    async def _rests(self) -> None:
+        """Files are read in a thread: until it has come back, nobody waits for the next poll."""
+        async with asyncio.timeout(30):
+            while all(wake.done() for *_, wake in self.clock._sleepers):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
     def keys(self) -> set[bytes]:
         return {key for _, key in self.producer.values}

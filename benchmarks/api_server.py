@@ -19,6 +19,8 @@ from aiohttp import web
 CHANGED_AT: Final = "example.com/changed-at"
 """Annotation of a pod that was changed: Unix seconds."""
 
+PODS_OF_A_WORKLOAD: Final = 20
+
 _TIME: Final = "2026-01-05T08:00:00Z"
 _ASKED: Final = (("100m", "128Mi"), ("250m", "512Mi"), ("1", "2Gi"), ("2500m", "6Gi"))
 _COMPRESSED_FROM: Final = 128 * 1024
@@ -64,7 +66,9 @@ class FakeApiServer:
         template = self._templates[number % len(self._templates)]
         return template % {
             b"number": b"%08d" % number,
-            b"owner": b"%06d" % (number // 20),
+            b"owner": b"%06d" % (number // PODS_OF_A_WORKLOAD),
+            # No two workloads ask for the same: what is found once for equal pods is found anew.
+            b"asked": b"%d" % (number // PODS_OF_A_WORKLOAD),
             b"uid": pod_uid(number).encode(),
             b"node": node_name(number % self._nodes).encode(),
             b"version": b"%d" % version,
@@ -237,7 +241,8 @@ def _pod_template(cpu: str, memory: str) -> bytes:
         "spec": {
             "nodeName": "%(node)s", "containers": containers, "restartPolicy": "Always",
             "initContainers": [
-                {"name": "setup", "image": "setup:1", "resources": {"requests": {"cpu": "50m"}}}
+                {"name": "setup", "image": "setup:1",
+                 "resources": {"requests": {"memory": "%(asked)sKi"}}}
             ],
             "priority": 9000, "schedulerName": "default-scheduler", "serviceAccountName": "app",
             "tolerations": tolerations,

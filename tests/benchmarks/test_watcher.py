@@ -38,6 +38,9 @@ def test_pods_and_nodes_are_what_a_cluster_has() -> None:
         cpu_millicores=200, memory_bytes=256 << 20
     )  # fmt: skip
     assert len({pod.requests.cpu_millicores for pod in pods}) == 4
+    of_others = [read_pod(server.pod(number)).init_containers for number in (0, 19, 20, 40)]
+    assert of_others[0] == of_others[1]
+    assert len(set(map(repr, of_others))) == 3
     assert 3000 < len(server.pod(0)) < 6000
     assert read_node(server.node(1)).allocatable.cpu_millicores == 64_000
 

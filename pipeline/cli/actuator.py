@@ -21,8 +21,9 @@ LEASE = "springtide-actuator"
 
 
 @click.command(
-    epilog="Exit codes: 0 stopped by a signal, 1 failure, 2 settings, 3 topics are missing. While "
-    "Kafka or the API server is away it waits and changes nothing."
+    epilog="Exit codes: 0 stopped by a signal, 1 failure (Kafka cannot be reached at the start; "
+    "not allowed by RBAC), 2 settings, 3 topics are missing. While Kafka or the API server is away "
+    "it waits and changes nothing."
 )
 @settings_options(
     *KAFKA_CLIENT,

@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import ProducerFenced
 
 from pipeline.clock import Clock
-from pipeline.errors import KafkaError, RecordError
+from pipeline.errors import KafkaError, RecordError, TopicDriftError
 from pipeline.kube.client import Api
 from pipeline.kube.events import Reporter
 from pipeline.kube.watching import Alive, Began, Changed, Complete, Event, Page, follow
@@ -223,11 +223,13 @@ def _learn(kind: Kind, key: bytes, value: bytes | None) -> None:
 async def watch_cluster(api: Api, settings: Settings, clock: Clock) -> None:
     """Keep the topics in step, from the beginning each time that Kafka fails. Raises
     `KubernetesError` if we are not allowed to, `TopicDriftError` if a topic is missing."""
-    await require_topics(settings.kafka)
     BEGUN.labels("start").inc()
     while True:
         try:
+            await require_topics(settings.kafka)
             await Watcher(api, settings).run()
+        except TopicDriftError:
+            raise
         except KafkaError as error:
             why = "another writes" if isinstance(error.__cause__, ProducerFenced) else "Kafka"
             BEGUN.labels(why).inc()

@@ -63,7 +63,7 @@ def simulated(windows: int) -> tuple[list[Window], list[Row]]:
         for row in sample.rows:
             facts: Row = {}
             if row["kind"] == "pod":
-                facts = {k: v for k, v in pods[row["id"]]._asdict().items() if k != "uid"}
+                facts = {k: v for k, v in pods[row["id"]]._asdict().items() if k in TYPES}
                 facts["pod_class"] = CLASSES[facts["pod_class"]]
             rows.append({"window_end": format_time(end), **row, **facts})
     return joined, rows

@@ -2,7 +2,7 @@
 
 Owes the rest: no two writes nearer to each other than the budget has it, failed ones counted; a
 node that is asked for again while it waits keeps its place; a feature with much to write does not
-keep another from writing.
+keep another from writing, nor does what the API server refuses: that rests, longer each time.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ WAITING = gauge("actuator_waiting_writes", "Writes that wait for their turn.", [
 
 _AWAY_SECONDS: Final = (0.5, 30.0)
 _FORBIDDEN_SECONDS: Final = 60.0
+_REST_SECONDS: Final = (0.5, 60.0)
 
 
 class Write(NamedTuple):
@@ -35,6 +36,13 @@ class Write(NamedTuple):
 
     do: Callable[[], Awaitable[None]]
     failed: Callable[[KubernetesError], None]
+
+
+class _Rest(NamedTuple):
+    """Until when a write that failed is not tried again, and how long that is."""
+
+    until: float
+    seconds: float
 
 
 class Budget:
@@ -63,6 +71,7 @@ class Writer:
         self._turn: list[str] = []
         self._some = asyncio.Event()
         self._held: dict[str, float] = {}
+        self._rests: dict[tuple[str, str], _Rest] = {}
 
     def put(self, what: str, key: str, write: Write) -> None:
         """Wait for a turn; what waits for the same key is replaced, in its place."""
@@ -75,6 +84,7 @@ class Writer:
 
     def drop(self, what: str, key: str) -> None:
         """What waits for this key is not wanted any more."""
+        self._rests.pop((what, key), None)
         if self._waiting.get(what, {}).pop(key, None) is not None:
             WAITING.labels(what).set(len(self._waiting[what]))
 
@@ -88,14 +98,14 @@ class Writer:
             if found is None:
                 self._some.clear()
                 if any(self._waiting.values()):
-                    # All of it waits for a permission.
+                    # All of it rests, or waits for a permission.
                     await self._clock.sleep(1.0)
                     self._some.set()
                 continue
             if not self._may_write():
                 # Whoever leads now writes it.
                 return
-            what, write = found
+            what, key, write = found
             try:
                 await write.do()
             except ApiUnavailableError as error:
@@ -103,29 +113,45 @@ class Writer:
                 self._tell(what, write, error, "unavailable")
                 pause = min(_AWAY_SECONDS[0] * 2.0 ** (away - 1), _AWAY_SECONDS[1])
                 await self._clock.sleep(max(pause, error.retry_after_seconds or 0.0))
-            except (ConflictError, NotFoundError) as error:
-                self._tell(what, write, error, "overtaken")
             except ForbiddenError as error:
                 self._held[what] = self._clock.monotonic() + _FORBIDDEN_SECONDS
                 self._tell(what, write, error, "forbidden")
             except KubernetesError as error:
-                self._tell(what, write, error, "refused")
+                self._rest(what, key)
+                overtaken = isinstance(error, (ConflictError, NotFoundError))
+                self._tell(what, write, error, "overtaken" if overtaken else "refused")
             else:
                 away = 0
+                self._rests.pop((what, key), None)
                 WRITES.labels(what, "done").inc()
 
-    def _next(self) -> tuple[str, Write] | None:
-        """The longest waiting write of the feature whose turn it is."""
+    def _next(self) -> tuple[str, str, Write] | None:
+        """The longest waiting write, of those that do not rest, of the feature whose turn it is."""
+        now = self._clock.monotonic()
         for _ in range(len(self._turn)):
             what = self._turn.pop(0)
             self._turn.append(what)
             waiting = self._waiting[what]
-            if waiting and self._held.get(what, 0.0) <= self._clock.monotonic():
-                key = next(iter(waiting))
+            if self._held.get(what, now) > now:
+                continue
+            key = next((key for key in waiting if not self._is_resting(what, key, now)), None)
+            if key is not None:
                 write = waiting.pop(key)
                 WAITING.labels(what).set(len(waiting))
-                return what, write
+                return what, key, write
         return None
+
+    def _is_resting(self, what: str, key: str, now: float) -> bool:
+        rest = self._rests.get((what, key))
+        return rest is not None and rest.until > now
+
+    def _rest(self, what: str, key: str) -> None:
+        now = self._clock.monotonic()
+        before = self._rests.get((what, key))
+        seconds = _REST_SECONDS[0] if before is None else min(2 * before.seconds, _REST_SECONDS[1])
+        # What has not been tried again for so long is not wanted any more.
+        self._rests = {k: r for k, r in self._rests.items() if r.until + _REST_SECONDS[1] > now}
+        self._rests[what, key] = _Rest(now + seconds, seconds)
 
     def _tell(self, what: str, write: Write, error: KubernetesError, outcome: str) -> None:
         WRITES.labels(what, outcome).inc()

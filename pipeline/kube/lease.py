@@ -13,7 +13,7 @@ from typing import Any, Final
 from pipeline.errors import (
     ApiUnavailableError,
     ConflictError,
-    ForbiddenError,
+    GoneError,
     KubernetesError,
     NotFoundError,
 )
@@ -135,8 +135,9 @@ class Lease:
         except ConflictError:
             # Somebody was faster; who it was the next attempt shows.
             return self.is_held
-        except (ApiUnavailableError, ForbiddenError) as error:
-            if isinstance(error, ForbiddenError) and not self._was_allowed:
+        except KubernetesError as error:
+            is_refused = not isinstance(error, (ApiUnavailableError, GoneError))
+            if is_refused and not self._was_allowed:
                 raise
             # A server that has just started may not know yet what we may do.
             log.warning("lease cannot be renewed", lease=self._name, why=error.message)

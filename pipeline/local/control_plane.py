@@ -193,8 +193,10 @@ class ControlPlane:
         }
         way = "" if server is None else f"-by-{server.rpartition(':')[2]}"
         path = self.folder / f"{pair.public.stem}{way}.kubeconfig"
-        path.write_text(json.dumps(document))
-        return path
+        # Somebody may be reading it.
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(document))
+        return part.replace(path)
 
     def kubectl(self, *arguments: str, given: str | None = None, user: Path | None = None) -> str:
         """What kubectl prints, with `given` on its standard input, for the user of this kubeconfig.

@@ -15,6 +15,7 @@ from pipeline.errors import (
     ApiUnavailableError,
     ConflictError,
     ForbiddenError,
+    GoneError,
     KubernetesError,
     NotFoundError,
 )
@@ -204,6 +205,20 @@ async def test_who_may_not_is_told_at_the_first_time_and_later_waits() -> None:
     assert one.works
     await clock.advance(10.0)
     assert not one.works
+    one.way.failure = None
+    await clock.advance(5.0)
+    assert one.works
+    await end(one.task)
+
+
+@pytest.mark.parametrize("error", [ApiUnavailableError("500"), GoneError("410")])
+async def test_a_server_in_trouble_is_asked_again_from_the_first_time_on(
+    error: KubernetesError,
+) -> None:
+    clock = ManualClock()
+    one = Contender("one", Store(), clock)
+    one.way.failure = error
+    await clock.advance(60.0)
     one.way.failure = None
     await clock.advance(5.0)
     assert one.works

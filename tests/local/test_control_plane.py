@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,14 @@ def test_a_kubeconfig_may_lead_by_another_way(plane: ControlPlane) -> None:
     with pytest.raises(ControlPlaneError, match=r"127\.0\.0\.1:1"):
         plane.kubectl("get", "nodes", user=around)
     assert "n0" in plane.kubectl("get", "nodes", user=direct)
+
+
+def test_a_kubeconfig_is_whole_whenever_it_is_read(plane: ControlPlane) -> None:
+    path = plane.kubeconfig()
+    with ThreadPoolExecutor(1) as others:
+        written = others.submit(lambda: [plane.kubeconfig() for _ in range(1000)])
+        while not written.done():
+            assert json.loads(path.read_text())["kind"] == "Config"
 
 
 def test_kubectl_leaves_nothing_in_the_home_folder(

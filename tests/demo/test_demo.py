@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,15 +74,17 @@ class Run:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Path]:
+def directory() -> Iterator[Path]:
     """TMPDIR of the demos of one test; whatever happens, none of their processes stays."""
-    yield tmp_path
-    for entry in Path("/proc").iterdir():
-        try:
-            if f"TMPDIR={tmp_path}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                os.kill(int(entry.name), signal.SIGKILL)
-        except (OSError, ValueError):
-            continue
+    # The folder of a test has too long a name for one with a socket in it.
+    with tempfile.TemporaryDirectory(prefix="demos-", ignore_cleanup_errors=True) as short:
+        yield Path(short)
+        for entry in Path("/proc").iterdir():
+            try:
+                if f"TMPDIR={short}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(entry.name), signal.SIGKILL)
+            except (OSError, ValueError):
+                continue
 
 
 def assert_nothing_left(run: Run) -> None:

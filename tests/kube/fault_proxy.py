@@ -36,6 +36,7 @@ class FaultProxy:
         self._tls = ssl.create_default_context(cafile=ca)
         self._tls.load_cert_chain(certificate, key)
         self._rng = random.Random(seed)
+        self._left: dict[tuple[int | str, ...], list[int | str]] = {}
         self.share = 0.2
         self.is_fair = False
         self.faults: Counter[str] = Counter()
@@ -66,10 +67,16 @@ class FaultProxy:
         if self.is_fair or self._rng.random() >= self.share:
             return None
         if request.query.get("watch"):
-            return self._rng.choice([410, 429, 500, "slow"])
+            return self._one_of(410, 429, 500, "slow")
         if request.method == "GET":
-            return self._rng.choice([410, 429, 500, 504, "slow", "silent"])
-        return self._rng.choice([409, 429, 500, 504, "slow", "silent"])
+            return self._one_of(410, 429, 500, 504, "slow", "silent")
+        return self._one_of(409, 429, 500, 504, "slow", "silent")
+
+    def _one_of(self, *kinds: int | str) -> int | str:
+        """Each of them once, in any order, before one comes again."""
+        if not (left := self._left.setdefault(kinds, [])):
+            left.extend(self._rng.sample(kinds, len(kinds)))
+        return left.pop()
 
     def _refuse(self, status: int) -> web.Response:
         reason = {409: "Conflict", 410: "Expired", 429: "TooManyRequests"}.get(status, "Internal")

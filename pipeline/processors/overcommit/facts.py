@@ -159,8 +159,9 @@ def _or(percent: int | None, unset: int) -> int:
 
 def is_fresh(ages_seconds: npt.NDArray[np.float64], strategies: Strategies) -> BoolArray:
     """Whether what is known of each node (nodes,) may be used: exactly at the limit it still is. An
-    age of NaN is of a node of which nothing is known."""
-    fresh: BoolArray = ages_seconds <= strategies.degrade_seconds
+    age of NaN is of a node of which nothing is known. As far in the future is as bad: there one of
+    two clocks is wrong."""
+    fresh: BoolArray = np.abs(ages_seconds) <= strategies.degrade_seconds
     return fresh
 
 

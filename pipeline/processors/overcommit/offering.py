@@ -1,9 +1,9 @@
 """What a node is to offer now, from what was worked out for it and how old that is.
 
 Owes the rest: what is stale never offers capacity. While what is known is younger than the node's
-`updateTimeThresholdSeconds` it is offered as it is; after that Mid's lower bound, and of Batch no
-more than there is; after `degradeTimeMinutes` nothing. Exactly at a limit the younger rule holds.
-An offer goes where the node takes no part, or what it is made of is unknown.
+`updateTimeThresholdSeconds` it is offered as it is; after that the lower bound of Mid, and of all
+no more than there is; after `degradeTimeMinutes` nothing. Exactly at a limit the younger rule
+holds. An offer goes where the node takes no part, or what it is made of is unknown.
 """
 
 import math
@@ -14,8 +14,8 @@ import numpy as np
 
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.overcommit.facts import is_fresh, strategies
-from pipeline.processors.overcommit.third_party import origin_text, taken
-from pipeline.processors.overcommit.writing import ABSENT, BATCH, Known, is_due, written
+from pipeline.processors.overcommit.third_party import origin_on, origin_text, taken
+from pipeline.processors.overcommit.writing import ABSENT, Known, is_due, written
 from pipeline.processors.policy.normalization import read_ratio
 from pipeline.times import parse_time
 from pipeline.topics.node_resources import NodeResourcesRecord
@@ -27,14 +27,16 @@ _NOTHING: Final = (0, 0)
 
 class Case(NamedTuple):
     """A node: its strategy, None where it takes no part; what was worked out for it, None where
-    nothing was; the annotations and `amounts` (in the order of `WRITTEN`) that it has now; and for
-    how many seconds it has had these, NaN where nobody knows."""
+    nothing was; the annotations and `amounts` (in the order of `WRITTEN`) that it has now; for how
+    many seconds it has had these, NaN where nobody knows; and whether it is to say what there was
+    before third parties took theirs, too."""
 
     strategy: Overcommit | None
     resources: NodeResourcesRecord | None
     annotations: Mapping[str, str]
     amounts: Sequence[int]
     unchanged_seconds: float
+    says_origin: bool = True
 
 
 class Offer(NamedTuple):
@@ -76,23 +78,24 @@ def offers_now(cases: Sequence[Case], now: float) -> list[Offer]:
         np.array(ratios, float),
         _column(parties),
     )
-    amounts = found.amounts.copy()
+    amounts = found.amounts
     old = np.array([case.amounts for case in cases], np.int64)
     late = np.array([one.why.startswith(_LATE) for one in wanted])[:, None]
-    batch = slice(0, len(BATCH))
-    amounts[:, batch] = np.where(
-        late, np.where(old[:, batch] < 0, ABSENT, np.minimum(amounts[:, batch], old[:, batch])),
-        amounts[:, batch],
-    )  # fmt: skip
+    amounts = np.where(late, np.where(old < 0, ABSENT, np.minimum(amounts, old)), amounts)
+    # What others hand out counts like what Kubernetes does.
+    says = (amounts >= 0).any(axis=1) & np.array([case.says_origin for case in cases])
+    origin = np.array([origin_on(case.annotations) for case in cases], np.int64)
+    before = np.hstack([old, np.where(says[:, None], origin, ABSENT)])
+    after = np.hstack([amounts, np.where(says[:, None], found.origin, ABSENT)])
     due = is_due(
-        old,
-        amounts,
+        before,
+        after,
         np.array([one.resource_diff_threshold for one in in_force]),
         np.array([case.unchanged_seconds for case in cases]),
         np.array([one.update_time_threshold_seconds for one in in_force], float),
     )
     # Written again it would say the same.
-    due = due & (old != amounts).any(axis=1)
+    due = due & (before != after).any(axis=1)
     return [
         Offer(tuple(of), origin_text(origin), one.why, is_due, wrong)
         for of, origin, one, is_due, wrong in zip(
@@ -120,7 +123,7 @@ def _wanted(case: Case, age: float, is_fresh: bool) -> _Wanted:
     mid, batch = found.mid, found.batch
     if mid is None or batch is None:
         return _Wanted(None, None, "usage or size of the node is unknown")
-    if age > strategy.update_time_threshold_seconds:
+    if abs(age) > strategy.update_time_threshold_seconds:
         why = f"{_LATE}: as of {found.as_of}, the lower bound"
         return _Wanted(_pair(found.mid_lower_bound or Resources()), _pair(batch), why)
     return _Wanted(_pair(mid), _pair(batch), f"as of {found.as_of}")

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.overcommit.writing import BATCH
+from pipeline.processors.overcommit.writing import BATCH, UNREADABLE, amounts_on
 from pipeline.topics.resources import whole_bytes
 
 TAKEN: Final = "node.koordinator.sh/thirdPartyAllocations"
@@ -55,6 +55,17 @@ def _amount(text: str | int | float) -> int:
     if amount < 0:
         raise ValueError(f"{text} is no amount to take")
     return amount
+
+
+def origin_on(annotations: Mapping[str, str]) -> tuple[int, ...]:
+    """What a node says was there for Batch before third parties took theirs, millicores and bytes:
+    `ABSENT` or `UNREADABLE` where it says nothing that we could have written."""
+    text = annotations.get(ORIGIN)
+    try:
+        said = {} if text is None else msgspec.json.decode(text, type=_Origin).resources
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return (UNREADABLE,) * len(BATCH)
+    return tuple(amounts_on(said, BATCH))
 
 
 def origin_text(amounts: Sequence[int]) -> str:

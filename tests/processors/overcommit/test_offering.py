@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.processors.overcommit.offering import Case, Offer, offers_now
-from pipeline.processors.overcommit.third_party import TAKEN
+from pipeline.processors.overcommit.third_party import ORIGIN, TAKEN
 from pipeline.processors.overcommit.writing import ABSENT
 from pipeline.processors.policy.normalization import RATIO
 from pipeline.times import format_time
@@ -59,7 +59,9 @@ def test_what_is_fresh_is_offered_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("age", "expected"),
     [
-        (-3600.0, (2000, 200, 4000, 400)),
+        (-3600.0, NOTHING),
+        (-900.0, (2000, 150, 1000, 100)),
+        (-300.0, (2000, 200, 4000, 400)),
         (300.0, (2000, 200, 4000, 400)),
         (300.001, (2000, 150, 1000, 100)),
         (900.0, (2000, 150, 1000, 100)),
@@ -73,8 +75,9 @@ def test_what_is_late_offers_the_lower_bound_and_what_is_stale_nothing(
     assert offer(case(amounts=(3000, 150, 4000, 400)), age).amounts == expected
 
 
-def test_what_is_late_begins_no_batch() -> None:
-    assert offer(case(), 600).amounts == (ABSENT, ABSENT, 1000, 100)
+def test_what_is_late_begins_nothing_and_raises_nothing() -> None:
+    assert offer(case(), 600).amounts == NOTHING
+    assert offer(case(amounts=(ABSENT, 0, 500, 1)), 600).amounts == (ABSENT, 0, 500, 1)
 
 
 @pytest.mark.parametrize(
@@ -94,12 +97,29 @@ def test_what_is_unknown_or_off_goes(changed: dict[str, Any], why: str) -> None:
 
 
 def test_small_changes_wait_and_what_is_the_same_is_not_written() -> None:
-    near = case(amounts=(2100, 200, 4000, 400))
+    near = case(amounts=(2100, 200, 4000, 400), annotations={ORIGIN: offer(case()).origin})
     assert not offer(near).is_due
     assert offer(near._replace(unchanged_seconds=301.0)).is_due
     assert offer(near._replace(unchanged_seconds=math.nan)).is_due
-    same = case(amounts=(2000, 200, 4000, 400), unchanged_seconds=math.nan)
+    same = near._replace(amounts=(2000, 200, 4000, 400), unchanged_seconds=math.nan)
     assert not offer(same).is_due
+
+
+@pytest.mark.parametrize(
+    "text", [None, "{", '{"resources":{}}', '{"resources":{"kubernetes.io/batch-cpu":"3000"}}']
+)
+def test_what_third_parties_go_by_is_kept_right_where_they_have_it_all(text: str | None) -> None:
+    party = (
+        '{"allocations":[{"priority":"koord-batch","resources":{'
+        '"kubernetes.io/batch-cpu":"9000","kubernetes.io/batch-memory":"900"}}]}'
+    )
+    said = {TAKEN: party} | ({} if text is None else {ORIGIN: text})
+    of = case(annotations=said, amounts=(0, 0, 4000, 400))
+    found = offer(of)
+    assert found.amounts == (0, 0, 4000, 400)
+    assert found.is_due
+    assert not offer(of._replace(says_origin=False)).is_due
+    assert not offer(of._replace(annotations={**said, ORIGIN: found.origin})).is_due
 
 
 def test_annotations_of_others_count_where_they_can_be_read() -> None:
@@ -138,6 +158,8 @@ def test_an_actuator_that_lags_offers_nothing_beyond(
     now, later = offer(of, age), offer(of, age + lag)
     for before, after in zip(now.amounts, later.amounts, strict=True):
         assert after <= before
+    if age + lag > Overcommit().update_time_threshold_seconds:
+        assert all(one <= there for one, there in zip(later.amounts, on_node, strict=True))
 
 
 @given(st.lists(st.tuples(ON_NODE, st.floats(0, 2000)), max_size=5))

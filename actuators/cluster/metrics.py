@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from actuators.cluster.objects import NODE_METRIC, Objects, Wanted
+from actuators.cluster.objects import NODE_METRIC, Objects, UidOf, Wanted
 from actuators.cluster.writing import Write, Writer
 from pipeline.errors import KubernetesError, NotFoundError
 from pipeline.kube.client import JSON_PATCH, Api
@@ -34,11 +34,12 @@ _EARLY: Final = 0.5
 class NodeMetrics:
     """The NodeMetrics of all nodes. `learn_*` tell it of the topics, `decide` what is due."""
 
-    def __init__(self, api: Api, writer: Writer, memory_policy: str) -> None:
-        self.objects = Objects(api, NODE_METRIC, writer)
+    def __init__(self, api: Api, writer: Writer, uid_of: UidOf, memory_policy: str) -> None:
+        self.objects = Objects(api, NODE_METRIC, writer, uid_of)
         self._api = api
         self._writer = writer
-        self._rolling = Rolling(memory_policy)
+        self._memory_policy = memory_policy
+        self._rolling = Rolling()
         self._specs: dict[str, dict[str, Any]] = {}
         self._host_apps: dict[str, dict[str, str]] = {}
         self._states: dict[str, NodeStateRecord] = {}
@@ -76,12 +77,14 @@ class NodeMetrics:
             return
         policy = self._collect_policy(name)
         seconds = policy.get("aggregateDurationSeconds") or _USUAL_SECONDS
-        self._rolling.apply([window], [min(seconds, _LONGEST_SECONDS)])
-        self._newest[name] = window
+        memory = policy.get("nodeMemoryCollectPolicy", self._memory_policy)
+        (is_taken,) = self._rolling.apply([window], [min(seconds, _LONGEST_SECONDS)], memory)
+        if is_taken:
+            self._newest[name] = window
 
-    def decide(self) -> None:
+    def decide(self, *, everything: bool = False) -> None:
         """Put what is due into the writer's hands."""
-        self.objects.decide()
+        self.objects.decide(everything=everything)
         for name, window in self._newest.items():
             end_ms = window.header.window_end_ms
             interval = self._collect_policy(name).get("reportIntervalSeconds") or 60

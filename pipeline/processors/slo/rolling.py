@@ -56,30 +56,36 @@ class _Kept(NamedTuple):
 
 
 class Rolling:
-    """The last windows of many nodes; `memory_policy` says which pages count as used."""
+    """The last windows of many nodes."""
 
-    def __init__(self, memory_policy: str) -> None:
-        self._memory_policy = memory_policy
+    def __init__(self) -> None:
         self._nodes: dict[str, _Kept] = {}
 
     def __len__(self) -> int:
         """Nodes of which there is a window."""
         return len(self._nodes)
 
-    def apply(self, windows: Sequence[Window], aggregate_seconds: Sequence[int]) -> None:
+    def apply(
+        self, windows: Sequence[Window], aggregate_seconds: Sequence[int], memory_policy: str
+    ) -> list[bool]:
         """Take in these windows in their order, and let go what lies before the time of
-        aggregation, of which each window has its node's.
+        aggregation, of which each window has its node's. `memory_policy` says which pages count as
+        used. Gives which windows were taken.
 
-        A window that does not end after the last of its node is left out. A departure ends a node;
-        another machine under its name begins anew. The newest window is kept, however long it is.
+        A window that does not end after the last of its node is left out, and one of another
+        machine as long as the first has not fallen silent; after that it begins anew. A departure
+        ends a node. The newest window is kept, however long it is.
         """
+        taken = []
         measured = [window for window in windows if window.type == "window"]
-        usages = iter(window_usages(measured, self._memory_policy))
+        usages = iter(window_usages(measured, memory_policy))
         for window, seconds in zip(windows, aggregate_seconds, strict=True):
             if window.type == "departure":
                 self.forget(window.header.node)
+                taken.append(True)
             else:
-                self._put(window, next(usages), 1000 * seconds)
+                taken.append(self._put(window, next(usages), 1000 * seconds))
+        return taken
 
     def forget(self, node: str) -> None:
         """Let go of a node, which need not be there."""
@@ -104,12 +110,18 @@ class Rolling:
             host_apps=averages[first_host:],
         )
 
-    def _put(self, window: Window, usage: WindowUsage, aggregate_ms: int) -> None:
+    def _put(self, window: Window, usage: WindowUsage, aggregate_ms: int) -> bool:
         header, kept = window.header, self._nodes.get(window.header.node)
-        if kept is None or kept.machine_id != header.machine_id:
-            kept = _Kept(header.machine_id)
-        elif header.window_end_ms <= kept.spans[-1, 1]:
-            return
+        if kept is not None:
+            start_ms, end_ms = kept.spans[-1]
+            if header.window_end_ms <= end_ms:
+                return False
+            if kept.machine_id != header.machine_id:
+                # As the models have it: two machines of one name must not take turns.
+                if header.window_start_ms - end_ms < end_ms - start_ms:
+                    return False
+                kept = None
+        kept = kept or _Kept(header.machine_id)
         kept = _laid_out(kept, window.rows.listing)
         recent = kept.spans[:, 0] >= header.window_end_ms - aggregate_ms
         span = np.array([[header.window_start_ms, header.window_end_ms]])
@@ -119,6 +131,7 @@ class Rolling:
             coverages=np.append(kept.coverages[recent], usage.coverage),
             usage=np.concatenate([kept.usage[recent], rows[None]]),
         )
+        return True
 
 
 def _laid_out(kept: _Kept, listing: Listing) -> _Kept:

@@ -38,9 +38,9 @@ def window(
 
 
 def rolled(windows: Sequence[Window], seconds: int = 300) -> RollingUsage:
-    rolling = Rolling(POLICY)
+    rolling = Rolling()
     for one in windows:
-        rolling.apply([one], [seconds])
+        rolling.apply([one], [seconds], POLICY)
     found = rolling.read("node-1")
     assert found is not None
     return found
@@ -117,16 +117,23 @@ def test_a_window_that_is_no_later_is_left_out(end: int) -> None:
 
 
 def test_another_machine_begins_anew() -> None:
-    windows = [window(0, pod("a", 9.0)), window(1, pod("a", 1.0), machine_id="m2")]
+    windows = [window(0, pod("a", 9.0)), window(2, pod("a", 1.0), machine_id="m2")]
     found = rolled(windows)
     assert (found.pods[0, 0], found.span_ms) == (1.0, 30_000)
 
 
+def test_two_machines_of_one_name_do_not_take_turns() -> None:
+    rolling = Rolling()
+    windows = [window(end, machine_id=f"m{end % 2}") for end in (0, 1, 2, 3, 4)]
+    taken = [rolling.apply([one], [300], POLICY)[0] for one in windows]
+    assert taken == [True, False, True, False, True]
+
+
 def test_a_departure_ends_a_node_also_within_one_call() -> None:
-    rolling = Rolling(POLICY)
-    rolling.apply([window(0), departure("node-1", 1)], [300, 300])
+    rolling = Rolling()
+    rolling.apply([window(0), departure("node-1", 1)], [300, 300], POLICY)
     assert (len(rolling), rolling.read("node-1")) == (0, None)
-    rolling.apply([departure("node-1", 1), window(1)], [300, 300])
+    rolling.apply([departure("node-1", 1), window(1)], [300, 300], POLICY)
     found = rolling.read("node-1")
     assert found is not None
     assert found.span_ms == 30_000
@@ -137,15 +144,15 @@ def test_a_departure_ends_a_node_also_within_one_call() -> None:
 
 def test_each_window_has_its_time() -> None:
     with pytest.raises(ValueError):
-        Rolling(POLICY).apply([window(0), window(1)], [300])
+        Rolling().apply([window(0), window(1)], [300], POLICY)
 
 
 def test_nodes_keep_apart_and_each_has_its_time() -> None:
-    rolling = Rolling(POLICY)
+    rolling = Rolling()
     for end in range(4):
         one = window(end, node={"cpu_cores_avg": float(end)})
         other = window(end, node={"cpu_cores_avg": 9.0 * end}, of="node-2")
-        rolling.apply([one, other], [60, 300])
+        rolling.apply([one, other], [60, 300], POLICY)
     first, second = rolling.read("node-1"), rolling.read("node-2")
     assert first is not None
     assert second is not None
@@ -205,12 +212,12 @@ def test_ten_thousand_nodes_fit_into_250_mib() -> None:
     """A two-hundredth of them: 50 nodes of 100 pods, 10 windows each."""
     nodes, pods = 50, 100
     rows = [pod(f"{'0' * 30}{number:06}", 0.5, 1e9) for number in range(pods)]
-    rolling = Rolling(POLICY)
+    rolling = Rolling()
     names = [f"node-{number}" for number in range(nodes)]
 
     def apply(end: int) -> None:
         for name in names:
-            rolling.apply([window(end, *rows, of=name)], [300])
+            rolling.apply([window(end, *rows, of=name)], [300], POLICY)
 
     # What is read once, and kept by others, is no cost of this.
     apply(0)

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 import msgspec
 from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
 
 from actuators.cluster.cooling import Cooling
 from actuators.cluster.inputs import Input, read
@@ -40,6 +41,7 @@ from pipeline.topics.windows import decode_window
 log = get_logger(__name__)
 
 BAD = counter("actuator_bad_records", "Records that cannot be read.", ["topic"])
+LOST = counter("actuator_lost_actions", "Actions that could not be told.")
 READY = gauge("actuator_ready", "1 once all topics and Nodes are known.")
 
 _TICK_SECONDS: Final = 0.2
@@ -69,9 +71,10 @@ class Actuator:
         actuator, policy = settings.actuator, settings.model.memory_collect_policy
         self._offers = Offers(api, actuator.mode, self._writer, clock, self._tell)
         acts = actuator.mode == "act"
-        self._metrics = NodeMetrics(api, self._writer, policy)
+        uid_of = self._offers.uid_of
+        self._metrics = NodeMetrics(api, self._writer, uid_of, policy)
         self._reports = acts and actuator.node_metrics
-        self._rules = Objects(api, NODE_SLO, self._writer)
+        self._rules = Objects(api, NODE_SLO, self._writer, uid_of)
         self._writes_rules = acts and actuator.node_slos
         self._cooling = Cooling(api, self._writer, settings.extender) if acts else None
         self._topics_known = asyncio.Event()
@@ -160,8 +163,8 @@ class Actuator:
             if everything:
                 swept = self._clock.monotonic()
             self._offers.decide(everything=everything)
-            self._metrics.decide()
-            self._rules.decide()
+            self._metrics.decide(everything=everything)
+            self._rules.decide(everything=everything)
             await self._clock.sleep(_TICK_SECONDS)
 
     # -- what was done
@@ -170,6 +173,7 @@ class Actuator:
         if self._actions.full():
             # What is done matters more than that it is told.
             self._actions.get_nowait()
+            LOST.inc()
         self._actions.put_nowait(action)
 
     async def _write_actions(self) -> None:
@@ -178,12 +182,28 @@ class Actuator:
         async with _producer(kafka) as producer:
             while True:
                 action = await self._actions.get()
-                await producer.send(
-                    topic,
-                    value=encode_json(action),
-                    key=action.node.encode(),
-                    partition=partition_of(action.node, kafka.partitions),
-                )
+                try:
+                    sent = await producer.send(
+                        topic,
+                        value=encode_json(action),
+                        key=action.node.encode(),
+                        partition=partition_of(action.node, kafka.partitions),
+                    )
+                except KafkaError as error:
+                    _lost(error)
+                else:
+                    sent.add_done_callback(_look_at)
+
+
+def _look_at(sent: asyncio.Future[object]) -> None:
+    if not sent.cancelled() and (error := sent.exception()) is not None:
+        _lost(error)
+
+
+def _lost(error: BaseException) -> None:
+    """An action that cannot be told is done all the same: offers must not wait for Kafka."""
+    LOST.inc()
+    log.warning("action is not on its topic", why=str(error) or type(error).__name__)
 
 
 def _rules(record: NodeRecord | None) -> Wanted | None:

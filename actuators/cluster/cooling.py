@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from actuators.cluster.writing import Write, Writer
-from pipeline.errors import KubernetesError
+from pipeline.errors import KubernetesError, NotFoundError
 from pipeline.kube.client import MERGE, Api
 from pipeline.processors.thresholds import RESOURCES, filter_by_usage
 from pipeline.settings import ExtenderSettings
@@ -80,9 +80,10 @@ class Cooling:
             await self._api.request("PATCH", path, body=body, kind=MERGE, attempts=1)
 
         def failed(error: KubernetesError) -> None:
-            # Done twice it says the same.
+            # Done twice it says the same; a Node that is gone has nobody waiting for it.
             state = self._states.get(name)
-            if state is not None and name not in self._hot and state.as_of == as_of:
+            is_there = not isinstance(error, NotFoundError)
+            if is_there and state is not None and name not in self._hot and state.as_of == as_of:
                 self._writer.put(_WHAT, name, self._write(name, as_of))
 
         return Write(do, failed)

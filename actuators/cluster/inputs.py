@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from pipeline.settings import KafkaSettings
-from pipeline.topics.client import client_options, our_errors
+from pipeline.topics.client import COMMITTED, client_options, our_errors
 from pipeline.topics.registry import MAX_RECORD_BYTES, Topic
 
 _POLL_MS: Final = 200
@@ -35,6 +35,7 @@ async def read(
     names = {topic.full_name(kafka.topic_prefix): topic.name for topic in topics}
     consumer = AIOKafkaConsumer(
         **client_options(kafka),
+        **COMMITTED,
         group_id=None,
         enable_auto_commit=False,
         auto_offset_reset="earliest",

@@ -1,9 +1,10 @@
 """Mid and Batch on Nodes: what they are to offer, by mode, and writing the difference.
 
 Owes the rest: a Node gets what `offers_now` says, with one precise patch of its status, and again
-only when that changes. What we wrote bears our mark, and is undone when it is not wanted any more
-or the mode is another; what others wrote is left alone. Of a write that nobody knows the outcome
-of the Node is asked before the next one.
+only when that changes. What we wrote bears our mark, and is undone when it is not wanted any more,
+nobody speaks of the node any more, or the mode is another; what others wrote is left alone. What is
+written is worked out when its turn comes. Of a write that nobody knows the outcome of the Node is
+asked before the next one. Nothing that was worked out before a Node was made is offered on it.
 """
 
 import math
@@ -12,16 +13,18 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from actuators.cluster.cooling import COOLED
 from actuators.cluster.writing import Write, Writer
 from pipeline.clock import Clock
-from pipeline.errors import KubernetesError
+from pipeline.errors import ApiUnavailableError, KubernetesError
 from pipeline.kube.client import MERGE, Api
+from pipeline.kube.events import Reporter
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
 from pipeline.processors.overcommit.offering import Case, Offer, offers_now
 from pipeline.processors.overcommit.third_party import ORIGIN
 from pipeline.processors.overcommit.writing import ABSENT, WRITTEN, amounts_on, status_patch
-from pipeline.times import format_time
+from pipeline.times import format_time, parse_time
 from pipeline.topics.actions import ActionRecord, Outcome
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.nodes import NodeRecord
@@ -37,6 +40,9 @@ RECOMMENDED: Final = "springtide/recommended"
 OFFERING = gauge("actuator_nodes_offering", "Nodes with an offer in force, by resource.", ["what"])
 
 _WHAT: Final = "offer"
+_EVENT: Final = "event"
+# A list may have been made before our last write, and come after it.
+_LIST_SECONDS: Final = 60.0
 _NOTHING: Final = (ABSENT,) * len(WRITTEN)
 
 Mode = Literal["observe", "recommend", "act"]
@@ -50,15 +56,28 @@ Tell = Callable[[ActionRecord], None]
 
 class OnServer(NamedTuple):
     """A Node as the API server has it: what of it is ours, and since when it is so, NaN where
-    nobody knows."""
+    nobody knows. `made` is in UTC seconds."""
 
     annotations: Mapping[str, str]
     amounts: tuple[int, ...]
     since: float = math.nan
+    uid: str = ""
+    version: int = 0
+    made: float = -math.inf
 
 
-class _Metadata(msgspec.Struct):
+class _Change(NamedTuple):
+    """A patch of a Node's status; whether it takes back what another mode wrote."""
+
+    patch: dict[str, Any]
+    undoes: bool = False
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
     name: str
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: str | None = None
     annotations: dict[str, str] | None = None
 
 
@@ -70,6 +89,8 @@ class _Node(msgspec.Struct):
     metadata: _Metadata
     status: _Status = msgspec.field(default_factory=_Status)
 
+
+_MARKS: Final = frozenset({OFFERED, RECOMMENDED, COOLED})
 
 _nodes: Final = msgspec.json.Decoder(_Node)
 _texts: Final = msgspec.json.Decoder(dict[str, str])
@@ -84,6 +105,8 @@ class Offers:
         self._writer = writer
         self._clock = clock
         self._tell = tell
+        self._reporter = Reporter(api, "springtide-actuator")
+        self._problems: dict[str, tuple[str, ...]] = {}
         self._on_server: dict[str, OnServer] = {}
         self._records: dict[str, NodeRecord] = {}
         self._resources: dict[str, NodeResourcesRecord] = {}
@@ -102,18 +125,22 @@ class Offers:
         """A Node as it is now."""
         found = _nodes.decode(of)
         name = found.metadata.name
-        kept = {
-            key: text
-            for key, text in (found.metadata.annotations or {}).items()
-            if key.startswith(("springtide/", "node.koordinator.sh/"))
-        }
-        amounts = tuple(amounts_on(found.status.allocatable or {}))
         self._listed.add(name)
-        before = self._on_server.get(name)
-        since = before.since if before and before.amounts == amounts else math.nan
-        self._on_server[name] = OnServer(kept, amounts, since)
-        if before is None or (before.annotations, before.amounts) != (kept, amounts):
+        before, now = self._on_server.get(name), _on_server(found)
+        if before is not None and before.uid == now.uid:
+            ours_seconds = self._clock.monotonic() - before.since
+            if now.version < before.version and ours_seconds < _LIST_SECONDS:
+                return
+            if before.amounts == now.amounts:
+                now = now._replace(since=before.since)
+        self._on_server[name] = now
+        if before is None or before[:2] != now[:2]:
             self._changed[name] = None
+
+    def uid_of(self, name: str) -> str | None:
+        """The uid of a Node, None if there is none."""
+        there = self._on_server.get(name)
+        return None if there is None else there.uid
 
     def complete(self) -> None:
         """The list is complete: other Nodes are gone."""
@@ -122,7 +149,7 @@ class Offers:
 
     def gone(self, name: str) -> None:
         """A Node was deleted."""
-        for known in (self._on_server, self._observed, self._changed):
+        for known in (self._on_server, self._observed, self._changed, self._problems):
             known.pop(name, None)
         self._unsure.discard(name)
         self._writer.drop(_WHAT, name)
@@ -148,25 +175,32 @@ class Offers:
         which something has changed, or of all."""
         names: Iterable[str] = self._on_server if everything else list(self._changed)
         self._changed = {}
-        # A node that no source speaks of is nothing that we could know what to do with.
-        known = [n for n in names if n in self._on_server and n in self._records]
+        # Of a node that no source speaks of only what we wrote is our concern.
+        known = [n for n in names if n in self._on_server and (n in self._records or self._ours(n))]
         for name, offer in zip(known, offers_now([*map(self._case, known)], self._clock.now()),
                                strict=True):  # fmt: skip
             self._put(name, offer)
+            self._tell_of_problems(name, offer.problems)
         if everything:
+            ours = [one for one in self._on_server.values() if OFFERED in one.annotations]
             for what, at in (("batch", 0), ("mid", 2)):
-                there = sum(one.amounts[at] >= 0 for one in self._on_server.values())
-                OFFERING.labels(what).set(there)
+                OFFERING.labels(what).set(sum(one.amounts[at] >= 0 for one in ours))
+
+    def _ours(self, name: str) -> bool:
+        return not _MARKS.isdisjoint(self._on_server[name].annotations)
 
     def _case(self, name: str) -> Case:
-        record, there = self._records[name], self._on_server[name]
-        have = self._having(name)
+        record, resources = self._records.get(name), self._resources.get(name)
+        there, have = self._on_server[name], self._having(name)
+        if resources is not None and parse_time(resources.as_of) < there.made:
+            resources = None  # of another machine that had the name
         return Case(
-            record.overcommit,
-            self._resources.get(name),
+            None if record is None else record.overcommit,
+            resources,
             there.annotations,
             have.amounts,
             self._clock.monotonic() - have.since,
+            says_origin=self._mode == "act",
         )
 
     def _having(self, name: str) -> OnServer:
@@ -184,47 +218,50 @@ class Offers:
         return there._replace(amounts=tuple(amounts_on(said)))
 
     def _put(self, name: str, offer: Offer) -> None:
-        there = self._on_server[name]
-        patch = self._patch(there, offer)
-        if patch is None:
+        if self._change(name, offer) is None:
             self._writer.drop(_WHAT, name)
             if self._mode == "observe" and offer.is_due:
                 self._observe(name, offer)
             return
 
         async def do() -> None:
-            await self._write(name, offer, patch)
+            await self._write(name)
 
         def failed(error: KubernetesError) -> None:
-            self._unsure.add(name)
+            if isinstance(error, ApiUnavailableError) and error.was_done is None:
+                self._unsure.add(name)
             self._changed[name] = None
             self._say(name, offer, "failed", str(error))
 
         self._writer.put(_WHAT, name, Write(do, failed))
 
-    def _patch(self, there: OnServer, offer: Offer) -> dict[str, Any] | None:
-        """The patch of the Node's status, None where there is nothing to do."""
+    def _change(self, name: str, offer: Offer) -> _Change | None:
+        """What is to be done for this offer, None where nothing is."""
+        there = self._on_server[name]
         is_ours, is_recommended = OFFERED in there.annotations, RECOMMENDED in there.annotations
         offers = any(amount >= 0 for amount in offer.amounts)
         if self._mode == "act" and (offers or is_ours):
-            due = offer.is_due or not offers or is_recommended
-            if not due:
+            if offers and is_ours and not is_recommended and not offer.is_due:
                 return None
             marks = {
                 OFFERED: self._now() if offers else None,
                 ORIGIN: offer.origin if offers else None,
                 RECOMMENDED: None,
             }
-            return _with(status_patch(offer.amounts), marks, there)
+            return _Change(_with(status_patch(offer.amounts), marks, there))
         if is_ours:
-            marks = {OFFERED: None, ORIGIN: None}
-            return _with(status_patch(_NOTHING), marks, there)
+            marks = {OFFERED: None, ORIGIN: None, COOLED: None}
+            return _Change(_with(status_patch(_NOTHING), marks, there), undoes=True)
+        if self._mode != "act" and COOLED in there.annotations:
+            return _Change(_with({}, {COOLED: None}, there), undoes=True)
         if self._mode == "recommend" and offers:
             text = msgspec.json.encode(_said(offer.amounts)).decode()
-            return _with({}, {RECOMMENDED: text}, there) if offer.is_due else None
-        return _with({}, {RECOMMENDED: None}, there) if is_recommended else None
+            return _Change(_with({}, {RECOMMENDED: text}, there)) if offer.is_due else None
+        if not is_recommended:
+            return None
+        return _Change(_with({}, {RECOMMENDED: None}, there), undoes=self._mode != "recommend")
 
-    async def _write(self, name: str, offer: Offer, patch: dict[str, Any]) -> None:
+    async def _write(self, name: str) -> None:
         path = f"/api/v1/nodes/{name}"
         if name in self._unsure:
             # The last write may have been done: what is wanted then is for the next turn to say.
@@ -233,10 +270,21 @@ class Offers:
             self._changed[name] = None
             self.see(found)
             return
+        if name not in self._on_server:
+            return
+        # The world may have changed while it waited.
+        (offer,) = offers_now([self._case(name)], self._clock.now())
+        change = self._change(name, offer)
+        if change is None:
+            return
         found = await self._api.request(
-            "PATCH", f"{path}/status", body=patch, kind=MERGE, attempts=1
+            "PATCH", f"{path}/status", body=change.patch, kind=MERGE, attempts=1
         )
-        self._say(name, offer, _OUTCOMES[self._mode])
+        if change.undoes:
+            self._say(name, offer._replace(amounts=_NOTHING), "done", action="undo")
+        else:
+            self._say(name, offer, _OUTCOMES[self._mode])
+            self._tell_of_withdrawal(name, offer)
         self.see(found)
         there = self._on_server.get(name)
         if there is not None:
@@ -246,15 +294,42 @@ class Offers:
         self._say(name, offer, "observed")
         self._observed[name] = OnServer({}, offer.amounts, self._clock.monotonic())
 
-    def _say(self, name: str, offer: Offer, outcome: Outcome, error: str = "") -> None:
-        before = self._having(name).amounts if name in self._on_server else _NOTHING
-        log.debug("offer", node=name, outcome=outcome, why=offer.why)
+    def _tell_of_withdrawal(self, name: str, offer: Offer) -> None:
+        had = any(amount >= 0 for amount in self._on_server[name].amounts)
+        if self._mode == "act" and had and not any(amount >= 0 for amount in offer.amounts):
+            self._warn(name, "OfferWithdrawn", f"no Mid and Batch any more: {offer.why}")
+
+    def _tell_of_problems(self, name: str, problems: tuple[str, ...]) -> None:
+        if problems != self._problems.get(name, ()):
+            self._problems[name] = problems
+            if problems:
+                self._warn(name, "AnnotationProblem", "; ".join(problems))
+
+    def _warn(self, name: str, reason: str, text: str) -> None:
+        log.warning("node", node=name, reason=reason, why=text)
+        if self._mode == "observe":
+            return
+
+        async def do() -> None:
+            await self._reporter.warn({"metadata": {"name": name}}, "Node", reason, text)
+
+        self._writer.put(_EVENT, f"{name} {reason}", Write(do, lambda _: None))
+
+    def _say(
+        self, name: str, offer: Offer, outcome: Outcome, error: str = "", action: str = _WHAT
+    ) -> None:
+        there = self._on_server.get(name)
+        if there is None:
+            before = _NOTHING
+        else:
+            before = there.amounts if action == "undo" else self._having(name).amounts
+        log.debug(action, node=name, outcome=outcome, why=offer.why)
         self._tell(
             ActionRecord(
                 node=name,
                 at=self._now(),
                 actuator="cluster",
-                action=_WHAT,
+                action=action,
                 outcome=outcome,
                 why="; ".join([offer.why, *offer.problems]),
                 before=_texts_of(before),
@@ -265,6 +340,22 @@ class Offers:
 
     def _now(self) -> str:
         return format_time(math.floor(self._clock.now()))
+
+
+def _on_server(found: _Node) -> OnServer:
+    of = found.metadata
+    kept = {
+        key: text
+        for key, text in (of.annotations or {}).items()
+        if key.startswith(("springtide/", "node.koordinator.sh/"))
+    }
+    return OnServer(
+        kept,
+        tuple(amounts_on(found.status.allocatable or {})),
+        uid=of.uid,
+        version=int(of.resource_version) if of.resource_version.isdecimal() else 0,
+        made=parse_time(of.creation_timestamp) if of.creation_timestamp else -math.inf,
+    )
 
 
 def _put(into: dict[str, Any], name: str, value: Any) -> None:

@@ -28,6 +28,7 @@ WAITING = gauge("actuator_waiting_writes", "Writes that wait for their turn.", [
 _AWAY_SECONDS: Final = (0.5, 30.0)
 _FORBIDDEN_SECONDS: Final = 60.0
 _REST_SECONDS: Final = (0.5, 60.0)
+_ASK_SECONDS: Final = 0.2
 
 
 class Write(NamedTuple):
@@ -94,6 +95,10 @@ class Writer:
         while True:
             await self._some.wait()
             await self._budget.wait()
+            if not self._may_write():
+                # The lease is renewed late, or this turn is about to end.
+                await self._clock.sleep(_ASK_SECONDS)
+                continue
             found = self._next()
             if found is None:
                 self._some.clear()
@@ -102,17 +107,14 @@ class Writer:
                     await self._clock.sleep(1.0)
                     self._some.set()
                 continue
-            if not self._may_write():
-                # Whoever leads now writes it.
-                return
             what, key, write = found
             try:
                 await write.do()
             except ApiUnavailableError as error:
                 away = min(away + 1, 10)
                 self._tell(what, write, error, "unavailable")
-                pause = min(_AWAY_SECONDS[0] * 2.0 ** (away - 1), _AWAY_SECONDS[1])
-                await self._clock.sleep(max(pause, error.retry_after_seconds or 0.0))
+                pause = max(_AWAY_SECONDS[0] * 2.0 ** (away - 1), error.retry_after_seconds or 0.0)
+                await self._clock.sleep(min(pause, _AWAY_SECONDS[1]))
             except ForbiddenError as error:
                 self._held[what] = self._clock.monotonic() + _FORBIDDEN_SECONDS
                 self._tell(what, write, error, "forbidden")

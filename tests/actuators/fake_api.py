@@ -1,9 +1,11 @@
-"""An API server that only writes down what it is asked for, for what the real one never shows."""
+"""An API server of custom resources and Nodes in memory, for what the real one seldom shows."""
 
+import copy
 from typing import Any, NamedTuple
 
 import msgspec
 
+from pipeline.clock import ManualClock
 from pipeline.errors import KubernetesError
 
 
@@ -14,15 +16,63 @@ class Asked(NamedTuple):
 
 
 class FakeApi:
-    """`answers` says by method what is raised or given; nothing without."""
+    """Answers with `objects` by their names, after `seconds`; `failures` say by method what is
+    raised instead."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
         self.asked: list[Asked] = []
-        self.answers: dict[str, KubernetesError | Any] = {}
+        self.objects: dict[str, Any] = {}
+        self.failures: dict[str, KubernetesError] = {}
+        self.seconds = 0.0
+        self._version = 100
+
+    def put(self, name: str, **parts: Any) -> bytes:
+        """Change an object, or make it; gives it as it is then."""
+        before = self.objects.get(name, {"metadata": {"name": name, "uid": name, "generation": 0}})
+        self.objects[name] = after = copy.deepcopy(before)
+        after["metadata"] |= parts.pop("metadata", {})
+        after["metadata"]["generation"] += "spec" in parts and parts["spec"] != after.get("spec")
+        self._version += 1
+        after["metadata"]["resourceVersion"] = str(self._version)
+        after |= parts
+        return msgspec.json.encode(after)
+
+    async def create(self, path: str, body: Any) -> Any:
+        return msgspec.json.decode(await self.request("POST", path, body=body))
 
     async def request(self, method: str, path: str, *, body: Any = None, **_: Any) -> bytes:
         self.asked.append(Asked(method, path, body))
-        answer = self.answers.get(method, {})
-        if isinstance(answer, KubernetesError):
-            raise answer
-        return msgspec.json.encode(answer)
+        if self.seconds:
+            await self.clock.sleep(self.seconds)
+        if method in self.failures:
+            raise self.failures[method]
+        name = path.removesuffix("/status").rpartition("/")[2]
+        if method == "POST":
+            of = body["metadata"]
+            return self.put(of.get("name", "event"), spec=body.get("spec"), metadata=of)
+        if method == "DELETE":
+            return msgspec.json.encode(self.objects.pop(name))
+        before = self.objects[name]
+        if method == "GET":
+            return msgspec.json.encode(before)
+        if isinstance(body, dict):
+            return self.put(name, **_merged(before, body))
+        spec = copy.deepcopy(before.get("spec") or {})
+        for operation in body:
+            part = operation["path"].removeprefix("/spec").removeprefix("/")
+            spec = {**spec, part: operation["value"]} if part else operation["value"]
+        return self.put(name, spec=spec)
+
+
+def _merged(before: Any, patch: Any) -> Any:
+    """As RFC 7386 has it."""
+    if not isinstance(patch, dict):
+        return patch
+    found = dict(before) if isinstance(before, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            found.pop(key, None)
+        else:
+            found[key] = _merged(found.get(key), value)
+    return found

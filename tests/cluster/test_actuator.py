@@ -15,7 +15,7 @@ from pipeline.topics.actions import ActionRecord
 from pipeline.topics.client import client_options
 from pipeline.topics.codec import decode_json
 from pipeline.topics.registry import ACTIONS
-from tests.cluster.objects import apply, delete, messages, node, pod, until, write_policy
+from tests.cluster.objects import apply, delete, items, messages, node, pod, until, write_policy
 from tests.cluster.results import Results
 from tests.cluster.watching import Role, in_step
 
@@ -64,6 +64,10 @@ def offer(plane: ControlPlane, name: str) -> list[int]:
 def annotations(plane: ControlPlane, name: str) -> dict[str, str]:
     said: dict[str, str] = found(plane, name)["metadata"].get("annotations", {})
     return said
+
+
+def made(plane: ControlPlane, plural: str) -> set[str]:
+    return {of["metadata"]["name"] for of in items(plane, plural)}
 
 
 async def actions(settings: Settings) -> list[ActionRecord]:
@@ -151,8 +155,17 @@ async def test_its_service_account_may_do_what_it_needs_and_no_more(
     )
     kubernetes = KubernetesSettings(kubeconfig=account)
     own = Settings(kafka=settings.kafka, kubernetes=kubernetes)
-    with Role("actuator", own, "--mode", "act") as actuator:
+    definitions = str(project / "deploy" / "crds")
+    plane.kubectl("apply", "-f", definitions)
+    plane.kubectl("wait", "--for=condition=Established", "crd", "--all")
+    flags = ("--mode", "act", "--node-metrics", "--node-slos")
+    with Role("actuator", own, *flags) as actuator:
         await until(lambda: offer(plane, "g1") == results.last["g1"])
+        await until(lambda: made(plane, "nodemetrics") == made(plane, "nodeslos") == {"g1", "g2"})
+        assert actuator.stop() == 0
+    with Role("actuator", own, "--mode", "observe") as actuator:
+        await until(lambda: not made(plane, "nodemetrics") | made(plane, "nodeslos"))
+        await until(lambda: offer(plane, "g1") == NOTHING)
         assert actuator.stop() == 0
     apply(plane, pod("g", on="g1", cpu="10m"))
     for denied in (
@@ -162,7 +175,10 @@ async def test_its_service_account_may_do_what_it_needs_and_no_more(
         ["delete", "pod", "g"],
         ["get", "pods"],
         ["get", "configmaps", "-n", "koordinator-system"],
+        ["get", "events"],
+        ["delete", "crd", "nodemetrics.slo.koordinator.sh"],
     ):
         with pytest.raises(Exception, match="orbidden"):
             plane.kubectl(*denied, user=account)
     delete(plane, "pod", "g")
+    plane.kubectl("delete", "-f", definitions)

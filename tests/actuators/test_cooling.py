@@ -1,0 +1,93 @@
+"""A node that has cooled is told of once, as often as that happens; in a fake API server."""
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from actuators.cluster.cooling import COOLED, Cooling
+from actuators.cluster.writing import Budget, Writer
+from pipeline.clock import ManualClock
+from pipeline.errors import ApiUnavailableError, KubernetesError, NotFoundError
+from pipeline.kube.client import Api
+from pipeline.settings import ExtenderSettings
+from pipeline.times import format_time
+from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.resources import Usage
+from tests.actuators.fake_api import Asked, FakeApi
+
+
+def state(cores: float, offset: int) -> NodeStateRecord:
+    """Of a node with 8 cores."""
+    return NodeStateRecord(
+        node="n", as_of=format_time(1.7e9 + offset), generation=1, offset=offset, epoch=1,
+        window_seconds=30, coverage=1.0, node_known=True,
+        usage=Usage(cpu_cores=cores, memory_bytes=1.0),
+        allocatable=Usage(cpu_cores=8.0, memory_bytes=100.0),
+    )  # fmt: skip
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.api = FakeApi(self.clock)
+        self.api.put("n")
+        self.writer = Writer(Budget(20.0, self.clock), self.clock, lambda: True)
+        self.cooling = Cooling(cast(Api, self.api), self.writer, ExtenderSettings())
+        self.cooling.is_on = True
+        self._offset = 0
+
+    def uses(self, *cores: float) -> None:
+        for one in cores:
+            self._offset += 1
+            self.cooling.learn_state("n", state(one, self._offset))
+
+    async def settle(self, seconds: float = 1.0) -> list[Asked]:
+        task = asyncio.create_task(self.writer.run())
+        await self.clock.advance(seconds)
+        task.cancel()
+        asked, self.api.asked = self.api.asked, []
+        return asked
+
+
+async def test_only_who_was_hot_has_cooled() -> None:
+    world = World()
+    world.uses(1.0, 2.0)
+    assert await world.settle() == []
+    world.uses(8.0, 1.0, 2.0)
+    assert len(await world.settle()) == 1
+    assert world.api.objects["n"]["metadata"]["annotations"] == {COOLED: format_time(1.7e9 + 4)}
+
+
+async def test_who_is_hot_again_before_it_is_told_is_not_told_of() -> None:
+    world = World()
+    world.uses(8.0, 1.0, 8.0)
+    assert await world.settle() == []
+
+
+async def test_what_lay_on_the_topic_at_the_start_is_no_news() -> None:
+    world = World()
+    world.cooling.is_on = False
+    world.uses(8.0, 1.0)
+    assert await world.settle() == []
+
+
+@pytest.mark.parametrize(("error", "times"), [(NotFoundError("gone"), 1), (None, 1)])
+async def test_of_a_node_that_is_gone_it_is_tried_once(
+    error: KubernetesError | None, times: int
+) -> None:
+    world = World()
+    if error is not None:
+        world.api.failures["PATCH"] = error
+    world.uses(8.0, 1.0)
+    assert len(await world.settle(60.0)) == times
+
+
+async def test_while_the_server_is_away_it_is_kept() -> None:
+    world = World()
+    world.api.failures["PATCH"] = ApiUnavailableError("away")
+    world.uses(8.0, 1.0)
+    await world.settle(5.0)
+    del world.api.failures["PATCH"]
+    assert len(await world.settle(30.0)) >= 1
+    assert COOLED in world.api.objects["n"]["metadata"]["annotations"]

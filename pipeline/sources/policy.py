@@ -45,7 +45,7 @@ def read_config_map(file: Path) -> Mapping[str, str]:
         trees = list(yaml.safe_load_all(file.read_text()))
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}", hint="name a file") from error
-    except (yaml.YAMLError, UnicodeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         first = str(error).partition("\n")[0]
         raise InvalidPolicyError(f"{file} is neither YAML nor JSON: {first:.200}") from error
     for tree in trees:

@@ -4,7 +4,7 @@ Fields have Koordinator's names and defaults (`colocation-config`), but for the 
 ours. What is not said is not written.
 """
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -15,7 +15,8 @@ _YEAR_SECONDS = 31_536_000
 
 Percents = Annotated[int, Meta(ge=0, le=_MOST_PERCENT)]
 Share = Annotated[int, Meta(ge=0, le=100)]
-Name = Annotated[str, Meta(max_length=100)]
+MOST_LETTERS: Final = 100
+Name = Annotated[str, Meta(max_length=MOST_LETTERS)]
 
 
 class Overcommit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

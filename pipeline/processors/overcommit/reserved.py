@@ -45,7 +45,8 @@ class Reservation(NamedTuple):
 def reservation(annotations: Mapping[str, str]) -> Reservation:
     """What the annotations keep; of CPUs by number and by amount the numbers count.
 
-    Raises InvalidPolicyError for an annotation that cannot be read: then nothing is kept.
+    An `applyPolicy` that nobody knows is the usual one. Raises InvalidPolicyError for an annotation
+    that cannot be read: then nothing is kept.
     """
     text = annotations.get(ANNOTATION)
     if text is None:
@@ -56,11 +57,6 @@ def reservation(annotations: Mapping[str, str]) -> Reservation:
         memory = _amount(written.resources.get("memory"), whole_bytes)
     except (msgspec.DecodeError, ValueError, UnicodeError, RecursionError) as error:
         raise InvalidPolicyError(f"annotation {ANNOTATION}: {error!s:.200}") from error
-    if written.apply_policy not in APPLY_POLICIES:
-        raise InvalidPolicyError(
-            f"annotation {ANNOTATION}: applyPolicy is {written.apply_policy!r:.60}, allowed is "
-            "Default or ReservedCPUsOnly"
-        )
     cpus = _cpus(written.reserved_cpus)
     return Reservation(len(cpus) * 1000 if cpus else cpu, memory, cpus, written.apply_policy)
 

@@ -146,6 +146,8 @@ def _filled_and_taken(limits: FilterLimits, rules: ThresholdStrategy) -> Iterato
     for allowed, name, limit, other, then in (
         (limits.cpu_threshold_percent, "cpu_threshold_percent",
          rules.cpu_suppress_threshold_percent, "cpuSuppressThresholdPercent", "holds back"),
+        (limits.cpu_threshold_percent, "cpu_threshold_percent",
+         rules.cpu_evict_threshold_percent, "cpuEvictThresholdPercent", "evicts"),
         (limits.memory_threshold_percent, "memory_threshold_percent",
          rules.memory_evict_threshold_percent, "memoryEvictThresholdPercent", "evicts"),
     ):  # fmt: skip

@@ -29,10 +29,11 @@ from pipeline.processors.policy.slo_loading import NO_RULES, THRESHOLD, SloPolic
 from pipeline.processors.policy.springtide import ANNOTATION, SPRINGTIDE, Own
 from pipeline.processors.slo.nodeslo import NodeSLOSpec
 from pipeline.topics.nodes import NOT_SAID, NodeRecord, NodeStrategy, shared
-from pipeline.topics.overcommit import Overcommit
+from pipeline.topics.overcommit import MOST_LETTERS, Overcommit
 
 _MOST_PERCENT: Final = 1_000_000
 _YEAR_SECONDS: Final = 31_536_000
+_USUAL: Final = Overcommit()
 
 
 class Policies(NamedTuple):
@@ -83,8 +84,9 @@ def with_policy(
 ) -> tuple[NodeRecord, tuple[Problem, ...]]:
     """The record of a node with what is in force for it, and what of its own is wrong.
 
-    While there is no usable policy, as after a start with a broken ConfigMap, that of `before`
-    stays, which is what was last published of the node; a broken section costs itself alone.
+    Where there is no usable policy for it, as after a start with a broken ConfigMap, that of
+    `before` stays, which is what was last published of the node; a broken section, and a broken
+    entry, cost themselves alone.
     """
     strategies, problems = _strategies(record, policies, before or record)
     ratios, of_ratios = _ratios(record, policies, before or record)
@@ -101,18 +103,46 @@ _Filled = tuple[dict[str, Any], Iterable[Problem]]
 
 
 def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _Filled:
-    if policies.colocation is None or policies.springtide is None:
-        names = ("strategy", "overcommit", "colocation", "springtide")
-        return {name: getattr(before, name) for name in names}, ()
-    found = effective(policies.colocation, record.labels, record.annotations)
-    own, problems = _of_node(SPRINGTIDE, policies.springtide, ANNOTATION, record)
+    colocation = _usable(policies.colocation, record, before.colocation)
+    springtide = _usable(policies.springtide, record, before.springtide)
+    is_one_missing = colocation is None or springtide is None
+    if (colocation is None and springtide is None) or (
+        is_one_missing and before.colocation is None
+    ):
+        return {name: getattr(before, name) for name in _STRATEGIES}, ()
+    problems: list[Problem] = []
+    if colocation is not None:
+        found = effective(colocation, record.labels, record.annotations)
+        strategy, is_on = found.strategy, found.is_on
+        problems += found.problems
+    else:
+        strategy, is_on = COLOCATION.convert(before.colocation or {}), before.overcommit is not None
+        # An entry that cannot be used does not keep the cluster from being switched off.
+        is_on = is_on and (policies.colocation is None or bool(policies.colocation.cluster.enable))
+    if springtide is not None:
+        own, of_own = _of_node(SPRINGTIDE, springtide, ANNOTATION, record)
+        problems += of_own
+    else:
+        own = SPRINGTIDE.convert(before.springtide or {})
     filled = {
-        "strategy": node_strategy(found.strategy, own),
-        "overcommit": overcommit_of(found.strategy, own) if found.is_on else None,
-        "colocation": document(found.strategy),
+        "strategy": node_strategy(strategy, own),
+        "overcommit": overcommit_of(strategy, own) if is_on else None,
+        "colocation": document(strategy),
         "springtide": document(own),
     }
-    return filled, (*found.problems, *problems)
+    return filled, problems
+
+
+_STRATEGIES: Final = ("strategy", "overcommit", "colocation", "springtide")
+
+
+def _usable(
+    policy: Policy[Said] | None, record: NodeRecord, known: Mapping[str, Any] | None
+) -> Policy[Said] | None:
+    """The policy, if it says what is meant for this node, or nothing better is known."""
+    if policy is None or (known is not None and not policy.is_certain_of(record.labels)):
+        return None
+    return policy
 
 
 def _ratios(record: NodeRecord, policies: Policies, before: NodeRecord) -> _Filled:
@@ -183,11 +213,15 @@ def overcommit_of(strategy: Colocation, own: Own) -> Overcommit:
         said |= {n: v for n, v in msgspec.structs.asdict(of).items() if v is not None}
     fields = Overcommit.__struct_fields__
     values = {name: _bounded(name, value) for name, value in said.items() if name in fields}
-    return Overcommit(**values)
+    # A text that is equal to the default, but is another, would be written, and change the hash.
+    return Overcommit(**{n: v for n, v in values.items() if v != getattr(_USUAL, n)})
 
 
 def _bounded(name: str, value: Any) -> Any:
-    """What a record takes: more than a year, or ten thousand times as much, means no more."""
+    """What a record takes: more than a year, or ten thousand times as much, means no more, and a
+    long word is as unknown as its beginning."""
+    if isinstance(value, str):
+        return value[:MOST_LETTERS]
     if name.endswith("_percent"):
         return min(value, _MOST_PERCENT)
     if name == "degrade_time_minutes":

@@ -7,12 +7,11 @@ counts (colocation 7).
 from collections.abc import Mapping
 from typing import Any, Final, Generic, NamedTuple
 
-import msgspec
-
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.policy.sections import (
     Said,
     Section,
+    convert,
     merged,
     named,
     read_object,
@@ -22,14 +21,17 @@ from pipeline.processors.policy.selectors import Selector, check
 
 CONFIG_MAP: Final = "slo-controller-config"
 _OF_ENTRY: Final = ("name", "nodeSelector")
+_OF_SELECTOR: Final = ("matchLabels", "matchExpressions")
 
 
 class Entry(NamedTuple, Generic[Said]):
-    """What is different for the nodes that `selector` selects; none where it cannot be read."""
+    """What is different for the nodes that `selector` selects; none where it cannot be read. It is
+    uncertain where what it says cannot be used, and what it said before is not known."""
 
     name: str
     selector: Selector | None
     own: Said
+    is_certain: bool = True
 
 
 class Policy(NamedTuple, Generic[Said]):
@@ -40,10 +42,20 @@ class Policy(NamedTuple, Generic[Said]):
 
     def of_labels(self, labels: Mapping[str, str]) -> Said:
         """What the cluster says, and over it the first entry that selects a node with these."""
+        entry = self._entry_of(labels)
+        return self.cluster if entry is None else merged(self.cluster, entry.own)
+
+    def is_certain_of(self, labels: Mapping[str, str]) -> bool:
+        """Whether what `of_labels` gives is what is meant: not where the entry that selects the
+        node cannot be used, and what it said when it could is not known."""
+        entry = self._entry_of(labels)
+        return entry is None or entry.is_certain
+
+    def _entry_of(self, labels: Mapping[str, str]) -> Entry[Said] | None:
         for entry in self.entries:
             if entry.selector is not None and entry.selector.matches(labels):
-                return merged(self.cluster, entry.own)
-        return self.cluster
+                return entry
+        return None
 
 
 class Problem(NamedTuple):
@@ -72,8 +84,8 @@ def load(
     """What a section says after reading the data of the ConfigMap, None if there is no such object.
 
     Without the object, or without the key, the defaults are in force. A cluster part that cannot be
-    used leaves `last` in force, an entry what `last` has for the same selector, or the cluster's
-    values.
+    used leaves `last` in force, an entry what `last` has for the same selector or, where that is
+    what cannot be read, by the same name; else the cluster's values, which are uncertain then.
     """
     usual = Policy(section.defaults)
     if data is None:
@@ -136,9 +148,9 @@ def _entry(
         own = nothing
         problems.append(Problem(where, error.message))
     if any(not problem.taken for problem in problems):
-        own = _last_of(section, selector, cluster, last)
-    else:
-        problems += [Problem(where, text, taken=True) for text in section.oddities(own)]
+        kept = _last_of(section, Entry(name, selector, own), cluster, last)
+        return kept or Entry(name, selector, nothing, is_certain=False), problems
+    problems += [Problem(where, text, taken=True) for text in section.oddities(own)]
     return Entry(name, selector, own), problems
 
 
@@ -147,23 +159,33 @@ def _selector(found: Any, where: str) -> tuple[Selector | None, list[Problem]]:
     if found is None:
         return None, [Problem(where, "has no nodeSelector and is for no node")]
     try:
-        selector = msgspec.convert(found, Selector)
+        if not isinstance(found, Mapping):
+            raise InvalidPolicyError(f"{type(found).__name__}, not an object")
+        # Read as if it said nothing it would be for all nodes.
+        if strange := sorted(named(found, _OF_SELECTOR).keys() - set(_OF_SELECTOR)):
+            raise InvalidPolicyError(f"{strange[0]!r:.60} is no part of a selector")
+        selector = convert(found, Selector)
         check(selector)
-    except (msgspec.ValidationError, InvalidPolicyError) as error:
+    except InvalidPolicyError as error:
         return None, [Problem(where, f"nodeSelector: {error}")]
+    if selector == Selector():
+        return selector, [Problem(where, "nodeSelector is empty and selects every node", True)]
     return selector, []
 
 
 def _last_of(
-    section: Section[Said], selector: Selector | None, cluster: Said, last: Policy[Said] | None
-) -> Said:
-    """What the entry of the same selector said when it was good, if it still is over what the
-    cluster says now; else nothing of its own."""
-    for entry in last.entries if last is not None and selector is not None else ():
-        own = entry.own
-        if entry.selector == selector and not any(section.problems(merged(cluster, own))):
-            return own
-    return section.nothing
+    section: Section[Said], broken: Entry[Said], cluster: Said, last: Policy[Said] | None
+) -> Entry[Said] | None:
+    """The entry as it was when it was good, if it still is over what the cluster says now."""
+    for entry in last.entries if last is not None else ():
+        same = (
+            bool(broken.name) and entry.name == broken.name
+            if broken.selector is None
+            else entry.selector == broken.selector
+        )
+        if same and not any(section.problems(merged(cluster, entry.own))):
+            return entry
+    return None
 
 
 def annotated(

@@ -57,7 +57,6 @@ def test_what_the_scheduler_sees_less_of_is_for_the_policy_to_say(policy: str, t
         {"reservedCPUs": "a"},
         {"reservedCPUs": "0-9999999"},
         {"reservedCPUs": 3},
-        {"applyPolicy": "Other"},
     ],
 )
 def test_what_cannot_be_read_is_an_error_that_names_the_annotation(said: Any) -> None:

@@ -217,10 +217,66 @@ def test_a_broken_key_costs_itself_alone(broken: str) -> None:
         assert record != now
         assert parts(record)[broken] == parts(before)[broken]
         for key in set(KEYS) - {broken}:
-            # Both of these come to one strategy: without one there is none.
-            alike = {broken, key} == {"colocation-config", "springtide-config"}
-            if not (alike and policies_before is None):
-                assert parts(record)[key] == parts(now)[key], key
+            assert parts(record)[key] == parts(now)[key], key
+
+
+def test_a_broken_section_of_ours_does_not_keep_nodes_on_after_a_restart() -> None:
+    before = in_force(policies(ON, {"bufferPercent": 3}))
+    found, _ = load_policies(data({"enable": False}, "{"))
+    record, _ = with_policy(node(), found, before)
+    assert record.overcommit is None
+    assert record.springtide == before.springtide
+    again, _ = load_policies(data({**ON, "midUnallocatedPercent": 20}, "{"))
+    record, _ = with_policy(node(), again, before)
+    assert record.overcommit == Overcommit(mid_unallocated_percent=20, buffer_percent=3)
+
+
+def entry(**own: Any) -> dict[str, Any]:
+    return {"name": "gold", "nodeSelector": {"matchLabels": {"pool": "gold"}}, **own}
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_broken_entry_keeps_what_it_said_also_after_a_restart(is_known: bool) -> None:
+    gold = node(labels={"pool": "gold"})
+    last = policies({**ON, "nodeConfigs": [entry(enable=False)]}, {})
+    before = in_force(last, gold)
+    assert before.overcommit is None
+    broken = {**ON, "midUnallocatedPercent": 7, "nodeConfigs": [entry(degradeTimeMinutes=0)]}
+    found, _ = load_policies(data(broken, {}), last if is_known else None)
+    assert with_policy(gold, found, before)[0].overcommit is None
+    assert with_policy(node(), found, before)[0].overcommit == Overcommit(mid_unallocated_percent=7)
+
+
+def test_a_broken_entry_does_not_keep_the_cluster_on() -> None:
+    gold = node(labels={"pool": "gold"})
+    before = in_force(policies({**ON, "nodeConfigs": [entry()]}, {}), gold)
+    assert before.overcommit is not None
+    off = {"enable": False, "nodeConfigs": [entry(degradeTimeMinutes=0)]}
+    found, _ = load_policies(data(off, {}))
+    assert with_policy(gold, found, before)[0].overcommit is None
+
+
+def test_an_entry_whose_selector_broke_is_the_one_of_its_name() -> None:
+    gold = node(labels={"pool": "gold"})
+    last = policies({**ON, "nodeConfigs": [entry(enable=False)]}, {})
+    broken = {**entry(enable=True), "nodeSelector": {"matchLabels": {"pool": 7}}}
+    found, _ = load_policies(data({**ON, "nodeConfigs": [broken]}, {}), last)
+    assert in_force(found, gold).overcommit is None
+
+
+def test_the_keys_of_a_selector_are_read_in_any_case_and_no_others() -> None:
+    for key, is_on in (("matchlabels", False), ("MatchLabels", False), ("labels", True)):
+        off = {**entry(enable=False), "nodeSelector": {key: {"pool": "gold"}}}
+        found, problems = load_policies(data({**ON, "nodeConfigs": [off]}, {}))
+        assert (in_force(found, node(labels={"pool": "gold"})).overcommit is not None) is is_on
+        assert in_force(found).overcommit is not None
+        assert bool(problems) is is_on
+
+
+def test_a_word_that_is_too_long_for_a_record_is_as_unknown_as_a_short_one() -> None:
+    found, _ = load_policies(data({**ON, "cpuCalculatePolicy": "x" * 1000}, {}))
+    record = in_force(found)
+    assert decode_json(KnownNode, encode_json(record)).overcommit == record.overcommit
 
 
 def parts(record: NodeRecord) -> dict[str, Any]:

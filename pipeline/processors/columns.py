@@ -81,7 +81,8 @@ class EntityFacts:
 @dataclass(frozen=True, slots=True)
 class WindowUsage:
     """Averages over the whole window: node (2,), pods (n, 2), host applications summed (2,) and
-    the system remainder (2,). A pod that lived for half of it counts half of what it used then.
+    the system remainder (2,). A pod that lived for half of it counts half of what it used then;
+    `pods_seen` (n, 2) is what it used while it lived.
 
     `classes` (classes, 2) are the sums of what is known of the pods of each class, unknown if
     nothing is; `class_pods` (classes,) says how many there are. `hosts` (m, 2) are the host
@@ -93,6 +94,7 @@ class WindowUsage:
     node: Floats
     system: Floats
     pods: Floats
+    pods_seen: Floats
     pod_classes: npt.NDArray[np.int8]
     classes: Floats
     class_pods: Ints
@@ -113,7 +115,7 @@ def window_usages(windows: Sequence[Window], memory_policy: str) -> list[WindowU
     rows = _Rows(windows)
     usage = rows.usage("avg", memory_policy)
     whole = usage * pairs(rows.shares)
-    pods = whole.take(rows.pods, axis=0)
+    pods, seen = whole.take(rows.pods, axis=0), usage.take(rows.pods, axis=0)
     sums, counts = _by_class(rows, pods)
     hosts = whole.take(rows.hosts, axis=0)
     node, host_apps = usage[rows.nodes], rows.sums(whole, rows.hosts)
@@ -125,6 +127,7 @@ def window_usages(windows: Sequence[Window], memory_policy: str) -> list[WindowU
             node=node[i],
             system=system[i],
             pods=pods[own],
+            pods_seen=seen[own],
             pod_classes=facts.classes,
             classes=sums[i],
             class_pods=counts[i],

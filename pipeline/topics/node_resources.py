@@ -17,9 +17,9 @@ class MidTerms(msgspec.Struct, frozen=True, kw_only=True):
     """What `mid` is made of by the formula that the strategy names, or in static mode.
 
     `reclaimable` is what Prod leaves unused as the formula has it, of what Prod asked for
-    (`allocated`) less its peak with the margin (`prod_peak`), `unused` what the node does not use
-    now, `unallocated` what nobody asked for, `limit` the most that Mid may be; `buffer` is held
-    back of it.
+    (`allocated`) less its peak with the margin and with what pods ask for that were not measured
+    yet (`prod_peak`), `unused` what the node does not use now, `unallocated` what nobody asked for,
+    `limit` the most that Mid may be; `buffer` is held back of it.
     """
 
     allocatable: Resources = Resources()
@@ -53,11 +53,13 @@ class NodeResourcesRecord(Result, frozen=True, kw_only=True):
     """Mid and Batch of one node, None where something that they need is unknown.
 
     `mid_lower_bound` is Mid by the most careful of all predictors that run: what may still be
-    offered while what is known is old, and not yet too old. `strategy` is the one in force.
+    offered while what is known is old, and not yet too old. `strategy` is the one in force, and
+    `window_seconds` how often there is a new one, 0 is unknown.
     """
 
     strategy: Overcommit
     predictor: str
+    window_seconds: float = 0.0
     simulated: bool = False
     mid: Resources | None = None
     mid_lower_bound: Resources | None = None

@@ -106,17 +106,23 @@ def _rows(of: Sequence[Floats]) -> Floats:
 
 def pods_of(windows: Sequence[Window], usages: Sequence[WindowUsage]) -> Pods:
     """The columns of the pods of these nodes, and for each class what those ask for that were not
-    seen."""
+    seen. A pod that began within the window will use all the time what it used then; one that has
+    ended counts for its part of the window."""
     counts = [len(used.pods) for used in usages]
-    usage = np.concatenate([used.pods for used in usages])
+    listed = np.concatenate([used.facts.listed for used in usages])
+    usage: Floats = np.where(
+        listed[:, None],
+        np.concatenate([used.pods_seen for used in usages]),
+        np.concatenate([used.pods for used in usages]),
+    )
     request = _whole(np.concatenate([used.facts.requests for used in usages]))
-    known = ~np.isnan(usage)
+    known: BoolArray = ~np.isnan(usage)
     seen = Pods(
         node=np.arange(len(windows)).repeat(counts),
         class_code=np.concatenate([used.facts.classes for used in usages]).astype(np.int64),
         is_lse=np.concatenate([used.facts.exclusive for used in usages]),
-        is_listed=np.concatenate([used.facts.listed for used in usages]),
-        has_usage=known.any(axis=1),
+        is_listed=listed,
+        has_usage=known[:, 0] | known[:, 1],
         request=request,
         # Of what was not measured the request is all that is known.
         usage=np.where(known, whole_up(usage), request),

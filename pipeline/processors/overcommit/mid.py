@@ -53,8 +53,11 @@ class _Terms(NamedTuple):
 
     @property
     def kept(self) -> IntArray:
-        """What the requests of Prod leave of allocatable."""
-        kept: IntArray = np.maximum(self.nodes.allocatable - self.allocated, 0)
+        """What the requests of Prod leave of allocatable, and of what is not outside of Kubernetes:
+        the published formulas promise that, too."""
+        nodes = self.nodes
+        room = np.minimum(nodes.allocatable, nodes.capacity - outside(nodes))
+        kept: IntArray = np.maximum(room - self.allocated, 0)
         return kept
 
     @property
@@ -82,6 +85,12 @@ def allocated(nodes: int, pods: Pods) -> IntArray:
     return by_node(nodes, pods, pods.request, pods.is_prod & pods.is_listed)
 
 
+def unmeasured(nodes: int, pods: Pods) -> IntArray:
+    """What Prod asked for, (nodes, 2), by pods of which there is no usage: nobody can say yet what
+    of it they leave."""
+    return by_node(nodes, pods, pods.request, pods.is_prod & pods.is_listed & ~pods.has_usage)
+
+
 def mid(
     nodes: Nodes,
     allocated: IntArray,
@@ -100,11 +109,16 @@ def mid(
     return found._replace(amount=amount)
 
 
+def outside(nodes: Nodes) -> IntArray:
+    """What goes to those outside of Kubernetes, (nodes, 2): what they use, or what is reserved."""
+    of: IntArray = np.maximum(nodes.system + nodes.prod_apps, nodes.reserved)
+    return of
+
+
 def _source(terms: _Terms) -> Mid:
     """As the code has it: of capacity, and with the share of the unallocated below the limit."""
     nodes = terms.nodes
-    outside = np.maximum(nodes.system + nodes.prod_apps, nodes.reserved)
-    unallocated = np.maximum(nodes.capacity - outside - terms.allocated, 0)
+    unallocated = np.maximum(nodes.capacity - outside(nodes) - terms.allocated, 0)
     reclaimable = np.minimum(nodes.reclaimable, terms.unused)
     limit = percent_of(nodes.capacity, terms.strategies.mid_percent)
     amount = np.minimum(reclaimable + percent_of(unallocated, terms.share), limit)

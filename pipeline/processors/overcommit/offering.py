@@ -1,9 +1,10 @@
 """What a node is to offer now, from what was worked out for it and how old that is.
 
 Owes the rest: what is stale never offers capacity. While what is known is younger than the node's
-`updateTimeThresholdSeconds` it is offered as it is; after that the lower bound of Mid, and of all
-no more than there is; after `degradeTimeMinutes` nothing. Exactly at a limit the younger rule
-holds. An offer goes where the node takes no part, or what it is made of is unknown.
+`updateTimeThresholdSeconds`, or than two of its windows, it is offered as it is; after that the
+lower bound of Mid, and of all no more than there is; after `degradeTimeMinutes` nothing. Exactly at
+a limit the younger rule holds. An offer goes where the node takes no part, or what it is made of is
+unknown.
 """
 
 import math
@@ -15,7 +16,7 @@ import numpy as np
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.overcommit.facts import is_fresh, strategies
 from pipeline.processors.overcommit.third_party import origin_on, origin_text, taken
-from pipeline.processors.overcommit.writing import ABSENT, Known, is_due, written
+from pipeline.processors.overcommit.writing import ABSENT, BATCH, Known, is_due, written
 from pipeline.processors.policy.normalization import read_ratio
 from pipeline.times import parse_time
 from pipeline.topics.node_resources import NodeResourcesRecord
@@ -23,6 +24,8 @@ from pipeline.topics.overcommit import Overcommit
 from pipeline.topics.resources import Resources
 
 _NOTHING: Final = (0, 0)
+# The next window is not late while it could not be there yet.
+_WINDOWS: Final = 2.0
 
 
 class Case(NamedTuple):
@@ -85,8 +88,11 @@ def offers_now(cases: Sequence[Case], now: float) -> list[Offer]:
     # What others hand out counts like what Kubernetes does.
     says = (amounts >= 0).any(axis=1) & np.array([case.says_origin for case in cases])
     origin = np.array([origin_on(case.annotations) for case in cases], np.int64)
+    # Of what others hand out there is no more either.
+    most = np.where(origin < 0, np.maximum(amounts[:, : len(BATCH)], 0), origin)
+    origins = np.where(late, np.minimum(found.origin, most), found.origin)
     before = np.hstack([old, np.where(says[:, None], origin, ABSENT)])
-    after = np.hstack([amounts, np.where(says[:, None], found.origin, ABSENT)])
+    after = np.hstack([amounts, np.where(says[:, None], origins, ABSENT)])
     due = is_due(
         before,
         after,
@@ -99,7 +105,7 @@ def offers_now(cases: Sequence[Case], now: float) -> list[Offer]:
     return [
         Offer(tuple(of), origin_text(origin), one.why, is_due, wrong)
         for of, origin, one, is_due, wrong in zip(
-            amounts.tolist(), found.origin.tolist(), wanted, due.tolist(), problems, strict=True
+            amounts.tolist(), origins.tolist(), wanted, due.tolist(), problems, strict=True
         )
     ]
 
@@ -123,7 +129,8 @@ def _wanted(case: Case, age: float, is_fresh: bool) -> _Wanted:
     mid, batch = found.mid, found.batch
     if mid is None or batch is None:
         return _Wanted(None, None, "usage or size of the node is unknown")
-    if abs(age) > strategy.update_time_threshold_seconds:
+    late_after = max(strategy.update_time_threshold_seconds, _WINDOWS * found.window_seconds)
+    if abs(age) > late_after:
         why = f"{_LATE}: as of {found.as_of}, the lower bound"
         return _Wanted(_pair(found.mid_lower_bound or Resources()), _pair(batch), why)
     return _Wanted(_pair(mid), _pair(batch), f"as of {found.as_of}")

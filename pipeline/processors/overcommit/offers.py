@@ -17,12 +17,13 @@ from pipeline.processors.overcommit.facts import (
     BoolArray,
     IntArray,
     Nodes,
+    Pods,
     Strategies,
     percent_of,
     strategies,
 )
 from pipeline.processors.overcommit.joined import Prod, is_known, nodes_of, pods_of, with_prod
-from pipeline.processors.overcommit.mid import FORMULAS, Mid, Percents, allocated, mid
+from pipeline.processors.overcommit.mid import FORMULAS, Mid, Percents, allocated, mid, unmeasured
 from pipeline.times import format_time
 from pipeline.topics.node_resources import BatchTerms, MidTerms, NodeResourcesRecord
 from pipeline.topics.overcommit import Overcommit
@@ -65,12 +66,13 @@ def offers(
     columns, pods = strategies(of), pods_of(windows, usages)
     nodes = nodes_of(windows, usages, decided)
     asked = allocated(len(windows), pods)
+    nodes = _with_unmeasured(nodes, pods)
     found = _mid(nodes, asked, columns, of)
     mid_buffer = percent_of(found.amount, columns.buffer_percent)
     offered = found.amount - mid_buffer
     least = offered
     for prod in others:
-        own = with_prod(nodes, prod)
+        own = _with_unmeasured(with_prod(nodes, prod), pods)
         amount = _mid(own, asked, columns, of).amount
         amount = amount - percent_of(amount, columns.buffer_percent)
         least = np.where(own.has_peak[:, None], np.minimum(least, amount), least)
@@ -88,6 +90,13 @@ def offers(
         mid_buffer=mid_buffer,
         batch_buffer=batch_buffer,
     )
+
+
+def _with_unmeasured(nodes: Nodes, pods: Pods) -> Nodes:
+    """The nodes with a peak of Prod that has in it what pods ask for of which predictors have seen
+    nothing: a pod that waits for its image must not be taken for one that leaves all it asked."""
+    more = unmeasured(len(nodes.capacity), pods)
+    return nodes._replace(prod_peak=nodes.prod_peak + more)
 
 
 def _mid(nodes: Nodes, asked: IntArray, columns: Strategies, of: Sequence[Overcommit]) -> Mid:
@@ -139,6 +148,7 @@ def records(
                 **at,
                 strategy=window.node.overcommit or Overcommit(),
                 predictor=predictor,
+                window_seconds=(window.header.window_end_ms - window.header.window_start_ms) / 1000,
                 simulated=window.header.simulated,
                 mid=mid_ if known else None,
                 mid_lower_bound=least if known else None,

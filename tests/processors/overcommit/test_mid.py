@@ -39,11 +39,15 @@ def oracle(node: Node, pods: list[Pod], r: int, formula: str) -> int:
     prod = [pod for pod in pods if pod.of in ("prod", "none", "unknown") and pod.is_listed]
     allocated = sum(pod.request[r] for pod in prod)
     unused = 0 if node.usage is None else max(capacity - node.usage[r], 0)
+    taken = max(node.system[r] + node.prod_apps[r], node.kubelet[r], node.annotated[r])
     if formula == "source":
-        taken = max(node.system[r] + node.prod_apps[r], node.kubelet[r], node.annotated[r])
         more = max(capacity - taken - allocated, 0) * share // 100
         return min(min(node.reclaimable[r], unused) + more, capacity * threshold // 100)
-    limit, rest = allocatable * threshold // 100, max(allocatable - allocated, 0)
+    # The pages have all of allocatable; what is outside of Kubernetes is not for Mid.
+    limit, rest = (
+        allocatable * threshold // 100,
+        max(min(allocatable, capacity - taken) - allocated, 0),
+    )
     peak = node.peak and node.peak[r]
     if formula.startswith("proposal"):
         left = 0 if peak is None else max(allocated * RECLAIM // 100 - peak, 0)

@@ -75,6 +75,34 @@ def test_what_is_late_offers_the_lower_bound_and_what_is_stale_nothing(
     assert offer(case(amounts=(3000, 150, 4000, 400)), age).amounts == expected
 
 
+def test_what_is_late_hands_out_no_more_to_third_parties_either() -> None:
+    party = (
+        '{"allocations":[{"priority":"koord-batch","resources":{'
+        '"kubernetes.io/batch-cpu":"1000","kubernetes.io/batch-memory":"100"}}]}'
+    )
+    origin = '{"resources":{"kubernetes.io/batch-cpu":"1500","kubernetes.io/batch-memory":"300"}}'
+    of = case(annotations={TAKEN: party, ORIGIN: origin}, amounts=(500, 200, 4000, 400))
+    assert offer(of, 0).origin == offer(case()).origin
+    found = offer(of, 600)
+    assert found.amounts == (500, 100, 1000, 100)
+    assert '"kubernetes.io/batch-cpu":"1500","kubernetes.io/batch-memory":"200"' in found.origin
+    unsaid = offer(of._replace(annotations={TAKEN: party}), 600)
+    assert '"kubernetes.io/batch-cpu":"500"' in unsaid.origin
+
+
+@pytest.mark.parametrize(
+    ("window", "age", "is_late"), [(0, 21, True), (30, 60, False), (30, 61, True)]
+)
+def test_nothing_is_late_before_the_next_window_could_be_there(
+    window: float, age: float, is_late: bool
+) -> None:
+    of = case(
+        strategy=Overcommit(update_time_threshold_seconds=20),
+        resources=worked_out(window_seconds=float(window)),
+    )
+    assert offer(of, age).why.startswith("late") is is_late
+
+
 def test_what_is_late_begins_nothing_and_raises_nothing() -> None:
     assert offer(case(), 600).amounts == NOTHING
     assert offer(case(amounts=(ABSENT, 0, 500, 1)), 600).amounts == (ABSENT, 0, 500, 1)

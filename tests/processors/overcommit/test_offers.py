@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from pipeline.processors.columns import window_usages
 from pipeline.processors.join import NodeView
 from pipeline.processors.overcommit.joined import Prod
+from pipeline.processors.overcommit.mid import FORMULAS
 from pipeline.processors.overcommit.offers import offers, records
+from pipeline.processors.overcommit.reserved import ANNOTATION as RESERVATION
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.nodes import NodeRecord
@@ -147,6 +149,56 @@ def test_pods_that_were_not_seen_count_what_they_ask_for() -> None:
     (found,) = work_out(window, peaks=[(4, 6)])
     assert found.mid_terms.allocated == amount(13, 24)
     assert found.batch_terms.used == amount(6, 10)
+    # Nobody can say what they will leave.
+    assert found.mid_terms.prod_peak == amount(4 + 3, 6 + 4)
+    assert found.mid == found.mid_lower_bound == amount(6, 14)
+
+
+AMOUNT = st.integers(0, 20)
+
+
+@given(st.sampled_from(list(FORMULAS)), AMOUNT, AMOUNT, AMOUNT, AMOUNT, st.integers(0, 100))
+def test_a_pod_of_prod_that_is_bound_never_raises_mid(
+    formula: str, cpu: int, memory: int, peak_cpu: int, peak_memory: int, share: int
+) -> None:
+    strategy = Overcommit(mid_formula=formula, mid_unallocated_percent=share)
+    record = msgspec.structs.replace(RECORD, overcommit=strategy)
+    new = pod("new", "prod", amount(cpu, memory), phase="Pending")
+    peaks = [(peak_cpu, peak_memory)] * 2
+    before, after = work_out(shop(record), shop(record, new), peaks=peaks, others=[peaks])
+    for offered in ("mid", "mid_lower_bound", "batch"):
+        was, now = getattr(before, offered), getattr(after, offered)
+        assert now.cpu_millicores <= was.cpu_millicores
+        assert now.memory_bytes <= was.memory_bytes
+    if formula != "source" and peak_cpu < 10:
+        assert before.mid.cpu_millicores > 0
+
+
+def starting(seconds: float) -> Window:
+    """Of a node with a pod that asks for 8 cores and uses them from within the window on."""
+    big = pod("big", "prod", amount(8, 16))
+    part = {"coverage": seconds / 30}
+    return logged(
+        joined(
+            {**NODE_ROW, **usage(4, 8)}, SYSTEM, {**pod_row("big", **usage(8, 16)), **part},
+            view=view_of(big, record=RECORD),
+        )
+    )  # fmt: skip
+
+
+def test_a_pod_that_starts_is_not_taken_for_a_small_one() -> None:
+    found = work_out(starting(3), starting(30), peaks=[(8, 16)] * 2)
+    assert [one.batch_terms.used for one in found] == [amount(8, 16)] * 2
+    assert found[0].batch == found[1].batch
+
+
+def test_what_is_reserved_is_not_handed_out_as_unallocated() -> None:
+    kept = {RESERVATION: '{"resources":{"cpu":"8","memory":"16Gi"}}'}
+    strategy = Overcommit(mid_unallocated_percent=100)
+    record = msgspec.structs.replace(RECORD, overcommit=strategy, annotations=kept)
+    window = logged(joined({**NODE_ROW, **usage(0, 0)}, SYSTEM, view=view_of(record=record)))
+    (found,) = work_out(window, peaks=[(0, 0)])
+    assert found.mid == amount(8, 16)
 
 
 def test_a_pod_that_nobody_knows_uses_what_it_uses() -> None:

@@ -174,18 +174,19 @@ async def run_file_source(
         if not patient:
             raise
         log.error("file cannot be used; its next version is waited for", why=str(error))
-        stamps, files = await _next_version(paths, watched, stamps, clock)
+        stamps, files = await _next_version(paths, watched, stamps, clock, [])
     kafka = settings.kafka
     await require_topics(kafka)
     known = {kind: await read_back(kafka, _TOPICS[kind], SOURCE) for kind in paths}
     async with producers(kafka, "springtide-file-source") as producer:
         while True:
+            said = files
             if policy is not None:
                 await asyncio.to_thread(policy.read)
-                files = [policy.put_into(objects, known["Node"]) for objects in files]
+                said = [policy.put_into(objects, known["Node"]) for objects in files]
             READ_AT.set(clock.now())
-            _tell(files, await publish_files(kafka, producer, files, known))
-            stamps, files = await _next_version(paths, watched, stamps, clock)
+            _tell(said, await publish_files(kafka, producer, said, known))
+            stamps, files = await _next_version(paths, watched, stamps, clock, files)
 
 
 class PolicyFile:
@@ -240,20 +241,24 @@ def file_paths(nodes_file: Path | None, pods_file: Path | None) -> dict[Kind, Pa
 
 
 async def _next_version(
-    paths: Mapping[Kind, Path], watched: Sequence[Path], seen: "_Stamps", clock: Clock
+    paths: Mapping[Kind, Path],
+    watched: Sequence[Path],
+    seen: "_Stamps",
+    clock: Clock,
+    before: Sequence[Objects],
 ) -> tuple["_Stamps", list[Objects]]:
     """Waits until a file that is watched has changed and all have then stood still for a poll, and
-    reads those of `paths`."""
+    reads those of `paths`. Of one that cannot be used it is what was read `before`; where there is
+    none the next version is waited for."""
     last = seen
     while True:
         await clock.sleep(POLL_SECONDS)
         now = await asyncio.to_thread(_stamps, watched)
         if now == last and now != seen:
-            try:
-                return now, await asyncio.to_thread(_read_all, paths)
-            except InvalidRecordError as error:
-                log.error("file cannot be used; what was read before stays", why=str(error))
-                seen = now
+            found = await asyncio.to_thread(_read_all, paths, before)
+            if len(found) == len(paths):
+                return now, found
+            seen = now
         last = now
 
 
@@ -272,8 +277,15 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def _read_all(paths: Mapping[Kind, Path]) -> list[Objects]:
-    return [read_objects(path, kind) for kind, path in paths.items()]
+def _read_all(paths: Mapping[Kind, Path], before: Sequence[Objects]) -> list[Objects]:
+    found = []
+    for kind, path in paths.items():
+        try:
+            found.append(read_objects(path, kind))
+        except InvalidRecordError as error:
+            log.error("file cannot be used; what was read before stays", why=str(error))
+            found += [objects for objects in before if objects.kind == kind]
+    return found
 
 
 def read_at_start(paths: Mapping[Kind, Path], policy: Path | None = None) -> list[Objects]:

@@ -402,8 +402,8 @@ async def test_nodes_carry_the_policy_of_a_file_and_follow_its_edits(ruled: Watc
 
 
 @pytest.mark.parametrize(
-    "broken", ["kind: [", "", config_map(colocation_config="{"), "a: b", None],
-    ids=["no YAML", "empty", "no JSON in it", "no ConfigMap", "gone"],
+    "broken", ["kind: [", "", config_map(colocation_config="{"), "a: b", "a: 2024-02-30", None],
+    ids=["no YAML", "empty", "no JSON in it", "no ConfigMap", "no such day", "gone"],
 )  # fmt: skip
 async def test_a_broken_edit_keeps_the_last_good_policy_and_is_told(
     ruled: Watch, broken: str | None, caplog: pytest.LogCaptureFixture
@@ -427,6 +427,17 @@ async def test_a_broken_edit_keeps_the_last_good_policy_and_is_told(
         await ruled.polls(2)
         assert in_force(ruled).overcommit is None
         assert problems_by_what_counts() == (0, 0)
+
+
+async def test_the_policy_is_followed_while_the_nodes_cannot_be_read(ruled: Watch) -> None:
+    ruled.policy.write_text(config_map(colocation_config={"enable": True}))
+    async with ruled.running():
+        write(ruled.nodes, "{")
+        await ruled.polls(3)
+        assert in_force(ruled).overcommit is not None
+        ruled.policy.write_text(config_map(colocation_config={"enable": False}))
+        await ruled.polls(3)
+        assert in_force(ruled).overcommit is None
 
 
 async def test_a_start_with_a_broken_policy_keeps_what_was_published(ruled: Watch) -> None:

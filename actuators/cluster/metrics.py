@@ -13,6 +13,7 @@ from actuators.cluster.objects import NODE_METRIC, Objects, UidOf, Wanted
 from actuators.cluster.writing import Write, Writer
 from pipeline.errors import KubernetesError, NotFoundError
 from pipeline.kube.client import JSON_PATCH, Api
+from pipeline.processors.intervals import CollectInterval, collect_interval
 from pipeline.processors.policy.durations import seconds_of
 from pipeline.processors.policy.nodemetric import metric_spec
 from pipeline.processors.slo.report import HostReport, NodeReport, pods_of, status_of, usage_of
@@ -24,7 +25,6 @@ from pipeline.topics.results import supersedes
 from pipeline.topics.windows import Window
 
 _STATUS: Final = "NodeMetric status"
-_USUAL_SECONDS: Final = 300
 # What is kept for an average costs memory; no report is about more than an hour.
 _LONGEST_SECONDS: Final = 3600
 # Windows end on a grid that the interval need not be a multiple of.
@@ -75,10 +75,9 @@ class NodeMetrics:
             for known in (self._newest, self._reported_ms):
                 known.pop(name, None)
             return
-        policy = self._collect_policy(name)
-        seconds = policy.get("aggregateDurationSeconds") or _USUAL_SECONDS
-        memory = policy.get("nodeMemoryCollectPolicy", self._memory_policy)
-        (is_taken,) = self._rolling.apply([window], [min(seconds, _LONGEST_SECONDS)], memory)
+        memory = self._collect_policy(name).get("nodeMemoryCollectPolicy", self._memory_policy)
+        seconds = min(self._interval(name).aggregate_seconds, _LONGEST_SECONDS)
+        (is_taken,) = self._rolling.apply([window], [seconds], memory)
         if is_taken:
             self._newest[name] = window
 
@@ -87,7 +86,7 @@ class NodeMetrics:
         self.objects.decide(everything=everything)
         for name, window in self._newest.items():
             end_ms = window.header.window_end_ms
-            interval = self._collect_policy(name).get("reportIntervalSeconds") or 60
+            interval = self._interval(name).report_seconds
             length_ms = end_ms - window.header.window_start_ms
             due_ms = self._reported_ms.get(name, 0) + 1000 * interval - _EARLY * length_ms
             # Peaks of a window come after it, and belong to its report.
@@ -99,6 +98,12 @@ class NodeMetrics:
     def _collect_policy(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self._specs.get(name, {}).get("metricCollectPolicy", {})
         return found
+
+    def _interval(self, name: str) -> CollectInterval:
+        policy = self._collect_policy(name)
+        return collect_interval(
+            policy.get("reportIntervalSeconds"), policy.get("aggregateDurationSeconds")
+        )
 
     def _report(self, name: str) -> Write:
         async def do() -> None:

@@ -18,8 +18,7 @@ class CollectInterval(NamedTuple):
 
 
 def collect_interval(report_seconds: int | None, aggregate_seconds: int | None) -> CollectInterval:
-    """What is in force when a policy asks for these; None is not set. Nothing calls it before
-    NodeMetric's `metricCollectPolicy` is read (part 3): until then nobody asks."""
+    """What is in force when a policy asks for these; None is not set."""
     report = DEFAULT_REPORT_SECONDS if report_seconds is None else report_seconds
     span = DEFAULT_AGGREGATE_SECONDS if aggregate_seconds is None else aggregate_seconds
     return CollectInterval(max(report, MIN_REPORT_SECONDS), max(span, MIN_AGGREGATE_SECONDS))

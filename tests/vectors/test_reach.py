@@ -30,7 +30,6 @@ UNCALLED = {
     "node_exporter.kernel.paths.container_dir": _NODE_ACTUATOR,
     "pipeline.clock.ManualClock": "the clock of tests",
     "pipeline.processors.histogram.linear_layout": "no model has buckets of equal size",
-    "pipeline.processors.intervals.collect_interval": "exporters go by their settings",
     "pipeline.processors.overcommit.devices.gpu_resources": _DEVICES,
     "pipeline.processors.overcommit.numa.Bindings": _TOPOLOGY,
     "pipeline.processors.overcommit.numa.Zones": _TOPOLOGY,

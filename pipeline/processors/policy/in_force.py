@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from pipeline.errors import InvalidPolicyError
+from pipeline.processors.overcommit.reserved import reservation
 from pipeline.processors.policy.amplification import AMPLIFICATION, Amplification
 from pipeline.processors.policy.colocation import COLOCATION, DEFAULTS, Colocation, PredictPolicy
 from pipeline.processors.policy.contradictions import FilterLimits, contradictions
@@ -95,7 +96,16 @@ def with_policy(
     found = msgspec.structs.replace(record, **filled)
     if found != record:
         found = msgspec.structs.replace(found, strategy_hash=_hash(filled))
-    return found, (*problems, *of_ratios, *of_rules)
+    return found, (*problems, *of_ratios, *of_rules, *_reserved(record))
+
+
+def _reserved(record: NodeRecord) -> Iterable[Problem]:
+    """What is wrong with what a node keeps for processes outside of Kubernetes."""
+    try:
+        reservation(record.annotations)
+    except InvalidPolicyError as error:
+        where, _, text = error.message.partition(": ")
+        yield Problem(where, text)
 
 
 _Filled = tuple[dict[str, Any], Iterable[Problem]]

@@ -220,6 +220,12 @@ def test_a_broken_key_costs_itself_alone(broken: str) -> None:
             assert parts(record)[key] == parts(now)[key], key
 
 
+def test_a_reservation_that_cannot_be_read_is_told() -> None:
+    wrong = node(annotations={"node.koordinator.sh/reservation": '{"resources":{"cpu":"much"}}'})
+    _, (problem,) = with_policy(wrong, policies(ON, {}))
+    assert str(problem).startswith("annotation node.koordinator.sh/reservation: ")
+
+
 def test_a_broken_section_of_ours_does_not_keep_nodes_on_after_a_restart() -> None:
     before = in_force(policies(ON, {"bufferPercent": 3}))
     found, _ = load_policies(data({"enable": False}, "{"))

@@ -38,6 +38,9 @@ BUFFER_WINDOWS: Final = gauge("exporter_buffer_windows", "Number of windows that
 LAST_WINDOW_END: Final = gauge(
     "exporter_last_window_end_timestamp_seconds", "End of the last window that was closed."
 )
+WINDOW_SECONDS: Final = gauge(
+    "exporter_window_seconds", "Length of a window: by the settings, or by the policy."
+)
 UNSUPPORTED: Final = gauge(
     "exporter_unsupported_feature",
     "1: this kernel does not offer it, its values are unknown.",

@@ -3,7 +3,8 @@
 `run` is the long-running role, `collect_window` gives one window for `--once`. What happens to a
 window when the clock is moved, when readings are missed or when the process starts or ends is
 decided in `WindowMaker`: a window is given out with the coverage that it really has, and no end
-twice, not by two processes that follow one another either.
+twice, not by two processes that follow one another either. How long windows are is for the settings
+to say, and for the policy where it asks for longer ones.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
-from node_exporter import metrics
+from node_exporter import metrics, policy
 from node_exporter.buffer import EncodedWindow, WindowBuffer
 from node_exporter.kernel.proc import boot_id, machine_id
 from node_exporter.live import LiveServer
@@ -22,7 +23,7 @@ from node_exporter.publish import Publisher
 from node_exporter.sampler import Sampler
 from node_exporter.ticks import Tick, Ticker
 from node_exporter.usage import Collection
-from node_exporter.window import EmittedEnds, Window, window_end_ms
+from node_exporter.window import EmittedEnds, Window, window_end_ms, window_seconds_by
 from pipeline.clock import Clock, SystemClock, format_time
 from pipeline.errors import KernelError, SettingsError, SpringtideError
 from pipeline.logs import get_logger
@@ -59,17 +60,27 @@ class WindowMaker:
         self.node = node
         self.sampler = sampler
         self._epoch = epoch
-        self._window_ms = settings.window_seconds * 1000
+        self._window_ms = self._wanted_ms = settings.window_seconds * 1000
         self._interval_ms = interval_ms(settings)
         self._machine_id = machine_id(str(settings.proc_root))
         self._boot_id = boot_id(str(settings.proc_root))
         self._window: Window | None = None
-        self._ends = EmittedEnds(self._window_ms)
+        self._ends = EmittedEnds()
+        self._last_end_ms: int | None = None
         self._sequence = 0
         self._leading = not keep_leading
 
+    def report_every(self, asked_seconds: float | None) -> None:
+        """What the policy asks for; the windows that follow are as long, on their own grid."""
+        seconds = window_seconds_by(asked_seconds, self.settings.window_seconds)
+        if self._wanted_ms != 1000 * seconds:
+            self._wanted_ms = 1000 * seconds
+            log.info("windows change their length by the policy", seconds=seconds)
+
     def collect(self, tick: Tick) -> tuple[Collection, list[SampleBatch]]:
         """Read everything for the tick; the windows that ended with it, seldom more than one."""
+        if self._window is None:
+            self._change_length(tick.at_ms)
         end_ms = window_end_ms(tick.at_ms, self._window_ms)
         ends_window = tick.at_ms == end_ms
         collection = self.sampler.collect(tick.at_ms, ends_window=ends_window)
@@ -84,16 +95,24 @@ class WindowMaker:
             finished.append(self.close())
         return collection, [batch for batch in finished if batch is not None]
 
+    def _change_length(self, at_ms: int) -> None:
+        """Go over to the wanted length, unless that window would begin within the last one."""
+        start_ms = window_end_ms(at_ms, self._wanted_ms) - self._wanted_ms
+        if self._last_end_ms is None or start_ms >= self._last_end_ms:
+            self._window_ms = self._wanted_ms
+            metrics.WINDOW_SECONDS.set(self._window_ms / 1000)
+
     def close(self) -> SampleBatch | None:
         """The window in hand as it is; None if there is none to be given out."""
         window, self._window = self._window, None
         if window is None:
             return None
+        self._last_end_ms = window.end_ms
         leading, self._leading = self._leading, False
         if leading:
             metrics.WINDOWS_DROPPED.labels("leading").inc()
             return None
-        if not self._ends.claim(window.end_ms):
+        if not self._ends.claim(window.end_ms, window.end_ms - window.start_ms):
             metrics.WINDOWS_DROPPED.labels("end_repeated").inc()
             return None
         header = SampleHeader(
@@ -192,10 +211,11 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
     )
     publishing = asyncio.create_task(publisher.run())
     collecting = asyncio.create_task(_collect_forever(maker, clock, buffer, live))
+    following = asyncio.create_task(policy.follow(settings.kafka, node, clock, maker.report_every))
     stopping = asyncio.create_task(_stop_signal())
     try:
         done, _ = await asyncio.wait(
-            (publishing, collecting, stopping), return_when=asyncio.FIRST_COMPLETED
+            (publishing, collecting, following, stopping), return_when=asyncio.FIRST_COMPLETED
         )
         await end(collecting)
         if (batch := maker.finish(clock.now())) is not None:
@@ -205,7 +225,7 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
             task.result()
     finally:
         try:
-            await end(collecting, publishing, stopping)
+            await end(collecting, following, publishing, stopping)
         finally:
             if live is not None:
                 await live.stop()

@@ -13,6 +13,7 @@ from typing import Any, Final
 from node_exporter.kernel.formulas import average, rank_percentile
 from node_exporter.kernel.parse import Throttling
 from node_exporter.usage import NODE, Collection, Entity, Stall, Usage
+from pipeline.settings.base import SECONDS_OF_A_DAY
 
 _PERCENTILES: Final = (("p90", Fraction(9, 10)), ("p95", Fraction(19, 20)))
 _MEMORIES: Final = (
@@ -22,6 +23,8 @@ _MEMORIES: Final = (
 )
 # A hot node wakes us up late, and must not be trained on the less for it.
 _GAP_INTERVALS_MOST: Final = 3
+# As the setting: who asks for a report a day does not want peaks a day old.
+_WINDOW_SECONDS_MOST: Final = 3600
 
 Row = dict[str, Any]
 
@@ -29,6 +32,18 @@ Row = dict[str, Any]
 def window_end_ms(at_ms: int, window_ms: int) -> int:
     """End of the window that the moment belongs to; a moment on the grid ends its window."""
     return -(-at_ms // window_ms) * window_ms
+
+
+def window_seconds_by(asked_seconds: float | None, usual_seconds: int) -> int:
+    """Length of the windows of a node whose policy asks for a report so often, None for nothing.
+
+    The longest that divides a day and is not longer than asked, from the usual one up to an hour.
+    """
+    if asked_seconds is None or not asked_seconds > usual_seconds:
+        return usual_seconds
+    most = min(int(asked_seconds), _WINDOW_SECONDS_MOST)
+    fitting = (s for s in range(most, usual_seconds, -1) if SECONDS_OF_A_DAY % s == 0)
+    return next(fitting, usual_seconds)
 
 
 class Window:
@@ -210,16 +225,15 @@ class EmittedEnds:
 
     _RUNS_MAX: Final = 64  # one per step of the clock; the oldest are forgotten
 
-    def __init__(self, window_ms: int) -> None:
-        self._window_ms = window_ms
+    def __init__(self) -> None:
         self._runs: list[list[int]] = []
 
-    def claim(self, end_ms: int) -> bool:
+    def claim(self, end_ms: int, window_ms: int) -> bool:
         """True, once for each end."""
         if any(first <= end_ms <= last for first, last in self._runs):
             return False
         for run in self._runs:
-            if run[1] + self._window_ms == end_ms:
+            if run[1] + window_ms == end_ms:
                 run[1] = end_ms
                 return True
         self._runs.append([end_ms, end_ms])

@@ -13,20 +13,25 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from node_exporter.kernel.paths import Driver, KubeQOS, pod_dir
 from pipeline.local.kafka import LocalKafka
+from pipeline.processors.policy.in_force import Policies, load_policies, with_policy
 from pipeline.settings import KafkaSettings
 from pipeline.topics.admin import apply_topics
 from pipeline.topics.arrow import read_samples
 from pipeline.topics.client import client_options
+from pipeline.topics.codec import encode_json
+from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.partition import partition_of
+from pipeline.topics.registry import NODES
 from pipeline.topics.samples import SampleHeader
 from tests.cgroup_tree import CgroupTree, cgroup_tree
 from tests.processes import eventually
@@ -201,6 +206,71 @@ async def test_windows_arrive_and_sigterm_flushes_the_one_in_hand(
     assert 0 < half.rows[0]["coverage"] < 1
     assert not exporter.socket.exists()
     assert exporter.events("exporter stopped, every window is in Kafka")
+
+
+async def test_the_interval_of_the_policy_arrives_without_a_restart(
+    kafka: KafkaSettings, tree: CgroupTree, tmp_path: Path
+) -> None:
+    """NP-11, LA-12: from the ConfigMap of the watcher to the windows of this node alone."""
+    own, other = {"pool": "slow"}, {"pool": "fast"}
+    policies, problems = load_policies({"colocation-config": SLOW_POOL})
+    assert not problems
+
+    async def publish(name: str, labels: dict[str, str], policies: Policies) -> None:
+        record, _ = with_policy(NodeRecord(node=name, labels=labels), policies)
+        await send(kafka, name, encode_json(record))
+
+    async def lengths() -> list[int]:
+        headers = [sample.header for sample in await exporter.sent()]
+        assert all(a.window_end_ms <= b.window_start_ms for a, b in pairwise(headers))
+        return [header.window_end_ms - header.window_start_ms for header in headers]
+
+    async def comes(length: int) -> None:
+        deadline = time.monotonic() + 40
+        while (await lengths())[-1:] != [length]:
+            assert time.monotonic() < deadline, f"{await lengths()}\n{exporter.log}"
+            await asyncio.sleep(0.3)
+
+    flags = ("--request-timeout-seconds=2",)
+    await publish(NODE, other, policies)
+    with running(kafka, tree, tmp_path, *flags) as exporter:
+        await exporter.complete(20, at_least=4)
+        await publish("another-node", own, policies)
+        await publish(NODE, own, policies)
+        await comes(4000)
+        assert exporter.page()["springtide_exporter_window_seconds"] == 4.0
+        await publish(NODE, own, Policies())
+        await comes(1000)
+        await send(kafka, NODE, b"not a record")
+        assert await asyncio.to_thread(
+            eventually, lambda: exporter.events("the record of this node cannot be read")
+        )
+        assert exporter.stop() == 0
+    assert (await lengths())[:4] == [1000] * 4
+
+
+SLOW_POOL = """{
+  "enable": true,
+  "nodeConfigs": [
+    {"name": "slow", "nodeSelector": {"matchLabels": {"pool": "slow"}},
+     "metricReportIntervalSeconds": 4}
+  ]
+}"""
+
+
+async def send(kafka: KafkaSettings, node: str, value: bytes) -> None:
+    """A record into the topic `nodes`."""
+    producer = AIOKafkaProducer(**client_options(kafka))
+    await producer.start()
+    try:
+        await producer.send_and_wait(
+            NODES.full_name(kafka.topic_prefix),
+            value,
+            key=node.encode(),
+            partition=partition_of(node, kafka.partitions),
+        )
+    finally:
+        await producer.stop()
 
 
 async def test_a_restart_within_a_window_gives_out_no_end_twice(

@@ -1,5 +1,6 @@
 """Windows over time: clock steps, missed ticks, half windows, memory that does not grow."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,34 @@ async def test_whole_windows_follow_one_another_without_a_gap(tmp_path: Path) ->
     assert {b.header.epoch for b in made.finished} == {42}
     header = made.finished[0].header
     assert header.window_end_ms - header.window_start_ms == 10_000
+
+
+async def test_windows_grow_where_the_policy_asks_and_neither_overlap_nor_leave_a_gap(
+    tmp_path: Path,
+) -> None:
+    made = Maker(tmp_path)
+    await made.tick(*range(1, 25))
+    made.maker.report_every(22.0)
+    await made.tick(*range(25, 75))
+    # At 30 a window of 20 s would begin within the last one.
+    assert made.ends == [10, 20, 30, 40, 60]
+    made.maker.report_every(None)
+    await made.tick(*range(75, 101))
+    assert made.ends[5:] == [80, 90, 100]
+    assert made.coverages()[1:] == [1.0] * 7
+    spans = [(b.header.window_start_ms, b.header.window_end_ms) for b in made.finished]
+    assert all(end == start for (_, end), (start, _) in pairwise(spans))
+
+
+async def test_windows_of_another_length_repeat_no_end_after_a_step_of_the_clock(
+    tmp_path: Path,
+) -> None:
+    made = Maker(tmp_path)
+    await made.tick(*range(1, 42))
+    made.maker.report_every(20.0)
+    await made.tick(*range(42, 62))
+    await made.tick(*range(13, 81), jump=-49)
+    assert made.ends == [10, 20, 30, 40, 50, 60, 80]
 
 
 async def test_cpu_between_the_windows_is_not_lost(tmp_path: Path) -> None:

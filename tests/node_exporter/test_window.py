@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from node_exporter.kernel.parse import Throttling, Traffic
 from node_exporter.usage import NODE, SYSTEM, Collection, Entity, Rates, Stall, Usage
-from node_exporter.window import EmittedEnds, Window, window_end_ms
+from node_exporter.window import EmittedEnds, Window, window_end_ms, window_seconds_by
 from pipeline.topics.samples import STATISTICS, SampleBatch, SampleHeader, encode_samples
 
 POD = Entity("pod", "uid-1", "Burstable")
@@ -204,20 +204,46 @@ def test_the_node_row_has_rates_and_points() -> None:
     assert row["points_memory_bytes"] == [7.0, 8.0]
 
 
+@pytest.mark.parametrize(
+    ("asked", "usual", "length"),
+    [
+        (None, 30, 30),
+        (30.0, 30, 30),
+        (10.0, 30, 30),  # seldom enough is the settings' business
+        (float("nan"), 30, 30),
+        (45.0, 30, 45),
+        (59.9, 30, 54),
+        (61.0, 30, 60),
+        (119.0, 30, 108),
+        (300.0, 30, 300),
+        (31_536_000.0, 30, 3600),
+        (7.0, 6, 6),
+        (7200.0, 3600, 3600),
+    ],
+)
+def test_a_policy_makes_windows_longer_on_a_grid_of_the_day(
+    asked: float | None, usual: int, length: int
+) -> None:
+    assert window_seconds_by(asked, usual) == length
+    assert 86_400 % length == 0
+
+
 def test_an_end_is_given_out_once_however_the_clock_is_moved() -> None:
-    ends = EmittedEnds(30)
-    assert [ends.claim(end) for end in (30, 60, 90)] == [True, True, True]
-    assert [ends.claim(end) for end in (60, 90, 120)] == [False, False, True]
+    ends = EmittedEnds()
+    assert [ends.claim(end, 30) for end in (30, 60, 90)] == [True, True, True]
+    assert [ends.claim(end, 30) for end in (60, 90, 120)] == [False, False, True]
     day = 86_400
-    assert [ends.claim(end) for end in (day, day + 30)] == [True, True]
+    assert [ends.claim(end, 30) for end in (day, day + 30)] == [True, True]
     # Set right again after a day ahead: silent for what was given out, not for the day.
-    assert [ends.claim(end) for end in (120, 150, day, day + 60)] == [False, True, False, True]
+    assert [ends.claim(end, 30) for end in (120, 150, day, day + 60)] == [False, True, False, True]
+    # Windows twice as long lie where shorter ones were.
+    assert [ends.claim(end, 60) for end in (120, 180, 240)] == [False, True, True]
 
 
 @given(st.lists(st.integers(1, 60), max_size=60))
 def test_ends_are_distinct_in_any_order(numbers: list[int]) -> None:
-    ends = EmittedEnds(30)
-    given_out = [number for number in numbers if ends.claim(number * 30)]
+    ends = EmittedEnds()
+    given_out = [number for number in numbers if ends.claim(number * 30, 30)]
     assert len(given_out) == len(set(given_out)) == len(set(numbers))
 
 

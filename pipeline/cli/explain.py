@@ -1,6 +1,9 @@
-"""`springtide explain`: how the peaks of a node came about, from its newest published record."""
+"""`springtide explain`: how the peaks of a node, its Mid and its Batch came about, from its newest
+published records."""
 
 import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import click
 import msgspec
@@ -11,15 +14,18 @@ from pipeline.clock import SystemClock
 from pipeline.errors import BrokerUnavailableError, NotReadyError, UsageError
 from pipeline.processors.derivation import RESOURCES
 from pipeline.processors.explain import explain, predictors_of
+from pipeline.processors.explain_offers import TIERS, explain_offers
 from pipeline.processors.explain_part import part_of
 from pipeline.processors.window import ENTITIES
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.topics.admin import require_topics
 from pipeline.topics.codec import decode_json
 from pipeline.topics.newest import names_near, newest
+from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.predictions import PredictionRecord
 from pipeline.topics.registry import NODE_STATE, PREDICTIONS
+from pipeline.topics.registry import RESOURCES as OFFERS
 
 
 @click.command(
@@ -36,6 +42,11 @@ from pipeline.topics.registry import NODE_STATE, PREDICTIONS
     help="Only the node, the system or this class; prod shows what it leaves unused.",
 )
 @click.option("--predictor", metavar="NAME", help="Only this predictor.")
+@click.option(
+    "--tier",
+    type=click.Choice(TIERS),
+    help="Only what the node has for this tier, and what it was worked out from.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the record, or that part, as JSON.")
 @settings_options(*KAFKA_CLIENT, "kafka.partitions")
 def command(
@@ -44,9 +55,10 @@ def command(
     resource: str | None,
     entity: str | None,
     predictor: str | None,
+    tier: str | None,
     as_json: bool,
 ) -> None:
-    """Show how the peaks of NODE came about, with every number filled in.
+    """Show how the peaks of NODE, its Mid and its Batch came about, with every number filled in.
 
     For each predictor: the terms, the peak before and with the safety margin, and for prod how
     peak and reclaimable amount follow from both views, pod by pod. From the records that workers
@@ -56,55 +68,102 @@ def command(
     Examples:
       springtide explain node-1 --class prod --resource cpu
       springtide explain node-1 --predictor nsigma-v1 --class node
+      springtide explain node-1 --tier mid --resource cpu
       springtide explain node-1 --json | jq .reclaimable
       springtide explain node-1 --json --class prod --resource memory
     """
     quiet_client(settings)
-    record, state = asyncio.run(_read(settings.kafka, node))
+    resources = tuple(RESOURCES) if resource is None else (resource,)
+    if tier is not None:
+        if entity is not None or predictor is not None:
+            raise UsageError("--tier goes with neither --class nor --predictor")
+        _show_offers(settings.kafka, node, tier, resources, as_json=as_json)
+        return
+    record, state, offers = asyncio.run(_read(settings.kafka, node))
     if predictor is not None and predictor not in predictors_of(record):
         raise UsageError(
             f"no predictor {predictor!r:.100} runs for node {node}",
             hint=f"choose one of {', '.join(predictors_of(record))}",
         )
-    resources = tuple(RESOURCES) if resource is None else (resource,)
     entities, predictors = (() if name is None else (name,) for name in (entity, predictor))
     if as_json:
         part = part_of(record, resources=resources, entities=entities, predictors=predictors)
         click.echo(msgspec.json.encode(part))
         return
     now = SystemClock().now()
-    say(
-        explain(
-            record, state, now=now, resources=resources, entities=entities, predictors=predictors
-        )
+    lines = explain(
+        record, state, now=now, resources=resources, entities=entities, predictors=predictors
     )
+    if offers is not None and entity is None and predictor is None:
+        lines += ["", *explain_offers(offers, now=now, resources=resources)]
+    say(lines)
 
 
-async def _read(kafka: KafkaSettings, node: str) -> tuple[PredictionRecord, NodeStateRecord | None]:
+def _show_offers(
+    kafka: KafkaSettings, node: str, tier: str, resources: Sequence[str], *, as_json: bool
+) -> None:
+    found = asyncio.run(_read_offers(kafka, node))
+    if as_json:
+        click.echo(msgspec.json.encode(found))
+    else:
+        now = SystemClock().now()
+        say(explain_offers(found, now=now, resources=resources, tiers=(tier,)))
+
+
+class _Known(NamedTuple):
+    """What was published of a node."""
+
+    prediction: PredictionRecord
+    state: NodeStateRecord | None
+    offers: NodeResourcesRecord | None
+
+
+async def _require(kafka: KafkaSettings) -> None:
     try:
-        await require_topics(kafka, (PREDICTIONS, NODE_STATE))
+        await require_topics(kafka, (PREDICTIONS, NODE_STATE, OFFERS))
     except BrokerUnavailableError as error:
         raise BrokerUnavailableError(
             f"no Kafka broker answers at {kafka.bootstrap_servers}, and predictions are read there",
             hint="give its address by --bootstrap-servers or kafka.bootstrap_servers; "
             "`springtide doctor` looks for what is wrong, `springtide kafka start` starts one here",
         ) from error
-    found, state = await asyncio.gather(
-        newest(kafka, PREDICTIONS, node), newest(kafka, NODE_STATE, node)
+
+
+async def _read(kafka: KafkaSettings, node: str) -> _Known:
+    await _require(kafka)
+    found, state, offers = await asyncio.gather(
+        *(newest(kafka, topic, node) for topic in (PREDICTIONS, NODE_STATE, OFFERS))
     )
     if found is None:
         raise await no_node(kafka, node, "prediction")
-    return (
+    return _Known(
         decode_json(PredictionRecord, found.value),
         None if state is None else decode_json(NodeStateRecord, state.value),
+        None if offers is None else decode_json(NodeResourcesRecord, offers.value),
     )
 
 
-async def no_node(kafka: KafkaSettings, node: str, what: str) -> NotReadyError:
-    """The error that there is no `what` of `node`, with names that may have been meant."""
+async def _read_offers(kafka: KafkaSettings, node: str) -> NodeResourcesRecord:
+    await _require(kafka)
+    found = await newest(kafka, OFFERS, node)
+    if found is None:
+        raise await no_node(
+            kafka, node, "offer", "the policy does not make it take part: `enable` is false"
+        )
+    return decode_json(NodeResourcesRecord, found.value)
+
+
+async def no_node(
+    kafka: KafkaSettings,
+    node: str,
+    what: str,
+    why: str = "one may follow with its next window",
+) -> NotReadyError:
+    """The error that there is no `what` of `node`, with names that may have been meant, or `why`
+    where it reports."""
     near = await names_near(kafka, node)
     if node in near:
-        hint = "the node has reported lately: one may follow with its next window"
+        hint = f"the node has reported lately: {why}"
     elif near:
         hint = f"did you mean {printable(', '.join(near))}?"
     else:

@@ -9,16 +9,23 @@ from click.testing import CliRunner
 from pipeline.cli import explain
 from pipeline.cli.main import cli
 from pipeline.settings import KafkaSettings
+from pipeline.topics.codec import decode_json, encode_json
+from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.predictions import PredictionRecord
-from tests.topics.golden import PREDICTION
+from tests.topics.golden import NODE_RESOURCES, PREDICTION
 
 
 @pytest.fixture
 def published(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def read(*_: object) -> tuple[PredictionRecord, None]:
-        return PREDICTION, None
+    async def read(*_: object) -> tuple[PredictionRecord, None, NodeResourcesRecord]:
+        prediction = decode_json(PredictionRecord, encode_json(PREDICTION))
+        return prediction, None, NODE_RESOURCES
+
+    async def offers(*_: object) -> NodeResourcesRecord:
+        return NODE_RESOURCES
 
     monkeypatch.setattr(explain, "_read", read)
+    monkeypatch.setattr(explain, "_read_offers", offers)
 
 
 def shown(*arguments: str) -> Any:
@@ -36,6 +43,25 @@ def test_json_has_what_was_asked_for() -> None:
     assert shown("--resource", "cpu")["allocatable"] == {"cpu_cores": 3.8}
     part = shown("--predictor", "nsigma-v1", "--class", "node", "--resource", "memory")
     assert part["node_peaks"]["peaks"] == {"nsigma-v1": {"memory_bytes": None}}
+
+
+@pytest.mark.usefixtures("published")
+def test_a_tier_is_explained_alone_or_behind_the_peaks() -> None:
+    def text(*arguments: str) -> str:
+        run = CliRunner().invoke(cli, ["explain", PREDICTION.node, *arguments])
+        assert run.exit_code == 0, run.output
+        return run.output
+
+    assert "cpu of node" in text()
+    assert "memory for batch" in text()
+    assert "for batch" not in text("--class", "node")
+    assert "for batch" not in text("--predictor", "percentile")
+    mid = text("--tier", "mid", "--resource", "cpu")
+    assert "cpu for mid" in mid
+    assert not any(words in mid for words in ("cpu of node", "for batch", "memory"))
+    assert shown("--tier", "batch")["batch_terms"]["capacity"]
+    run = CliRunner().invoke(cli, ["explain", "n", "--tier", "mid", "--class", "prod"])
+    assert (run.exit_code, "neither --class nor --predictor" in run.output) == (2, True)
 
 
 def test_without_a_broker_it_says_where_it_looked_and_what_to_do() -> None:

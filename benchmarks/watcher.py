@@ -138,8 +138,8 @@ class _Changed(msgspec.Struct):
 
 
 async def delays(settings: Settings, seconds: float) -> np.ndarray:
-    """Of each record that says of a pod when it was changed, how long after that the broker had it;
-    what is written from now on, for so long."""
+    """Of each change of a pod, how long after it the broker had the first record that says so; what
+    is written from now on, for so long. The pod's status may change after that, and be written."""
     consumer = AIOKafkaConsumer(
         **client_options(settings.kafka), group_id=None, isolation_level="read_committed"
     )
@@ -148,18 +148,20 @@ async def delays(settings: Settings, seconds: float) -> np.ndarray:
     places = [TopicPartition(name, p) for p in range(settings.kafka.partitions)]
     consumer.assign(places)
     await consumer.seek_to_end(*places)
-    found: list[float] = []
-    until = time.monotonic() + seconds
+    found: dict[tuple[bytes, str], float] = {}
+    began, until = time.time(), time.monotonic() + seconds
     try:
         while time.monotonic() < until:
             for records in (await consumer.getmany(timeout_ms=200)).values():
                 for record in filter(lambda one: one.value is not None, records):
                     said = msgspec.json.decode(record.value, type=_Changed).annotations
-                    if at := said.get(api_server.CHANGED_AT):
-                        found.append(record.timestamp / 1000 - float(at))
+                    at = said.get(api_server.CHANGED_AT)
+                    if at and float(at) > began:
+                        late = record.timestamp / 1000 - float(at)
+                        found.setdefault((record.key, at), late)
     finally:
         await consumer.stop()
-    return np.array(found)
+    return np.array([*found.values()])
 
 
 def report(title: str, found: InStep) -> None:

@@ -1,0 +1,137 @@
+"""Koordinator's filter and score: usage with what is in flight and what the pod will use, of what
+the node has (scheduling 1.6 to 1.8), for many nodes at once.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.processors.loadaware.in_flight import Sums
+from pipeline.processors.scorers.rounding import (
+    MAX_SCORE,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    half_away,
+)
+
+PASSES: Final = 0
+EXPIRED: Final = 1
+USAGE: Final = 2
+
+
+class Nodes(NamedTuple):
+    """Arrays (nodes,), amounts (nodes, resources) in whole millicores and bytes.
+
+    `capacity` is 0 where a node has nothing of a resource. `is_reported` says whether the node was
+    ever reported, `has_usage` whether the last report had its usage; `updated_seconds` is its time,
+    NaN for none. `compared` is the usage that counts with all that is in flight on the node.
+    """
+
+    capacity: IntArray
+    compared: IntArray
+    is_reported: BoolArray
+    has_usage: BoolArray
+    updated_seconds: FloatArray
+
+
+class Verdict(NamedTuple):
+    """Of each node, (nodes,): `PASSES`, `EXPIRED` or `USAGE`; for the last the first resource that
+    is over, by its number, and the percent that it comes to; -1 and NaN else."""
+
+    code: npt.NDArray[np.int64]
+    resource: npt.NDArray[np.int64]
+    percent: FloatArray
+
+
+def aggregated_usage(
+    by_span: Mapping[int, FloatArray], span_seconds: int, usage: FloatArray
+) -> FloatArray:
+    """One statistic of usage, (nodes, resources), of those `by_span` (seconds): of this span, all
+    NaN where a node has none; for a span of 0 of the longest that it has, else `usage`."""
+    if span_seconds:
+        found = by_span.get(span_seconds)
+        return np.full_like(usage, np.nan) if found is None else found
+    for _, longer in sorted(by_span.items()):
+        usage = np.where(_is_known(longer), longer, usage)
+    return usage
+
+
+def compared_usage(usage: FloatArray, in_flight: Sums) -> IntArray:
+    """Usage with what is on its way; where a node has none, what its pods come to by estimates.
+    What is unknown of one resource alone counts as 0."""
+    whole = np.nan_to_num(usage).astype(np.int64)
+    return np.where(_is_known(usage), whole + in_flight.node_delta, in_flight.node_estimated)
+
+
+def _is_known(usage: FloatArray) -> BoolArray:
+    """Whether anything is known of a node, (nodes, 1)."""
+    known: BoolArray = np.logical_or.reduce(np.isfinite(usage), axis=1, keepdims=True)
+    return known
+
+
+def compared_prod(in_flight: Sums) -> IntArray:
+    """Prod's usage with what of Prod is on its way."""
+    return in_flight.prod_usage + in_flight.prod_delta
+
+
+def is_expired(nodes: Nodes, now: float, expiration_seconds: float) -> BoolArray:
+    """Whether what was reported is too old to speak for the present; at the limit it is."""
+    with np.errstate(invalid="ignore"):
+        young: BoolArray = np.abs(now - nodes.updated_seconds) < expiration_seconds
+    return ~young
+
+
+def judge(
+    nodes: Nodes,
+    asked: IntArray,
+    thresholds: IntArray,
+    expired: BoolArray,
+    *,
+    passes_expired: bool = False,
+) -> Verdict:
+    """Which nodes may take a pod that will use `asked` (resources,), by thresholds in percent,
+    (nodes, resources), 0 for none. `expired` is all False where age is not looked at.
+
+    A node passes without thresholds, and where nobody has reported it.
+    """
+    percent = _percent(nodes.compared + asked, nodes.capacity)
+    over = (thresholds > 0) & (nodes.capacity > 0) & (half_away(percent) > thresholds)
+    first = over.argmax(axis=1)
+    is_over = over.any(axis=1)
+    is_judged = thresholds.any(axis=1) & nodes.is_reported
+    too_much = is_judged & nodes.has_usage & is_over & ~(expired & passes_expired)
+    code = np.where(too_much, USAGE, PASSES)
+    if not passes_expired:
+        code = np.where(is_judged & expired, EXPIRED, code)
+    shown = code == USAGE
+    rows = np.arange(len(code))
+    return Verdict(code, np.where(shown, first, -1), np.where(shown, percent[rows, first], np.nan))
+
+
+def score(
+    nodes: Nodes,
+    asked: IntArray,
+    expired: BoolArray,
+    weights: IntArray,
+    dominant_weight: int = 0,
+) -> IntArray:
+    """How much of each node is left with the pod, (nodes,) from 0 to 100: the mean by `weights`
+    (resources,), with the worst resource by `dominant_weight`. 0 where nothing is known."""
+    total = int(weights.sum()) + dominant_weight
+    if total <= 0:
+        return np.zeros(len(nodes.has_usage), np.int64)
+    left = nodes.capacity - nodes.compared - asked
+    shares = np.maximum(left, 0) * MAX_SCORE // np.maximum(nodes.capacity, 1)
+    shares = np.where((nodes.capacity > 0) & (left >= 0), shares, 0)
+    worst = np.minimum(shares.min(axis=1), MAX_SCORE)
+    mean = (shares @ weights + dominant_weight * worst) // total
+    return np.where(nodes.is_reported & nodes.has_usage & ~expired, mean, 0)
+
+
+def _percent(used: IntArray, capacity: IntArray) -> FloatArray:
+    with np.errstate(all="ignore"):
+        percent: FloatArray = used / capacity * 100
+    return np.where(capacity > 0, percent, np.nan)

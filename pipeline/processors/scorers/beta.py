@@ -1,0 +1,91 @@
+"""The Beta distribution with a given mean and deviation, and how much of it lies below a value."""
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from pipeline.processors.scorers.rounding import BoolArray, FloatArray
+
+_NARROWEST: Final = 1e6
+"""alpha + beta beyond which it is as good as a point: a deviation of less than 0.05 %."""
+_MOST_TERMS: Final = 2000
+_CLOSE_ENOUGH: Final = 1e-14
+_TINY: Final = 1e-300
+
+
+class Fit(NamedTuple):
+    """Both parameters, (values,), NaN where no distribution has that mean and deviation."""
+
+    alpha: FloatArray
+    beta: FloatArray
+
+    @property
+    def is_fit(self) -> BoolArray:
+        return np.isfinite(self.alpha)
+
+
+def fit(mean: FloatArray, deviation: FloatArray) -> Fit:
+    """The distribution on 0 to 1 with this mean and deviation, by the method of moments; none for a
+    deviation that is larger than that mean allows, and for one that is as good as none."""
+    variance, most = deviation**2, mean * (1 - mean)
+    there = (deviation > 0) & (variance < most)
+    with np.errstate(all="ignore"):
+        strength = most / variance - 1
+        strength = np.where(there & (strength <= _NARROWEST), strength, np.nan)
+    return Fit(mean * strength, (1 - mean) * strength)
+
+
+def below(mean: FloatArray, deviation: FloatArray, threshold: FloatArray) -> FloatArray:
+    """The share of the distribution at or below `threshold`, all (values,).
+
+    Where there is no fit it is a step: 1 where the mean is 0, or without deviation not above the
+    threshold, else 0.
+    """
+    found = fit(mean, deviation)
+    is_point = deviation**2 * _NARROWEST < mean * (1 - mean)
+    step = (mean == 0) | (((deviation == 0) | is_point) & (mean <= threshold))
+    alpha, beta = (np.where(found.is_fit, one, 1.0) for one in found)
+    inside = regularized(alpha, beta, np.clip(threshold, 0.0, 1.0))
+    return np.where(found.is_fit, inside, step.astype(np.float64))
+
+
+def regularized(alpha: FloatArray, beta: FloatArray, at: FloatArray) -> FloatArray:
+    """The regularized incomplete beta function I_at(alpha, beta), parameters above 0, `at` from 0
+    to 1. By its continued fraction, on the side of the mean on which that converges quickly."""
+    swapped = at > (alpha + 1) / (alpha + beta + 2)
+    a, b = np.where(swapped, beta, alpha), np.where(swapped, alpha, beta)
+    x = np.where(swapped, 1 - at, at)
+    with np.errstate(divide="ignore"):
+        front = np.exp(a * np.log(x) + b * np.log1p(-x) - _log_beta(a, b)) / a
+    found = np.where(x <= 0, 0.0, front * _continued_fraction(a, b, x))
+    return np.clip(np.where(swapped, 1 - found, found), 0.0, 1.0)
+
+
+def _continued_fraction(a: FloatArray, b: FloatArray, x: FloatArray) -> FloatArray:
+    """By the method of Lentz, in the form of Thompson and Barnett."""
+    c = np.ones_like(x)
+    d = 1 / _not_zero(1 - (a + b) * x / (a + 1))
+    value = d.copy()
+    for m in range(1, _MOST_TERMS):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for term in (even, odd):
+            d = 1 / _not_zero(1 + term * d)
+            c = _not_zero(1 + term / c)
+            value = value * c * d
+        if np.all(np.abs(c * d - 1) < _CLOSE_ENOUGH):
+            break
+    return value
+
+
+def _not_zero(values: FloatArray) -> FloatArray:
+    return np.where(np.abs(values) < _TINY, _TINY, values)
+
+
+def _log_beta(a: FloatArray, b: FloatArray) -> FloatArray:
+    logarithm: FloatArray = _log_gamma(a) + _log_gamma(b) - _log_gamma(a + b)
+    return logarithm
+
+
+_log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])

@@ -1,0 +1,72 @@
+"""TargetLoadPacking of Trimaran: pack nodes up to a target of cpu usage, and no further.
+
+Source: KEP-61 of scheduler-plugins, and what its code does (scheduling 3.1).
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from pipeline.processors.scorers.rounding import FloatArray, IntArray, half_away
+
+UNMEASURED_SECONDS: Final = 60.0
+"""A pod bound so shortly before the end of a window is not in its average."""
+
+
+class Container(NamedTuple):
+    """What a container asks for; None is not stated, which is not 0."""
+
+    request_millicores: int | None = None
+    limit_millicores: int | None = None
+
+
+def container_millicores(container: Container, multiplier: float, default_millicores: int) -> int:
+    """What a container will use: its limit, else its request times `multiplier`, else the default.
+
+    >>> container_millicores(Container(request_millicores=5), 1.5, 1000)
+    8
+    """
+    if container.limit_millicores is not None:
+        return container.limit_millicores
+    if container.request_millicores is None:
+        return default_millicores
+    return int(half_away(np.array([container.request_millicores * multiplier]))[0])
+
+
+def pod_millicores(
+    containers: Iterable[Container],
+    overhead_millicores: int,
+    multiplier: float,
+    default_millicores: int,
+) -> int:
+    """What a pod will use; its overhead as it is, its init containers not at all."""
+    each = (container_millicores(one, multiplier, default_millicores) for one in containers)
+    return sum(each) + overhead_millicores
+
+
+def is_unmeasured(bound_seconds: FloatArray, window_end_seconds: FloatArray) -> np.ndarray:
+    """Whether pods bound at these times are not yet in averages of windows that ended then."""
+    return window_end_seconds - bound_seconds < UNMEASURED_SECONDS
+
+
+def predicted_percent(
+    used_percent: FloatArray, capacity_millicores: FloatArray, added_millicores: FloatArray
+) -> FloatArray:
+    """Usage in percent of capacity with what is added, (nodes,): the pod and those not measured
+    yet. NaN where usage is unknown; 0 without capacity, as upstream has it."""
+    with np.errstate(all="ignore"):
+        used = used_percent / 100 * capacity_millicores
+        percent = 100 * (used + added_millicores) / capacity_millicores
+    return np.where(np.isnan(used_percent), np.nan, np.where(capacity_millicores > 0, percent, 0.0))
+
+
+def target_load(percent: FloatArray, target_percent: float) -> IntArray:
+    """The score of nodes with this predicted usage: from the target at no usage up to 100 at the
+    target, from there down, 0 above 100 percent and where usage is unknown."""
+    target = target_percent
+    rising = (100 - target) * percent / target + target
+    falling = target * (100 - percent) / (100 - target) if target < 100 else np.zeros_like(percent)
+    with np.errstate(invalid="ignore"):
+        score = np.where(percent <= target, rising, np.where(percent <= 100, falling, 0.0))
+    return half_away(score)

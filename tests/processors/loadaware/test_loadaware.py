@@ -1,0 +1,298 @@
+"""Arguments that are refused by key, annotations of no use, and the comparison against a plain
+loop over nodes and pods."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import InvalidPolicyError
+from pipeline.processors.loadaware import compare, limits
+from pipeline.processors.loadaware.args import LoadAwareArgs, read_args, span_seconds
+from pipeline.processors.loadaware.estimate import (
+    SCALING_FACTORS,
+    deadline,
+    estimate,
+    own_factors,
+    own_seconds,
+)
+from pipeline.processors.loadaware.in_flight import Assigned, sums
+
+
+def test_a_sample_of_upstream_is_taken_whole() -> None:
+    args = read_args(
+        {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "LoadAwareSchedulingArgs",
+            "filterExpiredNodeMetrics": False,
+            "nodeMetricExpirationSeconds": 300,
+            "resourceWeights": {"cpu": 1, "memory": 1},
+            "usageThresholds": {"cpu": 65, "memory": 95},
+            "prodUsageThresholds": {"cpu": 55, "memory": 85},
+            "scoreAccordingProdUsage": True,
+            "estimatedScalingFactors": {"cpu": 85, "memory": 70},
+            "aggregated": {
+                "usageThresholds": {"cpu": 65, "memory": 95},
+                "usageAggregationType": "p95",
+                "usageAggregatedDuration": "10m",
+                "scoreAggregationType": "p95",
+                "scoreAggregatedDuration": "0s",
+            },
+        }
+    )
+    assert args.aggregated is not None
+    assert args.resources == ("cpu", "memory")
+    assert span_seconds(args.aggregated.usage_aggregated_duration) == 600
+
+
+@pytest.mark.parametrize(
+    ("tree", "names"),
+    [
+        ({"usageTresholds": {"cpu": 1}}, "usageTresholds"),
+        ({"usageThresholds": {"cpu": "65"}}, "usageThresholds"),
+        ({"usageThresholds": {"cpu": 101}}, "usageThresholds: 101 for cpu"),
+        ({"prodUsageThresholds": {"memory": -1}}, "prodUsageThresholds: -1 for memory"),
+        ({"resourceWeights": {"gpu": 1}}, "estimatedScalingFactors: has none for gpu"),
+        ({"dominantResourceWeight": 101}, "dominantResourceWeight"),
+        ({"estimatedSecondsAfterInitialized": -1}, "estimatedSecondsAfterInitialized"),
+        ({"aggregated": {"usageAggregatedDuration": "-5m"}}, "aggregated.usageAggregatedDuration"),
+        ({"aggregated": {"scoreAggregationType": "p42"}}, "aggregated.scoreAggregationType"),
+        ({"aggregated": {"usageType": "p95"}}, "usageType"),
+        ({"nodeMetricExpirationSeconds": 2**80}, "nodeMetricExpirationSeconds"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_its_key(tree: Any, names: str) -> None:
+    with pytest.raises(InvalidPolicyError, match=names.split(":")[0].split(".")[-1]) as raised:
+        read_args(tree)
+    assert names.rpartition(": ")[2] in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("", 0), ("0", 0), ("0s", 0), ("5m", 300), ("1h30m", 5400), ("x", None), ("-0s", None),
+     ("1.5s", None), ("100000h", None)],
+)  # fmt: skip
+def test_spans(text: str, seconds: int | None) -> None:
+    assert span_seconds(text) == seconds
+
+
+ARGS = read_args({"prodUsageThresholds": {"cpu": 55}})
+
+
+@pytest.mark.parametrize(
+    ("annotation", "is_prod", "found"),
+    [
+        (None, False, limits.Limits({"cpu": 65, "memory": 95})),
+        (None, True, limits.Limits({"cpu": 55}, limits.PROD)),
+        ('{"usageThresholds":{"cpu":30}}', False, limits.Limits({"cpu": 30})),
+        ('{"prodUsageThresholds":{"cpu":10}}', True, limits.Limits({"cpu": 10}, limits.PROD)),
+        ('{"prodUsageThresholds":{"cpu":0}}', True, limits.Limits({"cpu": 65, "memory": 95})),
+        (
+            '{"aggregatedUsage":{"usageThresholds":{"cpu":9},"usageAggregationType":"p99"}}',
+            False,
+            limits.Limits({"cpu": 9}, limits.AGGREGATED, "p99", 0),
+        ),
+        # Without a type it is none.
+        ('{"aggregatedUsage":{"usageThresholds":{"cpu":9}}}', False,
+         limits.Limits({"cpu": 65, "memory": 95})),
+    ],
+)  # fmt: skip
+def test_which_thresholds_hold(annotation: str | None, is_prod: bool, found: limits.Limits) -> None:
+    assert limits.limits_of(ARGS, annotation, is_prod=is_prod) == found
+    assert limits.problem(annotation) is None
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    ["{", "[]", '{"usageThresholds":{"cpu":-1}}', '{"usageThresholds":{"cpu":"90"}}',
+     '{"usageThresholds":{"cpu":60.5}}', '{"aggregatedUsage":{"usageAggregationType":"max"}}',
+     '{"aggregatedUsage":{"usageAggregatedDuration":"soon"}}', "\\ud800"],
+)  # fmt: skip
+def test_an_annotation_of_no_use_changes_nothing_and_is_told(annotation: str) -> None:
+    assert limits.limits_of(ARGS, annotation, is_prod=False).thresholds == {"cpu": 65, "memory": 95}
+    assert limits.ANNOTATION in (limits.problem(annotation) or "")
+
+
+@pytest.mark.parametrize(
+    ("said", "factors"),
+    [
+        ('{"cpu":50}', {"cpu": 50, "memory": 70}),
+        ('{"cpu":0}', {"cpu": 1, "memory": 70}),
+        ('{"cpu":-500}', {"cpu": 1, "memory": 70}),
+        ('{"cpu":500}', {"cpu": 100, "memory": 70}),
+        ('{"gpu":50}', {"cpu": 85, "memory": 70}),
+        ("", {"cpu": 85, "memory": 70}),
+        ("[]", {"cpu": 85, "memory": 70}),
+    ],
+)
+def test_a_pod_cannot_hide_by_its_factors(said: str, factors: dict[str, int]) -> None:
+    assert own_factors({SCALING_FACTORS: said}, {"cpu": 85, "memory": 70}) == factors
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"), [("30", 30), ("0", 0), (" 5", 7), ("1.5", 7), ("-3", 7), ("9" * 30, 7)]
+)
+def test_seconds_that_are_none_leave_what_is_usual(said: str, seconds: int) -> None:
+    assert own_seconds({"a": said}, "a", 7) == seconds
+
+
+def test_free_pods_and_mid_pods_that_ask_for_nothing_are_not_estimated() -> None:
+    factors = {"cpu": 85, "memory": 70}
+    asked = {"cpu": 4000, "memory": 1 << 30}
+    assert estimate("free", asked, asked, factors) == {"cpu": 0, "memory": 0}
+    assert estimate("mid", asked, asked, factors) == {"cpu": 0, "memory": 0}
+    assert estimate("none", {}, {}, factors) == {"cpu": 250, "memory": 200 << 20}
+
+
+class Pod(NamedTuple):
+    node: int
+    is_prod: bool
+    estimate: tuple[int, int]
+    usage: tuple[int, int] | None
+    reported_prod: bool
+    scheduled: float
+    deadline: float | None
+
+
+AMOUNTS = st.tuples(*[st.integers(0, 2**50)] * 2)
+PODS = st.lists(
+    st.builds(
+        Pod, st.integers(0, 2), st.booleans(), AMOUNTS, st.none() | AMOUNTS, st.booleans(),
+        st.floats(0, 2000), st.none() | st.floats(0, 2000),
+    ),
+    max_size=12,
+)  # fmt: skip
+TIMES = st.lists(st.none() | st.floats(0, 2000), min_size=3, max_size=3)
+
+
+def of_one(pods: list[Pod], node: int, updated: float | None, report: float) -> list[list[int]]:
+    """As upstream works it out, pod by pod."""
+    node_delta, prod_usage, prod_delta, estimated = ([0, 0] for _ in range(4))
+    at = -math.inf if updated is None else updated
+    for pod in pods:
+        if pod.node != node:
+            continue
+        used = pod.usage or (0, 0)
+        is_in_flight = (
+            pod.usage is None
+            or at - report < pod.scheduled
+            or (pod.deadline is not None and pod.deadline > at)
+        )
+        for r in (0, 1):
+            estimated[r] += pod.estimate[r]
+            missing = max(0, pod.estimate[r] - used[r])
+            if is_in_flight:
+                node_delta[r] += missing
+            if pod.is_prod and pod.usage is not None and pod.reported_prod:
+                prod_usage[r] += used[r]
+            if pod.is_prod and pod.usage is not None and not pod.reported_prod:
+                prod_delta[r] += pod.estimate[r]
+            elif pod.is_prod and is_in_flight:
+                prod_delta[r] += missing
+    return [node_delta, prod_usage, prod_delta, estimated]
+
+
+@given(PODS, TIMES, st.floats(1, 300))
+def test_sums_are_those_of_a_loop_over_pods(
+    pods: list[Pod], times: list[float | None], report: float
+) -> None:
+    def amounts(of: list[tuple[int, int]]) -> Any:
+        return np.array(of, np.int64).reshape(len(pods), 2)
+
+    found = sums(
+        Assigned(
+            node=np.array([pod.node for pod in pods], np.int64),
+            is_prod=np.array([pod.is_prod for pod in pods], bool),
+            estimate=amounts([pod.estimate for pod in pods]),
+            usage=amounts([pod.usage or (0, 0) for pod in pods]),
+            is_reported=np.array([pod.usage is not None for pod in pods], bool),
+            is_reported_prod=np.array([pod.reported_prod for pod in pods], bool),
+            scheduled_seconds=np.array([pod.scheduled for pod in pods], float),
+            deadline_seconds=np.array(
+                [math.nan if pod.deadline is None else pod.deadline for pod in pods], float
+            ),
+        ),
+        np.array([math.nan if at is None else at for at in times], float),
+        np.full(3, report),
+        np.zeros((3, 2), np.int64),
+    )
+    for node in range(3):
+        expected = of_one(pods, node, times[node], report)
+        assert [amounts[node].tolist() for amounts in found] == expected
+
+
+def test_a_pod_counts_for_longer_where_it_wants_to() -> None:
+    assert deadline(100.0, None, 60, 30) == 160.0
+    assert deadline(100.0, 150.0, 60, 30) == 180.0
+    assert deadline(100.0, 150.0, None, None) is None
+    assert deadline(100.0, 150.0, 60, 0) == 160.0
+
+
+COUNT = 4
+WHOLE = st.integers(0, 2**40)
+ROWS = st.lists(
+    st.tuples(
+        st.tuples(WHOLE, WHOLE), st.tuples(WHOLE, WHOLE), st.booleans(), st.booleans(),
+        st.none() | st.floats(0, 2000), st.tuples(*[st.integers(0, 100)] * 2),
+    ),
+    min_size=COUNT, max_size=COUNT,
+)  # fmt: skip
+
+
+@given(ROWS, st.tuples(WHOLE, WHOLE), st.booleans(), st.tuples(*[st.integers(0, 9)] * 3))
+def test_filter_and_score_are_those_of_a_loop_over_nodes(
+    rows: list[Any], asked: tuple[int, int], passes_expired: bool, weights: tuple[int, int, int]
+) -> None:
+    capacity, compared, reported, has_usage, updated, thresholds = zip(*rows, strict=True)
+    nodes = compare.Nodes(
+        np.array(capacity), np.array(compared), np.array(reported), np.array(has_usage),
+        np.array([math.nan if at is None else at for at in updated], float),
+    )  # fmt: skip
+    expired = compare.is_expired(nodes, 1000.0, 180.0)
+    found = compare.judge(
+        nodes, np.array(asked), np.array(thresholds), expired, passes_expired=passes_expired
+    )
+    scores = compare.score(nodes, np.array(asked), expired, np.array(weights[:2]), weights[2])
+    for i in range(COUNT):
+        is_old = updated[i] is None or abs(1000.0 - updated[i]) >= 180.0
+        assert expired[i] == is_old
+        used = [compared[i][r] + asked[r] for r in (0, 1)]
+        code = compare.PASSES
+        if any(thresholds[i]) and reported[i]:
+            if is_old:
+                code = compare.PASSES if passes_expired else compare.EXPIRED
+            elif has_usage[i]:
+                for r in (0, 1):
+                    if not thresholds[i][r] or not capacity[i][r]:
+                        continue
+                    percent = used[r] / capacity[i][r] * 100
+                    if math.floor(percent + 0.5) > thresholds[i][r]:
+                        code = compare.USAGE
+                        break
+        assert found.code[i] == code
+        if code == compare.USAGE:
+            assert (found.resource[i], found.percent[i]) == (r, percent)
+        left = [
+            (capacity[i][r] - used[r]) * 100 // capacity[i][r]
+            if capacity[i][r] and used[r] <= capacity[i][r] else 0
+            for r in (0, 1)
+        ]  # fmt: skip
+        total = sum(weights)
+        if not total or not reported[i] or not has_usage[i] or is_old:
+            assert scores[i] == 0
+        else:
+            mean = left[0] * weights[0] + left[1] * weights[1] + weights[2] * min(left)
+            assert scores[i] == mean // total
+
+
+def test_without_an_exact_span_there_is_nothing_and_the_longest_stands_in_for_none() -> None:
+    usage = np.array([[1.0, 2.0], [3.0, 4.0]])
+    nothing = np.full((2, 2), np.nan)
+    spans = {300: np.array([[5.0, 6.0], [7.0, 8.0]]), 600: np.array([[9.0, 9.0], [np.nan] * 2])}
+    assert np.isnan(compare.aggregated_usage(spans, 900, usage)).all()
+    assert compare.aggregated_usage(spans, 0, usage).tolist() == [[9.0, 9.0], [7.0, 8.0]]
+    assert compare.aggregated_usage({300: nothing}, 0, usage).tolist() == usage.tolist()
+    assert LoadAwareArgs().resources == ("cpu", "memory")

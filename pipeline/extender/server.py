@@ -22,6 +22,7 @@ from pipeline.clock import Clock
 from pipeline.errors import BadRequestError, NotReadyError, OverloadedError, SettingsError
 from pipeline.extender.bodies import MAX_BODY_BYTES, Bodies
 from pipeline.extender.decide import Policy, judge, score
+from pipeline.extender.load_watcher import LoadWatcher
 from pipeline.extender.protocol import Question, filter_answer, prioritize_answer, read_question
 from pipeline.logs import get_logger
 from pipeline.metrics import CONTENT_TYPE, counter, declare_role, histogram, page
@@ -74,6 +75,7 @@ class Extender:
         self._stale_after = settings.stale_after_seconds
         self._mode = settings.mode
         self._clock = clock
+        self._load_watcher = LoadWatcher(table, state, clock, settings.stale_after_seconds)
         self._said: dict[str, tuple[float, int]] = {}  # verb -> when, and how many not since
 
     def app(self) -> web.Application:
@@ -86,6 +88,7 @@ class Extender:
         app.router.add_get("/metrics", self.metrics)
         app.router.add_get("/v1/nodes", self.nodes)
         app.router.add_get("/v1/nodes/{node}", self.node)
+        self._load_watcher.add_to(app)
         return app
 
     async def finish(self, seconds: float) -> None:

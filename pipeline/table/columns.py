@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -26,7 +27,7 @@ from pipeline.topics.node_state import (
     UsageDeviation,
 )
 from pipeline.topics.nodes import KnownNode
-from pipeline.topics.resources import Usage
+from pipeline.topics.resources import Resources, Usage
 from pipeline.topics.results import supersedes
 
 FloatArray = npt.NDArray[np.float64]
@@ -40,11 +41,17 @@ _BURIED_AT_MOST: Final = 100_000
 _NOTHING: Final = Usage()
 
 
+class TableNode(KnownNode, frozen=True, kw_only=True):
+    """What the table reads of a `NodeRecord`."""
+
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+
+
 class Row(NamedTuple):
     """The newest record of each topic about one node; None where there is none."""
 
     state: NodeStateRecord | None = None
-    node: KnownNode | None = None
+    node: TableNode | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +120,25 @@ def allocatable(row: Row) -> Usage:
     return Usage(cpu_cores=cpu, memory_bytes=memory)
 
 
+def capacity(row: Row) -> Usage:
+    """What the machine has: as the Node says now, else as the last window was told."""
+    node = row.node.capacity if row.node else Resources()
+    told = row.state.capacity if row.state else Usage()
+    cpu, memory = node.cpu_millicores, node.memory_bytes
+    return Usage(
+        cpu_cores=told.cpu_cores if cpu is None else cpu / 1000,
+        memory_bytes=told.memory_bytes if memory is None else memory,
+    )
+
+
 COLUMNS: Final[tuple[Column, ...]] = (
     _of_state("as_of_seconds", "seconds since 1970", lambda state: parse_time(state.as_of)),
     _of_state("window_seconds", "seconds", lambda state: state.window_seconds),
     _of_state("coverage", "share, 0 to 1", lambda state: state.coverage),
     Column("allocatable_cpu_cores", "cores", lambda row: allocatable(row).cpu_cores),
     Column("allocatable_memory_bytes", "bytes", lambda row: allocatable(row).memory_bytes),
+    Column("capacity_cpu_cores", "cores", lambda row: capacity(row).cpu_cores),
+    Column("capacity_memory_bytes", "bytes", lambda row: capacity(row).memory_bytes),
     *_usage("usage", lambda state: state.usage),
     *_usage("system_usage", lambda state: state.system_usage),
     *(
@@ -226,7 +246,7 @@ class Table:
         self._buried.pop(record.node, None)
         return True
 
-    def put_node(self, record: KnownNode) -> bool:
+    def put_node(self, record: TableNode) -> bool:
         """Take what a node is; always newer than what was there. True, for symmetry."""
         self._write(record.node, self.snapshot(record.node)._replace(node=record))
         return True

@@ -28,12 +28,12 @@ from pipeline.errors import (
     TopicDriftError,
 )
 from pipeline.logs import get_logger
-from pipeline.table.columns import Table
+from pipeline.table.columns import Table, TableNode
 from pipeline.topics.client import COMMITTED
 from pipeline.topics.codec import decode_json
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
 from pipeline.topics.node_state import NodeStateRecord
-from pipeline.topics.nodes import KnownNode, check_node_name
+from pipeline.topics.nodes import check_node_name
 from pipeline.topics.registry import DAY_MS, MAX_RECORD_BYTES, NODE_STATE, NODES, Topic
 
 FED_BY: Final[tuple[Topic, ...]] = (NODE_STATE, NODES)
@@ -54,7 +54,7 @@ _log = get_logger(__name__)
 OnBad = Callable[[DeadLetter], Awaitable[None]]
 Positions = dict[TopicPartition, int]
 T = TypeVar("T")
-RecordT = TypeVar("RecordT", KnownNode, NodeStateRecord)
+RecordT = TypeVar("RecordT", TableNode, NodeStateRecord)
 
 
 @dataclass(slots=True)
@@ -322,7 +322,7 @@ def apply(table: Table, topic: Topic, key: bytes | None, value: bytes | None) ->
     if value is None:
         table.drop_node(node)
         return True
-    return table.put_node(_record(KnownNode, node, value))
+    return table.put_node(_record(TableNode, node, value))
 
 
 def _node_of(key: bytes | None) -> str:

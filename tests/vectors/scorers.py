@@ -2,7 +2,7 @@
 
 What each passes through is the module of `pipeline.processors.scorers` of the same name. Each case
 is run as one node between two others that have nothing, so that what holds for one row of a column
-is what holds for the case. Metrics are in load-watcher's form: `load_watcher` reads them.
+is what holds for the case. Metrics are in load-watcher's form, read by `processors.load_watcher`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.processors.inventory import pod_record
+from pipeline.processors.load_watcher import Metric, average_of, latest_of
 from pipeline.processors.scorers import (
     beta,
     fit_plus,
@@ -25,7 +26,6 @@ from pipeline.processors.scorers import (
     scarce,
     target_load,
 )
-from pipeline.processors.scorers.load_watcher import Metric, average_of, latest_of
 from pipeline.processors.scorers.rounding import FloatArray, half_away
 
 Case = dict[str, Any]

@@ -16,6 +16,7 @@ _WRITES = "nobody writes the annotations of CPU ratios yet"
 _TOPOLOGY = "nobody writes what NUMA zones have for Batch yet"
 _ADMISSION = "nodes and pods are admitted with part 4"
 _DEVICES = "devices come with part 9"
+_LOAD_WATCHER = "read where a load-watcher is where metrics come from (part 4)"
 _NUMA = "no exporter measures NUMA nodes yet"
 UNCALLED = {
     "node_exporter.kernel.formulas.best_effort_limit_millicores": _NODE_ACTUATOR,
@@ -29,6 +30,9 @@ UNCALLED = {
     "node_exporter.kernel.parse.numa_used_bytes": _NUMA,
     "node_exporter.kernel.paths.container_dir": _NODE_ACTUATOR,
     "pipeline.clock.ManualClock": "the clock of tests",
+    "pipeline.processors.load_watcher.average_of": _LOAD_WATCHER,
+    "pipeline.processors.load_watcher.decode": _LOAD_WATCHER,
+    "pipeline.processors.load_watcher.latest_of": _LOAD_WATCHER,
     "pipeline.processors.histogram.linear_layout": "no model has buckets of equal size",
     "pipeline.processors.overcommit.devices.gpu_resources": _DEVICES,
     "pipeline.processors.overcommit.numa.Bindings": _TOPOLOGY,

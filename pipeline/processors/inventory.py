@@ -5,6 +5,7 @@ Every source of nodes and pods (files, the cluster watcher) goes through `node_r
 that is not what it must be raises `InvalidRecordError`, which names the field.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from operator import add
@@ -16,7 +17,7 @@ from pipeline.errors import InvalidRecordError
 from pipeline.processors.classes import pod_class
 from pipeline.times import parse_time
 from pipeline.topics.nodes import Condition, NodeRecord, Taint, check_node_name
-from pipeline.topics.pods import Container, Owner, PodRecord
+from pipeline.topics.pods import Container, Owner, PodRecord, Scalars
 from pipeline.topics.resources import Resources, millicores, whole_bytes
 
 _CONFIG_HASH: Final = "kubernetes.io/config.hash"
@@ -73,8 +74,15 @@ class _PodSpec(_Object, frozen=True, kw_only=True):
     tolerations: tuple[dict[str, Any], ...] = ()
 
 
+class _PodCondition(_Object, frozen=True, kw_only=True):
+    type: str
+    status: str
+    last_transition_time: str | None = None
+
+
 class _PodStatus(_Object, frozen=True, kw_only=True):
     phase: str = ""
+    conditions: tuple[_PodCondition, ...] = ()
     qos_class: str = ""
     start_time: str | None = None
 
@@ -212,6 +220,7 @@ def _record_of_pod(pod: _Pod) -> PodRecord:
         qos=qos,
         requests=asked.requests,
         limits=asked.limits,
+        scalars=asked.scalars,
         overhead=asked.overhead,
         containers=asked.containers,
         init_containers=asked.init_containers,
@@ -220,6 +229,8 @@ def _record_of_pod(pod: _Pod) -> PodRecord:
         tolerations=spec.tolerations,
         phase=status.phase,
         created_at=_time(metadata.creation_timestamp, "creationTimestamp"),
+        scheduled_at=_since(status.conditions, "PodScheduled"),
+        initialized_at=_since(status.conditions, "Initialized"),
         started_at=_time(status.start_time, "startTime"),
         deleted_at=_time(metadata.deletion_timestamp, "deletionTimestamp"),
     )
@@ -236,6 +247,7 @@ class _Asked(NamedTuple):
     init_containers: tuple[Container, ...]
     requests: Resources
     limits: Resources
+    scalars: Scalars | None
     overhead: Resources
     kube_qos: str
 
@@ -268,6 +280,7 @@ def _asked(
         init_containers=init,
         requests=effective_requests(main, init, pod.requests, more),
         limits=effective_limits(main, init, pod.limits, more),
+        scalars=effective_scalars(main, init),
         overhead=more,
         kube_qos=kube_qos((*main, *init), pod),
     )
@@ -321,6 +334,21 @@ def effective_limits(
         cpu_millicores=_raised(limit.cpu_millicores, overhead.cpu_millicores),
         memory_bytes=_raised(limit.memory_bytes, overhead.memory_bytes),
     )
+
+
+def effective_scalars(
+    containers: Iterable[Container], init_containers: Iterable[Container]
+) -> Scalars | None:
+    """Resources but cpu and memory by the rules of `effective_requests`; None where nobody asks."""
+    total = restartable = most = Counter[str]()
+    for container in containers:
+        total = total + Counter(container.scalars)
+    for container in init_containers:
+        needed = restartable + Counter(container.scalars)
+        if container.restartable:
+            total, restartable = total + Counter(container.scalars), needed
+        most = most | needed
+    return dict(total | most) or None
 
 
 def kube_qos(containers: Iterable[Container], of_pod: Container) -> str:
@@ -408,8 +436,25 @@ def _container(name: str, restart_policy: str, amounts: tuple[_Amount, _Amount])
         name=name,
         requests=_resources(amounts[0], where),
         limits=_resources(amounts[1], where),
+        scalars=_scalars(amounts, where),
         restartable=restart_policy == "Always",
     )
+
+
+def _scalars(amounts: tuple[_Amount, _Amount], where: str) -> Scalars | None:
+    requests, limits = amounts
+    found: Scalars = {}
+    for name, stated in (dict(limits) | dict(requests)).items():
+        if name in ("cpu", "memory"):
+            continue
+        try:
+            amount = whole_bytes(stated)
+        except InvalidRecordError as error:
+            raise InvalidRecordError(f"{where}: {name:.80}: {error.message}") from error
+        if amount < 0:
+            raise InvalidRecordError(f"{where}: {name:.80}: an amount is negative")
+        found[name] = amount
+    return found or None
 
 
 def _resources(stated: _Amount, where: str) -> Resources:
@@ -428,6 +473,14 @@ def _resources(stated: _Amount, where: str) -> Resources:
 
 def _annotations(metadata: _Metadata) -> dict[str, str]:
     return {name: text for name, text in metadata.annotations.items() if name != _LAST_APPLIED}
+
+
+def _since(conditions: Iterable[_PodCondition], type: str) -> str | None:
+    """When the condition became true; None while it is not."""
+    for condition in conditions:
+        if condition.type == type and condition.status == "True":
+            return _time(condition.last_transition_time, f"conditions[{type}]")
+    return None
 
 
 def _owner(references: tuple[_OwnerReference, ...]) -> Owner | None:

@@ -19,18 +19,25 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 
 
-class Container(msgspec.Struct, frozen=True, kw_only=True):
+Scalars = dict[str, int]
+"""Amounts by resource, those but cpu and memory, in whole units (`kubernetes.io/batch-cpu` is in
+millicores): what is asked for, which for extended resources is the limit, too."""
+
+
+class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     requests: Resources = Resources()
     limits: Resources = Resources()
+    scalars: Scalars | None = None
     restartable: bool = False
 
 
 class PodRecord(Record, frozen=True, kw_only=True):
     """A Kubernetes Pod, trimmed to what decisions need; times are RFC 3339, UTC.
 
-    `pod_class` is prod, mid, batch, free or none; `requests` and `limits` are the effective ones
-    (init containers, restartable ones, overhead and pod-level resources counted).
+    `pod_class` is prod, mid, batch, free or none; `requests`, `limits` and `scalars` are the
+    effective ones (init containers, restartable ones, overhead and pod-level resources counted).
+    `scheduled_at` and `initialized_at` are when the conditions of these names became true.
     """
 
     node: str
@@ -46,6 +53,7 @@ class PodRecord(Record, frozen=True, kw_only=True):
     qos: str = ""
     requests: Resources = Resources()
     limits: Resources = Resources()
+    scalars: Scalars | None = None
     overhead: Resources = Resources()
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
@@ -54,6 +62,8 @@ class PodRecord(Record, frozen=True, kw_only=True):
     tolerations: tuple[dict[str, Any], ...] = ()
     phase: str = ""
     created_at: str | None = None
+    scheduled_at: str | None = None
+    initialized_at: str | None = None
     started_at: str | None = None
     deleted_at: str | None = None
 

@@ -176,6 +176,51 @@ def test_pod() -> None:
     )
 
 
+def test_resources_but_cpu_and_memory_are_counted_as_those_are() -> None:
+    def asks(name: str, restart: str = "", **amounts: Any) -> dict[str, Any]:
+        resources = {"limits": {f"kubernetes.io/{k}": v for k, v in amounts.items()}}
+        return {"name": name, "resources": resources, "restartPolicy": restart}
+
+    spec = {
+        "containers": [asks("a", gpu=1, cpu="2k"), asks("b", gpu="2")],
+        "initContainers": [
+            asks("first", gpu=9),
+            asks("mesh", "Always", gpu=4),
+            asks("last", gpu=6),
+        ],
+    }
+    found = pod_record(pod(spec))
+    # The last runs beside the mesh, and so do the containers.
+    assert found.scalars == {"kubernetes.io/gpu": 10, "kubernetes.io/cpu": 2000}
+    assert found.containers[0].scalars == {"kubernetes.io/gpu": 1, "kubernetes.io/cpu": 2000}
+    assert found.requests == found.limits == Resources()
+    assert pod_record(pod()).scalars is None
+
+
+def test_when_a_pod_was_scheduled_and_initialized() -> None:
+    def at(type: str, status: str, time: str | None) -> dict[str, Any]:
+        return {"type": type, "status": status, "lastTransitionTime": time}
+
+    tree = pod()
+    tree["status"]["conditions"] = [
+        at("Ready", "True", "2023-11-14T21:13:35Z"),
+        at("PodScheduled", "True", "2023-11-14T21:13:31Z"),
+        at("Initialized", "False", "2023-11-14T21:13:32Z"),
+    ]
+    found = pod_record(tree)
+    assert (found.scheduled_at, found.initialized_at) == ("2023-11-14T21:13:31Z", None)
+    tree["status"]["conditions"] = [at("PodScheduled", "True", "soon")]
+    with pytest.raises(InvalidRecordError, match="PodScheduled"):
+        pod_record(tree)
+
+
+@pytest.mark.parametrize("amount", ["-1", "many", "1e30"])
+def test_an_amount_of_another_resource_that_is_none(amount: str) -> None:
+    spec = {"containers": [{"name": "a", "resources": {"requests": {"example.com/fpga": amount}}}]}
+    with pytest.raises(InvalidRecordError, match=r"example.com/fpga"):
+        pod_record(pod(spec))
+
+
 def test_record_of_a_pod_is_written_and_read() -> None:
     record = pod_record(pod())
     assert decode_json(PodRecord, encode_json(record)) == record

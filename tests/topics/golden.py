@@ -185,14 +185,17 @@ POD_RECORD = PodRecord(
     qos="LS",
     requests=_SMALL,
     limits=Resources(cpu_millicores=1_000),
+    scalars={"nvidia.com/gpu": 1, "ephemeral-storage": 1 << 30},
     overhead=Resources(cpu_millicores=10),
-    containers=(Container(name="cart", requests=_SMALL),),
+    containers=(Container(name="cart", requests=_SMALL, scalars={"nvidia.com/gpu": 1}),),
     init_containers=(Container(name="mesh", limits=_SMALL, restartable=True),),
     node_selector={"zone": "b"},
     affinity={"podAntiAffinity": {"z": 1, "a": [1, 2.5, None, True]}},
     tolerations=({"operator": "Exists"},),
     phase="Running",
     created_at="2023-11-14T21:13:30Z",
+    scheduled_at="2023-11-14T21:13:31Z",
+    initialized_at="2023-11-14T21:13:32Z",
     started_at="2023-11-14T21:13:33Z",
 )
 WORKLOAD = WorkloadRecord(

@@ -8,6 +8,7 @@ is what holds for the case. Metrics are in load-watcher's form, read by `process
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from pipeline.processors.inventory import pod_record
@@ -25,6 +26,7 @@ from pipeline.processors.scorers import (
     power,
     scarce,
     target_load,
+    trimaran_args,
 )
 from pipeline.processors.scorers.rounding import FloatArray, half_away
 
@@ -42,6 +44,11 @@ def of(found: Any) -> Any:
     """What is said of that node."""
     value = np.asarray(found)[1].item()
     return None if value != value else value
+
+
+def trimaran_args_defaults(case: Case) -> object:
+    kind = getattr(trimaran_args, f"{case['plugin']}Args")
+    return msgspec.to_builtins(trimaran_args.read_args(case["args"], kind))
 
 
 def metrics(case: Case) -> list[Metric]:
@@ -376,6 +383,7 @@ ADAPTERS = {
     function.__name__: function
     for function in (
         target_load_packing, target_load_packing_container, trimaran_recent_pod_window,
+        trimaran_args_defaults,
         trimaran_metric_selection, trimaran_resource_stats, trimaran_mu_sigma,
         trimaran_effective_resources, trimaran_node_requests_limits, load_variation_risk_balancing,
         load_variation_risk_balancing_node, low_risk_overcommitment, low_risk_overcommitment_score,

@@ -24,6 +24,7 @@ from pipeline.topics.samples import SYSTEM_TIER
 from pipeline.topics.windows import Window
 from tests.processors.joined import (
     NODE_ROW,
+    OVERCOMMITS,
     VIEWS,
     Row,
     header,
@@ -248,6 +249,45 @@ def test_nodes_of_different_formulas_are_as_each_alone() -> None:
     windows = [shop(with_overcommit(mid_formula=name)) for name in ("v1.6", "source", "proposal")]
     together = work_out(*windows, peaks=[(4, 6)] * 3)
     assert together == [work_out(window, peaks=[(4, 6)])[0] for window in windows]
+
+
+USED = st.tuples(*[st.floats(0, 12, allow_subnormal=False)] * 2)
+CLASSES = st.sampled_from(["prod", "mid", "batch", "none"])
+MEASURED = st.lists(st.tuples(CLASSES, AMOUNT, AMOUNT, st.none() | USED), max_size=5)
+
+
+@given(OVERCOMMITS, MEASURED, USED, USED, USED)
+def test_what_is_offered_fits_into_the_node_whatever_runs_there(
+    strategy: Overcommit, pods: list[Any], node: Any, peak: Any, other: Any
+) -> None:
+    record = msgspec.structs.replace(RECORD, overcommit=strategy)
+    view = view_of(
+        *(pod(f"p{i}", of, amount(cpu, gib)) for i, (of, cpu, gib, _) in enumerate(pods)),
+        record=record,
+    )
+    rows_ = [pod_row(f"p{i}", **usage(*of)) for i, (_, _, _, of) in enumerate(pods) if of]
+    window = logged(joined({**NODE_ROW, **usage(*node)}, SYSTEM, *rows_, view=view))
+    (found,) = work_out(window, peaks=[peak], others=[[other]])
+    assert found.mid is not None
+    assert found.mid_lower_bound is not None
+    assert found.batch is not None
+    capacity = RECORD.capacity
+    for name in Resources.__struct_fields__:
+        mid, least, batch, promised, most = (
+            getattr(amounts, name)
+            for amounts in (
+                found.mid, found.mid_lower_bound, found.batch, found.batch_terms.promised, capacity,
+            )
+        )  # fmt: skip
+        kind = name.partition("_")[0]
+        reclaim = getattr(strategy, f"{kind}_reclaim_threshold_percent")
+        assert 0 <= least <= mid
+        assert 0 <= batch <= most * max(reclaim, 0) // 100 + 1
+        if strategy.promise_once:
+            # What is promised to Mid beyond what its pods take is not promised to Batch, too.
+            assert batch + promised <= max(most * reclaim // 100 + 1, promised)
+        else:
+            assert promised == 0
 
 
 PEAKS = st.tuples(*[st.floats(0, 64) | st.just(float("nan"))] * 2)

@@ -50,6 +50,17 @@ def contradictions(
                 yield Problem(key, f"nodes of {name}: {text}", True)
 
 
+def own_contradictions(
+    usual: tuple[Colocation, Own], found: tuple[Colocation, Own], rules: ThresholdStrategy
+) -> Iterator[Problem]:
+    """What a node contradicts by annotations and labels of its own: what would not be so with what
+    the policy has for it as the `usual`."""
+    told = set(_within(_Together(*usual, rules), None))
+    for key, text in _within(_Together(*found, rules), None):
+        if (key, text) not in told:
+            yield Problem(key, f"by what the node says itself: {text}", True)
+
+
 def _selectors(*policies: Policy[Any]) -> dict[bytes, tuple[Selector, str]]:
     """Every selector, and what its first entry is called."""
     found: dict[bytes, tuple[Selector, str]] = {}

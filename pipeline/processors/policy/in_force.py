@@ -14,7 +14,11 @@ from pipeline.errors import InvalidPolicyError
 from pipeline.processors.overcommit.reserved import reservation
 from pipeline.processors.policy.amplification import AMPLIFICATION, Amplification
 from pipeline.processors.policy.colocation import COLOCATION, DEFAULTS, Colocation, PredictPolicy
-from pipeline.processors.policy.contradictions import FilterLimits, contradictions
+from pipeline.processors.policy.contradictions import (
+    FilterLimits,
+    contradictions,
+    own_contradictions,
+)
 from pipeline.processors.policy.effective import effective
 from pipeline.processors.policy.loading import Policy, Problem, annotated, load
 from pipeline.processors.policy.node_slo import node_rules, slo_spec
@@ -134,6 +138,12 @@ def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _
         problems += of_own
     else:
         own = SPRINGTIDE.convert(before.springtide or {})
+    if colocation is not None and springtide is not None:
+        usual = colocation.of_labels(record.labels), springtide.of_labels(record.labels)
+        if usual != (strategy, own):
+            threshold = policies.slo.threshold or Policy(THRESHOLD.defaults)
+            rules = threshold.of_labels(record.labels)
+            problems += own_contradictions(usual, (strategy, own), rules)
     filled = {
         "strategy": node_strategy(strategy, own),
         "overcommit": overcommit_of(strategy, own) if is_on else None,

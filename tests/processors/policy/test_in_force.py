@@ -381,3 +381,51 @@ def test_values_beyond_belief_fit_into_a_record() -> None:
         )
     )
     assert decode_json(NodeRecord, encode_json(record)) == record
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations", "says"),
+    [
+        ({}, {}, []),
+        ({}, {OF_KOORDINATOR: '{"midUnallocatedPercent":5}'}, []),
+        (
+            {},
+            {OF_KOORDINATOR: '{"midReclaimMode":"static"}'},
+            ["colocation-config: there is no Mid"],
+        ),
+        ({}, {ANNOTATION: '{"promiseOnce":false}'}, ["springtide-config: promised the same idle"]),
+        (
+            {},
+            {OF_KOORDINATOR: '{"memoryReclaimThresholdPercent":90}'},
+            ["resource-threshold-config: it is offered is evicted"],
+        ),
+        (
+            {"node.koordinator.sh/cpu-reclaim-ratio": "1.5"},
+            {},
+            [
+                "colocation-config: Batch may be promised more",
+                "resource-threshold-config: is held back",
+            ],
+        ),
+        # What is wrong with its group is told of the group.
+        (GOLD, {OF_KOORDINATOR: '{"midUnallocatedPercent":5}'}, []),
+    ],
+)
+def test_what_a_node_contradicts_by_itself_is_told_of_it(
+    labels: dict[str, str], annotations: dict[str, str], says: list[str]
+) -> None:
+    data = {
+        "colocation-config": json.dumps(
+            {**ON, "nodeConfigs": [{**_FOR_GOLD, "midReclaimMode": "static"}]}
+        ),
+        "resource-threshold-config": json.dumps({"clusterStrategy": ON}),
+    }
+    policies, _ = load_policies(data)
+    record = NodeRecord(node="n1", labels=labels, annotations=annotations)
+    _, problems = with_policy(record, policies)
+    assert len(problems) == len(says)
+    for problem, text in zip(problems, says, strict=True):
+        key, _, part = text.partition(": ")
+        assert problem.taken
+        assert problem.where == key
+        assert part in problem.text

@@ -67,9 +67,8 @@ class Cooling:
         verdict = filter_by_usage(
             {name: columns[name][0] for name in RESOURCES},
             {name: columns[name][1] for name in RESOURCES},
-            np.zeros(1),
+            np.ones(1, np.bool_),
             thresholds_percent=self._thresholds,
-            stale_after_seconds=1.0,
         )
         return bool(verdict.refused[0])
 

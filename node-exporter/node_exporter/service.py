@@ -23,7 +23,7 @@ from node_exporter.publish import Publisher
 from node_exporter.sampler import Sampler
 from node_exporter.ticks import Tick, Ticker
 from node_exporter.usage import Collection
-from node_exporter.window import EmittedEnds, Window, window_end_ms, window_seconds_by
+from node_exporter.window import Emitted, Window, window_end_ms, window_seconds_by
 from pipeline.clock import Clock, SystemClock, format_time
 from pipeline.errors import KernelError, SettingsError, SpringtideError
 from pipeline.logs import get_logger
@@ -65,7 +65,7 @@ class WindowMaker:
         self._machine_id = machine_id(str(settings.proc_root))
         self._boot_id = boot_id(str(settings.proc_root))
         self._window: Window | None = None
-        self._ends = EmittedEnds()
+        self._emitted = Emitted()
         self._last_end_ms: int | None = None
         self._sequence = 0
         self._leading = not keep_leading
@@ -112,7 +112,7 @@ class WindowMaker:
         if leading:
             metrics.WINDOWS_DROPPED.labels("leading").inc()
             return None
-        if not self._ends.claim(window.end_ms, window.end_ms - window.start_ms):
+        if not self._emitted.claim(window.start_ms, window.end_ms):
             metrics.WINDOWS_DROPPED.labels("end_repeated").inc()
             return None
         header = SampleHeader(
@@ -129,8 +129,12 @@ class WindowMaker:
         return SampleBatch(header, window.rows(*self.sampler.capacity()))
 
     def finish(self, now: float) -> SampleBatch | None:
-        """The window in hand at the end of the process; none that would come from the future."""
+        """The window in hand at the end of the process, up to the end that a usual one would have;
+        none that would come from the future."""
         if self._window is not None:
+            usual_end_ms = window_end_ms(round(now * 1000), 1000 * self.settings.window_seconds)
+            if self._window.start_ms < usual_end_ms < self._window.end_ms:
+                self._window.cut(usual_end_ms)
             ahead = self._window.end_ms / 1000 - now
             if ahead > _AHEAD_SECONDS_MOST:
                 self._window = None

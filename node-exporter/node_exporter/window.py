@@ -23,8 +23,8 @@ _MEMORIES: Final = (
 )
 # A hot node wakes us up late, and must not be trained on the less for it.
 _GAP_INTERVALS_MOST: Final = 3
-# As the setting: who asks for a report a day does not want peaks a day old.
-_WINDOW_SECONDS_MOST: Final = 3600
+# Whatever is decided by windows is decided as often as they end.
+_WINDOW_SECONDS_MOST: Final = 300
 
 Row = dict[str, Any]
 
@@ -37,13 +37,14 @@ def window_end_ms(at_ms: int, window_ms: int) -> int:
 def window_seconds_by(asked_seconds: float | None, usual_seconds: int) -> int:
     """Length of the windows of a node whose policy asks for a report so often, None for nothing.
 
-    The longest that divides a day and is not longer than asked, from the usual one up to an hour.
+    The usual one doubled as often as it is not longer than asked, nor than five minutes: each grid
+    lies in the next coarser one, so that any length follows any other at once.
     """
-    if asked_seconds is None or not asked_seconds > usual_seconds:
-        return usual_seconds
-    most = min(int(asked_seconds), _WINDOW_SECONDS_MOST)
-    fitting = (s for s in range(most, usual_seconds, -1) if SECONDS_OF_A_DAY % s == 0)
-    return next(fitting, usual_seconds)
+    length = usual_seconds
+    most = min(asked_seconds or 0.0, _WINDOW_SECONDS_MOST)
+    while 2 * length <= most and SECONDS_OF_A_DAY % (2 * length) == 0:
+        length *= 2
+    return length
 
 
 class Window:
@@ -56,6 +57,10 @@ class Window:
         self._series: dict[Entity, _Series] = {}
         self._points: list[tuple[float, float | None, float | None]] = []
         self._rates = {name: _Mean() for name in _RATES}
+
+    def cut(self, end_ms: int) -> None:
+        """End the window here, which is before its end."""
+        self.end_ms = end_ms
 
     def add(self, collection: Collection) -> None:
         """Count a collection in; its tick belongs to this window."""
@@ -216,11 +221,12 @@ def _float(value: int | None) -> float | None:
     return None if value is None else float(value)
 
 
-class EmittedEnds:
-    """Window ends that were given out: none is given out twice, however the clock is moved.
+class Emitted:
+    """Times that windows were given out about: none is twice, however the clock is moved, and
+    however long windows are.
 
-    Ends follow one another, so that all of them are a few runs of the grid: a clock that was set
-    back by a minute silences us for a minute, one that was a day ahead not for a day.
+    Windows follow one another, so that all of them are a few runs: a clock that was set back by a
+    minute silences us for a minute, one that was a day ahead not for a day.
     """
 
     _RUNS_MAX: Final = 64  # one per step of the clock; the oldest are forgotten
@@ -228,14 +234,14 @@ class EmittedEnds:
     def __init__(self) -> None:
         self._runs: list[list[int]] = []
 
-    def claim(self, end_ms: int, window_ms: int) -> bool:
-        """True, once for each end."""
-        if any(first <= end_ms <= last for first, last in self._runs):
+    def claim(self, start_ms: int, end_ms: int) -> bool:
+        """True for a window of which no part was given out."""
+        if any(start_ms < end and start < end_ms for start, end in self._runs):
             return False
         for run in self._runs:
-            if run[1] + window_ms == end_ms:
+            if run[1] == start_ms:
                 run[1] = end_ms
                 return True
-        self._runs.append([end_ms, end_ms])
+        self._runs.append([start_ms, end_ms])
         del self._runs[: -self._RUNS_MAX]
         return True

@@ -11,7 +11,7 @@ import numpy as np
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from pipeline.processors.thresholds import is_fresh, usage_percent
+from pipeline.processors.thresholds import usage_percent
 from pipeline.table import Table
 
 Sort = Literal["cpu", "memory", "peak", "name"]
@@ -67,7 +67,7 @@ def lines(
     names = list(table)
     rows = table.lookup(names)
     ages = table.ages(rows, now)
-    fresh = is_fresh(ages, stale_after_seconds)
+    fresh = table.fresh(rows, now, stale_after_seconds)
     values = {column.name: table[column.name][rows] for column in table.columns}
 
     def share(kind: str, resource: str) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -13,7 +13,6 @@ from pipeline.processors.thresholds import (
     FloatArray,
     UsageVerdict,
     filter_by_usage,
-    is_fresh,
     refusal,
 )
 from pipeline.settings import ExtenderSettings
@@ -56,13 +55,8 @@ def judge(table: Table, names: Sequence[str], now: float, policy: Policy) -> Jud
     ages = table.ages(rows, now)
     used, allocatable = _amounts(table, rows)
     thresholds = policy.thresholds_percent
-    verdict = filter_by_usage(
-        used,
-        allocatable,
-        ages,
-        thresholds_percent=thresholds,
-        stale_after_seconds=policy.stale_after_seconds,
-    )
+    fresh = table.fresh(rows, now, policy.stale_after_seconds)
+    verdict = filter_by_usage(used, allocatable, fresh, thresholds_percent=thresholds)
     refused = {
         names[place]: refusal(
             names[place],
@@ -79,7 +73,7 @@ def judge(table: Table, names: Sequence[str], now: float, policy: Policy) -> Jud
 def score(table: Table, names: Sequence[str], now: float, policy: Policy) -> list[int]:
     """0 to 10 for each of `names`: least used is best; unknown and stale nodes get 0."""
     rows = table.lookup(names)
-    fresh = is_fresh(table.ages(rows, now), policy.stale_after_seconds)
+    fresh = table.fresh(rows, now, policy.stale_after_seconds)
     scores: list[int] = (extender_score(least_used(*_amounts(table, rows))) * fresh).tolist()
     return scores
 

@@ -63,7 +63,7 @@ def over_threshold(percent: FloatArray, threshold_percent: float) -> BoolArray:
     return over
 
 
-def is_fresh(age_seconds: FloatArray, stale_after_seconds: float) -> BoolArray:
+def is_fresh(age_seconds: FloatArray, stale_after_seconds: float | FloatArray) -> BoolArray:
     """Where a window is young enough to speak for the present; NaN is not.
 
     Exactly `stale_after_seconds` is too old. So is as much in the future: there one of two clocks
@@ -77,20 +77,19 @@ def is_fresh(age_seconds: FloatArray, stale_after_seconds: float) -> BoolArray:
 def filter_by_usage(
     used: Mapping[str, FloatArray],
     allocatable: Mapping[str, FloatArray],
-    age_seconds: FloatArray,
+    fresh: BoolArray,
     *,
     thresholds_percent: Mapping[str, float],
-    stale_after_seconds: float,
 ) -> UsageVerdict:
     """Judge nodes by the average usage of their last window over their allocatable.
 
     `used` and `allocatable` hold an array (nodes,) for each resource in `thresholds_percent`, in
-    one unit per resource; `age_seconds` is the age of the windows. Source of the rule:
-    Koordinator's LoadAwareScheduling filter, without the estimates of pods not yet measured.
+    one unit per resource; `fresh` (nodes,) is whose windows still speak for the present. Source of
+    the rule: Koordinator's LoadAwareScheduling filter, without the estimates of pods not yet
+    measured.
     """
-    fresh = is_fresh(age_seconds, stale_after_seconds)
-    known = np.zeros(len(age_seconds), np.bool_)
-    refused = np.zeros(len(age_seconds), np.bool_)
+    known = np.zeros(len(fresh), np.bool_)
+    refused = np.zeros(len(fresh), np.bool_)
     percents, overs = {}, {}
     for resource, threshold in thresholds_percent.items():
         percent = usage_percent(used[resource], allocatable[resource])

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from pipeline.clock import parse_time
 from pipeline.errors import InvalidRecordError
+from pipeline.processors.thresholds import is_fresh
 from pipeline.topics.node_state import (
     AGGREGATED,
     DEVIATION,
@@ -37,6 +38,7 @@ UNKNOWN_ROW: Final = -1
 """Row of a name that the table does not know: every column holds its missing value there."""
 
 _SMALLEST: Final = 64
+_WINDOWS_UNTIL_STALE: Final = 2
 _BURIED_AT_MOST: Final = 100_000
 _NOTHING: Final = Usage()
 
@@ -232,6 +234,14 @@ class Table:
         """Seconds from the end of each row's last window to `now`; NaN where there is none."""
         ages: FloatArray = now - self._arrays["as_of_seconds"][rows]
         return ages
+
+    def fresh(
+        self, rows: RowArray, now: float, stale_after_seconds: float
+    ) -> npt.NDArray[np.bool_]:
+        """Whether each row's last window is young enough to speak for the present: younger than
+        `stale_after_seconds`, or than two of its windows where these are long."""
+        long = _WINDOWS_UNTIL_STALE * self._arrays["window_seconds"][rows]
+        return is_fresh(self.ages(rows, now), np.fmax(stale_after_seconds, long))
 
     def put_state(self, record: NodeStateRecord) -> bool:
         """Take a node's result; False if a newer one is there, which stays.

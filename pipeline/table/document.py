@@ -3,7 +3,6 @@
 from typing import Any
 
 from pipeline.clock import format_time
-from pipeline.processors.thresholds import is_fresh
 from pipeline.table.columns import Table
 
 API_VERSION = "springtide/v1"
@@ -16,9 +15,10 @@ def node_item(
     state = table.snapshot(name).state
     if state is None:
         return None
-    age = table.ages(table.lookup([name]), now)
+    rows = table.lookup([name])
+    age = table.ages(rows, now)
     fields = {field: getattr(state, field) for field in state.__struct_fields__}
-    stale = not is_fresh(age, stale_after_seconds)[0]
+    stale = not table.fresh(rows, now, stale_after_seconds)[0]
     return {**fields, "age_seconds": round(float(age[0]), 3), "stale": stale}
 
 

@@ -24,7 +24,7 @@ from pipeline.processors.load_watcher import (
     metric,
     served_window,
 )
-from pipeline.processors.thresholds import is_fresh, usage_percent
+from pipeline.processors.thresholds import usage_percent
 from pipeline.table.columns import RowArray, Table
 from pipeline.topics.node_state import AGGREGATED
 
@@ -85,7 +85,7 @@ def watched(
     names it. None where there is nothing to be told: of that node, or of any."""
     names = [host] if host else list(table)
     rows = table.lookup(names)
-    fresh = is_fresh(table.ages(rows, now), stale_after_seconds)
+    fresh = table.fresh(rows, now, stale_after_seconds)
     names, rows = [name for name, young in zip(names, fresh, strict=True) if young], rows[fresh]
     if not names:
         return None

@@ -32,10 +32,11 @@ class _TableCollector(Collector):
         if self.watched is None:
             return
         table, state, clock, stale_after = self.watched
-        ages = table.ages(table.lookup(list(table)), clock.now())
+        rows = table.lookup(list(table))
+        ages = table.ages(rows, clock.now())
         known = ages[~np.isnan(ages)]
         contact = np.nan if state.contact is None else clock.now() - state.contact
-        stale = len(ages) - int((np.abs(known) < stale_after).sum())
+        stale = len(ages) - int(table.fresh(rows, clock.now(), stale_after).sum())
         youngest, oldest = (known.min(), known.max()) if known.size else (np.nan, np.nan)
         behind = np.nan if state.lag_records is None else state.lag_records
         for name, value, documentation in (

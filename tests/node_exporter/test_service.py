@@ -94,6 +94,16 @@ async def test_windows_of_another_length_repeat_no_end_after_a_step_of_the_clock
     assert made.ends == [10, 20, 30, 40, 50, 60, 80]
 
 
+async def test_a_long_window_in_hand_ends_with_the_process_where_a_usual_one_would(
+    tmp_path: Path,
+) -> None:
+    made = Maker(tmp_path)
+    made.maker.report_every(80.0)
+    await made.tick(*range(1, 24))
+    made.finish()
+    assert (made.ends, made.coverages()) == ([30], [pytest.approx(22 / 30)])
+
+
 async def test_cpu_between_the_windows_is_not_lost(tmp_path: Path) -> None:
     made = Maker(tmp_path)
     for second in range(1, 31):

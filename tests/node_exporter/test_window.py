@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from node_exporter.kernel.parse import Throttling, Traffic
 from node_exporter.usage import NODE, SYSTEM, Collection, Entity, Rates, Stall, Usage
-from node_exporter.window import EmittedEnds, Window, window_end_ms, window_seconds_by
+from node_exporter.window import Emitted, Window, window_end_ms, window_seconds_by
 from pipeline.topics.samples import STATISTICS, SampleBatch, SampleHeader, encode_samples
 
 POD = Entity("pod", "uid-1", "Burstable")
@@ -211,13 +211,14 @@ def test_the_node_row_has_rates_and_points() -> None:
         (30.0, 30, 30),
         (10.0, 30, 30),  # seldom enough is the settings' business
         (float("nan"), 30, 30),
-        (45.0, 30, 45),
-        (59.9, 30, 54),
+        (45.0, 30, 30),
         (61.0, 30, 60),
-        (119.0, 30, 108),
-        (300.0, 30, 300),
-        (31_536_000.0, 30, 3600),
-        (7.0, 6, 6),
+        (119.0, 30, 60),
+        (120.0, 30, 120),
+        (300.0, 30, 240),
+        (31_536_000.0, 30, 240),
+        (float("inf"), 1, 128),
+        (64.0, 27, 54),
         (7200.0, 3600, 3600),
     ],
 )
@@ -229,22 +230,35 @@ def test_a_policy_makes_windows_longer_on_a_grid_of_the_day(
 
 
 def test_an_end_is_given_out_once_however_the_clock_is_moved() -> None:
-    ends = EmittedEnds()
-    assert [ends.claim(end, 30) for end in (30, 60, 90)] == [True, True, True]
-    assert [ends.claim(end, 30) for end in (60, 90, 120)] == [False, False, True]
+    emitted = Emitted()
+
+    def claim(*ends: int, length: int = 30) -> list[bool]:
+        return [emitted.claim(end - length, end) for end in ends]
+
+    assert claim(30, 60, 90) == [True, True, True]
+    assert claim(60, 90, 120) == [False, False, True]
     day = 86_400
-    assert [ends.claim(end, 30) for end in (day, day + 30)] == [True, True]
+    assert claim(day, day + 30) == [True, True]
     # Set right again after a day ahead: silent for what was given out, not for the day.
-    assert [ends.claim(end, 30) for end in (120, 150, day, day + 60)] == [False, True, False, True]
-    # Windows twice as long lie where shorter ones were.
-    assert [ends.claim(end, 60) for end in (120, 180, 240)] == [False, True, True]
+    assert claim(120, 150, day, day + 60) == [False, True, False, True]
+    # Windows twice as long that begin within what was given out.
+    assert claim(120, 180, 240, length=60) == [False, False, True]
 
 
 @given(st.lists(st.integers(1, 60), max_size=60))
 def test_ends_are_distinct_in_any_order(numbers: list[int]) -> None:
-    ends = EmittedEnds()
-    given_out = [number for number in numbers if ends.claim(number * 30, 30)]
+    emitted = Emitted()
+    given_out = [n for n in numbers if emitted.claim(n * 30 - 30, n * 30)]
     assert len(given_out) == len(set(given_out)) == len(set(numbers))
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from([1, 2, 4])), max_size=60))
+def test_nothing_is_told_of_twice_however_long_windows_are(windows: list[tuple[int, int]]) -> None:
+    emitted, told = Emitted(), set[int]()
+    for number, length in windows:
+        span = set(range(number * length, number * length + length))
+        assert emitted.claim(min(span), max(span) + 1) == told.isdisjoint(span)
+        told |= span if told.isdisjoint(span) else set()
 
 
 def test_a_window_costs_no_more_bytes_than_we_say() -> None:

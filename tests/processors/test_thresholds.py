@@ -27,9 +27,8 @@ def judge(
     verdict = filter_by_usage(
         {"cpu": np.array([cpu]), "memory": np.array([memory])},
         {"cpu": np.array([allocatable]), "memory": np.array([549_755_813_888.0])},
-        np.array([age]),
+        is_fresh(np.array([age]), STALE),
         thresholds_percent=thresholds,
-        stale_after_seconds=STALE,
     )
     return bool(verdict.refused[0]), bool(verdict.known[0])
 
@@ -79,9 +78,8 @@ def test_enormous_usage_is_over_and_told_in_few_characters() -> None:
     verdict = filter_by_usage(
         {"cpu": np.array([1e300])},
         {"cpu": np.array([4.0])},
-        np.array([1.0]),
+        np.array([True]),
         thresholds_percent={"cpu": 65.0},
-        stale_after_seconds=STALE,
     )
     said = refusal("n", verdict, 0, thresholds_percent={"cpu": 65.0}, age_seconds=1.0)
     assert said.startswith("n: cpu usage 2.5e+301% of allocatable is over the 65% threshold")
@@ -91,9 +89,8 @@ def test_a_refusal_says_threshold_value_and_age() -> None:
     verdict = filter_by_usage(
         {"cpu": np.array([0.1, 2.848]), "memory": np.array([1.0, 97.0])},
         {"cpu": np.array([4.0, 4.0]), "memory": np.array([100.0, 100.0])},
-        np.array([3.0, 12.0]),
+        np.array([True, True]),
         thresholds_percent=DEFAULTS,
-        stale_after_seconds=STALE,
     )
     assert verdict.refused.tolist() == [False, True]
     assert refusal("node-3", verdict, 1, thresholds_percent=DEFAULTS, age_seconds=12.0) == (
@@ -149,9 +146,8 @@ def test_the_vectorised_filter_equals_a_plain_loop(
     verdict = filter_by_usage(
         {"cpu": columns[0], "memory": columns[2]},
         {"cpu": columns[1], "memory": columns[3]},
-        columns[4],
+        is_fresh(columns[4], STALE),
         thresholds_percent=thresholds,
-        stale_after_seconds=STALE,
     )
     assert verdict.refused.tolist() == [plain(row) for row in rows]
     assert not (verdict.refused & ~verdict.known).any()

@@ -217,3 +217,14 @@ def test_any_record_is_taken_or_refused_by_an_error_of_ours(states: list[NodeSta
             continue
         for column in COLUMNS:
             assert not np.isinf(table[column.name].astype(float)).any()
+
+
+def test_long_windows_are_not_stale_before_the_next_two_have_ended() -> None:
+    ages = {"short": 179.0, "old": 180.0, "long": 479.0, "late": 480.0}
+    table = Table()
+    for name, age in ages.items():
+        length = 30.0 if name in ("short", "old") else 240.0
+        state = msgspec.structs.replace(node_state(name, age=age), window_seconds=length)
+        assert table.put_state(state)
+    rows = table.lookup([*ages, "stranger"])
+    assert table.fresh(rows, NOW, 180.0).tolist() == [True, False, True, False, False]

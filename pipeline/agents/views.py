@@ -11,6 +11,7 @@ from typing import Final
 from pipeline.agents.output import Keyed, Output
 from pipeline.agents.shard import Shard
 from pipeline.clock import Clock
+from pipeline.errors import RecordError
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.node_view import generation_of, must_tell, node_view, with_generation
@@ -21,12 +22,17 @@ from pipeline.topics.registry import MAX_RECORD_BYTES, PODS
 
 log = get_logger(__name__)
 
-VIEWS = counter("worker_node_views", "Views of nodes that were written, and taken back.", ["what"])
+VIEWS = counter(
+    "worker_node_views",
+    "Views of nodes that were written, taken back (tombstone), or could not be made.",
+    ["what"],
+)
 
 # Changes come in groups: of a pod that is bound, and of the one in whose place it comes.
 _GATHER_SECONDS: Final = 0.2
 # So few at a time that a partition which was just taken over writes its first ones soon.
 _AT_ONCE: Final = 50
+_ANEW_SECONDS: Final = 600.0
 
 
 class Views:
@@ -39,6 +45,7 @@ class Views:
         self._clock = clock
         self._number = 0
         self._written: dict[str, bytes] = {}
+        self._anew_at = clock.monotonic()
         self._resources: dict[str, NodeResourcesRecord | None] = {}
         inventory = shard.join.inventory
         self.touched: dict[str, None] = dict.fromkeys([*inventory.written, *inventory.departed])
@@ -54,7 +61,17 @@ class Views:
         """Write what changes, until not owned."""
         while self._shard.ownership.owned:
             await self.write()
-            await self._clock.sleep(_GATHER_SECONDS)
+            self._write_anew()
+            await self._clock.sleep(0.0 if self.touched else _GATHER_SECONDS)
+
+    def _write_anew(self) -> None:
+        """From time to time all of them: of what another writer had under way when it lost the
+        partition nobody would know."""
+        now = self._clock.monotonic()
+        if now - self._anew_at >= _ANEW_SECONDS:
+            self._anew_at = now
+            self.touched |= dict.fromkeys(self._written)
+            self._written.clear()
 
     async def write(self) -> None:
         """Write the views of some of the nodes that were touched."""
@@ -92,17 +109,24 @@ class Views:
             return [Keyed(name.encode(), None)]
         if name not in self._resources:
             self._tell_resources(name)
-        record = decode_json(NodeRecord, written)
+        try:
+            record = decode_json(NodeRecord, written)
+        except RecordError as error:
+            # What a join needs of it could be read: the last view stays.
+            VIEWS.labels("unreadable").inc()
+            log.warning("no view of a node whose record breaks its schema", node=name, why=error)
+            return []
         pods = inventory.pods.get(name, {})
         listed = (pods[uid].view for uid in sorted(pods))
         view = node_view(record, (of for of in listed if of), self._resources.get(name))
         digest = hashlib.blake2b(view, digest_size=16).digest()
         if self._written.get(name) == digest:
             return []
+        self._written[name] = digest
         if len(view) > MAX_RECORD_BYTES - 16_384:
+            VIEWS.labels("oversized").inc()
             log.error("view is larger than a record may be", node=name, bytes=len(view))
             return []
-        self._written[name] = digest
         self._number += 1
         generation = generation_of(self._shard.ownership.epoch, self._number)
         VIEWS.labels("view").inc()

@@ -75,21 +75,21 @@ class Api:
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
         """The object, or list, at `path`. Raises the errors of `request`."""
-        return msgspec.json.decode(await self.request("GET", path, params=params))
+        return _decoded(path, await self.request("GET", path, params=params))
 
     async def create(self, path: str, body: Any) -> Any:
         """The object as it was made. Raises `ConflictError` if there is one of its name."""
-        return msgspec.json.decode(await self.request("POST", path, body=body))
+        return _decoded(path, await self.request("POST", path, body=body))
 
     async def replace(self, path: str, body: Any) -> Any:
         """Put an object in the place of the one of its resourceVersion; `ConflictError` if that has
         changed."""
-        return msgspec.json.decode(await self.request("PUT", path, body=body))
+        return _decoded(path, await self.request("PUT", path, body=body))
 
     async def patch(self, path: str, body: Any) -> Any:
         """Merge `body` into an object: null removes. With metadata.resourceVersion in it only if
         the object is still that one, else `ConflictError`."""
-        return msgspec.json.decode(await self.request("PATCH", path, body=body, kind=MERGE))
+        return _decoded(path, await self.request("PATCH", path, body=body, kind=MERGE))
 
     async def delete(self, path: str) -> None:
         """Delete an object; one that is not there is deleted already."""
@@ -223,3 +223,12 @@ async def open_api(
     connector = aiohttp.TCPConnector(ssl=found.tls if found.tls is not None else True, limit=0)
     async with aiohttp.ClientSession(connector=connector, auto_decompress=True) as session:
         yield Api(session, found, clock, settings.request_timeout_seconds, rng or random.Random())
+
+
+def _decoded(path: str, answer: bytes) -> Any:
+    """The object in an answer. Raises `ApiUnavailableError` for what is none: a proxy that has
+    something to say, of which nobody knows whether the server was asked."""
+    try:
+        return msgspec.json.decode(answer)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise ApiUnavailableError(f"{path}: the answer is no object: {error}") from error

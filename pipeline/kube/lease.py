@@ -59,6 +59,7 @@ class Lease:
         self._renewed_at = float("-inf")
         self._seen: tuple[Any, float] | None = None
         self._was_allowed = False
+        self._holder = ""
         LEADER.labels(name).set(0)
 
     @property
@@ -85,11 +86,14 @@ class Lease:
                 await self._release()
 
     async def _until_held(self) -> None:
-        waiting = False
+        said = ""
         while not await self._try():
-            if not waiting:
-                waiting = True
-                log.info("another leads; standing by", lease=self._name)
+            found = (
+                f"{self._holder} leads; standing by" if self._holder else "cannot tell who leads"
+            )
+            if found != said:
+                said = found
+                log.info(found, lease=self._name)
             pause = self._terms.retry_seconds * (1.0 + 0.2 * self._api.rng.random())
             await self._api.clock.sleep(pause)
 
@@ -125,9 +129,11 @@ class Lease:
     async def _try(self) -> bool:
         """Whether the lease is ours now."""
         asked_at = self._api.clock.monotonic()
+        self._holder = ""
         try:
             lease = await self._get_or_make()
             self._was_allowed = True
+            self._holder = str((lease.get("spec") or {}).get("holderIdentity") or "nobody")
             if lease is None or not self._may_take(lease):
                 self._renewed_at = float("-inf")
                 return False

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from pipeline.errors import ApiUnavailableError, ForbiddenError, GoneError, KubernetesError
+from pipeline.errors import ApiRefusedError, ApiUnavailableError, GoneError, KubernetesError
 from pipeline.kube.client import JSON, METADATA, METADATA_OF_ONE, Api
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
@@ -26,6 +26,7 @@ EVENTS = counter("kubernetes_watch_events", "Changes that were told.", ["path", 
 _PAGE: Final = 500
 _WATCH_SECONDS: Final = 300
 _SLOWEST: Final = 10
+_ATTEMPTS_FROM_A_VERSION: Final = 5
 
 
 class Began(NamedTuple):
@@ -96,7 +97,7 @@ async def follow(
 ) -> AsyncGenerator[Event, None]:
     """All events of the objects at `path`, for ever; `only_metadata` leaves out what they say.
     While the server does not answer it waits, and tries again. Raises `ApiRefusedError` if there is
-    no such kind, or if it is not allowed at the first time: who was allowed once waits until he is
+    no such kind, or if it is not allowed at the first time: who was answered once waits until he is
     again, for a server that has just started may not know yet."""
     accept = (METADATA, METADATA_OF_ONE) if only_metadata else (JSON, JSON)
     attempt, was_allowed = 0, False
@@ -121,8 +122,8 @@ async def follow(
                 if api.clock.monotonic() - began < 1.0:
                     # A server that ends each watch at once must not be asked without a pause.
                     await api.pause(1)
-        except (GoneError, ApiUnavailableError, ForbiddenError) as error:
-            if isinstance(error, ForbiddenError) and not was_allowed:
+        except (ApiUnavailableError, ApiRefusedError) as error:
+            if not isinstance(error, (GoneError, ApiUnavailableError)) and not was_allowed:
                 raise
             await _before_listing_anew(api, path, error, attempt)
             attempt = min(attempt + 1, _SLOWEST)
@@ -207,6 +208,9 @@ async def _watch(
             # What was told so far was handed on: go on from there, if the server still can.
             log.info("watch was cut off", path=path, why=error.message)
             attempt = min(attempt + 1, _SLOWEST)
+            if attempt > _ATTEMPTS_FROM_A_VERSION:
+                # It may be this version from which nothing comes that can be read.
+                raise GoneError(f"GET {path}: nothing since {asked['resourceVersion']}") from error
             await api.pause(attempt, error.retry_after_seconds)
 
 

@@ -132,7 +132,7 @@ async def write(
                 partition=partition_of(entry.node, kafka.partitions),
                 headers=headers,
             )
-            pending.append(sent)
+            pending.append(_sent(sent))
             change = "tombstone" if entry.value is None else "value"
             RECORDS.labels(source, entry.topic.name, change).inc()
             written += 1
@@ -163,16 +163,24 @@ async def write_batches(
             for _, _, key, value in records:
                 # One that is full takes no more; an empty one takes any.
                 if batch.append(key=key, value=value, timestamp=None, headers=headers) is None:
-                    pending.append(await producer.send_batch(batch, name, partition=partition))
+                    pending.append(
+                        _sent(await producer.send_batch(batch, name, partition=partition))
+                    )
                     batch = producer.create_batch()
                     batch.append(key=key, value=value, timestamp=None, headers=headers)
             batch.close()
-            pending.append(await producer.send_batch(batch, name, partition=partition))
+            pending.append(_sent(await producer.send_batch(batch, name, partition=partition)))
             gone = sum(entry.value is None for entry in records)
             RECORDS.labels(source, topic.name, "tombstone").inc(gone)
             RECORDS.labels(source, topic.name, "value").inc(len(records) - gone)
         for delivery in pending:
             await delivery
+
+
+def _sent(delivery: "asyncio.Future[Any]") -> "asyncio.Future[Any]":
+    """The delivery: where one has failed nobody waits for those behind it, and none complains."""
+    delivery.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return delivery
 
 
 async def read_back(kafka: KafkaSettings, topic: Topic, source: str) -> dict[bytes, bytes]:

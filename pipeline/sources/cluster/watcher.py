@@ -86,11 +86,16 @@ class Watcher:
         async with open_producer(kafka, "springtide-watcher", sole) as producer:
             await self._read_back(kafka)
             kinds: list[Kind] = [self._nodes, self._pods, *self._others.values()]
-            await together([
-                self._write(producer, kafka),
-                self._follow_policy(),
-                *(self._follow(kind) for kind in kinds),
-            ])  # fmt: skip
+            try:
+                await together([
+                    self._write(producer, kafka),
+                    self._follow_policy(),
+                    *(self._follow(kind) for kind in kinds),
+                ])  # fmt: skip
+            finally:
+                # Who leads no longer, or begins again, is in step with nothing.
+                for kind in kinds:
+                    IN_STEP.labels(kind.name).set(0)
 
     async def _read_back(self, kafka: KafkaSettings) -> None:
         """Learn what lies on the topics. What cannot be read is written anew."""
@@ -163,7 +168,10 @@ class Watcher:
             self._problems = problems
             self._tell_of_policy(config, problems)
         if changed or not self._policy_known.is_set():
-            log.info("policy is in force" if policies.is_usable else "no usable policy yet")
+            if policies.is_usable:
+                log.info("policy is in force")
+            else:
+                log.warning("no usable policy yet: nodes that have one keep it, others have none")
             async with self._turn:
                 await self._hand_on(self._nodes.apply(policies))
         self._policy_known.set()
@@ -220,6 +228,15 @@ def _learn(kind: Kind, key: bytes, value: bytes | None) -> None:
                     why=error.message)  # fmt: skip
 
 
+def _is_fenced(error: BaseException | None) -> bool:
+    """Whether it comes of another writer: what failed because of that may hide it."""
+    while error is not None:
+        if isinstance(error, ProducerFenced):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 async def watch_cluster(api: Api, settings: Settings, clock: Clock) -> None:
     """Keep the topics in step, from the beginning each time that Kafka fails. Raises
     `KubernetesError` if we are not allowed to, `TopicDriftError` if a topic is missing."""
@@ -231,7 +248,7 @@ async def watch_cluster(api: Api, settings: Settings, clock: Clock) -> None:
         except TopicDriftError:
             raise
         except KafkaError as error:
-            why = "another writes" if isinstance(error.__cause__, ProducerFenced) else "Kafka"
+            why = "another writes" if _is_fenced(error) else "Kafka"
             BEGUN.labels(why).inc()
             log.error("beginning again", why=str(error), seconds=_PAUSE_SECONDS)
             await clock.sleep(_PAUSE_SECONDS)

@@ -5,6 +5,7 @@ writes only what differs; what it no longer knows becomes a tombstone. Each reco
 source in the header `source`, so that one source never removes what another one wrote.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
@@ -157,19 +158,21 @@ async def write_batches(
         parts.setdefault(place, []).append(entry)
     with our_errors(kafka, f"writing from the source {source!r}"):
         pending: list[Awaitable[Any]] = []
+
+        async def send(batch: Any, name: str, partition: int) -> None:
+            pending.append(_sent(await producer.send_batch(batch, name, partition=partition)))
+
         for (topic, partition), records in parts.items():
             name = topic.full_name(kafka.topic_prefix)
             batch = producer.create_batch()
             for _, _, key, value in records:
                 # One that is full takes no more; an empty one takes any.
                 if batch.append(key=key, value=value, timestamp=None, headers=headers) is None:
-                    pending.append(
-                        _sent(await producer.send_batch(batch, name, partition=partition))
-                    )
+                    await send(batch, name, partition)
                     batch = producer.create_batch()
                     batch.append(key=key, value=value, timestamp=None, headers=headers)
             batch.close()
-            pending.append(_sent(await producer.send_batch(batch, name, partition=partition)))
+            await send(batch, name, partition)
             gone = sum(entry.value is None for entry in records)
             RECORDS.labels(source, topic.name, "tombstone").inc(gone)
             RECORDS.labels(source, topic.name, "value").inc(len(records) - gone)

@@ -4,6 +4,7 @@ Owes the rest: nothing is decided before all that lies on the topics, and all No
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final, Protocol
@@ -46,6 +47,7 @@ READY = gauge("actuator_ready", "1 once all topics and Nodes are known.")
 
 _TICK_SECONDS: Final = 0.2
 _SWEEP_SECONDS: Final = 5.0
+_SUMMARY_SECONDS: Final = 60.0
 # Of windows what an average is made of; one over a longer time fills up from here.
 _HISTORY_SECONDS: Final = 600.0
 
@@ -77,6 +79,7 @@ class Actuator:
         self._rules = Objects(api, NODE_SLO, self._writer, uid_of)
         self._writes_rules = acts and actuator.node_slos
         self._cooling = Cooling(api, self._writer, settings.extender) if acts else None
+        self._done = Counter[str]()
         self._topics_known = asyncio.Event()
         self._nodes_known = asyncio.Event()
         self._objects_known = {
@@ -144,6 +147,9 @@ class Actuator:
         except (NotFoundError, ForbiddenError) as error:
             # Nothing of ours can be there; who wants them is told.
             known.set()
+            if is_on and isinstance(error, NotFoundError):
+                text = f"there is no custom resource {objects.kind.kind}: {error.message}"
+                raise NotFoundError(text, hint="kubectl apply -f deploy/crds") from error
             if is_on:
                 raise
             log.debug("no custom resources", kind=objects.kind.kind, why=error.message)
@@ -156,8 +162,11 @@ class Actuator:
         READY.set(1)
         if self._cooling:
             self._cooling.is_on = True
-        log.info("ready", mode=self._settings.actuator.mode)
-        swept = float("-inf")
+        mode = self._settings.actuator.mode
+        log.info("ready", mode=mode)
+        if left_over := self._offers.left_over():
+            log.warning("what another mode wrote is taken back", mode=mode, nodes=left_over)
+        swept, summed = float("-inf"), self._clock.monotonic()
         while True:
             everything = self._clock.monotonic() - swept >= _SWEEP_SECONDS
             if everything:
@@ -165,11 +174,17 @@ class Actuator:
             self._offers.decide(everything=everything)
             self._metrics.decide(everything=everything)
             self._rules.decide(everything=everything)
+            if self._done and self._clock.monotonic() - summed >= _SUMMARY_SECONDS:
+                summed = self._clock.monotonic()
+                done = " ".join(f"{what}={count}" for what, count in sorted(self._done.items()))
+                log.info("in the last minute", mode=mode, actions=done)
+                self._done = Counter()
             await self._clock.sleep(_TICK_SECONDS)
 
     # -- what was done
 
     def _tell(self, action: ActionRecord) -> None:
+        self._done[f"{action.action}s_{action.outcome}"] += 1
         if self._actions.full():
             # What is done matters more than that it is told.
             self._actions.get_nowait()

@@ -20,7 +20,7 @@ from pipeline.errors import ApiUnavailableError, KubernetesError
 from pipeline.kube.client import MERGE, Api
 from pipeline.kube.events import Reporter
 from pipeline.logs import get_logger
-from pipeline.metrics import gauge
+from pipeline.metrics import counter, gauge
 from pipeline.processors.overcommit.offering import Case, Offer, offers_now
 from pipeline.processors.overcommit.third_party import ORIGIN
 from pipeline.processors.overcommit.writing import ABSENT, WRITTEN, amounts_on, status_patch
@@ -37,6 +37,7 @@ OFFERED: Final = "springtide/offered"
 RECOMMENDED: Final = "springtide/recommended"
 """On a Node in mode recommend: what it would have."""
 
+ACTIONS = counter("actuator_actions", "What was done, observed, or failed.", ["action", "outcome"])
 OFFERING = gauge("actuator_nodes_offering", "Nodes with an offer in force, by resource.", ["what"])
 
 _WHAT: Final = "offer"
@@ -186,6 +187,12 @@ class Offers:
             for what, at in (("batch", 0), ("mid", 2)):
                 OFFERING.labels(what).set(sum(one.amounts[at] >= 0 for one in ours))
 
+    def left_over(self) -> int:
+        """How many Nodes bear what another mode wrote: it is taken back."""
+        wrong = {"act": {RECOMMENDED}, "recommend": {OFFERED}, "observe": {OFFERED, RECOMMENDED}}
+        nodes = self._on_server.values()
+        return sum(not wrong[self._mode].isdisjoint(node.annotations) for node in nodes)
+
     def _ours(self, name: str) -> bool:
         return not _MARKS.isdisjoint(self._on_server[name].annotations)
 
@@ -231,7 +238,7 @@ class Offers:
             if isinstance(error, ApiUnavailableError) and error.was_done is None:
                 self._unsure.add(name)
             self._changed[name] = None
-            self._say(name, offer, "failed", str(error))
+            self._say(name, self._known(name), offer, "failed", str(error))
 
         self._writer.put(_WHAT, name, Write(do, failed))
 
@@ -277,25 +284,31 @@ class Offers:
         change = self._change(name, offer)
         if change is None:
             return
+        # The watch may tell of the patch before its answer is here.
+        written, had = self._on_server[name].amounts, self._having(name).amounts
         found = await self._api.request(
             "PATCH", f"{path}/status", body=change.patch, kind=MERGE, attempts=1
         )
         if change.undoes:
-            self._say(name, offer._replace(amounts=_NOTHING), "done", action="undo")
+            self._say(name, written, offer._replace(amounts=_NOTHING), "done", action="undo")
         else:
-            self._say(name, offer, _OUTCOMES[self._mode])
-            self._tell_of_withdrawal(name, offer)
+            self._say(name, had, offer, _OUTCOMES[self._mode])
+            self._tell_of_withdrawal(name, had, offer)
         self.see(found)
         there = self._on_server.get(name)
         if there is not None:
             self._on_server[name] = there._replace(since=self._clock.monotonic())
 
     def _observe(self, name: str, offer: Offer) -> None:
-        self._say(name, offer, "observed")
+        self._say(name, self._known(name), offer, "observed")
         self._observed[name] = OnServer({}, offer.amounts, self._clock.monotonic())
 
-    def _tell_of_withdrawal(self, name: str, offer: Offer) -> None:
-        had = any(amount >= 0 for amount in self._on_server[name].amounts)
+    def _known(self, name: str) -> tuple[int, ...]:
+        """What stands for the offer of a node, nothing if the node is gone."""
+        return self._having(name).amounts if name in self._on_server else _NOTHING
+
+    def _tell_of_withdrawal(self, name: str, before: tuple[int, ...], offer: Offer) -> None:
+        had = any(amount >= 0 for amount in before)
         if self._mode == "act" and had and not any(amount >= 0 for amount in offer.amounts):
             self._warn(name, "OfferWithdrawn", f"no Mid and Batch any more: {offer.why}")
 
@@ -316,13 +329,15 @@ class Offers:
         self._writer.put(_EVENT, f"{name} {reason}", Write(do, lambda _: None))
 
     def _say(
-        self, name: str, offer: Offer, outcome: Outcome, error: str = "", action: str = _WHAT
+        self,
+        name: str,
+        before: tuple[int, ...],
+        offer: Offer,
+        outcome: Outcome,
+        error: str = "",
+        action: str = _WHAT,
     ) -> None:
-        there = self._on_server.get(name)
-        if there is None:
-            before = _NOTHING
-        else:
-            before = there.amounts if action == "undo" else self._having(name).amounts
+        ACTIONS.labels(action, outcome).inc()
         log.debug(action, node=name, outcome=outcome, why=offer.why)
         self._tell(
             ActionRecord(

@@ -22,8 +22,9 @@ LEASE = "springtide-actuator"
 
 @click.command(
     epilog="Exit codes: 0 stopped by a signal, 1 failure (Kafka cannot be reached at the start; "
-    "not allowed by RBAC), 2 settings, 3 topics are missing. While Kafka or the API server is away "
-    "it waits and changes nothing."
+    "not allowed by RBAC; no custom resource definitions), 2 settings, 3 topics are missing. While "
+    "the API server is away it waits. While Kafka is away, what it knows grows old: it is taken "
+    "back as stale in time."
 )
 @settings_options(
     *KAFKA_CLIENT,
@@ -37,9 +38,10 @@ def command(settings: Settings) -> None:
     """Write what springtide.resources says to the status of Nodes: mid-cpu, mid-memory, batch-cpu
     and batch-memory of kubernetes.io, as capacity and as allocatable.
 
-    It starts in mode observe: what would be written is told on springtide.actions, and nothing is
-    changed. --mode recommend writes an annotation, --mode act the resources. What a mode wrote is
-    undone when it runs in another, or a node takes part no longer. What is stale is taken away.
+    It starts in mode observe: what would be written is told on springtide.actions, summed up in the
+    log each minute, and not written. --mode recommend writes an annotation, --mode act the
+    resources. What a mode wrote is taken back when it runs in another, observe included: give a
+    standby the mode of the leader. So it is when a node takes part no longer, or data is stale.
 
     A node that was above the extender's thresholds and is not any more gets an annotation changed,
     so that the scheduler tries waiting pods again at once.

@@ -47,7 +47,9 @@ from pipeline.topics.registry import RESOURCES as OFFERS
     type=click.Choice(TIERS),
     help="Only what the node has for this tier, and what it was worked out from.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the record, or that part, as JSON.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the record as JSON, or that part of the peaks."
+)
 @settings_options(*KAFKA_CLIENT, "kafka.partitions")
 def command(
     settings: Settings,

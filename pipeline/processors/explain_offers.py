@@ -18,6 +18,11 @@ from pipeline.topics.resources import Resources
 
 TIERS: Final = ("mid", "batch")
 
+_AFTER: Final = (
+    "how much of it a Node offers also follows from its annotations, its age and the last write: "
+    "see docs/actuator.md"
+)
+
 _LEFT: Final = "max(allocated - prod_peak, 0)"
 _SHARED: Final = "max(trunc(allocated * share / 100) - prod_peak, 0)"
 _RECLAIMABLE: Final[Mapping[str, str]] = {
@@ -60,9 +65,14 @@ def explain_offers(
         for tier in tiers:
             lines.append("")
             lines.append(f"{resource.name} for {tier}")
-            found = _mid(record, resource) if tier == "mid" else _batch(record, resource)
-            lines.extend(f"  {line}" for line in found)
-    return lines
+            if (record.mid if tier == "mid" else record.batch) is None:
+                # Its terms are those of a node of which nothing is known.
+                why = "nobody knows the size of the node, or what it uses"
+                lines.append(f"  {unknown('offered', why)}")
+                continue
+            parts = _mid(record, resource) if tier == "mid" else _batch(record, resource)
+            lines.extend(f"  {line}" for line in parts)
+    return [*lines, "", _AFTER]
 
 
 def _mid(record: NodeResourcesRecord, resource: Resource) -> Iterator[str]:
@@ -129,10 +139,7 @@ def _offered(
     buffer: int,
 ) -> Iterator[str]:
     """From the terms to what is offered."""
-    if found is None:
-        yield unknown("offered", "nobody knows the size of the node, or what it uses")
-        return
-    unit, offered = resource.whole_unit, _of(found, resource)
+    unit, offered = resource.whole_unit, _of(found or Resources(), resource)
     yield step(f"amount, {formula}", filled_in(formula, values), offered + buffer, unit)
     if buffer:
         yield given("buffer, held back of it", buffer, unit)

@@ -117,6 +117,9 @@ def test_by_hand() -> None:
         "max(16000 - 0 - 4000 - 2000, 0) = 10000 m",
         "  buffer, held back of it: 5000 m",
         "  offered, amount - buffer: 10000 - 5000 = 5000 m",
+        "",
+        "how much of it a Node offers also follows from its annotations, its age and the last "
+        "write: see docs/actuator.md",
     ]
 
 
@@ -129,6 +132,7 @@ def test_a_node_of_unknown_size_or_usage_says_so(tier: str) -> None:
         checked(found)
         text = "\n".join(explain_offers(found, tiers=[tier]))
         assert text.count("offered: unknown: ") == 2
+        assert " m\n" not in text
 
 
 def test_a_peak_that_nobody_knows_is_said_to_be_so() -> None:

@@ -19,8 +19,9 @@ from pipeline.processors.policy.contradictions import (
     contradictions,
     own_contradictions,
 )
+from pipeline.processors.policy.effective import ANNOTATION as OF_KOORDINATOR
 from pipeline.processors.policy.effective import effective
-from pipeline.processors.policy.loading import Policy, Problem, annotated, load
+from pipeline.processors.policy.loading import CONFIG_MAP, Policy, Problem, annotated, load
 from pipeline.processors.policy.node_slo import node_rules, slo_spec
 from pipeline.processors.policy.normalization import (
     ENABLED,
@@ -28,9 +29,15 @@ from pipeline.processors.policy.normalization import (
     Normalization,
     is_on,
 )
-from pipeline.processors.policy.sections import Said, Section, document, merged
+from pipeline.processors.policy.sections import Said, Section, document, merged, unknown_keys
 from pipeline.processors.policy.slo_checks import HOST_CLASSES
-from pipeline.processors.policy.slo_loading import NO_RULES, THRESHOLD, SloPolicy, load_slo
+from pipeline.processors.policy.slo_loading import (
+    NO_RULES,
+    SLO_KEYS,
+    THRESHOLD,
+    SloPolicy,
+    load_slo,
+)
 from pipeline.processors.policy.springtide import ANNOTATION, SPRINGTIDE, Own
 from pipeline.processors.slo.nodeslo import NodeSLOSpec
 from pipeline.topics.nodes import NOT_SAID, NodeRecord, NodeStrategy, shared
@@ -39,6 +46,9 @@ from pipeline.topics.overcommit import MOST_LETTERS, Overcommit
 _MOST_PERCENT: Final = 1_000_000
 _YEAR_SECONDS: Final = 31_536_000
 _USUAL: Final = Overcommit()
+
+
+_SECTIONS: Final = (COLOCATION, SPRINGTIDE, NORMALIZATION, AMPLIFICATION)
 
 
 class Policies(NamedTuple):
@@ -81,6 +91,9 @@ def load_policies(
     found = Policies(
         colocation.policy, springtide.policy, normalization.policy, amplification.policy, rules
     )
+    keys = (*(one.key for one in _SECTIONS), *SLO_KEYS)
+    strange = unknown_keys(data or {}, keys, only_near=True)
+    problems += [Problem(CONFIG_MAP, text, True) for text in strange]
     return found, tuple(dict.fromkeys(problems))
 
 
@@ -119,10 +132,7 @@ _Filled = tuple[dict[str, Any], Iterable[Problem]]
 def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _Filled:
     colocation = _usable(policies.colocation, record, before.colocation)
     springtide = _usable(policies.springtide, record, before.springtide)
-    is_one_missing = colocation is None or springtide is None
-    if (colocation is None and springtide is None) or (
-        is_one_missing and before.colocation is None
-    ):
+    if before.colocation is None and (colocation is None or springtide is None):
         return {name: getattr(before, name) for name in _STRATEGIES}, ()
     problems: list[Problem] = []
     if colocation is not None:
@@ -130,7 +140,12 @@ def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _
         strategy, is_on = found.strategy, found.is_on
         problems += found.problems
     else:
-        strategy, is_on = COLOCATION.convert(before.colocation or {}), before.overcommit is not None
+        # What the node says itself counts all the same: it must be able to switch itself off.
+        text = record.annotations.get(OF_KOORDINATOR)
+        said, of_own = annotated(COLOCATION, OF_KOORDINATOR, text)
+        problems += of_own
+        strategy = merged(COLOCATION.convert(before.colocation or {}), said)
+        is_on = before.overcommit is not None and said.enable is not False
         # An entry that cannot be used does not keep the cluster from being switched off.
         is_on = is_on and (policies.colocation is None or bool(policies.colocation.cluster.enable))
     if springtide is not None:
@@ -176,7 +191,8 @@ def _ratios(record: NodeRecord, policies: Policies, before: NodeRecord) -> _Fill
             # A table of all models of CPU is of no use to a node that is off.
             found = found if is_on(found, record.labels) else Normalization(enable=False)
         except InvalidPolicyError as error:
-            problems.append(Problem(f"label {ENABLED}", error.message))
+            text = error.message.removeprefix(f"label {ENABLED} ")
+            problems.append(Problem(f"label {ENABLED}", text))
         normalization = _raw(found)
     return {"cpu_normalization": normalization, "amplification": amplification}, problems
 

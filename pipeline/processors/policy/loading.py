@@ -4,7 +4,7 @@ Owes the rest: a part that cannot be used changes nothing and is reported; what 
 counts (colocation 7).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Generic, NamedTuple
 
 from pipeline.errors import InvalidPolicyError
@@ -15,6 +15,7 @@ from pipeline.processors.policy.sections import (
     merged,
     named,
     read_object,
+    unknown_keys,
     without,
 )
 from pipeline.processors.policy.selectors import Selector, check
@@ -100,9 +101,18 @@ def load(
         return Loaded(last, True, (Problem(section.key, error.message),))
     if wrong := tuple(Problem(section.key, text) for _, text in section.problems(cluster)):
         return Loaded(last, True, wrong)
-    problems = [Problem(section.key, text, taken=True) for text in section.oddities(cluster)]
+    odd = [*section.oddities(cluster), *_unread(section, found)]
+    problems = [Problem(section.key, text, taken=True) for text in odd]
     entries, of_entries = _entries(section, found.get(section.entries), cluster, last)
     return Loaded(Policy(cluster, entries), False, (*problems, *of_entries))
+
+
+def _unread(section: Section[Said], found: Mapping[str, Any]) -> Iterator[str]:
+    if not section.cluster:
+        yield from section.unread(found, section.entries)
+        return
+    yield from unknown_keys(found, (section.cluster, section.entries), only_near=True)
+    yield from section.unread(found.get(section.cluster, {}))
 
 
 def _cluster_part(section: Section[Said], found: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -150,7 +160,8 @@ def _entry(
     if any(not problem.taken for problem in problems):
         kept = _last_of(section, Entry(name, selector, own), cluster, last)
         return kept or Entry(name, selector, nothing, is_certain=False), problems
-    problems += [Problem(where, text, taken=True) for text in section.oddities(own)]
+    odd = [*section.oddities(own), *section.unread(found, *_OF_ENTRY)]
+    problems += [Problem(where, text, taken=True) for text in odd]
     return Entry(name, selector, own), problems
 
 
@@ -196,10 +207,12 @@ def annotated(
     if text is None:
         return section.nothing, []
     try:
-        own = section.convert(read_object(text))
+        found = read_object(text)
+        own = section.convert(found)
     except InvalidPolicyError as error:
         return section.nothing, [Problem(where, error.message)]
     wrong = dict(section.problems(own))
     problems = [Problem(where, problem) for problem in wrong.values()]
     own = without(own, set(wrong))
-    return own, [*problems, *(Problem(where, t, taken=True) for t in section.oddities(own))]
+    odd = [*section.oddities(own), *section.unread(found)]
+    return own, [*problems, *(Problem(where, text, taken=True) for text in odd)]

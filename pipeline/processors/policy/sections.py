@@ -4,6 +4,7 @@ A section is a key of the ConfigMap and a struct, every field of which may be No
 the rest: reading one, merging one over another, and naming what is wrong, whichever section it is.
 """
 
+import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -28,7 +29,8 @@ class Section(Generic[Said]):
     hardly meant.
 
     `cluster` is where in it the cluster's part is, all of it where there is no such place;
-    `entries` where those for some nodes are. What an entry says lies over `of_entry`."""
+    `entries` where those for some nodes are. What an entry says lies over `of_entry`. Of a section
+    that `is_ours` all keys are known to us."""
 
     key: str
     defaults: Said
@@ -37,11 +39,17 @@ class Section(Generic[Said]):
     cluster: str = ""
     entries: str = "nodeConfigs"
     of_entry: Said | None = None
+    is_ours: bool = False
 
     @property
     def nothing(self) -> Said:
         """What a place says that says nothing."""
         return type(self.defaults)()
+
+    def unread(self, found: Mapping[str, Any], *more: str) -> Iterator[str]:
+        """What may be written wrongly: keys that nobody reads, beside those of `more`."""
+        names = {*keys_of(type(self.defaults)).values(), *more}
+        return unknown_keys(found, names, only_near=not self.is_ours)
 
     def convert(self, found: Mapping[str, Any]) -> Said:
         """What an object says. Raises InvalidPolicyError for a value of another type."""
@@ -100,14 +108,27 @@ def _as_go_reads(found: Any, of: inspect.Type) -> Any:
 
 def named(found: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """The object with these keys by their names, in whatever case they are written, as
-    encoding/json takes them: the exact one counts if it is there. What is null is not said."""
+    encoding/json takes them: of several the last one counts. What is null is not said."""
     lower = {name.casefold(): name for name in names}
     read: dict[str, Any] = {}
     for name, value in found.items():
-        known = lower.get(name.casefold(), name)
-        if value is not None and (known == name or known not in found):
-            read[known] = value
+        if value is not None:
+            read[lower.get(name.casefold(), name)] = value
     return read
+
+
+def unknown_keys(found: Mapping[str, Any], of: Iterable[str], *, only_near: bool) -> Iterator[str]:
+    """What is said of each key of an object that nobody reads: it may be one that is written
+    wrongly. With `only_near` of those alone that are nearly one that is read."""
+    known = {name.casefold(): name for name in of}
+    for name in found:
+        if name.casefold() in known:
+            continue
+        near = difflib.get_close_matches(name.casefold(), known, n=1, cutoff=0.8)
+        if near:
+            yield f"nobody reads {name!r:.80}: is {known[near[0]]} meant?"
+        elif not only_near:
+            yield f"nobody reads {name!r:.80}"
 
 
 def merged(usual: Said, own: Said) -> Said:

@@ -11,6 +11,7 @@ import msgspec
 
 from pipeline.processors.overcommit.mid import FORMULAS
 from pipeline.processors.policy.sections import Section, out_of_range, strange_texts
+from pipeline.processors.predictors.registry import available
 
 ANNOTATION: Final = "springtide/strategy"
 KEY: Final = "springtide-config"
@@ -52,5 +53,14 @@ def problems_of(of: Own) -> Iterator[tuple[str, str]]:
         yield "predictor", "predictor is not a name of 1 to 100 characters"
 
 
-SPRINGTIDE: Final = Section(KEY, DEFAULTS, problems_of)
+def oddities_of(of: Own) -> Iterator[str]:
+    """What is taken and hardly meant. Which predictors run the settings of the workers say."""
+    if of.predictor is not None and of.predictor not in available():
+        yield (
+            f"predictor {of.predictor!r:.80} is none that is installed here: where no worker runs "
+            "it, that of the worker's settings decides"
+        )
+
+
+SPRINGTIDE: Final = Section(KEY, DEFAULTS, problems_of, oddities_of, is_ours=True)
 """How Springtide predicts, and what it makes of it."""

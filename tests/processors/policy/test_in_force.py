@@ -429,3 +429,76 @@ def test_what_a_node_contradicts_by_itself_is_told_of_it(
         assert problem.taken
         assert problem.where == key
         assert part in problem.text
+
+
+@pytest.mark.parametrize(
+    "broken", [("colocation-config",), ("colocation-config", "springtide-config")]
+)
+def test_a_node_can_switch_itself_off_whatever_is_broken(broken: tuple[str, ...]) -> None:
+    said = {"colocation-config": json.dumps(ON), "springtide-config": "{}"}
+    good, _ = load_policies(said)
+    before, _ = with_policy(node(), good)
+    assert before.overcommit is not None
+    after_restart, _ = load_policies(said | dict.fromkeys(broken, "{broken"))
+    kept, _ = with_policy(node(), after_restart, before)
+    assert kept == before
+    own = node(annotations={OF_KOORDINATOR: '{"enable":false}'})
+    found, problems = with_policy(own, after_restart, before)
+    assert (found.overcommit, problems) == (None, ())
+    # What else it says counts, too, and what cannot be read is told.
+    own = node(annotations={OF_KOORDINATOR: '{"midUnallocatedPercent":7,"enable":5}'})
+    found, problems = with_policy(own, after_restart, before)
+    assert [problem.where for problem in problems] == [f"annotation {OF_KOORDINATOR}"]
+    own = node(annotations={OF_KOORDINATOR: '{"midUnallocatedPercent":7}'})
+    found, _ = with_policy(own, after_restart, before)
+    assert found.overcommit is not None
+    assert found.overcommit.mid_unallocated_percent == 7
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ({"springtide-config": {"bufferPercnt": 20}}, "'bufferPercnt': is bufferPercent meant?"),
+        ({"springtide-config": {"whatever": 1}}, "nobody reads 'whatever'"),
+        (
+            {"springtide-config": {"predictor": "maxx"}},
+            "predictor 'maxx' is none that is installed",
+        ),
+        (
+            {"colocation-config": {"cpuReclaimThreshholdPercent": 3}},
+            "is cpuReclaimThresholdPercent meant?",
+        ),
+        ({"colocation-config": {"nodeConfig": []}}, "is nodeConfigs meant?"),
+        (
+            {"colocation-config": {"nodeConfigs": [{**_FOR_GOLD, "midUnalocatedPercent": 3}]}},
+            "is midUnallocatedPercent meant?",
+        ),
+        ({"resource-threshold-config": {"clusterStrategi": {}}}, "is clusterStrategy meant?"),
+        (
+            {"resource-threshold-config": {"clusterStrategy": {"cpuSupressThresholdPercent": 5}}},
+            "is cpuSuppressThresholdPercent meant?",
+        ),
+        ({"colocationconfig": {}}, "is colocation-config meant?"),
+    ],
+)
+def test_what_is_nearly_a_key_is_told_and_the_rest_is_taken(said: Any, says: str) -> None:
+    found, problems = load_policies({key: json.dumps(of) for key, of in said.items()})
+    assert found.is_usable
+    (problem,) = problems
+    assert problem.taken
+    assert says in problem.text
+
+
+def test_keys_of_others_are_nobodys_business() -> None:
+    said = {"colocation-config": {"extensions": {"a": 1}, "owner": "us"}, "our-own-config": {}}
+    _, problems = load_policies({key: json.dumps(of) for key, of in said.items()})
+    assert problems == ()
+    annotation = '{"extensions":{},"midUnalocatedPercent":3}'
+    _, of_node = with_policy(node(annotations={OF_KOORDINATOR: annotation}), policies(ON))
+    assert ["midUnallocatedPercent meant" in problem.text for problem in of_node] == [True]
+
+
+def test_of_a_key_in_two_cases_the_last_one_counts_as_in_go() -> None:
+    found, _ = load_policies({"colocation-config": '{"enable":true,"ENABLE":false}'})
+    assert found.colocation is not None
+    assert found.colocation.cluster.enable is False

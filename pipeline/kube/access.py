@@ -12,7 +12,12 @@ from typing import Any, Final
 
 import yaml
 
-from pipeline.errors import ApiUnavailableError, KubernetesError, MissingExtraError
+from pipeline.errors import (
+    ApiUnavailableError,
+    KubernetesError,
+    MissingExtraError,
+    SettingsError,
+)
 from pipeline.settings import KubernetesSettings
 
 _TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -51,7 +56,8 @@ class Access:
 
 
 def access(settings: KubernetesSettings) -> Access:
-    """As `settings` say. Raises `KubernetesError` where there is nothing to go by."""
+    """As `settings` say. Raises `KubernetesError` where there is nothing to go by, `SettingsError`
+    for a kubeconfig that cannot be used."""
     try:
         from kubernetes import config
         from kubernetes.client import Configuration
@@ -75,8 +81,34 @@ def access(settings: KubernetesSettings) -> Access:
                 client_configuration=found,
             )
     except (config.ConfigException, yaml.YAMLError, *_NO_KUBECONFIG) as error:
-        raise KubernetesError(f"no access to Kubernetes: {error}", hint=_HINT) from error
+        if given is None:
+            raise KubernetesError(f"no access to Kubernetes: {error}", hint=_HINT) from error
+        raise _unusable(given, " ".join(str(error).split())[:200]) from error
+    if not found.host.startswith(("http://", "https://")):
+        raise _unusable(given, f"its server is {found.host[:200]!r}, not https://...")
+    if given is not None and _plugin_failed(Path(given), settings.context, found):
+        raise _unusable(given, "its exec plugin gives no credentials; run its command by hand")
     return Access(found)
+
+
+def _unusable(given: object, why: str) -> SettingsError:
+    return SettingsError(
+        f"kubernetes.kubeconfig: {given} cannot be used: {why}",
+        key="kubernetes.kubeconfig",
+        hint="name a readable file that kubectl can use, too",
+    )
+
+
+def _plugin_failed(path: Path, context: str | None, found: Any) -> bool:
+    """Whether the user of a kubeconfig is to come by a plugin, and the library goes on as nobody
+    because that failed."""
+    if found.api_key or found.cert_file or not path.is_file():
+        return False
+    document = yaml.safe_load(path.read_text()) or {}
+    name = context or document.get("current-context")
+    of = {one["name"]: one.get("context") or {} for one in document.get("contexts") or ()}
+    users = {one["name"]: one.get("user") or {} for one in document.get("users") or ()}
+    return bool(users.get(of.get(name, {}).get("user"), {}).get("exec"))
 
 
 def _tls(configuration: Any) -> ssl.SSLContext:

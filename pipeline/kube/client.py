@@ -22,6 +22,7 @@ from pipeline.errors import (
     GoneError,
     KubernetesError,
     NotFoundError,
+    SettingsError,
 )
 from pipeline.kube.access import Access, access
 from pipeline.metrics import counter
@@ -215,9 +216,11 @@ async def open_api(
     settings: KubernetesSettings, clock: Clock, rng: random.Random | None = None
 ) -> AsyncIterator[Api]:
     """A session with the API server of `settings`. Raises `KubernetesError` where nothing says
-    where it is, or the credentials cannot be read."""
+    where it is, or the credentials cannot be read, `SettingsError` for a kubeconfig of no use."""
     try:
         found = await asyncio.to_thread(access, settings)
+    except SettingsError:
+        raise
     except (OSError, ValueError) as error:
         raise KubernetesError(f"credentials cannot be read: {error}") from error
     connector = aiohttp.TCPConnector(ssl=found.tls if found.tls is not None else True, limit=0)

@@ -156,7 +156,7 @@ def test_a_node_is_shown_with_all_that_is_written_of_it(tmp_path: Path) -> None:
 def test_a_part_for_the_cluster_of_any_key_must_be_usable(tmp_path: Path, key: str) -> None:
     result = run(tmp_path, whole(**{key: []}))
     assert result.exit_code == 1
-    assert f"{key}: list, not an object; it is not in force" in result.stderr
+    assert f"{key}: a list, not an object; it is not in force" in result.stderr
 
 
 def test_what_contradicts_the_extender_is_told_and_ends_with_0(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def look(of: Settings) -> tuple[Check, Check]:
         (ON, "ok", "policy.yaml; colocation is on"),
         ({}, "ok", "colocation is off"),
         ({"colocation-config": "{"}, "fail", "1 not in force: colocation-config: not JSON"),
-        ({"cpu-burst-config": "[]"}, "fail", "cpu-burst-config: list, not an object"),
+        ({"cpu-burst-config": "[]"}, "fail", "cpu-burst-config: a list, not an object"),
         ({"colocation-config": {}}, "fail", "is not an object of texts"),
         (
             {"resource-threshold-config": '{"clusterStrategy":{"enable":true}}'},

@@ -20,6 +20,7 @@ from pipeline.errors import (
     GoneError,
     KubernetesError,
     NotFoundError,
+    SettingsError,
 )
 from pipeline.kube.access import access
 from pipeline.kube.client import Api, open_api
@@ -206,12 +207,33 @@ async def test_in_a_pod_one_comes_as_its_account_with_the_token_of_now(
         await found.headers()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"clusters": 1}', "\x00"])
-async def test_a_kubeconfig_that_is_none_is_told(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"clusters": 1}', "\x00", "a text", None])
+async def test_a_kubeconfig_that_is_none_is_told(tmp_path: Path, text: str | None) -> None:
     settings = user_file(tmp_path, "http://127.0.0.1:1")
     assert settings.kubeconfig is not None
-    settings.kubeconfig.write_text(text)
-    with pytest.raises(KubernetesError):
+    settings.kubeconfig.unlink()
+    if text is not None:
+        settings.kubeconfig.write_text(text)
+    with pytest.raises(SettingsError, match=str(settings.kubeconfig)) as raised:
+        async with open_api(settings, SystemClock()):
+            pass
+    assert "\n" not in raised.value.message
+
+
+async def test_a_server_that_is_none_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="its server is 'nonsense'"):
+        async with open_api(user_file(tmp_path, "nonsense"), SystemClock()):
+            pass
+
+
+async def test_a_plugin_that_gives_nothing_does_not_make_us_nobody(tmp_path: Path) -> None:
+    settings = user_file(tmp_path, "http://127.0.0.1:1")
+    assert settings.kubeconfig is not None
+    tree = json.loads(settings.kubeconfig.read_text())
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "/no/such"}
+    tree["users"][0]["user"] = {"exec": plugin | {"interactiveMode": "Never"}}
+    settings.kubeconfig.write_text(json.dumps(tree))
+    with pytest.raises(SettingsError, match="exec plugin gives no credentials"):
         async with open_api(settings, SystemClock()):
             pass
 

@@ -12,6 +12,7 @@ from pipeline.processors.policy.sections import (
     Said,
     Section,
     convert,
+    json_type,
     merged,
     named,
     read_object,
@@ -118,7 +119,7 @@ def _unread(section: Section[Said], found: Mapping[str, Any]) -> Iterator[str]:
 def _cluster_part(section: Section[Said], found: Mapping[str, Any]) -> Mapping[str, Any]:
     part = found.get(section.cluster, {}) if section.cluster else found
     if not isinstance(part, Mapping):
-        raise InvalidPolicyError(f"{section.cluster} is {type(part).__name__}, not an object")
+        raise InvalidPolicyError(f"{section.cluster} is {json_type(part)}, not an object")
     return part
 
 
@@ -130,7 +131,7 @@ def _entries(
     where = f"{section.key}.{section.entries}"
     if not isinstance(found, list):
         kept = last.entries if last is not None else ()
-        return kept, [Problem(where, f"{type(found).__name__}, not a list")]
+        return kept, [Problem(where, f"{json_type(found)}, not a list")]
     entries, problems = [], []
     for number, one in enumerate(found):
         entry, wrong = _entry(section, one, f"{where}[{number}]", cluster, last)
@@ -144,7 +145,7 @@ def _entry(
 ) -> tuple[Entry[Said], list[Problem]]:
     nothing = section.nothing
     if not isinstance(found, dict):
-        return Entry("", None, nothing), [Problem(where, f"{type(found).__name__}, not an object")]
+        return Entry("", None, nothing), [Problem(where, f"{json_type(found)}, not an object")]
     found = named(found, _OF_ENTRY)
     name = found["name"] if isinstance(found.get("name"), str) else ""
     if name:
@@ -171,7 +172,7 @@ def _selector(found: Any, where: str) -> tuple[Selector | None, list[Problem]]:
         return None, [Problem(where, "has no nodeSelector and is for no node")]
     try:
         if not isinstance(found, Mapping):
-            raise InvalidPolicyError(f"{type(found).__name__}, not an object")
+            raise InvalidPolicyError(f"{json_type(found)}, not an object")
         # Read as if it said nothing it would be for all nodes.
         if strange := sorted(named(found, _OF_SELECTOR).keys() - set(_OF_SELECTOR)):
             raise InvalidPolicyError(f"{strange[0]!r:.60} is no part of a selector")

@@ -69,8 +69,20 @@ def read_object(text: str | bytes) -> dict[str, Any]:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidPolicyError(f"not JSON: {error!s:.200}") from error
     if not isinstance(found, dict):
-        raise InvalidPolicyError(f"{type(found).__name__}, not an object")
+        raise InvalidPolicyError(f"{json_type(found)}, not an object")
     return found
+
+
+def json_type(found: Any) -> str:
+    """What a value of a JSON document is called.
+
+    >>> json_type(None), json_type([]), json_type(1.5)
+    ('null', 'a list', 'a number')
+    """
+    if found is None or isinstance(found, bool):
+        return "null" if found is None else "a boolean"
+    names = {dict: "an object", list: "a list", str: "a text", int: "a number", float: "a number"}
+    return names[type(found)]
 
 
 def convert(found: Mapping[str, Any], kind: type[Said]) -> Said:

@@ -173,7 +173,7 @@ def test_an_entry_and_an_annotation_are_for_their_nodes_alone() -> None:
         ('{"midFormula": "v9"}', "midFormula is 'v9', which is none of proposal"),
         ('{"bufferPercent": 101}', "bufferPercent is 101, allowed is 0 to 100"),
         ('{"promiseOnce": "yes"}', "promiseOnce"),
-        ("null", "NoneType, not an object"),
+        ("null", "null, not an object"),
     ],
 )
 def test_a_broken_section_keeps_its_last_and_leaves_the_other_alone(own: str, says: str) -> None:

@@ -69,8 +69,8 @@ def test_the_defaults_are_those_of_koordinator() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("null", "NoneType, not an object"),  # a nil pointer upstream (colocation 17)
-        ("[]", "list, not an object"),
+        ("null", "null, not an object"),  # a nil pointer upstream (colocation 17)
+        ("[]", "a list, not an object"),
         ('{"enable":true,}', "not JSON"),
         ("{" * 100_000, "not JSON"),
         ('{"degradeTimeMinutes":15.5}', "degradeTimeMinutes"),
@@ -179,7 +179,7 @@ def test_an_entry_that_cannot_be_used_keeps_what_it_said(entry: dict[str, Any], 
             {"nodeSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}},
             "operator In needs values",
         ),
-        ("entry", "str, not an object"),
+        ("entry", "a text, not an object"),
     ],
 )
 def test_an_entry_that_selects_nothing_readable_is_for_no_node(entry: Any, says: str) -> None:
@@ -191,7 +191,9 @@ def test_an_entry_that_selects_nothing_readable_is_for_no_node(entry: Any, says:
 def test_entries_that_are_no_list_keep_those_of_before() -> None:
     last = read({"nodeConfigs": [{"nodeSelector": GOLD, "degradeTimeMinutes": 4}]})
     assert read({"nodeConfigs": {}}, last).entries == last.entries
-    assert said({"nodeConfigs": {}}) == [f"{KEY}.nodeConfigs: dict, not a list; it is not in force"]
+    assert said({"nodeConfigs": {}}) == [
+        f"{KEY}.nodeConfigs: an object, not a list; it is not in force"
+    ]
 
 
 @given(st.text() | st.from_regex(r'\{"[a-zA-Z]{1,9}": ?[0-9a-z".-]{0,9}\}'))

@@ -126,11 +126,11 @@ def test_without_the_config_map_the_defaults_are_in_force() -> None:
 @pytest.mark.parametrize(
     ("key", "text", "says"),
     [
-        (THRESHOLD, "null", "NoneType, not an object"),
-        (THRESHOLD, "[]", "list, not an object"),
+        (THRESHOLD, "null", "null, not an object"),
+        (THRESHOLD, "[]", "a list, not an object"),
         (THRESHOLD, '{"clusterStrategy":{},}', "not JSON"),
         (THRESHOLD, "{" * 100_000, "not JSON"),
-        (THRESHOLD, '{"clusterStrategy":[]}', "clusterStrategy is list, not an object"),
+        (THRESHOLD, '{"clusterStrategy":[]}', "clusterStrategy is a list, not an object"),
         (THRESHOLD, '{"clusterStrategy":{"enable":1}}', "$.enable"),
         (
             THRESHOLD,
@@ -325,7 +325,7 @@ def test_an_entry_is_checked_with_what_the_cluster_says() -> None:
         ({"policy": "auto"}, "has no nodeSelector and is for no node"),
         ({"nodeSelector": 7, "policy": "auto"}, "nodeSelector: "),
         ({"nodeSelector": {"matchLabels": {"a b": "c"}}}, "'a b' is not the key of a label"),
-        ("entry", "str, not an object"),
+        ("entry", "a text, not an object"),
     ],
 )
 def test_an_entry_that_selects_nothing_readable_is_for_no_node(entry: Any, says: str) -> None:
@@ -339,7 +339,7 @@ def test_entries_that_are_no_list_keep_those_of_before() -> None:
     last = read(BURST, {"nodeStrategies": [{"nodeSelector": GOLD, "policy": "auto"}]}).policy
     loaded = read(BURST, {"nodeStrategies": {}}, last)
     assert loaded.policy == last
-    assert said(loaded) == [f"{BURST}.nodeStrategies: dict, not a list; it is not in force"]
+    assert said(loaded) == [f"{BURST}.nodeStrategies: an object, not a list; it is not in force"]
 
 
 # -- host applications

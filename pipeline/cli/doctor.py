@@ -120,6 +120,8 @@ def broker_and_policy(settings: Settings) -> Iterator[Check]:
     yield from of_broker
     if all(check.status == "ok" for check in of_broker if check.name in ("kafka", "topics")):
         yield doctor_policy.nodes(settings, given)
+        if given is not None and (check := doctor_policy.actuator(settings, given)) is not None:
+            yield check
     else:
         yield Check("nodes", "unknown", "not looked at, because the topics are not there")
 

@@ -7,7 +7,7 @@ no API server nothing fails: many installations have none.
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pipeline.cli.checks import Check, failed
 from pipeline.clock import SystemClock
@@ -29,7 +29,12 @@ from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.registry import NODES
 
+if TYPE_CHECKING:
+    from pipeline.kube.client import Api
+
 LEASE: Final = "springtide-watcher"
+ACTUATOR: Final = "springtide-actuator"
+_OFFERED: Final = "springtide/offered"
 _CLUSTER: Final = "cluster"
 _API_SECONDS: Final = 10.0
 _KAFKA_SECONDS: Final = 30.0
@@ -40,16 +45,17 @@ _IN_FORCE_SECONDS: Final = 4.0
 class Given(NamedTuple):
     """Where the policy is from, and what its parts say that are in force; None where a part is not,
     and nobody but the watcher knows what holds instead. `leader` is the watcher that leads, empty
-    if none does, None if that is not known."""
+    if none does, None if that is not known; so is `actuator`."""
 
     source: str
     policies: Policies | None
     leader: str | None = None
+    actuator: str | None = None
 
 
 def policy(settings: Settings) -> tuple[Check, Given | None]:
     """What is wrong with the policy; nothing is given where there is none to look at."""
-    leader = None
+    leader = actuator = None
     try:
         if settings.worker.policy_file is not None:
             source, where = files.SOURCE, str(settings.worker.policy_file)
@@ -57,7 +63,7 @@ def policy(settings: Settings) -> tuple[Check, Given | None]:
         else:
             of = settings.kubernetes
             source, where = _CLUSTER, f"ConfigMap {of.config_namespace}/{of.config_name}"
-            config, leader = asyncio.run(asyncio.wait_for(_ask(settings), _API_SECONDS))
+            config, leader, actuator = asyncio.run(asyncio.wait_for(_ask(settings), _API_SECONDS))
             data = None if config is None else data_of(config, where)
     except InvalidPolicyError as error:
         return failed("policy", error), None
@@ -70,7 +76,7 @@ def policy(settings: Settings) -> tuple[Check, Given | None]:
         return Check("policy", "unknown", f"not looked at: {error.message}", error.hint or ""), None
     policies, problems = load_policies(data, None, filter_limits(settings))
     refused = [problem for problem in problems if not problem.taken]
-    given = Given(source, None if refused else policies, leader)
+    given = Given(source, None if refused else policies, leader, actuator)
     first = "; ".join(str(problem) for problem in (refused or problems)[:3])
     if refused:
         todo = f"mend {where}; until then what was good before holds"
@@ -86,24 +92,28 @@ def policy(settings: Settings) -> tuple[Check, Given | None]:
     return Check("policy", "ok", f"{where}; colocation is {state}"), given
 
 
-async def _ask(settings: Settings) -> tuple[Any, str | None]:
-    """The ConfigMap, None if there is none, and who leads."""
+async def _ask(settings: Settings) -> tuple[Any, str | None, str | None]:
+    """The ConfigMap, None if there is none, and which watcher and which actuator lead."""
     from pipeline.kube.client import open_api
 
     of = settings.kubernetes
     path = f"/api/v1/namespaces/{of.config_namespace}/configmaps/{of.config_name}"
-    lease = f"/apis/coordination.k8s.io/v1/namespaces/{of.namespace}/leases/{LEASE}"
     async with open_api(of, SystemClock()) as api:
         try:
             config = await api.get(path)
         except NotFoundError:
             config = None
-        try:
-            return config, _leader((await api.get(lease)).get("spec") or {})
-        except NotFoundError:
-            return config, ""
-        except KubernetesError:
-            return config, None
+        return config, *[await _holder(api, of.namespace, name) for name in (LEASE, ACTUATOR)]
+
+
+async def _holder(api: "Api", namespace: str, name: str) -> str | None:
+    try:
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
+        return _leader((await api.get(path)).get("spec") or {})
+    except NotFoundError:
+        return ""
+    except KubernetesError:
+        return None
 
 
 def _leader(spec: Mapping[str, Any]) -> str:
@@ -154,6 +164,31 @@ def nodes(settings: Settings, given: Given | None) -> Check:
     if given is not None and given.policies is not None:
         carry = "all carry the policy"
     return Check("nodes", "ok", f"{said}; {carry}{leads}")
+
+
+def actuator(settings: Settings, given: Given) -> Check | None:
+    """Whether somebody takes back what Nodes offer; None where there is no cluster to ask."""
+    if given.actuator is None:
+        return None
+    try:
+        found = asyncio.run(asyncio.wait_for(_records(settings.kafka), _KAFKA_SECONDS))
+    except (SpringtideError, TimeoutError) as error:
+        return Check("actuator", "unknown", f"springtide.nodes cannot be read: {error}")
+    offering = sum(map(_is_offering, found[_CLUSTER].values()))
+    if given.actuator:
+        return Check("actuator", "ok", f"{given.actuator} leads; {offering} Nodes offer")
+    if not offering:
+        return Check("actuator", "ok", "none leads, and no Node offers anything")
+    todo = "start springtide actuator; --mode observe takes all of it back"
+    text = f"{offering} Nodes offer Mid or Batch, and no actuator leads that would take it back"
+    return Check("actuator", "fail", text, todo)
+
+
+def _is_offering(record: bytes) -> bool:
+    try:
+        return _OFFERED in decode_json(NodeRecord, record).annotations
+    except RecordError:
+        return False
 
 
 async def _records(kafka: KafkaSettings) -> dict[str, dict[bytes, bytes]]:

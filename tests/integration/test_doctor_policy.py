@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from pipeline.cli.checks import Check
-from pipeline.cli.doctor_policy import nodes, policy
+from pipeline.cli.doctor_policy import Given, actuator, nodes, policy
 from pipeline.cli.main import cli
 from pipeline.local.kafka import LocalKafka
 from pipeline.processors.policy.in_force import load_policies, with_policy
@@ -165,3 +165,29 @@ def test_the_command_ends_with_1_where_the_policy_is_broken(
     checks = {check["name"]: check for check in json.loads(result.stdout)["checks"]}
     assert [name for name, check in checks.items() if check["status"] == "fail"] == ["policy"]
     assert checks["nodes"]["status"] == "warn"
+
+
+@pytest.mark.parametrize(
+    ("holder", "annotations", "status", "says"),
+    [
+        ("a-1", {"springtide/offered": "x"}, "ok", "a-1 leads; 1 Nodes offer"),
+        ("", {}, "ok", "no Node offers anything"),
+        ("", {"springtide/offered": "x"}, "fail", "1 Nodes offer Mid or Batch, and no actuator"),
+    ],
+)
+def test_nobody_takes_back_what_nodes_offer(
+    kafka: KafkaSettings,
+    tmp_path: Path,
+    holder: str,
+    annotations: dict[str, str],
+    status: str,
+    says: str,
+) -> None:
+    put(kafka, "cluster", NodeRecord(node="n1", annotations=annotations), NodeRecord(node="n2"))
+    check = actuator(settings(tmp_path, kafka), Given("cluster", None, "w-1", holder))
+    assert check is not None
+    assert (check.status, says in check.found) == (status, True)
+
+
+def test_without_a_cluster_nothing_is_said_of_an_actuator(tmp_path: Path) -> None:
+    assert actuator(settings(tmp_path), Given("file", None)) is None

@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from node_exporter import metrics
 from pipeline.clock import Clock
-from pipeline.errors import KafkaError, RecordError
+from pipeline.errors import BrokerUnavailableError, KafkaError, RecordError
 from pipeline.logs import get_logger
 from pipeline.settings import KafkaSettings
 from pipeline.topics.client import COMMITTED, client_options, our_errors
@@ -65,8 +65,10 @@ async def follow(
             place = None
         except KafkaError as error:
             metrics.ERRORS.labels("policy").inc()
+            # That no broker answers is said by whoever publishes windows.
+            say = log.debug if isinstance(error, BrokerUnavailableError) else log.warning
             if backoff == _BACKOFF_SECONDS[0]:
-                log.warning("the policy is not followed for now", why=error)
+                say("the policy is not followed for now", why=error)
         # After an outage not all exporters at once.
         await clock.sleep(backoff * (0.5 + random.random()))
         backoff = min(2 * backoff, _BACKOFF_SECONDS[1])

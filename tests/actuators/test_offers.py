@@ -135,6 +135,35 @@ async def test_what_was_worked_out_before_a_node_was_made_is_another_machines() 
     assert world.cpu == "700"
 
 
+async def test_a_withdrawal_is_told_of_also_where_the_watch_is_faster_than_the_answer() -> None:
+    world = World()
+    await world.settle()
+    world.told.clear()
+    answer = world.api.request
+
+    async def slower(method: str, path: str, **more: Any) -> bytes:
+        found = await answer(method, path, **more)
+        if method == "PATCH":
+            world.offers.see(found)
+        return found
+
+    world.api.request = slower  # type: ignore[method-assign]
+    await world.clock.advance(1000.0)
+    asked = await world.settle(sweep=True)
+    assert methods(asked) == ["PATCH", "POST"]
+    (told,) = world.told
+    assert told.before["kubernetes.io/mid-cpu"] == "1000"
+    assert told.after["kubernetes.io/mid-cpu"] is None
+
+
+@pytest.mark.parametrize(("mode", "count"), [("act", 0), ("recommend", 1), ("observe", 1)])
+async def test_what_another_mode_left_is_counted(mode: Mode, count: int) -> None:
+    world = World(mode)
+    assert world.offers.left_over() == 0
+    world.see(metadata={"annotations": {OFFERED: "x"}})
+    assert world.offers.left_over() == count
+
+
 async def test_what_is_stale_is_withdrawn_with_an_event() -> None:
     world = World()
     await world.settle()

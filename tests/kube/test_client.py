@@ -54,6 +54,15 @@ async def test_a_change_is_made_again_only_where_it_was_not_made(
     assert len(server.asked) == times
 
 
+@pytest.mark.parametrize("method", ["get", "create", "replace", "patch"])
+async def test_an_answer_that_is_no_object_is_none(tmp_path: Path, method: str) -> None:
+    """As a proxy gives one that has something to say."""
+    async with fake(tmp_path, Answer([b"<html>"])) as server:
+        with pytest.raises(ApiUnavailableError, match="the answer is no object") as raised:
+            await getattr(server.api, method)(PATH, {})
+    assert raised.value.was_done is None
+
+
 async def test_who_never_gets_an_answer_gives_up(tmp_path: Path) -> None:
     async with fake(tmp_path, *[status(503, "etcd is away")] * 9) as server:
         with pytest.raises(ApiUnavailableError, match="GET /api/v1/nodes/n1: 503 etcd is away"):

@@ -225,6 +225,18 @@ async def test_a_server_in_trouble_is_asked_again_from_the_first_time_on(
     await end(one.task)
 
 
+async def test_who_stands_by_says_for_whom_or_that_nobody_can_be_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    first, second, clock, _ = await two()
+    assert "first leads; standing by" in caplog.text
+    second.way.failure = ApiUnavailableError("away")
+    await clock.advance(5.0)
+    assert "cannot tell who leads" in caplog.text
+    await end(first.task, second.task)
+
+
 async def test_what_the_work_raises_is_raised_and_the_lease_released() -> None:
     store, clock = Store(), ManualClock()
 

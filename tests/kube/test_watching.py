@@ -158,6 +158,24 @@ async def test_who_may_not_is_told_at_once_and_later_waits(tmp_path: Path) -> No
     assert len(server.clock.slept) == 2
 
 
+@pytest.mark.parametrize("code", [400, 404])
+async def test_who_was_answered_once_waits_whatever_is_said_later(
+    tmp_path: Path, code: int
+) -> None:
+    """A server behind a balancer may not serve a group yet."""
+    async with fake(tmp_path, page("1"), status(code), status(code), page("2", "a")) as server:
+        words = await told(server, 6)
+    assert words[-2:] == ["page a", "complete"]
+
+
+async def test_a_version_from_which_nothing_can_be_read_is_left(tmp_path: Path) -> None:
+    nonsense = [Answer([b"<html>\n"])] * 6
+    async with fake(tmp_path, page("1"), *nonsense, page("2", "a")) as server:
+        words = await told(server, 5)
+    assert words == ["began", "complete", "began", "page a", "complete"]
+    assert watched_from(server) == ["1"] * 6
+
+
 async def test_a_kind_that_is_not_there_is_told(tmp_path: Path) -> None:
     async with fake(tmp_path, status(404)) as server:
         with pytest.raises(NotFoundError):

@@ -1,0 +1,42 @@
+"""The control plane that docs/control-plane.md says how to start, as it is typed there."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.local.control_plane import ControlPlane
+
+# Its programs may have to be built.
+pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_it_says_how_to_reach_it_and_nothing_is_left(plane: ControlPlane) -> None:
+    """`plane` has its programs built; this one is another."""
+    assert "python -m pipeline.local.plane" in (ROOT / "docs" / "control-plane.md").read_text()
+    path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'node-exporter'}"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "pipeline.local.plane"], env=os.environ | path, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        found = re.fullmatch(r'export KUBECONFIG=(\S+) PATH="(\S+):\$PATH"\n', said)
+        assert found, said
+        config, folder = Path(found[1]), Path(found[2])
+        answer = subprocess.run(
+            [folder / "kubectl", "get", "namespaces", "-o", "name"],
+            env={"KUBECONFIG": str(config), "HOME": str(config.parent)},
+            capture_output=True, text=True, check=True, timeout=60,
+        )  # fmt: skip
+        assert "namespace/default" in answer.stdout
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert not config.parent.exists()
+    assert plane.kubectl("get", "namespaces")

@@ -38,6 +38,7 @@ UNKNOWN_ROW: Final = -1
 """Row of a name that the table does not know: every column holds its missing value there."""
 
 _SMALLEST: Final = 64
+_LONG_WINDOW_SECONDS: Final = 60.0
 _WINDOWS_UNTIL_STALE: Final = 2
 _BURIED_AT_MOST: Final = 100_000
 _NOTHING: Final = Usage()
@@ -240,8 +241,10 @@ class Table:
     ) -> npt.NDArray[np.bool_]:
         """Whether each row's last window is young enough to speak for the present: younger than
         `stale_after_seconds`, or than two of its windows where these are long."""
-        long = _WINDOWS_UNTIL_STALE * self._arrays["window_seconds"][rows]
-        return is_fresh(self.ages(rows, now), np.fmax(stale_after_seconds, long))
+        window = self._arrays["window_seconds"][rows]
+        longest = np.fmax(stale_after_seconds, _WINDOWS_UNTIL_STALE * window)
+        stale_after = np.where(window > _LONG_WINDOW_SECONDS, longest, stale_after_seconds)
+        return is_fresh(self.ages(rows, now), stale_after)
 
     def put_state(self, record: NodeStateRecord) -> bool:
         """Take a node's result; False if a newer one is there, which stays.

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from pipeline.clock import SystemClock
-from pipeline.errors import ConflictError, ForbiddenError, KubernetesError, NotFoundError
+from pipeline.errors import ConflictError, ForbiddenError, NotFoundError, SettingsError
 from pipeline.kube.client import Api, open_api
 from pipeline.kube.lease import Lease, Terms
 from pipeline.kube.watching import Began, Changed, Complete, Page, follow
@@ -78,7 +78,7 @@ async def test_who_may_not_is_told_what_is_lacking(plane: ControlPlane) -> None:
 
 async def test_without_a_server_it_says_what_to_set(tmp_path: Path) -> None:
     missing = KubernetesSettings(kubeconfig=tmp_path / "none")
-    with pytest.raises(KubernetesError, match=r"kubernetes\.kubeconfig"):
+    with pytest.raises(SettingsError, match=r"kubernetes\.kubeconfig"):
         async with open_api(missing, SystemClock()):
             pass
 

@@ -7,9 +7,9 @@ import click
 
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.clock import SystemClock
-from pipeline.extender.server import serve
+from pipeline.extender.server import rules_of, serve
 from pipeline.settings import Settings
-from pipeline.table import Feed, Table
+from pipeline.table import AND_PODS, Feed, Table
 from pipeline.table.dead_letters import DeadLetterWriter
 from pipeline.topics.client import client_options
 
@@ -59,8 +59,16 @@ async def _run(settings: Settings) -> None:
         SystemClock(),
     )
     letters = DeadLetterWriter(client, prefix)
-    feed = Feed(Table(), client=client, prefix=prefix, clock=clock, on_bad=letters.send)
+    rules = rules_of(settings.extender)
+    feed = Feed(
+        Table(counting=rules.counting),
+        client=client,
+        prefix=prefix,
+        clock=clock,
+        on_bad=letters.send,
+        topics=AND_PODS,
+    )
     try:
-        await serve(feed, settings.extender, clock, stop, at_once=at_once)
+        await serve(feed, settings.extender, clock, stop, at_once=at_once, rules=rules)
     finally:
         await letters.close()

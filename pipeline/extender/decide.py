@@ -1,84 +1,196 @@
 """From the state table to an answer: who is refused and why, and how good the others are.
 
-Owes the rest: both answers for the nodes of one question, from one moment of the table. It takes
-the columns and hands them to the processors; all that is decided is decided there.
+Owes the rest: both answers for the nodes of one question, from one moment of the table; what filter
+found for a pod is used again by prioritize. It takes columns and hands them to the processors: all
+that is decided is decided there. A pod for which a node was best counts on that node at once.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from pipeline.processors.leastused import extender_score, least_used
-from pipeline.processors.thresholds import (
-    RESOURCES,
-    FloatArray,
-    UsageVerdict,
-    filter_by_usage,
-    refusal,
-)
-from pipeline.settings import ExtenderSettings
+import numpy as np
+
+from pipeline.extender import filters
+from pipeline.extender.filters import Refusal
+from pipeline.extender.moment import Ask, Moment, ask
+from pipeline.extender.scores import BY_LOAD, SCORERS
+from pipeline.processors.loadaware.counted import Counting, Packing
+from pipeline.processors.placement.combine import best_fit, combined, in_steps
+from pipeline.processors.placement.config import HINT, LOAD_AWARE, Placement
+from pipeline.processors.scorers.rounding import IntArray
 from pipeline.table import Table
-from pipeline.table.columns import RowArray
+from pipeline.topics.pods import PodRecord
+from pipeline.topics.resources import MID
 
-_UNITS: Mapping[str, str] = {"cpu": "cpu_cores", "memory": "memory_bytes"}
+BEST_FIT: Final = "BestFit"
+
+_CYCLES_KEPT: Final = 64
+_CYCLE_SECONDS: Final = 2.0
 
 
-class Policy(NamedTuple):
-    """Thresholds in percent of allocatable by resource (0: off), and when a window is stale."""
+class Rules(NamedTuple):
+    """What is enabled, and what holds beside it: after how long what is known of a node is stale,
+    how fine scores are (0 to `score_steps`), whether filter counts pods that are in flight."""
 
-    thresholds_percent: Mapping[str, float]
-    stale_after_seconds: float
+    placement: Placement
+    stale_after_seconds: float = 180.0
+    score_steps: int = 10
+    filter_in_flight: bool = True
 
-    @classmethod
-    def of(cls, settings: ExtenderSettings) -> "Policy":
-        return cls(
-            {"cpu": settings.cpu_threshold_percent, "memory": settings.memory_threshold_percent},
-            settings.stale_after_seconds,
+    @property
+    def counting(self) -> Counting:
+        """What of pods must be counted so that these rules can be followed."""
+        args = self.placement.args
+        limited = args["ResourceLimits"].resources if "ResourceLimits" in args else ()
+        fitted = args["NodeResourcesFitPlus"].by_name if "NodeResourcesFitPlus" in args else ()
+        packing = Packing()
+        if "TargetLoadPacking" in args:
+            said = args["TargetLoadPacking"]
+            packing = Packing(said.multiplier, said.default_millicores)
+        named = ("cpu", "memory", *MID, *(one.name for one in limited))
+        return Counting(
+            self.placement.load_aware, tuple(dict.fromkeys(named)), tuple(fitted), packing
         )
 
 
 class Judgement(NamedTuple):
-    """The filter's answer for `names`: `refused` maps a node to the reason."""
+    """The filter's answer: `refused` maps a node to why; `unknown` many of the others passed
+    without being judged by their usage."""
 
-    refused: Mapping[str, str]
-    verdict: UsageVerdict
+    refused: Mapping[str, Refusal]
+    nodes: int
+    unknown: int
 
     def counts(self) -> dict[str, int]:
         """How many nodes passed on their data, were refused, or passed without being judged."""
-        known, refused = int(self.verdict.known.sum()), len(self.refused)
-        unjudged = len(self.verdict.known) - known
-        return {"passed": known - refused, "refused": refused, "unknown": unjudged}
+        refused = len(self.refused)
+        passed = self.nodes - refused - self.unknown
+        return {"passed": passed, "refused": refused, "unknown": self.unknown}
 
 
-def judge(table: Table, names: Sequence[str], now: float, policy: Policy) -> Judgement:
-    """Filter `names` (each once) by the usage of their last window."""
-    rows = table.lookup(names)
-    ages = table.ages(rows, now)
-    used, allocatable = _amounts(table, rows)
-    thresholds = policy.thresholds_percent
-    fresh = table.fresh(rows, now, policy.stale_after_seconds)
-    verdict = filter_by_usage(used, allocatable, fresh, thresholds_percent=thresholds)
-    refused = {
-        names[place]: refusal(
-            names[place],
-            verdict,
-            place,
-            thresholds_percent=thresholds,
-            age_seconds=float(ages[place]),
+class Scored(NamedTuple):
+    """The scores of the nodes in the order asked for, 0 to the rules' `score_steps`, as they were
+    0 to 100 by plugin, and in `percent` all together."""
+
+    scores: list[int]
+    percent: IntArray
+    plugins: Mapping[str, IntArray]
+
+    @property
+    def best(self) -> int | None:
+        """The place of the best node, the first of several; None for none."""
+        return int(self.percent.argmax()) if len(self.percent) else None
+
+
+class _Cycle(NamedTuple):
+    asked: Ask
+    moment: Moment
+    kept: tuple[str, ...]
+    layout: int
+
+
+class Decisions:
+    """Answers over one table, whose pods are counted as `rules.counting` has it."""
+
+    def __init__(self, table: Table, rules: Rules) -> None:
+        self._table = table
+        self.rules = rules
+        self._counting = rules.counting
+        self._cycles: OrderedDict[str, _Cycle] = OrderedDict()
+        self.reused = 0
+
+    def filter(self, pod: PodRecord, names: Sequence[str], now: float) -> Judgement:
+        """Which of `names` (each once) may not take the pod. It is on its way to none any more."""
+        self._table.withdraw(pod.uid)
+        moment, asked = Moment(self._table, names, now), ask(pod, self._counting)
+        refused = self._refused(moment, asked)
+        found = {
+            names[place]: refusal._replace(reason=f"{names[place]}: {refusal.reason}")
+            for place, refusal in sorted(refused.items())
+        }
+        if pod.uid:
+            kept = np.array([place not in refused for place in range(len(names))], np.bool_)
+            self._remember(pod.uid, asked, moment.among(np.flatnonzero(kept)))
+        return Judgement(found, len(names), self._unjudged(moment, refused))
+
+    def prioritize(self, pod: PodRecord, names: Sequence[str], now: float) -> Scored:
+        """How good `names` (each once) are for the pod."""
+        asked, moment = self._recall(pod, names, now)
+        placement, usable = self.rules.placement, self._has_usage(moment)
+        found: dict[str, IntArray] = {}
+        scores: list[IntArray] = []
+        for plugin, _ in placement.scores:
+            name = BEST_FIT if plugin in BY_LOAD and not usable else plugin
+            if name == BEST_FIT:
+                found.setdefault(BEST_FIT, self._best_fit(moment, asked))
+            else:
+                found[name] = SCORERS[name](moment, asked, placement.args[name])
+            scores.append(found[name])
+        weights = [weight for _, weight in placement.scores]
+        percent = combined(scores, weights) if scores else np.zeros(len(names), np.int64)
+        return Scored(in_steps(percent, self.rules.score_steps).tolist(), percent, found)
+
+    def place(self, pod: PodRecord, node: str, now: float) -> None:
+        """The pod will most likely be on this node: the next one is to know of it."""
+        if pod.uid:
+            self._table.place(pod, node, now)
+
+    def _refused(self, moment: Moment, asked: Ask) -> dict[int, Refusal]:
+        """By place, the first reason that counts: one that evicting others would not cure."""
+        refused: dict[int, Refusal] = {}
+        for place, refusal in self._refusals(moment, asked):
+            if place not in refused or (refused[place].curable and not refusal.curable):
+                refused[place] = refusal
+        return refused
+
+    def _refusals(self, moment: Moment, asked: Ask) -> Iterator[tuple[int, Refusal]]:
+        placement = self.rules.placement
+        if HINT in placement.filters:
+            yield from filters.hinted(moment, asked)
+        if LOAD_AWARE in placement.filters:
+            in_flight = self.rules.filter_in_flight
+            yield from filters.load_aware(moment, asked, placement.load_aware, in_flight=in_flight)
+        yield from filters.reserved(moment, asked)
+        yield from filters.certain_mid(moment, asked, self.rules.stale_after_seconds)
+
+    def _unjudged(self, moment: Moment, refused: Mapping[int, Refusal]) -> int:
+        known = moment.is_fresh(self.rules.placement.load_aware.node_metric_expiration_seconds or 0)
+        known &= np.isfinite(moment.usage("usage", ("cpu", "memory"))).any(axis=1)
+        known[list(refused)] = True
+        return int((~known).sum())
+
+    def _has_usage(self, moment: Moment) -> bool:
+        """Whether the usage of any of these nodes is known: else all that go by it know nothing."""
+        args = self.rules.placement.load_aware
+        return bool(moment.is_fresh(args.node_metric_expiration_seconds or 0).any())
+
+    def _best_fit(self, moment: Moment, asked: Ask) -> IntArray:
+        names = ("cpu", "memory")
+        return best_fit(
+            {name: moment.allocatable(name) for name in names},
+            {name: moment.counted(f"request:{name}") for name in names},
+            {name: asked.counted[f"request:{name}"] for name in names},
         )
-        for place in verdict.refused.nonzero()[0].tolist()
-    }
-    return Judgement(refused, verdict)
 
+    def _remember(self, uid: str, asked: Ask, moment: Moment) -> None:
+        self._cycles[uid] = _Cycle(asked, moment, tuple(moment.names), self._table.layout)
+        self._cycles.move_to_end(uid)
+        while len(self._cycles) > _CYCLES_KEPT:
+            self._cycles.popitem(last=False)
 
-def score(table: Table, names: Sequence[str], now: float, policy: Policy) -> list[int]:
-    """0 to 10 for each of `names`: least used is best; unknown and stale nodes get 0."""
-    rows = table.lookup(names)
-    fresh = table.fresh(rows, now, policy.stale_after_seconds)
-    scores: list[int] = (extender_score(least_used(*_amounts(table, rows))) * fresh).tolist()
-    return scores
-
-
-def _amounts(table: Table, rows: RowArray) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
-    used = {name: table[f"usage_{_UNITS[name]}"][rows] for name in RESOURCES}
-    allocatable = {name: table[f"allocatable_{_UNITS[name]}"][rows] for name in RESOURCES}
-    return used, allocatable
+    def _recall(self, pod: PodRecord, names: Sequence[str], now: float) -> tuple[Ask, Moment]:
+        """What filter found of this pod if it was just now, of the nodes that are still asked for:
+        other extenders may have refused some."""
+        cycle = self._cycles.pop(pod.uid, None)
+        if cycle is None or not 0 <= now - cycle.moment.now < _CYCLE_SECONDS:
+            return ask(pod, self._counting), Moment(self._table, names, now)
+        self.reused += 1
+        if cycle.layout != self._table.layout:
+            return cycle.asked, Moment(self._table, names, now)
+        if cycle.kept == tuple(names):
+            return cycle.asked, cycle.moment
+        places = {name: place for place, name in enumerate(cycle.kept)}
+        if not all(name in places for name in names):
+            return cycle.asked, Moment(self._table, names, now)
+        return cycle.asked, cycle.moment.among(np.array([places[n] for n in names], np.intp))

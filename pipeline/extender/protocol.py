@@ -10,7 +10,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from pipeline.errors import BadRequestError
+from pipeline.errors import BadRequestError, InvalidRecordError
+from pipeline.extender.filters import Refusal
+from pipeline.processors.inventory import read_manifest
+from pipeline.topics.pods import PodRecord
 
 FILTER_KEYS: Final = "an object with Pod and either NodeNames or Nodes"
 
@@ -64,6 +67,7 @@ class Question(msgspec.Struct, frozen=True):
     """
 
     pod: Pod
+    record: PodRecord
     names: tuple[str, ...]
     nodes: tuple[msgspec.Raw, ...] | None = None
 
@@ -108,20 +112,29 @@ def read_question(body: bytes) -> Question:
             hint=f"send {FILTER_KEYS}, as nodeCacheCapable says",
         )
     if listed is None:
-        return Question(pod, tuple(dict.fromkeys(names or ())))
+        return Question(pod, _record(parts["pod"]), tuple(dict.fromkeys(names or ())))
     by_name: dict[str, msgspec.Raw] = {}
     for position, item in enumerate(listed.items or ()):
         name = _decode(_node, item, f"Nodes.items[{position}]").metadata.name
         by_name.setdefault(name, item)
-    return Question(pod, tuple(by_name), tuple(by_name.values()))
+    return Question(pod, _record(parts["pod"]), tuple(by_name), tuple(by_name.values()))
 
 
-def filter_answer(question: Question, refused: Mapping[str, str]) -> bytes:
-    """The reply to filter: all nodes of the question but those in `refused` (node to reason).
+def _record(pod: msgspec.Raw) -> PodRecord:
+    try:
+        return read_manifest(pod)
+    except InvalidRecordError as error:
+        raise BadRequestError(f"Pod: {error.message}", hint=f"send {FILTER_KEYS}") from error
 
-    Refusals are given as unresolvable: to evict pods would not make the node's usage of the last
-    window lower, so preemption should not try.
+
+def filter_answer(question: Question, refused: Mapping[str, Refusal]) -> bytes:
+    """The reply to filter: all nodes of the question but those in `refused`.
+
+    What evicting pods would not cure is given as unresolvable, so that preemption does not try: the
+    usage of the last window would be no lower.
     """
+    cured = {name: one.reason for name, one in refused.items() if one.curable}
+    others = {name: one.reason for name, one in refused.items() if not one.curable}
     kept = [name for name in question.names if name not in refused]
     nodes = None
     if question.nodes is not None:
@@ -131,8 +144,8 @@ def filter_answer(question: Question, refused: Mapping[str, str]) -> bytes:
         _FilterAnswer(
             nodes=nodes,
             node_names=kept if nodes is None else None,
-            failed_nodes={},
-            failed_and_unresolvable_nodes=refused,
+            failed_nodes=cured,
+            failed_and_unresolvable_nodes=others,
         )
     )
 

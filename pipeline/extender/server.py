@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -21,12 +22,14 @@ from aiohttp.abc import AbstractAccessLogger
 from pipeline.clock import Clock
 from pipeline.errors import BadRequestError, NotReadyError, OverloadedError, SettingsError
 from pipeline.extender.bodies import MAX_BODY_BYTES, Bodies
-from pipeline.extender.decide import Policy, judge, score
+from pipeline.extender.decide import Decisions, Rules
+from pipeline.extender.filters import Refusal
 from pipeline.extender.load_watcher import LoadWatcher
 from pipeline.extender.protocol import Question, filter_answer, prioritize_answer, read_question
 from pipeline.logs import get_logger
 from pipeline.metrics import CONTENT_TYPE, counter, declare_role, histogram, page
 from pipeline.settings import ExtenderSettings
+from pipeline.sources.scheduler import placement_of
 from pipeline.table import Feed, FeedState, Table
 from pipeline.table.document import API_VERSION, node_item, node_list
 from pipeline.table.metrics import watch
@@ -58,11 +61,26 @@ _json = msgspec.json.Encoder()
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+def rules_of(settings: ExtenderSettings) -> Rules:
+    """What these settings enable. Raises `SettingsError`."""
+    return Rules(
+        placement_of(settings),
+        settings.stale_after_seconds,
+        settings.max_score,
+        settings.filter_in_flight,
+    )
+
+
 class Extender:
     """The handlers over one table. `state` says whether the table may be trusted yet."""
 
     def __init__(
-        self, table: Table, state: FeedState, settings: ExtenderSettings, clock: Clock
+        self,
+        table: Table,
+        state: FeedState,
+        settings: ExtenderSettings,
+        clock: Clock,
+        rules: Rules | None = None,
     ) -> None:
         self.draining = False
         self._under_way = 0
@@ -71,7 +89,7 @@ class Extender:
         self._bodies = Bodies()
         self._table = table
         self._state = state
-        self._policy = Policy.of(settings)
+        self._decisions = Decisions(table, rules or rules_of(settings))
         self._stale_after = settings.stale_after_seconds
         self._mode = settings.mode
         self._clock = clock
@@ -116,27 +134,42 @@ class Extender:
     async def filter(self, request: web.Request) -> web.Response:
         """Which nodes may take the pod."""
         question = read_question(await self._bodies.read(request))
-        refused: Mapping[str, str] = {}
+        refused: Mapping[str, Refusal] = {}
         counts = {"exempt": len(question.names)}
         if not self._may_judge():
             counts = {"not_ready": len(question.names)}
         elif not question.pod.of_daemon_set:
-            judgement = judge(self._table, question.names, self._clock.now(), self._policy)
+            now = self._clock.now()
+            judgement = self._decisions.filter(question.record, question.names, now)
             refused, counts = judgement.refused, judgement.counts()
+            self._place_if_alone(question, refused, now)
         for verdict, count in counts.items():
             VERDICTS.labels(self._mode, verdict).inc(count)
-        self._say("filter", question, counts, list(refused.values())[:3])
+        reasons = [refusal.reason for refusal in islice(refused.values(), 3)]
+        self._say("filter", question, counts, reasons)
         return _reply(filter_answer(question, refused if self._mode == "act" else {}))
+
+    def _place_if_alone(
+        self, question: Question, refused: Mapping[str, Refusal], now: float
+    ) -> None:
+        """Where one node is left a scheduler does not ask which is best."""
+        if self._mode == "act" and len(question.names) - len(refused) == 1:
+            left = next(name for name in question.names if name not in refused)
+            self._decisions.place(question.record, left, now)
 
     async def prioritize(self, request: web.Request) -> web.Response:
         """How good each node is for the pod, 0 to 10."""
         question = read_question(await self._bodies.read(request))
         scores = [0] * len(question.names)
         if self._may_judge():
-            would_be = score(self._table, question.names, self._clock.now(), self._policy)
-            best = max(zip(would_be, question.names, strict=True), default=None)
-            self._say("prioritize", question, {"best": best and best[0]}, best and best[1])
-            scores = would_be if self._mode == "act" else scores
+            now = self._clock.now()
+            found = self._decisions.prioritize(question.record, question.names, now)
+            if found.best is not None:
+                best = question.names[found.best]
+                self._say("prioritize", question, {"best": found.scores[found.best]}, best)
+                if self._mode == "act":
+                    self._decisions.place(question.record, best, now)
+            scores = found.scores if self._mode == "act" else scores
         return _reply(prioritize_answer(question.names, scores))
 
     async def healthz(self, _request: web.Request) -> web.Response:
@@ -284,6 +317,7 @@ async def serve(
     *,
     at_once: asyncio.Event | None = None,
     linger_seconds: float = LINGER_SECONDS,
+    rules: Rules | None = None,
 ) -> None:
     """Feed the table and answer questions until `stop` is set; then leave without being missed.
 
@@ -295,8 +329,11 @@ async def serve(
     `on_listening` gets the port when it is open. Raises `SettingsError` if it cannot be.
     """
     declare_role("extender")
+    rules = rules or rules_of(settings)
+    for note in rules.placement.notes:
+        _log.warning("scheduler configuration", note=note)
     watch(feed.table, feed.state, clock, settings.stale_after_seconds)
-    extender = Extender(feed.table, feed.state, settings, clock)
+    extender = Extender(feed.table, feed.state, settings, clock, rules)
     runner = web.AppRunner(extender.app(), access_log_class=AccessLog, shutdown_timeout=1.0)
     await runner.setup()
     feeding = asyncio.create_task(feed.run(), name="feed")

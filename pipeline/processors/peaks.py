@@ -29,6 +29,7 @@ from pipeline.processors.predictor import (
 from pipeline.processors.reclaimable import TO_KUBERNETES, kubernetes_units
 from pipeline.processors.rows import NEVER, IntArray, Rows
 from pipeline.processors.window import FIRST_CLASS, NODE, SYSTEM, UNKNOWN, FloatArray
+from pipeline.topics.node_state import YOUNG_SECONDS
 
 _PROD, _NONE = (FIRST_CLASS + CLASS_CODES[name] for name in ("prod", "none"))
 
@@ -123,7 +124,8 @@ class NodePeaks:
 class Headline(NamedTuple):
     """What a node's state says of its peaks, each (cpu, memory), NaN unknown: that of the node by
     predictor, in cores; what Prod leaves unused and its peak by the one that `decides`, in
-    millicores, and both by all predictors in their order, there without the system."""
+    millicores, and both by all predictors in their order, there without the system. `young` are
+    the pods of the last window, by UID, that were first measured lately."""
 
     decides: str
     peaks: dict[str, list[float]]
@@ -131,6 +133,7 @@ class Headline(NamedTuple):
     peak: list[float]
     prod_amounts: list[list[float]]
     prod_peaks: list[list[float]]
+    young: list[str]
 
     @property
     def deciding(self) -> int:
@@ -218,8 +221,8 @@ class AllPeaks(Sequence[NodePeaks]):
         amounts = np.stack([prod.amount for prod in prods], axis=1).tolist()
         own = np.stack([prod.peak - prod.system for prod in prods], axis=1).tolist()
         return [
-            Headline(decides, dict(zip(self.answers, of_node, strict=True)), *of_prod)
-            for decides, *of_node, of_prod in zip(
+            Headline(decides, dict(zip(self.answers, of_node, strict=True)), *told)
+            for decides, *of_node, told in zip(
                 self.decides,
                 *peaks,
                 zip(
@@ -227,11 +230,23 @@ class AllPeaks(Sequence[NodePeaks]):
                     self.decided(lambda answer: answer.reclaimable.peak).tolist(),
                     amounts,
                     own,
+                    self._young(),
                     strict=True,
                 ),
                 strict=True,
             )
         ]
+
+    def _young(self) -> list[list[str]]:
+        """The pods of each node that were first measured lately, or never yet."""
+        view = self._view
+        found: list[list[str]] = [[] for _ in self.names]
+        first = view.rows.first_ms.take(view.pods)
+        lately = view.end_ms[view.node_of] - YOUNG_SECONDS * 1000
+        for place in ((first == NEVER) | (first > lately)).nonzero()[0].tolist():
+            node = int(view.node_of[place])
+            found[node].append(self._uids[node][place - self._starts[node]])
+        return found
 
     def __len__(self) -> int:
         return len(self.names)

@@ -115,6 +115,7 @@ def node_state_record(
         class_usage={name: _known(*usage) for name, usage, pods in classes if pods},
         pods=len(used.pods),
         unknown_pods=int(used.class_pods[_UNKNOWN]),
+        young_pods=_young(used, peaks.young),
         aggregated=_aggregated(recent),
         deviation=_deviation(recent, _room(window.node.allocatable)),
         predictor=peaks.decides,
@@ -123,6 +124,14 @@ def node_state_record(
         prod_peak=_kubernetes(*peaks.peak),
         counters=counters,
     )
+
+
+def _young(used: WindowUsage, young: list[str]) -> dict[str, Usage]:
+    if not young:
+        return {}
+    # Of a UID that is there twice the first counts.
+    places = {uid: at for at, uid in reversed(list(enumerate(used.facts.listing.uids)))}
+    return {uid: _usage(used.pods[places[uid]]) for uid in young}
 
 
 def _entities(peaks: NodePeaks) -> list[EntityPeaks]:

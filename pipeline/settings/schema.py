@@ -304,6 +304,33 @@ class ExtenderSettings(Section, frozen=True, kw_only=True):
             description="A node whose last window is older than this passes and scores 0.",
         ),
     ] = 180.0
+    scheduler_config_file: Annotated[
+        Text | None,
+        Meta(
+            description="A KubeSchedulerConfiguration whose plugins and arguments hold here: "
+            "LoadAwareScheduling, Trimaran's and others. Its arguments come before the thresholds "
+            "and the age above. Unset: LoadAwareScheduling with its defaults."
+        ),
+    ] = None
+    scheduler_name: Annotated[
+        Text | None,
+        Meta(description="Which profile of that file counts. Unset: the only one with plugins."),
+    ] = None
+    max_score: Annotated[
+        Literal[10, 100],
+        Meta(
+            description="The best score. 10 is what the extender protocol has; with 100 scores are "
+            "ten times as fine, and count ten times as much: give the extender a tenth of the "
+            "weight. kube-scheduler takes both."
+        ),
+    ] = 10
+    filter_in_flight: Annotated[
+        bool,
+        Meta(
+            description="Whether filter counts pods that are on their way to a node, and not "
+            "measured yet. Scores always do."
+        ),
+    ] = True
 
 
 class LogSettings(Section, frozen=True, kw_only=True):

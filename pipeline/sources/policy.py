@@ -11,9 +11,11 @@ import yaml
 from pipeline.errors import InvalidPolicyError, UsageError
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
+from pipeline.processors.placement.config import LOAD_AWARE
 from pipeline.processors.policy.contradictions import FilterLimits
 from pipeline.processors.policy.loading import CONFIG_MAP, Problem
 from pipeline.settings import Settings
+from pipeline.sources.scheduler import placement_of
 
 log = get_logger(__name__)
 
@@ -22,8 +24,11 @@ PROBLEMS = gauge("policy_problems", "Problems of the policy, by whether it count
 
 def filter_limits(settings: Settings) -> FilterLimits:
     """What our scheduler extender is set to, which the policy may contradict."""
-    extender = settings.extender
-    return FilterLimits(extender.cpu_threshold_percent, extender.memory_threshold_percent)
+    placement = placement_of(settings.extender)
+    if LOAD_AWARE not in placement.filters:
+        return FilterLimits(0.0, 0.0)
+    thresholds = placement.load_aware.usage_thresholds
+    return FilterLimits(float(thresholds.get("cpu", 0)), float(thresholds.get("memory", 0)))
 
 
 def tell(problems: Iterable[Problem]) -> None:

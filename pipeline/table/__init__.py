@@ -1,10 +1,14 @@
 """The state table: compacted topics as columns in memory, one row a node.
 
-Read by the extender, `springtide top`, the planner and the console. `columns` holds the table and
-declares what it shows; `feed` keeps it equal to the topics.
+Read by the extender, `springtide top`, the planner and the console. `table` holds it, `columns`
+declares what it shows, `pods` what it sums of the pods of each node; `feed` keeps it equal to the
+topics.
 """
 
-from pipeline.table.columns import COLUMNS, UNKNOWN_ROW, Column, Row, Table
-from pipeline.table.feed import Feed, FeedState
+from pipeline.table.columns import COLUMNS, Column, Row
+from pipeline.table.feed import AND_PODS, Feed, FeedState
+from pipeline.table.table import UNKNOWN_ROW, Table
 
-__all__ = ["COLUMNS", "UNKNOWN_ROW", "Column", "Feed", "FeedState", "Row", "Table"]
+__all__ = [
+    "AND_PODS", "COLUMNS", "UNKNOWN_ROW", "Column", "Feed", "FeedState", "Row", "Table",
+]  # fmt: skip

@@ -1,25 +1,22 @@
-"""The state table: what is known of every node, as numpy columns with a row per node.
+"""What the state table shows of a node: records by topic, and columns that are read from them.
 
 Owes the rest: one declaration per column (`COLUMNS`: name, unit, dtype, where the value comes
-from), a row number for each node name, and an order that older results cannot turn back.
-
-Consistency: the table belongs to one event loop and every change of it is one plain call without
-an await. Whoever looks up rows and takes their values (`table["usage_cpu_cores"][rows]` copies)
-without an await in between has seen one moment, for as long as it likes.
+from), each a value that is known, or the column's missing one.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from pipeline.clock import parse_time
-from pipeline.errors import InvalidRecordError
-from pipeline.processors.thresholds import is_fresh
+from pipeline.errors import InvalidPolicyError, InvalidRecordError
+from pipeline.processors.loadaware.limits import ANNOTATION as USAGE_THRESHOLDS
+from pipeline.processors.node_facts import raw_allocatable
+from pipeline.processors.overcommit.reserved import Reservation, reservation
 from pipeline.topics.node_state import (
     AGGREGATED,
     DEVIATION,
@@ -28,26 +25,25 @@ from pipeline.topics.node_state import (
     UsageDeviation,
 )
 from pipeline.topics.nodes import KnownNode
-from pipeline.topics.resources import Resources, Usage
-from pipeline.topics.results import supersedes
+from pipeline.topics.resources import Resources, Scalars, Usage
+from pipeline.topics.results import Result
 
-FloatArray = npt.NDArray[np.float64]
-RowArray = npt.NDArray[np.intp]
-
-UNKNOWN_ROW: Final = -1
-"""Row of a name that the table does not know: every column holds its missing value there."""
-
-_SMALLEST: Final = 64
-_LONG_WINDOW_SECONDS: Final = 60.0
-_WINDOWS_UNTIL_STALE: Final = 2
-_BURIED_AT_MOST: Final = 100_000
 _NOTHING: Final = Usage()
+_NO_PODS: Final = Usage(cpu_cores=0.0, memory_bytes=0.0)
 
 
 class TableNode(KnownNode, frozen=True, kw_only=True):
     """What the table reads of a `NodeRecord`."""
 
     labels: dict[str, str] = msgspec.field(default_factory=dict)
+    scalars: Scalars | None = None
+
+
+class OfferedResources(Result, frozen=True, kw_only=True):
+    """What the table reads of a `NodeResourcesRecord`."""
+
+    window_seconds: float = 0.0
+    mid_lower_bound: Resources | None = None
 
 
 class Row(NamedTuple):
@@ -55,6 +51,7 @@ class Row(NamedTuple):
 
     state: NodeStateRecord | None = None
     node: TableNode | None = None
+    resources: OfferedResources | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +73,10 @@ class Column:
 
 def _of_state(name: str, unit: str, get: Callable[[NodeStateRecord], Any]) -> Column:
     return Column(name, unit, lambda row: None if row.state is None else get(row.state))
+
+
+def _offered(name: str, unit: str, get: Callable[[OfferedResources], float | None]) -> Column:
+    return Column(name, unit, lambda row: get(row.resources) if row.resources else None)
 
 
 def _flag(name: str, get: Callable[[NodeStateRecord], bool]) -> Column:
@@ -134,6 +135,38 @@ def capacity(row: Row) -> Usage:
     )
 
 
+def raw(row: Row) -> Usage:
+    """What pods may use of the node as it is, before amplification."""
+    said = Resources() if row.node is None else raw_allocatable(row.node)
+    usual = allocatable(row)
+    cpu = _cores(said.cpu_millicores)
+    return Usage(
+        cpu_cores=usual.cpu_cores if cpu is None else cpu,
+        memory_bytes=usual.memory_bytes if said.memory_bytes is None else said.memory_bytes,
+    )
+
+
+def _reserved(row: Row) -> Reservation:
+    """What the Node's annotation keeps from what pods may ask for."""
+    try:
+        kept = reservation(row.node.annotations) if row.node else Reservation()
+    except InvalidPolicyError:
+        return Reservation()
+    return kept if kept.trims_allocatable else Reservation()
+
+
+def _has_own_thresholds(row: Row) -> bool:
+    return row.node is not None and USAGE_THRESHOLDS in row.node.annotations
+
+
+def _lower_bound(offered: OfferedResources) -> Resources:
+    return offered.mid_lower_bound or Resources()
+
+
+def _cores(millicores: int | None) -> float | None:
+    return None if millicores is None else millicores / 1000
+
+
 COLUMNS: Final[tuple[Column, ...]] = (
     _of_state("as_of_seconds", "seconds since 1970", lambda state: parse_time(state.as_of)),
     _of_state("window_seconds", "seconds", lambda state: state.window_seconds),
@@ -156,12 +189,32 @@ COLUMNS: Final[tuple[Column, ...]] = (
         for statistic in ("mean", "stdev")
         for column in _deviation(statistic, span)
     ),
+    *_usage("prod_usage", lambda state: state.class_usage.get("prod", _NO_PODS)),
     *_usage("peak", _peak),
     *_usage("prod_peak", lambda state: state.prod_peak),
     *_usage("prod_reclaimable", lambda state: state.prod_reclaimable),
     _of_state("pods", "pods", lambda state: state.pods),
     _of_state("unknown_pods", "pods", lambda state: state.unknown_pods),
     _of_state("gaps", "windows", lambda state: state.counters.gaps),
+    Column("raw_cpu_cores", "cores", lambda row: raw(row).cpu_cores),
+    Column("raw_memory_bytes", "bytes", lambda row: raw(row).memory_bytes),
+    Column("reserved_cpu_cores", "cores", lambda row: _cores(_reserved(row).cpu_millicores)),
+    Column("reserved_memory_bytes", "bytes", lambda row: _reserved(row).memory_bytes),
+    Column("own_thresholds", "flag", _has_own_thresholds, np.bool_),
+    _offered(
+        "offered_as_of_seconds", "seconds since 1970", lambda offered: parse_time(offered.as_of)
+    ),
+    _offered("offered_window_seconds", "seconds", lambda offered: offered.window_seconds),
+    _offered(
+        "mid_lower_bound_cpu_cores",
+        "cores",
+        lambda offered: _cores(_lower_bound(offered).cpu_millicores),
+    ),
+    _offered(
+        "mid_lower_bound_memory_bytes",
+        "bytes",
+        lambda offered: _lower_bound(offered).memory_bytes,
+    ),
     _flag("simulated", lambda state: state.simulated),
     _flag("node_known", lambda state: state.node_known),
 )
@@ -169,7 +222,8 @@ COLUMNS: Final[tuple[Column, ...]] = (
 a topic that was not read before."""
 
 
-def _value(column: Column, records: Row) -> float | bool:
+def value_of(column: Column, records: Row) -> float | bool:
+    """What the column shows of these records. Raises `InvalidRecordError` for what no number is."""
     try:
         value = column.get(records)
         if value is None:
@@ -178,143 +232,3 @@ def _value(column: Column, records: Row) -> float | bool:
     except (ValueError, OverflowError) as error:
         raise InvalidRecordError(f"{column.name} is not readable: {error}") from error
     return number if math.isfinite(number) else column.missing
-
-
-class _Index(dict[str, int]):
-    """Row of each name; `index[name]` of an unknown name is the unknown row."""
-
-    def __missing__(self, name: str) -> int:
-        return UNKNOWN_ROW
-
-
-class Table:
-    """Rows by node name. Grows by itself; rows of nodes that left are used again."""
-
-    def __init__(self, columns: Sequence[Column] = COLUMNS) -> None:
-        self.columns = tuple(columns)
-        self._clear()
-
-    def _clear(self) -> None:
-        self._index = _Index()
-        self._rows: list[Row] = []
-        self._free: list[int] = []
-        self._arrays: dict[str, npt.NDArray[Any]] = {
-            column.name: np.full(_SMALLEST, column.missing, column.dtype) for column in self.columns
-        }
-        # Where the last result lay of a node that has left: a paused worker that wakes up and
-        # writes it again must not bring the node back.
-        self._buried: dict[str, tuple[int, int]] = {}
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._index
-
-    def __iter__(self) -> Iterator[str]:
-        """The names of all nodes, in the order of the alphabet."""
-        return iter(sorted(self._index))
-
-    def __getitem__(self, column: str) -> npt.NDArray[Any]:
-        """The column as it is now, to be indexed with rows. KeyError for an unknown column.
-
-        Index it at once and keep the result, not the column: it changes and is replaced.
-        """
-        return self._arrays[column]
-
-    def lookup(self, names: Sequence[str]) -> RowArray:
-        """The row of each name, in their order; `UNKNOWN_ROW` for a name not in the table."""
-        return np.fromiter(map(self._index.__getitem__, names), np.intp, len(names))
-
-    def snapshot(self, name: str) -> Row:
-        """The records of one node; a row of Nones if it is not in the table."""
-        row = self._index[name]
-        return Row() if row == UNKNOWN_ROW else self._rows[row]
-
-    def ages(self, rows: RowArray, now: float) -> FloatArray:
-        """Seconds from the end of each row's last window to `now`; NaN where there is none."""
-        ages: FloatArray = now - self._arrays["as_of_seconds"][rows]
-        return ages
-
-    def fresh(
-        self, rows: RowArray, now: float, stale_after_seconds: float
-    ) -> npt.NDArray[np.bool_]:
-        """Whether each row's last window is young enough to speak for the present: younger than
-        `stale_after_seconds`, or than two of its windows where these are long."""
-        window = self._arrays["window_seconds"][rows]
-        longest = np.fmax(stale_after_seconds, _WINDOWS_UNTIL_STALE * window)
-        stale_after = np.where(window > _LONG_WINDOW_SECONDS, longest, stale_after_seconds)
-        return is_fresh(self.ages(rows, now), stale_after)
-
-    def put_state(self, record: NodeStateRecord) -> bool:
-        """Take a node's result; False if a newer one is there, which stays.
-
-        Raises `InvalidRecordError` for a time that is none; the table is then as before.
-        """
-        old = self.snapshot(record.node)
-        position = (record.generation, record.offset)
-        if not supersedes(record, old.state) or position <= self._buried.get(record.node, (-1, -1)):
-            return False
-        self._write(record.node, old._replace(state=record))
-        self._buried.pop(record.node, None)
-        return True
-
-    def put_node(self, record: TableNode) -> bool:
-        """Take what a node is; always newer than what was there. True, for symmetry."""
-        self._write(record.node, self.snapshot(record.node)._replace(node=record))
-        return True
-
-    def drop_state(self, name: str) -> None:
-        """The node's results are gone (tombstone)."""
-        old = self.snapshot(name)
-        if old.state is None:
-            return
-        if len(self._buried) >= _BURIED_AT_MOST:
-            del self._buried[next(iter(self._buried))]
-        self._buried[name] = (old.state.generation, old.state.offset)
-        self._write(name, old._replace(state=None))
-
-    def drop_node(self, name: str) -> None:
-        """The Node is deleted (tombstone)."""
-        if name in self._index:
-            self._write(name, self.snapshot(name)._replace(node=None))
-
-    def adopt(self, other: "Table") -> None:
-        """Become `other` in one step: what a fresh reading of the topics gave. `other` is spent."""
-        self.columns, self._index, self._rows = other.columns, other._index, other._rows
-        self._free, self._arrays, self._buried = other._free, other._arrays, other._buried
-        other._clear()
-
-    def _write(self, name: str, records: Row) -> None:
-        if all(record is None for record in records):
-            self._release(name)
-            return
-        values = [_value(column, records) for column in self.columns]
-        row = self._index[name]
-        if row == UNKNOWN_ROW:
-            row = self._index[name] = self._new_row()
-        self._rows[row] = records
-        for column, value in zip(self.columns, values, strict=True):
-            self._arrays[column.name][row] = value
-
-    def _new_row(self) -> int:
-        if self._free:
-            return self._free.pop()
-        self._rows.append(Row())
-        # The last place of every array is the unknown row, so it is never given away.
-        if len(self._rows) >= len(self._arrays[self.columns[0].name]):
-            for column in self.columns:
-                room: npt.NDArray[Any] = np.full(2 * len(self._rows), column.missing, column.dtype)
-                room[: len(self._rows) - 1] = self._arrays[column.name][: len(self._rows) - 1]
-                self._arrays[column.name] = room
-        return len(self._rows) - 1
-
-    def _release(self, name: str) -> None:
-        row = self._index[name]
-        if row == UNKNOWN_ROW:
-            return
-        del self._index[name]
-        self._rows[row] = Row()
-        self._free.append(row)
-        for column in self.columns:
-            self._arrays[column.name][row] = column.missing

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pipeline.clock import format_time
-from pipeline.table.columns import Table
+from pipeline.table.table import Table
 
 API_VERSION = "springtide/v1"
 

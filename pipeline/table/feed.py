@@ -9,7 +9,7 @@ A bad record costs itself: it goes to `on_bad` as a dead letter, is counted, and
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, TypeVar
@@ -28,15 +28,28 @@ from pipeline.errors import (
     TopicDriftError,
 )
 from pipeline.logs import get_logger
-from pipeline.table.columns import Table, TableNode
+from pipeline.table.columns import OfferedResources, TableNode
+from pipeline.table.table import Table
 from pipeline.topics.client import COMMITTED
 from pipeline.topics.codec import decode_json
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import check_node_name
-from pipeline.topics.registry import DAY_MS, MAX_RECORD_BYTES, NODE_STATE, NODES, Topic
+from pipeline.topics.pods import CountedPod, split_pod_key
+from pipeline.topics.registry import (
+    DAY_MS,
+    MAX_RECORD_BYTES,
+    NODE_STATE,
+    NODES,
+    PODS,
+    RESOURCES,
+    Topic,
+)
 
 FED_BY: Final[tuple[Topic, ...]] = (NODE_STATE, NODES)
+"""What is known of nodes."""
+AND_PODS: Final[tuple[Topic, ...]] = (*FED_BY, RESOURCES, PODS)
+"""That, what they offer, and who runs on them."""
 
 # A tombstone is kept for a day; after half of that away one may have been missed.
 _FORGOTTEN_AFTER_SECONDS: Final = DAY_MS / 2000
@@ -54,7 +67,7 @@ _log = get_logger(__name__)
 OnBad = Callable[[DeadLetter], Awaitable[None]]
 Positions = dict[TopicPartition, int]
 T = TypeVar("T")
-RecordT = TypeVar("RecordT", TableNode, NodeStateRecord)
+RecordT = TypeVar("RecordT", TableNode, NodeStateRecord, OfferedResources)
 
 
 @dataclass(slots=True)
@@ -94,11 +107,12 @@ class Feed:
         prefix: str,
         clock: Clock,
         on_bad: OnBad | None = None,
+        topics: Sequence[Topic] = FED_BY,
     ) -> None:
         self.table = table
         self.state = FeedState()
         self._client = client
-        self._topics = {topic.full_name(prefix): topic for topic in FED_BY}
+        self._topics = {topic.full_name(prefix): topic for topic in topics}
         self._clock = clock
         self._on_bad = on_bad
         self._positions: Positions = {}
@@ -206,7 +220,8 @@ class Feed:
             consumer.seek(partition, offset)
         self._contact(ends, positions)
         self.state.message = "catching up"
-        fresh, heard = Table(self.table.columns), self._clock.monotonic()
+        fresh = Table(self.table.columns, self.table.pods.counting)
+        heard = self._clock.monotonic()
         while any(positions[partition] < end for partition, end in ends.items()):
             if await self._take(consumer, fresh, positions):
                 heard = self._clock.monotonic()
@@ -215,6 +230,7 @@ class Feed:
                 # Nothing came: either the broker is away, which this says, or it is slow.
                 await self._probe(consumer, positions)
                 heard = self._clock.monotonic()
+        fresh.bring_up_to_date(self._clock.now())
         self.table.adopt(fresh)
         self._positions = positions
         self.state.caught_up = True
@@ -313,7 +329,14 @@ def apply(table: Table, topic: Topic, key: bytes | None, value: bytes | None) ->
 
     Raises `RecordError` for one that cannot be used, and leaves the table as it was.
     """
+    if topic is PODS:
+        return _apply_pod(table, key, value)
     node = _node_of(key)
+    if topic is RESOURCES:
+        if value is None:
+            table.drop_resources(node)
+            return True
+        return table.put_resources(_record(OfferedResources, node, value))
     if topic is NODE_STATE:
         if value is None:
             table.drop_state(node)
@@ -323,6 +346,19 @@ def apply(table: Table, topic: Topic, key: bytes | None, value: bytes | None) ->
         table.drop_node(node)
         return True
     return table.put_node(_record(TableNode, node, value))
+
+
+def _apply_pod(table: Table, key: bytes | None, value: bytes | None) -> bool:
+    if not key:
+        raise InvalidRecordError("record has no key")
+    node, uid = split_pod_key(key)
+    if value is None:
+        table.drop_pod(node, uid)
+        return True
+    pod = decode_json(CountedPod, value)
+    if (pod.node, pod.uid) != (node, uid):
+        raise KeyMismatchError(f"payload speaks of {pod.node}/{pod.uid:.80}, key of {key[:80]!r}")
+    return table.put_pod(pod)
 
 
 def _node_of(key: bytes | None) -> str:

@@ -25,7 +25,7 @@ from pipeline.processors.load_watcher import (
     served_window,
 )
 from pipeline.processors.thresholds import usage_percent
-from pipeline.table.columns import RowArray, Table
+from pipeline.table.table import RowArray, Table
 from pipeline.topics.node_state import AGGREGATED
 
 SOURCE: Final = "springtide"

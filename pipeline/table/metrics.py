@@ -9,8 +9,8 @@ from prometheus_client.registry import Collector
 
 from pipeline.clock import Clock
 from pipeline.metrics import NAMESPACE, REGISTRY
-from pipeline.table.columns import Table
 from pipeline.table.feed import FeedState
+from pipeline.table.table import Table
 
 
 class _Watched(NamedTuple):

@@ -15,6 +15,9 @@ AGGREGATED: Final = {"5m": 300, "10m": 600, "30m": 1800}
 """Spans of averages and percentiles in seconds, by the text under which they are published."""
 DEVIATION: Final = {"5m": 300, "10m": 600, "15m": 900}
 """Spans of mean and standard deviation."""
+YOUNG_SECONDS: Final = 1800
+"""For so long after its first window a pod's own usage is told: longer than anybody is told to
+count what was estimated for it instead."""
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +76,10 @@ class NodeStateRecord(Result, frozen=True, kw_only=True):
 
     `aggregated` and `deviation` are by span (`AGGREGATED`, `DEVIATION`), up to `as_of`; unknown
     where first and last point are less than half the span apart.
+
+    `young_pods` are the pods, by the name of their cgroup, that were first measured less than
+    `YOUNG_SECONDS` ago, with what of `usage` is theirs: who reckons with what a pod was expected to
+    use can tell how much of that has come.
     """
 
     window_seconds: float
@@ -88,6 +95,7 @@ class NodeStateRecord(Result, frozen=True, kw_only=True):
     class_usage: dict[str, Usage] = msgspec.field(default_factory=dict)
     pods: int = 0
     unknown_pods: int = 0
+    young_pods: dict[str, Usage] = msgspec.field(default_factory=dict)
     aggregated: dict[str, AggregatedUsage] = msgspec.field(default_factory=dict)
     deviation: dict[str, UsageDeviation] = msgspec.field(default_factory=dict)
     predictor: str = ""

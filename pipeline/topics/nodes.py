@@ -14,7 +14,7 @@ from msgspec import Meta
 from pipeline.errors import InvalidRecordError
 from pipeline.topics.codec import Record
 from pipeline.topics.overcommit import Overcommit
-from pipeline.topics.resources import Resources
+from pipeline.topics.resources import Resources, Scalars
 
 _NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
@@ -108,7 +108,8 @@ class NodeRecord(KnownNode, frozen=True, kw_only=True):
     sections, `slo` the spec of the NodeSLO, `cpu_normalization` and `amplification` what follows
     from the sections of CPU and resource ratios. The last three stay JSON until somebody asks
     (`slo_spec`, `node_ratio` and `node_ratios` of `pipeline.processors.policy`); `NOT_SAID` while
-    nobody knows. `strategy_hash` is of all that the policy says.
+    nobody knows. `strategy_hash` is of all that the policy says. `scalars` is what the node has, in
+    whole units, of resources but cpu, memory, Mid and Batch.
     """
 
     labels: dict[str, str] = msgspec.field(default_factory=dict)
@@ -117,6 +118,7 @@ class NodeRecord(KnownNode, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...] = ()
     colocation: dict[str, Any] | None = None
     springtide: dict[str, Any] | None = None
+    scalars: Scalars | None = None
     slo: msgspec.Raw = NOT_SAID
     cpu_normalization: msgspec.Raw = NOT_SAID
     amplification: msgspec.Raw = NOT_SAID

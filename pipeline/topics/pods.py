@@ -11,17 +11,12 @@ import msgspec
 
 from pipeline.errors import InvalidRecordError
 from pipeline.topics.codec import Record
-from pipeline.topics.resources import Resources
+from pipeline.topics.resources import Resources, Scalars
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     name: str
-
-
-Scalars = dict[str, int]
-"""Amounts by resource, those but cpu and memory, in whole units (`kubernetes.io/batch-cpu` is in
-millicores): what is asked for, which for extended resources is the limit, too."""
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -89,6 +84,26 @@ class PodFacts(Record, frozen=True, kw_only=True):
     phase: str = ""
     created_at: str | None = None
     deleted_at: str | None = None
+
+
+class CountedPod(Record, frozen=True, kw_only=True):
+    """What the state table reads of a `PodRecord`; it keeps the amounts alone."""
+
+    node: str
+    uid: str
+    cgroup_uid: str
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+    pod_class: str = "none"
+    requests: Resources = Resources()
+    limits: Resources = Resources()
+    scalars: Scalars | None = None
+    overhead: Resources = Resources()
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    phase: str = ""
+    created_at: str | None = None
+    scheduled_at: str | None = None
+    initialized_at: str | None = None
 
 
 _LONGEST_TEXT = 253

@@ -8,6 +8,7 @@ has (`ByResource`).
 import re
 from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
+from typing import Final
 
 import msgspec
 
@@ -27,6 +28,16 @@ _SUFFIX: dict[str, Decimal] = {
 _QUANTITY = re.compile(
     r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)([a-zA-Z]{0,2})\Z"
 )
+
+
+Scalars = dict[str, int]
+"""Amounts by resource, those but cpu and memory, in whole units (`kubernetes.io/batch-cpu` is in
+millicores): of a pod what is asked for, which for extended resources is the limit, too."""
+
+
+MID: Final = ("kubernetes.io/mid-cpu", "kubernetes.io/mid-memory")
+BATCH: Final = ("kubernetes.io/batch-cpu", "kubernetes.io/batch-memory")
+"""The names under which a Node offers, and pods ask for, cpu (millicores) and memory (bytes)."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

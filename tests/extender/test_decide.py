@@ -1,18 +1,27 @@
 """Both answers over tables of any content, against a plain loop over the records."""
 
 import msgspec
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.extender.decide import Policy, judge, score
+from pipeline.clock import format_time
+from pipeline.extender.decide import BEST_FIT, Decisions
+from pipeline.extender.server import rules_of
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Table
+from pipeline.table.columns import TableNode
 from pipeline.topics.node_state import NodeStateRecord
-from tests.table.records import NOW, node_state
+from pipeline.topics.pods import CountedPod, PodRecord
+from pipeline.topics.resources import Resources, Usage
+from tests.extender.oracle import World, judge, newest
+from tests.table.records import GIB, NOW, node_state, table_of
 
-POLICY = Policy({"cpu": 65.0, "memory": 95.0}, 180.0)
+RULES = rules_of(ExtenderSettings(max_score=100))
+NAMES = [*"fedcbaz"]
 
 amounts = st.none() | st.sampled_from([0.0, -1.0, 1.0, 2.6, 2.62, 4.0, 1e300]) | st.floats(0, 16)
+usages = st.builds(Usage, cpu_cores=st.none() | st.floats(0, 4), memory_bytes=st.floats(0, GIB))
 states = st.builds(
     node_state,
     st.sampled_from("abcdef"),
@@ -20,69 +29,219 @@ states = st.builds(
     memory=amounts,
     cores=amounts,
     room=amounts,
-    age=st.sampled_from([0.0, 179.0, 180.0, 1e6, -30.0, -180.0]),
+    age=st.sampled_from([0.0, 40.0, 179.0, 180.0, 1e6, -30.0, -180.0]),
     offset=st.integers(0, 5),
+    young_pods=st.dictionaries(st.sampled_from(["p1", "p2"]), usages),
 )
+resources = st.builds(
+    Resources,
+    cpu_millicores=st.none() | st.integers(0, 3000),
+    memory_bytes=st.none() | st.integers(0, 4 << 30),
+)
+nodes = st.builds(
+    TableNode,
+    node=st.sampled_from("abcdef"),
+    allocatable=st.builds(
+        Resources, cpu_millicores=st.sampled_from([None, 0, 4000]), memory_bytes=st.just(8 << 30)
+    ),
+)
+pods = st.builds(
+    CountedPod,
+    node=st.sampled_from(["", *"abcdef"]),
+    uid=st.sampled_from(["p1", "p2", "p3", "p4"]),
+    cgroup_uid=st.just(""),
+    pod_class=st.sampled_from(["prod", "batch", "none"]),
+    requests=resources,
+    limits=resources,
+    phase=st.sampled_from(["Pending", "Running", "Succeeded"]),
+    scheduled_at=st.none()
+    | st.sampled_from([0.0, 5.0, 25.0, 60.0, 299.0, 301.0, 9e5]).map(
+        lambda s: format_time(NOW - s)
+    ),
+).map(lambda pod: msgspec.structs.replace(pod, cgroup_uid=pod.uid))
+changes = st.lists(states | nodes | pods | st.sampled_from(["drop p1", "drop p2"]), max_size=16)
+asked = st.builds(
+    PodRecord, node=st.just(""), uid=st.just("new"), cgroup_uid=st.just("new"),
+    namespace=st.just("d"), name=st.just("new"), pod_class=st.sampled_from(["prod", "batch"]),
+    requests=resources, limits=resources,
+)  # fmt: skip
 
 
-def percent(used: float | None, room: float | None) -> float | None:
-    if used is None or room is None or used < 0 or room <= 0:
-        return None
-    return used / room * 100.0
+@given(changes, asked)
+def test_answers_equal_a_loop_over_the_newest_records(
+    given_changes: list[NodeStateRecord | TableNode | CountedPod | str], pod: PodRecord
+) -> None:
+    table = Table(counting=RULES.counting)
+    seen: dict[str, CountedPod] = {}
+    for change in given_changes:
+        if isinstance(change, NodeStateRecord):
+            table.put_state(change)
+        elif isinstance(change, TableNode):
+            table.put_node(change)
+        elif isinstance(change, CountedPod):
+            table.put_pod(change)
+            if change.node:
+                seen[change.uid] = change
+        elif (uid := change.removeprefix("drop ")) in seen:
+            table.drop_pod(seen.pop(uid).node, uid)
+    of_nodes = {one.node: one for one in given_changes if isinstance(one, TableNode)}
+    told = [one for one in given_changes if isinstance(one, NodeStateRecord)]
+    world = World(newest(told), of_nodes, seen, RULES.counting)
+    decisions = Decisions(table, RULES)
+    found = decisions.filter(pod, NAMES, NOW)
+    as_counted = CountedPod(
+        node="", uid="new", cgroup_uid="new", pod_class=pod.pod_class, requests=pod.requests,
+        limits=pod.limits,
+    )  # fmt: skip
+    expected = {name: judge(world, name, as_counted, NOW, 180.0) for name in NAMES}
+    assert list(found.refused) == [name for name in NAMES if expected[name].refused]
+    assert sum(found.counts().values()) == len(NAMES)
+    scored = Decisions(table, RULES).prioritize(pod, NAMES, NOW)
+    if BEST_FIT not in scored.plugins:
+        assert scored.scores == [expected[name].score for name in NAMES]
+    # What filter found is as good as what is found anew.
+    kept = [name for name in NAMES if name not in found.refused]
+    again = decisions.prioritize(pod, kept, NOW)
+    if BEST_FIT not in (*scored.plugins, *again.plugins):
+        assert again.scores == [expected[name].score for name in kept]
+    assert decisions.reused == 1
 
 
-def refused(state: NodeStateRecord, age: float) -> bool:
-    if abs(age) >= 180.0:
-        return False
-    cpu = percent(state.usage.cpu_cores, state.allocatable.cpu_cores)
-    memory = percent(state.usage.memory_bytes, state.allocatable.memory_bytes)
-    return (cpu is not None and cpu + 0.5 >= 66) or (memory is not None and memory + 0.5 >= 96)
-
-
-@given(st.lists(states, max_size=12))
-def test_filter_equals_a_loop_over_the_newest_records(given_states: list[NodeStateRecord]) -> None:
-    table = Table()
-    newest: dict[str, NodeStateRecord] = {}
-    for state in given_states:
-        table.put_state(state)
-        if state.node not in newest or state.offset >= newest[state.node].offset:
-            newest[state.node] = state
-    names = list("fedcbaz")
-    judgement = judge(table, names, NOW, POLICY)
-    ages = {name: float(table.ages(table.lookup([name]), NOW)[0]) for name in names}
-    expected = [name for name in names if name in newest and refused(newest[name], ages[name])]
-    assert list(judgement.refused) == expected
-    assert sum(judgement.counts().values()) == len(names)
-    for name, reason in judgement.refused.items():
-        assert reason.startswith(f"{name}: ")
-        assert "of allocatable is over the" in reason
-    scores = score(table, names, NOW, POLICY)
-    assert all(0 <= value <= 10 for value in scores)
-    for name, value in zip(names, scores, strict=True):
-        if name not in newest or abs(ages[name]) >= 180.0:
-            assert value == 0
+def any_pod(uid: str = "new", cpu: int | None = 500, **more: object) -> PodRecord:
+    return PodRecord(
+        node="", uid=uid, cgroup_uid=uid, namespace="d", name=uid, pod_class="prod",
+        requests=Resources(cpu_millicores=cpu, memory_bytes=1 << 20), **more,  # type: ignore[arg-type]
+    )  # fmt: skip
 
 
 def test_less_use_never_scores_less() -> None:
-    table = Table()
     names = [f"n{i}" for i in range(41)]
-    for i, name in enumerate(names):
-        table.put_state(node_state(name, cpu=i / 10, memory=i / 10, cores=4.0, room=4.0))
-    scores = score(table, names, NOW, POLICY)
+    table = table_of(
+        *(
+            node_state(name, cpu=i / 10, memory=i / 10, cores=4.0, room=4.0)
+            for i, name in enumerate(names)
+        ),
+        counting=RULES.counting,
+    )
+    scores = Decisions(table, RULES).prioritize(any_pod(cpu=0), names, NOW).scores
     assert scores == sorted(scores, reverse=True)
-    assert (scores[0], scores[-1]) == (10, 0)
 
 
 def test_no_names_no_answer() -> None:
-    assert judge(Table(), [], NOW, POLICY).refused == {}
-    assert score(Table(), [], NOW, POLICY) == []
+    decisions = Decisions(Table(counting=RULES.counting), RULES)
+    assert decisions.filter(any_pod(), [], NOW).refused == {}
+    assert decisions.prioritize(any_pod(), [], NOW).scores == []
+    assert decisions.prioritize(any_pod(), [], NOW).best is None
 
 
 def test_thresholds_come_from_the_settings() -> None:
     settings = ExtenderSettings(cpu_threshold_percent=10.0, memory_threshold_percent=0.0)
-    table = Table()
-    table.put_state(msgspec.structs.replace(node_state("a", cpu=0.5, memory=1e15)))
-    judgement = judge(table, ["a"], NOW, Policy.of(settings))
-    assert judgement.refused == {
-        "a": "a: cpu usage 12.5% of allocatable is over the 10% threshold (window ended 10 s ago)"
+    rules = rules_of(settings)
+    table = table_of(node_state("a", cpu=0.5, memory=1e15), counting=rules.counting)
+    found = Decisions(table, rules).filter(any_pod(cpu=100), ["a"], NOW)
+    assert {name: one.reason for name, one in found.refused.items()} == {
+        "a": "a: cpu usage would be 14.6% of 4 cores, over the 10% threshold: 0.5 cores used + "
+        "0.085 cores for this pod (window ended 10 s ago)"
     }
+
+
+def test_a_pod_that_was_placed_counts_until_it_is_seen_or_five_seconds_have_passed() -> None:
+    table = table_of(node_state("a"), node_state("b"), counting=RULES.counting)
+    decisions = Decisions(table, RULES)
+
+    def scores(now: float = NOW) -> list[int]:
+        return decisions.prioritize(any_pod("other"), ["a", "b"], now).scores
+
+    even = scores()
+    assert even[0] == even[1]
+    decisions.place(any_pod("first", 2000), "a", NOW)
+    assert scores()[0] < scores()[1]
+    assert scores(NOW + 4.9)[0] < scores(NOW + 4.9)[1]
+    assert scores(NOW + 5.1) == even
+    decisions.place(any_pod("first", 2000), "a", NOW)
+    # It went to another node: it counts there, and no longer where it was expected.
+    bound = msgspec.structs.replace(any_pod("first", 2000), node="b", scheduled_at=format_time(NOW))
+    table.put_pod(bound)
+    assert scores()[0] > scores()[1]
+    # The unassigned pod's key goes when it is bound.
+    table.drop_pod("", "first")
+    assert scores()[0] > scores()[1]
+    # Filter asks about a pod anew: it is on its way to nowhere.
+    decisions.place(any_pod("second", 3000), "a", NOW)
+    assert scores()[0] < scores()[1]
+    decisions.filter(any_pod("second", 3000), ["a", "b"], NOW)
+    assert scores()[0] > scores()[1]
+
+
+def test_pods_do_not_pile_up_on_the_node_that_was_best() -> None:
+    names = [f"n{i}" for i in range(20)]
+    table = table_of(*(node_state(name, cores=64.0) for name in names), counting=RULES.counting)
+    decisions = Decisions(table, RULES)
+    for i in range(200):
+        pod = any_pod(f"p{i}", 1000)
+        best = decisions.prioritize(pod, names, NOW).best
+        assert best is not None
+        decisions.place(pod, names[best], NOW)
+    on_nodes = table.pods.named("pods", table.lookup(names))
+    assert on_nodes.tolist() == [10] * 20
+
+
+def test_where_nobody_knows_usage_the_fullest_that_fits_is_best() -> None:
+    """Trimaran's bad metrics: an outage of all must not make all nodes alike."""
+    counting = RULES.counting
+    old = [node_state(name, age=400.0) for name in ("roomy", "snug", "full")]
+    table = table_of(*old, counting=counting)
+    for name, cpu in (("snug", 3000), ("full", 3900)):
+        there = msgspec.structs.replace(any_pod(f"on-{name}", cpu), node=name, phase="Running")
+        table.put_pod(there)
+    decisions = Decisions(table, RULES)
+    found = decisions.prioritize(any_pod(), ["roomy", "snug", "full"], NOW)
+    assert found.plugins.keys() == {BEST_FIT}
+    roomy, snug, full = found.scores
+    assert snug > roomy > 0 == full
+    # One that is known, and the others are worst again.
+    table.put_state(node_state("roomy", age=5.0, offset=1))
+    again = decisions.prioritize(any_pod(), ["roomy", "snug", "full"], NOW)
+    assert again.plugins.keys() == {"LoadAwareScheduling"}
+    assert again.scores[1:] == [0, 0] != again.scores[:1]
+
+
+def test_a_new_node_uses_nothing_but_what_is_on_its_way() -> None:
+    """And one with pods that are there for long, of which nobody reports usage, is avoided."""
+    table = table_of(node_state("known", cpu=3.0), counting=RULES.counting)
+    for name in ("new", "silent"):
+        room = Resources(cpu_millicores=4000, memory_bytes=16 << 30)
+        table.put_node(TableNode(node=name, allocatable=room))
+    long_ago = format_time(NOW - 1000)
+    running = msgspec.structs.replace(any_pod("old"), phase="Running", scheduled_at=long_ago)
+    table.put_pod(msgspec.structs.replace(running, node="silent"))
+    decisions = Decisions(table, RULES)
+    known, new, silent = decisions.prioritize(any_pod(), ["known", "new", "silent"], NOW).scores
+    assert new > known > silent == 0
+    for i in range(7):
+        bound = msgspec.structs.replace(any_pod(f"p{i}"), node="new", scheduled_at=format_time(NOW))
+        table.put_pod(bound)
+    found = decisions.filter(any_pod(), ["known", "new", "silent"], NOW)
+    assert list(found.refused) == ["known", "new"]
+    assert "2.975 cores on its way" in found.refused["new"].reason
+
+
+def test_sums_of_pods_are_those_of_a_count_from_scratch() -> None:
+    table, random = Table(counting=RULES.counting), np.random.default_rng(5)
+    seen: dict[str, PodRecord] = {}
+    for _ in range(2000):
+        uid = f"p{random.integers(80)}"
+        if uid in seen and random.random() < 0.4:
+            table.drop_pod(seen.pop(uid).node, uid)
+            continue
+        node = f"n{random.integers(9)}"
+        seen[uid] = msgspec.structs.replace(any_pod(uid, int(random.integers(4000))), node=node)
+        table.put_pod(seen[uid])
+    for at in range(9):
+        here = [pod for pod in seen.values() if pod.node == f"n{at}"]
+        expected = np.sum([RULES.counting.amounts(pod) for pod in here], axis=0)
+        assert table.pods.sums[table.lookup([f"n{at}"])[0]].tolist() == expected.tolist()
+    for uid, pod in seen.items():
+        table.drop_pod(pod.node, uid)
+    assert len(table) == len(table.pods) == 0
+    assert not table.pods.sums.any()

@@ -129,5 +129,5 @@ def test_answers_are_those_of_a_plain_loop(ask: Ask, body: dict[str, Any]) -> No
         sent = {n["metadata"]["name"]: n for n in reversed(body["Nodes"]["items"])}
         assert reply["Nodes"]["items"] == [sent[name] for name in expected]
     scores = msgspec.json.decode(ask("/prioritize", msgspec.json.encode(body))[1])
-    known = {"idle": 9, "busy": 5, "hot": 3, "full": 3}
+    known = {"idle": 8, "busy": 4, "hot": 2, "full": 3}
     assert scores == [{"Host": n, "Score": known.get(n, 0)} for n in question.names]

@@ -10,8 +10,14 @@ from pipeline.table import Table
 from tests.extender.conftest import ALL, POD, Client, Start
 from tests.extender.scheduler import read_filter
 
-HOT = "hot: cpu usage 90.0% of allocatable is over the 65% threshold (window ended 12 s ago)"
-FULL = "full: memory usage 99.4% of allocatable is over the 95% threshold (window ended 10 s ago)"
+HOT = (
+    "hot: cpu usage would be 96.2% of 4 cores, over the 65% threshold: 3.6 cores used + 0.25 cores "
+    "for this pod (window ended 12 s ago)"
+)
+FULL = (
+    "full: memory usage would be 100.6% of 16.0 GiB, over the 95% threshold: 15.9 GiB used + "
+    "200 MiB for this pod (window ended 10 s ago)"
+)
 PASSING = ["idle", "busy", "old", "blind", "stranger"]
 
 
@@ -55,8 +61,8 @@ async def test_filter_in_the_form_with_nodes_passes_them_back_unchanged(start: S
 
 async def test_prioritize_scores_the_least_used_best(start: Start) -> None:
     reply = await ask(await start(), "prioritize", {"Pod": POD, "NodeNames": ALL})
-    # idle: 10 % used of both; hot: 10 and 50 % unused; full: 75 and 0.
-    scores = {"idle": 9, "busy": 5, "hot": 3, "full": 3, "old": 0, "blind": 0, "stranger": 0}
+    # Left with the pod, which asks for nothing: idle 83 and 88 %, hot 3 and 48, full 68 and 0.
+    scores = {"idle": 8, "busy": 4, "hot": 2, "full": 3, "old": 0, "blind": 0, "stranger": 0}
     assert reply == [{"Host": node, "Score": score} for node, score in scores.items()]
     assert all(type(entry["Score"]) is int for entry in reply)
 
@@ -64,7 +70,7 @@ async def test_prioritize_scores_the_least_used_best(start: Start) -> None:
 async def test_prioritize_with_whole_nodes(start: Start) -> None:
     body = {"Pod": POD, "Nodes": {"items": full_nodes(["busy", "idle"])}}
     reply = await ask(await start(), "prioritize", body)
-    assert reply == [{"Host": "busy", "Score": 5}, {"Host": "idle", "Score": 9}]
+    assert reply == [{"Host": "busy", "Score": 4}, {"Host": "idle", "Score": 8}]
 
 
 async def test_observe_changes_nothing_and_says_what_it_would_do(
@@ -82,7 +88,7 @@ async def test_observe_changes_nothing_and_says_what_it_would_do(
     said = [record.fields for record in caplog.records if record.msg == "would-be answer"]  # type: ignore[attr-defined]
     assert said[0]["answer"] == [HOT, FULL]
     assert (said[0]["passed"], said[0]["refused"], said[0]["unknown"]) == (2, 2, 3)
-    assert (said[1]["verb"], said[1]["best"], said[1]["answer"]) == ("prioritize", 9, "idle")
+    assert (said[1]["verb"], said[1]["best"], said[1]["answer"]) == ("prioritize", 8, "idle")
 
 
 async def test_the_log_is_written_once_a_second_and_counts_the_rest(

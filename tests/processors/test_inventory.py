@@ -90,6 +90,7 @@ def test_node() -> None:
                 last_transition_time="2023-11-14T22:13:30Z",
             ),
         ),
+        scalars={"pods": 110},
     )
 
 

@@ -306,6 +306,7 @@ def test_the_node_state_of_the_golden_example() -> None:
             "host_app_usage": gib(0.25),
             "class_usage": {"prod": gib(1.0), "batch": gib(0.5), "unknown": gib(0.25)},
             "pods": 3, "unknown_pods": 1, "predictor": "percentile",
+            "young_pods": {"a": gib(1.0), "b": gib(0.5), "c": gib(0.25)},
             "aggregated": dict.fromkeys(("5m", "10m", "30m"), dict.fromkeys(STATISTICS, NOT_KNOWN)),
             "deviation": dict.fromkeys(
                 ("5m", "10m", "15m"),
@@ -320,6 +321,18 @@ def test_the_node_state_of_the_golden_example() -> None:
             },
         },
     )  # fmt: skip
+
+
+def test_a_pods_own_usage_is_told_while_it_is_young() -> None:
+    """By its first window: how old it is otherwise does not matter, it may have waited for long."""
+    bank, told = Bank(ModelConfig()), []
+    for minute in (0, 29, 30):
+        pods = [used("old", 1.0), *([used("new", 0.5)] if minute else [])]
+        start = header().window_start_ms + minute * 60_000
+        of = header(window_start_ms=start, window_end_ms=start + 30_000)
+        told.append(reports(joined(NODE_ROW, *pods, of=of), bank=bank)[1].young_pods)
+    assert [sorted(pods) for pods in told] == [["old"], ["new", "old"], ["new"]]
+    assert told[-1]["new"].cpu_cores == 0.5
 
 
 def test_the_last_half_hour_is_told_by_span() -> None:

@@ -38,8 +38,8 @@ def node_state(
     )
 
 
-def table_of(*states: NodeStateRecord) -> Table:
-    table = Table()
+def table_of(*states: NodeStateRecord, **more: Any) -> Table:
+    table = Table(**more)
     for state in states:
         assert table.put_state(state)
     return table

@@ -41,6 +41,19 @@ class Sums(NamedTuple):
     node_estimated: IntArray
 
 
+def is_flying(pods: Assigned, updated_seconds: FloatArray, report_seconds: FloatArray) -> BoolArray:
+    """Which pods, (pods,), are in flight: not measured, scheduled within a report before the last
+    one, or to be estimated for longer."""
+    updated = np.nan_to_num(updated_seconds, nan=-np.inf)[pods.node]
+    before = updated - report_seconds[pods.node]
+    flying: BoolArray = (
+        ~pods.is_reported
+        | (before < pods.scheduled_seconds)
+        | (np.nan_to_num(pods.deadline_seconds, nan=-np.inf) > updated)
+    )
+    return flying
+
+
 def sums(
     pods: Assigned,
     updated_seconds: FloatArray,
@@ -49,19 +62,11 @@ def sums(
 ) -> Sums:
     """The sums for nodes whose usage was reported then, (nodes,), NaN for never.
 
-    A pod is in flight when it was not measured, was scheduled within a report before the last one,
-    or wants to be estimated for longer. `counted` (nodes, resources) is in Prod's usage from the
+    `counted` (nodes, resources) is in Prod's usage from the
     start: the system's, where the arguments have it so.
     """
     nodes = len(updated_seconds)
-    never = np.isnan(updated_seconds)
-    updated = np.where(never, -np.inf, updated_seconds)[pods.node]
-    before = updated - report_seconds[pods.node]
-    flying = (
-        ~pods.is_reported
-        | (before < pods.scheduled_seconds)
-        | (np.nan_to_num(pods.deadline_seconds, nan=-np.inf) > updated)
-    )
+    flying = is_flying(pods, updated_seconds, report_seconds)
     missing = np.maximum(pods.estimate - pods.usage, 0)
     is_prods = pods.is_prod & pods.is_reported & pods.is_reported_prod
     elsewhere = pods.is_prod & pods.is_reported & ~pods.is_reported_prod

@@ -16,12 +16,12 @@ import numpy as np
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.overcommit.facts import is_fresh, strategies
 from pipeline.processors.overcommit.third_party import origin_on, origin_text, taken
-from pipeline.processors.overcommit.writing import ABSENT, BATCH, Known, is_due, written
+from pipeline.processors.overcommit.writing import ABSENT, Known, is_due, written
 from pipeline.processors.policy.normalization import read_ratio
 from pipeline.times import parse_time
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.overcommit import Overcommit
-from pipeline.topics.resources import Resources
+from pipeline.topics.resources import BATCH, Resources
 
 _NOTHING: Final = (0, 0)
 # The next window is not late while it could not be there yet.

@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.overcommit.writing import BATCH, UNREADABLE, amounts_on
-from pipeline.topics.resources import whole_bytes
+from pipeline.processors.overcommit.writing import UNREADABLE, amounts_on
+from pipeline.topics.resources import BATCH, whole_bytes
 
 TAKEN: Final = "node.koordinator.sh/thirdPartyAllocations"
 ORIGIN: Final = "node.koordinator.sh/originExtendedAllocatable"

@@ -13,12 +13,10 @@ import numpy.typing as npt
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.overcommit.facts import BoolArray, IntArray
 from pipeline.processors.policy.normalization import LARGEST_RATIO
-from pipeline.topics.resources import whole_bytes
+from pipeline.topics.resources import BATCH, MID, whole_bytes
 
 FloatArray = npt.NDArray[np.float64]
 
-BATCH: Final = ("kubernetes.io/batch-cpu", "kubernetes.io/batch-memory")
-MID: Final = ("kubernetes.io/mid-cpu", "kubernetes.io/mid-memory")
 WRITTEN: Final = (*BATCH, *MID)
 """Of both the CPU in millicores and the memory in bytes, as whole numbers."""
 

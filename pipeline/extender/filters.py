@@ -1,0 +1,241 @@
+"""Who is refused and why: each filter looks at the nodes of a question at one moment.
+
+Owes the rest: reasons that say which rule, which numbers and how old they are; and whether it would
+help to evict pods: it does where too much was asked for, not where too much is used.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from pipeline.extender.moment import Ask, Moment
+from pipeline.processors.loadaware import compare, limits
+from pipeline.processors.loadaware.args import LoadAwareArgs
+from pipeline.processors.loadaware.compare import Nodes, Verdict
+from pipeline.processors.loadaware.in_flight import Sums
+from pipeline.processors.loadaware.limits import Limits
+from pipeline.processors.placement.bounds import Bounded, beyond_certain, beyond_reservation
+from pipeline.processors.scorers.rounding import BoolArray, IntArray
+from pipeline.processors.thresholds import age_text
+from pipeline.topics.node_state import AGGREGATED
+from pipeline.topics.resources import MID
+
+HINTS: Final = (
+    "internal.scheduling.koordinator.sh/scheduling-hint",
+    "scheduling.koordinator.sh/scheduling-hint",
+)
+RESOURCES: Final = ("cpu", "memory")
+
+_WHAT: Final = {
+    limits.USAGE: "usage",
+    limits.PROD: "usage of Prod",
+    limits.AGGREGATED: "aggregated usage",
+}
+
+
+class Refusal(NamedTuple):
+    """Why a node may not take the pod; `curable` where evicting other pods would help."""
+
+    reason: str
+    curable: bool = False
+
+
+class Hint(msgspec.Struct, frozen=True, rename="camel"):
+    """What whoever made a pod would like."""
+
+    node_names: tuple[str, ...] = ()
+    preferred_node_names: tuple[str, ...] = ()
+
+
+def hint_of(annotations: Mapping[str, str]) -> Hint:
+    """The hint of a pod; none where there is none, or none that can be read."""
+    text = next((annotations[name] for name in HINTS if name in annotations), "{}")
+    try:
+        return msgspec.json.decode(text, type=Hint)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return Hint()
+
+
+def hinted(moment: Moment, asked: Ask) -> Iterator[tuple[int, Refusal]]:
+    """SchedulingHint: where a pod names nodes, no other takes it."""
+    named = set(hint_of(asked.pod.annotations).node_names)
+    if named:
+        refusal = Refusal("not among the nodes that the pod's scheduling hint names")
+        yield from (
+            (place, refusal) for place, name in enumerate(moment.names) if name not in named
+        )
+
+
+def compared(
+    moment: Moment, args: LoadAwareArgs, of: Limits, *, in_flight: bool = True
+) -> IntArray:
+    """The usage that counts, (nodes, resources), with what is in flight on each node."""
+    name = f"compared {of.of} {of.statistic} {of.span_seconds} {in_flight}"
+    return moment.once(name, lambda: _compared(moment, args, of, in_flight=in_flight))
+
+
+def _compared(moment: Moment, args: LoadAwareArgs, of: Limits, *, in_flight: bool) -> IntArray:
+    resources = args.resources
+    flight, prod_flight = moment.flight(), moment.flight(prod=True)
+    if not in_flight:
+        flight, prod_flight = np.zeros_like(flight), np.zeros_like(flight)
+    if of.of == limits.PROD:
+        usage = moment.usage("prod_usage", resources)
+        if args.prod_usage_include_sys:
+            usage = usage + np.nan_to_num(moment.usage("system_usage", resources))
+        return np.nan_to_num(usage).astype(np.int64) + prod_flight
+    usage = moment.usage("usage", resources)
+    usage = np.where(moment.is_new()[:, None], 0.0, usage)
+    if of.of == limits.AGGREGATED:
+        spans = {
+            seconds: moment.usage(f"usage_{of.statistic}_{span}", resources)
+            for span, seconds in AGGREGATED.items()
+        }
+        usage = compare.aggregated_usage(spans, of.span_seconds, usage)
+    estimated = np.stack([moment.counted(f"estimate:{name}") for name in resources], axis=1)
+    sums = Sums(flight, flight, prod_flight, estimated)
+    return compare.compared_usage(usage, sums)
+
+
+def nodes_of(moment: Moment, args: LoadAwareArgs, used: IntArray) -> Nodes:
+    """What LoadAware looks at."""
+    resources = args.resources
+    new = moment.is_new()
+    as_of = np.where(new, moment.now, moment.column("as_of_seconds"))
+    has_usage = np.isfinite(moment.usage("usage", resources)).any(axis=1)
+    capacity = np.stack([moment.allocatable(name, "raw") for name in resources], axis=1)
+    return Nodes(capacity, used, np.isfinite(as_of), has_usage | new, as_of)
+
+
+def load_aware(
+    moment: Moment, asked: Ask, args: LoadAwareArgs, *, in_flight: bool = True
+) -> Iterator[tuple[int, Refusal]]:
+    """LoadAware: where usage with what is on its way is over a threshold, or too old to tell."""
+    estimate = asked.amounts("estimate", args.resources)
+    expired = ~moment.is_fresh(args.node_metric_expiration_seconds or 0)
+    if not args.filter_expired_node_metrics:
+        expired = np.zeros(len(moment), np.bool_)
+    for of, places in _limits(moment, args, is_prod=asked.is_prod):
+        if not of.are_any:
+            continue
+        part = moment if len(places) == len(moment) else moment.among(places)
+        used = compared(part, args, of, in_flight=in_flight)
+        nodes = nodes_of(part, args, used)
+        thresholds = np.array([of.thresholds.get(name, 0) for name in args.resources])
+        verdict = compare.judge(
+            nodes,
+            estimate,
+            np.broadcast_to(thresholds, nodes.capacity.shape),
+            expired[places],
+            passes_expired=bool(args.enable_schedule_when_node_metrics_expired),
+        )
+        for at in np.flatnonzero(verdict.code).tolist():
+            yield int(places[at]), _refusal(part, args, of, nodes, estimate, verdict, at)
+
+
+def _limits(
+    moment: Moment, args: LoadAwareArgs, *, is_prod: bool
+) -> Iterator[tuple[Limits, "np.ndarray[tuple[int], np.dtype[np.intp]]"]]:
+    """The thresholds that hold, and for which nodes: those with an annotation have their own."""
+    own = moment.once("own", lambda: moment.column("own_thresholds").astype(np.bool_))
+    yield limits.limits_of(args, None, is_prod=is_prod), np.flatnonzero(~own)
+    alike: dict[str | None, list[int]] = {}
+    for place in np.flatnonzero(own).tolist():
+        node = moment.node(place).node
+        text = None if node is None else node.annotations.get(limits.ANNOTATION)
+        alike.setdefault(text, []).append(place)
+    for text, places in alike.items():
+        yield limits.limits_of(args, text, is_prod=is_prod), np.array(places)
+
+
+def _refusal(
+    moment: Moment, args: LoadAwareArgs, of: Limits, nodes: Nodes, estimate: IntArray,
+    verdict: Verdict, at: int,
+) -> Refusal:  # fmt: skip
+    age = age_text(float(moment.ages()[at]))
+    if verdict.code[at] == compare.EXPIRED:
+        limit = args.node_metric_expiration_seconds
+        when = f"its last window ended {age}" if np.isfinite(moment.ages()[at]) else "never heard"
+        return Refusal(f"usage is not known: {when}, and counts for {limit} s")
+    resource = int(verdict.resource[at])
+    name = args.resources[resource]
+    used, room = int(nodes.compared[at, resource]), int(nodes.capacity[at, resource])
+    flying = int(moment.flight(prod=of.of == limits.PROD)[at, resource])
+    parts = [f"{amount(name, used - flying)} used", f"{amount(name, flying)} on its way"]
+    parts = [*parts[: 1 + (flying > 0)], f"{amount(name, int(estimate[resource]))} for this pod"]
+    return Refusal(
+        f"{name} {_WHAT[of.of]} would be {verdict.percent[at]:.1f}% of {amount(name, room)}, over "
+        f"the {of.thresholds[name]:g}% threshold: {' + '.join(parts)} (window ended {age})"
+    )
+
+
+def amount(resource: str, whole: int) -> str:
+    """An amount for people.
+
+    >>> amount("cpu", 1250), amount("memory", 3 << 30), amount("nvidia.com/gpu", 2)
+    ('1.25 cores', '3.0 GiB', '2')
+    """
+    if resource in ("cpu", MID[0]):
+        return f"{whole / 1000:.4g} cores"
+    if resource in ("memory", MID[1]):
+        gib = whole / 2**30
+        return f"{gib:.1f} GiB" if gib >= 1 else f"{whole / 2**20:.0f} MiB"
+    return str(whole)
+
+
+def reserved(moment: Moment, asked: Ask) -> Iterator[tuple[int, Refusal]]:
+    """What the Node's annotation keeps for processes outside of Kubernetes is not asked for."""
+    kept = np.stack(
+        [
+            moment.column("reserved_cpu_cores") * 1000,
+            moment.column("reserved_memory_bytes"),
+        ],
+        axis=1,
+    )
+    if not np.isfinite(kept).any():
+        return
+    room = np.stack([moment.allocatable(name) for name in RESOURCES], axis=1)
+    taken = np.stack([moment.counted(f"request:{name}") for name in RESOURCES], axis=1)
+    wanted = asked.amounts("request", RESOURCES)
+    found = beyond_reservation(room, kept, taken, wanted)
+    yield from _beyond(found, RESOURCES, taken, wanted, lambda _: "without what the node reserves")
+
+
+def certain_mid(moment: Moment, asked: Ask, stale_after: float) -> Iterator[tuple[int, Refusal]]:
+    """While nobody knows better, Mid takes no more than is certain, whatever the Node offers."""
+    wanted = asked.amounts("request", MID)
+    if not wanted.any():
+        return
+    bound = moment.usage("mid_lower_bound", RESOURCES)
+    ages = moment.now - moment.column("offered_as_of_seconds")
+    windows = np.nan_to_num(moment.column("offered_window_seconds"))
+    with np.errstate(invalid="ignore"):
+        is_late: BoolArray = np.abs(ages) >= np.maximum(stale_after, 2 * windows)
+    taken = np.stack([moment.counted(f"request:{name}") for name in MID], axis=1)
+    found = beyond_certain(bound, is_late, taken, wanted)
+    yield from _beyond(
+        found, MID, taken, wanted, lambda at: f"certain (predicted {age_text(float(ages[at]))})"
+    )
+
+
+def _beyond(
+    found: Bounded,
+    resources: tuple[str, ...],
+    taken: IntArray,
+    wanted: IntArray,
+    what: Callable[[int], str],
+) -> Iterator[tuple[int, Refusal]]:
+    for at in np.flatnonzero(np.logical_or.reduce(found.over, axis=1)).tolist():
+        first = int(found.over[at].argmax())
+        name = resources[first]
+        yield (
+            at,
+            Refusal(
+                f"{name}: {amount(name, int(wanted[first]))} for this pod beside "
+                f"{amount(name, int(taken[at, first]))} is more than the "
+                f"{amount(name, int(found.most[at, first]))} {what(at)}",
+                curable=True,
+            ),
+        )

@@ -1,0 +1,158 @@
+"""The nodes of one question as they are at one moment: columns of the table, read once.
+
+Owes the rest: the same numbers to every filter and score that looks at a question, and to
+prioritize those that filter saw, whatever the table takes in meanwhile.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.processors.loadaware.counted import Counting, asked_of
+from pipeline.processors.scorers.rounding import BoolArray, FloatArray, IntArray
+from pipeline.table import UNKNOWN_ROW, Row, Table
+from pipeline.topics.pods import PodRecord
+
+NEW_SECONDS: Final = 300.0
+"""A node without any report is new while none of its pods is there for longer."""
+
+Array = TypeVar("Array", bound=npt.NDArray[Any])
+
+
+class Ask(NamedTuple):
+    """The pod of a question, and what would count of it on a node, by the names of `Counting`."""
+
+    pod: PodRecord
+    counted: dict[str, int]
+
+    @property
+    def is_prod(self) -> bool:
+        return self.pod.pod_class == "prod"
+
+    def amounts(self, kind: str, resources: Sequence[str]) -> IntArray:
+        """What counts of some resources, such as `estimate` of each, (resources,)."""
+        return np.array([self.counted[f"{kind}:{name}"] for name in resources], np.int64)
+
+    @property
+    def requests(self) -> dict[str, int]:
+        return asked_of(self.pod.requests, self.pod.scalars)
+
+
+def ask(pod: PodRecord, counting: Counting) -> Ask:
+    """What `counting` counts of this pod."""
+    return Ask(pod, dict(zip(counting.names, counting.amounts(pod), strict=True)))
+
+
+class Moment:
+    """The nodes `names` (each once) at `now`; arrays are (nodes,), in their order."""
+
+    def __init__(self, table: Table, names: Sequence[str], now: float) -> None:
+        table.bring_up_to_date(now)
+        self.names = names
+        self.now = now
+        self.rows = table.lookup(names)
+        self._table = table
+        self._seen: dict[str, npt.NDArray[Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def among(self, places: npt.NDArray[np.intp]) -> "Moment":
+        """Some of these nodes, as they were at the same moment."""
+        part = Moment.__new__(Moment)
+        part.names = [self.names[place] for place in places.tolist()]
+        part.now, part.rows, part._table = self.now, self.rows[places], self._table
+        part._seen = {name: values[places] for name, values in self._seen.items()}
+        return part
+
+    def once(self, name: str, found: Callable[[], Array]) -> Array:
+        """What `found` gives for these nodes, (nodes, ..), asked for once under this name."""
+        if name not in self._seen:
+            self._seen[name] = found()
+        values: Array = self._seen[name]  # type: ignore[assignment]
+        return values
+
+    def column(self, name: str) -> FloatArray:
+        """A column of the table; NaN where nothing is known. KeyError for one that is none."""
+        return self.once(name, lambda: self._table[name][self.rows])
+
+    def whole(self, name: str) -> IntArray:
+        """A column of cores or bytes in whole millicores or bytes, 0 where nothing is known."""
+        values = self.column(name) * (1000.0 if name.endswith("_cpu_cores") else 1.0)
+        with np.errstate(invalid="ignore"):
+            known = np.isfinite(values) & (values > 0) & (values <= 2.0**53)
+        return np.rint(np.where(known, values, 0.0)).astype(np.int64)
+
+    def allocatable(self, resource: str, kind: str = "allocatable") -> IntArray:
+        """What pods may ask for, whole, 0 for nothing; as `kind` `raw` before amplification."""
+        column = _COLUMNS.get(resource)
+        if column is not None:
+            return self.whole(f"{kind}_{column}")
+        return self.once(f"scalar {resource}", lambda: self._table.scalar(resource, self.rows))
+
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        """The resources that any node of the table has but cpu and memory."""
+        return self._table.scalars
+
+    def usage(self, column: str, resources: Sequence[str]) -> FloatArray:
+        """What is used as the columns that begin so have it, (nodes, resources) in millicores and
+        bytes; NaN where that is not known, or out of all bounds."""
+        found = np.full((len(self), len(resources)), np.nan)
+        for at, resource in enumerate(resources):
+            if resource in _COLUMNS:
+                values = self.column(f"{column}_{_COLUMNS[resource]}")
+                with np.errstate(invalid="ignore"):
+                    known = (values >= 0) & (values <= 2.0**43)
+                scale = 1000.0 if resource == "cpu" else 1.0
+                found[:, at] = np.where(known, values * scale, np.nan)
+        return found
+
+    def counted(self, name: str) -> IntArray:
+        """What counts of the pods of each node, those on their way to it, too."""
+        return self.once(name, lambda: self._table.pods.named(name, self.rows))
+
+    def flight(self, *, prod: bool = False) -> IntArray:
+        """What of the pods in flight is to be added to usage, (nodes, resources of LoadAware)."""
+        pods = self._table.pods
+        source = pods.prod_flight if prod else pods.flight
+        return self.once(f"flight {prod}", lambda: source[self.rows])
+
+    def unmeasured(self) -> IntArray:
+        """The millicores that TargetLoadPacking adds for pods that were not measured yet."""
+        return self.once("unmeasured", lambda: self._table.pods.unmeasured[self.rows])
+
+    def ages(self) -> FloatArray:
+        """Seconds since the end of the last window, NaN for none."""
+        return self.now - self.column("as_of_seconds")
+
+    def is_fresh(self, expiration_seconds: float) -> BoolArray:
+        """Where usage is young enough to speak for the present; so is that of a new node."""
+        return (
+            self.once(
+                f"fresh {expiration_seconds}",
+                lambda: self._table.fresh(self.rows, self.now, expiration_seconds),
+            )
+            | self.is_new()
+        )
+
+    def is_new(self) -> BoolArray:
+        """Nodes that nobody has reported yet, and that have no pod for long: they use nothing but
+        what is on its way to them."""
+        return self.once("new", self._is_new)
+
+    def _is_new(self) -> BoolArray:
+        oldest = self._table.pods.oldest[self.rows]
+        there = np.isfinite(self.column("allocatable_cpu_cores"))
+        never = np.isnan(self.column("as_of_seconds")) & (self.rows != UNKNOWN_ROW)
+        found: BoolArray = there & never & (oldest > self.now - NEW_SECONDS)
+        return found
+
+    def node(self, place: int) -> Row:
+        """The records of one of these nodes."""
+        return self._table.snapshot(self.names[place])
+
+
+_COLUMNS: Final = {"cpu": "cpu_cores", "memory": "memory_bytes"}

@@ -1,0 +1,235 @@
+"""Plugins and their arguments as users have them: a KubeSchedulerConfiguration, or a profile of it.
+
+Owes the rest: what is enabled of the plugins that are ours to run, with arguments that hold, each
+key known or refused by name. Plugins of others are passed over: they run in the scheduler.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from pipeline.errors import InvalidPolicyError
+from pipeline.processors.loadaware.args import LoadAwareArgs
+from pipeline.processors.loadaware.args import read_args as read_load_aware
+from pipeline.processors.scorers import plugin_args, trimaran_args
+from pipeline.topics.node_state import YOUNG_SECONDS
+
+LOAD_AWARE: Final = "LoadAwareScheduling"
+HINT: Final = "SchedulingHint"
+HEADROOM: Final = "PredictedHeadroom"
+
+GROUP: Final = "kubescheduler.config.k8s.io"
+_VERSIONS: Final = tuple(f"{GROUP}/{version}" for version in ("v1", "v1beta3", "v1beta2"))
+_KIND: Final = "KubeSchedulerConfiguration"
+_MOST_WEIGHT: Final = 2**31
+
+_TRIMARAN: Final[Mapping[str, Any]] = {
+    "TargetLoadPacking": trimaran_args.TargetLoadPackingArgs,
+    "LoadVariationRiskBalancing": trimaran_args.LoadVariationRiskBalancingArgs,
+    "LowRiskOverCommitment": trimaran_args.LowRiskOverCommitmentArgs,
+}
+_OTHERS: Final[Mapping[str, Any]] = {
+    HINT: plugin_args.SchedulingHintArgs,
+    "Peaks": plugin_args.PeaksArgs,
+    "ResourceLimits": plugin_args.ResourceLimitsArgs,
+    "NodeResourcesFitPlus": plugin_args.NodeResourcesFitPlusArgs,
+    "ScarceResourceAvoidance": plugin_args.ScarceResourceAvoidanceArgs,
+    "NodeMetadata": plugin_args.NodeMetadataArgs,
+    "NodeResourcesAllocatable": plugin_args.NodeResourcesAllocatableArgs,
+    HEADROOM: plugin_args.PredictedHeadroomArgs,
+}
+_READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
+    LOAD_AWARE: read_load_aware,
+    **{name: partial(trimaran_args.read_args, kind=kind) for name, kind in _TRIMARAN.items()},
+    **{name: partial(plugin_args.read_args, kind=kind) for name, kind in _OTHERS.items()},
+}
+PLUGINS: Final = tuple(_READERS)
+"""The plugins that run here."""
+FILTERS: Final = (LOAD_AWARE, HINT)
+"""Those that refuse nodes; all of them score."""
+
+
+class Score(NamedTuple):
+    plugin: str
+    weight: int = 1
+
+
+class Placement(NamedTuple):
+    """What is enabled, with the arguments of each plugin by its name; `notes` are what users
+    should know, each a sentence."""
+
+    filters: tuple[str, ...]
+    scores: tuple[Score, ...]
+    args: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def load_aware(self) -> LoadAwareArgs:
+        """The arguments of LoadAware: its estimates hold whether or not it is enabled."""
+        args: LoadAwareArgs = self.args[LOAD_AWARE]
+        return args
+
+
+class _Enabled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    weight: int | None = None
+
+
+class _Set(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    enabled: tuple[_Enabled, ...] | None = None
+    disabled: tuple[_Enabled, ...] | None = None
+
+
+class _Plugin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    args: dict[str, Any] | None = None
+
+
+class _Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    scheduler_name: str = "default-scheduler"
+    percentage_of_nodes_to_score: int | None = None
+    plugins: dict[str, Any] | None = None
+    plugin_config: tuple[_Plugin, ...] | None = None
+
+
+def usual(thresholds: Mapping[str, float], expiration_seconds: float) -> Placement:
+    """LoadAware with its defaults, but for the thresholds of usage in percent; who was not heard of
+    for `expiration_seconds` takes pods, and is never the best."""
+    args = msgspec.structs.replace(
+        read_load_aware({"enableScheduleWhenNodeMetricsExpired": True}),
+        usage_thresholds=dict(thresholds),
+        node_metric_expiration_seconds=expiration_seconds,
+    )
+    return Placement((LOAD_AWARE,), (Score(LOAD_AWARE),), {LOAD_AWARE: args})
+
+
+def read_config(tree: Any, scheduler_name: str | None = None) -> Placement:
+    """What a KubeSchedulerConfiguration enables of our plugins, in the profile of `scheduler_name`
+    or the only one that has any.
+
+    Raises InvalidPolicyError that says which key is of no use, and why.
+    """
+    profiles = [_profile(profile) for profile in _profiles(tree)]
+    named = [p for p in profiles if scheduler_name in (None, p.scheduler_name)]
+    if not named:
+        found = ", ".join(sorted({p.scheduler_name for p in profiles})) or "none"
+        raise InvalidPolicyError(f"no profile is of {scheduler_name!r:.80}: there is {found}")
+    ours = [p for p in named if _has_ours(p)]
+    if len(ours) > 1:
+        names = ", ".join(p.scheduler_name for p in ours)
+        raise InvalidPolicyError(f"several profiles have plugins that run here: {names}")
+    if not ours:
+        raise InvalidPolicyError(f"no plugin is enabled of those that run here: {_offered()}")
+    return _placement(ours[0])
+
+
+def _offered() -> str:
+    return ", ".join(PLUGINS)
+
+
+def _profiles(tree: Any) -> list[Any]:
+    if not isinstance(tree, Mapping):
+        raise InvalidPolicyError(f"not a {_KIND}: {type(tree).__name__}")
+    if "profiles" not in tree and ("plugins" in tree or "pluginConfig" in tree):
+        return [tree]
+    version, kind = tree.get("apiVersion"), tree.get("kind")
+    if version not in _VERSIONS:
+        raise InvalidPolicyError(
+            f"apiVersion: {version!r:.80} is none of {', '.join(_VERSIONS)}",
+        )
+    if kind != _KIND:
+        raise InvalidPolicyError(f"kind: {kind!r:.80} is not {_KIND}")
+    profiles = tree.get("profiles")
+    if not isinstance(profiles, list) or not profiles:
+        raise InvalidPolicyError("profiles: there is none")
+    return profiles
+
+
+def _profile(tree: Any) -> _Profile:
+    try:
+        return msgspec.convert(tree, _Profile)
+    except msgspec.ValidationError as error:
+        raise InvalidPolicyError(f"profiles: {error}") from error
+
+
+def _points(profile: _Profile) -> Iterator[tuple[str, _Set]]:
+    for point, tree in (profile.plugins or {}).items():
+        # A post prints the sets of a point as a list.
+        for part in tree if isinstance(tree, list) else [tree]:
+            try:
+                yield point, msgspec.convert(part or {}, _Set)
+            except msgspec.ValidationError as error:
+                raise InvalidPolicyError(f"plugins.{point}: {error}") from error
+
+
+def _has_ours(profile: _Profile) -> bool:
+    named = {one.name for _, found in _points(profile) for one in found.enabled or ()}
+    said = {one.name for one in profile.plugin_config or ()}
+    for name in sorted(named | said):
+        near = get_close_matches(name, PLUGINS, n=1, cutoff=0.85)
+        if name not in PLUGINS and near:
+            raise InvalidPolicyError(f"plugin {name!r:.80} is not known: is it {near[0]}?")
+    return not named.isdisjoint(PLUGINS)
+
+
+def _placement(profile: _Profile) -> Placement:
+    enabled: dict[str, dict[str, int]] = {}
+    for point, found in _points(profile):
+        off = {one.name for one in found.disabled or ()}
+        for one in found.enabled or ():
+            if one.name in PLUGINS and one.name not in off:
+                enabled.setdefault(point, {})[one.name] = _weight(one, point)
+    everywhere = enabled.get("multiPoint", {})
+    scores = everywhere | enabled.get("score", {})
+    filters = {*everywhere, *enabled.get("filter", {}), *enabled.get("preFilter", {})}
+    args = {name: _read(name, {}) for name in (LOAD_AWARE, *scores)}
+    given = {one.name: one.args or {} for one in profile.plugin_config or ()}
+    args |= {name: _read(name, tree) for name, tree in given.items() if name in PLUGINS}
+    used = {*scores, *filters}
+    for name in filters & set(FILTERS):
+        args.setdefault(name, _read(name, {}))
+    return Placement(
+        filters=tuple(name for name in FILTERS if name in filters),
+        scores=tuple(Score(name, weight) for name, weight in scores.items()),
+        args=args,
+        notes=tuple(_notes(given, used, args)),
+    )
+
+
+def _weight(one: _Enabled, point: str) -> int:
+    weight = one.weight or 1
+    if not 0 < weight <= _MOST_WEIGHT:
+        raise InvalidPolicyError(f"plugins.{point}: weight {weight} of {one.name} is not above 0")
+    return weight
+
+
+def _read(name: str, tree: Mapping[str, Any]) -> Any:
+    kind = tree.get("kind", f"{name}Args")
+    if kind != f"{name}Args":
+        raise InvalidPolicyError(f"pluginConfig {name}: kind {kind!r:.80} is not {name}Args")
+    version = tree.get("apiVersion", _VERSIONS[0])
+    if version not in _VERSIONS:
+        raise InvalidPolicyError(
+            f"pluginConfig {name}: apiVersion {version!r:.80} is none of {', '.join(_VERSIONS)}"
+        )
+    return _READERS[name](tree)
+
+
+def _notes(given: Mapping[str, Any], used: set[str], args: Mapping[str, Any]) -> Iterator[str]:
+    for name in given:
+        if name in PLUGINS and name not in used:
+            yield f"{name} has arguments, and is not enabled"
+    load_aware = args[LOAD_AWARE]
+    for key, seconds in (
+        ("estimatedSecondsAfterPodScheduled", load_aware.estimated_seconds_after_pod_scheduled),
+        ("estimatedSecondsAfterInitialized", load_aware.estimated_seconds_after_initialized),
+    ):
+        if seconds is not None and seconds > YOUNG_SECONDS:
+            yield f"{LOAD_AWARE}: {key} counts for {YOUNG_SECONDS} s, not for {seconds}"
+    for name in used:
+        said = given.get(name) or {}
+        if name in _TRIMARAN and ("watcherAddress" in said or "metricProvider" in said):
+            yield f"{name}: usage comes from the state table, not from a watcher or provider"

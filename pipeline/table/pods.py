@@ -1,0 +1,257 @@
+"""The pods of all nodes as columns: what counts of them in sum per node, and which are in flight.
+
+Owes the rest: sums that a pod more or less changes at once, without counting the others again, and
+what of a node's pods is not in its usage yet. A pod that was placed lately and is not seen on its
+node yet is there for `TENTATIVE_SECONDS`, so that the next pod does not take its place.
+"""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.processors.loadaware.counted import Counting, Pod, seconds_of
+from pipeline.processors.loadaware.in_flight import Assigned, is_flying, sums
+from pipeline.processors.scorers.target_load import is_unmeasured
+from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.resources import Usage
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+TENTATIVE_SECONDS: Final = 5.0
+
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+_SMALLEST: Final = 64
+_NOTHING: Final = Usage()
+
+
+class Reported(NamedTuple):
+    """What is known of the usage of nodes: the ends of their last windows (NaN: none) and how long
+    these are, (rows,), and their last states, by row."""
+
+    as_of_seconds: FloatArray
+    window_seconds: FloatArray
+    states: Sequence[NodeStateRecord | None]
+
+
+class Pods:
+    """Pods by UID, on rows of the table. `counting` says what is summed.
+
+    `sums` are whole amounts (rows, amounts) in the order of `counting.names`; `flight` (rows,
+    resources) is what is to be added to each node's usage, `prod_flight` what to that of its Prod,
+    by the resources of LoadAware; `unmeasured` (rows,) the millicores of TargetLoadPacking;
+    `oldest` (rows,) since when the first of those in flight is there, infinite for none.
+    """
+
+    def __init__(self, counting: Counting) -> None:
+        self.counting = counting
+        self._names = {name: at for at, name in enumerate(counting.names)}
+        self._resources = counting.load_aware.resources
+        self._index: dict[str, int] = {}
+        self._free: list[int] = []
+        self._cgroup_uids: list[str] = []
+        self._node = np.full(_SMALLEST, -1, np.int64)
+        self._is_prod = np.zeros(_SMALLEST, np.bool_)
+        self._is_pending = np.zeros(_SMALLEST, np.bool_)
+        self._scheduled = np.zeros(_SMALLEST)
+        self._deadline = np.full(_SMALLEST, np.nan)
+        self._amounts = np.zeros((_SMALLEST, len(self._names)), np.int64)
+        self._flying: dict[int, set[int]] = {}
+        self._changed: set[int] = set()
+        self._tentative: dict[str, float] = {}
+        self.sums = np.zeros((_SMALLEST, len(self._names)), np.int64)
+        self.flight = np.zeros((_SMALLEST, len(self._resources)), np.int64)
+        self.prod_flight = np.zeros_like(self.flight)
+        self.unmeasured = np.zeros(_SMALLEST, np.int64)
+        self.oldest = np.full(_SMALLEST, np.inf)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def in_flight(self) -> int:
+        """How many pods may not be in their node's usage yet."""
+        return sum(map(len, self._flying.values()))
+
+    @property
+    def tentative(self) -> int:
+        """How many pods were placed, and are not seen on their nodes yet."""
+        return len(self._tentative)
+
+    def named(self, name: str, rows: npt.NDArray[np.intp]) -> IntArray:
+        """One of the amounts, (rows,). KeyError for one that is not counted."""
+        found: IntArray = self.sums[rows, self._names[name]]
+        return found
+
+    def row_of(self, uid: str) -> int | None:
+        """On which row a pod is; None for none."""
+        place = self._index.get(uid)
+        return None if place is None else int(self._node[place])
+
+    # -- pods come and go
+
+    def put(self, row: int, pod: Pod, now: float | None = None) -> int | None:
+        """A pod is on this row, as the topic says or, with the time `now`, as it is about to be.
+        Returns the row that it was on before; one that has ended is on none any more."""
+        before = self.remove(pod.uid)
+        if pod.phase in _ENDED:
+            return before
+        place = self._new_place()
+        self._index[pod.uid] = place
+        scheduled = now if now is not None else self._since(pod)
+        self._cgroup_uids[place] = pod.cgroup_uid
+        self._node[place] = row
+        self._is_prod[place] = pod.pod_class == "prod"
+        self._is_pending[place] = pod.phase in ("Pending", "")
+        self._scheduled[place] = scheduled
+        deadline = self.counting.deadline(pod, scheduled)
+        self._deadline[place] = np.nan if deadline is None else deadline
+        self._amounts[place] = self.counting.amounts(pod)
+        self.sums[row] += self._amounts[place]
+        self._flying.setdefault(row, set()).add(place)
+        self._changed.add(row)
+        if now is not None:
+            self._tentative[pod.uid] = now + TENTATIVE_SECONDS
+        return before
+
+    def remove(self, uid: str) -> int | None:
+        """A pod is gone. Returns the row that it was on."""
+        self._tentative.pop(uid, None)
+        place = self._index.pop(uid, None)
+        if place is None:
+            return None
+        row = int(self._node[place])
+        self.sums[row] -= self._amounts[place]
+        flying = self._flying.get(row, set())
+        if place in flying:
+            flying.discard(place)
+            self._changed.add(row)
+        self._node[place] = -1
+        self._free.append(place)
+        return row
+
+    def withdraw(self, uid: str) -> int | None:
+        """A pod that was placed is to be placed again. Returns the row that it was to be on."""
+        return self.remove(uid) if uid in self._tentative else None
+
+    def expired(self, now: float) -> list[str]:
+        """Who was placed, and was not seen on the node in time: to be removed."""
+        found = []
+        for uid, until in self._tentative.items():
+            # They lie in the order in which they were placed.
+            if until > now and until - now <= TENTATIVE_SECONDS:
+                break
+            found.append(uid)
+        return found
+
+    def reported(self, row: int) -> None:
+        """What is known of the usage of this row is another now."""
+        if row in self._flying:
+            self._changed.add(row)
+
+    @staticmethod
+    def _since(pod: Pod) -> float:
+        """Since when a pod is on its node; of one of which nobody says, always."""
+        scheduled = seconds_of(pod.scheduled_at)
+        created = seconds_of(pod.created_at) if scheduled is None else scheduled
+        return created or 0.0
+
+    def _new_place(self) -> int:
+        if self._free:
+            return self._free.pop()
+        self._cgroup_uids.append("")
+        if len(self._cgroup_uids) > len(self._node):
+            for name in _OF_PODS:
+                setattr(self, name, _grown(getattr(self, name)))
+        return len(self._cgroup_uids) - 1
+
+    def reserve(self, rows: int) -> None:
+        """There are so many rows now."""
+        while len(self.sums) < rows:
+            for name in _OF_ROWS:
+                setattr(self, name, _grown(getattr(self, name)))
+
+    # -- what is in flight
+
+    def refresh(self, known: Reported) -> None:
+        """Bring up to date what is in flight, on the rows where anything has changed."""
+        if not self._changed:
+            return
+        rows = np.fromiter(self._changed, np.intp, len(self._changed))
+        self._changed.clear()
+        here = [self._flying.get(row, ()) for row in rows.tolist()]
+        places = np.fromiter(chain.from_iterable(here), np.intp)
+        node = np.arange(len(rows)).repeat([len(pods) for pods in here])
+        updated, report = known.as_of_seconds[rows], known.window_seconds[rows]
+        report = np.nan_to_num(report)
+        pods = self._assigned(places, node, known, updated, report)
+        found = sums(pods, updated, report, np.zeros((len(rows), len(self._resources)), np.int64))
+        self.flight[rows], self.prod_flight[rows] = found.node_delta, found.prod_delta
+        end = np.nan_to_num(updated, nan=-np.inf)[node]
+        fresh = is_unmeasured(pods.scheduled_seconds, end)
+        packed = self._amounts[places, self._names["packing"]]
+        self.unmeasured[rows] = np.bincount(node[fresh], packed[fresh], minlength=len(rows)).astype(
+            np.int64
+        )
+        self.oldest[rows] = np.inf
+        np.minimum.at(self.oldest, rows[node], pods.scheduled_seconds)
+        self._settle(places, is_flying(pods, updated, report) | fresh)
+
+    def _assigned(
+        self,
+        places: npt.NDArray[np.intp],
+        node: IntArray,
+        known: Reported,
+        updated: FloatArray,
+        report: FloatArray,
+    ) -> Assigned:
+        """The pods in these places. One that runs, and is not told of by itself any more, was
+        measured for long: what it uses stands for what was expected of it."""
+        estimate = self._amounts[places, : len(self._resources)]
+        scheduled = self._scheduled[places]
+        began = np.nan_to_num(updated - report, nan=-np.inf)[node]
+        is_measured = ~self._is_pending[places] & (scheduled <= began)
+        usage = np.where(is_measured[:, None], estimate, 0)
+        for at, place in enumerate(places.tolist()):
+            state = known.states[self._node[place]]
+            young = None if state is None else state.young_pods.get(self._cgroup_uids[place])
+            if young is not None:
+                usage[at] = [amount_of(young, name) for name in self._resources]
+                is_measured[at] = True
+        return Assigned(
+            node=node,
+            is_prod=self._is_prod[places],
+            estimate=estimate,
+            usage=usage,
+            is_reported=is_measured,
+            is_reported_prod=is_measured,
+            scheduled_seconds=scheduled,
+            deadline_seconds=self._deadline[places],
+        )
+
+    def _settle(self, places: npt.NDArray[np.intp], stay: npt.NDArray[np.bool_]) -> None:
+        """Who is in its node's usage will stay so: it is not looked at again."""
+        for place in places[~stay].tolist():
+            row = int(self._node[place])
+            self._flying[row].discard(place)
+            if not self._flying[row]:
+                del self._flying[row]
+
+
+def amount_of(usage: Usage, resource: str) -> int:
+    """What was used in whole millicores or bytes; 0 where that is not known."""
+    if resource == "cpu":
+        return round(1000 * (usage.cpu_cores or 0.0))
+    return round(usage.memory_bytes or 0.0) if resource == "memory" else 0
+
+
+def _grown(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Twice as long, the new half empty."""
+    return np.concatenate([values, np.zeros_like(values)])
+
+
+_OF_PODS: Final = ("_node", "_is_prod", "_is_pending", "_scheduled", "_deadline", "_amounts")
+_OF_ROWS: Final = ("sums", "flight", "prod_flight", "unmeasured", "oldest")

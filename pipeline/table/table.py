@@ -1,0 +1,272 @@
+"""The state table: what is known of every node, as numpy columns with a row per node.
+
+Owes the rest: a row number for each node name, and an order that older results cannot turn back.
+
+Consistency: the table belongs to one event loop and every change of it is one plain call without
+an await. Whoever looks up rows and takes their values (`table["usage_cpu_cores"][rows]` copies)
+without an await in between has seen one moment, for as long as it likes.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.processors.loadaware.args import LoadAwareArgs, with_defaults
+from pipeline.processors.loadaware.counted import Counting, Pod
+from pipeline.processors.thresholds import is_fresh
+from pipeline.table.columns import (
+    COLUMNS,
+    Column,
+    OfferedResources,
+    Row,
+    TableNode,
+    value_of,
+)
+from pipeline.table.pods import Pods, Reported
+from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.results import supersedes
+
+FloatArray = npt.NDArray[np.float64]
+RowArray = npt.NDArray[np.intp]
+
+UNKNOWN_ROW: Final = -1
+"""Row of a name that the table does not know: every column holds its missing value there."""
+USUAL_COUNTING: Final = Counting(with_defaults(LoadAwareArgs()))
+
+_SMALLEST: Final = 64
+_LONG_WINDOW_SECONDS: Final = 60.0
+_WINDOWS_UNTIL_STALE: Final = 2
+_BURIED_AT_MOST: Final = 100_000
+_LARGEST: Final = 2**53
+
+
+class _Index(dict[str, int]):
+    """Row of each name; `index[name]` of an unknown name is the unknown row."""
+
+    def __missing__(self, name: str) -> int:
+        return UNKNOWN_ROW
+
+
+class Table:
+    """Rows by node name. Grows by itself; rows of nodes that left are used again."""
+
+    def __init__(
+        self, columns: Sequence[Column] = COLUMNS, counting: Counting = USUAL_COUNTING
+    ) -> None:
+        self.columns = tuple(columns)
+        self.layout = 0
+        """Another number whenever a row may be that of another node."""
+        self._clear(counting)
+
+    def _clear(self, counting: Counting) -> None:
+        self.pods = Pods(counting)
+        self._index = _Index()
+        self._names: list[str] = []
+        self._rows: list[Row] = []
+        self._states: list[NodeStateRecord | None] = []
+        self._scalars: dict[str, npt.NDArray[np.int64]] = {}
+        self._capacity = _SMALLEST
+        self._free: list[int] = []
+        self._arrays: dict[str, npt.NDArray[Any]] = {
+            column.name: np.full(_SMALLEST, column.missing, column.dtype) for column in self.columns
+        }
+        # Where the last result lay of a node that has left: a paused worker that wakes up and
+        # writes it again must not bring the node back.
+        self._buried: dict[str, tuple[int, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._index
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of all nodes, in the order of the alphabet."""
+        return iter(sorted(self._index))
+
+    def __getitem__(self, column: str) -> npt.NDArray[Any]:
+        """The column as it is now, to be indexed with rows. KeyError for an unknown column.
+
+        Index it at once and keep the result, not the column: it changes and is replaced.
+        """
+        return self._arrays[column]
+
+    def lookup(self, names: Sequence[str]) -> RowArray:
+        """The row of each name, in their order; `UNKNOWN_ROW` for a name not in the table."""
+        return np.fromiter(map(self._index.__getitem__, names), np.intp, len(names))
+
+    def snapshot(self, name: str) -> Row:
+        """The records of one node; a row of Nones if it is not in the table."""
+        row = self._index[name]
+        return Row() if row == UNKNOWN_ROW else self._rows[row]
+
+    def ages(self, rows: RowArray, now: float) -> FloatArray:
+        """Seconds from the end of each row's last window to `now`; NaN where there is none."""
+        ages: FloatArray = now - self._arrays["as_of_seconds"][rows]
+        return ages
+
+    def fresh(
+        self, rows: RowArray, now: float, stale_after_seconds: float
+    ) -> npt.NDArray[np.bool_]:
+        """Whether each row's last window is young enough to speak for the present: younger than
+        `stale_after_seconds`, or than two of its windows where these are long."""
+        window = self._arrays["window_seconds"][rows]
+        longest = np.fmax(stale_after_seconds, _WINDOWS_UNTIL_STALE * window)
+        stale_after = np.where(window > _LONG_WINDOW_SECONDS, longest, stale_after_seconds)
+        return is_fresh(self.ages(rows, now), stale_after)
+
+    def put_state(self, record: NodeStateRecord) -> bool:
+        """Take a node's result; False if a newer one is there, which stays.
+
+        Raises `InvalidRecordError` for a time that is none; the table is then as before.
+        """
+        old = self.snapshot(record.node)
+        position = (record.generation, record.offset)
+        if not supersedes(record, old.state) or position <= self._buried.get(record.node, (-1, -1)):
+            return False
+        self._write(record.node, old._replace(state=record))
+        self._buried.pop(record.node, None)
+        return True
+
+    def put_resources(self, record: OfferedResources) -> bool:
+        """Take what a node has for Mid and Batch; False if a newer one is there, which stays."""
+        old = self.snapshot(record.node)
+        if not supersedes(record, old.resources):
+            return False
+        self._write(record.node, old._replace(resources=record))
+        return True
+
+    def put_node(self, record: TableNode) -> bool:
+        """Take what a node is; always newer than what was there. True, for symmetry."""
+        self._write(record.node, self.snapshot(record.node)._replace(node=record))
+        return True
+
+    def drop_state(self, name: str) -> None:
+        """The node's results are gone (tombstone)."""
+        old = self.snapshot(name)
+        if old.state is None:
+            return
+        if len(self._buried) >= _BURIED_AT_MOST:
+            del self._buried[next(iter(self._buried))]
+        self._buried[name] = (old.state.generation, old.state.offset)
+        self._write(name, old._replace(state=None))
+
+    def drop_node(self, name: str) -> None:
+        """The Node is deleted (tombstone)."""
+        if name in self._index:
+            self._write(name, self.snapshot(name)._replace(node=None))
+
+    def drop_resources(self, name: str) -> None:
+        """The node has nothing for Mid and Batch any more (tombstone)."""
+        if name in self._index:
+            self._write(name, self.snapshot(name)._replace(resources=None))
+
+    def put_pod(self, pod: Pod) -> bool:
+        """Take what a pod is; always newer than what was there. True, for symmetry."""
+        if pod.node:
+            row = self._row(pod.node)
+            self._leave(self.pods.put(row, pod))
+            self._leave(row)
+        return True
+
+    def drop_pod(self, node: str, uid: str) -> None:
+        """The pod is gone from this node (tombstone): it may be on another by now."""
+        row = self._index[node]
+        if row != UNKNOWN_ROW and self.pods.row_of(uid) == row:
+            self._leave(self.pods.remove(uid))
+
+    def place(self, pod: Pod, node: str, now: float) -> None:
+        """A pod is about to be on this node, of the table or not; it counts until it is seen there,
+        or `TENTATIVE_SECONDS` have passed."""
+        if node in self._index:
+            self._leave(self.pods.put(self._index[node], pod, now))
+
+    def withdraw(self, uid: str) -> None:
+        """A pod is to be placed anew, wherever it was to be before."""
+        self._leave(self.pods.withdraw(uid))
+
+    def bring_up_to_date(self, now: float) -> None:
+        """Know what is in flight, as of `now`."""
+        for uid in self.pods.expired(now):
+            self._leave(self.pods.remove(uid))
+        known = Reported(self["as_of_seconds"], self["window_seconds"], self._states)
+        self.pods.refresh(known)
+
+    def scalar(self, name: str, rows: RowArray) -> npt.NDArray[np.int64]:
+        """What the nodes have of a resource but cpu and memory, (rows,) in whole units."""
+        known = self._scalars.get(name)
+        return np.zeros(len(rows), np.int64) if known is None else known[rows]
+
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        """The resources that any node has but cpu and memory."""
+        return tuple(self._scalars)
+
+    def adopt(self, other: "Table") -> None:
+        """Become `other` in one step: what a fresh reading of the topics gave. `other` is spent."""
+        self.columns, self._index, self._rows = other.columns, other._index, other._rows
+        self._free, self._arrays, self._buried = other._free, other._arrays, other._buried
+        self._names, self._states, self._scalars = other._names, other._states, other._scalars
+        self._capacity, self.pods = other._capacity, other.pods
+        self.layout += 1
+        other._clear(self.pods.counting)
+
+    def _write(self, name: str, records: Row) -> None:
+        values = [value_of(column, records) for column in self.columns]
+        row = self._row(name)
+        self._rows[row], self._states[row] = records, records.state
+        for column, value in zip(self.columns, values, strict=True):
+            self._arrays[column.name][row] = value
+        scalars = (records.node.scalars if records.node else None) or {}
+        for kind in scalars.keys() - self._scalars.keys():
+            self._scalars[kind] = np.zeros(self._capacity, np.int64)
+        for kind, amounts in self._scalars.items():
+            amounts[row] = min(max(scalars.get(kind, 0), 0), _LARGEST)
+        self.pods.reported(row)
+        self._leave(row)
+
+    def _row(self, name: str) -> int:
+        row = self._index[name]
+        if row == UNKNOWN_ROW:
+            row = self._index[name] = self._new_row()
+            self._names[row] = name
+        return row
+
+    def _leave(self, row: int | None) -> None:
+        """Give a row back of which nothing is known any more."""
+        if row is None or any(record is not None for record in self._rows[row]):
+            return
+        if not self.pods.named("pods", np.array([row]))[0]:
+            self._release(self._names[row])
+
+    def _new_row(self) -> int:
+        if self._free:
+            return self._free.pop()
+        self._rows.append(Row())
+        self._names.append("")
+        self._states.append(None)
+        self.pods.reserve(len(self._rows) + 1)
+        # The last place of every array is the unknown row, so it is never given away.
+        if len(self._rows) >= self._capacity:
+            for column in self.columns:
+                empty: npt.NDArray[Any] = np.full(self._capacity, column.missing, column.dtype)
+                self._arrays[column.name] = np.concatenate([self._arrays[column.name], empty])
+            for kind, amounts in self._scalars.items():
+                self._scalars[kind] = np.concatenate([amounts, np.zeros_like(amounts)])
+            self._capacity *= 2
+        return len(self._rows) - 1
+
+    def _release(self, name: str) -> None:
+        row = self._index[name]
+        if row == UNKNOWN_ROW:
+            return
+        del self._index[name]
+        self.layout += 1
+        self._names[row], self._rows[row], self._states[row] = "", Row(), None
+        self._free.append(row)
+        for amounts in self._scalars.values():
+            amounts[row] = 0
+        for column in self.columns:
+            self._arrays[column.name][row] = column.missing

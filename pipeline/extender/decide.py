@@ -7,7 +7,7 @@ that is decided is decided there. A pod for which a node was best counts on that
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from pipeline.extender.filters import Refusal
 from pipeline.extender.moment import Ask, Moment, ask
 from pipeline.extender.scores import BY_LOAD, SCORERS
 from pipeline.processors.loadaware.counted import Counting, Packing
-from pipeline.processors.placement.combine import best_fit, combined, in_steps
+from pipeline.processors.placement.combine import best_fit, combined, in_steps, one_best
 from pipeline.processors.placement.config import HINT, LOAD_AWARE, Placement
 from pipeline.processors.scorers.rounding import IntArray
 from pipeline.table import Table
@@ -31,12 +31,12 @@ _CYCLE_SECONDS: Final = 2.0
 
 class Rules(NamedTuple):
     """What is enabled, and what holds beside it: after how long what is known of a node is stale,
-    how fine scores are (0 to `score_steps`), whether filter counts pods that are in flight."""
+    how fine scores are (0 to `score_steps`), and who counts pods that are in flight."""
 
     placement: Placement
     stale_after_seconds: float = 180.0
     score_steps: int = 10
-    filter_in_flight: bool = True
+    in_flight: Literal["all", "score", "none"] = "all"
 
     @property
     def counting(self) -> Counting:
@@ -103,7 +103,7 @@ class Decisions:
     def filter(self, pod: PodRecord, names: Sequence[str], now: float) -> Judgement:
         """Which of `names` (each once) may not take the pod. It is on its way to none any more."""
         self._table.withdraw(pod.uid)
-        moment, asked = Moment(self._table, names, now), ask(pod, self._counting)
+        moment, asked = self._moment(names, now), ask(pod, self._counting)
         refused = self._refused(moment, asked)
         found = {
             names[place]: refusal._replace(reason=f"{names[place]}: {refusal.reason}")
@@ -129,12 +129,16 @@ class Decisions:
             scores.append(found[name])
         weights = [weight for _, weight in placement.scores]
         percent = combined(scores, weights) if scores else np.zeros(len(names), np.int64)
-        return Scored(in_steps(percent, self.rules.score_steps).tolist(), percent, found)
+        steps = one_best(in_steps(percent, self.rules.score_steps), percent)
+        return Scored(steps.tolist(), percent, found)
 
     def place(self, pod: PodRecord, node: str, now: float) -> None:
         """The pod will most likely be on this node: the next one is to know of it."""
-        if pod.uid:
+        if pod.uid and self.rules.in_flight != "none":
             self._table.place(pod, node, now)
+
+    def _moment(self, names: Sequence[str], now: float) -> Moment:
+        return Moment(self._table, names, now, in_flight=self.rules.in_flight != "none")
 
     def _refused(self, moment: Moment, asked: Ask) -> dict[int, Refusal]:
         """By place, the first reason that counts: one that evicting others would not cure."""
@@ -149,7 +153,7 @@ class Decisions:
         if HINT in placement.filters:
             yield from filters.hinted(moment, asked)
         if LOAD_AWARE in placement.filters:
-            in_flight = self.rules.filter_in_flight
+            in_flight = self.rules.in_flight == "all"
             yield from filters.load_aware(moment, asked, placement.load_aware, in_flight=in_flight)
         yield from filters.reserved(moment, asked)
         yield from filters.certain_mid(moment, asked, self.rules.stale_after_seconds)
@@ -184,13 +188,13 @@ class Decisions:
         other extenders may have refused some."""
         cycle = self._cycles.pop(pod.uid, None)
         if cycle is None or not 0 <= now - cycle.moment.now < _CYCLE_SECONDS:
-            return ask(pod, self._counting), Moment(self._table, names, now)
+            return ask(pod, self._counting), self._moment(names, now)
         self.reused += 1
         if cycle.layout != self._table.layout:
-            return cycle.asked, Moment(self._table, names, now)
+            return cycle.asked, self._moment(names, now)
         if cycle.kept == tuple(names):
             return cycle.asked, cycle.moment
         places = {name: place for place, name in enumerate(cycle.kept)}
         if not all(name in places for name in names):
-            return cycle.asked, Moment(self._table, names, now)
+            return cycle.asked, self._moment(names, now)
         return cycle.asked, cycle.moment.among(np.array([places[n] for n in names], np.intp))

@@ -36,7 +36,8 @@ _WHAT: Final = {
 
 
 class Refusal(NamedTuple):
-    """Why a node may not take the pod; `curable` where evicting other pods would help."""
+    """Why a node may not take the pod, without a percent sign; `curable` where evicting other pods
+    would help."""
 
     reason: str
     curable: bool = False
@@ -78,14 +79,17 @@ def compared(
 
 def _compared(moment: Moment, args: LoadAwareArgs, of: Limits, *, in_flight: bool) -> IntArray:
     resources = args.resources
-    flight, prod_flight = moment.flight(), moment.flight(prod=True)
-    if not in_flight:
-        flight, prod_flight = np.zeros_like(flight), np.zeros_like(flight)
+    of_prod = moment.usage("prod_usage", resources)
+    if args.prod_usage_include_sys:
+        of_prod = of_prod + np.nan_to_num(moment.usage("system_usage", resources))
+    sums = Sums(
+        moment.flight() * in_flight,
+        np.nan_to_num(of_prod).astype(np.int64),
+        moment.flight(prod=True) * in_flight,
+        np.stack([moment.counted(f"estimate:{name}") for name in resources], axis=1),
+    )
     if of.of == limits.PROD:
-        usage = moment.usage("prod_usage", resources)
-        if args.prod_usage_include_sys:
-            usage = usage + np.nan_to_num(moment.usage("system_usage", resources))
-        return np.nan_to_num(usage).astype(np.int64) + prod_flight
+        return compare.compared_prod(sums)
     usage = moment.usage("usage", resources)
     usage = np.where(moment.is_new()[:, None], 0.0, usage)
     if of.of == limits.AGGREGATED:
@@ -94,8 +98,6 @@ def _compared(moment: Moment, args: LoadAwareArgs, of: Limits, *, in_flight: boo
             for span, seconds in AGGREGATED.items()
         }
         usage = compare.aggregated_usage(spans, of.span_seconds, usage)
-    estimated = np.stack([moment.counted(f"estimate:{name}") for name in resources], axis=1)
-    sums = Sums(flight, flight, prod_flight, estimated)
     return compare.compared_usage(usage, sums)
 
 
@@ -163,11 +165,12 @@ def _refusal(
     name = args.resources[resource]
     used, room = int(nodes.compared[at, resource]), int(nodes.capacity[at, resource])
     flying = int(moment.flight(prod=of.of == limits.PROD)[at, resource])
-    parts = [f"{amount(name, used - flying)} used", f"{amount(name, flying)} on its way"]
+    parts = [f"{amount(name, used - flying)} used {age}", f"{amount(name, flying)} on its way"]
     parts = [*parts[: 1 + (flying > 0)], f"{amount(name, int(estimate[resource]))} for this pod"]
+    # No percent sign: kube-scheduler takes the Event's text for a format, and loses the Event.
     return Refusal(
-        f"{name} {_WHAT[of.of]} would be {verdict.percent[at]:.1f}% of {amount(name, room)}, over "
-        f"the {of.thresholds[name]:g}% threshold: {' + '.join(parts)} (window ended {age})"
+        f"{name} {_WHAT[of.of]} would be {verdict.percent[at]:.1f} percent of "
+        f"{amount(name, room)}, over the threshold of {of.thresholds[name]:g}: {' + '.join(parts)}"
     )
 
 

@@ -48,8 +48,11 @@ def ask(pod: PodRecord, counting: Counting) -> Ask:
 class Moment:
     """The nodes `names` (each once) at `now`; arrays are (nodes,), in their order."""
 
-    def __init__(self, table: Table, names: Sequence[str], now: float) -> None:
+    def __init__(
+        self, table: Table, names: Sequence[str], now: float, *, in_flight: bool = True
+    ) -> None:
         table.bring_up_to_date(now)
+        self._in_flight = in_flight
         self.names = names
         self.now = now
         self.rows = table.lookup(names)
@@ -64,6 +67,7 @@ class Moment:
         part = Moment.__new__(Moment)
         part.names = [self.names[place] for place in places.tolist()]
         part.now, part.rows, part._table = self.now, self.rows[places], self._table
+        part._in_flight = self._in_flight
         part._seen = {name: values[places] for name, values in self._seen.items()}
         return part
 
@@ -118,11 +122,12 @@ class Moment:
         """What of the pods in flight is to be added to usage, (nodes, resources of LoadAware)."""
         pods = self._table.pods
         source = pods.prod_flight if prod else pods.flight
-        return self.once(f"flight {prod}", lambda: source[self.rows])
+        return self.once(f"flight {prod}", lambda: source[self.rows] * self._in_flight)
 
     def unmeasured(self) -> IntArray:
         """The millicores that TargetLoadPacking adds for pods that were not measured yet."""
-        return self.once("unmeasured", lambda: self._table.pods.unmeasured[self.rows])
+        unmeasured = self._table.pods.unmeasured
+        return self.once("unmeasured", lambda: unmeasured[self.rows] * self._in_flight)
 
     def ages(self) -> FloatArray:
         """Seconds since the end of the last window, NaN for none."""

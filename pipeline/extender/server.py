@@ -28,6 +28,8 @@ from pipeline.extender.load_watcher import LoadWatcher
 from pipeline.extender.protocol import Question, filter_answer, prioritize_answer, read_question
 from pipeline.logs import get_logger
 from pipeline.metrics import CONTENT_TYPE, counter, declare_role, histogram, page
+from pipeline.processors.placement.combine import MAX_EXTENDER_SCORE
+from pipeline.processors.scorers.rounding import MAX_SCORE as FINE_SCORE
 from pipeline.settings import ExtenderSettings
 from pipeline.sources.scheduler import placement_of
 from pipeline.table import Feed, FeedState, Table
@@ -66,8 +68,8 @@ def rules_of(settings: ExtenderSettings) -> Rules:
     return Rules(
         placement_of(settings),
         settings.stale_after_seconds,
-        settings.max_score,
-        settings.filter_in_flight,
+        FINE_SCORE if settings.fine_scores else MAX_EXTENDER_SCORE,
+        settings.in_flight,
     )
 
 

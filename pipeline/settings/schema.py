@@ -316,21 +316,21 @@ class ExtenderSettings(Section, frozen=True, kw_only=True):
         Text | None,
         Meta(description="Which profile of that file counts. Unset: the only one with plugins."),
     ] = None
-    max_score: Annotated[
-        Literal[10, 100],
-        Meta(
-            description="The best score. 10 is what the extender protocol has; with 100 scores are "
-            "ten times as fine, and count ten times as much: give the extender a tenth of the "
-            "weight. kube-scheduler takes both."
-        ),
-    ] = 10
-    filter_in_flight: Annotated[
+    fine_scores: Annotated[
         bool,
         Meta(
-            description="Whether filter counts pods that are on their way to a node, and not "
-            "measured yet. Scores always do."
+            description="Scores of 0 to 100 instead of the 0 to 10 that the extender protocol "
+            "has: ten times as fine, and ten times as heavy. kube-scheduler takes them."
         ),
-    ] = True
+    ] = False
+    in_flight: Annotated[
+        Literal["all", "score", "none"],
+        Meta(
+            description="Who counts pods that are on their way to a node, and not measured yet: "
+            "all, filter and scores; score, scores alone; none, as if there were no such pods: a "
+            "burst of pods piles up on the node that is best."
+        ),
+    ] = "all"
 
 
 class LogSettings(Section, frozen=True, kw_only=True):

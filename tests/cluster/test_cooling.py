@@ -80,7 +80,7 @@ async def test_a_cooled_node_gets_the_waiting_pod(asking: ControlPlane, broker: 
     ):
         await until(lambda: "ready" in actuator.text())
         apply(asking, pod("waits", cpu="100m"))
-        await until(lambda: "over the 65% threshold" in condition(), 60)
+        await until(lambda: "over the threshold of 65" in condition(), 60)
         # What the scheduler would do by itself is to try again after five minutes.
         await say(1.0, 2)
         await until(lambda: items(asking, "pods")[0]["spec"].get("nodeName") == "h1", 30)

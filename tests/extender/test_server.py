@@ -11,12 +11,12 @@ from tests.extender.conftest import ALL, POD, Client, Start
 from tests.extender.scheduler import read_filter
 
 HOT = (
-    "hot: cpu usage would be 96.2% of 4 cores, over the 65% threshold: 3.6 cores used + 0.25 cores "
-    "for this pod (window ended 12 s ago)"
+    "hot: cpu usage would be 96.2 percent of 4 cores, over the threshold of 65: "
+    "3.6 cores used 12 s ago + 0.25 cores for this pod"
 )
 FULL = (
-    "full: memory usage would be 100.6% of 16.0 GiB, over the 95% threshold: 15.9 GiB used + "
-    "200 MiB for this pod (window ended 10 s ago)"
+    "full: memory usage would be 100.6 percent of 16.0 GiB, over the threshold of 95: "
+    "15.9 GiB used 10 s ago + 200 MiB for this pod"
 )
 PASSING = ["idle", "busy", "old", "blind", "stranger"]
 

@@ -27,7 +27,7 @@ from pipeline.table.dead_letters import DeadLetterWriter
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.registry import DEAD_LETTERS, NODE_STATE, NODES, Topic
+from pipeline.topics.registry import DEAD_LETTERS, NODE_STATE, NODES, PODS, RESOURCES, Topic
 from pipeline.topics.resources import Resources
 from tests.processes import eventually
 from tests.table.records import node_state
@@ -159,11 +159,13 @@ async def test_the_whole_way_from_topic_to_answer(cluster: Cluster) -> None:
             reply = await response.json()
         assert reply["NodeNames"] == ["calm", "stranger"]
         said = reply["FailedAndUnresolvableNodes"]["hot"]
-        assert said.startswith("hot: cpu usage 97.5% of allocatable is over the 65% threshold")
+        assert said.startswith(
+            "hot: cpu usage would be 103.8 percent of 4 cores, over the threshold of 65"
+        )
         async with session.post("/prioritize", json=body) as response:
             scores = {entry["Host"]: entry["Score"] for entry in await response.json()}
-        # calm: half of the 2 cores that the Node says it has, three quarters of memory unused.
-        assert scores == {"calm": 6, "hot": 3, "stranger": 0}
+        # calm: with 0.25 for the pod of the 2 cores that the Node says it has.
+        assert scores == {"calm": 5, "hot": 3, "stranger": 0}
         async with session.get("/metrics") as response:
             page = await response.text()
         assert "springtide_table_caught_up 1.0" in page
@@ -303,6 +305,7 @@ def test_the_commands_as_people_run_them(cluster: Cluster) -> None:
     ran = top(*kafka)
     assert (ran.returncode, ran.stdout) == (4, "")
     assert "no node has published a window yet" in ran.stderr
+    asyncio.run(cluster.create(RESOURCES, PODS))
     asyncio.run(cluster.states(fresh("calm"), fresh("hot", cpu=3.9)))
     ran = top(*kafka)
     assert ran.returncode == 0

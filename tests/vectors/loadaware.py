@@ -36,6 +36,7 @@ from pipeline.processors.loadaware.in_flight import (
     sums,
 )
 from pipeline.processors.node_facts import RAW_ALLOCATABLE, raw_allocatable
+from pipeline.processors.thresholds import is_fresh
 from pipeline.topics.nodes import KnownNode
 from pipeline.topics.resources import Resources
 
@@ -233,7 +234,9 @@ def loadaware_filter(case: Case) -> object:
     else:
         compared = compare.compared_usage(usage_of(metric, resources), flight)
     nodes = nodes_of(case, args, compared)
-    expired = compare.is_expired(nodes, case["now_s"], args.node_metric_expiration_seconds or 0)
+    expired = ~is_fresh(
+        case["now_s"] - nodes.updated_seconds, args.node_metric_expiration_seconds or 0
+    )
     verdict = compare.judge(
         nodes,
         np.array(_row(estimated(pod, args.estimated_scaling_factors), resources), np.int64),
@@ -266,7 +269,7 @@ def loadaware_score(case: Case) -> object:
     found = compare.score(
         nodes,
         np.array(_row(estimated(pod, args.estimated_scaling_factors), resources), np.int64),
-        compare.is_expired(nodes, case["now_s"], args.node_metric_expiration_seconds or 0),
+        ~is_fresh(case["now_s"] - nodes.updated_seconds, args.node_metric_expiration_seconds or 0),
         np.array(_row(args.resource_weights, resources), np.int64),
         args.dominant_resource_weight,
     )

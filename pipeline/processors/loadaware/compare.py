@@ -77,13 +77,6 @@ def compared_prod(in_flight: Sums) -> IntArray:
     return in_flight.prod_usage + in_flight.prod_delta
 
 
-def is_expired(nodes: Nodes, now: float, expiration_seconds: float) -> BoolArray:
-    """Whether what was reported is too old to speak for the present; at the limit it is."""
-    with np.errstate(invalid="ignore"):
-        young: BoolArray = np.abs(now - nodes.updated_seconds) < expiration_seconds
-    return ~young
-
-
 def judge(
     nodes: Nodes,
     asked: IntArray,

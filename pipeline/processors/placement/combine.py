@@ -25,6 +25,21 @@ def in_steps(score: IntArray, steps: int) -> IntArray:
     return score * steps // MAX_SCORE
 
 
+def one_best(steps: IntArray, score: IntArray) -> IntArray:
+    """The steps of scores with one best: who is as good as the first of the best by `score` gets a
+    step less. Among equals a scheduler would choose by luck, and nobody could know whom.
+
+    >>> one_best(np.array([9, 8, 9, 9]), np.array([91, 85, 94, 94]))
+    array([8, 8, 9, 8])
+    """
+    if not len(score):
+        return steps
+    best = score.argmax()
+    alike = (steps == steps[best]) & (steps > 0)
+    alike[best] = False
+    return np.asarray(steps - alike, np.int64)
+
+
 def best_fit(
     allocatable: Mapping[str, IntArray],
     requested: Mapping[str, IntArray],

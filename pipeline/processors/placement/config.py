@@ -24,6 +24,13 @@ HEADROOM: Final = "PredictedHeadroom"
 GROUP: Final = "kubescheduler.config.k8s.io"
 _VERSIONS: Final = tuple(f"{GROUP}/{version}" for version in ("v1", "v1beta3", "v1beta2"))
 _KIND: Final = "KubeSchedulerConfiguration"
+_IN_TREE: Final = frozenset(
+    {
+        "NodeResourcesFit", "NodeResourcesBalancedAllocation", "NodeResourcesLeastAllocated",
+        "NodeResourcesMostAllocated", "RequestedToCapacityRatio",
+    }
+)  # fmt: skip
+"""Plugins of kube-scheduler whose names are like those of others that run here."""
 _MOST_WEIGHT: Final = 2**31
 
 _TRIMARAN: Final[Mapping[str, Any]] = {
@@ -170,7 +177,7 @@ def _has_ours(profile: _Profile) -> bool:
     said = {one.name for one in profile.plugin_config or ()}
     for name in sorted(named | said):
         near = get_close_matches(name, PLUGINS, n=1, cutoff=0.85)
-        if name not in PLUGINS and near:
+        if near and name not in PLUGINS and name not in _IN_TREE:
             raise InvalidPolicyError(f"plugin {name!r:.80} is not known: is it {near[0]}?")
     return not named.isdisjoint(PLUGINS)
 

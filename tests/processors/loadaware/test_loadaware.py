@@ -20,6 +20,7 @@ from pipeline.processors.loadaware.estimate import (
     own_seconds,
 )
 from pipeline.processors.loadaware.in_flight import Assigned, sums
+from pipeline.processors.thresholds import is_fresh
 
 
 def test_a_sample_of_upstream_is_taken_whole() -> None:
@@ -251,7 +252,7 @@ def test_filter_and_score_are_those_of_a_loop_over_nodes(
         np.array(capacity), np.array(compared), np.array(reported), np.array(has_usage),
         np.array([math.nan if at is None else at for at in updated], float),
     )  # fmt: skip
-    expired = compare.is_expired(nodes, 1000.0, 180.0)
+    expired = ~is_fresh(1000.0 - nodes.updated_seconds, 180.0)
     found = compare.judge(
         nodes, np.array(asked), np.array(thresholds), expired, passes_expired=passes_expired
     )

@@ -1,0 +1,185 @@
+"""A real kube-scheduler that asks the extender: where pods land, and what is said of the others."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from pipeline.local.control_plane import ControlPlane, local_control_plane
+from pipeline.local.kafka import LocalKafka
+from pipeline.local.probe import free_port
+from pipeline.settings import KafkaSettings, KubernetesSettings, Settings
+from pipeline.times import format_time
+from pipeline.topics.admin import apply_topics
+from pipeline.topics.client import client_options
+from pipeline.topics.codec import encode_json
+from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.partition import partition_of
+from pipeline.topics.registry import NODE_STATE
+from pipeline.topics.resources import Usage
+from tests.cluster.conftest import PARTITIONS
+from tests.cluster.objects import apply, items, node, pod, until
+from tests.cluster.watching import Role
+
+pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+PORT = free_port()
+NODES = [f"e{number}" for number in range(20)]
+
+
+@pytest.fixture(scope="module")
+def asking() -> Iterator[ControlPlane]:
+    """A control plane whose scheduler packs by requests, and asks an extender."""
+    extender = {
+        "urlPrefix": f"http://127.0.0.1:{PORT}", "filterVerb": "filter",
+        "prioritizeVerb": "prioritize", "weight": 1, "enableHTTPS": False,
+        "nodeCacheCapable": True, "ignorable": True, "httpTimeout": "1s",
+    }  # fmt: skip
+    packing = {"scoringStrategy": {"type": "MostAllocated"}}
+    profile = {
+        "plugins": {
+            "score": {"disabled": [{"name": "*"}], "enabled": [{"name": "NodeResourcesFit"}]}
+        },
+        "pluginConfig": [{"name": "NodeResourcesFit", "args": packing}],
+    }
+    scheduler = {
+        "extenders": [extender], "profiles": [profile], "percentageOfNodesToScore": 100,
+        "podInitialBackoffSeconds": 1, "podMaxBackoffSeconds": 2,
+    }  # fmt: skip
+    with local_control_plane(scheduler=scheduler) as plane:
+        plane.kubectl("create", "namespace", "springtide-system")
+        apply(plane, *(node(name, cpu="64", memory="256Gi", pods="110") for name in NODES))
+        yield plane
+
+
+@dataclass
+class Cluster:
+    """The scheduler's cluster with topics of this test's own."""
+
+    plane: ControlPlane
+    settings: Settings
+    producer: AIOKafkaProducer
+
+    async def uses(self, cores: dict[str, float], offset: int = 1) -> None:
+        """Each of these nodes uses so many cores now."""
+        topic = NODE_STATE.full_name(self.settings.kafka.topic_prefix)
+        for name, used in cores.items():
+            await self.producer.send_and_wait(
+                topic,
+                key=name.encode(),
+                value=state(name, used, offset),
+                partition=partition_of(name, PARTITIONS),
+            )
+
+    def extender(self, *flags: str) -> Role:
+        address = ("--port", str(PORT), "--host", "127.0.0.1")
+        return Role("extender", self.settings, "--mode", "act", *address, *flags)
+
+    def landed(self, prefix: str) -> dict[str, str]:
+        """On which node each of these pods is; the empty one while it waits."""
+        found = (one for one in items(self.plane, "pods"))
+        named = {one["metadata"]["name"]: one["spec"].get("nodeName", "") for one in found}
+        return {name: where for name, where in named.items() if name.startswith(prefix)}
+
+    def create(self, prefix: str, count: int, **more: Any) -> None:
+        apply(self.plane, *(pod(f"{prefix}-{number}", **more) for number in range(count)))
+
+
+def state(name: str, cores: float, offset: int) -> bytes:
+    return encode_json(
+        NodeStateRecord(
+            node=name, as_of=format_time(int(time.time())), generation=1, offset=offset, epoch=1,
+            window_seconds=30, coverage=1.0, node_known=True,
+            usage=Usage(cpu_cores=cores, memory_bytes=8 * 2.0**30),
+            allocatable=Usage(cpu_cores=64.0, memory_bytes=256 * 2.0**30),
+        )
+    )  # fmt: skip
+
+
+@pytest.fixture
+async def cluster(asking: ControlPlane, broker: LocalKafka) -> Any:
+    kafka = KafkaSettings(
+        bootstrap_servers=broker.bootstrap_servers,
+        topic_prefix=f"test-{uuid4().hex[:8]}",
+        partitions=PARTITIONS,
+    )
+    await apply_topics(kafka)
+    settings = Settings(kafka=kafka, kubernetes=KubernetesSettings(kubeconfig=asking.kubeconfig()))
+    producer = AIOKafkaProducer(**client_options(kafka))
+    await producer.start()
+    yield Cluster(asking, settings, producer)
+    await producer.stop()
+    asking.kubectl("delete", "pods", "--all", "--grace-period=0", "--force")
+    await until(lambda: not items(asking, "pods"), 120)
+
+
+def all_bound(cluster: Cluster, prefix: str, count: int) -> Callable[[], bool]:
+    return lambda: sum(map(bool, cluster.landed(prefix).values())) == count
+
+
+async def test_a_burst_is_spread_because_pods_in_flight_count(cluster: Cluster) -> None:
+    await cluster.uses(dict.fromkeys(NODES, 4.0))
+    most = {}
+    for in_flight in ("none", "all"):
+        with (
+            Role("watcher", cluster.settings) as watcher,
+            cluster.extender("--fine-scores", "--in-flight", in_flight) as extender,
+        ):
+            await until(lambda watcher=watcher: "in step" in watcher.text(), 60)
+            await until(lambda extender=extender: "caught up" in extender.text(), 60)
+            cluster.create(in_flight, 200, cpu="1", memory="1Gi")
+            await until(all_bound(cluster, in_flight, 200), 120)
+        most[in_flight] = max(Counter(cluster.landed(in_flight).values()).values())
+        cluster.plane.kubectl("delete", "pods", "--all", "--grace-period=0", "--force")
+        await until(lambda: not items(cluster.plane, "pods"), 120)
+    assert most["none"] > 50
+    assert most["all"] <= 13
+
+
+async def test_a_hot_node_gets_none_and_the_waiting_pod_says_why(cluster: Cluster) -> None:
+    hot = dict.fromkeys(NODES[1:], 44.0)
+    await cluster.uses(hot | {NODES[0]: 4.0})
+    with cluster.extender() as extender:
+        await until(lambda: "caught up" in extender.text(), 60)
+        cluster.create("cool", 5, cpu="1", memory="1Gi")
+        await until(all_bound(cluster, "cool", 5), 60)
+        assert set(cluster.landed("cool").values()) == {NODES[0]}
+        await cluster.uses({NODES[0]: 44.0}, offset=2)
+        await asyncio.sleep(1.0)
+        cluster.create("waits", 1, cpu="1", memory="1Gi")
+
+        def events() -> str:
+            found = items(cluster.plane, "events")
+            about = (e for e in found if e["involvedObject"]["name"] == "waits-0")
+            return " ".join(e["message"] for e in about)
+
+        await until(lambda: "over the threshold of 65" in events(), 60)
+        assert cluster.landed("waits") == {"waits-0": ""}
+        assert "cpu usage would be 70.1 percent of 64 cores" in events()
+
+
+async def test_the_scheduler_goes_on_without_us_and_asks_again_when_we_are_back(
+    cluster: Cluster,
+) -> None:
+    hot = dict.fromkeys(NODES[1:], 60.0)
+    await cluster.uses(hot | {NODES[0]: 4.0})
+    with cluster.extender() as extender:
+        await until(lambda: "caught up" in extender.text(), 60)
+        cluster.create("asked", 3, cpu="1")
+        await until(all_bound(cluster, "asked", 3), 60)
+        assert set(cluster.landed("asked").values()) == {NODES[0]}
+        extender.kill()
+    cluster.create("alone", 30, cpu="4")
+    await until(all_bound(cluster, "alone", 30), 60)
+    assert set(cluster.landed("alone").values()) - {NODES[0]}
+    with cluster.extender() as extender:
+        await until(lambda: "caught up" in extender.text(), 60)
+        cluster.create("again", 3, cpu="100m")
+        await until(all_bound(cluster, "again", 3), 60)
+        assert set(cluster.landed("again").values()) == {NODES[0]}

@@ -1,0 +1,237 @@
+"""Filters by what users write: annotations of nodes and pods, arguments, reservations, Mid."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from pipeline.clock import format_time
+from pipeline.extender.decide import Decisions, Judgement, Rules
+from pipeline.processors.placement.config import Placement, read_config
+from pipeline.table import Table
+from pipeline.table.columns import OfferedResources, TableNode
+from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord
+from pipeline.topics.pods import PodRecord
+from pipeline.topics.resources import Resources, Usage
+from tests.table.records import GIB, NOW, node_state
+
+ROOM = Resources(cpu_millicores=4000, memory_bytes=16 << 30)
+
+
+def load_aware(**args: Any) -> Placement:
+    return read_config(
+        {
+            "plugins": {"multiPoint": {"enabled": [{"name": "LoadAwareScheduling"}]}},
+            "pluginConfig": [{"name": "LoadAwareScheduling", "args": args}],
+        }
+    )
+
+
+def pod(uid: str = "new", cpu: int = 400, **more: Any) -> PodRecord:
+    found = PodRecord(
+        node="", uid=uid, cgroup_uid=uid, namespace="d", name=uid, pod_class="prod",
+        requests=Resources(cpu_millicores=cpu, memory_bytes=100 << 20),
+    )  # fmt: skip
+    return msgspec.structs.replace(found, **more)
+
+
+class World:
+    """Nodes `a`, `b`, .. of 4 cores and 16 GiB, and rules."""
+
+    def __init__(self, placement: Placement | None = None, **rules: Any) -> None:
+        self.rules = Rules(placement or load_aware(), **rules)
+        self.table = Table(counting=self.rules.counting)
+
+    def node(self, name: str, state: NodeStateRecord | None = None, **more: Any) -> "World":
+        self.table.put_node(TableNode(node=name, allocatable=ROOM, **more))
+        self.table.put_state(state or node_state(name))
+        return self
+
+    def runs(self, name: str, *pods: PodRecord) -> "World":
+        long_ago = format_time(NOW - 9000)
+        for one in pods:
+            there = {"node": name, "phase": "Running", "scheduled_at": long_ago}
+            self.table.put_pod(msgspec.structs.replace(one, **there))
+        return self
+
+    def filter(self, of: PodRecord | None = None) -> Judgement:
+        names = list(self.table)
+        return Decisions(self.table, self.rules).filter(of or pod(), names, NOW)
+
+    def refused(self, of: PodRecord | None = None) -> list[str]:
+        return list(self.filter(of).refused)
+
+    def reason(self, of: PodRecord | None = None) -> str:
+        (found,) = self.filter(of).refused.values()
+        return found.reason
+
+
+def test_a_nodes_own_thresholds_count_there_alone() -> None:
+    key = "scheduling.koordinator.sh/usage-thresholds"
+    world = World()
+    for name, text in (
+        ("a", None), ("b", '{"usageThresholds": {"cpu": 20}}'), ("c", "{"),
+        ("d", '{"usageThresholds": {"cpu": 20}}'),
+    ):  # fmt: skip
+        world.node(name, annotations={} if text is None else {key: text})
+    assert world.refused() == ["b", "d"]
+    assert "over the threshold of 20" in world.filter().refused["d"].reason
+
+
+def test_prod_is_judged_by_what_prod_uses() -> None:
+    """K11-01: full of Batch takes a Prod pod, full of Prod refuses it; and with the system's."""
+    busy = {"cpu": 3.8, "memory": 1 * GIB}
+    of_batch = {"batch": Usage(cpu_cores=3.6, memory_bytes=0.0)}
+    of_prod = {"prod": Usage(cpu_cores=3.6, memory_bytes=0.0)}
+    for include_system, refused in ((False, ["prod"]), (True, ["batch", "prod"])):
+        placement = load_aware(prodUsageThresholds={"cpu": 55}, prodUsageIncludeSys=include_system)
+        world = World(placement)
+        system = Usage(cpu_cores=2.5, memory_bytes=0.0)
+        for name, usage in (("batch", of_batch), ("prod", of_prod)):
+            world.node(name, node_state(name, **busy, class_usage=usage, system_usage=system))
+        assert world.refused() == refused
+        # Who is no Prod is judged by the whole machine.
+        assert world.refused(pod(pod_class="none")) == ["batch", "prod"]
+    assert "usage of Prod would be" in world.filter().refused["prod"].reason
+
+
+def test_percentiles_are_compared_where_they_are_asked_for() -> None:
+    aggregated = {
+        "usageThresholds": {"cpu": 65}, "usageAggregationType": "p95",
+        "usageAggregatedDuration": "5m",
+    }  # fmt: skip
+    high = AggregatedUsage(p95=Usage(cpu_cores=3.9, memory_bytes=1.0))
+    world = World(load_aware(aggregated=aggregated))
+    world.node("spiky", node_state("spiky", aggregated={"5m": high}))
+    world.node("later", node_state("later", aggregated={"30m": high}))
+    assert world.refused() == ["spiky"]
+    # Without a duration the longest that there is counts.
+    world.rules = Rules(load_aware(aggregated=aggregated | {"usageAggregatedDuration": "0s"}))
+    assert world.refused() == ["later", "spiky"]
+
+
+@pytest.mark.parametrize(
+    ("args", "refused"),
+    [
+        ({}, ["old"]),
+        ({"enableScheduleWhenNodeMetricsExpired": True}, []),
+        ({"filterExpiredNodeMetrics": False}, ["old"]),
+        ({"nodeMetricExpirationSeconds": 600}, ["old"]),
+        ({"usageThresholds": {"cpu": 0, "memory": 0}}, []),
+    ],
+)
+def test_what_becomes_of_a_node_that_is_heard_of_no_more(
+    args: dict[str, Any], refused: list[str]
+) -> None:
+    world = World(load_aware(**args)).node("old", node_state("old", cpu=3.9, age=400.0)).node("ok")
+    assert world.refused() == refused
+    if not args:
+        assert world.reason() == (
+            "old: usage is not known: its last window ended 400 s ago, and counts for 180 s"
+        )
+
+
+def test_amplified_nodes_are_judged_by_what_they_have() -> None:
+    """K18-54."""
+    raw = {"node.koordinator.sh/raw-allocatable": '{"cpu": "2"}'}
+    world = World().node("real").node("amplified", annotations=raw)
+    assert world.refused() == ["amplified"]
+    assert "of 2 cores" in world.reason()
+
+
+def test_what_is_on_its_way_counts_in_the_filter_unless_that_is_switched_off() -> None:
+    """K15-30."""
+    for in_flight, refused in (("all", ["a"]), ("score", []), ("none", [])):
+        world = World(in_flight=in_flight).node("a")
+        world.table.place(pod("other", 2000), "a", NOW)
+        assert world.refused() == refused
+    young = {"other": Usage(cpu_cores=1.6, memory_bytes=0.0)}
+    world = World().node("a", node_state("a", young_pods=young))
+    bound = pod("other", 2000, node="a", phase="Running", scheduled_at=format_time(NOW - 20))
+    world.table.put_pod(bound)
+    # 1.7 cores are expected of it, 1.6 of them are in the node's usage.
+    moment = Decisions(world.table, world.rules)
+    moment.prioritize(pod(), ["a"], NOW)
+    assert world.table.pods.flight[world.table.lookup(["a"])[0]].tolist() == [100, 70 << 20]
+
+
+def test_pods_that_want_to_be_estimated_for_longer_are() -> None:
+    """K17-28 to K17-30."""
+    annotations = {
+        "scheduling.koordinator.sh/load-estimated-seconds-after-pod-scheduled": "600",
+        "scheduling.koordinator.sh/load-estimated-scaling-factors": '{"cpu": 100}',
+    }
+    late = {"node": "a", "phase": "Running", "scheduled_at": format_time(NOW - 300)}
+    young = {"slow": Usage(cpu_cores=0.1, memory_bytes=0.0)}
+    for allowed, refused in ((False, []), (True, ["a"])):
+        world = World(load_aware(allowCustomizeEstimation=allowed))
+        world.node("a", node_state("a", young_pods=young))
+        world.table.put_pod(pod("slow", 2000, annotations=annotations, **late))
+        assert world.refused() == refused
+
+
+def test_what_a_node_reserves_is_not_asked_for() -> None:
+    """K12-01: the scheduler itself sees all of the node."""
+    key = "node.koordinator.sh/reservation"
+    world = World()
+    world.node("kept", annotations={key: '{"resources": {"cpu": "1"}}'}).node("free")
+    world.node("ids", annotations={key: '{"reservedCPUs": "0-1"}'})
+    of_ids = '{"reservedCPUs": "0-1", "applyPolicy": "ReservedCPUsOnly"}'
+    world.node("elsewhere", annotations={key: of_ids}).node("bad", annotations={key: "{"})
+    for name in list(world.table):
+        world.runs(name, pod(f"on-{name}", 2700))
+    assert world.refused(pod(cpu=200)) == ["ids"]
+    assert world.refused() == ["ids", "kept"]
+    found = world.filter().refused["kept"]
+    assert found.curable
+    assert found.reason == (
+        "kept: cpu: 0.4 cores for this pod beside 2.7 cores is more than the 3 cores without what "
+        "the node reserves"
+    )
+
+
+def test_mid_is_held_to_what_is_certain_while_predictions_are_late() -> None:
+    """NP-32: an hour without predictions; the Node still offers what it offered."""
+    bound = Resources(cpu_millicores=2000, memory_bytes=4 << 30)
+    mid = {"kubernetes.io/mid-cpu": 1500, "kubernetes.io/mid-memory": 1 << 30}
+    nothing = Resources()
+    asks = pod("m", pod_class="mid", requests=nothing, scalars=mid)
+    for age, refused in ((30.0, []), (3600.0, ["a"])):
+        world = World(load_aware(usageThresholds={"cpu": 0})).node("a").node("other")
+        for name in ("a", "other"):
+            offered = OfferedResources(
+                node=name, as_of=format_time(NOW - age), generation=1, offset=1, epoch=1,
+                window_seconds=30.0, mid_lower_bound=bound if name == "a" else None,
+            )  # fmt: skip
+            assert world.table.put_resources(offered)
+            assert not world.table.put_resources(msgspec.structs.replace(offered, offset=0))
+        assert world.refused(asks) == []
+        world.runs("a", pod("there", pod_class="mid", requests=nothing, scalars=mid))
+        assert world.refused(asks) == refused
+        assert world.refused() == []
+    assert world.reason(asks) == (
+        "a: kubernetes.io/mid-cpu: 1.5 cores for this pod beside 1.5 cores is more than the 2 cores"
+        " certain (predicted 60 min ago)"
+    )
+
+
+def test_a_hint_names_the_nodes_that_may_be() -> None:
+    tree = {"plugins": {"multiPoint": {"enabled": [{"name": "SchedulingHint"}]}}}
+    hint = {"nodeNames": ["a", "b"], "preferredNodeNames": ["c", "b"]}
+    said = {
+        "internal.scheduling.koordinator.sh/scheduling-hint": msgspec.json.encode(hint).decode()
+    }
+    world = World(read_config(tree), score_steps=100).node("a").node("b").node("c")
+    assert world.refused(pod(annotations=said)) == ["c"]
+    assert world.refused(pod(annotations={next(iter(said)): "{"})) == []
+    decisions = Decisions(world.table, world.rules)
+    assert decisions.prioritize(pod(annotations=said), ["a", "b"], NOW).scores == [0, 100]
+
+
+def test_one_that_evicting_would_not_cure_comes_first() -> None:
+    key = "node.koordinator.sh/reservation"
+    world = World().node(
+        "a", node_state("a", cpu=3.9), annotations={key: '{"resources": {"cpu": "4"}}'}
+    )
+    (found,) = world.filter().refused.values()
+    assert not found.curable

@@ -1,0 +1,210 @@
+"""KubeSchedulerConfigurations as they are printed and pasted: loaded, or refused by the key."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline.errors import InvalidPolicyError
+from pipeline.processors.placement.config import LOAD_AWARE, Score, read_config
+
+FIT_PLUS = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- pluginConfig:
+  - args:
+      apiVersion: kubescheduler.config.k8s.io/v1
+      kind: NodeResourcesFitPlusArgs
+      resources:
+        nvidia.com/gpu: {type: MostAllocated, weight: 2}
+        cpu: {type: LeastAllocated, weight: 1}
+        memory: {type: LeastAllocated, weight: 1}
+    name: NodeResourcesFitPlus
+  plugins:
+    score:
+      enabled:
+      - name: NodeResourcesFitPlus
+        weight: 2
+  schedulerName: koord-scheduler
+"""
+SCARCE = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- pluginConfig:
+  - args:
+      apiVersion: kubescheduler.config.k8s.io/v1
+      kind: ScarceResourceAvoidanceArgs
+      resources: [nvidia.com/gpu]
+    name: ScarceResourceAvoidance
+  plugins:
+    score:
+      enabled:
+      - {name: NodeResourcesFitPlus, weight: 2}
+      - {name: ScarceResourceAvoidance, weight: 2}
+      disabled:
+      - name: "*"
+  schedulerName: koord-scheduler
+"""
+LOAD = """
+apiVersion: kubescheduler.config.k8s.io/v1beta2
+kind: KubeSchedulerConfiguration
+leaderElection: {leaderElect: true}
+profiles:
+- schedulerName: koord-scheduler
+  plugins:
+    multiPoint:
+      enabled: [{name: LoadAwareScheduling}]
+    queueSort: {disabled: [{name: "*"}], enabled: [{name: Coscheduling}]}
+    score:
+      enabled: [{name: LoadAwareScheduling, weight: 3}, {name: NodeResourcesFit, weight: 1}]
+  pluginConfig:
+  - name: NodeResourcesFit
+    args: {scoringStrategy: {type: LeastAllocated}}
+  - name: LoadAwareScheduling
+    args:
+      apiVersion: kubescheduler.config.k8s.io/v1beta2
+      kind: LoadAwareSchedulingArgs
+      filterExpiredNodeMetrics: false
+      nodeMetricExpirationSeconds: 300
+      resourceWeights: {cpu: 1, memory: 1}
+      usageThresholds: {cpu: 65, memory: 95}
+      prodUsageThresholds: {cpu: 55}
+      scoreAccordingProdUsage: true
+      estimatedScalingFactors: {cpu: 85, memory: 70}
+      aggregated:
+        usageThresholds: {cpu: 65}
+        usageAggregationType: p95
+        usageAggregatedDuration: 5m
+"""
+TRIMARAN = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: trimaran
+  plugins:
+    score:
+      disabled: [{name: NodeResourcesBalancedAllocation}, {name: NodeResourcesLeastAllocated}]
+      enabled: [{name: TargetLoadPacking}, {name: LoadVariationRiskBalancing, weight: 0}]
+  pluginConfig:
+  - name: TargetLoadPacking
+    args: {defaultRequests: {cpu: "2000m"}, defaultRequestsMultiplier: "2", targetUtilization: 70,
+           watcherAddress: "http://127.0.0.1:2020"}
+  - name: LoadVariationRiskBalancing
+    args: {safeVarianceMargin: 1, safeVarianceSensitivity: 2,
+           metricProvider: {type: Prometheus, address: "http://prometheus:9090"}}
+  - name: LowRiskOverCommitment
+    args: {smoothingWindowSize: 5}
+"""
+
+
+def read(text: str, **more: Any) -> Any:
+    return read_config(yaml.safe_load(text), **more)
+
+
+def test_the_printed_samples_load() -> None:
+    fit = read(FIT_PLUS)
+    assert fit.scores == (Score("NodeResourcesFitPlus", 2),)
+    assert fit.filters == ()
+    assert fit.args["NodeResourcesFitPlus"].by_name["nvidia.com/gpu"] == ("MostAllocated", 2)
+    scarce = read(SCARCE)
+    assert scarce.scores == (Score("NodeResourcesFitPlus", 2), Score("ScarceResourceAvoidance", 2))
+    assert scarce.args["ScarceResourceAvoidance"].resources == ("nvidia.com/gpu",)
+    assert scarce.args["NodeResourcesFitPlus"].by_name == {}
+    assert scarce.load_aware.estimated_scaling_factors == {"cpu": 85, "memory": 70}
+
+
+def test_load_aware_is_pasted_with_all_its_keys() -> None:
+    found = read(LOAD)
+    assert (found.filters, found.scores) == ((LOAD_AWARE,), (Score(LOAD_AWARE, 3),))
+    args = found.load_aware
+    assert args.filter_expired_node_metrics is False
+    assert args.node_metric_expiration_seconds == 300
+    assert args.prod_usage_thresholds == {"cpu": 55}
+    assert args.aggregated is not None
+    assert args.aggregated.usage_aggregation_type == "p95"
+    assert found.notes == ()
+
+
+def test_trimarans_plugins_take_their_usage_from_here() -> None:
+    found = read(TRIMARAN)
+    names = ("TargetLoadPacking", "LoadVariationRiskBalancing")
+    assert found.scores == tuple(Score(name, 1) for name in names)
+    assert found.args["TargetLoadPacking"].multiplier == 2.0
+    assert found.notes[0] == "LowRiskOverCommitment has arguments, and is not enabled"
+    assert sorted(found.notes[1:]) == [
+        f"{name}: usage comes from the state table, not from a watcher or provider"
+        for name in sorted(names)
+    ]
+
+
+def test_a_profile_alone_is_enough_and_versions_and_kinds_are_checked() -> None:
+    profile = {"plugins": {"score": {"enabled": [{"name": "PredictedHeadroom"}]}}}
+    assert read_config(profile).scores == (Score("PredictedHeadroom"),)
+    for key, value, says in (
+        ("apiVersion", "kubescheduler.config.k8s.io/v1alpha1", "apiVersion: 'kubescheduler"),
+        ("kind", "Policy", "kind: 'Policy' is not KubeSchedulerConfiguration"),
+        ("profiles", [], "profiles: there is none"),
+    ):
+        with pytest.raises(InvalidPolicyError, match=says):
+            read_config(yaml.safe_load(FIT_PLUS) | {key: value})
+    with pytest.raises(InvalidPolicyError, match="not a KubeSchedulerConfiguration"):
+        read_config(None)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong", "right", "says"),
+    [
+        (FIT_PLUS, "- pluginConfig:", "- pluginConfigs:", "unknown field `pluginConfigs`"),
+        (FIT_PLUS, "MostAllocated", "Most", "Invalid enum value 'Most'"),
+        (FIT_PLUS, "weight: 2}", "weight: 0}", ">= 1"),
+        (FIT_PLUS, "kind: NodeResourcesFitPlusArgs", "kind: FitPlusArgs", "is not NodeResources"),
+        (FIT_PLUS, "- name: NodeResourcesFitPlus", "- name: NodeResourceFitPlus", "is it NodeRes"),
+        (FIT_PLUS, "        weight: 2", "        wait: 2", "plugins.score: .*`wait`"),
+        (FIT_PLUS, "        weight: 2", "        weight: -2", "weight -2 of NodeResourcesFitPlus"),
+        (LOAD, "usageThresholds: {cpu: 65, m", "usageThreshold: {cpu: 65, m", "`usageThreshold`"),
+        (LOAD, "{cpu: 65, memory: 95}", "{cpu: 650, memory: 95}", "usageThresholds: 650 for cpu"),
+        (LOAD, "{cpu: 55}", "{cpu: -1}", "prodUsageThresholds: -1 for cpu"),
+        (LOAD, "5m", "5 minutes", "usageAggregatedDuration: '5 minutes'"),
+        (TRIMARAN, '"2"', '"two"', "defaultRequestsMultiplier: 'two' is no number"),
+        (TRIMARAN, "kind: Kube", "kind: Cube", "kind: 'Cube"),
+    ],
+)
+def test_what_is_of_no_use_is_named(text: str, wrong: str, right: str, says: str) -> None:
+    assert wrong in text
+    with pytest.raises(InvalidPolicyError, match=says):
+        read(text.replace(wrong, right))
+
+
+def test_which_profile_counts() -> None:
+    both = yaml.safe_load(FIT_PLUS)
+    both["profiles"] += yaml.safe_load(LOAD)["profiles"]
+    both["profiles"][1]["schedulerName"] = "load-aware"
+    with pytest.raises(InvalidPolicyError, match="several profiles"):
+        read_config(both)
+    assert read_config(both, "load-aware").filters == (LOAD_AWARE,)
+    with pytest.raises(InvalidPolicyError, match="there is koord-scheduler, load-aware"):
+        read_config(both, "default")
+    with pytest.raises(InvalidPolicyError, match="no plugin is enabled of those that run here"):
+        read_config({"plugins": {"score": {"enabled": [{"name": "ImageLocality"}]}}})
+
+
+def test_the_keys_of_peaks_are_those_of_its_go_fields() -> None:
+    for key in ("NodePowerModel", "nodePowerModel"):
+        tree = {
+            "plugins": {"score": {"enabled": [{"name": "Peaks"}]}},
+            "pluginConfig": [
+                {"name": "Peaks", "args": {key: {"n": {"k0": 1, "k1": 2.5, "k2": 0.1}}}}
+            ],
+        }
+        assert read_config(tree).args["Peaks"].node_power_model["n"].k1 == 2.5
+
+
+def test_estimates_that_are_to_hold_for_longer_than_can_be_known_are_told() -> None:
+    args = {"estimatedSecondsAfterPodScheduled": 3600}
+    tree = {
+        "plugins": {"filter": {"enabled": [{"name": LOAD_AWARE}]}},
+        "pluginConfig": [{"name": LOAD_AWARE, "args": args}],
+    }
+    assert "counts for 1800 s, not for 3600" in read_config(tree).notes[0]

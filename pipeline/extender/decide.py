@@ -24,8 +24,9 @@ from pipeline.topics.pods import PodRecord
 from pipeline.topics.resources import MID
 
 BEST_FIT: Final = "BestFit"
+CYCLES_KEPT: Final = 32
+"""Of so many pods it is remembered what filter found, until they are asked about again."""
 
-_CYCLES_KEPT: Final = 64
 _CYCLE_SECONDS: Final = 2.0
 
 
@@ -110,7 +111,8 @@ class Decisions:
             for place, refusal in sorted(refused.items())
         }
         if pod.uid:
-            kept = np.array([place not in refused for place in range(len(names))], np.bool_)
+            kept = np.ones(len(names), np.bool_)
+            kept[list(refused)] = False
             self._remember(pod.uid, asked, moment.among(np.flatnonzero(kept)))
         return Judgement(found, len(names), self._unjudged(moment, refused))
 
@@ -180,7 +182,7 @@ class Decisions:
     def _remember(self, uid: str, asked: Ask, moment: Moment) -> None:
         self._cycles[uid] = _Cycle(asked, moment, tuple(moment.names), self._table.layout)
         self._cycles.move_to_end(uid)
-        while len(self._cycles) > _CYCLES_KEPT:
+        while len(self._cycles) > CYCLES_KEPT:
             self._cycles.popitem(last=False)
 
     def _recall(self, pod: PodRecord, names: Sequence[str], now: float) -> tuple[Ask, Moment]:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from pipeline.extender.moment import Ask, Moment
+from pipeline.extender.moment import Ask, Moment, by_node
 from pipeline.processors.loadaware import compare, limits
 from pipeline.processors.loadaware.args import LoadAwareArgs
 from pipeline.processors.loadaware.compare import Nodes, Verdict
@@ -79,17 +79,16 @@ def compared(
 
 def _compared(moment: Moment, args: LoadAwareArgs, of: Limits, *, in_flight: bool) -> IntArray:
     resources = args.resources
-    of_prod = moment.usage("prod_usage", resources)
-    if args.prod_usage_include_sys:
-        of_prod = of_prod + np.nan_to_num(moment.usage("system_usage", resources))
-    sums = Sums(
-        moment.flight() * in_flight,
-        np.nan_to_num(of_prod).astype(np.int64),
-        moment.flight(prod=True) * in_flight,
-        np.stack([moment.counted(f"estimate:{name}") for name in resources], axis=1),
-    )
+    flight, nothing = moment.flight() * in_flight, np.zeros((1, len(resources)), np.int64)
     if of.of == limits.PROD:
-        return compare.compared_prod(sums)
+        used = moment.usage("prod_usage", resources)
+        if args.prod_usage_include_sys:
+            used = used + np.nan_to_num(moment.usage("system_usage", resources))
+        of_prod = np.nan_to_num(used).astype(np.int64)
+        prod_flight = moment.flight(prod=True) * in_flight
+        return compare.compared_prod(Sums(flight, of_prod, prod_flight, nothing))
+    estimated = by_node([moment.counted(f"estimate:{name}") for name in resources])
+    sums = Sums(flight, nothing, nothing, estimated)
     usage = moment.usage("usage", resources)
     usage = np.where(moment.is_new()[:, None], 0.0, usage)
     if of.of == limits.AGGREGATED:
@@ -107,7 +106,7 @@ def nodes_of(moment: Moment, args: LoadAwareArgs, used: IntArray) -> Nodes:
     new = moment.is_new()
     as_of = np.where(new, moment.now, moment.column("as_of_seconds"))
     has_usage = np.isfinite(moment.usage("usage", resources)).any(axis=1)
-    capacity = np.stack([moment.allocatable(name, "raw") for name in resources], axis=1)
+    capacity = by_node([moment.allocatable(name, "raw") for name in resources])
     return Nodes(capacity, used, np.isfinite(as_of), has_usage | new, as_of)
 
 
@@ -129,7 +128,7 @@ def load_aware(
         verdict = compare.judge(
             nodes,
             estimate,
-            np.broadcast_to(thresholds, nodes.capacity.shape),
+            thresholds[None, :],
             expired[places],
             passes_expired=bool(args.enable_schedule_when_node_metrics_expired),
         )
@@ -190,17 +189,13 @@ def amount(resource: str, whole: int) -> str:
 
 def reserved(moment: Moment, asked: Ask) -> Iterator[tuple[int, Refusal]]:
     """What the Node's annotation keeps for processes outside of Kubernetes is not asked for."""
-    kept = np.stack(
-        [
-            moment.column("reserved_cpu_cores") * 1000,
-            moment.column("reserved_memory_bytes"),
-        ],
-        axis=1,
+    kept = by_node(
+        [moment.column("reserved_cpu_cores") * 1000, moment.column("reserved_memory_bytes")]
     )
     if not np.isfinite(kept).any():
         return
-    room = np.stack([moment.allocatable(name) for name in RESOURCES], axis=1)
-    taken = np.stack([moment.counted(f"request:{name}") for name in RESOURCES], axis=1)
+    room = by_node([moment.allocatable(name) for name in RESOURCES])
+    taken = by_node([moment.counted(f"request:{name}") for name in RESOURCES])
     wanted = asked.amounts("request", RESOURCES)
     found = beyond_reservation(room, kept, taken, wanted)
     yield from _beyond(found, RESOURCES, taken, wanted, lambda _: "without what the node reserves")
@@ -216,7 +211,7 @@ def certain_mid(moment: Moment, asked: Ask, stale_after: float) -> Iterator[tupl
     windows = np.nan_to_num(moment.column("offered_window_seconds"))
     with np.errstate(invalid="ignore"):
         is_late: BoolArray = np.abs(ages) >= np.maximum(stale_after, 2 * windows)
-    taken = np.stack([moment.counted(f"request:{name}") for name in MID], axis=1)
+    taken = by_node([moment.counted(f"request:{name}") for name in MID])
     found = beyond_certain(bound, is_late, taken, wanted)
     yield from _beyond(
         found, MID, taken, wanted, lambda at: f"certain (predicted {age_text(float(ages[at]))})"

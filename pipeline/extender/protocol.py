@@ -6,7 +6,7 @@ than their name); for everything that is no question a `BadRequestError` that sa
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -74,7 +74,7 @@ class Question(msgspec.Struct, frozen=True):
 
 class _FilterAnswer(msgspec.Struct, frozen=True, rename="pascal"):
     nodes: Any
-    node_names: Sequence[str] | None
+    node_names: msgspec.Raw | None
     failed_nodes: Mapping[str, str]
     failed_and_unresolvable_nodes: Mapping[str, str]
     error: str = ""
@@ -91,10 +91,19 @@ _node = msgspec.json.Decoder(_Node)
 _pod = msgspec.json.Decoder(Pod)
 _top = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encoder = msgspec.json.Encoder()
+_NULL: Final = msgspec.Raw(b"null")
 
 
-def read_question(body: bytes) -> Question:
-    """The question in the body of a filter or prioritize request.
+class Sent(NamedTuple):
+    """Names as they were sent in an answer, and as the JSON that they were sent as."""
+
+    names: tuple[str, ...]
+    json: bytes
+
+
+def read_question(body: bytes, sent: Mapping[str, Sent] | None = None) -> Question:
+    """The question in the body of a filter or prioritize request. A scheduler asks which of the
+    names that filter left is best: of what was `sent`, by the pod's uid, nothing is read again.
 
     Raises `BadRequestError`: not JSON, no object, a part of the wrong type, no pod, or not exactly
     one of NodeNames and Nodes. Unknown keys are accepted. A name that is given twice counts once.
@@ -104,7 +113,12 @@ def read_question(body: bytes) -> Question:
     if "pod" not in parts:
         raise BadRequestError("Pod is missing", hint=f"send {FILTER_KEYS}")
     pod = _decode(_pod, parts["pod"], "Pod")
-    names = _decode(_names, parts["nodenames"], "NodeNames") if "nodenames" in parts else None
+    said = parts.get("nodenames")
+    before = (sent or {}).get(pod.metadata.uid)
+    alone = said is not None and parts.get("nodes", _NULL) == _NULL
+    if before is not None and alone and before.json == bytes(said or b""):
+        return Question(pod, _record(parts["pod"]), before.names)
+    names = None if said is None else _decode(_names, said, "NodeNames")
     listed = _decode(_nodes, parts["nodes"], "Nodes") if "nodes" in parts else None
     if (names is None) == (listed is None):
         raise BadRequestError(
@@ -127,15 +141,22 @@ def _record(pod: msgspec.Raw) -> PodRecord:
         raise BadRequestError(f"Pod: {error.message}", hint=f"send {FILTER_KEYS}") from error
 
 
-def filter_answer(question: Question, refused: Mapping[str, Refusal]) -> bytes:
-    """The reply to filter: all nodes of the question but those in `refused`.
+def kept_names(question: Question, refused: Mapping[str, Refusal]) -> Sent:
+    """The names that filter leaves of a question."""
+    names = question.names
+    if refused:
+        names = tuple(name for name in names if name not in refused)
+    return Sent(names, _encoder.encode(names))
+
+
+def filter_answer(question: Question, refused: Mapping[str, Refusal], kept: Sent) -> bytes:
+    """The reply to filter: all nodes of the question but those in `refused`, which `kept` are.
 
     What evicting pods would not cure is given as unresolvable, so that preemption does not try: the
     usage of the last window would be no lower.
     """
     cured = {name: one.reason for name, one in refused.items() if one.curable}
     others = {name: one.reason for name, one in refused.items() if not one.curable}
-    kept = [name for name in question.names if name not in refused]
     nodes = None
     if question.nodes is not None:
         pairs = zip(question.names, question.nodes, strict=True)
@@ -143,7 +164,7 @@ def filter_answer(question: Question, refused: Mapping[str, Refusal]) -> bytes:
     return _encoder.encode(
         _FilterAnswer(
             nodes=nodes,
-            node_names=kept if nodes is None else None,
+            node_names=msgspec.Raw(kept.json) if nodes is None else None,
             failed_nodes=cured,
             failed_and_unresolvable_nodes=others,
         )

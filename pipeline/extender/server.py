@@ -22,10 +22,17 @@ from aiohttp.abc import AbstractAccessLogger
 from pipeline.clock import Clock
 from pipeline.errors import BadRequestError, NotReadyError, OverloadedError, SettingsError
 from pipeline.extender.bodies import MAX_BODY_BYTES, Bodies
-from pipeline.extender.decide import Decisions, Rules
+from pipeline.extender.decide import CYCLES_KEPT, Decisions, Rules
 from pipeline.extender.filters import Refusal
 from pipeline.extender.load_watcher import LoadWatcher
-from pipeline.extender.protocol import Question, filter_answer, prioritize_answer, read_question
+from pipeline.extender.protocol import (
+    Question,
+    Sent,
+    filter_answer,
+    kept_names,
+    prioritize_answer,
+    read_question,
+)
 from pipeline.logs import get_logger
 from pipeline.metrics import CONTENT_TYPE, counter, declare_role, histogram, page
 from pipeline.processors.placement.combine import MAX_EXTENDER_SCORE
@@ -96,6 +103,7 @@ class Extender:
         self._mode = settings.mode
         self._clock = clock
         self._load_watcher = LoadWatcher(table, state, clock, settings.stale_after_seconds)
+        self._sent: dict[str, Sent] = {}
         self._said: dict[str, tuple[float, int]] = {}  # verb -> when, and how many not since
 
     def app(self) -> web.Application:
@@ -149,7 +157,17 @@ class Extender:
             VERDICTS.labels(self._mode, verdict).inc(count)
         reasons = [refusal.reason for refusal in islice(refused.values(), 3)]
         self._say("filter", question, counts, reasons)
-        return _reply(filter_answer(question, refused if self._mode == "act" else {}))
+        told = refused if self._mode == "act" else {}
+        kept = kept_names(question, told)
+        self._remember(question, kept)
+        return _reply(filter_answer(question, told, kept))
+
+    def _remember(self, question: Question, kept: Sent) -> None:
+        """What is left is asked about next."""
+        if question.nodes is None and question.pod.metadata.uid:
+            self._sent[question.pod.metadata.uid] = kept
+            while len(self._sent) > CYCLES_KEPT:
+                del self._sent[next(iter(self._sent))]
 
     def _place_if_alone(
         self, question: Question, refused: Mapping[str, Refusal], now: float
@@ -161,7 +179,8 @@ class Extender:
 
     async def prioritize(self, request: web.Request) -> web.Response:
         """How good each node is for the pod, 0 to 10."""
-        question = read_question(await self._bodies.read(request))
+        question = read_question(await self._bodies.read(request), self._sent)
+        self._sent.pop(question.pod.metadata.uid, None)
         scores = [0] * len(question.names)
         if self._may_judge():
             now = self._clock.now()

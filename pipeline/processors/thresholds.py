@@ -1,8 +1,9 @@
 """Filter by usage: may a node take more, given what its last window used of its allocatable?
 
-Owes the rest: the comparison of Koordinator's LoadAware filter, vectorised, and the words in which
-a refusal is told. A node passes where nothing is known (no usage, no allocatable, or a window that
-is too old to speak for the present): a filter that guesses would take capacity away for nothing.
+Owes the rest: the comparison of Koordinator's LoadAware filter, vectorised, without what is on its
+way: for who asks whether a node has cooled. A node passes where nothing is known (no usage, no
+allocatable, or a window that is too old to speak for the present): a filter that guesses would take
+capacity away for nothing.
 """
 
 from collections.abc import Mapping
@@ -101,24 +102,6 @@ def filter_by_usage(
     return UsageVerdict(refused, known, fresh, overs, percents)
 
 
-def refusal(
-    node: str,
-    verdict: UsageVerdict,
-    row: int,
-    *,
-    thresholds_percent: Mapping[str, float],
-    age_seconds: float,
-) -> str:
-    """Why the node in `row` of the verdict is refused: which threshold, which value, how old."""
-    reasons = [
-        f"{resource} usage {_number(float(verdict.percent[resource][row]))}% of allocatable is "
-        f"over the {threshold:g}% threshold"
-        for resource, threshold in thresholds_percent.items()
-        if verdict.over[resource][row]
-    ]
-    return f"{node}: {' and '.join(reasons)} (window ended {age_text(age_seconds)})"
-
-
 def age_text(age_seconds: float) -> str:
     """An age for people: `12 s ago`, `5 min ago`; the future is named as such."""
     if age_seconds < -0.5:
@@ -126,7 +109,3 @@ def age_text(age_seconds: float) -> str:
     if age_seconds < 600:
         return f"{max(0.0, age_seconds):.0f} s ago"
     return f"{age_seconds / 60:.0f} min ago"
-
-
-def _number(percent: float) -> str:
-    return f"{percent:.1f}" if percent < 1e6 else f"{percent:.3g}"

@@ -8,6 +8,7 @@ without an await in between has seen one moment, for as long as it likes.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -42,13 +43,6 @@ _BURIED_AT_MOST: Final = 100_000
 _LARGEST: Final = 2**53
 
 
-class _Index(dict[str, int]):
-    """Row of each name; `index[name]` of an unknown name is the unknown row."""
-
-    def __missing__(self, name: str) -> int:
-        return UNKNOWN_ROW
-
-
 class Table:
     """Rows by node name. Grows by itself; rows of nodes that left are used again."""
 
@@ -62,7 +56,7 @@ class Table:
 
     def _clear(self, counting: Counting) -> None:
         self.pods = Pods(counting)
-        self._index = _Index()
+        self._index: dict[str, int] = {}
         self._names: list[str] = []
         self._rows: list[Row] = []
         self._states: list[NodeStateRecord | None] = []
@@ -95,11 +89,12 @@ class Table:
 
     def lookup(self, names: Sequence[str]) -> RowArray:
         """The row of each name, in their order; `UNKNOWN_ROW` for a name not in the table."""
-        return np.fromiter(map(self._index.__getitem__, names), np.intp, len(names))
+        found = map(self._index.get, names, repeat(UNKNOWN_ROW))
+        return np.fromiter(found, np.intp, len(names))
 
     def snapshot(self, name: str) -> Row:
         """The records of one node; a row of Nones if it is not in the table."""
-        row = self._index[name]
+        row = self._index.get(name, UNKNOWN_ROW)
         return Row() if row == UNKNOWN_ROW else self._rows[row]
 
     def ages(self, rows: RowArray, now: float) -> FloatArray:
@@ -173,7 +168,7 @@ class Table:
 
     def drop_pod(self, node: str, uid: str) -> None:
         """The pod is gone from this node (tombstone): it may be on another by now."""
-        row = self._index[node]
+        row = self._index.get(node, UNKNOWN_ROW)
         if row != UNKNOWN_ROW and self.pods.row_of(uid) == row:
             self._leave(self.pods.remove(uid))
 
@@ -228,7 +223,7 @@ class Table:
         self._leave(row)
 
     def _row(self, name: str) -> int:
-        row = self._index[name]
+        row = self._index.get(name, UNKNOWN_ROW)
         if row == UNKNOWN_ROW:
             row = self._index[name] = self._new_row()
             self._names[row] = name
@@ -259,7 +254,7 @@ class Table:
         return len(self._rows) - 1
 
     def _release(self, name: str) -> None:
-        row = self._index[name]
+        row = self._index.get(name, UNKNOWN_ROW)
         if row == UNKNOWN_ROW:
             return
         del self._index[name]

@@ -278,3 +278,19 @@ async def test_metrics_count_requests_and_verdicts(start: Start) -> None:
     assert 'springtide_extender_requests_total{status="200",verb="filter"}' in text
     assert 'springtide_extender_request_seconds_bucket{le="0.001",verb="filter"}' in text
     assert 'springtide_extender_verdicts_total{mode="act",verdict="refused"}' in text
+
+
+async def test_what_filter_left_is_not_read_again_and_scores_are_the_same(start: Start) -> None:
+    client = await start()
+    left = (await ask(client, "filter", {"Pod": POD, "NodeNames": ALL}))["NodeNames"]
+    compact = json.dumps({"Pod": POD, "NodeNames": left}, separators=(",", ":")).encode()
+    wide = json.dumps({"Pod": POD | {"spec": {}}, "NodeNames": left}).encode()
+    answers = []
+    for body in (compact, wide):
+        response = await client.post("/prioritize", data=body)
+        answers.append(await response.json())
+    # The pod counts on the node that was best by then.
+    assert answers[0][0] == {"Host": "idle", "Score": 8}
+    assert [one["Host"] for one in answers[0]] == [one["Host"] for one in answers[1]] == left
+    body = compact.replace(b'"NodeNames"', b'"Nodes":{"items":[]},"NodeNames"')
+    assert (await client.post("/prioritize", data=body)).status == 400

@@ -10,7 +10,6 @@ from pipeline.processors.thresholds import (
     filter_by_usage,
     is_fresh,
     over_threshold,
-    refusal,
     usage_percent,
     whole_percent,
 )
@@ -72,31 +71,6 @@ def test_bad_values_are_unknown(bad: float) -> None:
     assert np.isnan(usage_percent(np.array([bad]), np.array([4.0]))).all()
     assert np.isnan(usage_percent(np.array([1.0]), np.array([bad]))).all()
     assert judge(bad, NAN) == (False, False)
-
-
-def test_enormous_usage_is_over_and_told_in_few_characters() -> None:
-    verdict = filter_by_usage(
-        {"cpu": np.array([1e300])},
-        {"cpu": np.array([4.0])},
-        np.array([True]),
-        thresholds_percent={"cpu": 65.0},
-    )
-    said = refusal("n", verdict, 0, thresholds_percent={"cpu": 65.0}, age_seconds=1.0)
-    assert said.startswith("n: cpu usage 2.5e+301% of allocatable is over the 65% threshold")
-
-
-def test_a_refusal_says_threshold_value_and_age() -> None:
-    verdict = filter_by_usage(
-        {"cpu": np.array([0.1, 2.848]), "memory": np.array([1.0, 97.0])},
-        {"cpu": np.array([4.0, 4.0]), "memory": np.array([100.0, 100.0])},
-        np.array([True, True]),
-        thresholds_percent=DEFAULTS,
-    )
-    assert verdict.refused.tolist() == [False, True]
-    assert refusal("node-3", verdict, 1, thresholds_percent=DEFAULTS, age_seconds=12.0) == (
-        "node-3: cpu usage 71.2% of allocatable is over the 65% threshold and memory usage 97.0% "
-        "of allocatable is over the 95% threshold (window ended 12 s ago)"
-    )
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from pipeline.processors.scorers.rounding import (
     BoolArray,
     FloatArray,
     IntArray,
-    half_away,
 )
 
 PASSES: Final = 0
@@ -62,8 +61,10 @@ def aggregated_usage(
 def compared_usage(usage: FloatArray, in_flight: Sums) -> IntArray:
     """Usage with what is on its way; where a node has none, what its pods come to by estimates.
     What is unknown of one resource alone counts as 0."""
-    whole = np.nan_to_num(usage).astype(np.int64)
-    return np.where(_is_known(usage), whole + in_flight.node_delta, in_flight.node_estimated)
+    known = np.isfinite(usage)
+    whole = np.where(known, usage, 0.0).astype(np.int64)
+    any_known = np.logical_or.reduce(known, axis=1, keepdims=True)
+    return np.where(any_known, whole + in_flight.node_delta, in_flight.node_estimated)
 
 
 def _is_known(usage: FloatArray) -> BoolArray:
@@ -86,22 +87,26 @@ def judge(
     passes_expired: bool = False,
 ) -> Verdict:
     """Which nodes may take a pod that will use `asked` (resources,), by thresholds in percent,
-    (nodes, resources), 0 for none. `expired` is all False where age is not looked at.
+    (nodes, resources) or one row for all, 0 for none. `expired` is all False where age is not
+    looked at.
 
     A node passes without thresholds, and where nobody has reported it.
     """
-    percent = _percent(nodes.compared + asked, nodes.capacity)
-    over = (thresholds > 0) & (nodes.capacity > 0) & (half_away(percent) > thresholds)
-    first = over.argmax(axis=1)
+    with np.errstate(all="ignore"):
+        percent = (nodes.compared + asked) / nodes.capacity * 100
+    # What is rounded, a half away from zero, is above a number from a half above its whole part on.
+    over = (percent >= np.floor(thresholds) + 0.5) & (thresholds > 0) & (nodes.capacity > 0)
     is_over = over.any(axis=1)
     is_judged = thresholds.any(axis=1) & nodes.is_reported
     too_much = is_judged & nodes.has_usage & is_over & ~(expired & passes_expired)
     code = np.where(too_much, USAGE, PASSES)
     if not passes_expired:
         code = np.where(is_judged & expired, EXPIRED, code)
-    shown = code == USAGE
-    rows = np.arange(len(code))
-    return Verdict(code, np.where(shown, first, -1), np.where(shown, percent[rows, first], np.nan))
+    refused = np.flatnonzero(code == USAGE)
+    resource, shown = np.full(len(code), -1), np.full(len(code), np.nan)
+    resource[refused] = over[refused].argmax(axis=1)
+    shown[refused] = percent[refused, resource[refused]]
+    return Verdict(code, resource, shown)
 
 
 def score(
@@ -122,9 +127,3 @@ def score(
     worst = np.minimum(shares.min(axis=1), MAX_SCORE)
     mean = (shares @ weights + dominant_weight * worst) // total
     return np.where(nodes.is_reported & nodes.has_usage & ~expired, mean, 0)
-
-
-def _percent(used: IntArray, capacity: IntArray) -> FloatArray:
-    with np.errstate(all="ignore"):
-        percent: FloatArray = used / capacity * 100
-    return np.where(capacity > 0, percent, np.nan)

@@ -18,6 +18,7 @@ from pipeline.extender.scores import BY_LOAD, SCORERS
 from pipeline.processors.loadaware.counted import Counting, Packing
 from pipeline.processors.placement.combine import best_fit, combined, in_steps, one_best
 from pipeline.processors.placement.config import HINT, LOAD_AWARE, Placement
+from pipeline.processors.placement.preempt import least_dear
 from pipeline.processors.scorers.rounding import IntArray
 from pipeline.table import Table
 from pipeline.topics.pods import PodRecord
@@ -133,6 +134,22 @@ class Decisions:
         percent = combined(scores, weights) if scores else np.zeros(len(names), np.int64)
         steps = one_best(in_steps(percent, self.rules.score_steps), percent)
         return Scored(steps.tolist(), percent, found)
+
+    def preempt(
+        self, pod: PodRecord, victims: Mapping[str, Sequence[str]], now: float
+    ) -> list[str]:
+        """On which of these nodes evicting the pods of these UIDs would help: where the pod may be
+        once they are gone, and of these where the dearest is cheapest, Batch before Mid before
+        Prod."""
+        names = tuple(victims)
+        moment, asked = self._moment(names, now), ask(pod, self._counting)
+        cured = [
+            name
+            for place, name in enumerate(names)
+            if not self._refused(moment.without(place, victims[name]), asked)
+        ]
+        pods = self._table.pods
+        return least_dear({name: [pods.class_of(uid) for uid in victims[name]] for name in cured})
 
     def place(self, pod: PodRecord, node: str, now: float) -> None:
         """The pod will most likely be on this node: the next one is to know of it."""

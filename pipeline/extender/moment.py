@@ -123,6 +123,15 @@ class Moment:
         """What counts of the pods of each node, those on their way to it, too."""
         return self.once(name, lambda: self._table.pods.named(name, self.rows))
 
+    def without(self, place: int, uids: Sequence[str]) -> "Moment":
+        """One of these nodes as it would be if these pods were not there."""
+        part = self.among(np.array([place]))
+        pods = self._table.pods
+        less = pods.amounts_of(uids, int(self.rows[place]))
+        for name, amount in zip(pods.counting.names, less.tolist(), strict=True):
+            part._seen[name] = self.counted(name)[[place]] - amount
+        return part
+
     def flight(self, *, prod: bool = False) -> IntArray:
         """What of the pods in flight is to be added to usage, (nodes, resources of LoadAware)."""
         pods = self._table.pods

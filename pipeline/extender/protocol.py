@@ -108,33 +108,34 @@ def read_question(body: bytes, sent: Mapping[str, Sent] | None = None) -> Questi
     Raises `BadRequestError`: not JSON, no object, a part of the wrong type, no pod, or not exactly
     one of NodeNames and Nodes. Unknown keys are accepted. A name that is given twice counts once.
     """
-    top = _decode(_top, body, "body")
+    top = decode_part(_top, body, "body")
     parts = {key.lower(): value for key, value in top.items()}
     if "pod" not in parts:
         raise BadRequestError("Pod is missing", hint=f"send {FILTER_KEYS}")
-    pod = _decode(_pod, parts["pod"], "Pod")
+    pod = decode_part(_pod, parts["pod"], "Pod")
     said = parts.get("nodenames")
     before = (sent or {}).get(pod.metadata.uid)
     alone = said is not None and parts.get("nodes", _NULL) == _NULL
     if before is not None and alone and before.json == bytes(said or b""):
-        return Question(pod, _record(parts["pod"]), before.names)
-    names = None if said is None else _decode(_names, said, "NodeNames")
-    listed = _decode(_nodes, parts["nodes"], "Nodes") if "nodes" in parts else None
+        return Question(pod, manifest(parts["pod"]), before.names)
+    names = None if said is None else decode_part(_names, said, "NodeNames")
+    listed = decode_part(_nodes, parts["nodes"], "Nodes") if "nodes" in parts else None
     if (names is None) == (listed is None):
         raise BadRequestError(
             "neither NodeNames nor Nodes" if names is None else "both NodeNames and Nodes",
             hint=f"send {FILTER_KEYS}, as nodeCacheCapable says",
         )
     if listed is None:
-        return Question(pod, _record(parts["pod"]), tuple(dict.fromkeys(names or ())))
+        return Question(pod, manifest(parts["pod"]), tuple(dict.fromkeys(names or ())))
     by_name: dict[str, msgspec.Raw] = {}
     for position, item in enumerate(listed.items or ()):
-        name = _decode(_node, item, f"Nodes.items[{position}]").metadata.name
+        name = decode_part(_node, item, f"Nodes.items[{position}]").metadata.name
         by_name.setdefault(name, item)
-    return Question(pod, _record(parts["pod"]), tuple(by_name), tuple(by_name.values()))
+    return Question(pod, manifest(parts["pod"]), tuple(by_name), tuple(by_name.values()))
 
 
-def _record(pod: msgspec.Raw) -> PodRecord:
+def manifest(pod: msgspec.Raw) -> PodRecord:
+    """What counts of a pod of a question. Raises `BadRequestError`."""
     try:
         return read_manifest(pod)
     except InvalidRecordError as error:
@@ -177,12 +178,19 @@ def prioritize_answer(names: Sequence[str], scores: Sequence[int]) -> bytes:
     return _encoder.encode([_HostPriority(host, score) for host, score in pairs])
 
 
-def _decode(decoder: "msgspec.json.Decoder[T]", data: bytes | msgspec.Raw, what: str) -> T:
+def decode_part(
+    decoder: "msgspec.json.Decoder[T]",
+    data: bytes | msgspec.Raw,
+    what: str,
+    keys: str = FILTER_KEYS,
+) -> T:
+    """What `decoder` makes of a part of a question. Raises `BadRequestError` that names the part,
+    and the `keys` that should have been sent."""
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
-        raise BadRequestError(f"{what}: {error}", hint=f"send {FILTER_KEYS}") from error
+        raise BadRequestError(f"{what}: {error}", hint=f"send {keys}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequestError(f"{what} is not JSON: {error}", hint=f"send {FILTER_KEYS}") from error
+        raise BadRequestError(f"{what} is not JSON: {error}", hint=f"send {keys}") from error
     except RecursionError as error:
         raise BadRequestError(f"{what} is nested too deeply") from error

@@ -25,6 +25,7 @@ from pipeline.extender.bodies import MAX_BODY_BYTES, Bodies
 from pipeline.extender.decide import CYCLES_KEPT, Decisions, Rules
 from pipeline.extender.filters import Refusal
 from pipeline.extender.load_watcher import LoadWatcher
+from pipeline.extender.preemption import preemption_answer, read_preemption
 from pipeline.extender.protocol import (
     Question,
     Sent,
@@ -33,6 +34,7 @@ from pipeline.extender.protocol import (
     prioritize_answer,
     read_question,
 )
+from pipeline.extender.tls import Tls
 from pipeline.logs import get_logger
 from pipeline.metrics import CONTENT_TYPE, counter, declare_role, histogram, page
 from pipeline.processors.placement.combine import MAX_EXTENDER_SCORE
@@ -50,7 +52,7 @@ LINGER_SECONDS: Final = 3.0
 FINISH_SECONDS: Final = 10.0
 LOG_PERIOD_SECONDS: Final = 1.0
 
-VERBS: Final = ("filter", "prioritize")
+VERBS: Final = ("filter", "prioritize", "preempt")
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 LATENCY = histogram(
@@ -111,6 +113,7 @@ class Extender:
         app = web.Application(middlewares=[self._count, _answer_errors])
         app.router.add_post("/filter", self.filter)
         app.router.add_post("/prioritize", self.prioritize)
+        app.router.add_post("/preempt", self.preempt)
         app.router.add_get("/healthz", self.healthz)
         app.router.add_get("/readyz", self.readyz)
         app.router.add_get("/metrics", self.metrics)
@@ -192,6 +195,16 @@ class Extender:
                     self._decisions.place(question.record, best, now)
             scores = found.scores if self._mode == "act" else scores
         return _reply(prioritize_answer(question.names, scores))
+
+    async def preempt(self, request: web.Request) -> web.Response:
+        """On which nodes evicting pods would help the pod."""
+        question = read_preemption(await self._bodies.read(request))
+        nodes = [*question.victims]
+        if self._may_judge() and not question.pod.of_daemon_set:
+            uids = {node: victims.uids for node, victims in question.victims.items()}
+            would_be = self._decisions.preempt(question.record, uids, self._clock.now())
+            nodes = would_be if self._mode == "act" else nodes
+        return _reply(preemption_answer(question, nodes))
 
     async def healthz(self, _request: web.Request) -> web.Response:
         """Alive: the event loop turns."""
@@ -355,12 +368,15 @@ async def serve(
         _log.warning("scheduler configuration", note=note)
     watch(feed.table, feed.state, clock, settings.stale_after_seconds)
     extender = Extender(feed.table, feed.state, settings, clock, rules)
+    tls = Tls.of(settings)
     runner = web.AppRunner(extender.app(), access_log_class=AccessLog, shutdown_timeout=1.0)
     await runner.setup()
     feeding = asyncio.create_task(feed.run(), name="feed")
+    reading = asyncio.create_task(tls.keep_read(clock), name="tls") if tls else None
     try:
-        port = await _listen(runner, settings)
-        _log.info("listening", host=settings.host, port=port, mode=settings.mode)
+        port = await _listen(runner, settings, tls)
+        scheme = "http" if tls is None else "https"
+        _log.info("listening", scheme=scheme, host=settings.host, port=port, mode=settings.mode)
         if on_listening:
             on_listening(port)
         await _until(stop, feeding)
@@ -378,6 +394,8 @@ async def serve(
         await extender.finish(FINISH_SECONDS)
         await runner.cleanup()
         await end(feeding)
+        if reading is not None:
+            await end(reading)
 
 
 async def _until(event: asyncio.Event, feeding: "asyncio.Task[NoReturn]") -> None:
@@ -391,9 +409,10 @@ async def _until(event: asyncio.Event, feeding: "asyncio.Task[NoReturn]") -> Non
         feeding.result()
 
 
-async def _listen(runner: web.AppRunner, settings: ExtenderSettings) -> int:
+async def _listen(runner: web.AppRunner, settings: ExtenderSettings, tls: Tls | None) -> int:
+    context = None if tls is None else tls.context
     try:
-        await web.TCPSite(runner, settings.host, settings.port).start()
+        await web.TCPSite(runner, settings.host, settings.port, ssl_context=context).start()
     except OSError as error:
         raise SettingsError(
             f"cannot listen on {settings.host}:{settings.port}: {error}",

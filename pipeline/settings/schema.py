@@ -277,6 +277,23 @@ class ExtenderSettings(Section, frozen=True, kw_only=True):
     port: Annotated[
         Port, Meta(description="Port for the scheduler, health and metrics; 0: any free one.")
     ] = 8888
+    tls_cert_file: Annotated[
+        Text | None,
+        Meta(
+            description="PEM file of the certificate to serve HTTPS with, and those that signed "
+            "it. Unset: plain HTTP. A file that changes is read again."
+        ),
+    ] = None
+    tls_key_file: Annotated[
+        Text | None, Meta(description="PEM file of its private key; needed with tls_cert_file.")
+    ] = None
+    tls_client_ca_file: Annotated[
+        Text | None,
+        Meta(
+            description="PEM file of who may sign clients' certificates; others are turned away. "
+            "Unset: clients need none."
+        ),
+    ] = None
     cpu_threshold_percent: Annotated[
         float,
         Meta(

@@ -46,10 +46,14 @@ class _TableCollector(Collector):
             ("oldest_window_age_seconds", oldest, "Age of the oldest window in the table."),
             ("lag_records", behind, "Records of the topics that are not in the table yet."),
             ("contact_age_seconds", contact, "Seconds since the broker last answered."),
+            ("pods", len(table.pods), "Pods on nodes of the table."),
+            ("pods_in_flight", table.pods.in_flight, "Pods that are not in their node's usage."),
+            ("pods_placed", table.pods.tentative, "Pods that were placed, and not seen there yet."),
             ("connected", state.connected, "1 if the broker answers."),
             ("caught_up", state.caught_up, "1 if all that lay in the topics at start was read."),
         ):
             yield GaugeMetricFamily(f"{NAMESPACE}_table_{name}", documentation, float(value))
+        yield _promised(table)
         yield _records(state)
         bad = CounterMetricFamily(
             f"{NAMESPACE}_table_bad_records", "Records refused, by reason.", labels=["reason"]
@@ -57,6 +61,25 @@ class _TableCollector(Collector):
         for reason, count in sorted(state.bad.items()):
             bad.add_metric([reason], count)
         yield bad
+
+
+def _promised(table: Table) -> Metric:
+    """How far limits go beyond what is there: seldom in line with requests, and told nowhere."""
+    found = GaugeMetricFamily(
+        f"{NAMESPACE}_table_limits_ratio",
+        "Limits of a node's pods over its allocatable: the middle node, one of ten, the highest.",
+        labels=["resource", "quantile"],
+    )
+    rows = table.lookup(list(table))
+    for resource, column, scale in (("cpu", "cpu_cores", 1000.0), ("memory", "memory_bytes", 1.0)):
+        have = table[f"allocatable_{column}"][rows] * scale
+        taken = table.pods.named(f"limit:{resource}", rows)
+        with np.errstate(all="ignore"):
+            ratios = (taken / have)[have > 0]
+        for quantile in (0.5, 0.9, 1.0) if ratios.size else ():
+            value = float(np.quantile(ratios, quantile))
+            found.add_metric([resource, f"{quantile:g}"], value)
+    return found
 
 
 def _records(state: FeedState) -> Metric:

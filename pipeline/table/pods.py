@@ -5,13 +5,14 @@ what of a node's pods is not in its usage yet. A pod that was placed lately and 
 node yet is there for `TENTATIVE_SECONDS`, so that the next pod does not take its place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.processors.classes import CLASS_CODES, CLASSES
 from pipeline.processors.loadaware.counted import Counting, Pod, seconds_of
 from pipeline.processors.loadaware.in_flight import Assigned, is_flying, sums
 from pipeline.processors.scorers.target_load import is_unmeasured
@@ -23,6 +24,8 @@ IntArray = npt.NDArray[np.int64]
 
 TENTATIVE_SECONDS: Final = 5.0
 
+_PROD: Final = CLASS_CODES["prod"]
+_UNKNOWN: Final = CLASS_CODES["unknown"]
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _SMALLEST: Final = 64
 _NOTHING: Final = Usage()
@@ -54,7 +57,7 @@ class Pods:
         self._free: list[int] = []
         self._cgroup_uids: list[str] = []
         self._node = np.full(_SMALLEST, -1, np.int64)
-        self._is_prod = np.zeros(_SMALLEST, np.bool_)
+        self._class = np.zeros(_SMALLEST, np.int8)
         self._is_pending = np.zeros(_SMALLEST, np.bool_)
         self._scheduled = np.zeros(_SMALLEST)
         self._deadline = np.full(_SMALLEST, np.nan)
@@ -91,6 +94,18 @@ class Pods:
         place = self._index.get(uid)
         return None if place is None else int(self._node[place])
 
+    def class_of(self, uid: str) -> str | None:
+        """The class of a pod; None for one that is not known."""
+        place = self._index.get(uid)
+        return None if place is None else CLASSES[self._class[place]]
+
+    def amounts_of(self, uids: Iterable[str], row: int) -> IntArray:
+        """What counts of these pods together, of those that are on this row, (amounts,)."""
+        places = (self._index[uid] for uid in set(uids) if uid in self._index)
+        here = [place for place in places if self._node[place] == row]
+        found: IntArray = self._amounts[here].sum(axis=0)
+        return found
+
     # -- pods come and go
 
     def put(self, row: int, pod: Pod, now: float | None = None) -> int | None:
@@ -104,7 +119,7 @@ class Pods:
         scheduled = now if now is not None else self._since(pod)
         self._cgroup_uids[place] = pod.cgroup_uid
         self._node[place] = row
-        self._is_prod[place] = pod.pod_class == "prod"
+        self._class[place] = CLASS_CODES.get(pod.pod_class, _UNKNOWN)
         self._is_pending[place] = pod.phase in ("Pending", "")
         self._scheduled[place] = scheduled
         deadline = self.counting.deadline(pod, scheduled)
@@ -223,7 +238,7 @@ class Pods:
                 is_measured[at] = True
         return Assigned(
             node=node,
-            is_prod=self._is_prod[places],
+            is_prod=self._class[places] == _PROD,
             estimate=estimate,
             usage=usage,
             is_reported=is_measured,
@@ -253,5 +268,5 @@ def _grown(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.concatenate([values, np.zeros_like(values)])
 
 
-_OF_PODS: Final = ("_node", "_is_prod", "_is_pending", "_scheduled", "_deadline", "_amounts")
+_OF_PODS: Final = ("_node", "_class", "_is_pending", "_scheduled", "_deadline", "_amounts")
 _OF_ROWS: Final = ("sums", "flight", "prod_flight", "unmeasured", "oldest")

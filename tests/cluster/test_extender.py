@@ -31,6 +31,11 @@ pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 PORT = free_port()
 NODES = [f"e{number}" for number in range(20)]
+PAIR = {name: {"pair": "yes"} for name in NODES[:2]}
+URGENT = {
+    "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 9500,
+    "metadata": {"name": "urgent"},
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +43,7 @@ def asking() -> Iterator[ControlPlane]:
     """A control plane whose scheduler packs by requests, and asks an extender."""
     extender = {
         "urlPrefix": f"http://127.0.0.1:{PORT}", "filterVerb": "filter",
-        "prioritizeVerb": "prioritize", "weight": 1, "enableHTTPS": False,
+        "prioritizeVerb": "prioritize", "preemptVerb": "preempt", "weight": 1, "enableHTTPS": False,
         "nodeCacheCapable": True, "ignorable": True, "httpTimeout": "1s",
     }  # fmt: skip
     packing = {"scoringStrategy": {"type": "MostAllocated"}}
@@ -54,7 +59,9 @@ def asking() -> Iterator[ControlPlane]:
     }  # fmt: skip
     with local_control_plane(scheduler=scheduler) as plane:
         plane.kubectl("create", "namespace", "springtide-system")
-        apply(plane, *(node(name, cpu="64", memory="256Gi", pods="110") for name in NODES))
+        room = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+        apply(plane, *(node(name, labels=PAIR.get(name), **room) for name in NODES))
+        apply(plane, URGENT)
         yield plane
 
 
@@ -183,3 +190,23 @@ async def test_the_scheduler_goes_on_without_us_and_asks_again_when_we_are_back(
         cluster.create("again", 3, cpu="100m")
         await until(all_bound(cluster, "again", 3), 60)
         assert set(cluster.landed("again").values()) == {NODES[0]}
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+async def test_batch_is_pushed_out_before_mid(cluster: Cluster, batch: int) -> None:
+    """Of two nodes that are full, by priorities that are the same."""
+    await cluster.uses(dict.fromkeys(NODES, 4.0))
+    with Role("watcher", cluster.settings) as watcher, cluster.extender() as extender:
+        await until(lambda: "in step" in watcher.text(), 60)
+        await until(lambda: "caught up" in extender.text(), 60)
+        for at, name in enumerate(NODES[:2]):
+            label = "koord-batch" if at == batch else "koord-mid"
+            of_class = {"koordinator.sh/priority-class": label}
+            apply(cluster.plane, pod(f"full-{name}", on=name, labels=of_class, cpu="63"))
+        await until(lambda: "full-e1" in str(cluster.landed("full")), 30)
+        await asyncio.sleep(2.0)
+        asking = pod("urgent", priority_class="urgent", cpu="10")
+        asking["spec"]["nodeSelector"] = {"pair": "yes"}
+        apply(cluster.plane, asking)
+        await until(lambda: cluster.landed("urgent") == {"urgent": NODES[batch]}, 60)
+    assert list(cluster.landed("full")) == [f"full-{NODES[1 - batch]}"]

@@ -1,0 +1,125 @@
+"""The preempt verb: nobody is pushed out for nothing, and Batch before Mid before Prod."""
+
+import json
+from typing import Any
+
+import pytest
+
+from pipeline.clock import format_time
+from pipeline.table import Table
+from pipeline.table.columns import TableNode
+from pipeline.topics.pods import PodRecord
+from pipeline.topics.resources import Resources
+from tests.extender.conftest import POD, Start
+from tests.table.records import NOW, node_state
+
+ROOM = Resources(cpu_millicores=4000, memory_bytes=16 << 30)
+RESERVES = {"node.koordinator.sh/reservation": '{"resources": {"cpu": "2"}}'}
+
+
+def on(table: Table, node: str, uid: str, pod_class: str, cpu: int = 1000) -> None:
+    table.put_pod(
+        PodRecord(
+            node=node, uid=uid, cgroup_uid=uid, namespace="d", name=uid, pod_class=pod_class,
+            requests=Resources(cpu_millicores=cpu), phase="Running",
+            scheduled_at=format_time(NOW - 9000),
+        )
+    )  # fmt: skip
+
+
+def cluster() -> Table:
+    """Nodes that reserve 2 of 4 cores, with 2 asked for; `hot` is over its threshold."""
+    table = Table()
+    for name, cpu in (("one", 1.0), ("two", 1.0), ("three", 1.0), ("hot", 3.9)):
+        table.put_state(node_state(name, cpu=cpu))
+        table.put_node(TableNode(node=name, allocatable=ROOM, annotations=RESERVES))
+    for uid, node, pod_class in (
+        ("m1", "one", "mid"), ("p1", "one", "prod"), ("b2", "two", "batch"), ("p2", "two", "prod"),
+        ("b3", "three", "batch"), ("m3", "three", "mid"), ("b4", "hot", "batch"),
+    ):  # fmt: skip
+        on(table, node, uid, pod_class)
+    return table
+
+
+def asked(**victims: list[str]) -> dict[str, Any]:
+    resources = {"requests": {"cpu": "900m"}}
+    spec = {"containers": [{"name": "main", "resources": resources}]}
+    return {
+        "Pod": POD | {"spec": spec},
+        "NodeNameToVictims": None,
+        "NodeNameToMetaVictims": {
+            node: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 0}
+            for node, uids in victims.items()
+        },
+    }
+
+
+async def answer(start: Start, body: Any, mode: Any = "act") -> dict[str, list[str]]:
+    client = await start(mode=mode, table=cluster())
+    response = await client.post("/preempt", json=body)
+    assert response.status == 200, await response.text()
+    found = (await response.json())["NodeNameToMetaVictims"]
+    return {node: [pod["UID"] for pod in of["Pods"]] for node, of in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("victims", "left"),
+    [
+        ({"one": ["m1"]}, ["one"]),
+        # Batch goes before Mid, and Mid before Prod.
+        ({"one": ["m1"], "two": ["b2"]}, ["two"]),
+        ({"one": ["m1"], "three": ["b3", "m3"]}, ["one", "three"]),
+        ({"one": ["p1"], "three": ["m3"]}, ["three"]),
+        ({"one": ["p1"], "two": ["p2"]}, ["one", "two"]),
+        # One of which nobody knows is as dear as Prod, and its leaving makes no room.
+        ({"one": ["stranger"], "two": ["p2"]}, ["two"]),
+        # That would not make the usage of the last window any lower.
+        ({"hot": ["b4"]}, []),
+        ({"one": []}, []),
+        ({}, []),
+    ],
+)
+async def test_where_pushing_out_helps_and_hurts_least(
+    start: Start, victims: dict[str, list[str]], left: list[str]
+) -> None:
+    found = await answer(start, asked(**victims))
+    assert found == {node: victims[node] for node in left}
+
+
+async def test_whole_pods_are_answered_by_their_uids(start: Start) -> None:
+    victim = {"metadata": {"name": "x", "namespace": "d", "uid": "b2"}, "spec": {"priority": 5000}}
+    body = asked() | {
+        "NodeNameToMetaVictims": None,
+        "NodeNameToVictims": {"two": {"Pods": [victim], "NumPDBViolations": 1}},
+    }
+    client = await start(table=cluster())
+    response = await client.post("/preempt", json=body)
+    assert await response.json() == {
+        "NodeNameToMetaVictims": {"two": {"Pods": [{"UID": "b2"}], "NumPDBViolations": 1}}
+    }
+
+
+async def test_in_observe_a_scheduler_does_what_it_would(start: Start) -> None:
+    victims = {"hot": ["b4"], "one": ["m1"], "two": ["b2"]}
+    assert await answer(start, asked(**victims), mode="observe") == victims
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b"[]", b'{"Pod": {}, "NodeNameToMetaVictims": {"a": {"Pods": [{}]}}}',
+     b'{"Pod": {}, "NodeNameToVictims": {"a": {"Pods": [5]}}}', b'{"Pod": 5}'],
+)  # fmt: skip
+async def test_what_is_no_question_is_told_so(start: Start, body: bytes) -> None:
+    response = await (await start()).post("/preempt", data=body)
+    assert response.status == 400
+    assert json.loads(await response.read())["Hint"]
+
+
+def test_counting_pods_anew_gives_what_it_was() -> None:
+    table = cluster()
+    row = table.lookup(["three"])[0]
+    both = table.pods.amounts_of(["b3", "m3", "b3", "m1", "stranger"], int(row))
+    assert both.tolist() == table.pods.sums[row].tolist()
+    assert [table.pods.class_of(uid) for uid in ("b3", "m3", "p1", "x")] == [
+        "batch", "mid", "prod", None,
+    ]  # fmt: skip

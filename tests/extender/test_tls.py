@@ -1,0 +1,131 @@
+"""HTTPS with real certificates: a scheduler's client, one without a certificate, a renewal."""
+
+import asyncio
+import datetime
+import ssl
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from pipeline.clock import SystemClock
+from pipeline.errors import SettingsError
+from pipeline.extender.server import serve
+from pipeline.extender.tls import Tls
+from pipeline.settings import ExtenderSettings
+from pipeline.table import Feed, Table
+
+
+class Signed(NamedTuple):
+    """Files of a certificate and its key, and what signs others with them."""
+
+    cert: Path
+    key: Path
+    certificate: x509.Certificate
+    private: ec.EllipticCurvePrivateKey
+
+
+def sign(folder: Path, name: str, by: Signed | None = None, serial: int = 1) -> Signed:
+    private = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(by.certificate.subject if by else subject)
+        .public_key(private.public_key())
+        .serial_number(serial)
+        .not_valid_before(now - datetime.timedelta(minutes=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=by is None, path_length=None), critical=True)
+        .sign(by.private if by else private, hashes.SHA256())
+    )
+    cert, key = folder / f"{name}.crt", folder / f"{name}.key"
+    cert.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    key.write_bytes(
+        private.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return Signed(cert, key, certificate, private)
+
+
+async def serial(port: int, context: ssl.SSLContext) -> int:
+    """The serial number of the certificate that is shown on a new connection."""
+    _, writer = await asyncio.open_connection("localhost", port, ssl=context)
+    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    return x509.load_der_x509_certificate(shown).serial_number
+
+
+async def test_https_with_certificates_of_clients_and_a_renewal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.extender.tls.LOOK_EVERY_SECONDS", 0.05)
+    ca = sign(tmp_path, "ca")
+    own, client = sign(tmp_path, "extender", ca, 10), sign(tmp_path, "scheduler", ca, 20)
+    settings = ExtenderSettings(
+        host="127.0.0.1", port=0, tls_cert_file=str(own.cert), tls_key_file=str(own.key),
+        tls_client_ca_file=str(ca.cert),
+    )  # fmt: skip
+    feed = Feed(
+        Table(), client={"bootstrap_servers": "127.0.0.1:1"}, prefix="none", clock=SystemClock()
+    )
+    stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(
+        serve(feed, settings, SystemClock(), stop, port.set_result, linger_seconds=0.0)
+    )
+    try:
+        url = f"https://localhost:{await port}/healthz"
+        known = ssl.create_default_context(cafile=str(ca.cert))
+        async with aiohttp.ClientSession() as session:
+            with pytest.raises(aiohttp.ClientError):
+                await session.get(url, ssl=known)
+            known.load_cert_chain(client.cert, client.key)
+            async with session.get(url, ssl=known) as response:
+                assert response.status == 200
+        assert await serial(await port, known) == 10
+        # A broken file in between changes nothing.
+        own.cert.write_text("no certificate")
+        await asyncio.sleep(0.2)
+        assert await serial(await port, known) == 10
+        sign(tmp_path, "extender", ca, 11)
+        shown = [await serial(await port, known)]
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            shown.append(await serial(await port, known))
+            if shown[-1] == 11:
+                break
+        assert set(shown) == {10, 11}
+    finally:
+        stop.set()
+        await serving
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"tls_cert_file": "ca.crt"}, "extender.tls_key_file is missing"),
+        ({"tls_key_file": "ca.key"}, "extender.tls_cert_file is missing"),
+        ({"tls_client_ca_file": "ca.crt"}, "over HTTPS alone"),
+        ({"tls_cert_file": "none.crt", "tls_key_file": "ca.key"}, "No such file"),
+        ({"tls_cert_file": "ca.crt", "tls_key_file": "other.key"}, "ca.crt"),
+        ({"tls_cert_file": "ca.crt", "tls_key_file": "ca.key", "tls_client_ca_file": "text"},
+         "extender.tls_client_ca_file"),
+    ],
+)  # fmt: skip
+def test_files_of_no_use_are_named(tmp_path: Path, given: dict[str, Any], says: str) -> None:
+    sign(tmp_path, "ca")
+    sign(tmp_path, "other")
+    (tmp_path / "text").write_text("text")
+    files = {name: str(tmp_path / file) for name, file in given.items()}
+    with pytest.raises(SettingsError, match=says):
+        Tls.of(ExtenderSettings(**files))

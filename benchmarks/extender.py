@@ -20,8 +20,10 @@ import itertools
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -91,13 +93,13 @@ async def measure(kafka: LocalKafka, fleet: Fleet, arguments: argparse.Namespace
     await producer.start()
     await publish(producer, prefix, fleet)
     port = free_port()
-    began = time.monotonic()
-    extender = start(settings, port)
+    snapshot = Path(tempfile.mkdtemp(prefix="springtide-bench-")) / "table.npz"
     flowing = None
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
-            await ready(session)
-            print(f"  start to ready: {time.monotonic() - began:.1f} s, {memory(extender)} MiB")
+            extender = await started(settings, port, snapshot, session, "from the topics")
+            stop(extender)
+            extender = await started(settings, port, snapshot, session, "from a snapshot")
             flowing = asyncio.create_task(flow(producer, prefix, fleet))
             for clients in arguments.clients:
                 await ask(session, extender, fleet, clients, arguments.seconds)
@@ -107,9 +109,37 @@ async def measure(kafka: LocalKafka, fleet: Fleet, arguments: argparse.Namespace
     finally:
         if flowing is not None:
             flowing.cancel()
-        extender.terminate()
-        extender.wait(20)
+        stop(extender)
+        shutil.rmtree(snapshot.parent)
         await producer.stop()
+
+
+async def started(
+    settings: KafkaSettings,
+    port: int,
+    snapshot: Path,
+    session: aiohttp.ClientSession,
+    where: str,
+) -> "subprocess.Popen[bytes]":
+    """A process that is ready; prints how long that took."""
+    began = time.monotonic()
+    extender = start(settings, port, snapshot)
+    await ready(session)
+    size = snapshot.stat().st_size / 1e6 if snapshot.exists() else 0.0
+    print(
+        f"  start to ready {where}: {time.monotonic() - began:.1f} s, {memory(extender)} MiB"
+        + (f" (snapshot {size:.0f} MB)" if size else ""),
+        flush=True,
+    )
+    return extender
+
+
+def stop(extender: "subprocess.Popen[bytes]") -> None:
+    extender.terminate()
+    # A second signal: without the seconds for those who come still.
+    time.sleep(0.2)
+    extender.terminate()
+    extender.wait(60)
 
 
 async def publish(producer: AIOKafkaProducer, prefix: str, fleet: Fleet) -> None:
@@ -177,11 +207,12 @@ async def flow(producer: AIOKafkaProducer, prefix: str, fleet: Fleet) -> None:
             await asyncio.sleep(ahead)
 
 
-def start(settings: KafkaSettings, port: int) -> "subprocess.Popen[bytes]":
+def start(settings: KafkaSettings, port: int, snapshot: Path) -> "subprocess.Popen[bytes]":
     told = {
         "kafka.bootstrap_servers": settings.bootstrap_servers,
         "kafka.topic_prefix": settings.topic_prefix,
         "log.level": "warning",
+        "extender.snapshot_file": str(snapshot),
     }
     environment = {variable_name(key): value for key, value in told.items()}
     command = [sys.executable, "-m", "pipeline.cli.main", "extender", "--mode", "act"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from pathlib import Path
 
 import click
 
@@ -67,6 +68,7 @@ async def _run(settings: Settings) -> None:
         clock=clock,
         on_bad=letters.send,
         topics=AND_PODS,
+        snapshot=Path(snapshot) if (snapshot := settings.extender.snapshot_file) else None,
     )
     try:
         await serve(feed, settings.extender, clock, stop, at_once=at_once, rules=rules)

@@ -372,6 +372,7 @@ async def serve(
     runner = web.AppRunner(extender.app(), access_log_class=AccessLog, shutdown_timeout=1.0)
     await runner.setup()
     feeding = asyncio.create_task(feed.run(), name="feed")
+    saving = asyncio.create_task(feed.keep_saved(), name="snapshots")
     reading = asyncio.create_task(tls.keep_read(clock), name="tls") if tls else None
     try:
         port = await _listen(runner, settings, tls)
@@ -393,7 +394,9 @@ async def serve(
             await site.stop()
         await extender.finish(FINISH_SECONDS)
         await runner.cleanup()
+        await end(saving)
         await end(feeding)
+        await feed.save()
         if reading is not None:
             await end(reading)
 

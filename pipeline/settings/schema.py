@@ -340,6 +340,14 @@ class ExtenderSettings(Section, frozen=True, kw_only=True):
             "has: ten times as fine, and ten times as heavy. kube-scheduler takes them."
         ),
     ] = False
+    snapshot_file: Annotated[
+        Text | None,
+        Meta(
+            description="Where to keep the state table, written once a minute and at the end, so "
+            "that an extender that starts again answers at once, and then catches up. One file "
+            "for each extender. Unset: none; all is read from Kafka at the start."
+        ),
+    ] = None
     in_flight: Annotated[
         Literal["all", "score", "none"],
         Meta(

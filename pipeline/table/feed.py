@@ -4,6 +4,7 @@ Owes the rest: the table is filled in one step, when all that lay in the topics 
 been read (`caught_up`), then follows them live. While the broker is away the table keeps what it
 has, `state` says so, and reading goes on where it stopped; a log that was deleted, or that has
 forgotten tombstones meanwhile, is read anew beside the table, which then takes it over in one step.
+A snapshot on disk, if there is one, is where it begins after a restart.
 A bad record costs itself: it goes to `on_bad` as a dead letter, is counted, and is passed over.
 """
 
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
@@ -21,21 +23,16 @@ from aiokafka.admin import AIOKafkaAdminClient
 from pipeline.clock import Clock
 from pipeline.errors import (
     BrokerUnavailableError,
-    InvalidRecordError,
     KafkaError,
-    KeyMismatchError,
     RecordError,
     TopicDriftError,
 )
 from pipeline.logs import get_logger
-from pipeline.table.columns import OfferedResources, TableNode
+from pipeline.table.records import apply
+from pipeline.table.snapshot import load, save
 from pipeline.table.table import Table
 from pipeline.topics.client import COMMITTED
-from pipeline.topics.codec import decode_json
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
-from pipeline.topics.node_state import NodeStateRecord
-from pipeline.topics.nodes import check_node_name
-from pipeline.topics.pods import CountedPod, split_pod_key
 from pipeline.topics.registry import (
     DAY_MS,
     MAX_RECORD_BYTES,
@@ -61,13 +58,13 @@ _PAUSE_SECONDS: Final = (0.25, 5.0)
 # So few records at a time that a request never waits long for the event loop.
 _RECORDS_AT_ONCE: Final = 100
 _POLL_MS: Final = 250
+_SAVE_EVERY_SECONDS: Final = 60.0
 
 _log = get_logger(__name__)
 
 OnBad = Callable[[DeadLetter], Awaitable[None]]
 Positions = dict[TopicPartition, int]
 T = TypeVar("T")
-RecordT = TypeVar("RecordT", TableNode, NodeStateRecord, OfferedResources)
 
 
 @dataclass(slots=True)
@@ -108,6 +105,7 @@ class Feed:
         clock: Clock,
         on_bad: OnBad | None = None,
         topics: Sequence[Topic] = FED_BY,
+        snapshot: Path | None = None,
     ) -> None:
         self.table = table
         self.state = FeedState()
@@ -115,6 +113,7 @@ class Feed:
         self._topics = {topic.full_name(prefix): topic for topic in topics}
         self._clock = clock
         self._on_bad = on_bad
+        self._snapshot = snapshot
         self._positions: Positions = {}
         self._seen_at = clock.monotonic()
         self._caught_up = asyncio.Event()
@@ -134,6 +133,8 @@ class Feed:
     async def run(self) -> NoReturn:
         """Feed the table for ever: connect, catch up, follow, and again after a failure."""
         pause, longest = _PAUSE_SECONDS
+        if self._snapshot is not None:
+            await self._restore(self._snapshot)
         while True:
             try:
                 await self._connect_and_follow()
@@ -146,6 +147,53 @@ class Feed:
                 pause = _PAUSE_SECONDS[0] if self.state.connected else min(2 * pause, longest)
                 self._trouble(error)
             await self._clock.sleep(pause)
+
+    async def _restore(self, path: Path) -> None:
+        """Begin with what a snapshot holds, if it is not so old that tombstones may be gone."""
+        began = self._clock.monotonic()
+        try:
+            fresh = Table(self.table.columns, self.table.pods.counting)
+            found = await asyncio.to_thread(load, path, fresh)
+        except OSError as error:
+            _log.warning("snapshot not read", file=str(path), reason=str(error))
+            return
+        age = None if found is None else self._clock.now() - found.saved_at
+        if found is None or age is None or not 0 <= age < _FORGOTTEN_AFTER_SECONDS:
+            _log.info("no snapshot that fits", file=str(path), age_seconds=age)
+            return
+        found.table.bring_up_to_date(self._clock.now())
+        self.table.adopt(found.table)
+        self._positions = {TopicPartition(topic, at): to for topic, at, to in found.positions}
+        self._seen_at = self._clock.monotonic() - age
+        self.state.caught_up = True
+        self._caught_up.set()
+        _log.info(
+            "table restored",
+            nodes=len(self.table),
+            pods=len(self.table.pods),
+            age_seconds=round(age, 1),
+            seconds=round(self._clock.monotonic() - began, 3),
+        )
+
+    async def keep_saved(self) -> NoReturn:
+        """Write a snapshot every minute, for ever."""
+        while True:
+            await self._clock.sleep(_SAVE_EVERY_SECONDS)
+            await self.save()
+
+    async def save(self) -> None:
+        """Write a snapshot, if there is to be one and there is something to be kept."""
+        if self._snapshot is None or not self.state.caught_up or not self._positions:
+            return
+        positions = [(at.topic, at.partition, to) for at, to in self._positions.items()]
+        now, began = self._clock.now(), self._clock.monotonic()
+        try:
+            size = await asyncio.to_thread(save, self._snapshot, self.table, positions, now)
+        except OSError as error:
+            _log.warning("snapshot not written", file=str(self._snapshot), reason=str(error))
+            return
+        seconds = round(self._clock.monotonic() - began, 3)
+        _log.debug("snapshot written", bytes=size, seconds=seconds)
 
     def _trouble(self, error: KafkaError | kafka_errors.KafkaError | OSError) -> None:
         if not isinstance(error, KafkaError):
@@ -322,58 +370,3 @@ async def _within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
     if task.cancelled():
         raise ConnectionError("the client gave up")
     return task.result()
-
-
-def apply(table: Table, topic: Topic, key: bytes | None, value: bytes | None) -> bool:
-    """Apply one record of `topic` to `table`; False if it was older than what is there.
-
-    Raises `RecordError` for one that cannot be used, and leaves the table as it was.
-    """
-    if topic is PODS:
-        return _apply_pod(table, key, value)
-    node = _node_of(key)
-    if topic is RESOURCES:
-        if value is None:
-            table.drop_resources(node)
-            return True
-        return table.put_resources(_record(OfferedResources, node, value))
-    if topic is NODE_STATE:
-        if value is None:
-            table.drop_state(node)
-            return True
-        return table.put_state(_record(NodeStateRecord, node, value))
-    if value is None:
-        table.drop_node(node)
-        return True
-    return table.put_node(_record(TableNode, node, value))
-
-
-def _apply_pod(table: Table, key: bytes | None, value: bytes | None) -> bool:
-    if not key:
-        raise InvalidRecordError("record has no key")
-    node, uid = split_pod_key(key)
-    if value is None:
-        table.drop_pod(node, uid)
-        return True
-    pod = decode_json(CountedPod, value)
-    if (pod.node, pod.uid) != (node, uid):
-        raise KeyMismatchError(f"payload speaks of {pod.node}/{pod.uid:.80}, key of {key[:80]!r}")
-    return table.put_pod(pod)
-
-
-def _node_of(key: bytes | None) -> str:
-    if not key:
-        raise InvalidRecordError("record has no key")
-    try:
-        node = key.decode()
-    except UnicodeDecodeError as error:
-        raise InvalidRecordError(f"key {key[:80]!r} is not UTF-8") from error
-    check_node_name(node)
-    return node
-
-
-def _record(kind: type[RecordT], node: str, value: bytes) -> RecordT:
-    record = decode_json(kind, value)
-    if record.node != node:
-        raise KeyMismatchError(f"payload speaks of {record.node[:80]!r}, key of {node[:80]!r}")
-    return record

@@ -5,7 +5,7 @@ what of a node's pods is not in its usage yet. A pod that was placed lately and 
 node yet is there for `TENTATIVE_SECONDS`, so that the next pod does not take its place.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -40,6 +40,18 @@ class Reported(NamedTuple):
     states: Sequence[NodeStateRecord | None]
 
 
+ARRAYS: Final = ("node", "class", "is_pending", "scheduled", "deadline", "amounts", "flying")
+
+
+class Columns(NamedTuple):
+    """Pods as they are on disk: UIDs, the names of their cgroups and, by name, `ARRAYS`, in one
+    order; where the row is -1 there is no pod."""
+
+    uids: list[str]
+    cgroup_uids: list[str]
+    arrays: Mapping[str, npt.NDArray[Any]]
+
+
 class Pods:
     """Pods by UID, on rows of the table. `counting` says what is summed.
 
@@ -55,6 +67,7 @@ class Pods:
         self._resources = counting.load_aware.resources
         self._index: dict[str, int] = {}
         self._free: list[int] = []
+        self._uids: list[str] = []
         self._cgroup_uids: list[str] = []
         self._node = np.full(_SMALLEST, -1, np.int64)
         self._class = np.zeros(_SMALLEST, np.int8)
@@ -117,7 +130,7 @@ class Pods:
         place = self._new_place()
         self._index[pod.uid] = place
         scheduled = now if now is not None else self._since(pod)
-        self._cgroup_uids[place] = pod.cgroup_uid
+        self._uids[place], self._cgroup_uids[place] = pod.uid, pod.cgroup_uid
         self._node[place] = row
         self._class[place] = CLASS_CODES.get(pod.pod_class, _UNKNOWN)
         self._is_pending[place] = pod.phase in ("Pending", "")
@@ -177,11 +190,62 @@ class Pods:
     def _new_place(self) -> int:
         if self._free:
             return self._free.pop()
+        self._uids.append("")
         self._cgroup_uids.append("")
         if len(self._cgroup_uids) > len(self._node):
             for name in _OF_PODS:
                 setattr(self, name, _grown(getattr(self, name)))
         return len(self._cgroup_uids) - 1
+
+    def columns(self) -> Columns:
+        """A copy of what is known of every pod, but of those that were only placed."""
+        uids, cgroups = self._uids[:], self._cgroup_uids[:]
+        count = len(uids)
+        flying = np.zeros(count, np.bool_)
+        for places in [*self._flying.values()]:
+            flying[[place for place in [*places] if place < count]] = True
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "node": self._node[:count].copy(),
+            "class": self._class[:count].copy(),
+            "is_pending": self._is_pending[:count].copy(),
+            "scheduled": self._scheduled[:count].copy(),
+            "deadline": self._deadline[:count].copy(),
+            "amounts": self._amounts[:count].copy(),
+            "flying": flying,
+        }
+        placed = [self._index.get(uid, -1) for uid in [*self._tentative]]
+        arrays["node"][[place for place in placed if 0 <= place < count]] = -1
+        return Columns(uids, cgroups, arrays)
+
+    def restore(self, columns: Columns, row_of: npt.NDArray[np.intp]) -> None:
+        """Take these pods, and no others; `row_of` has the new row of each of the old ones. Raises
+        ValueError and IndexError for columns that do not fit."""
+        arrays = columns.arrays
+        there = arrays["node"] >= 0
+        kept = np.flatnonzero(there)
+        count = len(kept)
+        size = max(_SMALLEST, count)
+        for name, key in (
+            ("_class", "class"), ("_is_pending", "is_pending"), ("_scheduled", "scheduled"),
+            ("_deadline", "deadline"), ("_amounts", "amounts"),
+        ):  # fmt: skip
+            old = getattr(self, name)
+            grown = np.zeros((size, *old.shape[1:]), old.dtype)
+            grown[:count] = arrays[key][kept]
+            setattr(self, name, grown)
+        self._node = np.full(size, -1, np.int64)
+        self._node[:count] = row_of[arrays["node"][kept]]
+        self._uids = [columns.uids[place] for place in kept.tolist()]
+        self._cgroup_uids = [columns.cgroup_uids[place] for place in kept.tolist()]
+        self._index = {uid: place for place, uid in enumerate(self._uids)}
+        if len(self._index) != count:
+            raise ValueError("a pod is there twice")
+        self._free = []
+        np.add.at(self.sums, self._node[:count], self._amounts[:count])
+        for place in np.flatnonzero(arrays["flying"][kept]).tolist():
+            row = int(self._node[place])
+            self._flying.setdefault(row, set()).add(place)
+            self._changed.add(row)
 
     def reserve(self, rows: int) -> None:
         """There are so many rows now."""

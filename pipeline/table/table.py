@@ -25,7 +25,7 @@ from pipeline.table.columns import (
     TableNode,
     value_of,
 )
-from pipeline.table.pods import Pods, Reported
+from pipeline.table.pods import Columns, Pods, Reported
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.results import supersedes
 
@@ -199,6 +199,22 @@ class Table:
         """The resources that any node has but cpu and memory."""
         return tuple(self._scalars)
 
+    def rows(self) -> tuple[list[str], list[Row]]:
+        """The name and the records of every row, a copy; a row that is nobody's has no name."""
+        return self._names[:], self._rows[:]
+
+    def restore(self, names: Sequence[str], rows: Sequence[Row], pods: Columns) -> None:
+        """Take what `rows` and `pods.columns` gave; the table is empty before. Raises ValueError,
+        IndexError and `InvalidRecordError` for what does not fit."""
+        row_of = np.full(len(names), UNKNOWN_ROW, np.intp)
+        for at, (name, records) in enumerate(zip(names, rows, strict=True)):
+            if name:
+                row_of[at] = self._row(name)
+                self._write(name, records, keep=True)
+        self.pods.restore(pods, row_of)
+        for name in [name for name in names if name]:
+            self._leave(self._index[name])
+
     def adopt(self, other: "Table") -> None:
         """Become `other` in one step: what a fresh reading of the topics gave. `other` is spent."""
         self.columns, self._index, self._rows = other.columns, other._index, other._rows
@@ -208,7 +224,7 @@ class Table:
         self.layout += 1
         other._clear(self.pods.counting)
 
-    def _write(self, name: str, records: Row) -> None:
+    def _write(self, name: str, records: Row, *, keep: bool = False) -> None:
         values = [value_of(column, records) for column in self.columns]
         row = self._row(name)
         self._rows[row], self._states[row] = records, records.state
@@ -220,7 +236,8 @@ class Table:
         for kind, amounts in self._scalars.items():
             amounts[row] = min(max(scalars.get(kind, 0), 0), _LARGEST)
         self.pods.reported(row)
-        self._leave(row)
+        if not keep:
+            self._leave(row)
 
     def _row(self, name: str) -> int:
         row = self._index.get(name, UNKNOWN_ROW)

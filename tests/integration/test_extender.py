@@ -10,6 +10,7 @@ import urllib.request
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -22,11 +23,12 @@ from pipeline.clock import SystemClock, format_time
 from pipeline.extender.server import serve
 from pipeline.local.kafka import LocalKafka
 from pipeline.settings import ExtenderSettings
-from pipeline.table import Feed, Table
+from pipeline.table import AND_PODS, Feed, Table
 from pipeline.table.dead_letters import DeadLetterWriter
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.pods import PodRecord
 from pipeline.topics.registry import DEAD_LETTERS, NODE_STATE, NODES, PODS, RESOURCES, Topic
 from pipeline.topics.resources import Resources
 from tests.processes import eventually
@@ -280,6 +282,49 @@ async def test_no_broker_at_all_is_said(cluster: Cluster) -> None:
         failure = await asyncio.wait_for(feed.wait_failure(), 30)
         assert failure.message == "no broker answers at 127.0.0.1:1"
         assert not feed.state.caught_up
+
+
+async def test_a_snapshot_answers_before_the_broker_does_and_catches_up(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    path = tmp_path / "table.npz"
+    options: dict[str, Any] = {"topics": AND_PODS, "snapshot": path}
+    await cluster.create(*AND_PODS)
+    await cluster.states(fresh("stays"), fresh("moves", cpu=1.0), fresh("goes"))
+    await cluster.send(PODS, ("stays/p1", pod("p1", "stays")), ("goes/p2", pod("p2", "goes")))
+    async with following(cluster, **options) as feed:
+        await until(lambda: len(feed.table) == 3 and len(feed.table.pods) == 2)
+        await feed.save()
+    # While it is away:
+    await cluster.states(fresh("moves", cpu=3.0, offset=1))
+    await cluster.send(NODE_STATE, ("goes", None))
+    await cluster.send(PODS, ("goes/p2", None), ("stays/p3", pod("p3", "stays")))
+    nowhere = Cluster(cluster.broker, cluster.prefix)
+    nowhere.client = {"bootstrap_servers": "127.0.0.1:1"}
+    async with following(nowhere, **options) as feed:
+        await until(lambda: feed.state.caught_up)
+        assert sorted(feed.table) == ["goes", "moves", "stays"]
+        assert cpu(feed, "moves") == 1.0
+        assert not feed.state.connected
+    async with following(cluster, **options) as feed:
+        await until(lambda: sorted(feed.table) == ["moves", "stays"])
+        await until(lambda: cpu(feed, "moves") == 3.0 and len(feed.table.pods) == 2)
+        counted = feed.table.pods.named("pods", feed.table.lookup(["stays", "moves"]))
+        assert counted.tolist() == [2, 0]
+        assert feed.state.rereads == 0
+    # Topics made anew do not go on where the snapshot ends.
+    for topic in AND_PODS:
+        await cluster.delete(topic)
+    await cluster.create(*AND_PODS)
+    await cluster.states(fresh("other"))
+    async with following(cluster, **options) as feed:
+        await until(lambda: list(feed.table) == ["other"])
+        assert feed.state.rereads == 1
+
+
+def pod(uid: str, node: str) -> bytes:
+    found = PodRecord(node=node, uid=uid, cgroup_uid=uid, namespace="d", name=uid, phase="Running")
+    return encode_json(found)
 
 
 def springtide(*arguments: str) -> list[str]:

@@ -1,0 +1,155 @@
+"""The table on disk, so that an extender that starts again answers at once, and then catches up.
+
+Owes the rest: a file that is whole or not there; what it holds is at least as new as the positions
+in the logs that it names, so that reading on from there leads to the same table. What does not fit
+(another version, other things counted, damage) is no snapshot: all is read from the logs then.
+
+It is taken while the table changes: what changed after the positions were noted comes once more
+from the logs, and changes nothing that is already so.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.errors import RecordError
+from pipeline.processors.loadaware.counted import Counting
+from pipeline.table.columns import OfferedResources, Row, TableNode
+from pipeline.table.pods import ARRAYS, Columns
+from pipeline.table.table import Table
+from pipeline.topics.codec import decode_json, encode_json
+from pipeline.topics.node_state import NodeStateRecord
+
+VERSION: Final = 1
+
+_AT_ONCE: Final = 100
+_UIDS_AT_ONCE: Final = 10_000
+_KINDS: Final[tuple[type[Any], ...]] = (NodeStateRecord, TableNode, OfferedResources)
+
+Position = tuple[str, int, int]
+"""Topic, partition, and the offset to read next."""
+
+
+class _Head(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    saved_at: float
+    counted: tuple[str, ...]
+    counting: str
+    positions: tuple[Position, ...]
+    names: tuple[str, ...]
+    sizes: tuple[tuple[int, int, int], ...]
+
+
+class Restored(NamedTuple):
+    table: Table
+    positions: tuple[Position, ...]
+    saved_at: float
+
+
+def save(path: Path, table: Table, positions: Sequence[Position], now: float) -> int:
+    """Write a snapshot of the table as it is from `positions` on; the bytes written. May be called
+    in another thread than that of the table, with positions noted before. Raises OSError."""
+    names, rows = table.rows()
+    pods = table.pods.columns()
+    records = [*_encoded(rows)]
+    uids = [*_texts(pods.uids)]
+    # Of most pods the cgroup is named by the uid.
+    others = {place: name for place, name in enumerate(pods.cgroup_uids) if name != uids[place]}
+    head = _Head(
+        version=VERSION,
+        saved_at=now,
+        counted=table.pods.counting.names,
+        counting=_counting(table.pods.counting),
+        positions=tuple(positions),
+        names=tuple(names),
+        sizes=tuple(tuple(map(len, of_row)) for of_row in records),  # type: ignore[misc]
+    )
+    texts = {
+        "head": msgspec.json.encode(head),
+        "records": b"".join(part for of_row in records for part in of_row),
+        "uids": "\n".join(uids).encode(),
+        "cgroups": msgspec.json.encode(others),
+    }
+    arrays: dict[str, npt.NDArray[Any]] = dict(pods.arrays)
+    arrays |= {name: np.frombuffer(text, np.uint8) for name, text in texts.items()}
+    return _write(path, arrays)
+
+
+def _write(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return path.stat().st_size
+
+
+def load(path: Path, empty: Table) -> Restored | None:
+    """The table in the snapshot, made of `empty`, which it needs for what columns and amounts there
+    are; None where there is none that fits. Raises OSError for a file that cannot be read."""
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            head = msgspec.json.decode(found["head"].tobytes(), type=_Head)
+            counting = empty.pods.counting
+            if (head.version, head.counted, head.counting) != (
+                VERSION, counting.names, _counting(counting)
+            ):  # fmt: skip
+                return None
+            rows = [*_decoded(head.sizes, found["records"].tobytes())]
+            uids = found["uids"].tobytes().decode().split("\n") if len(found["uids"]) else []
+            others = msgspec.json.decode(found["cgroups"].tobytes(), type=dict[int, str])
+            cgroups = [*uids]
+            for place, name in others.items():
+                cgroups[place] = name
+            arrays = {name: found[name] for name in ARRAYS}
+            empty.restore(head.names, rows, Columns(uids, cgroups, arrays))
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, IndexError, EOFError, msgspec.MsgspecError, RecordError):
+        return None
+    except Exception as error:
+        # A damaged archive has errors of its own kind (zipfile, zlib).
+        if type(error).__module__ in ("zipfile", "zlib"):
+            return None
+        raise
+    return Restored(empty, head.positions, head.saved_at)
+
+
+def _counting(counting: Counting) -> str:
+    """What two snapshots must have alike, so that amounts mean the same."""
+    return msgspec.json.encode([counting.load_aware, *counting[1:]]).decode()
+
+
+def _encoded(rows: Sequence[Row]) -> Iterator[tuple[bytes, ...]]:
+    for at, row in enumerate(rows):
+        if at % _AT_ONCE == 0:
+            time.sleep(0)  # others may have the interpreter
+        yield tuple(b"" if record is None else encode_json(record) for record in row)
+
+
+def _decoded(sizes: Sequence[tuple[int, int, int]], data: bytes) -> Iterator[Row]:
+    at = 0
+    for of_row in sizes:
+        records: list[Any] = []
+        for kind, size in zip(_KINDS, of_row, strict=True):
+            records.append(decode_json(kind, data[at : at + size]) if size else None)
+            at += size
+        yield Row(*records)
+
+
+def _texts(uids: Sequence[str]) -> Iterator[str]:
+    for at, uid in enumerate(uids):
+        if at % _UIDS_AT_ONCE == 0:
+            time.sleep(0)
+        yield uid

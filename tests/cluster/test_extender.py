@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -73,14 +74,16 @@ class Cluster:
     settings: Settings
     producer: AIOKafkaProducer
 
-    async def uses(self, cores: dict[str, float], offset: int = 1) -> None:
-        """Each of these nodes uses so many cores now."""
+    async def uses(
+        self, cores: dict[str, float], offset: int = 1, peaks: dict[str, float] | None = None
+    ) -> None:
+        """Each of these nodes uses so many cores now, and is predicted to use so many."""
         topic = NODE_STATE.full_name(self.settings.kafka.topic_prefix)
         for name, used in cores.items():
             await self.producer.send_and_wait(
                 topic,
                 key=name.encode(),
-                value=state(name, used, offset),
+                value=state(name, used, offset, (peaks or {}).get(name, used)),
                 partition=partition_of(name, PARTITIONS),
             )
 
@@ -98,13 +101,15 @@ class Cluster:
         apply(self.plane, *(pod(f"{prefix}-{number}", **more) for number in range(count)))
 
 
-def state(name: str, cores: float, offset: int) -> bytes:
+def state(name: str, cores: float, offset: int, peak: float) -> bytes:
+    predicted = Usage(cpu_cores=peak, memory_bytes=8 * 2.0**30)
     return encode_json(
         NodeStateRecord(
             node=name, as_of=format_time(int(time.time())), generation=1, offset=offset, epoch=1,
             window_seconds=30, coverage=1.0, node_known=True,
             usage=Usage(cpu_cores=cores, memory_bytes=8 * 2.0**30),
             allocatable=Usage(cpu_cores=64.0, memory_bytes=256 * 2.0**30),
+            predictor="percentile", peaks={"percentile": predicted},
         )
     )  # fmt: skip
 
@@ -210,3 +215,38 @@ async def test_batch_is_pushed_out_before_mid(cluster: Cluster, batch: int) -> N
         apply(cluster.plane, asking)
         await until(lambda: cluster.landed("urgent") == {"urgent": NODES[batch]}, 60)
     assert list(cluster.landed("full")) == [f"full-{NODES[1 - batch]}"]
+
+
+async def test_a_storm_of_pods_takes_no_node_over_its_threshold(cluster: Cluster) -> None:
+    """One cold node, four warm ones: neither is the cold one buried, nor any threshold passed."""
+    usage = dict.fromkeys(NODES, 60.0) | dict.fromkeys(NODES[1:5], 30.0) | {NODES[0]: 2.0}
+    await cluster.uses(usage)
+    with (
+        Role("watcher", cluster.settings) as watcher,
+        cluster.extender("--fine-scores") as extender,
+    ):
+        await until(lambda: "in step" in watcher.text(), 60)
+        await until(lambda: "caught up" in extender.text(), 60)
+        cluster.create("storm", 80, cpu="1", memory="1Gi")
+        await until(all_bound(cluster, "storm", 80), 120)
+    landed = Counter(cluster.landed("storm").values())
+    assert set(landed) <= set(NODES[:5])
+    for name, pods in landed.items():
+        # Each is expected to use 0.85 cores; 65.5 percent of 64 cores are still 65.
+        assert usage[name] + 0.85 * pods < 0.655 * 64
+
+
+async def test_the_node_that_will_stay_idle_gets_the_pod(cluster: Cluster, tmp_path: Path) -> None:
+    """Both use as much now; one is predicted to be busy."""
+    config = tmp_path / "scheduler.yaml"
+    config.write_text(
+        "plugins: {multiPoint: {enabled: [{name: LoadAwareScheduling},"
+        " {name: PredictedHeadroom, weight: 5}]}}"
+    )
+    usage = dict.fromkeys(NODES, 60.0) | dict.fromkeys(NODES[:2], 8.0)
+    await cluster.uses(usage, peaks={NODES[0]: 50.0, NODES[1]: 10.0})
+    with cluster.extender("--scheduler-config-file", str(config)) as extender:
+        await until(lambda: "caught up" in extender.text(), 60)
+        cluster.create("long", 5, cpu="500m", memory="1Gi")
+        await until(all_bound(cluster, "long", 5), 60)
+    assert set(cluster.landed("long").values()) == {NODES[1]}

@@ -192,12 +192,11 @@ def _placement(profile: _Profile) -> Placement:
     everywhere = enabled.get("multiPoint", {})
     scores = everywhere | enabled.get("score", {})
     filters = {*everywhere, *enabled.get("filter", {}), *enabled.get("preFilter", {})}
-    args = {name: _read(name, {}) for name in (LOAD_AWARE, *scores)}
     given = {one.name: one.args or {} for one in profile.plugin_config or ()}
-    args |= {name: _read(name, tree) for name, tree in given.items() if name in PLUGINS}
     used = {*scores, *filters}
-    for name in filters & set(FILTERS):
-        args.setdefault(name, _read(name, {}))
+    # What is not enabled is read, too: who looks at it should not find that it is wrong later.
+    named = {LOAD_AWARE, *used, *(name for name in given if name in PLUGINS)}
+    args = {name: _read(name, given.get(name, {})) for name in sorted(named)}
     return Placement(
         filters=tuple(name for name in FILTERS if name in filters),
         scores=tuple(Score(name, weight) for name, weight in scores.items()),

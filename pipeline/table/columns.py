@@ -56,7 +56,8 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: `get` reads its value out of a row's records, None is unknown.
+    """One column: `get` reads its value out of a row's records, None is unknown; `of` is the only
+    one of the records that it reads, if it is one.
 
     A column of floats holds NaN where nothing is known, one of flags False.
     """
@@ -65,6 +66,7 @@ class Column:
     unit: str
     get: Callable[[Row], float | bool | None]
     dtype: type = np.float64
+    of: str = ""
 
     @property
     def missing(self) -> float | bool:
@@ -72,15 +74,19 @@ class Column:
 
 
 def _of_state(name: str, unit: str, get: Callable[[NodeStateRecord], Any]) -> Column:
-    return Column(name, unit, lambda row: None if row.state is None else get(row.state))
+    return Column(name, unit, lambda row: None if row.state is None else get(row.state), of="state")
 
 
 def _offered(name: str, unit: str, get: Callable[[OfferedResources], float | None]) -> Column:
-    return Column(name, unit, lambda row: get(row.resources) if row.resources else None)
+    return Column(
+        name, unit, lambda row: get(row.resources) if row.resources else None, of="resources"
+    )
 
 
 def _flag(name: str, get: Callable[[NodeStateRecord], bool]) -> Column:
-    return Column(name, "flag", lambda row: row.state is not None and get(row.state), np.bool_)
+    return Column(
+        name, "flag", lambda row: row.state is not None and get(row.state), np.bool_, "state"
+    )
 
 
 def _usage(name: str, get: Callable[[NodeStateRecord], Usage]) -> tuple[Column, Column]:

@@ -7,7 +7,7 @@ an await. Whoever looks up rows and takes their values (`table["usage_cpu_cores"
 without an await in between has seen one moment, for as long as it likes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Final
 
@@ -225,19 +225,26 @@ class Table:
         other._clear(self.pods.counting)
 
     def _write(self, name: str, records: Row, *, keep: bool = False) -> None:
-        values = [value_of(column, records) for column in self.columns]
+        before = self.snapshot(name)
+        # What reads only records that are as before is as before.
+        same = {part for part in Row._fields if getattr(before, part) is getattr(records, part)}
+        columns = [column for column in self.columns if column.of not in same]
+        values = [value_of(column, records) for column in columns]
         row = self._row(name)
         self._rows[row], self._states[row] = records, records.state
-        for column, value in zip(self.columns, values, strict=True):
+        for column, value in zip(columns, values, strict=True):
             self._arrays[column.name][row] = value
-        scalars = (records.node.scalars if records.node else None) or {}
+        if "node" not in same:
+            self._write_scalars(row, (records.node.scalars if records.node else None) or {})
+        self.pods.reported(row)
+        if not keep:
+            self._leave(row)
+
+    def _write_scalars(self, row: int, scalars: Mapping[str, int]) -> None:
         for kind in scalars.keys() - self._scalars.keys():
             self._scalars[kind] = np.zeros(self._capacity, np.int64)
         for kind, amounts in self._scalars.items():
             amounts[row] = min(max(scalars.get(kind, 0), 0), _LARGEST)
-        self.pods.reported(row)
-        if not keep:
-            self._leave(row)
 
     def _row(self, name: str) -> int:
         row = self._index.get(name, UNKNOWN_ROW)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from pipeline.extender import filters
 from pipeline.extender.filters import Refusal
@@ -19,7 +20,7 @@ from pipeline.processors.loadaware.counted import Counting, Packing
 from pipeline.processors.placement.combine import best_fit, combined, in_steps, one_best
 from pipeline.processors.placement.config import HINT, LOAD_AWARE, Placement
 from pipeline.processors.placement.preempt import least_dear
-from pipeline.processors.scorers.rounding import IntArray
+from pipeline.processors.scorers.rounding import BoolArray, FloatArray, IntArray
 from pipeline.table import Table
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resources import MID
@@ -85,6 +86,22 @@ class Scored(NamedTuple):
         return int(self.percent.argmax()) if len(self.percent) else None
 
 
+class Explained(NamedTuple):
+    """What would be said of the nodes `names`, as of one moment: `refused` by place; `kept` are the
+    places of the others, which `scored` has in this order. `is_unjudged` is where one would pass
+    without being judged by its usage; `ages` are seconds, NaN for none; arrays are (nodes,). A pod
+    that `is_exempt` passes everywhere."""
+
+    names: Sequence[str]
+    refused: Mapping[int, Refusal]
+    is_unjudged: BoolArray
+    ages: FloatArray
+    is_stale: BoolArray
+    kept: npt.NDArray[np.intp]
+    scored: Scored
+    is_exempt: bool
+
+
 class _Cycle(NamedTuple):
     asked: Ask
     moment: Moment
@@ -112,14 +129,36 @@ class Decisions:
             for place, refusal in sorted(refused.items())
         }
         if pod.uid:
-            kept = np.ones(len(names), np.bool_)
-            kept[list(refused)] = False
-            self._remember(pod.uid, asked, moment.among(np.flatnonzero(kept)))
-        return Judgement(found, len(names), self._unjudged(moment, refused))
+            self._remember(pod.uid, asked, moment.among(_others(refused, len(names))))
+        return Judgement(found, len(names), int(self._is_unjudged(moment, refused).sum()))
 
     def prioritize(self, pod: PodRecord, names: Sequence[str], now: float) -> Scored:
         """How good `names` (each once) are for the pod."""
         asked, moment = self._recall(pod, names, now)
+        return self._scored(moment, asked)
+
+    def explain(
+        self, pod: PodRecord, names: Sequence[str], now: float, *, is_exempt: bool = False
+    ) -> Explained:
+        """What filter would say of `names` (each once), and prioritize of those that pass. Nothing
+        comes of it: no pod is placed, withdrawn or remembered. A pod that `is_exempt` passes
+        everywhere."""
+        with self._table.aside(pod.uid, now):
+            moment, asked = self._moment(names, now), ask(pod, self._counting)
+            refused = {} if is_exempt else self._refused(moment, asked)
+            kept = _others(refused, len(names))
+            return Explained(
+                names=names,
+                refused=refused,
+                is_unjudged=self._is_unjudged(moment, refused),
+                ages=moment.ages(),
+                is_stale=~self._table.fresh(moment.rows, now, self.rules.stale_after_seconds),
+                kept=kept,
+                scored=self._scored(moment.among(kept), asked),
+                is_exempt=is_exempt,
+            )
+
+    def _scored(self, moment: Moment, asked: Ask) -> Scored:
         placement, usable = self.rules.placement, self._has_usage(moment)
         found: dict[str, IntArray] = {}
         scores: list[IntArray] = []
@@ -131,7 +170,7 @@ class Decisions:
                 found[name] = SCORERS[name](moment, asked, placement.args[name])
             scores.append(found[name])
         weights = [weight for _, weight in placement.scores]
-        percent = combined(scores, weights) if scores else np.zeros(len(names), np.int64)
+        percent = combined(scores, weights) if scores else np.zeros(len(moment), np.int64)
         steps = one_best(in_steps(percent, self.rules.score_steps), percent)
         return Scored(steps.tolist(), percent, found)
 
@@ -177,11 +216,12 @@ class Decisions:
         yield from filters.reserved(moment, asked)
         yield from filters.certain_mid(moment, asked, self.rules.stale_after_seconds)
 
-    def _unjudged(self, moment: Moment, refused: Mapping[int, Refusal]) -> int:
+    def _is_unjudged(self, moment: Moment, refused: Mapping[int, Refusal]) -> BoolArray:
         known = moment.is_fresh(self.rules.placement.load_aware.node_metric_expiration_seconds or 0)
         known &= np.isfinite(moment.usage("usage", ("cpu", "memory"))).any(axis=1)
         known[list(refused)] = True
-        return int((~known).sum())
+        found: BoolArray = ~known
+        return found
 
     def _has_usage(self, moment: Moment) -> bool:
         """Whether the usage of any of these nodes is known: else all that go by it know nothing."""
@@ -217,3 +257,10 @@ class Decisions:
         if not all(name in places for name in names):
             return cycle.asked, self._moment(names, now)
         return cycle.asked, cycle.moment.among(np.array([places[n] for n in names], np.intp))
+
+
+def _others(refused: Mapping[int, Refusal], nodes: int) -> npt.NDArray[np.intp]:
+    """The places of those that are not refused."""
+    kept = np.ones(nodes, np.bool_)
+    kept[list(refused)] = False
+    return np.flatnonzero(kept)

@@ -34,6 +34,9 @@ from pipeline.extender.protocol import (
     prioritize_answer,
     read_question,
 )
+from pipeline.extender.query import Query
+from pipeline.extender.replies import error_reply as _error
+from pipeline.extender.replies import json_reply as _reply
 from pipeline.extender.tls import Tls
 from pipeline.logs import get_logger
 from pipeline.metrics import CONTENT_TYPE, counter, declare_role, histogram, page
@@ -106,6 +109,7 @@ class Extender:
         self._clock = clock
         self._load_watcher = LoadWatcher(table, state, clock, settings.stale_after_seconds)
         self._sent: dict[str, Sent] = {}
+        self._query = Query(table, state, self._decisions, clock, self._mode, self._bodies)
         self._said: dict[str, tuple[float, int]] = {}  # verb -> when, and how many not since
 
     def app(self) -> web.Application:
@@ -119,6 +123,7 @@ class Extender:
         app.router.add_get("/metrics", self.metrics)
         app.router.add_get("/v1/nodes", self.nodes)
         app.router.add_get("/v1/nodes/{node}", self.node)
+        self._query.add_to(app)
         self._load_watcher.add_to(app)
         return app
 
@@ -305,19 +310,6 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
         return _error(413, limit, "set nodeCacheCapable: true, so that only names are sent")
     except web.HTTPException as error:
         return _error(error.status, error.reason)
-
-
-def _reply(body: bytes, *, status: int = 200) -> web.Response:
-    return web.Response(body=body, status=status, content_type="application/json")
-
-
-def _error(
-    status: int, message: str, hint: str | None = None, headers: Mapping[str, str] | None = None
-) -> web.Response:
-    document = {"Error": message} | ({"Hint": hint} if hint else {})
-    return web.Response(
-        body=_json.encode(document), status=status, content_type="application/json", headers=headers
-    )
 
 
 class AccessLog(AbstractAccessLogger):

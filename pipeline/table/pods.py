@@ -5,7 +5,8 @@ what of a node's pods is not in its usage yet. A pod that was placed lately and 
 node yet is there for `TENTATIVE_SECONDS`, so that the next pod does not take its place.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -164,6 +165,27 @@ class Pods:
     def withdraw(self, uid: str) -> int | None:
         """A pod that was placed is to be placed again. Returns the row that it was to be on."""
         return self.remove(uid) if uid in self._tentative else None
+
+    @contextmanager
+    def aside(self, uid: str) -> Iterator[None]:
+        """While it lasts a pod that was placed counts nowhere; `refresh` before and after."""
+        if uid not in self._tentative:
+            yield
+            return
+        place = self._index[uid]
+        row = int(self._node[place])
+        flying = self._flying.setdefault(row, set())
+        was_flying = place in flying
+        flying.discard(place)
+        self.sums[row] -= self._amounts[place]
+        self._changed.add(row)
+        try:
+            yield
+        finally:
+            self.sums[row] += self._amounts[place]
+            if was_flying:
+                self._flying.setdefault(row, set()).add(place)
+            self._changed.add(row)
 
     def expired(self, now: float) -> list[str]:
         """Who was placed, and was not seen on the node in time: to be removed."""

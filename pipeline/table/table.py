@@ -8,6 +8,7 @@ without an await in between has seen one moment, for as long as it likes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import repeat
 from typing import Any, Final
 
@@ -181,6 +182,14 @@ class Table:
     def withdraw(self, uid: str) -> None:
         """A pod is to be placed anew, wherever it was to be before."""
         self._leave(self.pods.withdraw(uid))
+
+    @contextmanager
+    def aside(self, uid: str, now: float) -> Iterator[None]:
+        """While it lasts a pod that was placed and is not seen yet counts nowhere, as when it is to
+        be placed anew; afterwards it counts as before. No await may be inside."""
+        self.bring_up_to_date(now)
+        with self.pods.aside(uid):
+            yield
 
     def bring_up_to_date(self, now: float) -> None:
         """Know what is in flight, as of `now`."""

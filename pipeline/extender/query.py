@@ -1,0 +1,122 @@
+"""The query interface for everyone but the scheduler: what would be said of a pod.
+
+Owes the rest: answers of which nothing comes, with stable keys; what is no question gets a 400, a
+node that nobody knows a 404, and a table that is not caught up a 503.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from pipeline.clock import Clock
+from pipeline.errors import BadRequestError, NotReadyError, RecordError
+from pipeline.extender.bodies import Bodies
+from pipeline.extender.decide import Decisions
+from pipeline.extender.explained import Explanation, explanation
+from pipeline.extender.protocol import Pod
+from pipeline.extender.replies import json_reply
+from pipeline.processors.inventory import read_manifest
+from pipeline.table import FeedState, Table
+from pipeline.topics.codec import decode_json
+from pipeline.topics.pods import PodRecord
+
+EXPLAIN_KEYS: Final = (
+    "an object with pod (a Pod as kubectl gives it) or podRecord (one as the topic springtide.pods "
+    "has it), and nodeNames where not all nodes are meant"
+)
+_ABSENT: Final = msgspec.Raw(b"null")
+
+T = TypeVar("T")
+
+
+class ExplainBody(msgspec.Struct, frozen=True, rename="camel"):
+    """What `POST /v1/explain` is asked; all nodes are meant where none are named."""
+
+    pod: msgspec.Raw = _ABSENT
+    pod_record: msgspec.Raw = _ABSENT
+    node_names: list[str] | None = None
+
+
+class Subject(NamedTuple):
+    """A pod, whether it passes everywhere, and which nodes are meant, each once; None for all."""
+
+    record: PodRecord
+    is_exempt: bool
+    names: Sequence[str] | None
+
+
+def read_subject(body: bytes) -> Subject:
+    """The question in the body of an explain request. Raises `BadRequestError`."""
+    asked = _decoded(ExplainBody, body, "body")
+    names = None if asked.node_names is None else tuple(dict.fromkeys(asked.node_names))
+    has_pod, has_record = (bytes(one) != b"null" for one in (asked.pod, asked.pod_record))
+    if has_pod == has_record:
+        wrong = "both pod and podRecord" if has_pod else "neither pod nor podRecord"
+        raise BadRequestError(wrong, hint=f"send {EXPLAIN_KEYS}")
+    try:
+        if has_record:
+            record = decode_json(PodRecord, bytes(asked.pod_record))
+            of_daemon_set = record.owner is not None and record.owner.kind == "DaemonSet"
+            return Subject(record, of_daemon_set, names)
+        pod = _decoded(Pod, asked.pod, "pod")
+        return Subject(read_manifest(asked.pod), pod.of_daemon_set, names)
+    except RecordError as error:
+        raise BadRequestError(f"pod: {error.message}", hint=f"send {EXPLAIN_KEYS}") from error
+
+
+def explain(
+    decisions: Decisions, table: Table, subject: Subject, now: float, mode: str
+) -> Callable[[], Explanation]:
+    """What would be said of this pod, from one moment of the table: what is given writes it down,
+    and may be called in another thread."""
+    names = tuple(table) if subject.names is None else subject.names
+    found = decisions.explain(subject.record, names, now, is_exempt=subject.is_exempt)
+    return lambda: explanation(found, subject.record, decisions.rules, now, mode)
+
+
+class Query:
+    """The handlers over one table."""
+
+    def __init__(
+        self, table: Table, state: FeedState, decisions: Decisions, clock: Clock, mode: str,
+        bodies: Bodies,
+    ) -> None:  # fmt: skip
+        self._table = table
+        self._state = state
+        self._decisions = decisions
+        self._clock = clock
+        self._mode = mode
+        self._bodies = bodies
+
+    def add_to(self, app: web.Application) -> None:
+        """Route to these handlers."""
+        app.router.add_post("/v1/explain", self.explain)
+
+    async def explain(self, request: web.Request) -> web.Response:
+        """What filter and prioritize would say of a pod, and why."""
+        subject = read_subject(await self._bodies.read(request))
+        must_be_caught_up(self._state)
+        written = explain(self._decisions, self._table, subject, self._clock.now(), self._mode)
+        # Ten thousand nodes are some megabytes: a scheduler's question does not wait for them.
+        return json_reply(await asyncio.to_thread(lambda: msgspec.json.encode(written())))
+
+
+def must_be_caught_up(state: FeedState) -> None:
+    """Raise `NotReadyError` unless the table holds what lay in the topics at the start."""
+    if not state.caught_up:
+        raise NotReadyError(
+            f"the state table is not caught up: {state.message}",
+            hint="ask again when GET /readyz says 200",
+        )
+
+
+def _decoded(kind: type[T], data: bytes | msgspec.Raw, what: str) -> T:
+    try:
+        found: Any = msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequestError(f"{what}: {error}", hint=f"send {EXPLAIN_KEYS}") from error
+    result: T = found
+    return result

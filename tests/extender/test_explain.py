@@ -1,0 +1,274 @@
+"""What would be said of a pod: as filter and prioritize say it, and nothing comes of it."""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.clock import ManualClock
+from pipeline.extender.decide import Decisions
+from pipeline.extender.query import EXPLAIN_KEYS
+from pipeline.extender.server import Extender, rules_of
+from pipeline.settings import ExtenderSettings
+from pipeline.table import FeedState, Table
+from pipeline.table.columns import TableNode
+from pipeline.topics.codec import encode_json
+from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.pods import CountedPod, PodRecord
+from tests.extender.conftest import ALL, POD, Client, Start, cluster
+from tests.extender.test_decide import NAMES, asked, changes
+from tests.extender.test_fuzz import json_values, quick
+from tests.extender.test_server import FULL, HOT
+from tests.table.records import GIB, NOW, node_state, table_of
+
+RULES = rules_of(ExtenderSettings())
+
+
+async def ask(client: Client, body: Any, status: int = 200) -> Any:
+    response = await client.post("/v1/explain", json=body)
+    assert response.status == status, await response.text()
+    assert response.content_type == "application/json"
+    return await response.json()
+
+
+async def test_each_node_is_explained_in_the_order_asked_for(start: Start) -> None:
+    found = await ask(await start(mode="observe"), {"pod": POD, "nodeNames": ALL})
+    assert (found["apiVersion"], found["kind"]) == ("springtide/v1", "PlacementExplanation")
+    assert (found["mode"], found["pod"]["namespace"], found["pod"]["name"]) == ("observe", "d", "p")
+    assert found["weights"] == {"LoadAwareScheduling": 1}
+    items = {item["node"]: item for item in found["items"]}
+    assert list(items) == ALL
+    assert items["idle"] == {
+        "node": "idle", "verdict": "passed", "reason": None, "curable": False, "score": 85,
+        "extender_score": 8, "plugins": {"LoadAwareScheduling": 85}, "age_seconds": 10.0,
+        "stale": False,
+    }  # fmt: skip
+    assert f"hot: {items['hot']['reason']}" == HOT
+    assert f"full: {items['full']['reason']}" == FULL
+    refused = {"score": None, "extender_score": None, "plugins": {}, "curable": False}
+    assert items["hot"].items() >= refused.items()
+    verdicts = {name: item["verdict"] for name, item in items.items()}
+    assert verdicts == {
+        "idle": "passed", "busy": "passed", "hot": "refused", "full": "refused", "old": "unknown",
+        "blind": "unknown", "stranger": "unknown",
+    }  # fmt: skip
+    assert (items["old"]["stale"], items["old"]["age_seconds"]) == (True, 180.0)
+    assert (items["stranger"]["stale"], items["stranger"]["age_seconds"]) == (True, None)
+
+
+async def test_without_names_all_nodes_of_the_table_are_meant(start: Start) -> None:
+    client = await start()
+    for names in ({}, {"nodeNames": None}):
+        found = await ask(client, {"pod": POD, **names})
+        assert [item["node"] for item in found["items"]] == sorted(set(ALL) - {"stranger"})
+    assert (await ask(client, {"pod": POD, "nodeNames": []}))["items"] == []
+    twice = await ask(client, {"pod": POD, "nodeNames": ["hot", "idle", "hot"]})
+    assert [item["node"] for item in twice["items"]] == ["hot", "idle"]
+
+
+async def test_a_pod_as_the_topic_has_it(start: Start) -> None:
+    record = PodRecord(node="hot", uid="u", cgroup_uid="u", namespace="shop", name="web-0")
+    body = b'{"podRecord": %s, "nodeNames": ["hot"]}' % encode_json(record)
+    response = await (await start()).post("/v1/explain", data=body)
+    found = await response.json()
+    assert (found["pod"]["name"], found["pod"]["node"]) == ("web-0", "hot")
+    assert found["items"][0]["verdict"] == "refused"
+
+
+async def test_pods_of_daemon_sets_pass_everywhere(start: Start) -> None:
+    pod = {"metadata": {"ownerReferences": [{"kind": "DaemonSet", "name": "d"}]}}
+    found = await ask(await start(), {"pod": pod, "nodeNames": ["hot", "idle"]})
+    assert [item["verdict"] for item in found["items"]] == ["exempt", "exempt"]
+    assert found["items"][0]["score"] is not None
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"", "body: "),
+        (b"[]", "body: Expected `object`, got `array`"),
+        (b"{}", "neither pod nor podRecord"),
+        (b'{"pod": null}', "neither pod nor podRecord"),
+        (b'{"pod": {}, "podRecord": {}}', "both pod and podRecord"),
+        (b'{"pod": 1}', "pod: Expected `object`"),
+        (b'{"pod": {"metadata": {"name": 5}}}', "pod: Expected `str`"),
+        (b'{"pod": {"spec": {"containers": [{}]}}}', "pod: "),
+        (b'{"podRecord": {}}', "pod: "),
+        (b'{"pod": {}, "nodeNames": "a"}', "Expected `array | null`"),
+        (b'{"pod": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", "recursion"),
+    ],
+)
+async def test_what_is_no_question_is_told_so(start: Start, body: bytes, says: str) -> None:
+    response = await (await start()).post("/v1/explain", data=body)
+    reply = await response.json()
+    assert response.status == 400
+    assert says in reply["Error"]
+    assert reply["Hint"] == f"send {EXPLAIN_KEYS}"
+
+
+async def test_until_caught_up_nobody_can_say(start: Start) -> None:
+    reply = await ask(await start(mode="observe", caught_up=False), {"pod": POD}, 503)
+    assert "catching up" in reply["Error"]
+    assert "/readyz" in reply["Hint"]
+
+
+# -- as filter and prioritize say it
+
+
+@pytest.fixture(scope="module")
+def post() -> Iterator[Any]:
+    """`post(path, body)`: status and answer of a real request to an extender in mode act."""
+    loop = asyncio.new_event_loop()
+    extender = Extender(
+        cluster(), FeedState(caught_up=True), ExtenderSettings(mode="act"), ManualClock(NOW)
+    )
+    client: Any = TestClient(TestServer(extender.app(), loop=loop), loop=loop)
+    loop.run_until_complete(client.start_server())
+
+    async def posted(path: str, body: bytes) -> tuple[int, Any]:
+        response = await client.post(path, data=body)
+        return response.status, msgspec.json.decode(await response.read())
+
+    yield lambda path, body: loop.run_until_complete(posted(path, body))
+    loop.run_until_complete(client.close())
+    loop.close()
+
+
+@quick
+@given(body=st.dictionaries(st.sampled_from(["pod", "podRecord", "nodeNames"]), json_values))
+def test_any_json_is_answered(post: Any, body: Any) -> None:
+    status, reply = post("/v1/explain", msgspec.json.encode(body))
+    assert status in (200, 400)
+    assert reply["items"] is not None if status == 200 else reply["Error"]
+
+
+amounts = st.fixed_dictionaries(
+    {},
+    optional={
+        "cpu": st.sampled_from(["100m", "1", "3", 2]),
+        "memory": st.sampled_from(["64Mi", "8Gi", "15Gi"]),
+    },
+)
+manifests = st.fixed_dictionaries(
+    {
+        "metadata": st.fixed_dictionaries(
+            {"name": st.sampled_from(["a", "b"])},
+            optional={"ownerReferences": st.just([{"kind": "DaemonSet", "name": "d"}])},
+        ),
+        "spec": st.fixed_dictionaries(
+            {
+                "containers": st.lists(
+                    st.fixed_dictionaries(
+                        {
+                            "name": st.just("c"),
+                            "resources": st.fixed_dictionaries(
+                                {"requests": amounts, "limits": amounts}
+                            ),
+                        }
+                    ),
+                    max_size=2,
+                )
+            }
+        ),
+    }
+)
+
+
+uids = itertools.count()
+
+
+@quick
+@given(pod=manifests, names=st.lists(st.sampled_from(ALL), unique=True, max_size=7))
+def test_it_is_what_filter_and_prioritize_answer(
+    post: Any, pod: dict[str, Any], names: list[str]
+) -> None:
+    # Pods of earlier examples are on their way still; one by the same uid would be another example.
+    pod["metadata"]["uid"] = f"u{next(uids)}"
+    _, explained = post("/v1/explain", msgspec.json.encode({"pod": pod, "nodeNames": names}))
+    body = {"Pod": pod, "NodeNames": names}
+    _, filtered = post("/filter", msgspec.json.encode(body))
+    kept = [item["node"] for item in explained["items"] if item["verdict"] != "refused"]
+    assert filtered["NodeNames"] == kept
+    for curable, key in ((True, "FailedNodes"), (False, "FailedAndUnresolvableNodes")):
+        assert filtered[key] == {
+            item["node"]: f"{item['node']}: {item['reason']}"
+            for item in explained["items"]
+            if item["reason"] is not None and item["curable"] == curable
+        }
+    _, scored = post("/prioritize", msgspec.json.encode(body | {"NodeNames": kept}))
+    assert [(one["Host"], one["Score"]) for one in scored] == [
+        (item["node"], item["extender_score"])
+        for item in explained["items"]
+        if item["node"] in kept
+    ]
+
+
+# -- nothing comes of it
+
+
+def everything(table: Table) -> list[Any]:
+    """What a question can see of the table, and of the pods on their way."""
+    table.bring_up_to_date(NOW)
+    rows = table.lookup(NAMES)
+    pods = table.pods
+    return [
+        list(table), pods.tentative, pods.in_flight, len(pods), table.layout,
+        *(pods.named(name, rows).tolist() for name in pods.counting.names),
+        *(np.array(getattr(pods, name)[rows]).tolist()
+          for name in ("flight", "prod_flight", "unmeasured", "oldest")),
+    ]  # fmt: skip
+
+
+@settings(max_examples=60)
+@given(changes, asked, st.sampled_from([*NAMES, None]))
+def test_a_pod_that_is_on_its_way_is_explained_as_if_it_were_not_and_still_is(
+    given_changes: list[Any], pod: PodRecord, node: str | None
+) -> None:
+    tables = [Table(counting=RULES.counting) for _ in range(2)]
+    found = []
+    for table in tables:
+        for change in given_changes:
+            if isinstance(change, NodeStateRecord):
+                table.put_state(change)
+            elif isinstance(change, CountedPod):
+                table.put_pod(change)
+            elif isinstance(change, TableNode):
+                table.put_node(change)
+        decisions = Decisions(table, RULES)
+        if node is not None:
+            decisions.place(pod, node, NOW)
+        found.append(decisions)
+    untouched = everything(tables[0])
+    explained = found[0].explain(pod, NAMES, NOW)
+    assert everything(tables[0]) == untouched
+    filtered = found[1].filter(pod, NAMES, NOW)
+    assert {name: one.reason for name, one in filtered.refused.items()} == {
+        NAMES[place]: f"{NAMES[place]}: {one.reason}" for place, one in explained.refused.items()
+    }
+    scored = found[1].prioritize(pod, [NAMES[at] for at in explained.kept], NOW)
+    assert scored.scores == explained.scored.scores
+    assert scored.percent.tolist() == explained.scored.percent.tolist()
+    # A scheduler that was asked meanwhile goes on with what filter found.
+    again = Decisions(tables[0], RULES)
+    again.filter(pod, NAMES, NOW)
+    again.explain(pod, NAMES, NOW)
+    again.prioritize(pod, [NAMES[at] for at in explained.kept], NOW)
+    assert again.reused == 1
+
+
+def test_explaining_again_and_again_says_the_same() -> None:
+    table = table_of(*(node_state(name, cpu=1.0, memory=GIB) for name in "ab"))
+    decisions = Decisions(table, RULES)
+    pod = PodRecord(node="", uid="u", cgroup_uid="u", namespace="d", name="p")
+    runs = [decisions.explain(pod, ["a", "b"], NOW).scored.percent.tolist() for _ in range(3)]
+    assert all(one == other for one, other in itertools.pairwise(runs))
+    decisions.place(pod, "a", NOW)
+    # Where it is to be already it does not count twice.
+    assert decisions.explain(pod, ["a", "b"], NOW).scored.percent.tolist() == runs[0]

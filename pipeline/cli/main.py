@@ -1,7 +1,8 @@
 """The `springtide` command: commands by name, loaded when asked for; errors as two lines.
 
-A command is a module `pipeline.cli.<name>` with a click command called `command`. It is imported
-when it is run, so that help is instant and an exporter needs nothing that only a worker has.
+A command is a module `pipeline.cli.<name>` (`_` for `-`) with a click command called `command`. It
+is imported when it is run, so that help is instant and an exporter needs nothing that only a worker
+has.
 """
 
 import ctypes
@@ -42,6 +43,8 @@ COMMANDS = {
     "topics": _Entry("Create the topics, check them for drift, print their table.", None),
     "kafka": _Entry("Run a real Kafka broker on this machine.", "local"),
     "top": _Entry("Show nodes with usage, predicted peak and age.", "pipeline"),
+    "score": _Entry("Show how good each node would be for a pod, and who refuses it.", "pipeline"),
+    "why-not": _Entry("Show whether a node would take a pod, and why not.", "pipeline"),
     "explain": _Entry("Show how a node's peaks came about, number by number.", "pipeline"),
     "model": _Entry(
         "List predictors; look into, fit, export and import a node's models.", "pipeline"
@@ -62,7 +65,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         try:
-            module = importlib.import_module(f"pipeline.cli.{cmd_name}")
+            module = importlib.import_module(_module_of(cmd_name))
         except ModuleNotFoundError as error:
             raise _missing(error, cmd_name) from error
         command = module.command
@@ -97,10 +100,14 @@ def report(error: SpringtideError, *, debug: bool = False) -> None:
         click.echo(f"  fix: {error.hint}", err=True)
 
 
+def _module_of(command: str) -> str:
+    return f"pipeline.cli.{command.replace('-', '_')}"
+
+
 def _missing(error: ModuleNotFoundError, command: str) -> SpringtideError:
     missing = error.name or ""
     if missing.split(".", 1)[0] in _OURS:
-        if missing == f"pipeline.cli.{command}":
+        if missing == _module_of(command):
             return SpringtideError(
                 f"`springtide {command}` is not part of this build",
                 hint="install the whole of the distribution `springtide`",

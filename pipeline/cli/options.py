@@ -127,6 +127,13 @@ def quiet_client(settings: Settings) -> None:
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
+def quiet(settings: Settings) -> None:
+    """Keep the log out of a command that shows a table: what went wrong it says once, at the end or
+    on the screen, and the log would cut through it."""
+    if settings.log.level != "debug":
+        logging.getLogger().setLevel(logging.CRITICAL)
+
+
 def _settings_file(known: dict[str, Any]) -> Path | None:
     # Not by click's envvar: the option exists twice, and the nearer one must not be overruled.
     path: Path | None = known.get("config")

@@ -5,14 +5,11 @@ document.
 """
 
 import asyncio
-import logging
 import signal
-import time
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, suppress
 from typing import Final, NamedTuple
 
-import aiohttp
 import click
 import msgspec
 from rich.console import Console, Group
@@ -21,18 +18,16 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from pipeline.cli.node_lines import Sort, lines, plain, render
-from pipeline.cli.options import KAFKA_CLIENT, settings_options
+from pipeline.cli.options import KAFKA_CLIENT, quiet, settings_options
+from pipeline.cli.reading import ask_extender, extender_session, read_table
 from pipeline.clock import SystemClock
-from pipeline.errors import KafkaError, NotReadyError, SpringtideError, TopicDriftError
+from pipeline.errors import NotReadyError, SpringtideError
 from pipeline.settings import Settings
-from pipeline.table import Feed, Table
+from pipeline.table import Table
 from pipeline.table.document import node_list
-from pipeline.tasks import end
-from pipeline.topics.client import client_options
 from pipeline.topics.node_state import NodeStateRecord
 
 REFRESH_SECONDS: Final = 1.0
-_PROGRESS_AFTER_SECONDS: Final = 2.0
 
 
 @click.command(
@@ -70,9 +65,7 @@ def command(
       springtide top -o json | jq '.items[] | select(.stale) | .node'
       springtide top --extender http://localhost:8888
     """
-    if settings.log.level != "debug":
-        # What went wrong is said once, at the end or on the screen; the log would cut through it.
-        logging.getLogger().setLevel(logging.CRITICAL)
+    quiet(settings)
     view = _View(sort, settings.extender.stale_after_seconds, output == "json", not no_headers)
     source = _from_extender(url) if url else _from_kafka(settings, patient=watch)
     if not watch:
@@ -160,54 +153,10 @@ async def _live(source: Source, view: _View) -> None:
 
 
 async def _from_kafka(settings: Settings, *, patient: bool) -> Source:
-    """The table of the topics, again and again; raises what keeps it from being read.
-
-    A patient reader waits for a broker that is away.
-    """
-    feed = Feed(
-        Table(),
-        client=client_options(settings.kafka),
-        prefix=settings.kafka.topic_prefix,
-        clock=SystemClock(),
-    )
-    async with _running(feed):
-        began = time.monotonic()
-        while not feed.state.caught_up:
-            caught_up = asyncio.create_task(feed.wait_caught_up())
-            failure = asyncio.create_task(feed.wait_failure())
-            waits = {caught_up} if patient else {caught_up, failure}
-            done, _ = await asyncio.wait(
-                waits, timeout=_PROGRESS_AFTER_SECONDS, return_when=asyncio.FIRST_COMPLETED
-            )
-            for task in (caught_up, failure):
-                task.cancel()
-            if failure in done:
-                raise _why_not(failure.result())
-            if not done:
-                waited = time.monotonic() - began
-                click.echo(f"reading node states ({feed.state.message}, {waited:.0f} s)", err=True)
+    """The table of the topics, again and again; a patient reader waits for a broker."""
+    async with read_table(settings, Table(), patient=patient) as feed:
         while True:
             yield Seen(feed.table, "" if feed.state.connected else feed.state.message)
-
-
-def _why_not(failure: KafkaError) -> SpringtideError:
-    if isinstance(failure, TopicDriftError):
-        return NotReadyError(
-            f"there are no node states: {failure.message}",
-            hint="`springtide topics apply` makes the topics, `springtide worker` fills them",
-        )
-    return failure
-
-
-@asynccontextmanager
-async def _running(feed: Feed) -> AsyncIterator[None]:
-    task = asyncio.create_task(feed.run())
-    try:
-        yield
-    finally:
-        await end(task)
-        if not task.cancelled():
-            task.result()  # a feed ends by itself only with an error
 
 
 class _NodeStateList(msgspec.Struct):
@@ -216,28 +165,16 @@ class _NodeStateList(msgspec.Struct):
 
 async def _from_extender(url: str) -> Source:
     """What an extender says of its nodes, asked again and again."""
-    timeout = aiohttp.ClientTimeout(total=10)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
+    async with extender_session() as session:
         while True:
-            yield Seen(await _asked(session, f"{url.rstrip('/')}/v1/nodes"))
+            yield Seen(_table(await ask_extender(session, url, "/v1/nodes"), url))
 
 
-async def _asked(session: aiohttp.ClientSession, url: str) -> Table:
+def _table(answer: bytes, url: str) -> Table:
     try:
-        async with session.get(url) as response:
-            body = await response.read()
-            if response.status == 503:
-                raise NotReadyError(f"the extender at {url} is not ready: {body[:300]!r}")
-            if response.status != 200:
-                raise SpringtideError(f"GET {url} was answered with {response.status}")
-            states = msgspec.json.decode(body, type=_NodeStateList)
-    except (aiohttp.ClientError, TimeoutError) as error:
-        raise SpringtideError(
-            f"no extender answers at {url}: {error or type(error).__name__}",
-            hint="give the address of `springtide extender`, as http://host:8888",
-        ) from error
+        states = msgspec.json.decode(answer, type=_NodeStateList)
     except msgspec.MsgspecError as error:
-        raise SpringtideError(f"GET {url} was not answered as by an extender: {error}") from error
+        raise SpringtideError(f"{url} does not answer as an extender: {error}") from error
     table = Table()
     for state in states.items:
         table.put_state(state)

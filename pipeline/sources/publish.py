@@ -209,6 +209,14 @@ async def written_by(
 
     Raises `BrokerUnavailableError` if the broker does not answer or falls silent.
     """
+    async for message in all_of(kafka, topic):
+        mine = (SOURCE_HEADER, source.encode()) in message.headers
+        yield message.key, message.value if mine else None
+
+
+async def all_of(kafka: KafkaSettings, topic: Topic) -> AsyncIterator[Any]:
+    """Every record of `topic` with a key up to the present end, in the order of `written_by`,
+    which raises the same."""
     name = topic.full_name(kafka.topic_prefix)
     consumer = AIOKafkaConsumer(
         **client_options(kafka),
@@ -227,10 +235,8 @@ async def written_by(
             first = TopicPartition(name, partition_of("", kafka.partitions))
             for some in ({first: ends.pop(first)}, ends):
                 async for message in _until(consumer, some):
-                    if message.key is None:
-                        continue
-                    mine = (SOURCE_HEADER, source.encode()) in message.headers
-                    yield message.key, message.value if mine else None
+                    if message.key is not None:
+                        yield message
         finally:
             await consumer.stop()
 

@@ -1,0 +1,65 @@
+"""What would be said of a pod: asked of a running extender, or worked out from the topics as one
+with these settings would."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+
+from pipeline.cli.options import KAFKA_CLIENT
+from pipeline.cli.reading import ask_extender, extender_session, read_table
+from pipeline.clock import SystemClock
+from pipeline.errors import BadRequestError, SpringtideError, UsageError
+from pipeline.extender.decide import Decisions
+from pipeline.extender.explained import Explanation
+from pipeline.extender.query import explain, read_subject
+from pipeline.extender.server import rules_of
+from pipeline.settings import Settings
+from pipeline.sources.asked_pods import pod_in_file
+from pipeline.table import AND_PODS, Table
+
+SETTINGS: Final = (
+    *KAFKA_CLIENT, "extender.cpu_threshold_percent", "extender.memory_threshold_percent",
+    "extender.stale_after_seconds", "extender.scheduler_config_file", "extender.scheduler_name",
+    "extender.fine_scores", "extender.in_flight",
+)  # fmt: skip
+"""What an extender's answer depends on."""
+
+
+def extender_option(function: Any) -> Any:
+    """`--extender URL`."""
+    return click.option(
+        "--extender", "url", metavar="URL", help="Ask this extender, not Kafka: its settings hold."
+    )(function)
+
+
+def question_of(file: Path) -> bytes:
+    """The question about the pod in a file, `-` for standard input. Raises `UsageError`."""
+    try:
+        text = click.get_text_stream("stdin").read() if str(file) == "-" else file.read_text()
+    except (OSError, UnicodeError) as error:
+        raise UsageError(
+            f"cannot read {file}: {error}", hint="name a file, or - for stdin"
+        ) from error
+    question = pod_in_file(file, text)
+    try:
+        read_subject(question)
+    except BadRequestError as error:
+        raise UsageError(f"{file}: {error.message}", hint="mend the manifest") from error
+    return question
+
+
+async def answer_to(settings: Settings, url: str | None, question: bytes) -> Explanation:
+    """What would be said of the pod on every node, by this extender or by these settings."""
+    if url is None:
+        rules = rules_of(settings.extender)
+        async with read_table(settings, Table(counting=rules.counting), AND_PODS) as feed:
+            decisions, now = Decisions(feed.table, rules), SystemClock().now()
+            return explain(decisions, feed.table, read_subject(question), now, "act")()
+    async with extender_session() as session:
+        answer = await ask_extender(session, url, "/v1/explain", question)
+    try:
+        return msgspec.json.decode(answer, type=Explanation)
+    except msgspec.MsgspecError as error:
+        raise SpringtideError(f"{url} does not answer as an extender: {error}") from error

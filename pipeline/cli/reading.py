@@ -1,0 +1,108 @@
+"""Where commands have the state table from: the topics, or an extender that has read them."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import aiohttp
+import click
+
+from pipeline.clock import SystemClock
+from pipeline.errors import KafkaError, NotReadyError, SpringtideError, TopicDriftError
+from pipeline.settings import Settings
+from pipeline.table import Feed, Table
+from pipeline.table.feed import FED_BY
+from pipeline.tasks import end
+from pipeline.topics.client import client_options
+from pipeline.topics.registry import Topic
+
+_PROGRESS_AFTER_SECONDS: Final = 2.0
+_EXTENDER_TIMEOUT: Final = aiohttp.ClientTimeout(total=10)
+
+
+@asynccontextmanager
+async def read_table(
+    settings: Settings,
+    table: Table,
+    topics: Sequence[Topic] = FED_BY,
+    *,
+    patient: bool = False,
+) -> AsyncIterator[Feed]:
+    """`table`, with all that lies in the topics, and what follows for as long as this lasts.
+
+    Says on standard error that it is reading. Raises what keeps it from it; a patient reader waits
+    for a broker that is away.
+    """
+    feed = Feed(
+        table,
+        client=client_options(settings.kafka),
+        prefix=settings.kafka.topic_prefix,
+        clock=SystemClock(),
+        topics=topics,
+    )
+    task = asyncio.create_task(feed.run())
+    try:
+        await _caught_up(feed, patient=patient)
+        yield feed
+    finally:
+        await end(task)
+        if not task.cancelled():
+            task.result()  # a feed ends by itself only with an error
+
+
+async def _caught_up(feed: Feed, *, patient: bool) -> None:
+    began = time.monotonic()
+    while not feed.state.caught_up:
+        caught_up = asyncio.create_task(feed.wait_caught_up())
+        failure = asyncio.create_task(feed.wait_failure())
+        waits = {caught_up} if patient else {caught_up, failure}
+        done, _ = await asyncio.wait(
+            waits, timeout=_PROGRESS_AFTER_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+        for task in (caught_up, failure):
+            task.cancel()
+        if failure in done:
+            raise _why_not(failure.result())
+        if not done:
+            waited = time.monotonic() - began
+            click.echo(f"reading node states ({feed.state.message}, {waited:.0f} s)", err=True)
+
+
+def _why_not(failure: KafkaError) -> SpringtideError:
+    if isinstance(failure, TopicDriftError):
+        return NotReadyError(
+            f"there are no node states: {failure.message}",
+            hint="`springtide topics apply` makes the topics, `springtide worker` fills them",
+        )
+    return failure
+
+
+@asynccontextmanager
+async def extender_session() -> AsyncIterator[aiohttp.ClientSession]:
+    """What an extender is asked through."""
+    async with aiohttp.ClientSession(timeout=_EXTENDER_TIMEOUT) as session:
+        yield session
+
+
+async def ask_extender(
+    session: aiohttp.ClientSession, url: str, path: str, body: bytes | None = None
+) -> bytes:
+    """What the extender at `url` answers: to GET, or to POST of `body`. Raises `NotReadyError`
+    while it cannot say, `SpringtideError` for any other trouble."""
+    method, url = "GET" if body is None else "POST", f"{url.rstrip('/')}{path}"
+    try:
+        async with session.request(method, url, data=body) as response:
+            answer = await response.read()
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise SpringtideError(
+            f"no extender answers at {url}: {error or type(error).__name__}",
+            hint="give the address of `springtide extender`, as http://host:8888",
+        ) from error
+    if response.status == 503:
+        raise NotReadyError(f"the extender at {url} is not ready: {answer[:300]!r}")
+    if response.status != 200:
+        said = f": {answer[:300]!r}" if response.status == 400 else ""
+        raise SpringtideError(f"{method} {url} was answered with {response.status}{said}")
+    return answer

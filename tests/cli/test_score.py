@@ -1,0 +1,156 @@
+"""`springtide score` and `springtide why-not` over a table that is filled by hand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pipeline.cli import score, why_not
+from pipeline.cli.main import cli
+from pipeline.extender.decide import Decisions
+from pipeline.extender.explained import Explanation
+from pipeline.extender.query import explain, read_subject
+from pipeline.extender.server import rules_of
+from pipeline.settings import ExtenderSettings, Settings
+from pipeline.table import Table
+from tests.extender.conftest import cluster
+from tests.table.records import NOW
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web-0, namespace: shop}
+spec:
+  containers:
+  - name: web
+    resources: {requests: {cpu: 500m, memory: 1Gi}}
+"""
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What is answered, from `table` and in `mode`; `url` and `question` are what was asked."""
+    told: dict[str, Any] = {"table": cluster(), "mode": "act"}
+
+    async def answer_to(settings: Settings, url: str | None, question: bytes) -> Explanation:
+        told.update(url=url, question=question)
+        decisions = Decisions(told["table"], rules_of(ExtenderSettings()))
+        subject = read_subject(question)
+        return explain(decisions, told["table"], subject, NOW, told["mode"])()
+
+    for module in (score, why_not):
+        monkeypatch.setattr(module, "answer_to", answer_to)
+    return told
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> str:
+    file = tmp_path / "pod.yaml"
+    file.write_text(POD)
+    return str(file)
+
+
+def run(*arguments: str, **more: Any) -> Result:
+    return CliRunner().invoke(cli, list(arguments), **more)
+
+
+def test_nodes_are_shown_the_best_first(said: dict[str, Any], pod: str) -> None:
+    ran = run("score", "-f", pod, "--extender", "http://e:1")
+    assert (ran.exit_code, said["url"]) == (0, "http://e:1")
+    rows = [line.split() for line in ran.stdout.splitlines()]
+    assert rows[0] == ["NODE", "SCORE", "LoadAwareScheduling", "WINDOW", "VERDICT", "REASON"]
+    assert [row[0] for row in rows[1:]] == ["idle", "busy", "blind", "old", "full", "hot"]
+    assert rows[1][1:] == ["82", "82", "10", "s", "ago", "passed", "-"]
+    assert rows[6][1:3] == ["-", "-"]
+    assert "cpu usage would be" in ran.stdout.splitlines()[6]
+    assert "NODE" not in run("score", "-f", pod, "--no-headers").stdout
+
+
+def test_json_is_the_extenders_document_the_best_first(said: dict[str, Any], pod: str) -> None:
+    document = json.loads(run("score", "-f", pod, "-o", "json").stdout)
+    assert document["kind"] == "PlacementExplanation"
+    assert document["pod"]["requests"] == {"cpu_millicores": 500, "memory_bytes": 2**30}
+    assert [item["node"] for item in document["items"]][:2] == ["idle", "busy"]
+
+
+def test_where_nobody_would_take_it_the_code_says_so(said: dict[str, Any], pod: str) -> None:
+    said["table"].drop_state("idle")
+    for name in ("busy", "blind", "old"):
+        said["table"].drop_state(name)
+    ran = run("score", "-f", pod)
+    assert ran.exit_code == 4
+    assert "none of 2 nodes would take the pod" in ran.stderr
+    said["table"] = Table()
+    ran = run("score", "-f", pod)
+    assert (ran.exit_code, ran.stdout) == (4, "")
+    assert "no node is known" in ran.stderr
+
+
+def test_a_manifest_comes_by_standard_input_as_well(said: dict[str, Any]) -> None:
+    assert run("score", "-f", "-", input=POD).exit_code == 0
+    assert json.loads(said["question"])["pod"]["metadata"]["name"] == "web-0"
+
+
+def test_a_file_that_is_none_is_usage(said: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("kind: Pod\nspec: {containers: [{}]}")
+    for name, says in (("none.yaml", "cannot read"), ("bad.yaml", "pod: ")):
+        ran = run("score", "-f", str(tmp_path / name))
+        assert (ran.exit_code, says in ran.stderr) == (2, True), ran.stderr
+    assert run("score").exit_code == 2
+
+
+def test_a_node_that_would_take_it(said: dict[str, Any], pod: str) -> None:
+    ran = run("why-not", "-f", pod, "busy")
+    assert ran.exit_code == 0
+    assert ran.stdout.splitlines() == [
+        "busy would take shop/web-0",
+        "  score 42 of 100 (LoadAwareScheduling 42), number 2 of the 4 that would take it",
+        "  its last window ended 10 s ago",
+    ]
+    assert "not judged" in run("why-not", "-f", pod, "old").stdout
+
+
+def test_a_node_that_refuses_it(said: dict[str, Any], pod: str) -> None:
+    said["mode"] = "observe"
+    ran = run("why-not", "-f", pod, "hot")
+    assert ran.exit_code == 4
+    assert ran.stdout.splitlines() == [
+        "hot would not take shop/web-0: cpu usage would be 100.6 percent of 4 cores, over the "
+        "threshold of 65: 3.6 cores used 12 s ago + 0.425 cores for this pod",
+        "  evicting other pods from it would not help",
+        "  its last window ended 12 s ago",
+        "  this extender is in mode observe: the scheduler is told that every node passes",
+    ]
+    shown = run("why-not", "-f", pod, "hot", "--json")
+    assert shown.exit_code == 4
+    assert [item["node"] for item in json.loads(shown.stdout)["items"]] == ["hot"]
+
+
+def test_daemon_sets_pass_everywhere(said: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "ds.yaml"
+    file.write_text("kind: DaemonSet\nmetadata: {name: log}\nspec: {template: {spec: {}}}")
+    ran = run("why-not", "-f", str(file), "hot")
+    assert ran.exit_code == 0
+    assert "hot would take -/log: pods of a DaemonSet pass everywhere" in ran.stdout
+
+
+def test_names_that_nobody_knows_are_usage(said: dict[str, Any], pod: str) -> None:
+    ran = run("why-not", "-f", pod, "idel")
+    assert ran.exit_code == 2
+    assert "node 'idel' is not known" in ran.stderr
+    assert "did you mean idle?" in ran.stderr
+    for names in (["idle"], ["-f", pod, "a", "b"], ["a", "b", "c"]):
+        ran = run("why-not", *names)
+        assert (ran.exit_code, "why-not POD NODE" in ran.stderr) == (2, True)
+
+
+def test_without_broker_or_extender_it_says_where_it_looked(pod: str) -> None:
+    away = ("--bootstrap-servers", "127.0.0.1:1")
+    for arguments in (["score", "-f", pod], ["why-not", "-f", pod, "a"], ["why-not", "p", "a"]):
+        ran = run(*arguments, *away)
+        assert (ran.exit_code, "127.0.0.1:1" in ran.stderr) == (1, True), ran.output
+    ran = run("score", "-f", pod, "--extender", "http://127.0.0.1:1")
+    assert ran.exit_code == 1
+    assert "no extender answers at http://127.0.0.1:1/v1/explain" in ran.stderr

@@ -1,0 +1,61 @@
+"""The query interface over a real broker."""
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from pipeline.topics.codec import encode_json
+from pipeline.topics.pods import PodRecord, pod_key
+from pipeline.topics.registry import NODE_STATE, NODES, PODS, RESOURCES
+from pipeline.topics.resources import Resources
+from tests.integration.test_extender import Cluster, cluster, fresh, springtide
+
+__all__ = ["cluster"]
+
+
+def a_pod(uid: str, name: str, node: str = "") -> tuple[str, bytes]:
+    record = PodRecord(
+        node=node, uid=uid, cgroup_uid=uid, namespace="shop", name=name,
+        created_at="2023-11-14T22:13:20Z", pod_class="prod", phase="Running" if node else "Pending",
+        requests=Resources(cpu_millicores=500, memory_bytes=1 << 30),
+    )  # fmt: skip
+    return pod_key(node, uid).decode(), encode_json(record)
+
+
+def test_a_pod_of_the_topic_is_explained_from_the_topics(cluster: Cluster, tmp_path: Path) -> None:
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = springtide(*arguments, "--bootstrap-servers", cluster.broker.bootstrap_servers,
+                             "--topic-prefix", cluster.prefix, "--partitions", "3")  # fmt: skip
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    ran = run("why-not", "shop/web-0", "calm")
+    assert ran.returncode == 3
+    assert "springtide topics apply" in ran.stderr
+    asyncio.run(cluster.create(NODE_STATE, NODES, RESOURCES, PODS))
+    asyncio.run(cluster.states(fresh("calm"), fresh("hot", cpu=3.9)))
+    moved, gone = a_pod("u1", "web-0"), a_pod("u2", "gone", "calm")
+    asyncio.run(cluster.send(PODS, moved, gone, (moved[0], None), (gone[0], None)))
+    asyncio.run(cluster.send(PODS, a_pod("u1", "web-0", "hot"), a_pod("u3", "web-1")))
+
+    ran = run("why-not", "shop/web-1", "calm")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("calm would take shop/web-1\n  score ")
+    ran = run("why-not", "shop/web-0", "hot", "--json")
+    assert ran.returncode == 4
+    found: dict[str, Any] = json.loads(ran.stdout)
+    assert (found["pod"]["node"], found["items"][0]["verdict"]) == ("hot", "refused")
+    assert run("why-not", "shop/web-0", "hot", "--cpu-threshold-percent", "0").returncode == 0
+    ran = run("why-not", "shop/gone", "calm")
+    assert (ran.returncode, "there is no pod shop/gone" in ran.stderr) == (2, True)
+    ran = run("why-not", "web-1", "calm")
+    assert (ran.returncode, "did you mean shop/web-1" in ran.stderr) == (2, True)
+
+    file = tmp_path / "job.yaml"
+    file.write_text("kind: Job\nspec: {template: {spec: {containers: [{name: c}]}}}")
+    command = [*springtide("score", "-f", str(file), "--no-headers"), "--bootstrap-servers"]
+    command += [cluster.broker.bootstrap_servers, "--topic-prefix", cluster.prefix]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert [line.split()[0] for line in ran.stdout.splitlines()] == ["calm", "hot"]

@@ -12,6 +12,7 @@ from pipeline.extender.server import rules_of, serve
 from pipeline.settings import Settings
 from pipeline.table import AND_PODS, Feed, Table
 from pipeline.table.dead_letters import DeadLetterWriter
+from pipeline.table.feed import VIEWS
 from pipeline.topics.client import client_options
 
 
@@ -70,7 +71,16 @@ async def _run(settings: Settings) -> None:
         topics=AND_PODS,
         snapshot=Path(snapshot) if (snapshot := settings.extender.snapshot_file) else None,
     )
+    views = Feed(
+        Table(),
+        client=client,
+        prefix=prefix,
+        clock=clock,
+        on_bad=letters.send,
+        topics=VIEWS,
+        name="node views",
+    )
     try:
-        await serve(feed, settings.extender, clock, stop, at_once=at_once, rules=rules)
+        await serve(feed, settings.extender, clock, stop, at_once=at_once, rules=rules, views=views)
     finally:
         await letters.close()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
@@ -25,6 +25,7 @@ from pipeline.extender.bodies import MAX_BODY_BYTES, Bodies
 from pipeline.extender.decide import CYCLES_KEPT, Decisions, Rules
 from pipeline.extender.filters import Refusal
 from pipeline.extender.load_watcher import LoadWatcher
+from pipeline.extender.node_views import NodeViews
 from pipeline.extender.preemption import preemption_answer, read_preemption
 from pipeline.extender.protocol import (
     Question,
@@ -47,7 +48,8 @@ from pipeline.sources.scheduler import placement_of
 from pipeline.table import Feed, FeedState, Table
 from pipeline.table.document import API_VERSION, node_item, node_list
 from pipeline.table.metrics import watch
-from pipeline.tasks import end
+from pipeline.table.views import Views
+from pipeline.tasks import end, together
 
 # A deleted pod is told to stop at the moment at which it is taken out of its Service; until all
 # nodes and balancers know that, new connections still come. It takes them a second or two.
@@ -95,6 +97,7 @@ class Extender:
         settings: ExtenderSettings,
         clock: Clock,
         rules: Rules | None = None,
+        node_views: NodeViews | None = None,
     ) -> None:
         self.draining = False
         self._under_way = 0
@@ -110,6 +113,7 @@ class Extender:
         self._load_watcher = LoadWatcher(table, state, clock, settings.stale_after_seconds)
         self._sent: dict[str, Sent] = {}
         self._query = Query(table, state, self._decisions, clock, self._mode, self._bodies)
+        self._node_views = node_views or NodeViews(Views(), FeedState())
         self._said: dict[str, tuple[float, int]] = {}  # verb -> when, and how many not since
 
     def app(self) -> web.Application:
@@ -124,8 +128,14 @@ class Extender:
         app.router.add_get("/v1/nodes", self.nodes)
         app.router.add_get("/v1/nodes/{node}", self.node)
         self._query.add_to(app)
+        self._node_views.add_to(app)
         self._load_watcher.add_to(app)
         return app
+
+    def drain(self) -> None:
+        """Say that this goes, and let nobody wait any more."""
+        self.draining = True
+        self._node_views.release()
 
     async def finish(self, seconds: float) -> None:
         """Return when no answer is under way any more, or after `seconds`."""
@@ -313,12 +323,13 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
 
 
 class AccessLog(AbstractAccessLogger):
-    """One event a request; probes and scrapes only at level debug."""
+    """One event a request; probes, scrapes and long polls only at level debug."""
 
     _quiet = frozenset({"/healthz", "/readyz", "/metrics"})
 
     def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
-        write = _access.debug if request.path in self._quiet else _access.info
+        is_quiet = request.path in self._quiet or request.path.endswith("/view")
+        write = _access.debug if is_quiet else _access.info
         write(
             "request",
             method=request.method,
@@ -344,6 +355,7 @@ async def serve(
     at_once: asyncio.Event | None = None,
     linger_seconds: float = LINGER_SECONDS,
     rules: Rules | None = None,
+    views: Feed | None = None,
 ) -> None:
     """Feed the table and answer questions until `stop` is set; then leave without being missed.
 
@@ -352,6 +364,7 @@ async def serve(
     never was ready leaves at once: nobody was sent to it. Then no connection is taken any more, and
     what is under way is finished.
 
+    `views` feeds a table of node views; whether it is caught up is of no interest to a scheduler.
     `on_listening` gets the port when it is open. Raises `SettingsError` if it cannot be.
     """
     declare_role("extender")
@@ -359,11 +372,19 @@ async def serve(
     for note in rules.placement.notes:
         _log.warning("scheduler configuration", note=note)
     watch(feed.table, feed.state, clock, settings.stale_after_seconds)
-    extender = Extender(feed.table, feed.state, settings, clock, rules)
+    node_views = NodeViews(views.table.views, views.state) if views else None
+    extender = Extender(feed.table, feed.state, settings, clock, rules, node_views)
     tls = Tls.of(settings)
-    runner = web.AppRunner(extender.app(), access_log_class=AccessLog, shutdown_timeout=1.0)
+    runner = web.AppRunner(
+        extender.app(),
+        access_log_class=AccessLog,
+        shutdown_timeout=1.0,
+        # For whoever is gone nothing is worked out, and no place is kept among those who wait.
+        handler_cancellation=True,
+    )
     await runner.setup()
-    feeding = asyncio.create_task(feed.run(), name="feed")
+    feeds = [one.run() for one in (feed, views) if one is not None]
+    feeding = asyncio.create_task(together(feeds), name="feed")
     saving = asyncio.create_task(feed.keep_saved(), name="snapshots")
     reading = asyncio.create_task(tls.keep_read(clock), name="tls") if tls else None
     try:
@@ -373,14 +394,14 @@ async def serve(
         if on_listening:
             on_listening(port)
         await _until(stop, feeding)
-        extender.draining = True
+        extender.drain()
         linger_seconds = linger_seconds if feed.state.caught_up else 0.0
         _log.info("draining", linger_seconds=linger_seconds, finish_seconds=FINISH_SECONDS)
         with suppress(TimeoutError):
             async with asyncio.timeout(linger_seconds):
                 await _until(at_once or asyncio.Event(), feeding)
     finally:
-        extender.draining = True
+        extender.drain()
         # aiohttp's own shutdown stops reading bodies that are still arriving: finish before it.
         for site in list(runner.sites):
             await site.stop()
@@ -393,7 +414,7 @@ async def serve(
             await end(reading)
 
 
-async def _until(event: asyncio.Event, feeding: "asyncio.Task[NoReturn]") -> None:
+async def _until(event: asyncio.Event, feeding: "asyncio.Task[None]") -> None:
     """Wait for the event; raises what the feed raises, which ends only by an error of ours."""
     waiting = asyncio.create_task(event.wait())
     try:

@@ -100,7 +100,7 @@ async def pod_on_topic(kafka: KafkaSettings, title: str) -> bytes:
             continue
         if (pod.namespace, pod.name) == (namespace, name):
             found[message.key] = pod.created_at or "", value
-        elif pod.name == name or len(near) < _NAMES_NEAR:
+        elif pod.name.isprintable() and (pod.name == name or len(near) < _NAMES_NEAR):
             near.add(f"{pod.namespace}/{pod.name}")
     if found:
         # One of that name may have gone unseen: the younger is meant.

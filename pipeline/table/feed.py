@@ -37,6 +37,7 @@ from pipeline.topics.registry import (
     DAY_MS,
     MAX_RECORD_BYTES,
     NODE_STATE,
+    NODE_VIEWS,
     NODES,
     PODS,
     RESOURCES,
@@ -47,6 +48,8 @@ FED_BY: Final[tuple[Topic, ...]] = (NODE_STATE, NODES)
 """What is known of nodes."""
 AND_PODS: Final[tuple[Topic, ...]] = (*FED_BY, RESOURCES, PODS)
 """That, what they offer, and who runs on them."""
+VIEWS: Final[tuple[Topic, ...]] = (NODE_VIEWS,)
+"""What their actuators are told, for a table that has nothing else."""
 
 # A tombstone is kept for a day; after half of that away one may have been missed.
 _FORGOTTEN_AFTER_SECONDS: Final = DAY_MS / 2000
@@ -93,7 +96,7 @@ class _RereadError(Exception):
 
 class Feed:
     """Feeds `table` from the topics of `prefix`; `client` is what aiokafka's clients take
-    (`bootstrap_servers` and security). `run` until cancelled.
+    (`bootstrap_servers` and security), `name` what the log calls it. `run` until cancelled.
     """
 
     def __init__(
@@ -106,7 +109,9 @@ class Feed:
         on_bad: OnBad | None = None,
         topics: Sequence[Topic] = FED_BY,
         snapshot: Path | None = None,
+        name: str = "table",
     ) -> None:
+        self.name = name
         self.table = table
         self.state = FeedState()
         self._client = client
@@ -201,7 +206,7 @@ class Feed:
             error = BrokerUnavailableError(f"the broker is away: {said}")
         if error.message != self.state.message:
             _log.warning(
-                "table is not fed; it keeps what it has",
+                f"{self.name} is not fed; it keeps what it has",
                 reason=error.message,
                 hint=error.hint,
                 nodes=len(self.table),
@@ -284,7 +289,7 @@ class Feed:
         self.state.caught_up = True
         self._caught_up.set()
         _log.info(
-            "table caught up",
+            f"{self.name} caught up",
             nodes=len(self.table),
             records=sum(ends.values()),
             seconds=round(self._clock.monotonic() - began, 3),

@@ -10,11 +10,12 @@ from pipeline.table.columns import OfferedResources, TableNode
 from pipeline.table.table import Table
 from pipeline.topics.codec import decode_json
 from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.node_views import ViewHead
 from pipeline.topics.nodes import check_node_name
 from pipeline.topics.pods import CountedPod, split_pod_key
-from pipeline.topics.registry import NODE_STATE, PODS, RESOURCES, Topic
+from pipeline.topics.registry import NODE_STATE, NODE_VIEWS, PODS, RESOURCES, Topic
 
-RecordT = TypeVar("RecordT", TableNode, NodeStateRecord, OfferedResources)
+RecordT = TypeVar("RecordT", TableNode, NodeStateRecord, OfferedResources, ViewHead)
 
 
 def apply(table: Table, topic: Topic, key: bytes | None, value: bytes | None) -> bool:
@@ -25,6 +26,8 @@ def apply(table: Table, topic: Topic, key: bytes | None, value: bytes | None) ->
     if topic is PODS:
         return _apply_pod(table, key, value)
     node = _node_of(key)
+    if topic is NODE_VIEWS:
+        return _apply_view(table, node, value)
     if topic is RESOURCES:
         if value is None:
             table.drop_resources(node)
@@ -52,6 +55,13 @@ def _apply_pod(table: Table, key: bytes | None, value: bytes | None) -> bool:
     if (pod.node, pod.uid) != (node, uid):
         raise KeyMismatchError(f"payload speaks of {pod.node}/{pod.uid:.80}, key of {key[:80]!r}")
     return table.put_pod(pod)
+
+
+def _apply_view(table: Table, node: str, value: bytes | None) -> bool:
+    if value is None:
+        table.views.drop(node)
+        return True
+    return table.views.put(node, _record(ViewHead, node, value).generation, value)
 
 
 def _node_of(key: bytes | None) -> str:

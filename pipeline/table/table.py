@@ -27,6 +27,7 @@ from pipeline.table.columns import (
     value_of,
 )
 from pipeline.table.pods import Columns, Pods, Reported
+from pipeline.table.views import Views
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.results import supersedes
 
@@ -53,6 +54,7 @@ class Table:
         self.columns = tuple(columns)
         self.layout = 0
         """Another number whenever a row may be that of another node."""
+        self.views = Views()
         self._clear(counting)
 
     def _clear(self, counting: Counting) -> None:
@@ -230,6 +232,7 @@ class Table:
         self._free, self._arrays, self._buried = other._free, other._arrays, other._buried
         self._names, self._states, self._scalars = other._names, other._states, other._scalars
         self._capacity, self.pods = other._capacity, other.pods
+        self.views.adopt(other.views)
         self.layout += 1
         other._clear(self.pods.counting)
 

@@ -57,6 +57,13 @@ class NodeViewRecord(Record, frozen=True, kw_only=True):
     pods: tuple[ViewPod, ...] = ()
 
 
+class ViewHead(Record, frozen=True, kw_only=True):
+    """What whoever passes views on reads of a `NodeViewRecord`."""
+
+    node: str
+    generation: int
+
+
 def supersedes_view(new: NodeViewRecord, old: NodeViewRecord | None) -> bool:
     """Whether `new` is newer than `old`."""
     return old is None or new.generation > old.generation

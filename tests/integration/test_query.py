@@ -6,9 +6,17 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
+from pipeline.clock import SystemClock
+from pipeline.extender.server import serve
+from pipeline.settings import ExtenderSettings
+from pipeline.table import Feed, Table
+from pipeline.table.feed import FED_BY, VIEWS
 from pipeline.topics.codec import encode_json
+from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.pods import PodRecord, pod_key
-from pipeline.topics.registry import NODE_STATE, NODES, PODS, RESOURCES
+from pipeline.topics.registry import NODE_STATE, NODE_VIEWS, NODES, PODS, RESOURCES
 from pipeline.topics.resources import Resources
 from tests.integration.test_extender import Cluster, cluster, fresh, springtide
 
@@ -59,3 +67,44 @@ def test_a_pod_of_the_topic_is_explained_from_the_topics(cluster: Cluster, tmp_p
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert [line.split()[0] for line in ran.stdout.splitlines()] == ["calm", "hot"]
+
+
+async def test_a_view_reaches_who_waits_for_it(cluster: Cluster) -> None:
+    def view(generation: int, node: str = "a") -> tuple[str, bytes]:
+        return node, encode_json(NodeViewRecord(node=node, generation=generation))
+
+    await cluster.create(NODE_STATE, NODES)
+    clock = SystemClock()
+    feed, views = (
+        Feed(Table(), client=cluster.client, prefix=cluster.prefix, clock=clock, topics=topics)
+        for topics in (FED_BY, VIEWS)
+    )
+    stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
+    settings = ExtenderSettings(host="127.0.0.1", port=0)
+    serving = asyncio.create_task(
+        serve(feed, settings, clock, stop, port.set_result, linger_seconds=0.0, views=views)
+    )
+    base = f"http://127.0.0.1:{await asyncio.wait_for(port, 5)}"
+    async with aiohttp.ClientSession(base) as session:
+        await asyncio.wait_for(feed.wait_caught_up(), 30)
+        async with session.get("/readyz") as response:
+            assert response.status == 200
+        async with session.get("/v1/nodes/a/view") as response:
+            assert response.status == 503
+            assert "waiting for topic" in (await response.json())["Error"]
+        await cluster.create(NODE_VIEWS)
+        await cluster.send(NODE_VIEWS, view(1), view(2), view(7, "b"), ("b", None))
+        await asyncio.wait_for(views.wait_caught_up(), 30)
+        async with session.get("/v1/nodes/a/view") as response:
+            assert (response.status, response.headers["ETag"]) == (200, '"2"')
+            assert await response.read() == view(2)[1]
+        async with session.get("/v1/nodes/b/view") as response:
+            assert response.status == 404
+        known = {"If-None-Match": '"2"'}
+        waiting = asyncio.create_task(session.get("/v1/nodes/a/view?wait=30", headers=known))
+        await asyncio.sleep(0.1)
+        await cluster.send(NODE_VIEWS, view(1), view(3))
+        newer = await asyncio.wait_for(waiting, 10)
+        assert (newer.status, newer.headers["ETag"]) == (200, '"3"')
+    stop.set()
+    await asyncio.wait_for(serving, 15)

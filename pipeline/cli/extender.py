@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from functools import partial
 from pathlib import Path
 
 import click
@@ -12,7 +13,9 @@ from pipeline.extender.server import rules_of, serve
 from pipeline.settings import Settings
 from pipeline.table import AND_PODS, Feed, Table
 from pipeline.table.dead_letters import DeadLetterWriter
-from pipeline.table.feed import VIEWS
+from pipeline.table.feed import HISTORY, VIEWS
+from pipeline.table.history import REFILLED_SECONDS
+from pipeline.table.records import apply_point
 from pipeline.topics.client import client_options
 
 
@@ -71,16 +74,20 @@ async def _run(settings: Settings) -> None:
         topics=AND_PODS,
         snapshot=Path(snapshot) if (snapshot := settings.extender.snapshot_file) else None,
     )
-    views = Feed(
+    beside = partial(Feed, client=client, prefix=prefix, clock=clock)
+    views = beside(Table(), topics=VIEWS, name="node views", on_bad=letters.send)
+    # Its bad records are told by the feed of the table.
+    history = beside(
         Table(),
-        client=client,
-        prefix=prefix,
-        clock=clock,
-        on_bad=letters.send,
-        topics=VIEWS,
-        name="node views",
+        topics=HISTORY,
+        name="history",
+        use=apply_point,
+        recent_seconds=REFILLED_SECONDS,
     )
     try:
-        await serve(feed, settings.extender, clock, stop, at_once=at_once, rules=rules, views=views)
+        await serve(
+            feed, settings.extender, clock, stop, at_once=at_once, rules=rules, views=views,
+            history=history,
+        )  # fmt: skip
     finally:
         await letters.close()

@@ -38,6 +38,7 @@ from pipeline.extender.protocol import (
 from pipeline.extender.query import Query
 from pipeline.extender.replies import error_reply as _error
 from pipeline.extender.replies import json_reply as _reply
+from pipeline.extender.series import NodeSeriesHandler
 from pipeline.extender.tls import Tls
 from pipeline.logs import get_logger
 from pipeline.metrics import CONTENT_TYPE, counter, declare_role, histogram, page
@@ -47,6 +48,7 @@ from pipeline.settings import ExtenderSettings
 from pipeline.sources.scheduler import placement_of
 from pipeline.table import Feed, FeedState, Table
 from pipeline.table.document import API_VERSION, node_item, node_list
+from pipeline.table.history import History
 from pipeline.table.metrics import watch
 from pipeline.table.views import Views
 from pipeline.tasks import end, together
@@ -98,6 +100,7 @@ class Extender:
         clock: Clock,
         rules: Rules | None = None,
         node_views: NodeViews | None = None,
+        series: NodeSeriesHandler | None = None,
     ) -> None:
         self.draining = False
         self._under_way = 0
@@ -114,6 +117,7 @@ class Extender:
         self._sent: dict[str, Sent] = {}
         self._query = Query(table, state, self._decisions, clock, self._mode, self._bodies)
         self._node_views = node_views or NodeViews(Views(), FeedState())
+        self._series = series or NodeSeriesHandler(History(), FeedState(), clock)
         self._said: dict[str, tuple[float, int]] = {}  # verb -> when, and how many not since
 
     def app(self) -> web.Application:
@@ -129,6 +133,7 @@ class Extender:
         app.router.add_get("/v1/nodes/{node}", self.node)
         self._query.add_to(app)
         self._node_views.add_to(app)
+        self._series.add_to(app)
         self._load_watcher.add_to(app)
         return app
 
@@ -356,6 +361,7 @@ async def serve(
     linger_seconds: float = LINGER_SECONDS,
     rules: Rules | None = None,
     views: Feed | None = None,
+    history: Feed | None = None,
 ) -> None:
     """Feed the table and answer questions until `stop` is set; then leave without being missed.
 
@@ -364,7 +370,8 @@ async def serve(
     never was ready leaves at once: nobody was sent to it. Then no connection is taken any more, and
     what is under way is finished.
 
-    `views` feeds a table of node views; whether it is caught up is of no interest to a scheduler.
+    `views` feeds a table of node views, `history` one of the recent past; whether these are caught
+    up is of no interest to a scheduler.
     `on_listening` gets the port when it is open. Raises `SettingsError` if it cannot be.
     """
     declare_role("extender")
@@ -373,7 +380,8 @@ async def serve(
         _log.warning("scheduler configuration", note=note)
     watch(feed.table, feed.state, clock, settings.stale_after_seconds)
     node_views = NodeViews(views.table.views, views.state) if views else None
-    extender = Extender(feed.table, feed.state, settings, clock, rules, node_views)
+    series = NodeSeriesHandler(history.table.history, history.state, clock) if history else None
+    extender = Extender(feed.table, feed.state, settings, clock, rules, node_views, series)
     tls = Tls.of(settings)
     runner = web.AppRunner(
         extender.app(),
@@ -383,7 +391,7 @@ async def serve(
         handler_cancellation=True,
     )
     await runner.setup()
-    feeds = [one.run() for one in (feed, views) if one is not None]
+    feeds = [one.run() for one in (feed, views, history) if one is not None]
     feeding = asyncio.create_task(together(feeds), name="feed")
     saving = asyncio.create_task(feed.keep_saved(), name="snapshots")
     reading = asyncio.create_task(tls.keep_read(clock), name="tls") if tls else None

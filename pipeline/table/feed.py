@@ -50,6 +50,8 @@ AND_PODS: Final[tuple[Topic, ...]] = (*FED_BY, RESOURCES, PODS)
 """That, what they offer, and who runs on them."""
 VIEWS: Final[tuple[Topic, ...]] = (NODE_VIEWS,)
 """What their actuators are told, for a table that has nothing else."""
+HISTORY: Final[tuple[Topic, ...]] = (NODE_STATE,)
+"""What nodes used lately, for a table that has nothing else."""
 
 # A tombstone is kept for a day; after half of that away one may have been missed.
 _FORGOTTEN_AFTER_SECONDS: Final = DAY_MS / 2000
@@ -65,6 +67,7 @@ _SAVE_EVERY_SECONDS: Final = 60.0
 
 _log = get_logger(__name__)
 
+Apply = Callable[[Table, Topic, bytes | None, bytes | None], bool]
 OnBad = Callable[[DeadLetter], Awaitable[None]]
 Positions = dict[TopicPartition, int]
 T = TypeVar("T")
@@ -97,6 +100,8 @@ class _RereadError(Exception):
 class Feed:
     """Feeds `table` from the topics of `prefix`; `client` is what aiokafka's clients take
     (`bootstrap_servers` and security), `name` what the log calls it. `run` until cancelled.
+    A feed of the last `recent_seconds` reads nothing that is older; `use` is done with each record
+    instead of `apply`.
     """
 
     def __init__(
@@ -110,8 +115,12 @@ class Feed:
         topics: Sequence[Topic] = FED_BY,
         snapshot: Path | None = None,
         name: str = "table",
+        use: Apply | None = None,
+        recent_seconds: float | None = None,
     ) -> None:
         self.name = name
+        self._use = use or apply
+        self._recent_seconds = recent_seconds
         self.table = table
         self.state = FeedState()
         self._client = client
@@ -265,10 +274,8 @@ class Feed:
     async def _load(self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> None:
         """Read all that is there now into a fresh table, then let ours become it."""
         began = self._clock.monotonic()
-        positions: Positions = await _within(
-            _START_TIMEOUT_SECONDS, consumer.beginning_offsets(partitions)
-        )
         ends: Positions = await _within(_START_TIMEOUT_SECONDS, consumer.end_offsets(partitions))
+        positions = await self._beginnings(consumer, ends)
         for partition, offset in positions.items():
             consumer.seek(partition, offset)
         self._contact(ends, positions)
@@ -294,6 +301,22 @@ class Feed:
             records=sum(ends.values()),
             seconds=round(self._clock.monotonic() - began, 3),
         )
+
+    async def _beginnings(self, consumer: AIOKafkaConsumer, ends: Positions) -> Positions:
+        if self._recent_seconds is None:
+            first: Positions = await _within(
+                _START_TIMEOUT_SECONDS, consumer.beginning_offsets(list(ends))
+            )
+            return first
+        since_ms = int((self._clock.now() - self._recent_seconds) * 1000)
+        found = await _within(
+            _START_TIMEOUT_SECONDS, consumer.offsets_for_times(dict.fromkeys(ends, since_ms))
+        )
+        # Where nothing has been written since, reading begins at the end.
+        return {
+            partition: end if found[partition] is None else found[partition].offset
+            for partition, end in ends.items()
+        }
 
     async def _follow(self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> None:
         if set(self._positions) != set(partitions):
@@ -333,6 +356,8 @@ class Feed:
         for records in batches.values():
             for record in records:
                 await self._apply(table, record)
+        # Where more lies ready the next call would return at once, and nobody else have a turn.
+        await asyncio.sleep(0)
         before = sum(positions.values())
         for partition in positions:
             positions[partition] = await consumer.position(partition)
@@ -340,7 +365,7 @@ class Feed:
 
     async def _apply(self, table: Table, record: ConsumerRecord) -> None:
         try:
-            newer = apply(table, self._topics[record.topic], record.key, record.value)
+            newer = self._use(table, self._topics[record.topic], record.key, record.value)
         except RecordError as error:
             await self._refuse(record, error.at(record.topic, record.partition, record.offset))
             return

@@ -5,8 +5,10 @@ Owes the rest: a record that cannot be used raises, and leaves the table as it w
 
 from typing import TypeVar
 
+from pipeline.clock import parse_time
 from pipeline.errors import InvalidRecordError, KeyMismatchError
 from pipeline.table.columns import OfferedResources, TableNode
+from pipeline.table.history import UsagePoint
 from pipeline.table.table import Table
 from pipeline.topics.codec import decode_json
 from pipeline.topics.node_state import NodeStateRecord
@@ -15,7 +17,7 @@ from pipeline.topics.nodes import check_node_name
 from pipeline.topics.pods import CountedPod, split_pod_key
 from pipeline.topics.registry import NODE_STATE, NODE_VIEWS, PODS, RESOURCES, Topic
 
-RecordT = TypeVar("RecordT", TableNode, NodeStateRecord, OfferedResources, ViewHead)
+RecordT = TypeVar("RecordT", TableNode, NodeStateRecord, OfferedResources, ViewHead, UsagePoint)
 
 
 def apply(table: Table, topic: Topic, key: bytes | None, value: bytes | None) -> bool:
@@ -42,6 +44,19 @@ def apply(table: Table, topic: Topic, key: bytes | None, value: bytes | None) ->
         table.drop_node(node)
         return True
     return table.put_node(_record(TableNode, node, value))
+
+
+def apply_point(table: Table, topic: Topic, key: bytes | None, value: bytes | None) -> bool:
+    """Apply a node state to the history alone; False if it is no later than what is there."""
+    node = _node_of(key)
+    if value is None:
+        table.history.drop(node)
+        return True
+    point = _record(UsagePoint, node, value)
+    try:
+        return table.history.put(node, parse_time(point.as_of), point.usage)
+    except ValueError as error:
+        raise InvalidRecordError(f"as_of is not readable: {error}") from error
 
 
 def _apply_pod(table: Table, key: bytes | None, value: bytes | None) -> bool:

@@ -26,6 +26,7 @@ from pipeline.table.columns import (
     TableNode,
     value_of,
 )
+from pipeline.table.history import History
 from pipeline.table.pods import Columns, Pods, Reported
 from pipeline.table.views import Views
 from pipeline.topics.node_state import NodeStateRecord
@@ -55,6 +56,7 @@ class Table:
         self.layout = 0
         """Another number whenever a row may be that of another node."""
         self.views = Views()
+        self.history = History()
         self._clear(counting)
 
     def _clear(self, counting: Counting) -> None:
@@ -233,6 +235,7 @@ class Table:
         self._names, self._states, self._scalars = other._names, other._states, other._scalars
         self._capacity, self.pods = other._capacity, other.pods
         self.views.adopt(other.views)
+        self.history.adopt(other.history)
         self.layout += 1
         other._clear(self.pods.counting)
 

@@ -22,7 +22,8 @@ Cleanup = Literal["delete", "compact"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """One topic: `key` in words, `record` the module below `pipeline.topics` with its type."""
+    """One topic: `key` in words, `record` the module below `pipeline.topics` with its type. Of a
+    compacted one each record is there for `whole_ms`, not the newest of a key alone."""
 
     name: str
     key: str
@@ -32,6 +33,7 @@ class Topic:
     written_by: str
     max_bytes: int = MAX_RECORD_BYTES
     retention_ms: int | None = None
+    whole_ms: int | None = None
     partitions: int | None = None
     record: str | None = None
 
@@ -50,11 +52,18 @@ class Topic:
             return common | {"retention.ms": str(self.retention_ms)}
         # A tombstone must outlive the longest absence of a reader; segments roll hourly, because
         # the active segment is never compacted.
-        return common | {
+        compacted = {
             "segment.ms": str(HOUR_MS),
             "min.cleanable.dirty.ratio": "0.2",
             "delete.retention.ms": str(DAY_MS),
         }
+        if self.whole_ms is not None:
+            # Shorter segments, so that a reader finds no more to read at its start for it.
+            compacted |= {
+                "segment.ms": str(self.whole_ms // 3),
+                "min.compaction.lag.ms": str(self.whole_ms),
+            }
+        return common | compacted
 
 
 SAMPLES: Final = Topic(
@@ -99,7 +108,7 @@ RESOURCES: Final = Topic(
 NODE_STATE: Final = Topic(
     name="node-state", key="node", codec="json", cleanup="compact",
     value="the row of the state table: usage now and of the last half hour, peaks, ages",
-    written_by="model agent", record="node_state",
+    written_by="model agent", record="node_state", whole_ms=HOUR_MS // 2,
 )  # fmt: skip
 NODE_VIEWS: Final = Topic(
     name="node-views", key="node", codec="json", cleanup="compact",

@@ -3,22 +3,29 @@
 import asyncio
 import json
 import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
+from msgspec.structs import replace
 
-from pipeline.clock import SystemClock
+from pipeline.clock import SystemClock, format_time
 from pipeline.extender.server import serve
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed, Table
-from pipeline.table.feed import FED_BY, VIEWS
+from pipeline.table.feed import FED_BY, HISTORY, VIEWS
+from pipeline.table.records import apply_point
+from pipeline.tasks import end as end_task
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.pods import PodRecord, pod_key
 from pipeline.topics.registry import NODE_STATE, NODE_VIEWS, NODES, PODS, RESOURCES
 from pipeline.topics.resources import Resources
 from tests.integration.test_extender import Cluster, cluster, fresh, springtide
+from tests.table.records import node_state
 
 __all__ = ["cluster"]
 
@@ -108,3 +115,93 @@ async def test_a_view_reaches_who_waits_for_it(cluster: Cluster) -> None:
         assert (newer.status, newer.headers["ETag"]) == (200, '"3"')
     stop.set()
     await asyncio.wait_for(serving, 15)
+
+
+@asynccontextmanager
+async def extender(cluster: Cluster) -> AsyncIterator[str]:
+    """The command as it is run; gives its address when the history is there."""
+    command = springtide("extender", "--bootstrap-servers", cluster.broker.bootstrap_servers,
+                         "--topic-prefix", cluster.prefix, "--host", "127.0.0.1", "--port", "0",
+                         "--log-format", "json")  # fmt: skip
+    process = await asyncio.create_subprocess_exec(*command, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    try:
+        port, left = 0, {"history caught up", "table caught up"}
+        async with asyncio.timeout(30):
+            while left:
+                said = json.loads(await process.stderr.readline())
+                port = said["port"] if said["event"] == "listening" else port
+                left.discard(said["event"])
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        # As nobody would stop it who wants to keep anything.
+        process.kill()
+        await process.communicate()
+
+
+async def test_fifteen_minutes_are_answered_before_and_after_a_restart(cluster: Cluster) -> None:
+    """NP-03: points of a quarter of an hour, average and percentile of the last seconds of it."""
+    await cluster.create(NODE_STATE, NODES, PODS, RESOURCES, NODE_VIEWS)
+    # Whole seconds, so that times are the same to the last digit.
+    end = float(int(SystemClock().now()))
+    states = [
+        replace(
+            node_state(node, cpu=i % 7 / 2, memory=float(i)),
+            as_of=format_time(end - 30 * (29 - i)),
+            offset=i,
+        )
+        for i in range(30)
+        for node in ("a", "b")
+    ]
+    await cluster.states(*states)
+
+    async def answers(base: str) -> list[Any]:
+        found = []
+        # The time is given, so that what is answered does not depend on it.
+        since = {"from": format_time(end - 450)}
+        async with aiohttp.ClientSession(base) as session:
+            for query in ({}, since, {**since, "resource": "cpu"}):
+                async with session.get("/v1/nodes/a/series", params=query) as response:
+                    assert response.status == 200
+                    found.append({**await response.json(), "now": None})
+            async with session.get("/v1/nodes/a/series", params={"last": "900"}) as response:
+                assert (await response.json())["statistics"]["cpu_cores"]["points"] >= 28
+        return found
+
+    async with extender(cluster) as base:
+        before = await answers(base)
+    whole, half, cpu = before
+    cores = [i % 7 / 2 for i in range(30)]
+    assert whole["usage"]["cpu_cores"] == cores
+    assert whole["usage"]["memory_bytes"] == list(range(30))
+    last = sorted(cores[14:])
+    assert half["statistics"]["cpu_cores"]["avg"] == pytest.approx(sum(last) / 16)
+    assert half["statistics"]["cpu_cores"]["p90"] == last[16 * 90 // 100 - 1]
+    assert cpu["usage"] == {"cpu_cores": half["usage"]["cpu_cores"]}
+    async with extender(cluster) as base:
+        assert await answers(base) == before
+        await cluster.states(
+            replace(node_state("a", cpu=9.0), as_of=format_time(end + 30), offset=30)
+        )
+        async with aiohttp.ClientSession(base) as session, asyncio.timeout(20):
+            found: dict[str, Any] = {"as_of": []}
+            while len(found["as_of"]) < 31:
+                async with session.get("/v1/nodes/a/series") as response:
+                    found = await response.json()
+        assert found["usage"]["cpu_cores"] == [*cores, 9.0]
+
+
+async def test_of_the_past_no_more_is_read_than_is_wanted(cluster: Cluster) -> None:
+    await cluster.create(NODE_STATE)
+    await cluster.states(node_state("old", offset=1))
+    await asyncio.sleep(1.5)
+    await cluster.states(node_state("young", offset=2))
+    feed = Feed(
+        Table(), client=cluster.client, prefix=cluster.prefix, clock=SystemClock(), topics=HISTORY,
+        use=apply_point, recent_seconds=1.0, name="history",
+    )  # fmt: skip
+    task = asyncio.create_task(feed.run())
+    await asyncio.wait_for(feed.wait_caught_up(), 30)
+    assert feed.table.history.get("old") is None
+    assert feed.table.history.get("young") is not None
+    await end_task(task)

@@ -26,6 +26,7 @@ from pipeline.extender.decide import CYCLES_KEPT, Decisions, Rules
 from pipeline.extender.filters import Refusal
 from pipeline.extender.load_watcher import LoadWatcher
 from pipeline.extender.node_views import NodeViews
+from pipeline.extender.openapi import serve_openapi
 from pipeline.extender.preemption import preemption_answer, read_preemption
 from pipeline.extender.protocol import (
     Question,
@@ -129,6 +130,7 @@ class Extender:
         app.router.add_get("/healthz", self.healthz)
         app.router.add_get("/readyz", self.readyz)
         app.router.add_get("/metrics", self.metrics)
+        app.router.add_get("/openapi.json", serve_openapi)
         app.router.add_get("/v1/nodes", self.nodes)
         app.router.add_get("/v1/nodes/{node}", self.node)
         self._query.add_to(app)

@@ -1,0 +1,173 @@
+"""The OpenAPI document says what is there, and what is there answers as it says."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.clock import ManualClock
+from pipeline.extender.node_views import NodeViews
+from pipeline.extender.openapi import openapi
+from pipeline.extender.series import NodeSeriesHandler
+from pipeline.extender.server import Extender
+from pipeline.settings import ExtenderSettings
+from pipeline.table import FeedState
+from pipeline.table.history import History
+from pipeline.table.views import Views
+from pipeline.topics.codec import encode_json
+from tests.extender.conftest import Client
+from tests.extender.json_schema import wrong
+from tests.extender.test_fuzz import quick
+from tests.table.records import NOW, node_state, table_of
+from tests.topics.golden import NODE_STATE, NODE_VIEW
+
+DOCUMENT = openapi()
+OPERATIONS = [(path, method) for path, methods in DOCUMENT["paths"].items() for method in methods]
+
+
+def extender() -> Extender:
+    clock, state = ManualClock(NOW), FeedState(caught_up=True, message="following", connected=True)
+    table = table_of(node_state("node-1", cpu=1.0), node_state("node-2", cpu=3.9))
+    views, history = Views(), History()
+    views.put("node-1", 1, encode_json(NODE_VIEW))
+    history.put("node-1", NOW, NODE_STATE.usage)
+    return Extender(
+        table, state, ExtenderSettings(mode="act"), clock,
+        node_views=NodeViews(views, state), series=NodeSeriesHandler(history, state, clock),
+    )  # fmt: skip
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    async with TestClient(TestServer(extender().app())) as found:
+        yield found
+
+
+def routes(app: web.Application) -> set[tuple[str, str]]:
+    """Path and method of every route; HEAD comes with GET, and load-watcher's take any method."""
+    found = set()
+    for route in app.router.routes():
+        assert route.resource is not None
+        # A client of theirs may put a second slash before its path.
+        path = route.resource.canonical.replace("//", "/")
+        if route.method != "HEAD":
+            found.add((path, "get" if route.method == "*" else route.method.lower()))
+    return found
+
+
+async def test_every_route_is_in_it_and_nothing_else() -> None:
+    assert routes(extender().app()) == set(OPERATIONS)
+
+
+async def ask(client: Client, path: str, method: str, **more: Any) -> tuple[int, Any]:
+    """The example of an operation, asked: status and answer, None where it is no JSON."""
+    operation = DOCUMENT["paths"][path][method]
+    examples = {one["name"]: one for one in operation["parameters"] if "example" in one}
+    for name, one in examples.items():
+        path = path.replace(f"{{{name}}}", str(one["example"]))
+    query = {n: str(one["example"]) for n, one in examples.items() if one["in"] == "query"}
+    if "requestBody" in operation:
+        more = {"json": operation["requestBody"]["content"]["application/json"]["example"], **more}
+    response = await client.request(method, path, params=query, **more)
+    is_json = response.content_type == "application/json" and response.status != 404
+    return response.status, await response.json() if is_json else None
+
+
+@pytest.mark.parametrize(("path", "method"), OPERATIONS)
+async def test_examples_are_answered_as_it_says(client: Client, path: str, method: str) -> None:
+    status, answer = await ask(client, path, method)
+    responses = DOCUMENT["paths"][path][method]["responses"]
+    assert status == 200
+    schema = responses["200"].get("content", {}).get("application/json", {}).get("schema")
+    assert (schema is None) == (answer is None)
+    if schema is not None:
+        assert [*wrong(answer, schema, DOCUMENT)] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "method"), [(p, m) for p, m in OPERATIONS if m == "post"]
+)  # fmt: skip
+async def test_questions_are_as_it_says_and_others_are_told_so(
+    client: Client, path: str, method: str
+) -> None:
+    media = DOCUMENT["paths"][path][method]["requestBody"]["content"]["application/json"]
+    assert [*wrong(media["example"], media["schema"], DOCUMENT)] == []
+    status, answer = await ask(client, path, method, json=[])
+    assert status == 400
+    assert [*wrong(answer, DOCUMENT["components"]["schemas"]["Error"], DOCUMENT)] == []
+
+
+async def test_the_document_is_served_as_it_is(client: Client) -> None:
+    assert (await ask(client, "/openapi.json", "get"))[1] == json.loads(json.dumps(DOCUMENT))
+    assert DOCUMENT["openapi"] == "3.1.0"
+
+
+def references(of: Any) -> set[str]:
+    inner = of.values() if isinstance(of, dict) else of if isinstance(of, list) else ()
+    own = {of["$ref"]} if isinstance(of, dict) and isinstance(of.get("$ref"), str) else set()
+    return own.union(*map(references, inner))
+
+
+def test_every_reference_leads_somewhere_and_every_schema_is_used() -> None:
+    there = {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
+    assert references(DOCUMENT) == there
+
+
+def test_the_checker_finds_what_is_wrong() -> None:
+    schema = {
+        "type": "object", "required": ["a"], "additionalProperties": {"type": "string"},
+        "properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+                       "b": {"type": "array", "items": {"enum": [1, 2]}}},
+    }  # fmt: skip
+    assert [*wrong({"a": 1, "b": [1, 2], "c": "x"}, schema, {})] == []
+    for value in ({}, {"a": "1"}, {"a": True}, {"a": 1, "b": [3]}, {"a": 1, "c": 1}, [], None):
+        assert [*wrong(value, schema, {})], value
+    assert [*wrong(1, {"pattern": "x"}, {})]
+
+
+GETS = [path for path, method in OPERATIONS if method == "get"]
+names = st.sampled_from(["node-1", "from", "to", "last", "resource", "wait", "host", "window"])
+texts = st.text(max_size=20) | st.sampled_from(
+    ["node-1", "5", "nan", "1e400", "2023-11-14T22:13:30Z"]
+)
+tags = st.sampled_from(['"1"', "*", "W/", '"', "1", '"x", "0"'])
+
+
+@pytest.fixture(scope="module")
+def get() -> Iterator[Any]:
+    """`get(path, query, tag)`: status of a real request, and whether it holds JSON."""
+    loop = asyncio.new_event_loop()
+    served = extender()
+    served.drain()  # nobody waits
+    client: Any = TestClient(TestServer(served.app(), loop=loop), loop=loop)
+    loop.run_until_complete(client.start_server())
+
+    async def got(path: str, query: dict[str, str], tag: str) -> tuple[int, bytes]:
+        headers = {"If-None-Match": tag}
+        async with client.get(path, params=query, headers=headers) as response:
+            return response.status, await response.read()
+
+    yield lambda *asked: loop.run_until_complete(got(*asked))
+    loop.run_until_complete(client.close())
+    loop.close()
+
+
+@quick
+@given(st.sampled_from(GETS), texts, st.dictionaries(names, texts, max_size=3), tags)
+def test_whatever_is_asked_is_answered(
+    get: Any, path: str, name: str, query: dict[str, str], tag: str
+) -> None:
+    where = re.sub(r"{\w+}", quote(name, safe=""), path)
+    status, answer = get(where, query, tag)
+    # A load-watcher says 500 where it has no numbers.
+    assert status in (200, 304, 400, 404) or path == "/readyz"
+    if status == 400:
+        assert json.loads(answer)["Error"]

@@ -1,4 +1,4 @@
-"""The query interface for everyone but the scheduler: what would be said of a pod.
+"""The query interface for everyone but the scheduler: nodes, and what would be said of a pod.
 
 Owes the rest: answers of which nothing comes, with stable keys; what is no question gets a 400, a
 node that nobody knows a 404, and a table that is not caught up a 503.
@@ -17,9 +17,11 @@ from pipeline.extender.bodies import Bodies
 from pipeline.extender.decide import Decisions
 from pipeline.extender.explained import Explanation, explanation
 from pipeline.extender.protocol import Pod
-from pipeline.extender.replies import json_reply
+from pipeline.extender.replies import error_reply, json_reply
 from pipeline.processors.inventory import read_manifest
+from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
+from pipeline.table.document import API_VERSION, node_item, node_list
 from pipeline.topics.codec import decode_json
 from pipeline.topics.pods import PodRecord
 
@@ -81,19 +83,39 @@ class Query:
     """The handlers over one table."""
 
     def __init__(
-        self, table: Table, state: FeedState, decisions: Decisions, clock: Clock, mode: str,
-        bodies: Bodies,
+        self, table: Table, state: FeedState, decisions: Decisions, settings: ExtenderSettings,
+        clock: Clock, bodies: Bodies,
     ) -> None:  # fmt: skip
         self._table = table
         self._state = state
         self._decisions = decisions
+        self._mode = settings.mode
+        self._stale_after = settings.stale_after_seconds
         self._clock = clock
-        self._mode = mode
         self._bodies = bodies
 
     def add_to(self, app: web.Application) -> None:
         """Route to these handlers."""
+        app.router.add_get("/v1/nodes", self.nodes)
+        app.router.add_get("/v1/nodes/{node}", self.node)
         app.router.add_post("/v1/explain", self.explain)
+
+    async def nodes(self, _request: web.Request) -> web.Response:
+        """The state of every node, by name."""
+        must_be_caught_up(self._state)
+        found = node_list(self._table, self._clock.now(), self._stale_after)
+        return json_reply(msgspec.json.encode(found))
+
+    async def node(self, request: web.Request) -> web.Response:
+        """The state of one node."""
+        must_be_caught_up(self._state)
+        name = request.match_info["node"]
+        item = node_item(self._table, name, self._clock.now(), self._stale_after)
+        if item is None:
+            known = "is known but has no window yet" if name in self._table else "is not known"
+            return error_reply(404, f"node {name[:253]!r} {known}", "GET /v1/nodes lists all")
+        document = {"apiVersion": API_VERSION, "kind": "NodeState", **item}
+        return json_reply(msgspec.json.encode(document))
 
     async def explain(self, request: web.Request) -> web.Response:
         """What filter and prioritize would say of a pod, and why."""

@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import msgspec
 from aiohttp import web
-from aiohttp.abc import AbstractAccessLogger
 
 from pipeline.clock import Clock
 from pipeline.errors import BadRequestError, NotReadyError, OverloadedError, SettingsError
+from pipeline.extender.access_log import AccessLog
 from pipeline.extender.bodies import MAX_BODY_BYTES, Bodies
 from pipeline.extender.decide import CYCLES_KEPT, Decisions, Rules
 from pipeline.extender.filters import Refusal
@@ -48,7 +48,6 @@ from pipeline.processors.scorers.rounding import MAX_SCORE as FINE_SCORE
 from pipeline.settings import ExtenderSettings
 from pipeline.sources.scheduler import placement_of
 from pipeline.table import Feed, FeedState, Table
-from pipeline.table.document import API_VERSION, node_item, node_list
 from pipeline.table.history import History
 from pipeline.table.metrics import watch
 from pipeline.table.views import Views
@@ -111,12 +110,11 @@ class Extender:
         self._table = table
         self._state = state
         self._decisions = Decisions(table, rules or rules_of(settings))
-        self._stale_after = settings.stale_after_seconds
         self._mode = settings.mode
         self._clock = clock
         self._load_watcher = LoadWatcher(table, state, clock, settings.stale_after_seconds)
         self._sent: dict[str, Sent] = {}
-        self._query = Query(table, state, self._decisions, clock, self._mode, self._bodies)
+        self._query = Query(table, state, self._decisions, settings, clock, self._bodies)
         self._node_views = node_views or NodeViews(Views(), FeedState())
         self._series = series or NodeSeriesHandler(History(), FeedState(), clock)
         self._said: dict[str, tuple[float, int]] = {}  # verb -> when, and how many not since
@@ -131,8 +129,6 @@ class Extender:
         app.router.add_get("/readyz", self.readyz)
         app.router.add_get("/metrics", self.metrics)
         app.router.add_get("/openapi.json", serve_openapi)
-        app.router.add_get("/v1/nodes", self.nodes)
-        app.router.add_get("/v1/nodes/{node}", self.node)
         self._query.add_to(app)
         self._node_views.add_to(app)
         self._series.add_to(app)
@@ -249,21 +245,6 @@ class Extender:
         """The metrics page."""
         return web.Response(body=page(), headers={"Content-Type": CONTENT_TYPE})
 
-    async def nodes(self, _request: web.Request) -> web.Response:
-        """The state of every node, by name."""
-        self._must_be_ready()
-        return _reply(_json.encode(node_list(self._table, self._clock.now(), self._stale_after)))
-
-    async def node(self, request: web.Request) -> web.Response:
-        """The state of one node."""
-        self._must_be_ready()
-        name = request.match_info["node"]
-        item = node_item(self._table, name, self._clock.now(), self._stale_after)
-        if item is None:
-            known = "is known but has no window yet" if name in self._table else "is not known"
-            return _error(404, f"node {name[:253]!r} {known}", "GET /v1/nodes lists all")
-        return _reply(_json.encode({"apiVersion": API_VERSION, "kind": "NodeState", **item}))
-
     def _may_judge(self) -> bool:
         """Whether the table can be asked. In mode act it must be; raises `NotReadyError`."""
         if self._mode == "act":
@@ -327,29 +308,6 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
         return _error(413, limit, "set nodeCacheCapable: true, so that only names are sent")
     except web.HTTPException as error:
         return _error(error.status, error.reason)
-
-
-class AccessLog(AbstractAccessLogger):
-    """One event a request; probes, scrapes and long polls only at level debug."""
-
-    _quiet = frozenset({"/healthz", "/readyz", "/metrics"})
-
-    def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
-        is_quiet = request.path in self._quiet or request.path.endswith("/view")
-        write = _access.debug if is_quiet else _access.info
-        write(
-            "request",
-            method=request.method,
-            path=request.path[:200],
-            status=response.status,
-            request_bytes=request.content_length,
-            response_bytes=response.body_length,
-            milliseconds=round(time * 1000, 3),
-            remote=request.remote,
-        )
-
-
-_access = get_logger("pipeline.extender.access")
 
 
 async def serve(

@@ -304,10 +304,8 @@ class Feed:
 
     async def _beginnings(self, consumer: AIOKafkaConsumer, ends: Positions) -> Positions:
         if self._recent_seconds is None:
-            first: Positions = await _within(
-                _START_TIMEOUT_SECONDS, consumer.beginning_offsets(list(ends))
-            )
-            return first
+            asked = consumer.beginning_offsets(list(ends))
+            return dict(await _within(_START_TIMEOUT_SECONDS, asked))
         since_ms = int((self._clock.now() - self._recent_seconds) * 1000)
         found = await _within(
             _START_TIMEOUT_SECONDS, consumer.offsets_for_times(dict.fromkeys(ends, since_ms))

@@ -144,7 +144,7 @@ async def test_a_burst_is_spread_because_pods_in_flight_count(cluster: Cluster) 
             cluster.extender("--fine-scores", "--in-flight", in_flight) as extender,
         ):
             await until(lambda watcher=watcher: "in step" in watcher.text(), 60)
-            await until(lambda extender=extender: "caught up" in extender.text(), 60)
+            await until(lambda extender=extender: "table caught up" in extender.text(), 60)
             cluster.create(in_flight, 200, cpu="1", memory="1Gi")
             await until(all_bound(cluster, in_flight, 200), 120)
         most[in_flight] = max(Counter(cluster.landed(in_flight).values()).values())
@@ -158,7 +158,7 @@ async def test_a_hot_node_gets_none_and_the_waiting_pod_says_why(cluster: Cluste
     hot = dict.fromkeys(NODES[1:], 44.0)
     await cluster.uses(hot | {NODES[0]: 4.0})
     with cluster.extender() as extender:
-        await until(lambda: "caught up" in extender.text(), 60)
+        await until(lambda: "table caught up" in extender.text(), 60)
         cluster.create("cool", 5, cpu="1", memory="1Gi")
         await until(all_bound(cluster, "cool", 5), 60)
         assert set(cluster.landed("cool").values()) == {NODES[0]}
@@ -182,7 +182,7 @@ async def test_the_scheduler_goes_on_without_us_and_asks_again_when_we_are_back(
     hot = dict.fromkeys(NODES[1:], 60.0)
     await cluster.uses(hot | {NODES[0]: 4.0})
     with cluster.extender() as extender:
-        await until(lambda: "caught up" in extender.text(), 60)
+        await until(lambda: "table caught up" in extender.text(), 60)
         cluster.create("asked", 3, cpu="1")
         await until(all_bound(cluster, "asked", 3), 60)
         assert set(cluster.landed("asked").values()) == {NODES[0]}
@@ -191,7 +191,7 @@ async def test_the_scheduler_goes_on_without_us_and_asks_again_when_we_are_back(
     await until(all_bound(cluster, "alone", 30), 60)
     assert set(cluster.landed("alone").values()) - {NODES[0]}
     with cluster.extender() as extender:
-        await until(lambda: "caught up" in extender.text(), 60)
+        await until(lambda: "table caught up" in extender.text(), 60)
         cluster.create("again", 3, cpu="100m")
         await until(all_bound(cluster, "again", 3), 60)
         assert set(cluster.landed("again").values()) == {NODES[0]}
@@ -203,7 +203,7 @@ async def test_batch_is_pushed_out_before_mid(cluster: Cluster, batch: int) -> N
     await cluster.uses(dict.fromkeys(NODES, 4.0))
     with Role("watcher", cluster.settings) as watcher, cluster.extender() as extender:
         await until(lambda: "in step" in watcher.text(), 60)
-        await until(lambda: "caught up" in extender.text(), 60)
+        await until(lambda: "table caught up" in extender.text(), 60)
         for at, name in enumerate(NODES[:2]):
             label = "koord-batch" if at == batch else "koord-mid"
             of_class = {"koordinator.sh/priority-class": label}
@@ -226,7 +226,7 @@ async def test_a_storm_of_pods_takes_no_node_over_its_threshold(cluster: Cluster
         cluster.extender("--fine-scores") as extender,
     ):
         await until(lambda: "in step" in watcher.text(), 60)
-        await until(lambda: "caught up" in extender.text(), 60)
+        await until(lambda: "table caught up" in extender.text(), 60)
         cluster.create("storm", 80, cpu="1", memory="1Gi")
         await until(all_bound(cluster, "storm", 80), 120)
     landed = Counter(cluster.landed("storm").values())
@@ -246,7 +246,7 @@ async def test_the_node_that_will_stay_idle_gets_the_pod(cluster: Cluster, tmp_p
     usage = dict.fromkeys(NODES, 60.0) | dict.fromkeys(NODES[:2], 8.0)
     await cluster.uses(usage, peaks={NODES[0]: 50.0, NODES[1]: 10.0})
     with cluster.extender("--scheduler-config-file", str(config)) as extender:
-        await until(lambda: "caught up" in extender.text(), 60)
+        await until(lambda: "table caught up" in extender.text(), 60)
         cluster.create("long", 5, cpu="500m", memory="1Gi")
         await until(all_bound(cluster, "long", 5), 60)
     assert set(cluster.landed("long").values()) == {NODES[1]}

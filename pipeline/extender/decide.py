@@ -17,8 +17,9 @@ from pipeline.extender.filters import Refusal
 from pipeline.extender.moment import Ask, Moment, ask
 from pipeline.extender.scores import BY_LOAD, SCORERS
 from pipeline.processors.loadaware.counted import Counting, Packing
+from pipeline.processors.placement import schedule
 from pipeline.processors.placement.combine import best_fit, combined, in_steps, one_best
-from pipeline.processors.placement.config import HINT, LOAD_AWARE, Placement
+from pipeline.processors.placement.config import HINT, LOAD_AWARE, TIME_SHARED, Placement
 from pipeline.processors.placement.preempt import least_dear
 from pipeline.processors.scorers.rounding import BoolArray, FloatArray, IntArray
 from pipeline.table import Table
@@ -212,7 +213,10 @@ class Decisions:
             yield from filters.hinted(moment, asked)
         if LOAD_AWARE in placement.filters:
             in_flight = self.rules.in_flight == "all"
-            yield from filters.load_aware(moment, asked, placement.load_aware, in_flight=in_flight)
+            args = placement.load_aware
+            if TIME_SHARED in placement.filters:
+                args = schedule.in_force(placement.args[TIME_SHARED], args, moment.now)
+            yield from filters.load_aware(moment, asked, args, in_flight=in_flight)
         yield from filters.reserved(moment, asked)
         yield from filters.certain_mid(moment, asked, self.rules.stale_after_seconds)
 

@@ -235,3 +235,22 @@ def test_one_that_evicting_would_not_cure_comes_first() -> None:
     )
     (found,) = world.filter().refused.values()
     assert not found.curable
+
+
+def test_thresholds_change_with_the_time_of_day() -> None:
+    """LA-15: in the valley more may go onto a node."""
+    enabled = [{"name": "LoadAwareScheduling"}, {"name": "TimeSharedThresholds"}]
+    window = {"from": "22:00", "to": "23:00", "usageThresholds": {"cpu": 95}}
+    placement = read_config(
+        {
+            "plugins": {"multiPoint": {"enabled": enabled}},
+            "pluginConfig": [{"name": "TimeSharedThresholds", "args": {"windows": [window]}}],
+        }
+    )
+    assert [plugin for plugin, _ in placement.scores] == ["LoadAwareScheduling"]
+    world = World(placement).node("a", node_state("a", cpu=3.2))
+    decisions = Decisions(world.table, world.rules)
+    # NOW is 22:13:20 UTC.
+    assert not decisions.filter(pod(), ["a"], NOW).refused
+    world.table.put_state(node_state("a", cpu=3.2, age=-3600.0, offset=1))
+    assert list(decisions.filter(pod(), ["a"], NOW + 3600).refused) == ["a"]

@@ -7,7 +7,7 @@ import msgspec
 from pipeline.clock import format_time
 from pipeline.extender.decide import Decisions, Rules
 from pipeline.extender.scores import SCORERS
-from pipeline.processors.placement.config import PLUGINS, read_config
+from pipeline.processors.placement.config import PLUGINS, TIME_SHARED, read_config
 from pipeline.table import Table
 from pipeline.table.columns import TableNode
 from pipeline.topics.node_state import NodeStateRecord, UsageDeviation
@@ -68,7 +68,7 @@ class World:
 
 
 def test_there_is_a_scorer_for_every_plugin() -> None:
-    assert set(SCORERS) == set(PLUGINS)
+    assert {*SCORERS, TIME_SHARED} == set(PLUGINS)
 
 
 def test_target_load_packing() -> None:

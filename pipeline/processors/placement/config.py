@@ -14,12 +14,14 @@ import msgspec
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.loadaware.args import LoadAwareArgs
 from pipeline.processors.loadaware.args import read_args as read_load_aware
+from pipeline.processors.placement.schedule import read_args as read_time_shared
 from pipeline.processors.scorers import plugin_args, trimaran_args
 from pipeline.topics.node_state import YOUNG_SECONDS
 
 LOAD_AWARE: Final = "LoadAwareScheduling"
 HINT: Final = "SchedulingHint"
 HEADROOM: Final = "PredictedHeadroom"
+TIME_SHARED: Final = "TimeSharedThresholds"
 
 GROUP: Final = "kubescheduler.config.k8s.io"
 _VERSIONS: Final = tuple(f"{GROUP}/{version}" for version in ("v1", "v1beta3", "v1beta2"))
@@ -50,13 +52,15 @@ _OTHERS: Final[Mapping[str, Any]] = {
 }
 _READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
     LOAD_AWARE: read_load_aware,
+    TIME_SHARED: read_time_shared,
     **{name: partial(trimaran_args.read_args, kind=kind) for name, kind in _TRIMARAN.items()},
     **{name: partial(plugin_args.read_args, kind=kind) for name, kind in _OTHERS.items()},
 }
 PLUGINS: Final = tuple(_READERS)
 """The plugins that run here."""
-FILTERS: Final = (LOAD_AWARE, HINT)
-"""Those that refuse nodes; all of them score."""
+FILTERS: Final = (LOAD_AWARE, HINT, TIME_SHARED)
+"""Those that refuse nodes. All but the last score: it says when which thresholds of LoadAware's
+hold."""
 
 
 class Score(NamedTuple):
@@ -191,6 +195,7 @@ def _placement(profile: _Profile) -> Placement:
                 enabled.setdefault(point, {})[one.name] = _weight(one, point)
     everywhere = enabled.get("multiPoint", {})
     scores = everywhere | enabled.get("score", {})
+    scores = {name: weight for name, weight in scores.items() if name != TIME_SHARED}
     filters = {*everywhere, *enabled.get("filter", {}), *enabled.get("preFilter", {})}
     given = {one.name: one.args or {} for one in profile.plugin_config or ()}
     used = {*scores, *filters}

@@ -64,8 +64,8 @@ def command(settings: Settings, file: Path, output: str, no_headers: bool, url: 
 
 
 def best_first(items: Iterable[NodeExplanation]) -> list[NodeExplanation]:
-    """Those that pass by their scores, then the others, equals by name. Of some extender scores
-    only the best is alone with its own: it comes before those as good as it."""
+    """Those that pass by their scores, then the others. Of equals the one comes first that a
+    scheduler is told is the best, then by name."""
 
     def order(item: NodeExplanation) -> tuple[bool, int, int, str]:
         return not item.passes, -(item.score or 0), -(item.extender_score or 0), item.node

@@ -22,6 +22,7 @@ from pipeline.table.columns import TableNode
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.pods import CountedPod, PodRecord
+from pipeline.topics.resources import Resources
 from tests.extender.conftest import ALL, POD, Client, Start, cluster
 from tests.extender.test_decide import NAMES, asked, changes
 from tests.extender.test_fuzz import json_values, quick
@@ -202,6 +203,8 @@ def test_it_is_what_filter_and_prioritize_answer(
             for item in explained["items"]
             if item["reason"] is not None and item["curable"] == curable
         }
+    if len(kept) == 1:
+        return  # where one is left the pod is on its way there at once, and no scheduler asks
     _, scored = post("/prioritize", msgspec.json.encode(body | {"NodeNames": kept}))
     assert [(one["Host"], one["Score"]) for one in scored] == [
         (item["node"], item["extender_score"])
@@ -215,9 +218,11 @@ def test_it_is_what_filter_and_prioritize_answer(
 
 def everything(table: Table) -> list[Any]:
     """What a question can see of the table, and of the pods on their way."""
-    table.bring_up_to_date(NOW)
-    rows = table.lookup(NAMES)
-    pods = table.pods
+    rows, pods = table.lookup(NAMES), table.pods
+    for _ in range(2):  # who turns out to be measured is let go behind the first look
+        for row in rows.tolist():
+            pods.reported(row)
+        table.bring_up_to_date(NOW)
     return [
         list(table), pods.tentative, pods.in_flight, len(pods), table.layout,
         *(pods.named(name, rows).tolist() for name in pods.counting.names),
@@ -272,3 +277,19 @@ def test_explaining_again_and_again_says_the_same() -> None:
     decisions.place(pod, "a", NOW)
     # Where it is to be already it does not count twice.
     assert decisions.explain(pod, ["a", "b"], NOW).scored.percent.tolist() == runs[0]
+
+
+def test_the_next_pod_sees_the_one_that_was_explained_on_its_way() -> None:
+    table = table_of(*(node_state(name, cpu=1.0, memory=GIB) for name in "ab"))
+    decisions, rows = Decisions(table, RULES), table.lookup(["a", "b"])
+    requests = Resources(cpu_millicores=1000, memory_bytes=1 << 30)
+    pod = PodRecord(
+        node="", uid="u", cgroup_uid="u", namespace="d", name="p", requests=requests
+    )  # fmt: skip
+    decisions.place(pod, "a", NOW)
+    table.bring_up_to_date(NOW)
+    flying = table.pods.flight[rows].tolist()
+    assert flying[0][0] > 0
+    decisions.explain(pod, ["a", "b"], NOW)
+    table.bring_up_to_date(NOW)
+    assert table.pods.flight[rows].tolist() == flying

@@ -250,6 +250,9 @@ class Decisions:
         """What filter found of this pod if it was just now, of the nodes that are still asked for:
         other extenders may have refused some."""
         cycle = self._cycles.pop(pod.uid, None)
+        if self._table.withdraw(pod.uid):
+            # It counts on the node that was left alone, which somebody asks about all the same.
+            cycle = None
         if cycle is None or not 0 <= now - cycle.moment.now < _CYCLE_SECONDS:
             return ask(pod, self._counting), self._moment(names, now)
         self.reused += 1

@@ -63,13 +63,14 @@ class Question(msgspec.Struct, frozen=True):
     """What filter and prioritize are asked: about which pod, and which nodes, each once.
 
     `nodes` holds the Node objects as they came, in the order of `names`; None in the form with
-    names alone.
+    names alone, of which `json` is as they came, if each came once.
     """
 
     pod: Pod
     record: PodRecord
     names: tuple[str, ...]
     nodes: tuple[msgspec.Raw, ...] | None = None
+    json: bytes = b""
 
 
 class _FilterAnswer(msgspec.Struct, frozen=True, rename="pascal"):
@@ -80,7 +81,7 @@ class _FilterAnswer(msgspec.Struct, frozen=True, rename="pascal"):
     error: str = ""
 
 
-class _HostPriority(msgspec.Struct, frozen=True, rename="pascal"):
+class _HostPriority(msgspec.Struct, frozen=True, rename="pascal", gc=False):
     host: str
     score: int
 
@@ -125,13 +126,15 @@ def read_question(body: bytes, sent: Mapping[str, Sent] | None = None) -> Questi
             "neither NodeNames nor Nodes" if names is None else "both NodeNames and Nodes",
             hint=f"send {FILTER_KEYS}, as nodeCacheCapable says",
         )
-    if listed is None:
-        return Question(pod, manifest(parts["pod"]), tuple(dict.fromkeys(names or ())))
+    record = manifest(parts["pod"])
+    if names is not None:
+        each = tuple(dict.fromkeys(names))
+        return Question(pod, record, each, None, bytes(said or b"") * (len(each) == len(names)))
     by_name: dict[str, msgspec.Raw] = {}
-    for position, item in enumerate(listed.items or ()):
+    for position, item in enumerate((listed and listed.items) or ()):
         name = decode_part(_node, item, f"Nodes.items[{position}]").metadata.name
         by_name.setdefault(name, item)
-    return Question(pod, manifest(parts["pod"]), tuple(by_name), tuple(by_name.values()))
+    return Question(pod, record, tuple(by_name), tuple(by_name.values()))
 
 
 def manifest(pod: msgspec.Raw) -> PodRecord:
@@ -145,8 +148,9 @@ def manifest(pod: msgspec.Raw) -> PodRecord:
 def kept_names(question: Question, refused: Mapping[str, Refusal]) -> Sent:
     """The names that filter leaves of a question."""
     names = question.names
-    if refused:
-        names = tuple(name for name in names if name not in refused)
+    if not refused and question.json:
+        return Sent(names, question.json)
+    names = tuple(name for name in names if name not in refused)
     return Sent(names, _encoder.encode(names))
 
 
@@ -174,8 +178,7 @@ def filter_answer(question: Question, refused: Mapping[str, Refusal], kept: Sent
 
 def prioritize_answer(names: Sequence[str], scores: Sequence[int]) -> bytes:
     """The reply to prioritize: a whole number per node (kube-scheduler drops a reply with 7.0)."""
-    pairs = zip(names, scores, strict=True)
-    return _encoder.encode([_HostPriority(host, score) for host, score in pairs])
+    return _encoder.encode([*map(_HostPriority, names, scores)])
 
 
 def decode_part(

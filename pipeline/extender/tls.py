@@ -60,22 +60,29 @@ class Tls:
         return cls(context, cert_file, key_file)
 
     async def keep_read(self, clock: Clock) -> NoReturn:
-        """Read the certificate again whenever its files change, until cancelled."""
-        seen = self._changed_at()
+        """Read the certificate again whenever its files change, until cancelled. What was being
+        written may have the time of what is written: where it is of no use it is tried again."""
+        in_use = told = self._changed_at()
         while True:
             await clock.sleep(LOOK_EVERY_SECONDS)
-            if (now := self._changed_at()) != seen:
-                seen = now
-                self.read_again()
+            now = self._changed_at()
+            if now == in_use:
+                continue
+            if (error := self.read_again()) is None:
+                in_use = now
+            elif now != told:
+                told = now
+                _log.warning("certificate not read; the old one is in use", reason=str(error))
 
-    def read_again(self) -> None:
-        """Use what the files hold now for connections to come; what is in use if that is no use."""
+    def read_again(self) -> OSError | ssl.SSLError | None:
+        """Use what the files hold now for connections to come. What is wrong with them, if they are
+        of no use: then what was in use stays."""
         try:
             self.context.load_cert_chain(self.cert_file, self.key_file)
         except (OSError, ssl.SSLError) as error:
-            _log.warning("certificate not read; the old one is in use", reason=str(error))
-        else:
-            _log.info("certificate read again", file=self.cert_file)
+            return error
+        _log.info("certificate read again", file=self.cert_file)
+        return None
 
     def _changed_at(self) -> tuple[float | None, ...]:
         return tuple(_modified(Path(name)) for name in (self.cert_file, self.key_file))

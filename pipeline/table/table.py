@@ -183,9 +183,11 @@ class Table:
         if node in self._index:
             self._leave(self.pods.put(self._index[node], pod, now))
 
-    def withdraw(self, uid: str) -> None:
-        """A pod is to be placed anew, wherever it was to be before."""
-        self._leave(self.pods.withdraw(uid))
+    def withdraw(self, uid: str) -> bool:
+        """A pod is to be placed anew, wherever it was to be before; whether it was to be any."""
+        row = self.pods.withdraw(uid)
+        self._leave(row)
+        return row is not None
 
     @contextmanager
     def aside(self, uid: str, now: float) -> Iterator[None]:

@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from pipeline.clock import Clock
 from pipeline.metrics import NAMESPACE, REGISTRY
+from pipeline.processors.quality import ODDITIES, FloatArray, Told, oddities
 from pipeline.table.feed import FeedState
 from pipeline.table.table import Table
 
@@ -54,6 +55,7 @@ class _TableCollector(Collector):
         ):
             yield GaugeMetricFamily(f"{NAMESPACE}_table_{name}", documentation, float(value))
         yield _promised(table)
+        yield _odd(table, clock.now(), stale_after)
         yield _records(state)
         bad = CounterMetricFamily(
             f"{NAMESPACE}_table_bad_records", "Records refused, by reason.", labels=["reason"]
@@ -79,6 +81,30 @@ def _promised(table: Table) -> Metric:
         for quantile in (0.5, 0.9, 1.0) if ratios.size else ():
             value = float(np.quantile(ratios, quantile))
             found.add_metric([resource, f"{quantile:g}"], value)
+    return found
+
+
+def _odd(table: Table, now: float, stale_after: float) -> Metric:
+    found = GaugeMetricFamily(
+        f"{NAMESPACE}_table_odd_nodes",
+        "Nodes whose usage is odd: "
+        + ", ".join(f"{name}: {what}" for name, what in ODDITIES.items()),
+        labels=["oddity"],
+    )
+    rows = table.lookup(list(table))
+
+    def both(name: str) -> FloatArray:
+        return np.array([table[f"{name}_{unit}"][rows] for unit in ("cpu_cores", "memory_bytes")]).T
+
+    told = Told(
+        usage=both("usage"),
+        mean=both("usage_mean_15m"),
+        deviation=both("usage_stdev_15m"),
+        capacity=both("capacity"),
+        coverage=table["coverage"][rows],
+    )
+    for name, where in oddities(told, table.fresh(rows, now, stale_after)).items():
+        found.add_metric([name], float(where.sum()))
     return found
 
 

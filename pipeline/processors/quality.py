@@ -1,0 +1,56 @@
+"""What is odd about the usage that a node tells: an analyser of metrics, as KEP-61 asks for one.
+
+Owes the rest: for each oddity where it is, over all nodes at once. Nothing is hidden by it: usage
+counts as long as it is fresh, and who looks after the cluster is told.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+ODDITIES: Final[Mapping[str, str]] = {
+    "stale": "no window that is young enough",
+    "missing": "a window without cpu or without memory",
+    "partial": "half of a window or less was measured",
+    "beyond": "more is used than the machine has",
+    "frozen": "the same usage to the last bit for a quarter of an hour",
+    "spike": "far from what it was for a quarter of an hour",
+}
+
+_LEAST_COVERAGE: Final = 0.5
+# Clocks of a kernel and of an exporter differ, by less than this.
+_MOST_SHARE: Final = 1.05
+_DEVIATIONS: Final = 6.0
+_LEAST_JUMP: Final = 0.2
+
+
+class Told(NamedTuple):
+    """What nodes tell: arrays (nodes, 2) of cpu and memory, NaN unknown, each in one unit with its
+    capacity; `coverage` (nodes,) of the last window, `mean` and `deviation` over 15 minutes."""
+
+    usage: FloatArray
+    mean: FloatArray
+    deviation: FloatArray
+    capacity: FloatArray
+    coverage: FloatArray
+
+
+def oddities(told: Told, is_fresh: BoolArray) -> dict[str, BoolArray]:
+    """By name where it is, (nodes,). Of what is stale nothing else is said."""
+    with np.errstate(invalid="ignore"):
+        jump = np.abs(told.usage - told.mean)
+        jumped = (jump > _DEVIATIONS * told.deviation) & (jump > _LEAST_JUMP * told.capacity)
+        found = {
+            "missing": np.isnan(told.usage).any(axis=1),
+            "partial": told.coverage <= _LEAST_COVERAGE,
+            "beyond": (told.usage > _MOST_SHARE * told.capacity).any(axis=1),
+            # Memory may stand still; what a machine computes never does.
+            "frozen": (told.deviation[:, 0] == 0) & (told.mean[:, 0] > 0),
+            "spike": jumped.any(axis=1),
+        }
+    return {"stale": ~is_fresh} | {name: where & is_fresh for name, where in found.items()}

@@ -107,6 +107,8 @@ ROLES = {
     "kafka": "pipeline.cli.kafka, pipeline.local.kafka, pipeline.local.jars",
     "topics": "pipeline.cli.topics",
     "top": "pipeline.cli.top",
+    "score": "pipeline.cli.score",
+    "why-not": "pipeline.cli.why_not",
     "explain": "pipeline.cli.explain",
     "model": "pipeline.cli.model, pipeline.agents.importing",
     "recommend": "pipeline.cli.recommend",

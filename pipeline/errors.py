@@ -27,6 +27,7 @@
     │       ├── ConflictError             somebody else has changed or made it
     │       ├── GoneError                 what was asked for lies too far back
     │       └── ForbiddenError            not allowed, or nobody that it knows
+    ├── ProviderError                     a source of usage does not say what it was asked for
     ├── ControlPlaneError                 the local Kubernetes control plane
     │   └── ControlPlaneBuildError        its programs could not be built
     ├── KernelError                       reading cgroups or /proc
@@ -279,6 +280,17 @@ class ForbiddenError(ApiRefusedError):
     """What is asked for is not allowed, or it does not know who asks."""
 
     default_hint = "see deploy/rbac for what each role needs"
+
+
+class ProviderError(SpringtideError):
+    """A source of usage, such as Prometheus, does not answer, or not with what it was asked for.
+    `may_pass` says that the same question may be answered later."""
+
+    default_hint = "check provider.url, and what stands in docs/provider.md"
+
+    def __init__(self, message: str, *, may_pass: bool = False, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.may_pass = may_pass
 
 
 class InvalidPolicyError(SpringtideError, ValueError):

@@ -20,6 +20,7 @@ from pipeline.settings.model import (
     HistogramSettings,
     ModelSettings,
 )
+from pipeline.settings.provider import ProviderSettings
 from pipeline.settings.schema import (
     ActuatorSettings,
     ExtenderSettings,
@@ -46,6 +47,7 @@ __all__ = [
     "KubernetesSettings",
     "LogSettings",
     "ModelSettings",
+    "ProviderSettings",
     "Secret",
     "SettingDescription",
     "Settings",

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from pipeline.settings.base import Name, Port, Secret, Section, Servers, Text
 from pipeline.settings.exporter import ExporterSettings
 from pipeline.settings.model import ModelSettings
+from pipeline.settings.provider import ProviderSettings
 
 
 class KafkaSettings(Section, frozen=True, kw_only=True):
@@ -382,6 +383,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     kubernetes: KubernetesSettings = KubernetesSettings()
     watcher: WatcherSettings = WatcherSettings()
     actuator: ActuatorSettings = ActuatorSettings()
+    provider: ProviderSettings = ProviderSettings()
     log: LogSettings = LogSettings()
 
 

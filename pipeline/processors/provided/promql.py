@@ -1,0 +1,101 @@
+"""What Prometheus is asked: one query a column, over metrics of node-exporter and cAdvisor.
+
+A query gives a series for each node or pod: usage at one moment. It is asked for as a subquery, so
+that one answer has all points of the window, from which the statistics are made. A query is found
+by its key, `node.` or `pod.` and a usage (`cpu_cores`) or another number of samples
+(`capacity_cpu_cores`). In its text `$node` and `$pod_node` are the labels that carry the node's
+name, `$rate` is the range of rates and `$window` the length of the window.
+"""
+
+from collections.abc import Mapping
+from string import Template
+from typing import Final, NamedTuple
+
+from pipeline.errors import SettingsError
+from pipeline.topics.samples import NUMBER_COLUMNS, STATISTICS, USAGES
+
+# Of the pods' containers: their cgroups have the pod's uid in the path, static pods its hash.
+_UID: Final = '"uid", "$1", "id", ".*pod([0-9a-f]{8}[0-9a-f_-]{24,28})[./].*"'
+_CONTAINERS: Final = '{container!="", container!="POD", pod!=""}'
+_OF_POD: Final = "$pod_node, namespace, pod, uid"
+
+
+def _of_pods(metric: str) -> str:
+    # The same container may be scraped twice, by two servers or under two ids.
+    labelled = f"label_replace({metric}, {_UID})"
+    return f"sum by ({_OF_POD}) (max by ({_OF_POD}, container) ({labelled}))"
+
+
+_MEMORY: Final = "max by ($node) (node_memory_MemTotal_bytes - node_memory_{}_bytes)"
+
+DEFAULT_QUERIES: Final[Mapping[str, str]] = {
+    "node.cpu_cores": "sum by ($node) (max by ($node, cpu, mode) "
+    '(rate(node_cpu_seconds_total{mode!~"idle|iowait|steal"}[$rate])))',
+    "node.memory_bytes": _MEMORY.format("MemAvailable"),
+    "node.memory_with_page_cache_bytes": _MEMORY.format("MemFree"),
+    "node.capacity_cpu_cores": "count by ($node) (count by ($node, cpu) "
+    '(node_cpu_seconds_total{mode="idle"}))',
+    "node.capacity_memory_bytes": "max by ($node) (node_memory_MemTotal_bytes)",
+    "pod.cpu_cores": _of_pods(f"rate(container_cpu_usage_seconds_total{_CONTAINERS}[$rate])"),
+    "pod.memory_bytes": _of_pods(f"container_memory_rss{_CONTAINERS}"),
+    "pod.memory_with_hot_page_cache_bytes": _of_pods(
+        f"container_memory_working_set_bytes{_CONTAINERS}"
+    ),
+}
+
+_OF_USAGES: Final = frozenset(f"{usage}_{of}" for usage in USAGES for of in STATISTICS)
+_ASKABLE: Final = (*USAGES, *(c for c in NUMBER_COLUMNS if c not in _OF_USAGES and c != "coverage"))
+
+
+class Grid(NamedTuple):
+    """How a window is asked for: its length, the time between two points and the range of rates,
+    in seconds, and the labels that carry the node's name in series of nodes and of pods."""
+
+    window_seconds: int
+    step_seconds: int
+    rate_seconds: int
+    node_label: str
+    pod_node_label: str
+
+
+class Query(NamedTuple):
+    """What gives one column: of `node` or `pod`, a usage or another number; `text` is PromQL."""
+
+    entity: str
+    column: str
+    text: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.entity}.{self.column}"
+
+
+def queries(own: Mapping[str, str | None], grid: Grid) -> list[Query]:
+    """The default queries with `own` in their places, null being none.
+
+    Raises `SettingsError` for a key that no query can have.
+    """
+    found = []
+    for key, text in {**DEFAULT_QUERIES, **own}.items():
+        entity, _, column = key.partition(".")
+        if entity not in ("node", "pod") or column not in _ASKABLE:
+            raise SettingsError(
+                f"provider.queries: {key!r:.100} is nothing that can be asked for",
+                key="provider.queries",
+                hint="node. or pod. and one of " + ", ".join(_ASKABLE),
+            )
+        if text is not None:
+            found.append(Query(entity, column, _subquery(text, grid)))
+    return found
+
+
+def _subquery(text: str, grid: Grid) -> str:
+    # What is no name of ours, such as $1, stays.
+    filled = Template(text).safe_substitute(
+        node=grid.node_label,
+        pod_node=grid.pod_node_label,
+        rate=f"{grid.rate_seconds}s",
+        window=f"{grid.window_seconds}s",
+    )
+    # A query may end with a comment.
+    return f"({filled}\n)[{grid.window_seconds}s:{grid.step_seconds}s]"

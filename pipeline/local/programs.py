@@ -1,4 +1,5 @@
-"""The programs of the local control plane, built once from `deploy/controlplane`.
+"""The programs of the local control plane, built once from `deploy/controlplane`, and Prometheus,
+from `deploy/prometheus`.
 
 They lie in a folder of the user's cache that is named by what they are built from, so another
 version is another folder. A program gets there by a rename, once it is whole. Two processes at a
@@ -16,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +27,7 @@ from pipeline.local.folders import Say, cache_root, in_turn, on_stderr
 from pipeline.local.go import Go, find_go
 
 SOURCES: Final = Path(__file__).parents[2] / "deploy" / "controlplane"
+PROMETHEUS_SOURCES: Final = SOURCES.parent / "prometheus"
 
 # All of these are one program, which looks at the name that it is called by.
 _KUBERNETES: Final = (
@@ -37,6 +40,7 @@ _KUBERNETES: Final = (
 PROGRAMS: Final = (*_KUBERNETES, "kwok")
 
 _FILES: Final = ("main.go", "go.mod", "go.sum", "kwok/go.mod", "kwok/go.sum")
+_PROMETHEUS_FILES: Final = ("go.mod", "go.sum")
 _BUILD: Final = ("build", "-trimpath", "-mod=readonly")
 _SCRATCH: Final = "building-"
 _STRIP: Final = "-s -w"
@@ -65,38 +69,74 @@ def ensure_programs(
     return found
 
 
-def _folder(sources: Path) -> Path:
+def ensure_prometheus(sources: Path = PROMETHEUS_SOURCES, *, say: Say | None = None) -> Path:
+    """Where Prometheus lies, built first where it is not there.
+
+    Raises ControlPlaneBuildError if it is to be built and cannot be.
+    """
+    folder = _folder(sources, _PROMETHEUS_FILES, "prometheus")
+    program = folder / "prometheus"
+    if not program.exists():
+        say = say or on_stderr
+        go = find_go()
+        with _turn_to_build(folder, say, "Prometheus") as scratch:
+            _build_prometheus(go, sources, folder, scratch, say)
+    return program
+
+
+def _folder(sources: Path, files: Sequence[str] = _FILES, name: str = "controlplane") -> Path:
     digest = hashlib.sha256()
     try:
-        for name in _FILES:
-            digest.update((sources / name).read_bytes())
+        for file in files:
+            digest.update((sources / file).read_bytes())
     except OSError as error:
         raise ControlPlaneBuildError(
             f"cannot read {error.filename}: {error.strerror}",
             hint="the control plane is built in a checkout of the project: clone it, or set "
             "KUBEBUILDER_ASSETS to a folder that has " + ", ".join(PROGRAMS),
         ) from error
-    return cache_root() / "controlplane" / digest.hexdigest()[:16]
+    return cache_root() / name / digest.hexdigest()[:16]
 
 
 def _build(sources: Path, folder: Path, say: Say) -> None:
     go = find_go()
+    with _turn_to_build(folder, say, "the control plane") as scratch:
+        _build_kubernetes(go, sources, folder, scratch, say)
+        _build_kwok(go, sources, folder, scratch, say)
+
+
+@contextmanager
+def _turn_to_build(folder: Path, say: Say, what: str) -> Iterator[Path]:
+    """A folder for what is not whole yet, beside what will be; one process at a time has one."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (
-            in_turn(folder / "lock", say, "another process builds the control plane; waiting"),
+            in_turn(folder / "lock", say, f"another process builds {what}; waiting"),
             tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=folder) as scratch,
         ):
             for leftover in folder.glob(f"{_SCRATCH}*"):
                 if leftover != Path(scratch):
                     shutil.rmtree(leftover, ignore_errors=True)
-            _build_kubernetes(go, sources, folder, Path(scratch), say)
-            _build_kwok(go, sources, folder, Path(scratch), say)
+            yield Path(scratch)
     except OSError as error:
         raise ControlPlaneBuildError(
             f"cannot write to {folder}: {error.strerror or error}",
             hint="set XDG_CACHE_HOME to a folder that you may write",
         ) from error
+
+
+def _build_prometheus(go: Go, sources: Path, folder: Path, scratch: Path, say: Say) -> None:
+    # Whoever held the lock before may have built it.
+    if (folder / "prometheus").exists():
+        return
+    version = _version_in(sources / "go.mod", "github.com/prometheus/prometheus")
+    say(f"building Prometheus {version} with Go {go.version}, once: three minutes on two cores")
+    package = "github.com/prometheus/prometheus/cmd/prometheus"
+    binary = scratch / "prometheus"
+    # Without the clients of two dozen clouds, in which it would look for targets.
+    flags = ["-tags", "remove_all_sd", "-ldflags", _STRIP]
+    _run(go, [*flags, "-o", str(binary), package], sources, say)
+    binary.replace(folder / "prometheus")
 
 
 def _build_kubernetes(go: Go, sources: Path, folder: Path, scratch: Path, say: Say) -> None:
@@ -176,9 +216,10 @@ def _run(go: Go, arguments: Sequence[str], folder: Path, say: Say) -> None:
 
 
 def main() -> None:
-    """Build what is not there."""
+    """Build what is not there, and say where all of it lies."""
     for name, path in ensure_programs().items():
         sys.stdout.write(f"{name:24} {path}\n")
+    sys.stdout.write(f"{'prometheus':24} {ensure_prometheus()}\n")
 
 
 if __name__ == "__main__":

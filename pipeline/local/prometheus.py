@@ -1,0 +1,105 @@
+"""A Prometheus on this machine, for tests: real, on loopback, gone with whoever started it.
+
+with local_prometheus([{"job_name": "node", "static_configs": [...]}]) as prometheus:
+    prometheus.url
+"""
+
+import json
+import shutil
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from pipeline.local.control_plane import Part
+from pipeline.local.probe import HOST, free_port
+from pipeline.local.programs import ensure_prometheus
+
+_READY_SECONDS: Final = 30.0
+_REQUEST_SECONDS: Final = 5.0
+_PATIENCE_SECONDS: Final = 0.1
+
+
+class LocalPrometheus:
+    """A running Prometheus: `url` is where it is."""
+
+    def __init__(self, url: str, part: Part) -> None:
+        self.url = url
+        self.part = part
+
+    def query(self, text: str) -> Any:
+        """The result of an instant query."""
+        with urllib.request.urlopen(
+            f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': text})}",
+            timeout=_REQUEST_SECONDS,
+        ) as answer:
+            return json.load(answer)["data"]["result"]
+
+    def is_ready(self) -> bool:
+        """Whether it answers queries."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=_REQUEST_SECONDS):
+                return True
+        except (OSError, urllib.error.URLError):
+            return False
+
+
+@contextmanager
+def local_prometheus(
+    jobs: Sequence[Mapping[str, Any]],
+    *,
+    scrape_interval: str = "1s",
+    rules: Mapping[str, str] | None = None,
+    flags: Sequence[str] = (),
+) -> Iterator[LocalPrometheus]:
+    """A Prometheus that scrapes `jobs`, entries of `scrape_configs`, and records `rules`, PromQL by
+    name; ready on entry, gone on exit.
+
+    Raises ControlPlaneError if it does not become ready.
+    """
+    program = ensure_prometheus()
+    folder = Path(tempfile.mkdtemp(prefix="springtide-prometheus-"))
+    port = free_port()
+    _configure(folder, jobs, scrape_interval, rules or {})
+    part = Part("prometheus", folder, folder)
+    part.argv = [
+        str(program),
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address={HOST}:{port}",
+        *flags,
+    ]
+    try:
+        part.start()
+        found = LocalPrometheus(f"http://{HOST}:{port}", part)
+        deadline = time.monotonic() + _READY_SECONDS
+        while not found.is_ready():
+            if not part.is_running or time.monotonic() > deadline:
+                raise part.error("did not become ready")
+            time.sleep(_PATIENCE_SECONDS)
+        yield found
+    finally:
+        part.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _configure(
+    folder: Path, jobs: Sequence[Mapping[str, Any]], interval: str, rules: Mapping[str, str]
+) -> None:
+    # JSON is YAML.
+    recorded = [{"record": name, "expr": text} for name, text in rules.items()]
+    (folder / "rules.yml").write_text(
+        json.dumps({"groups": [{"name": "test", "rules": recorded}] if recorded else []})
+    )
+    (folder / "prometheus.yml").write_text(
+        json.dumps({
+            "global": {"scrape_interval": interval, "evaluation_interval": interval},
+            "rule_files": ["rules.yml"],
+            "scrape_configs": list(jobs),
+        })
+    )  # fmt: skip

@@ -40,6 +40,9 @@ COMMANDS = {
         "Keep nodes, pods and workloads of a cluster on the topics.", "kubernetes,pipeline"
     ),
     "actuator": _Entry("Write Mid and Batch to the Nodes of a cluster.", "kubernetes,pipeline"),
+    "provider": _Entry(
+        "Bring usage from Prometheus or metrics-server, without exporters.", "kubernetes,pipeline"
+    ),
     "topics": _Entry("Create the topics, check them for drift, print their table.", None),
     "kafka": _Entry("Run a real Kafka broker on this machine.", "local"),
     "top": _Entry("Show nodes with usage, predicted peak and age.", "pipeline"),

@@ -4,7 +4,8 @@ import asyncio
 import os
 import signal
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from pipeline.clock import Clock
 from pipeline.kube.client import Api, open_api
@@ -18,17 +19,22 @@ async def lead_until_stopped(
 ) -> None:
     """Run `work` whenever this process holds the lease `name`, until SIGTERM or Ctrl-C; what it
     raises is raised."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     identity = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
     async with open_api(settings.kubernetes, clock) as api:
         lease = Lease(api, settings.kubernetes.namespace, name, identity)
-        leading = asyncio.create_task(lease.lead(lambda: work(api, lease)))
-        stopping = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if leading.done():
-                leading.result()
-        finally:
-            await end(leading, stopping)
+        await work_until_stopped(lease.lead(lambda: work(api, lease)))
+
+
+async def work_until_stopped(work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` until it ends, or SIGTERM or Ctrl-C does; what it raises is raised."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    working = asyncio.create_task(work)
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+    finally:
+        await end(working, stopping)

@@ -1,0 +1,92 @@
+"""Health and metrics of a provider, by HTTP: `/healthz`, `/readyz`, `/metrics`."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from aiohttp import web
+
+from pipeline.clock import Clock
+from pipeline.errors import SettingsError
+from pipeline.metrics import CONTENT_TYPE, declare_role, page
+from pipeline.processors.provided.usage import Window
+from pipeline.settings import ProviderSettings
+from pipeline.times import format_time
+
+_WINDOWS_LATE: Final = 3
+
+
+class Status:
+    """How it goes. Ready is who stands by, and who has published a window lately."""
+
+    def __init__(self, settings: ProviderSettings, clock: Clock) -> None:
+        self._patience_seconds = settings.delay_seconds + _WINDOWS_LATE * settings.window_seconds
+        self._clock = clock
+        self.leads = False
+        self.message = "starting"
+        self._end_ms: int | None = None
+        self._nodes = 0
+        self._left_out: Mapping[str, int] = {}
+
+    def published(self, window: Window, nodes: int, left_out: Mapping[str, int]) -> None:
+        """A window is done, with so many nodes."""
+        self.message = "publishing" if nodes else "no node has usage"
+        self._nodes, self._left_out = nodes, left_out
+        # Who has left all nodes to their exporters has done all that is to be done.
+        if nodes or set(left_out) == {"served by an exporter"}:
+            self._end_ms = window.end_ms
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all is well."""
+        if not self.leads:
+            return True
+        late_ms = self._clock.now() * 1000 - self._patience_seconds * 1000
+        return self._end_ms is not None and self._end_ms >= late_ms
+
+    def document(self) -> dict[str, Any]:
+        """What `/readyz` says."""
+        last = None if self._end_ms is None else format_time(self._end_ms / 1000)
+        return {
+            "status": "ready" if self.is_ready else "not ready",
+            "message": self.message if self.leads else "standing by",
+            "last_window_end": last,
+            "nodes": self._nodes,
+            "left_out": dict(self._left_out),
+        }
+
+
+@asynccontextmanager
+async def serve(settings: ProviderSettings, status: Status) -> AsyncIterator[int | None]:
+    """Serve the page; gives its port, None for none. Raises `SettingsError` if it cannot be."""
+    declare_role("provider")
+    if settings.port is None:
+        yield None
+        return
+
+    async def healthz(_request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def readyz(_request: web.Request) -> web.Response:
+        return web.json_response(status.document(), status=200 if status.is_ready else 503)
+
+    async def metrics(_request: web.Request) -> web.Response:
+        return web.Response(body=page(), headers={"Content-Type": CONTENT_TYPE})
+
+    app = web.Application()
+    for path, answer in (("/healthz", healthz), ("/readyz", readyz), ("/metrics", metrics)):
+        app.router.add_get(path, answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, settings.host, settings.port).start()
+        except (OSError, OverflowError) as error:
+            raise SettingsError(
+                f"cannot listen on {settings.host}:{settings.port}: {error}",
+                key="provider.port",
+                hint="another process has the port: set provider.port to 0 (any free one) or null",
+            ) from error
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,16 @@
+"""What every source of usage owes: one question."""
+
+from typing import Protocol
+
+from pipeline.processors.provided.usage import Fetched, Window
+
+
+class Provider(Protocol):
+    """Usage of nodes and of their pods, from wherever it is measured."""
+
+    async def fetch(self, window: Window) -> Fetched:
+        """What was used in `window`, which has ended.
+
+        Part of it may be missing, and says so. Raises `ProviderError` if nothing could be had.
+        """
+        ...

@@ -9,9 +9,9 @@ what a node has beside its pods is said to be unknown where not all of them are 
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from pipeline.processors.provided.usage import Columns, Fetched, PodName, Window
 from pipeline.topics.samples import SYSTEM_TIER, USAGES, Row, SampleBatch, SampleHeader
@@ -32,8 +32,26 @@ class Place(NamedTuple):
     cgroup_uid: str
 
 
-Places = Callable[[str, str], Place | None]
-"""Where the pod of this namespace and name is."""
+class Cluster(Protocol):
+    """What is known beside the source; where nobody tells of nodes or pods there are none."""
+
+    @property
+    def nodes(self) -> Collection[str]:
+        """The names of all nodes."""
+        ...
+
+    @property
+    def peopled(self) -> Collection[str]:
+        """The nodes that have pods."""
+        ...
+
+    def place(self, namespace: str, name: str) -> Place | None:
+        """Where the pod of this name is."""
+        ...
+
+    def served(self, window: Window) -> Collection[str]:
+        """The nodes of which an exporter has published lately, as seen from `window`."""
+        ...
 
 
 @dataclass(slots=True)
@@ -50,49 +68,55 @@ class Sampler:
     def __init__(self) -> None:
         self._pods: dict[str, tuple[str, ...]] = {}
 
-    def samples(
-        self,
-        fetched: Fetched,
-        window: Window,
-        places: Places,
-        nodes: Collection[str] | None = None,
-        served: Collection[str] = (),
-    ) -> Sampled:
-        """A sample of each node that was fetched.
-
-        Only of `nodes`, where these are known; others go to `fetched.unknown_nodes`. Those that are
-        `served` by an exporter are left alone.
-        """
+    def samples(self, fetched: Fetched, window: Window, cluster: Cluster) -> Sampled:
+        """A sample of each node that was fetched, but of those that an exporter serves. Where nodes
+        are known, others go to `fetched.unknown_nodes`."""
         made = Sampled()
-        pods, unplaced = _by_node(fetched.pods, places, made.left_out)
-        # Where none of them could be placed nothing is known of any.
-        knows_pods = fetched.knows_pods and (bool(pods) or not fetched.pods)
+        pods, unplaced = _by_node(fetched.pods, cluster, made.left_out)
+        served = cluster.served(window)
         for node in sorted(fetched.nodes):
-            if nodes is not None and node not in nodes:
+            if cluster.nodes and node not in cluster.nodes:
                 fetched.unknown_nodes.add(node)
             elif _STATED.isdisjoint(fetched.nodes[node]):
                 made.left_out["no usage"] += 1
             elif node in served:
                 made.left_out["served by an exporter"] += 1
-            elif not knows_pods and node not in self._pods:
+            elif (own := self._pods_of(node, pods, fetched, cluster)) is None:
                 # Without them all that the node uses would pass for the system's.
                 made.left_out["pods unknown"] += 1
             else:
-                own = pods.get(node, {}) if knows_pods else {uid: {} for uid in self._pods[node]}
-                self._pods[node] = tuple(own)
-                rows = _rows(fetched.nodes[node], own, knows_pods and node not in unplaced)
+                is_complete = node not in unplaced and all(own.values())
+                rows = _rows(fetched.nodes[node], own, is_complete)
                 made.batches.append(SampleBatch(_header(node, window), rows))
         return made
 
+    def _pods_of(
+        self,
+        node: str,
+        pods: Mapping[str, Mapping[str, Columns]],
+        fetched: Fetched,
+        cluster: Cluster,
+    ) -> Mapping[str, Columns] | None:
+        """The pods of a node: where the source says nothing of any, those that it had, with
+        nothing known of them. None where that is not known, either."""
+        own = pods.get(node, {})
+        had = self._pods.get(node)
+        # It may be that nobody asks its kubelet.
+        has_some = node in cluster.peopled if cluster.peopled else bool(had)
+        if own or (fetched.knows_pods and not has_some and (pods or not fetched.pods)):
+            self._pods[node] = tuple(own)
+            return own
+        return None if had is None else {uid: {} for uid in had}
+
 
 def _by_node(
-    pods: Mapping[PodName, Columns], places: Places, left_out: Counter[str]
+    pods: Mapping[PodName, Columns], cluster: Cluster, left_out: Counter[str]
 ) -> tuple[dict[str, dict[str, Columns]], set[str]]:
     """Pods by node and the uid of their cgroups; and the nodes that have pods which are nowhere."""
     found: dict[str, dict[str, Columns]] = {}
     unplaced: set[str] = set()
     for pod, columns in pods.items():
-        place = _place(pod, places)
+        place = _place(pod, cluster)
         if place is None:
             left_out["pod not known"] += 1
             unplaced.add(pod.node)
@@ -105,10 +129,10 @@ def _by_node(
     return found, unplaced
 
 
-def _place(pod: PodName, places: Places) -> Place | None:
+def _place(pod: PodName, cluster: Cluster) -> Place | None:
     if pod.uid and pod.node:
         return Place(pod.node, pod.uid)
-    place = places(pod.namespace, pod.name)
+    place = cluster.place(pod.namespace, pod.name)
     if place is None or (pod.node and pod.node != place.node):
         # Its namesake on another node is another pod.
         return None

@@ -50,10 +50,12 @@ class _Placed(NamedTuple):
 
 
 class Known:
-    """Kept up to date by `follow`. `nodes` are the names that `springtide.nodes` has."""
+    """Kept up to date by a `Follower`. `nodes` are the names that `springtide.nodes` has, `peopled`
+    counts the pods of each node that has some."""
 
     def __init__(self) -> None:
         self.nodes: set[str] = set()
+        self.peopled: dict[str, int] = {}
         self._places: dict[tuple[str, str], _Placed] = {}
         self._names: dict[bytes, tuple[str, str]] = {}
         self._exported: dict[str, Window] = {}
@@ -91,14 +93,22 @@ class Known:
     def put_pod(self, key: bytes, value: bytes | None) -> None:
         """A record of `springtide.pods`. Raises `RecordError` for one that cannot be read."""
         node, _ = split_pod_key(key)
+        pod = decode_json(_Pod, value) if value is not None and node else None
         name = self._names.pop(key, None)
-        # A namesake may have come before this one's tombstone.
-        if name is not None and self._places[name].key == key:
-            del self._places[name]
-        if value is not None and node:
-            pod = decode_json(_Pod, value)
+        if name is not None:
+            self._count(node, -1)
+            # A namesake may have come before this one's tombstone.
+            if (placed := self._places.get(name)) is not None and placed.key == key:
+                del self._places[name]
+        if pod is not None:
+            self._count(node, 1)
             self._names[key] = name = (pod.namespace, pod.name)
             self._places[name] = _Placed(key, Place(node, pod.cgroup_uid))
+
+    def _count(self, node: str, pods: int) -> None:
+        self.peopled[node] = self.peopled.get(node, 0) + pods
+        if not self.peopled[node]:
+            del self.peopled[node]
 
     def put_sample(self, value: bytes | None) -> None:
         """A record of `springtide.samples`. Raises `RecordError` for one that cannot be read."""

@@ -117,10 +117,7 @@ class Rounds:
             self._status.message = error.message
             log.error("no usage of this window", end=format_time(window.end_ms / 1000), why=error)
             return
-        sampled = self._sampler.samples(
-            fetched, window, self._known.place, self._known.nodes or None,
-            self._known.served(window),
-        )  # fmt: skip
+        sampled = self._sampler.samples(fetched, window, self._known)
         for entries in _in_parts(await _encoded(sampled.batches)):
             await write_batches(self._producer, self._kafka, SOURCE, entries)
         metrics.count(fetched, sampled)

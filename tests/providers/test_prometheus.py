@@ -1,0 +1,111 @@
+"""The queries at a real Prometheus: what they give is what the machines use."""
+
+import time
+
+import pytest
+from msgspec.structs import replace
+
+from pipeline.clock import SystemClock
+from pipeline.errors import ProviderError
+from pipeline.local.prometheus import LocalPrometheus
+from pipeline.processors.provided.usage import Fetched, PodName, Window, window_before
+from pipeline.settings import ProviderSettings
+from pipeline.sources.providers.prometheus import open_prometheus
+from tests.providers import machines
+from tests.providers.conftest import HASH, UID, WINDOW_SECONDS
+from tests.providers.machines import MIB
+
+# It may have to be built first.
+pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+CLOSE = 0.1  # counters are read some milliseconds after the time that Prometheus gives them
+
+
+def last_window() -> Window:
+    return window_before(round((time.time() - 2) * 1000), WINDOW_SECONDS * 1000)
+
+
+async def fetch(provider: ProviderSettings) -> Fetched:
+    async with open_prometheus(provider, SystemClock()) as prometheus:
+        return await prometheus.fetch(last_window())
+
+
+async def test_the_default_queries_give_what_is_used(provider: ProviderSettings) -> None:
+    found = await fetch(provider)
+    assert found.failed == {}
+    assert found.nodes.keys() == {"n1", "n2", "ghost", "10.0.0.7"}
+    node = found.nodes["n1"]
+    for statistic in ("avg", "p90", "p95", "max", "last"):
+        assert node[f"cpu_cores_{statistic}"] == pytest.approx(machines.BUSY_CORES, rel=CLOSE)
+        used = machines.TOTAL_BYTES - machines.AVAILABLE_BYTES
+        assert node[f"memory_bytes_{statistic}"] == used
+    with_cache = machines.TOTAL_BYTES - machines.FREE_BYTES
+    assert node["memory_with_page_cache_bytes_avg"] == with_cache
+    assert node["capacity_cpu_cores"] == machines.CPUS
+    assert node["capacity_memory_bytes"] == machines.TOTAL_BYTES
+    assert node["coverage"] == 1
+    assert node["points_offset_seconds"] == [2, 4, 6, 8, 10]
+
+
+async def test_pods_are_summed_over_their_containers_and_nothing_else(
+    provider: ProviderSettings,
+) -> None:
+    found = await fetch(provider)
+    assert found.pods.keys() == {
+        PodName("web", "shop-0", UID, "n1"),
+        PodName("kube-system", "etcd-n1", HASH, "n1"),
+        PodName("web", "shop-1", "", "n2"),
+        PodName("web", "stranger", "", "n2"),
+    }
+    pod = found.pods[PodName("web", "shop-0", UID, "n1")]
+    assert pod["cpu_cores_avg"] == pytest.approx(0.75, rel=CLOSE)
+    assert pod["memory_bytes_max"] == 200 * MIB
+    assert pod["memory_with_hot_page_cache_bytes_avg"] == 300 * MIB
+
+
+async def test_the_recording_rules_of_load_watcher_serve(provider: ProviderSettings) -> None:
+    """As docs/provider.md has them: shares of a node, which its capacity makes amounts."""
+    queries = {
+        "node.cpu_cores": "instance:node_cpu:ratio * "
+        'on ($node) count by ($node) (node_cpu_seconds_total{mode="idle"})',
+        "node.memory_bytes": "instance:node_memory_utilisation:ratio * "
+        "on ($node) max by ($node) (node_memory_MemTotal_bytes)",
+    }
+    own = replace(provider, queries=queries)
+    node = (await fetch(own)).nodes["n1"]
+    assert node["cpu_cores_avg"] == pytest.approx(machines.BUSY_CORES, rel=CLOSE)
+    used = machines.TOTAL_BYTES - machines.AVAILABLE_BYTES
+    assert node["memory_bytes_avg"] == pytest.approx(used)
+
+
+async def test_a_query_that_prometheus_refuses_costs_its_column(
+    provider: ProviderSettings,
+) -> None:
+    queries = {"node.memory_bytes": "sum by (", "pod.memory_bytes": "nothing_of_this_name"}
+    found = await fetch(replace(provider, queries=queries))
+    assert found.failed.keys() == {"node.memory_bytes"}
+    assert "parse error" in found.failed["node.memory_bytes"]
+    assert "memory_bytes_avg" not in found.nodes["n1"]
+    assert found.nodes["n1"]["cpu_cores_avg"] > 1
+    assert all("memory_bytes_avg" not in columns for columns in found.pods.values())
+
+
+async def test_values_that_are_none_are_null(provider: ProviderSettings) -> None:
+    queries = {
+        "node.cpu_cores": "node_memory_MemTotal_bytes / 0",
+        "node.memory_bytes": "-node_memory_MemTotal_bytes",
+        "node.capacity_memory_bytes": "node_memory_MemTotal_bytes * NaN",
+    }
+    found = await fetch(replace(provider, queries=queries))
+    assert found.bad_values == dict.fromkeys(queries, 4 * 5)
+    assert "cpu_cores_avg" not in found.nodes["n1"]
+    assert "capacity_memory_bytes" not in found.nodes["n1"]
+
+
+async def test_a_prometheus_that_is_gone_is_an_error(
+    provider: ProviderSettings, prometheus: LocalPrometheus
+) -> None:
+    nobody = replace(provider, url="http://127.0.0.1:1")
+    with pytest.raises(ProviderError):
+        await fetch(nobody)
+    assert prometheus.is_ready()

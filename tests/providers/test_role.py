@@ -1,0 +1,252 @@
+"""`springtide provider` from a real Prometheus to a real broker, and what a worker makes of it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pipeline.clock import SystemClock
+from pipeline.local.probe import free_port
+from pipeline.local.prometheus import LocalPrometheus
+from pipeline.processors.provided.usage import Window
+from pipeline.settings import KafkaSettings, Settings, variable_name
+from pipeline.sources.providers.prometheus import open_prometheus
+from pipeline.sources.providers.stream import open_stream
+from pipeline.sources.publish import Entry, node_entry, open_producer, pod_entry, write
+from pipeline.topics.arrow import read_samples
+from pipeline.topics.codec import decode_json
+from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.pods import PodRecord
+from pipeline.topics.registry import NODE_STATE, SAMPLES
+from pipeline.topics.resources import Resources
+from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
+from tests.cluster.objects import latest, messages, until
+from tests.cluster.watching import worker
+from tests.providers import machines
+from tests.providers.conftest import HASH, OTHER_UID, UID, WINDOW_SECONDS
+
+pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+ROLE = [sys.executable, "-m", "pipeline.cli.main", "provider"]
+
+
+def environment(settings: Settings, **more: object) -> dict[str, str]:
+    told: dict[str, object] = {
+        f"{section}.{key}": getattr(getattr(settings, section), key)
+        for section, keys in (
+            ("kafka", ("bootstrap_servers", "topic_prefix", "partitions")),
+            ("provider", settings.provider.__struct_fields__),
+        )
+        for key in keys
+    }
+    told |= {key.replace("__", "."): value for key, value in more.items()}
+    texts = {
+        key: ""
+        if value is None
+        else json.dumps(value)
+        if isinstance(value, dict | bool)
+        else str(value)
+        for key, value in told.items()
+    }
+    return os.environ | {variable_name(key): text for key, text in texts.items()}
+
+
+class Process:
+    """A running provider and what it says of itself."""
+
+    def __init__(self, settings: Settings, log: Path) -> None:
+        self._port = free_port()
+        self.log = log
+        with log.open("a") as out:
+            self._process = subprocess.Popen(
+                ROLE, env=environment(settings, provider__port=self._port), stdout=out, stderr=out
+            )
+
+    def ready(self) -> tuple[int, dict[str, Any]]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/readyz", timeout=5) as said:
+                return said.status, json.load(said)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+        except OSError:
+            return 0, {}
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self._process.send_signal(number)
+        return self._process.wait(20)
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def running(settings: Settings, log: Path) -> Iterator[Process]:
+    process = Process(settings, log)
+    try:
+        yield process
+    finally:
+        process.end()
+
+
+async def samples(kafka: KafkaSettings) -> dict[str, list[SampleHeader]]:
+    """The headers of all samples, by node."""
+    found: dict[str, list[SampleHeader]] = {}
+    for message in await messages(kafka, SAMPLES):
+        header, _ = read_samples(message.value)
+        assert header.node == message.key.decode()
+        assert message.timestamp >= header.window_end_ms
+        found.setdefault(header.node, []).append(header)
+    return found
+
+
+async def inventory(kafka: KafkaSettings) -> None:
+    """Nodes and pods, as a watcher would have written them."""
+    asked = Resources(cpu_millicores=1000, memory_bytes=2**30)
+    capacity = Resources(cpu_millicores=4000, memory_bytes=8 * 2**30)
+    pods = [("n1", UID, UID, "web", "shop-0"), ("n1", "mirror", HASH, "kube-system", "etcd-n1"),
+            ("n2", OTHER_UID, OTHER_UID, "web", "shop-1")]  # fmt: skip
+    entries = [
+        node_entry(NodeRecord(node=n, allocatable=capacity, capacity=capacity))
+        for n in ("n1", "n2")
+    ]
+    entries += [
+        pod_entry(PodRecord(
+            node=node, uid=uid, cgroup_uid=cgroup, namespace=namespace, name=name,
+            pod_class="prod", requests=asked, phase="Running",
+        ))
+        for node, uid, cgroup, namespace, name in pods
+    ]  # fmt: skip
+    async with open_producer(kafka, "test") as producer:
+        await write(producer, kafka, "test", entries)
+
+
+async def test_usage_of_prometheus_is_on_the_samples_topic_as_it_was_fetched(
+    settings: Settings, tmp_path: Path
+) -> None:
+    kafka = settings.kafka
+    await inventory(kafka)
+    log = tmp_path / "log"
+
+    async def windows(count: int) -> bool:
+        found = await samples(kafka)
+        return all(len(found.get(node, ())) >= count for node in ("n1", "n2"))
+
+    with running(settings, log) as provider:
+        await until(lambda: windows(3), 60)
+        status, said = provider.ready()
+        assert status == 200, said
+        assert said["nodes"] == 2
+        assert provider.stop() == 0
+    headers = await samples(kafka)
+    # What is no node is told once.
+    assert headers.keys() == {"n1", "n2"}
+    assert log.read_text().count("no such node") == 1
+    for of_node in headers.values():
+        assert {(h.machine_id, h.epoch) for h in of_node} == {("", 0)}
+        first = of_node[0].sequence
+        assert [h.sequence for h in of_node] == list(range(first, first + len(of_node)))
+        assert all(h.window_end_ms == (h.sequence + 1) * 1000 * WINDOW_SECONDS for h in of_node)
+
+    # Prometheus says of the past what it said; our own samples say the same.
+    last = headers["n1"][-1]
+    window = Window(last.window_start_ms, last.window_end_ms)
+    async with open_prometheus(settings.provider, SystemClock()) as prometheus:
+        asked = await prometheus.fetch(window)
+    async with open_stream(kafka) as stream:
+        lies = await stream.fetch(window)
+    assert lies.nodes == {node: asked.nodes[node] for node in ("n1", "n2")}
+    by_uid = {(pod.node, pod.uid): columns for pod, columns in lies.pods.items()}
+    by_name = {(pod.node, pod.name): columns for pod, columns in asked.pods.items()}
+    assert by_uid == {
+        ("n1", UID): by_name["n1", "shop-0"],
+        ("n1", HASH): by_name["n1", "etcd-n1"],
+        ("n2", OTHER_UID): by_name["n2", "shop-1"],
+    }
+    assert lies.nodes["n1"]["cpu_cores_avg"] == pytest.approx(machines.BUSY_CORES, rel=0.1)
+
+
+async def test_a_worker_takes_all_providers_for_one_exporter(
+    settings: Settings, tmp_path: Path
+) -> None:
+    kafka = settings.kafka
+    await inventory(kafka)
+
+    async def state() -> NodeStateRecord | None:
+        found = (await latest(kafka, NODE_STATE)).get("n1")
+        return None if found is None else decode_json(NodeStateRecord, found)
+
+    async def applied(count: int) -> bool:
+        found = await state()
+        return found is not None and found.counters.applied >= count
+
+    with worker(settings):
+        with running(settings, tmp_path / "one"):
+            await until(lambda: applied(2), 90)
+        # Killed; another begins with the window that may have been its last.
+        with running(settings, tmp_path / "two"), running(settings, tmp_path / "three"):
+            await until(lambda: applied(5), 90)
+        found = await state()
+    assert found is not None
+    assert found.counters.second_exporter == 0
+    assert found.counters.late == 0
+    assert found.counters.duplicate >= 2
+    assert found.pods == 2
+    assert found.class_usage["prod"].cpu_cores == pytest.approx(1.0, rel=0.1)
+    assert found.usage.cpu_cores == pytest.approx(machines.BUSY_CORES, rel=0.1)
+
+
+async def test_a_node_with_an_exporter_is_left_alone(
+    settings: Settings, tmp_path: Path, prometheus: LocalPrometheus
+) -> None:
+    kafka = settings.kafka
+    await inventory(kafka)
+    now = int(time.time()) // WINDOW_SECONDS * WINDOW_SECONDS
+    header = SampleHeader(
+        node="n2", machine_id="real", boot_id="b", epoch=1, sequence=0,
+        window_start_ms=(now - WINDOW_SECONDS) * 1000, window_end_ms=now * 1000,
+    )  # fmt: skip
+    own = encode_samples(SampleBatch(header, [{"kind": "node", "id": "", "cpu_cores_avg": 1.0}]))
+    async with open_producer(kafka, "test") as producer:
+        await write(producer, kafka, "test", [Entry(SAMPLES, "n2", b"n2", own)])
+
+    async def served_again() -> bool:
+        return len((await samples(kafka))["n2"]) > 1
+
+    with running(settings, tmp_path / "log"):
+        # It is silent for three windows more, and has gone then.
+        await until(served_again, 90)
+    found = await samples(kafka)
+    first = found["n2"][1]
+    assert first.machine_id == ""
+    assert first.window_end_ms == (now + 4 * WINDOW_SECONDS) * 1000
+    assert len(found["n1"]) >= 3
+
+
+def test_once_prints_a_window_and_needs_no_kafka(settings: Settings) -> None:
+    nowhere = environment(settings, kafka__bootstrap_servers="127.0.0.1:1")
+    shown = subprocess.run([*ROLE, "--once"], env=nowhere, capture_output=True, timeout=60)
+    assert shown.returncode == 0, shown.stderr
+    lines = [msgspec.json.decode(line) for line in shown.stdout.splitlines()]
+    nodes = [line["node"] for line in lines if line["kind"] == "node"]
+    assert nodes == ["10.0.0.7", "ghost", "n1", "n2"]
+    assert {line["uid"] for line in lines if line["kind"] == "pod"} == {"", UID, HASH}
+
+
+def test_without_topics_it_says_what_to_do(settings: Settings, tmp_path: Path) -> None:
+    other = environment(settings, kafka__topic_prefix="none-of-these")
+    ended = subprocess.run(ROLE, env=other, capture_output=True, timeout=60, text=True)
+    assert ended.returncode == 3
+    assert "springtide topics apply" in ended.stderr

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ControlPlaneBuildError
-from pipeline.local.programs import PROGRAMS, SOURCES, ensure_programs
+from pipeline.local.programs import (
+    PROGRAMS,
+    PROMETHEUS_SOURCES,
+    SOURCES,
+    ensure_programs,
+    ensure_prometheus,
+)
 
 MAIN = """package main
 
@@ -104,3 +110,23 @@ def test_a_cache_that_cannot_be_written_is_an_error(
 def test_the_modules_pin_what_they_build() -> None:
     for name in ("go.mod", "go.sum", "main.go", "stages.yaml", "kwok/go.mod", "kwok/go.sum"):
         assert (SOURCES / name).stat().st_size > 0
+    for name in ("go.mod", "go.sum"):
+        assert (PROMETHEUS_SOURCES / name).stat().st_size > 0
+
+
+def test_prometheus_is_built_once_too(sources: Path) -> None:
+    folder = sources.parent / "prometheus"
+    (folder / "cmd" / "prometheus").mkdir(parents=True)
+    module = "module github.com/prometheus/prometheus\n\ngo 1.26.0\n\n"
+    (folder / "go.mod").write_text(module + "// github.com/prometheus/prometheus v0.1.2\n")
+    (folder / "go.sum").touch()
+    (folder / "cmd" / "prometheus" / "main.go").write_text(MAIN)
+    said: list[str] = []
+    built = ensure_prometheus(folder, say=said.append)
+    assert said[0].startswith("building Prometheus v0.1.2 with Go 1.")
+    assert built.parent.parent.name == "prometheus"
+    shown = subprocess.run([built], capture_output=True, text=True, check=True)
+    assert shown.stdout == "prometheus\n"
+    assert ensure_prometheus(folder, say=pytest.fail) == built
+    with pytest.raises(ControlPlaneBuildError, match="cannot read"):
+        ensure_prometheus(folder / "none", say=str)

@@ -1,0 +1,53 @@
+"""`springtide provider` as a command: what it says without any source, broker or cluster."""
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pipeline.cli.main import cli
+from pipeline.processors.provided.promql import DEFAULT_QUERIES
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["provider", *arguments])
+
+
+def test_exporters_publish_by_themselves() -> None:
+    ended = run()
+    assert ended.exit_code == 2
+    assert "exporters publish by themselves" in ended.output
+    assert "--kind prometheus" in ended.output
+
+
+def test_queries_are_shown_as_they_are_asked() -> None:
+    shown = run("--show-queries", "--node-label", "kubernetes_node", "--rate-seconds", "240")
+    assert shown.exit_code == 0
+    lines = shown.output.splitlines()
+    assert lines[::2] == list(DEFAULT_QUERIES)
+    assert all(line.endswith("[60s:15s]") for line in lines[1::2])
+    assert "sum by (kubernetes_node)" in lines[1]
+    assert "[240s]" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (("--url", "prometheus:9090"), "provider.url"),
+        (("--url", "https://user:secret@prometheus"), "provider.url"),
+        (("--window-seconds", "7"), "provider.window_seconds"),
+        (("--step-seconds", "40"), "provider.step_seconds"),
+        (("--node-label", "a-b"), "provider.node_label"),
+        (("--show-queries", "--queries", "{node.cpu: up}"), "provider.queries"),
+        (("--kind", "influx"), "provider.kind"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(arguments: tuple[str, ...], key: str) -> None:
+    ended = run(*arguments)
+    assert ended.exit_code == 2
+    assert key in ended.output
+    assert "Traceback" not in ended.output
+
+
+def test_once_says_why_nothing_could_be_fetched() -> None:
+    ended = run("--kind", "prometheus", "--once", "--url", "http://127.0.0.1:1")
+    assert ended.exit_code == 1
+    assert "127.0.0.1:1" in ended.output

@@ -1,0 +1,116 @@
+"""What every provider owes, asked of each: Prometheus and our own stream as they are, the API
+metrics.k8s.io as a fake gives it."""
+
+import json
+import math
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from pipeline.clock import SystemClock
+from pipeline.processors.provided.sampling import Place, Sampler
+from pipeline.processors.provided.usage import Columns, Fetched, Window, window_before
+from pipeline.settings import Settings
+from pipeline.sources.providers.known import Known
+from pipeline.sources.providers.metrics_server import MetricsServer
+from pipeline.sources.providers.prometheus import open_prometheus
+from pipeline.sources.providers.provider import Provider
+from pipeline.sources.providers.rounds import SOURCE, _entries
+from pipeline.sources.providers.stream import open_stream
+from pipeline.sources.publish import open_producer, write
+from pipeline.topics.arrow import read_samples
+from pipeline.topics.samples import COLUMNS, LIST_COLUMNS, encode_samples
+from tests.kube.fake_server import Answer, fake
+from tests.providers.conftest import WINDOW_SECONDS
+
+pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+class Cluster(Known):
+    """In which every pod is known."""
+
+    def place(self, namespace: str, name: str) -> Place | None:
+        return Place("n1", f"{namespace}-{name}")
+
+
+def last_window() -> Window:
+    return window_before(round((time.time() - 2) * 1000), WINDOW_SECONDS * 1000)
+
+
+@asynccontextmanager
+async def opened(
+    kind: str, settings: Settings, window: Window, folder: Path
+) -> AsyncIterator[Provider]:
+    if kind == "metrics-server":
+        told = {"timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(window.end_ms / 1000)),
+                "window": "5s"}  # fmt: skip
+        usage = {"cpu": "1500000001n", "memory": "2097152Ki"}
+        node = {"metadata": {"name": "n1"}, "usage": usage, **told}
+        pod = {
+            "metadata": {"name": "p", "namespace": "s"},
+            "containers": [{"usage": usage}],
+            **told,
+        }
+        bodies = (
+            json.dumps({"kind": f"{of}MetricsList", "items": [item]}).encode()
+            for of, item in (("Node", node), ("Pod", pod))
+        )
+        async with fake(folder, *(Answer([body]) for body in bodies)) as server:
+            yield MetricsServer(server.api)
+        return
+    async with open_prometheus(settings.provider, SystemClock()) as prometheus:
+        if kind == "prometheus":
+            yield prometheus
+            return
+        made = Sampler().samples(await prometheus.fetch(window), window, Cluster())
+    async with open_producer(settings.kafka, "test") as producer:
+        await write(producer, settings.kafka, SOURCE, _entries(made.batches))
+    async with open_stream(settings.kafka) as stream:
+        yield stream
+
+
+@pytest.fixture(params=["prometheus", "metrics-server", "stream"])
+async def fetched(
+    request: pytest.FixtureRequest, settings: Settings, tmp_path: Path
+) -> AsyncIterator[tuple[Window, Fetched]]:
+    window = last_window()
+    async with opened(request.param, settings, window, tmp_path) as provider:
+        yield window, await provider.fetch(window)
+
+
+async def test_every_provider_keeps_what_it_owes(fetched: tuple[Window, Fetched]) -> None:
+    window, found = fetched
+    assert found.knows_pods
+    assert not found.failed
+    assert "n1" in found.nodes
+    assert found.pods
+    for columns in (*found.nodes.values(), *found.pods.values()):
+        check(columns, window)
+    node = found.nodes["n1"]
+    assert node["cpu_cores_avg"] == pytest.approx(1.5, rel=0.1)
+    assert node["memory_bytes_avg"] == 2 * 2**30
+    assert all(0 < offset <= window.seconds for offset in node["points_offset_seconds"])
+    assert node["points_offset_seconds"] == sorted(node["points_offset_seconds"])
+    assert len({len(node[name]) for name in LIST_COLUMNS}) == 1
+
+    # And what it gives is a sample.
+    made = Sampler().samples(found, window, Cluster())
+    batch = next(batch for batch in made.batches if batch.header.node == "n1")
+    header, table = read_samples(encode_samples(batch))
+    assert (header.window_start_ms, header.window_end_ms) == window
+    assert table.column("cpu_cores_avg").to_pylist()[0] == node["cpu_cores_avg"]
+
+
+def check(columns: Columns, window: Window) -> None:
+    assert columns.keys() <= set(COLUMNS) - {"kind", "id"}
+    assert 0 < columns["coverage"] <= 1
+    for name, value in columns.items():
+        numbers = value if name in LIST_COLUMNS else [value]
+        assert all(n is None or (math.isfinite(n) and n >= 0) for n in numbers)
+    if "cpu_cores_max" in columns:
+        low, p90, p95, high = (columns[f"cpu_cores_{of}"] for of in ("avg", "p90", "p95", "max"))
+        assert low <= high * (1 + 1e-12)
+        assert p90 <= p95 <= high

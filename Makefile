@@ -52,7 +52,7 @@ jars: setup ## Fetch the local broker's jars (once; checked by SHA-256)
 	@$(BIN)/springtide kafka fetch
 
 .PHONY: plane
-plane: setup ## Build the local Kubernetes control plane (once; minutes)
+plane: setup ## Build the local Kubernetes control plane and a Prometheus (once; minutes)
 	@$(BIN)/python -m pipeline.local.programs
 
 # Two files of tests at a time, for most of them wait more than they work. The control plane is built

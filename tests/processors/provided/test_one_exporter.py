@@ -1,0 +1,44 @@
+"""What the models make of samples without a machine: one exporter, whoever wrote them, whose models
+an exporter takes over."""
+
+import numpy as np
+
+from pipeline.processors.bank import Bank
+from pipeline.processors.provided.sampling import EPOCH, MACHINE_ID
+from pipeline.processors.window import ModelConfig, NodeWindow
+
+START_MS = 1_700_000_040_000
+
+
+def window(
+    end_seconds: int, machine_id: str = MACHINE_ID, epoch: int = EPOCH, length: int = 60
+) -> NodeWindow:
+    end_ms = START_MS + end_seconds * 1000
+    return NodeWindow(
+        node="n1", machine_id=machine_id, epoch=epoch, start_ms=end_ms - length * 1000,
+        end_ms=end_ms, coverage=1.0, node_usage=np.array([1.0, 2.0**30]),
+    )  # fmt: skip
+
+
+def statuses(*windows: NodeWindow) -> list[tuple[str, bool]]:
+    bank = Bank(ModelConfig())
+    return [(outcome.status, outcome.restarted) for of in windows for outcome in bank.apply([of])]
+
+
+def test_what_two_providers_write_counts_once() -> None:
+    assert statuses(window(60), window(60), window(120), window(60)) == [
+        ("applied", False), ("duplicate", False), ("applied", False), ("late", False),
+    ]  # fmt: skip
+
+
+def test_an_exporter_takes_the_models_over_and_keeps_them() -> None:
+    exporter = window(90, "machine", 7, 30), window(120, "machine", 7, 30)
+    found = statuses(window(60), *exporter, window(120), window(180))
+    assert found[:3] == [("applied", False)] * 3
+    # The provider finds out a little later.
+    assert found[3:] == [("second_exporter", False)] * 2
+
+
+def test_a_provider_that_gets_a_node_back_begins_anew() -> None:
+    found = statuses(window(30, "machine", 7, 30), window(240), window(300))
+    assert found == [("applied", False), ("applied", True), ("applied", False)]

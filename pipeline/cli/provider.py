@@ -11,7 +11,8 @@ import msgspec
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.cli.running import lead_until_stopped, work_until_stopped
 from pipeline.clock import Clock, SystemClock
-from pipeline.errors import UsageError
+from pipeline.errors import KubernetesError, UsageError
+from pipeline.kube.access import NO_CLUSTER
 from pipeline.kube.client import Api, open_api
 from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
@@ -100,10 +101,15 @@ async def _run(settings: Settings, clock: Clock) -> None:
 
     async with serve(settings.provider, status) as port:
         log.info("provider starts", kind=settings.provider.kind, port=port)
-        if settings.provider.lease:
-            await lead_until_stopped(settings, LEASE, clock, lead)
-        else:
+        if not settings.provider.lease:
             await work_until_stopped(work(None))
+            return
+        try:
+            await lead_until_stopped(settings, LEASE, clock, lead)
+        except KubernetesError as error:
+            if settings.provider.kind == "prometheus" and error.hint == NO_CLUSTER:
+                error.hint = f"{NO_CLUSTER}; without a cluster give --no-lease, and run one"
+            raise
 
 
 @asynccontextmanager

@@ -23,7 +23,8 @@ from pipeline.settings import KubernetesSettings
 _TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 # What the library raises of a file of another kind.
 _NO_KUBECONFIG: Final = (AttributeError, KeyError, OSError, TypeError, ValueError)
-_HINT: Final = "set kubernetes.kubeconfig, or run in a pod with a service account"
+NO_CLUSTER: Final = "set kubernetes.kubeconfig, or run in a pod with a service account"
+"""What to do where nothing says where the API server is."""
 
 
 class Access:
@@ -82,7 +83,7 @@ def access(settings: KubernetesSettings) -> Access:
             )
     except (config.ConfigException, yaml.YAMLError, *_NO_KUBECONFIG) as error:
         if given is None:
-            raise KubernetesError(f"no access to Kubernetes: {error}", hint=_HINT) from error
+            raise KubernetesError(f"no access to Kubernetes: {error}", hint=NO_CLUSTER) from error
         raise _unusable(given, " ".join(str(error).split())[:200]) from error
     if not found.host.startswith(("http://", "https://")):
         raise _unusable(given, f"its server is {found.host[:200]!r}, not https://...")

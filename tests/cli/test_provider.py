@@ -1,5 +1,7 @@
 """`springtide provider` as a command: what it says without any source, broker or cluster."""
 
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner, Result
 
@@ -51,3 +53,15 @@ def test_once_says_why_nothing_could_be_fetched() -> None:
     ended = run("--kind", "prometheus", "--once", "--url", "http://127.0.0.1:1")
     assert ended.exit_code == 1
     assert "127.0.0.1:1" in ended.output
+
+
+def test_without_a_cluster_it_says_how_it_runs_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for variable in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(variable, raising=False)
+    home = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
+    monkeypatch.setattr(home, str(tmp_path / "none"))
+    ended = run("--kind", "prometheus", "--port", "0", "--host", "127.0.0.1")
+    assert ended.exit_code == 1
+    assert "--no-lease" in ended.output

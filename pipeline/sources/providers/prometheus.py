@@ -134,7 +134,7 @@ class Prometheus:
             return
         CLOCK_AHEAD.set(ahead)
         if abs(ahead) > _SKEW_SECONDS:
-            self._warn(("clocks differ by more than 5 s: see springtide_provider_clock_ahead",))
+            self._warn(("clocks differ by more than 5 s: springtide_provider_clock_ahead_seconds",))
 
     def _warn(self, texts: tuple[str, ...]) -> None:
         for text in texts:

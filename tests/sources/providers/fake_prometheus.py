@@ -3,6 +3,7 @@ each query by a script of its own."""
 
 import asyncio
 import json
+import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -58,7 +59,7 @@ class FakePrometheus:
 
 @asynccontextmanager
 async def fake_prometheus(
-    scripts: Mapping[str, Sequence[Answer]], path: str = ""
+    scripts: Mapping[str, Sequence[Answer]], path: str = "", tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[FakePrometheus]:
     """A fake that answers queries in which a part of `scripts` is by its script, and others with
     nothing; it is at `path` of its server."""
@@ -68,8 +69,8 @@ async def fake_prometheus(
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.0)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        found.url = f"http://127.0.0.1:{runner.addresses[0][1]}{path}"
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+        found.url = f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}{path}"
         yield found
     finally:
         found.over.set()

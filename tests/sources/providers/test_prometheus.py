@@ -2,6 +2,7 @@
 the real one is in tests/integration."""
 
 import socket
+import ssl
 import time
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.clock import SystemClock
 from pipeline.errors import ProviderError, SettingsError
+from pipeline.local.pki import Authority
 from pipeline.processors.provided.usage import Fetched, Window
 from pipeline.settings import ProviderSettings
 from pipeline.sources.providers.metrics import CLOCK_AHEAD
@@ -120,3 +123,15 @@ async def test_a_clock_that_is_ahead_is_measured() -> None:
     assert 95 < CLOCK_AHEAD._value.get() < 110
     async with fake_prometheus({"": [GOOD._replace(headers={"Date": "soon"})]}) as fake:
         assert (await fetch(fake)).nodes
+
+
+async def test_its_certificate_is_checked_by_the_ca_file(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, SystemClock())
+    pair = authority.server("prometheus", ["127.0.0.1"], [])
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(pair.public, pair.private)
+    async with fake_prometheus({CPU: [GOOD]}, tls=tls) as fake:
+        with pytest.raises(ProviderError, match="certificate"):
+            await fetch(fake)
+        assert (await fetch(fake, ca_file=authority.certificate)).nodes
+        assert (await fetch(fake, insecure_skip_verify=True)).nodes

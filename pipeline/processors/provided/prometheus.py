@@ -182,9 +182,11 @@ def _pod_of(label: str) -> Callable[[Mapping[str, str]], PodName | None]:
         # systemd writes the dashes of a uid as underscores.
         uid = metric.get("uid", "").replace("_", "-")
         pod = PodName(
-            metric.get("namespace", ""), metric.get("pod", ""), uid,
-            node_name(metric.get(label, "")) or "",
-        )  # fmt: skip
-        return pod if (uid and _UID.fullmatch(uid)) or (pod.name and pod.namespace) else None
+            namespace=metric.get("namespace", ""),
+            name=metric.get("pod", ""),
+            uid=uid if _UID.fullmatch(uid) else "",
+            node=node_name(metric.get(label, "")) or "",
+        )
+        return pod if pod.uid or (pod.name and pod.namespace) else None
 
     return name_of

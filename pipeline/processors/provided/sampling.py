@@ -73,6 +73,8 @@ class Sampler:
         are known, others go to `fetched.unknown_nodes`."""
         made = Sampled()
         pods, unplaced = _by_node(fetched.pods, cluster, made.left_out)
+        for node in pods.keys() - fetched.nodes.keys():
+            made.left_out["pod of no node"] += len(pods.pop(node))
         served = cluster.served(window)
         for node in sorted(fetched.nodes):
             if cluster.nodes and node not in cluster.nodes:

@@ -153,6 +153,8 @@ def test_a_label_that_names_no_node_is_counted(label: str) -> None:
         ({"node": "n1", "pod": "p"}, None),
         ({"node": "n1"}, None),
         ({"node": "n1", "uid": 'a"b'}, None),
+        ({"node": "n1", "namespace": "s", "pod": "p", "uid": 'a"b'}, PodName("s", "p", "", "n1")),
+        ({"node": "[::1]", "namespace": "s", "pod": "p"}, PodName("s", "p", "", "")),
     ],
 )
 def test_who_a_pod_is(metric: dict[str, str], name: PodName | None) -> None:

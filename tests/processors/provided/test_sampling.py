@@ -139,6 +139,14 @@ def test_a_node_whose_kubelet_nobody_asks_has_pods_all_the_same() -> None:
     assert ("tier", "system") not in rows(two)
 
 
+def test_pods_of_nodes_that_nobody_tells_of_are_no_sign_that_others_have_none() -> None:
+    """As when the labels of nodes and of pods name them differently."""
+    pods = {PodName("", "", "u", "n1.example"): USED}
+    found = Sampler().samples(Fetched(nodes={"n1": USED}, pods=pods), WINDOW, NOWHERE)
+    assert found.batches == []
+    assert found.left_out == {"pod of no node": 1, "pods unknown": 1}
+
+
 def test_nodes_that_are_not_ours_to_tell_of_are_left_out() -> None:
     fetched = Fetched(nodes={"n1": USED, "n2": USED, "ghost": USED, "mute": {"coverage": 1.0}})
     cluster = Cluster(nodes={"n1", "n2", "mute"}, served={"n2"})
@@ -157,7 +165,7 @@ _pods = st.dictionaries(
 )
 
 
-@given(st.dictionaries(st.sampled_from(["n1", "n2"]), _columns, min_size=1), _pods)
+@given(st.fixed_dictionaries({"n1": _columns, "n2": _columns}), _pods)
 def test_what_lies_on_the_topic_is_what_was_fetched(
     nodes: dict[str, Columns], pods: dict[tuple[str, int], Columns]
 ) -> None:

@@ -91,21 +91,23 @@ class Rounds:
         while True:
             ready_ms = round((self._clock.now() - self._delay_seconds) * 1000)
             window = window_before(ready_ms, self._length_ms)
-            if done_ms is not None and window.end_ms <= done_ms:
-                # A clock that was set back silences us no longer than a window.
-                left = min(done_ms + self._length_ms - ready_ms, self._length_ms)
-                await self._clock.sleep(left / 1000)
-                if window.end_ms < done_ms:
-                    done_ms = None
+            if done_ms is None or window.end_ms > done_ms:
+                self._count_skipped(window, done_ms)
+                done_ms = window.end_ms
+                await self.publish(window)
                 continue
-            if done_ms is not None and (
-                skipped := (window.end_ms - done_ms) // self._length_ms - 1
-            ):
-                metrics.WINDOWS.labels("skipped").inc(skipped)
-                log.warning("windows were left out: fetching takes longer than they last",
-                            windows=skipped)  # fmt: skip
-            done_ms = window.end_ms
-            await self.publish(window)
+            # A clock that was set back silences us no longer than a window.
+            left_ms = min(done_ms + self._length_ms - ready_ms, self._length_ms)
+            await self._clock.sleep(left_ms / 1000)
+            if window.end_ms < done_ms:
+                done_ms = None
+
+    def _count_skipped(self, window: Window, done_ms: int | None) -> None:
+        skipped = 0 if done_ms is None else (window.start_ms - done_ms) // self._length_ms
+        if skipped:
+            metrics.WINDOWS.labels("skipped").inc(skipped)
+            log.warning("fetching takes longer than windows last: some were left out",
+                        windows=skipped)  # fmt: skip
 
     async def publish(self, window: Window) -> None:
         """Fetch and publish one window. Raises `KafkaError`."""

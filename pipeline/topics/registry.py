@@ -69,7 +69,7 @@ class Topic:
 SAMPLES: Final = Topic(
     name="samples", key="node", codec="arrow", cleanup="delete", retention_ms=24 * HOUR_MS,
     value="usage of a node and its pods in one window, a row per entity",
-    written_by="node exporter", record="samples", max_bytes=MAX_SAMPLE_BYTES,
+    written_by="node exporter or provider", record="samples", max_bytes=MAX_SAMPLE_BYTES,
 )  # fmt: skip
 NODES: Final = Topic(
     name="nodes", key="node", codec="json", cleanup="compact",

@@ -81,7 +81,8 @@ class SampleHeader:
     """Who measured and which window; times are milliseconds since the Unix epoch, UTC.
 
     `epoch` is the start of the exporter process in milliseconds, `sequence` counts its windows
-    from 0: two exporters on one node and lost windows become visible.
+    from 0: two exporters on one node and lost windows become visible. Samples that were not
+    measured on the node itself, as a provider's, are of no machine: `machine_id` is empty.
     """
 
     node: str

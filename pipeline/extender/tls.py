@@ -74,12 +74,14 @@ class Tls:
                 told = now
                 _log.warning("certificate not read; the old one is in use", reason=str(error))
 
-    def read_again(self) -> OSError | ssl.SSLError | None:
+    def read_again(self) -> Exception | None:
         """Use what the files hold now for connections to come. What is wrong with them, if they are
         of no use: then what was in use stays."""
         try:
-            self.context.load_cert_chain(self.cert_file, self.key_file)
-        except (OSError, ssl.SSLError) as error:
+            # A context that a certificate and a key of different pairs were given shows neither.
+            for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
+                context.load_cert_chain(self.cert_file, self.key_file, password=_no_password)
+        except (OSError, ssl.SSLError, ValueError) as error:
             return error
         _log.info("certificate read again", file=self.cert_file)
         return None

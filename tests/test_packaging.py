@@ -115,6 +115,7 @@ ROLES = {
     "policy": "pipeline.cli.policy",
     "watcher": "pipeline.cli.watcher, kubernetes.config",
     "actuator": "pipeline.cli.actuator, kubernetes.config",
+    "evictor": "pipeline.cli.evictor, kubernetes.config",
     "provider": "pipeline.cli.provider, kubernetes.config",
     "doctor": "pipeline.cli.doctor, pipeline.cli.doctor_policy",
 }

@@ -5,20 +5,17 @@ Owes the rest: nothing is decided before all that lies on the topics, and all No
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
 import msgspec
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
 
-from actuators.cluster.cooling import Cooling
-from actuators.cluster.inputs import Input, read
+from actuators.actions import Actions
+from actuators.cluster.cooling import TOLD_SECONDS, Cooling
 from actuators.cluster.metrics import NodeMetrics
 from actuators.cluster.objects import NODE_SLO, Objects, Wanted
 from actuators.cluster.offers import Offers
 from actuators.cluster.writing import Budget, Writer
+from actuators.inputs import Input, read
 from pipeline.clock import Clock
 from pipeline.errors import ForbiddenError, NotFoundError, RecordError
 from pipeline.kube.client import Api
@@ -27,22 +24,20 @@ from pipeline.kube.watching import Alive, Began, Changed, Complete, Event, Page,
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
 from pipeline.processors.policy.node_slo import slo_spec
-from pipeline.settings import KafkaSettings, Settings
+from pipeline.settings import Settings
 from pipeline.tasks import together
 from pipeline.topics.actions import ActionRecord
-from pipeline.topics.client import client_options
-from pipeline.topics.codec import decode_json, encode_json
+from pipeline.topics.codec import decode_json
+from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.partition import partition_of
-from pipeline.topics.registry import ACTIONS, NODE_STATE, NODES, RESOURCES, WINDOWS
+from pipeline.topics.registry import EVICTION_PLANS, NODE_STATE, NODES, RESOURCES, WINDOWS
 from pipeline.topics.windows import decode_window
 
 log = get_logger(__name__)
 
 BAD = counter("actuator_bad_records", "Records that cannot be read.", ["topic"])
-LOST = counter("actuator_lost_actions", "Actions that could not be told.")
 READY = gauge("actuator_ready", "1 once all topics and Nodes are known.")
 
 _TICK_SECONDS: Final = 0.2
@@ -67,7 +62,7 @@ class Actuator:
         self._api = api
         self._settings = settings
         self._clock = clock
-        self._actions: asyncio.Queue[ActionRecord] = asyncio.Queue(10_000)
+        self._actions = Actions(settings.kafka)
         budget = Budget(settings.actuator.writes_per_second, clock)
         self._writer = Writer(budget, clock, lambda: lease.is_held)
         actuator, policy = settings.actuator, settings.model.memory_collect_policy
@@ -90,7 +85,7 @@ class Actuator:
         """Act, until cancelled, or until the lease is another's."""
         READY.set(0)
         work = [
-            self._read(), self._decide(), self._writer.run(), self._write_actions(),
+            self._read(), self._decide(), self._writer.run(), self._actions.run(),
             self._watch_nodes(), self._watch_objects(self._metrics.objects, self._reports),
             self._watch_objects(self._rules, self._writes_rules),
         ]  # fmt: skip
@@ -98,10 +93,14 @@ class Actuator:
 
     async def _read(self) -> None:
         topics = [NODES, RESOURCES]
-        topics += [NODE_STATE] if self._cooling else []
+        topics += [NODE_STATE, EVICTION_PLANS] if self._cooling else []
         topics += [WINDOWS] if self._reports else []
-        since_ms = round((self._clock.now() - _HISTORY_SECONDS) * 1000)
-        async for batch in read(self._settings.kafka, topics, {WINDOWS.name: since_ms}):
+        now = self._clock.now()
+        since_ms = {
+            WINDOWS.name: round((now - _HISTORY_SECONDS) * 1000),
+            EVICTION_PLANS.name: round((now - TOLD_SECONDS) * 1000),
+        }
+        async for batch in read(self._settings.kafka, topics, since_ms):
             if batch is None:
                 self._topics_known.set()
                 continue
@@ -130,6 +129,9 @@ class Actuator:
             self._metrics.learn_state(name, state)
             if self._cooling:
                 self._cooling.learn_state(name, state)
+        elif one.topic == EVICTION_PLANS.name:
+            if self._cooling and value is not None:
+                self._cooling.learn_plan(decode_json(EvictionPlanRecord, value))
         elif value is not None:
             self._metrics.learn_window(decode_window(value))
 
@@ -185,40 +187,7 @@ class Actuator:
 
     def _tell(self, action: ActionRecord) -> None:
         self._done[f"{action.action}s_{action.outcome}"] += 1
-        if self._actions.full():
-            # What is done matters more than that it is told.
-            self._actions.get_nowait()
-            LOST.inc()
-        self._actions.put_nowait(action)
-
-    async def _write_actions(self) -> None:
-        kafka = self._settings.kafka
-        topic = ACTIONS.full_name(kafka.topic_prefix)
-        async with _producer(kafka) as producer:
-            while True:
-                action = await self._actions.get()
-                try:
-                    sent = await producer.send(
-                        topic,
-                        value=encode_json(action),
-                        key=action.node.encode(),
-                        partition=partition_of(action.node, kafka.partitions),
-                    )
-                except KafkaError as error:
-                    _lost(error)
-                else:
-                    sent.add_done_callback(_look_at)
-
-
-def _look_at(sent: asyncio.Future[object]) -> None:
-    if not sent.cancelled() and (error := sent.exception()) is not None:
-        _lost(error)
-
-
-def _lost(error: BaseException) -> None:
-    """An action that cannot be told is done all the same: offers must not wait for Kafka."""
-    LOST.inc()
-    log.warning("action is not on its topic", why=str(error) or type(error).__name__)
+        self._actions.tell(action)
 
 
 def _rules(record: NodeRecord | None) -> Wanted | None:
@@ -257,13 +226,3 @@ def _apply(follower: _Follows, event: Event) -> bool:
         case Alive():
             pass
     return False
-
-
-@asynccontextmanager
-async def _producer(kafka: KafkaSettings) -> AsyncIterator[AIOKafkaProducer]:
-    producer = AIOKafkaProducer(**client_options(kafka), acks="all", enable_idempotence=True)
-    try:
-        await producer.start()
-        yield producer
-    finally:
-        await producer.stop()

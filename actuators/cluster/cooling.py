@@ -1,7 +1,8 @@
 """Telling the scheduler that a node has cooled: pods that were refused because of it wait for that.
 
 Owes the rest: a Node that was above the extender's thresholds and is not any more gets one change
-of an annotation. The scheduler tries pods again when a Node changes, else only after minutes.
+of an annotation, one that pods were to leave for another gets one with each window for a while. The
+scheduler tries pods again when a Node changes, else only after minutes.
 """
 
 from typing import Final
@@ -9,15 +10,21 @@ from typing import Final
 import numpy as np
 
 from actuators.cluster.writing import Write, Writer
-from pipeline.errors import KubernetesError, NotFoundError
+from pipeline.errors import InvalidRecordError, KubernetesError, NotFoundError
 from pipeline.kube.client import MERGE, Api
+from pipeline.processors.loadaware.counted import seconds_of
 from pipeline.processors.thresholds import RESOURCES, filter_by_usage
 from pipeline.settings import ExtenderSettings
+from pipeline.times import parse_time
+from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.results import supersedes
 
 COOLED: Final = "springtide/cooled"
 """On a Node that has cooled: as of which window."""
+
+TOLD_SECONDS: Final = 180.0
+"""For so long after a plan to evict pods of a node it is told of with each window."""
 
 _WHAT: Final = "cooled"
 
@@ -36,6 +43,14 @@ class Cooling:
         }
         self._states: dict[str, NodeStateRecord] = {}
         self._hot: set[str] = set()
+        self._making_room: dict[str, float] = {}
+
+    def learn_plan(self, plan: EvictionPlanRecord) -> None:
+        """Pods are to leave a node for one that waits; how soon the node cools nobody knows."""
+        try:
+            self._making_room[plan.node] = parse_time(plan.at)
+        except ValueError as error:
+            raise InvalidRecordError(f"at is not readable: {error}") from error
 
     def learn_state(self, name: str, record: NodeStateRecord | None) -> None:
         """The row of a node in the state table."""
@@ -51,8 +66,23 @@ class Cooling:
             self._writer.drop(_WHAT, name)
         elif name in self._hot:
             self._hot.discard(name)
-            if self.is_on:
-                self._writer.put(_WHAT, name, self._write(name, record.as_of))
+            self._tell(name, record)
+        elif self._is_making_room(name, record):
+            self._tell(name, record)
+
+    def _is_making_room(self, name: str, record: NodeStateRecord) -> bool:
+        """Whether this is a window after pods were to leave, and not long after."""
+        since, end = self._making_room.get(name), seconds_of(record.as_of)
+        if since is None or end is None:
+            return False
+        seconds = end - since
+        if seconds > TOLD_SECONDS:
+            del self._making_room[name]
+        return 0 < seconds <= TOLD_SECONDS
+
+    def _tell(self, name: str, record: NodeStateRecord) -> None:
+        if self.is_on:
+            self._writer.put(_WHAT, name, self._write(name, record.as_of))
 
     def _is_hot(self, record: NodeStateRecord) -> bool:
         used, room = record.usage, record.allocatable

@@ -9,6 +9,7 @@ import click
 
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.clock import SystemClock
+from pipeline.extender.plans import PlanWriter
 from pipeline.extender.server import rules_of, serve
 from pipeline.settings import Settings
 from pipeline.table import AND_PODS, Feed, Table
@@ -17,6 +18,7 @@ from pipeline.table.feed import HISTORY, VIEWS
 from pipeline.table.history import REFILLED_SECONDS
 from pipeline.table.records import apply_point
 from pipeline.topics.client import client_options
+from pipeline.topics.lazy_producer import LazyProducer
 
 
 @click.command(
@@ -63,7 +65,8 @@ async def _run(settings: Settings) -> None:
         settings.kafka.topic_prefix,
         SystemClock(),
     )
-    letters = DeadLetterWriter(client, prefix)
+    producer = LazyProducer(client)
+    letters, plans = DeadLetterWriter(producer, prefix), PlanWriter(producer, settings.kafka)
     rules = rules_of(settings.extender)
     feed = Feed(
         Table(counting=rules.counting),
@@ -87,7 +90,8 @@ async def _run(settings: Settings) -> None:
     try:
         await serve(
             feed, settings.extender, clock, stop, at_once=at_once, rules=rules, views=views,
-            history=history,
+            history=history, publish=plans.write if settings.extender.push_out else None,
         )  # fmt: skip
+        await plans.close()
     finally:
-        await letters.close()
+        await producer.close()

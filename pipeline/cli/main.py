@@ -40,6 +40,7 @@ COMMANDS = {
         "Keep nodes, pods and workloads of a cluster on the topics.", "kubernetes,pipeline"
     ),
     "actuator": _Entry("Write Mid and Batch to the Nodes of a cluster.", "kubernetes,pipeline"),
+    "evictor": _Entry("Evict pods that a plan wants to leave their node.", "kubernetes,pipeline"),
     "provider": _Entry(
         "Bring usage from Prometheus or metrics-server, without exporters.", "kubernetes,pipeline"
     ),

@@ -23,6 +23,7 @@ from pipeline.processors.placement.config import HINT, LOAD_AWARE, TIME_SHARED, 
 from pipeline.processors.placement.preempt import least_dear
 from pipeline.processors.scorers.rounding import BoolArray, FloatArray, IntArray
 from pipeline.table import Table
+from pipeline.table.pods import TENTATIVE_SECONDS
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resources import MID
 
@@ -123,8 +124,8 @@ class Decisions:
     def filter(self, pod: PodRecord, names: Sequence[str], now: float) -> Judgement:
         """Which of `names` (each once) may not take the pod. It is on its way to none any more."""
         self._table.withdraw(pod.uid)
-        moment, asked = self._moment(names, now), ask(pod, self._counting)
-        refused = self._refused(moment, asked)
+        moment, asked = self.moment(names, now), self.asked(pod)
+        refused = self.refused(moment, asked)
         found = {
             names[place]: refusal._replace(reason=f"{names[place]}: {refusal.reason}")
             for place, refusal in sorted(refused.items())
@@ -145,8 +146,8 @@ class Decisions:
         comes of it: no pod is placed, withdrawn or remembered. A pod that `is_exempt` passes
         everywhere."""
         with self._table.aside(pod.uid, now):
-            moment, asked = self._moment(names, now), ask(pod, self._counting)
-            refused = {} if is_exempt else self._refused(moment, asked)
+            moment, asked = self.moment(names, now), self.asked(pod)
+            refused = {} if is_exempt else self.refused(moment, asked)
             kept = _others(refused, len(names))
             return Explained(
                 names=names,
@@ -182,24 +183,32 @@ class Decisions:
         once they are gone, and of these where the dearest is cheapest, Batch before Mid before
         Prod."""
         names = tuple(victims)
-        moment, asked = self._moment(names, now), ask(pod, self._counting)
+        moment, asked = self.moment(names, now), self.asked(pod)
         cured = [
             name
             for place, name in enumerate(names)
-            if not self._refused(moment.without(place, victims[name]), asked)
+            if not self.refused(moment.without(place, victims[name]), asked)
         ]
         pods = self._table.pods
         return least_dear({name: [pods.class_of(uid) for uid in victims[name]] for name in cured})
 
-    def place(self, pod: PodRecord, node: str, now: float) -> None:
-        """The pod will most likely be on this node: the next one is to know of it."""
+    def place(
+        self, pod: PodRecord, node: str, now: float, seconds: float = TENTATIVE_SECONDS
+    ) -> None:
+        """The pod will most likely be on this node within so many seconds: the next one is to know
+        of it."""
         if pod.uid and self.rules.in_flight != "none":
-            self._table.place(pod, node, now)
+            self._table.place(pod, node, now, seconds)
 
-    def _moment(self, names: Sequence[str], now: float) -> Moment:
+    def moment(self, names: Sequence[str], now: float) -> Moment:
+        """These nodes (each once) as they are now."""
         return Moment(self._table, names, now, in_flight=self.rules.in_flight != "none")
 
-    def _refused(self, moment: Moment, asked: Ask) -> dict[int, Refusal]:
+    def asked(self, pod: PodRecord) -> Ask:
+        """What would count of this pod."""
+        return ask(pod, self._counting)
+
+    def refused(self, moment: Moment, asked: Ask) -> dict[int, Refusal]:
         """By place, the first reason that counts: one that evicting others would not cure."""
         refused: dict[int, Refusal] = {}
         for place, refusal in self._refusals(moment, asked):
@@ -254,15 +263,15 @@ class Decisions:
             # It counts on the node that was left alone, which somebody asks about all the same.
             cycle = None
         if cycle is None or not 0 <= now - cycle.moment.now < _CYCLE_SECONDS:
-            return ask(pod, self._counting), self._moment(names, now)
+            return self.asked(pod), self.moment(names, now)
         self.reused += 1
         if cycle.layout != self._table.layout:
-            return cycle.asked, self._moment(names, now)
+            return cycle.asked, self.moment(names, now)
         if cycle.kept == tuple(names):
             return cycle.asked, cycle.moment
         places = {name: place for place, name in enumerate(cycle.kept)}
         if not all(name in places for name in names):
-            return cycle.asked, self._moment(names, now)
+            return cycle.asked, self.moment(names, now)
         return cycle.asked, cycle.moment.among(np.array([places[n] for n in names], np.intp))
 
 

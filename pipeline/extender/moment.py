@@ -4,7 +4,7 @@ Owes the rest: the same numbers to every filter and score that looks at a questi
 prioritize those that filter saw, whatever the table takes in meanwhile.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from pipeline.processors.loadaware.counted import Counting, asked_of
 from pipeline.processors.scorers.rounding import BoolArray, FloatArray, IntArray
 from pipeline.table import UNKNOWN_ROW, Row, Table
+from pipeline.table.pods import Lesser
 from pipeline.topics.pods import PodRecord
 
 NEW_SECONDS: Final = 300.0
@@ -58,6 +59,7 @@ class Moment:
         self.rows = table.lookup(names)
         self._table = table
         self._seen: dict[str, npt.NDArray[Any]] = {}
+        self._freed: dict[str, FloatArray] = {}
 
     def __len__(self) -> int:
         return len(self.names)
@@ -71,6 +73,7 @@ class Moment:
         part.now, part.rows, part._table = self.now, self.rows[places], self._table
         part._in_flight = self._in_flight
         part._seen = {name: values[places] for name, values in self._seen.items()}
+        part._freed = {name: values[places] for name, values in self._freed.items()}
         return part
 
     def once(self, name: str, found: Callable[[], Array]) -> Array:
@@ -117,7 +120,10 @@ class Moment:
         values = self.column(f"{column}_{_COLUMNS[resource]}")
         with np.errstate(invalid="ignore"):
             known = (values >= 0) & (values <= _LARGEST_USAGE)
-        return np.where(known, values * (1000.0 if resource == "cpu" else 1.0), np.nan)
+        used = np.where(known, values * (1000.0 if resource == "cpu" else 1.0), np.nan)
+        if resource in self._freed and column.startswith(_OF_ALL):
+            used = np.maximum(used - self._freed[resource], 0.0)
+        return used
 
     def counted(self, name: str) -> IntArray:
         """What counts of the pods of each node, those on their way to it, too."""
@@ -125,12 +131,34 @@ class Moment:
 
     def without(self, place: int, uids: Sequence[str]) -> "Moment":
         """One of these nodes as it would be if these pods were not there."""
-        part = self.among(np.array([place]))
-        pods = self._table.pods
-        less = pods.amounts_of(uids, int(self.rows[place]))
-        for name, amount in zip(pods.counting.names, less.tolist(), strict=True):
-            part._seen[name] = self.counted(name)[[place]] - amount
+        amounts = self._table.pods.amounts_of(uids, int(self.rows[place]))
+        return self.among(np.array([place])).less(amounts[None, :], {})
+
+    def less(self, amounts: IntArray, used: Mapping[str, FloatArray]) -> "Moment":
+        """These nodes as they would be if pods of lower classes than Prod were gone: less of what
+        counts of pods, (nodes, amounts), and less usage, by resource in millicores and bytes."""
+        part = Moment.__new__(Moment)
+        part.names, part.now, part.rows, part._table = self.names, self.now, self.rows, self._table
+        part._in_flight = self._in_flight
+        stays = {name: of for name, of in self._seen.items() if not name.startswith(_GOES)}
+        part._seen, part._freed = stays, dict(used)
+        for at, name in enumerate(self._table.pods.counting.names):
+            part._seen[name] = self.counted(name) - amounts[:, at]
         return part
+
+    @property
+    def counted_names(self) -> tuple[str, ...]:
+        """What `counted` can be asked for, in the order of amounts."""
+        return self._table.pods.counting.names
+
+    def uid_at(self, place: int) -> str:
+        """The UID of the pod in this place of the ledger."""
+        return self._table.pods.uid_at(place)
+
+    def lesser(self, priority: int) -> Lesser:
+        """The pods of these nodes that may be pushed out for one of this priority."""
+        began = self.column("as_of_seconds") - np.nan_to_num(self.column("window_seconds"))
+        return self._table.pods.lesser(self.rows, priority, began)
 
     def flight(self, *, prod: bool = False) -> IntArray:
         """What of the pods in flight is to be added to usage, (nodes, resources of LoadAware)."""
@@ -182,4 +210,7 @@ def by_node(columns: Sequence[Array]) -> Array:
 
 
 _LARGEST_USAGE: Final = 2.0**43
+_OF_ALL: Final = "usage"
+# What of a moment is worked out of usage.
+_GOES: Final = ("used ", "compared ")
 _COLUMNS: Final = {"cpu": "cpu_cores", "memory": "memory_bytes"}

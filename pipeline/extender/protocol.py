@@ -32,15 +32,25 @@ class PodMetadata(msgspec.Struct, frozen=True, rename="camel"):
     owner_references: tuple[OwnerReference, ...] | None = None
 
 
+class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
+    preemption_policy: str | None = None
+
+
 class Pod(msgspec.Struct, frozen=True):
     """The part of a Pod that is read so far."""
 
     metadata: PodMetadata = PodMetadata()
+    spec: PodSpec = PodSpec()
 
     @property
     def title(self) -> str:
         """`namespace/name` for people."""
         return f"{self.metadata.namespace[:253]}/{self.metadata.name[:253]}"
+
+    @property
+    def may_push_out(self) -> bool:
+        """Whether others may be evicted for it; so it is unless it says otherwise."""
+        return self.spec.preemption_policy != "Never"
 
     @property
     def of_daemon_set(self) -> bool:

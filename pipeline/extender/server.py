@@ -36,6 +36,7 @@ from pipeline.extender.protocol import (
     prioritize_answer,
     read_question,
 )
+from pipeline.extender.push_out import PushingOut
 from pipeline.extender.query import Query
 from pipeline.extender.replies import error_reply as _error
 from pipeline.extender.replies import json_reply as _reply
@@ -52,6 +53,7 @@ from pipeline.table.history import History
 from pipeline.table.metrics import watch
 from pipeline.table.views import Views
 from pipeline.tasks import end, together
+from pipeline.topics.eviction_plans import EvictionPlanRecord
 
 # A deleted pod is told to stop at the moment at which it is taken out of its Service; until all
 # nodes and balancers know that, new connections still come. It takes them a second or two.
@@ -73,9 +75,12 @@ VERDICTS = counter(
     ["mode", "verdict"],
 )
 
+PLANS = counter("extender_eviction_plans", "Plans to make room for a Prod pod.")
+
 _log = get_logger(__name__)
 _json = msgspec.json.Encoder()
 
+Publish = Callable[[EvictionPlanRecord], None]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -101,6 +106,7 @@ class Extender:
         rules: Rules | None = None,
         node_views: NodeViews | None = None,
         series: NodeSeriesHandler | None = None,
+        publish: Publish | None = None,
     ) -> None:
         self.draining = False
         self._under_way = 0
@@ -110,6 +116,8 @@ class Extender:
         self._table = table
         self._state = state
         self._decisions = Decisions(table, rules or rules_of(settings))
+        self._pushing_out = PushingOut(self._decisions)
+        self._publish = publish
         self._mode = settings.mode
         self._clock = clock
         self._load_watcher = LoadWatcher(table, state, clock, settings.stale_after_seconds)
@@ -174,6 +182,7 @@ class Extender:
             judgement = self._decisions.filter(question.record, question.names, now)
             refused, counts = judgement.refused, judgement.counts()
             self._place_if_alone(question, refused, now)
+            self._push_out_for(question, refused, now)
         for verdict, count in counts.items():
             VERDICTS.labels(self._mode, verdict).inc(count)
         reasons = [refusal.reason for refusal in islice(refused.values(), 3)]
@@ -197,6 +206,18 @@ class Extender:
         if self._mode == "act" and len(question.names) - len(refused) == 1:
             left = next(name for name in question.names if name not in refused)
             self._decisions.place(question.record, left, now)
+
+    def _push_out_for(self, question: Question, refused: Mapping[str, Refusal], now: float) -> None:
+        """Where nothing is left, ask for room, if that is wanted."""
+        if self._publish is None or self._mode != "act" or not question.pod.may_push_out:
+            return
+        if not refused or len(refused) < len(question.names):
+            return
+        plan = self._pushing_out.plan(question.record, refused, now)
+        if plan is not None:
+            self._publish(plan)
+            PLANS.inc()
+            _log.info("plan", node=plan.node, pods=len(plan.pods), why=plan.why)
 
     async def prioritize(self, request: web.Request) -> web.Response:
         """How good each node is for the pod, 0 to 10."""
@@ -322,6 +343,7 @@ async def serve(
     rules: Rules | None = None,
     views: Feed | None = None,
     history: Feed | None = None,
+    publish: Publish | None = None,
 ) -> None:
     """Feed the table and answer questions until `stop` is set; then leave without being missed.
 
@@ -330,6 +352,7 @@ async def serve(
     never was ready leaves at once: nobody was sent to it. Then no connection is taken any more, and
     what is under way is finished.
 
+    `publish` takes plans to make room for pods; without it there are none.
     `views` feeds a table of node views, `history` one of the recent past; whether these are caught
     up is of no interest to a scheduler.
     `on_listening` gets the port when it is open. Raises `SettingsError` if it cannot be.
@@ -341,7 +364,7 @@ async def serve(
     watch(feed.table, feed.state, clock, settings.stale_after_seconds)
     node_views = NodeViews(views.table.views, views.state) if views else None
     series = NodeSeriesHandler(history.table.history, history.state, clock) if history else None
-    extender = Extender(feed.table, feed.state, settings, clock, rules, node_views, series)
+    extender = Extender(feed.table, feed.state, settings, clock, rules, node_views, series, publish)
     tls = Tls.of(settings)
     runner = web.AppRunner(
         extender.app(),

@@ -23,6 +23,7 @@ from pipeline.settings.model import (
 from pipeline.settings.provider import ProviderSettings
 from pipeline.settings.schema import (
     ActuatorSettings,
+    EvictorSettings,
     ExtenderSettings,
     KafkaSettings,
     KubernetesSettings,
@@ -37,6 +38,7 @@ __all__ = [
     "ActuatorSettings",
     "BucketSettings",
     "ClassSettings",
+    "EvictorSettings",
     "ExporterSettings",
     "ExtenderSettings",
     "HalfLifeSettings",

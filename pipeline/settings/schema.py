@@ -264,6 +264,34 @@ class ActuatorSettings(Section, frozen=True, kw_only=True):
     ] = 9104
 
 
+class EvictorSettings(Section, frozen=True, kw_only=True):
+    """The evictor: pods that leave nodes by plan."""
+
+    mode: Annotated[
+        Literal["observe", "recommend", "act"],
+        Meta(
+            description="observe: nobody is evicted, what would be done is on springtide.actions. "
+            "recommend: an Event of the pod that waits says so, too. act: pods are evicted."
+        ),
+    ] = "observe"
+    evictions_per_minute: Annotated[
+        float, Meta(gt=0, le=10_000, description="The most pods that are evicted in the cluster.")
+    ] = 10.0
+    stop_config_map: Annotated[
+        Text,
+        Meta(
+            description="The kill switch: while there is a ConfigMap of this name in "
+            "kubernetes.namespace, nobody is evicted."
+        ),
+    ] = "springtide-stop-evictions"
+    metrics_host: Annotated[
+        Text, Meta(description="Address of the metrics page; Prometheus comes from outside.")
+    ] = "0.0.0.0"
+    metrics_port: Annotated[
+        Port | None, Meta(description="Port of the metrics page; 0: any free one, null: none.")
+    ] = 9107
+
+
 class ExtenderSettings(Section, frozen=True, kw_only=True):
     """The HTTP service that a scheduler asks."""
 
@@ -274,6 +302,13 @@ class ExtenderSettings(Section, frozen=True, kw_only=True):
             "logged. act: the answer counts."
         ),
     ] = "observe"
+    push_out: Annotated[
+        bool,
+        Meta(
+            description="Whether, for a Prod pod that every node refuses, it is planned which pods "
+            "of Free, Batch or Mid are to leave a node, in mode act. An evictor carries it out."
+        ),
+    ] = False
     host: Annotated[Text, Meta(description="Address to listen on.")] = "0.0.0.0"
     port: Annotated[
         Port, Meta(description="Port for the scheduler, health and metrics; 0: any free one.")
@@ -383,6 +418,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     kubernetes: KubernetesSettings = KubernetesSettings()
     watcher: WatcherSettings = WatcherSettings()
     actuator: ActuatorSettings = ActuatorSettings()
+    evictor: EvictorSettings = EvictorSettings()
     provider: ProviderSettings = ProviderSettings()
     log: LogSettings = LogSettings()
 

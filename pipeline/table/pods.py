@@ -14,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors.classes import CLASS_CODES, CLASSES
+from pipeline.processors.eviction.objections import stays
 from pipeline.processors.loadaware.counted import Counting, Pod, seconds_of
 from pipeline.processors.loadaware.in_flight import Assigned, is_flying, sums
+from pipeline.processors.placement.push_out import PUSHED_OUT
 from pipeline.processors.scorers.target_load import is_unmeasured
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.resources import Usage
@@ -24,12 +26,16 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 TENTATIVE_SECONDS: Final = 5.0
+LONGEST_TENTATIVE_SECONDS: Final = 3600.0
+STAYS: Final = 2**31
+"""In the place of a priority: of a pod that does not leave for any other."""
 
 _PROD: Final = CLASS_CODES["prod"]
 _UNKNOWN: Final = CLASS_CODES["unknown"]
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _SMALLEST: Final = 64
 _NOTHING: Final = Usage()
+_MAY_LEAVE: Final = np.array([name in PUSHED_OUT for name in CLASSES])
 
 
 class Reported(NamedTuple):
@@ -41,7 +47,9 @@ class Reported(NamedTuple):
     states: Sequence[NodeStateRecord | None]
 
 
-ARRAYS: Final = ("node", "class", "is_pending", "scheduled", "deadline", "amounts", "flying")
+ARRAYS: Final = (
+    "node", "class", "priority", "is_pending", "scheduled", "deadline", "amounts", "flying"
+)  # fmt: skip
 
 
 class Columns(NamedTuple):
@@ -51,6 +59,18 @@ class Columns(NamedTuple):
     uids: list[str]
     cgroup_uids: list[str]
     arrays: Mapping[str, npt.NDArray[Any]]
+
+
+class Lesser(NamedTuple):
+    """Pods that may be pushed out, (pods,) each: their places, to be asked for UIDs while nothing
+    has changed, the places of their nodes among those asked about, the codes of their classes,
+    their priorities, and what counts of them, (pods, amounts)."""
+
+    places: npt.NDArray[np.intp]
+    node: npt.NDArray[np.intp]
+    class_code: npt.NDArray[np.int8]
+    priority: IntArray
+    amounts: IntArray
 
 
 class Pods:
@@ -72,6 +92,7 @@ class Pods:
         self._cgroup_uids: list[str] = []
         self._node = np.full(_SMALLEST, -1, np.int64)
         self._class = np.zeros(_SMALLEST, np.int8)
+        self._priority = np.full(_SMALLEST, STAYS, np.int64)
         self._is_pending = np.zeros(_SMALLEST, np.bool_)
         self._scheduled = np.zeros(_SMALLEST)
         self._deadline = np.full(_SMALLEST, np.nan)
@@ -120,11 +141,37 @@ class Pods:
         found: IntArray = self._amounts[here].sum(axis=0)
         return found
 
+    def lesser(
+        self, rows: npt.NDArray[np.intp], priority: int, began_seconds: FloatArray
+    ) -> Lesser:
+        """The pods on these rows (each once) that may be pushed out for one of this priority: of
+        lower classes than Prod, of lower priority, not about to leave anyway, and measured in the
+        last windows of their nodes, which began then, (rows,)."""
+        count = len(self._uids)
+        at = np.full(len(self.sums), -1, np.intp)
+        at[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+        may = _MAY_LEAVE[self._class[:count]] & (self._priority[:count] < priority)
+        may &= (self._node[:count] >= 0) & ~self._is_pending[:count]
+        places = np.flatnonzero(may)
+        node = at[self._node[places]]
+        measured = (node >= 0) & (self._scheduled[places] <= began_seconds[node])
+        places, node = places[measured], node[measured]
+        return Lesser(
+            places, node, self._class[places], self._priority[places], self._amounts[places]
+        )
+
+    def uid_at(self, place: int) -> str:
+        """The UID of the pod in this place."""
+        return self._uids[place]
+
     # -- pods come and go
 
-    def put(self, row: int, pod: Pod, now: float | None = None) -> int | None:
-        """A pod is on this row, as the topic says or, with the time `now`, as it is about to be.
-        Returns the row that it was on before; one that has ended is on none any more."""
+    def put(
+        self, row: int, pod: Pod, now: float | None = None, seconds: float = TENTATIVE_SECONDS
+    ) -> int | None:
+        """A pod is on this row, as the topic says or, with the time `now`, as it is about to be
+        within so many `seconds`. Returns the row that it was on before; one that has ended is on
+        none any more."""
         before = self.remove(pod.uid)
         if pod.phase in _ENDED:
             return before
@@ -134,6 +181,7 @@ class Pods:
         self._uids[place], self._cgroup_uids[place] = pod.uid, pod.cgroup_uid
         self._node[place] = row
         self._class[place] = CLASS_CODES.get(pod.pod_class, _UNKNOWN)
+        self._priority[place] = _priority(pod)
         self._is_pending[place] = pod.phase in ("Pending", "")
         self._scheduled[place] = scheduled
         deadline = self.counting.deadline(pod, scheduled)
@@ -143,7 +191,7 @@ class Pods:
         self._flying.setdefault(row, set()).add(place)
         self._changed.add(row)
         if now is not None:
-            self._tentative[pod.uid] = now + TENTATIVE_SECONDS
+            self._tentative[pod.uid] = now + seconds
         return before
 
     def remove(self, uid: str) -> int | None:
@@ -189,13 +237,8 @@ class Pods:
 
     def expired(self, now: float) -> list[str]:
         """Who was placed, and was not seen on the node in time: to be removed."""
-        found = []
-        for uid, until in self._tentative.items():
-            # They lie in the order in which they were placed.
-            if until > now and until - now <= TENTATIVE_SECONDS:
-                break
-            found.append(uid)
-        return found
+        longest = now + LONGEST_TENTATIVE_SECONDS
+        return [uid for uid, until in self._tentative.items() if not now < until <= longest]
 
     def reported(self, row: int) -> None:
         """What is known of the usage of this row is another now."""
@@ -229,6 +272,7 @@ class Pods:
         arrays: dict[str, npt.NDArray[Any]] = {
             "node": self._node[:count].copy(),
             "class": self._class[:count].copy(),
+            "priority": self._priority[:count].copy(),
             "is_pending": self._is_pending[:count].copy(),
             "scheduled": self._scheduled[:count].copy(),
             "deadline": self._deadline[:count].copy(),
@@ -248,8 +292,8 @@ class Pods:
         count = len(kept)
         size = max(_SMALLEST, count)
         for name, key in (
-            ("_class", "class"), ("_is_pending", "is_pending"), ("_scheduled", "scheduled"),
-            ("_deadline", "deadline"), ("_amounts", "amounts"),
+            ("_class", "class"), ("_priority", "priority"), ("_is_pending", "is_pending"),
+            ("_scheduled", "scheduled"), ("_deadline", "deadline"), ("_amounts", "amounts"),
         ):  # fmt: skip
             old = getattr(self, name)
             grown = np.zeros((size, *old.shape[1:]), old.dtype)
@@ -342,6 +386,13 @@ class Pods:
                 del self._flying[row]
 
 
+def _priority(pod: Pod) -> int:
+    """The priority by which others may push the pod out; `STAYS` for one that must not be."""
+    if pod.deleted_at is not None or stays(pod):
+        return STAYS
+    return min(max(pod.priority or 0, -STAYS), STAYS)
+
+
 def amount_of(usage: Usage, resource: str) -> int:
     """What was used in whole millicores or bytes; 0 where that is not known."""
     if resource == "cpu":
@@ -354,5 +405,13 @@ def _grown(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.concatenate([values, np.zeros_like(values)])
 
 
-_OF_PODS: Final = ("_node", "_class", "_is_pending", "_scheduled", "_deadline", "_amounts")
+_OF_PODS: Final = (
+    "_node",
+    "_class",
+    "_priority",
+    "_is_pending",
+    "_scheduled",
+    "_deadline",
+    "_amounts",
+)
 _OF_ROWS: Final = ("sums", "flight", "prod_flight", "unmeasured", "oldest")

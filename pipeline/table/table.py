@@ -27,7 +27,7 @@ from pipeline.table.columns import (
     value_of,
 )
 from pipeline.table.history import History
-from pipeline.table.pods import Columns, Pods, Reported
+from pipeline.table.pods import TENTATIVE_SECONDS, Columns, Pods, Reported
 from pipeline.table.views import Views
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.results import supersedes
@@ -177,11 +177,11 @@ class Table:
         if row != UNKNOWN_ROW and self.pods.row_of(uid) == row:
             self._leave(self.pods.remove(uid))
 
-    def place(self, pod: Pod, node: str, now: float) -> None:
+    def place(self, pod: Pod, node: str, now: float, seconds: float = TENTATIVE_SECONDS) -> None:
         """A pod is about to be on this node, of the table or not; it counts until it is seen there,
-        or `TENTATIVE_SECONDS` have passed."""
+        or so many `seconds` have passed."""
         if node in self._index:
-            self._leave(self.pods.put(self._index[node], pod, now))
+            self._leave(self.pods.put(self._index[node], pod, now, seconds))
 
     def withdraw(self, uid: str) -> bool:
         """A pod is to be placed anew, wherever it was to be before; whether it was to be any."""

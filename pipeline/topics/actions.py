@@ -6,12 +6,13 @@ import msgspec
 
 from pipeline.topics.codec import Record
 
-Outcome = Literal["done", "observed", "recommended", "failed"]
+Outcome = Literal["done", "observed", "recommended", "failed", "refused", "intended"]
 
 
 class ActionRecord(Record, frozen=True, kw_only=True):
-    """One decision. `before` and `after` are by name of what changes, None where there is nothing;
-    `outcome` is observed where the mode forbids to do it, and failed with the reason in `error`."""
+    """One decision. `before` and `after` are by name of what changes, None where there is nothing.
+    `outcome` is observed where the mode forbids to do it, failed with the reason in `error`,
+    refused where something speaks against it, and intended just before it is done."""
 
     node: str
     at: str

@@ -92,7 +92,10 @@ class CountedPod(Record, frozen=True, kw_only=True):
     node: str
     uid: str
     cgroup_uid: str
+    owner: Owner | None = None
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
+    priority: int | None = None
     pod_class: str = "none"
     requests: Resources = Resources()
     limits: Resources = Resources()
@@ -104,6 +107,7 @@ class CountedPod(Record, frozen=True, kw_only=True):
     created_at: str | None = None
     scheduled_at: str | None = None
     initialized_at: str | None = None
+    deleted_at: str | None = None
 
 
 _LONGEST_TEXT = 253

@@ -125,7 +125,8 @@ EVICTION_REQUESTS: Final = Topic(
 )  # fmt: skip
 EVICTION_PLANS: Final = Topic(
     name="eviction-plans", key="node", codec="json", cleanup="delete", retention_ms=7 * DAY_MS,
-    value="which pod leaves which node, why, where it would fit", written_by="planner",
+    value="which pods are to leave which node, and why", written_by="extender",
+    record="eviction_plans",
 )  # fmt: skip
 ACTIONS: Final = Topic(
     name="actions", key="node", codec="json", cleanup="delete", retention_ms=30 * DAY_MS,

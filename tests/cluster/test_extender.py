@@ -33,10 +33,16 @@ pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 PORT = free_port()
 NODES = [f"e{number}" for number in range(20)]
 PAIR = {name: {"pair": "yes"} for name in NODES[:2]}
-URGENT = {
-    "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 9500,
-    "metadata": {"name": "urgent"},
-}  # fmt: skip
+
+
+def priority(name: str, value: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": value,
+        "metadata": {"name": name},
+    }  # fmt: skip
+
+
+PRIORITIES = [priority("urgent", 9500), priority("mid", 7500), priority("batch", 5500)]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +68,7 @@ def asking() -> Iterator[ControlPlane]:
         plane.kubectl("create", "namespace", "springtide-system")
         room = {"cpu": "64", "memory": "256Gi", "pods": "110"}
         apply(plane, *(node(name, labels=PAIR.get(name), **room) for name in NODES))
-        apply(plane, URGENT)
+        apply(plane, *PRIORITIES)
         yield plane
 
 
@@ -75,15 +81,23 @@ class Cluster:
     producer: AIOKafkaProducer
 
     async def uses(
-        self, cores: dict[str, float], offset: int = 1, peaks: dict[str, float] | None = None
+        self,
+        cores: dict[str, float],
+        offset: int = 1,
+        peaks: dict[str, float] | None = None,
+        window_seconds: float = 30.0,
+        **of_classes: float,
     ) -> None:
-        """Each of these nodes uses so many cores now, and is predicted to use so many."""
+        """Each of these nodes uses so many cores in a window that ends now, and is predicted to use
+        so many; these classes use so much of it."""
         topic = NODE_STATE.full_name(self.settings.kafka.topic_prefix)
         for name, used in cores.items():
             await self.producer.send_and_wait(
                 topic,
                 key=name.encode(),
-                value=state(name, used, offset, (peaks or {}).get(name, used)),
+                value=state(
+                    name, used, offset, (peaks or {}).get(name, used), window_seconds, of_classes
+                ),
                 partition=partition_of(name, PARTITIONS),
             )
 
@@ -101,15 +115,22 @@ class Cluster:
         apply(self.plane, *(pod(f"{prefix}-{number}", **more) for number in range(count)))
 
 
-def state(name: str, cores: float, offset: int, peak: float) -> bytes:
+def state(
+    name: str, cores: float, offset: int, peak: float, window_seconds: float,
+    of_classes: dict[str, float],
+) -> bytes:  # fmt: skip
     predicted = Usage(cpu_cores=peak, memory_bytes=8 * 2.0**30)
+    used = {
+        pod_class: Usage(cpu_cores=cpu, memory_bytes=2.0**30)
+        for pod_class, cpu in of_classes.items()
+    }
     return encode_json(
         NodeStateRecord(
             node=name, as_of=format_time(int(time.time())), generation=1, offset=offset, epoch=1,
-            window_seconds=30, coverage=1.0, node_known=True,
+            window_seconds=window_seconds, coverage=1.0, node_known=True,
             usage=Usage(cpu_cores=cores, memory_bytes=8 * 2.0**30),
             allocatable=Usage(cpu_cores=64.0, memory_bytes=256 * 2.0**30),
-            predictor="percentile", peaks={"percentile": predicted},
+            predictor="percentile", peaks={"percentile": predicted}, class_usage=used,
         )
     )  # fmt: skip
 
@@ -250,3 +271,92 @@ async def test_the_node_that_will_stay_idle_gets_the_pod(cluster: Cluster, tmp_p
         cluster.create("long", 5, cpu="500m", memory="1Gi")
         await until(all_bound(cluster, "long", 5), 60)
     assert set(cluster.landed("long").values()) == {NODES[1]}
+
+
+def lesser(name: str, pod_class: str, on: str, cores: int) -> dict[str, Any]:
+    """A pod of Batch or Mid, which asks for what its class has."""
+    labels = {"koordinator.sh/priority-class": f"koord-{pod_class}", "app": name}
+    asked = {f"kubernetes.io/{pod_class}-cpu": str(cores * 1000)}
+    return pod(name, on=on, labels=labels, priority_class=pod_class, **asked)
+
+
+def waiting(name: str, **spec: Any) -> dict[str, Any]:
+    labels = {"koordinator.sh/priority-class": "koord-prod"}
+    found = pod(name, labels=labels, priority_class="urgent", cpu="8")
+    found["spec"].update(spec)
+    return found
+
+
+def evictor_account(plane: ControlPlane, project: Path) -> Path:
+    plane.kubectl("apply", "-f", str(project / "deploy" / "rbac" / "evictor.yaml"))
+    return plane.kubeconfig(
+        "system:serviceaccount:springtide-system:springtide-evictor",
+        ["system:serviceaccounts", "system:serviceaccounts:springtide-system"],
+    )
+
+
+async def test_prod_pushes_out_mid_where_only_our_filter_refused(
+    cluster: Cluster, project: Path
+) -> None:
+    """Nodes have room for what is asked for, none by what is used: on one of them Mid uses it. The
+    evictor is a service account with what deploy/rbac allows, and no more."""
+    plane = cluster.plane
+    account = evictor_account(plane, project)
+    own = Settings(kafka=cluster.settings.kafka, kubernetes=KubernetesSettings(kubeconfig=account))
+    await cluster.uses(dict.fromkeys(NODES, 60.0))
+    on, off = NODES[5], NODES[6]
+    await cluster.uses({on: 46.0}, offset=2, prod=25.0, mid=20.0, batch=1.0)
+    await cluster.uses({off: 46.0}, offset=2, prod=44.0, mid=2.0)
+    evicting = ("evictor", own, "--mode", "act", "--metrics-port", "0")
+    with (
+        Role("watcher", cluster.settings) as watcher,
+        cluster.extender("--push-out") as extender,
+        Role(*evicting) as evictor,
+        Role("actuator", cluster.settings, "--mode", "act", "--metrics-port", "0") as actuator,
+    ):
+        for role, says in (
+            (watcher, "in step"), (extender, "table caught up"), (evictor, "ready"),
+            (actuator, "ready"),
+        ):  # fmt: skip
+            await until(lambda role=role, says=says: says in role.text(), 60)
+        apply(
+            plane,
+            lesser("mid-large", "mid", on, 20),
+            lesser("mid-small", "mid", on, 2),
+            lesser("batch", "batch", on, 1),
+            lesser("mid-elsewhere", "mid", off, 2),
+            pod("prod", on=on, priority_class="urgent", cpu="20"),
+        )
+        for name in ("mid-large", "mid-small", "batch", "mid-elsewhere", "prod"):
+            running = (
+                "--subresource=status",
+                "--type=merge",
+                "-p",
+                '{"status":{"phase":"Running"}}',
+            )
+            plane.kubectl("patch", "pod", name, *running)
+        # A window that began when they were there: they are in flight no more.
+        await asyncio.sleep(3.0)
+        used = {"prod": 25.0, "mid": 20.0, "batch": 1.0}
+        await cluster.uses({on: 46.0}, offset=3, window_seconds=1.0, **used)
+        await cluster.uses({off: 46.0}, offset=3, window_seconds=1.0, prod=44.0, mid=2.0)
+        await asyncio.sleep(1.0)
+        apply(plane, waiting("urgent"))
+        await until(lambda: "mid-large" not in cluster.landed("mid"), 60)
+        # Who was not in the way is still there, and nothing happens until the node is measured.
+        left = {"mid-small": on, "mid-elsewhere": off}
+        assert cluster.landed("mid") == left
+        assert cluster.landed("urgent") == {"urgent": ""}
+        assert cluster.landed("prod") == {"prod": on}
+        await asyncio.sleep(2.0)
+        assert cluster.landed("urgent") == {"urgent": ""}
+        await cluster.uses({on: 26.0}, offset=4, window_seconds=1.0, prod=25.0, mid=1.0)
+        await until(lambda: cluster.landed("urgent") == {"urgent": on}, 30)
+        assert cluster.landed("mid") == left
+    for denied in (
+        ["delete", "pod", "prod"], ["label", "pod", "prod", "a=b"], ["get", "nodes"],
+        ["get", "configmap", "other", "-n", "springtide-system"],
+        ["get", "configmap", "springtide-stop-evictions"], ["get", "events"],
+    ):  # fmt: skip
+        with pytest.raises(Exception, match="orbidden"):
+            plane.kubectl(*denied, user=account)

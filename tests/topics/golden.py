@@ -22,6 +22,7 @@ from pipeline.topics.arrow import read_samples
 from pipeline.topics.checkpoints import Claim, NodeCheckpoint, RoundMarker
 from pipeline.topics.codec import Record, decode_json, decode_pack, encode_json, encode_pack
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
+from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod
 from pipeline.topics.node_resources import BatchTerms, MidTerms, NodeResourcesRecord
 from pipeline.topics.node_state import (
     AggregatedUsage,
@@ -259,6 +260,16 @@ ACTION = ActionRecord(
     before={"kubernetes.io/mid-cpu": None},
     after={"kubernetes.io/mid-cpu": "4000"},
 )
+EVICTION_PLAN = EvictionPlanRecord(
+    node=HEADER.node,
+    id=f"{POD}/{HEADER.node}",
+    at="2023-11-14T22:14:00Z",
+    valid_until="2023-11-14T22:14:30Z",
+    planner="extender",
+    why="shop/web-0 of prod fits nowhere",
+    pods=(LeavingPod(uid=STATIC_POD, pod_class="mid", cpu_millicores=1500, memory_bytes=2**30),),
+    waiting=WaitingPod(namespace="shop", name="web-0", uid=POD, priority=9500),
+)
 PREDICTION = PredictionRecord(
     node=HEADER.node,
     as_of="2023-11-14T22:14:00Z",
@@ -394,6 +405,7 @@ GOLDEN = (
     _json("resources", NODE_RESOURCES),
     _json("node-views", NODE_VIEW),
     _json("actions", ACTION),
+    _json("eviction-plans", EVICTION_PLAN),
     _json("node-state", NODE_STATE),
     _pack("checkpoints-node", CHECKPOINT),
     _pack("checkpoints-marker", MARKER),

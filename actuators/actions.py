@@ -1,0 +1,78 @@
+"""What actuators did, or did not do and why, onto `springtide.actions`.
+
+Owes the rest: nobody waits until it is told. What is done matters more than that it is told: where
+Kafka is away for long the oldest are lost, and counted.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from pipeline.logs import get_logger
+from pipeline.metrics import counter
+from pipeline.settings import KafkaSettings
+from pipeline.topics.actions import ActionRecord
+from pipeline.topics.client import client_options
+from pipeline.topics.codec import encode_json
+from pipeline.topics.partition import partition_of
+from pipeline.topics.registry import ACTIONS
+
+log = get_logger(__name__)
+
+LOST = counter("actuator_lost_actions", "Actions that could not be told.")
+
+
+class Actions:
+    """Takes actions, and writes them while `run` runs."""
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        self._kafka = kafka
+        self._waiting: asyncio.Queue[ActionRecord] = asyncio.Queue(10_000)
+
+    def tell(self, action: ActionRecord) -> None:
+        """Write it soon."""
+        if self._waiting.full():
+            self._waiting.get_nowait()
+            LOST.inc()
+        self._waiting.put_nowait(action)
+
+    async def run(self) -> None:
+        """Write, until cancelled."""
+        topic = ACTIONS.full_name(self._kafka.topic_prefix)
+        async with _producer(self._kafka) as producer:
+            while True:
+                action = await self._waiting.get()
+                try:
+                    sent = await producer.send(
+                        topic,
+                        value=encode_json(action),
+                        key=action.node.encode(),
+                        partition=partition_of(action.node, self._kafka.partitions),
+                    )
+                except KafkaError as error:
+                    _lost(error)
+                else:
+                    sent.add_done_callback(_look_at)
+
+
+def _look_at(sent: asyncio.Future[object]) -> None:
+    if not sent.cancelled() and (error := sent.exception()) is not None:
+        _lost(error)
+
+
+def _lost(error: BaseException) -> None:
+    LOST.inc()
+    log.warning("action is not on its topic", why=str(error) or type(error).__name__)
+
+
+@asynccontextmanager
+async def _producer(kafka: KafkaSettings) -> AsyncIterator[AIOKafkaProducer]:
+    producer = AIOKafkaProducer(**client_options(kafka), acks="all", enable_idempotence=True)
+    try:
+        await producer.start()
+        yield producer
+    finally:
+        await producer.stop()

@@ -1,0 +1,33 @@
+"""Eviction plans onto their topic, without letting a scheduler wait for it."""
+
+import asyncio
+
+from pipeline.settings import KafkaSettings
+from pipeline.topics.codec import encode_json
+from pipeline.topics.eviction_plans import EvictionPlanRecord
+from pipeline.topics.lazy_producer import LazyProducer
+from pipeline.topics.registry import EVICTION_PLANS
+
+
+class PlanWriter:
+    """Writes plans by `producer`; one that cannot be delivered is lost, and the pod waits on."""
+
+    def __init__(self, producer: LazyProducer, kafka: KafkaSettings) -> None:
+        self._producer = producer
+        self._topic = EVICTION_PLANS.full_name(kafka.topic_prefix)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def write(self, plan: EvictionPlanRecord) -> None:
+        """Deliver a plan soon."""
+        sending = self._producer.send(
+            self._topic,
+            encode_json(plan),
+            key=plan.node.encode(),
+        )
+        task = asyncio.create_task(sending)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Return when all plans are delivered, or lost."""
+        await asyncio.gather(*self._tasks)

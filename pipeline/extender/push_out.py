@@ -1,0 +1,228 @@
+"""Room for a Prod pod that all nodes refuse: who of lower classes would have to leave, and where.
+
+Owes the rest: a plan that helps by the very filters that refused, for the usage that is expected to
+go with the pods; one plan at a time for a pod, and for a node, and no more than a few for a pod. A
+scheduler's own preemption cannot do it: its filters pass these nodes as they are, so nobody is in
+the way as far as it knows. The pod is expected on its node until the plan has had time to work.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from pipeline.extender.decide import Decisions
+from pipeline.extender.filters import RESOURCES, Refusal, amount
+from pipeline.extender.moment import Ask, Moment
+from pipeline.processors.classes import CLASSES
+from pipeline.processors.loadaware.args import LoadAwareArgs
+from pipeline.processors.loadaware.limits import AGGREGATED, limits_of
+from pipeline.processors.placement.push_out import (
+    PUSHED_OUT,
+    Cost,
+    cost,
+    fewest,
+    in_order,
+    shares,
+)
+from pipeline.processors.scorers.rounding import FloatArray, IntArray
+from pipeline.table.pods import Lesser
+from pipeline.times import format_time
+from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod
+from pipeline.topics.pods import PodRecord
+from pipeline.topics.resources import Usage
+
+PLANS_OF_A_POD: Final = 3
+VALID_SECONDS: Final = 30.0
+SETTLE_SECONDS: Final = 120.0
+"""After so long the usage of who has left is in no window any more."""
+
+# The longest span that usage is aggregated over.
+LONGEST_SPAN_SECONDS: Final = 1800.0
+
+_NODES_LOOKED_AT: Final = 16
+_REMEMBERED: Final = 10_000
+_NOTHING: Final = Usage()
+_UNITS: Final = {"cpu": 1000.0, "memory": 1.0}
+
+
+class _Choice(NamedTuple):
+    """Who would leave which of the nodes: places among its `Lesser`."""
+
+    cost: Cost
+    place: int
+    pods: list[int]
+
+
+class _Held(NamedTuple):
+    """Where room was made for a pod, the last node last, and until when that may take."""
+
+    nodes: tuple[str, ...] = ()
+    until: float = 0.0
+
+
+class PushingOut:
+    """Plans for pods that no node may take."""
+
+    def __init__(self, decisions: Decisions) -> None:
+        self._decisions = decisions
+        self._held: OrderedDict[str, _Held] = OrderedDict()
+        self._busy: dict[str, float] = {}
+
+    def plan(
+        self, pod: PodRecord, refused: Mapping[str, Refusal], now: float
+    ) -> EvictionPlanRecord | None:
+        """Who is to leave for a pod that all of these nodes have just refused; None where that does
+        not help, or is under way."""
+        held = self._held.get(pod.uid, _Held())
+        if now < held.until:
+            self._decisions.place(pod, held.nodes[-1], now, held.until - now)
+            return None
+        if not pod.uid or pod.pod_class != "prod" or len(held.nodes) >= PLANS_OF_A_POD:
+            return None
+        self._busy = {node: until for node, until in self._busy.items() if until > now}
+        # Where it did not help it is not tried again.
+        names = [name for name in refused if name not in self._busy and name not in held.nodes]
+        moment, asked = self._decisions.moment(names, now), self._decisions.asked(pod)
+        lesser = moment.lesser(pod.priority or 0)
+        frees = _frees(moment, lesser)
+        chosen = self._chosen(moment, asked, lesser, frees)
+        if chosen is None:
+            return None
+        node = names[chosen.place]
+        seconds = SETTLE_SECONDS + _span_seconds(self._decisions.rules.placement.load_aware)
+        self._hold(pod, _Held((*held.nodes, node), now + seconds), now)
+        leaving = tuple(_leaving(moment, lesser, frees, at) for at in chosen.pods)
+        return EvictionPlanRecord(
+            node=node,
+            id=f"{pod.uid}/{node}",
+            at=format_time(now),
+            valid_until=format_time(now + VALID_SECONDS),
+            planner="extender",
+            why=_why(pod, leaving, refused[node]),
+            pods=leaving,
+            waiting=WaitingPod(
+                namespace=pod.namespace, name=pod.name, uid=pod.uid, priority=pod.priority or 0
+            ),
+        )
+
+    def _hold(self, pod: PodRecord, held: _Held, now: float) -> None:
+        self._held[pod.uid] = held
+        self._held.move_to_end(pod.uid)
+        while len(self._held) > _REMEMBERED:
+            self._held.popitem(last=False)
+        self._busy[held.nodes[-1]] = held.until
+        self._decisions.place(pod, held.nodes[-1], now, held.until - now)
+
+    def _chosen(
+        self, moment: Moment, asked: Ask, lesser: Lesser, frees: FloatArray
+    ) -> _Choice | None:
+        """The cheapest way, of the nodes that look as if the least had to go."""
+        if not len(lesser.places):
+            return None
+        gone = _without(moment, lesser, frees, np.arange(len(lesser.places)))
+        could = sorted(set(range(len(moment))) - set(self._decisions.refused(gone, asked)))
+        load = _load(moment, asked)
+        nearest = sorted(could, key=lambda place: (load[place], place))[:_NODES_LOOKED_AT]
+        return min(self._choices(moment, asked, lesser, frees, nearest), default=None)
+
+    def _choices(
+        self, moment: Moment, asked: Ask, lesser: Lesser, frees: FloatArray, nearest: Sequence[int]
+    ) -> Iterator[_Choice]:
+        room = np.maximum([moment.allocatable(name) for name in RESOURCES], 1).T
+        for place in nearest:
+            here = np.flatnonzero(lesser.node == place)
+            one = moment.among(np.array([place]))
+
+            def fits(gone: Sequence[int], one: Moment = one) -> bool:
+                left = _without(one, lesser, frees, np.array(gone, np.intp), at=0)
+                return not self._decisions.refused(left, asked)
+
+            classes = [CLASSES[code] for code in lesser.class_code[here].tolist()]
+            priorities = lesser.priority[here].tolist()
+            shares_of_node = (frees[here] / room[place]).max(axis=1).tolist()
+            order = here[in_order(classes, priorities, shares_of_node)].tolist()
+            gone = fewest(order, fits)
+            if gone:
+                named = [CLASSES[code] for code in lesser.class_code[gone].tolist()]
+                yield _Choice(cost(named, lesser.priority[gone].tolist()), place, sorted(gone))
+
+
+def _frees(moment: Moment, lesser: Lesser) -> FloatArray:
+    """What the node would use less if each of these pods were gone, (pods, cpu and memory) in
+    millicores and bytes: its part of what its class uses there."""
+    found = np.zeros((len(lesser.places), len(RESOURCES)))
+    expected = _estimates(moment, lesser)
+    groups = lesser.node * len(CLASSES) + lesser.class_code
+    order = np.argsort(groups, kind="stable")
+    starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
+    for pods in np.split(order, starts[1:]) if len(order) else []:
+        state = moment.node(int(lesser.node[pods[0]])).state
+        used = state.class_usage.get(CLASSES[lesser.class_code[pods[0]]]) if state else None
+        used = used or _NOTHING
+        whole = np.array([used.cpu_cores, used.memory_bytes], np.float64) * [*_UNITS.values()]
+        found[pods] = shares(whole, expected[pods])
+    return found
+
+
+def _estimates(moment: Moment, lesser: Lesser) -> IntArray:
+    names = moment.counted_names
+    nothing = np.zeros(len(lesser.places), np.int64)
+    columns = [
+        lesser.amounts[:, names.index(f"estimate:{name}")]
+        if f"estimate:{name}" in names
+        else nothing
+        for name in RESOURCES
+    ]
+    found: IntArray = np.stack(columns, axis=1)
+    return found
+
+
+def _without(
+    moment: Moment, lesser: Lesser, frees: FloatArray, gone: IntArray, at: int | None = None
+) -> Moment:
+    """The nodes without these of the pods; `at` is the place of the node of all of them, if they
+    are not to be found by their own."""
+    places = lesser.node[gone] if at is None else np.full(len(gone), at)
+    amounts = np.zeros((len(moment), lesser.amounts.shape[1]), np.int64)
+    used = np.zeros((len(moment), len(RESOURCES)))
+    np.add.at(amounts, places, lesser.amounts[gone])
+    np.add.at(used, places, frees[gone])
+    return moment.less(amounts, {name: used[:, of] for of, name in enumerate(RESOURCES)})
+
+
+def _load(moment: Moment, asked: Ask) -> FloatArray:
+    """How full each node would be with the pod, by the fuller of cpu and memory, (nodes,)."""
+    room = np.array([moment.allocatable(name) for name in RESOURCES], np.float64)
+    used = np.nan_to_num(moment.usage("usage", RESOURCES).T)
+    wanted = np.array([[asked.counted.get(f"estimate:{name}", 0)] for name in RESOURCES])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found: FloatArray = np.where(room > 0, (used + wanted) / room, np.inf).max(axis=0)
+    return found
+
+
+def _span_seconds(args: LoadAwareArgs) -> float:
+    """Over how long the usage that Prod is judged by was collected, beside the last window."""
+    of = limits_of(args, None, is_prod=True)
+    return float(of.span_seconds or LONGEST_SPAN_SECONDS) if of.of == AGGREGATED else 0.0
+
+
+def _leaving(moment: Moment, lesser: Lesser, frees: FloatArray, at: int) -> LeavingPod:
+    return LeavingPod(
+        uid=moment.uid_at(int(lesser.places[at])),
+        pod_class=CLASSES[lesser.class_code[at]],
+        cpu_millicores=round(float(frees[at, 0])),
+        memory_bytes=round(float(frees[at, 1])),
+    )
+
+
+def _why(pod: PodRecord, leaving: Sequence[LeavingPod], refusal: Refusal) -> str:
+    count = {name: sum(one.pod_class == name for one in leaving) for name in PUSHED_OUT}
+    who = ", ".join(f"{number} of {name}" for name, number in count.items() if number)
+    cpu = amount("cpu", sum(one.cpu_millicores for one in leaving))
+    memory = amount("memory", sum(one.memory_bytes for one in leaving))
+    return (
+        f"{pod.namespace}/{pod.name} of prod fits nowhere; here it would without {who}, who use "
+        f"some {cpu} and {memory}: {refusal.reason}"
+    )

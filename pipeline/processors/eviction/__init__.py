@@ -1,0 +1,1 @@
+"""Whether pods may be evicted: what is looked at before anybody is."""

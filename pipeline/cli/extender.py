@@ -38,6 +38,9 @@ def command(settings: Settings) -> None:
     logged and counted. --mode act makes the answers count. deploy/scheduler/extender.yaml shows
     the scheduler's side, docs/extender.md the rest: GET /readyz, /healthz, /metrics, /v1/nodes.
 
+    With --push-out it plans who of Free, Batch and Mid would make room for a Prod pod that every
+    node refuses; springtide evictor carries that out.
+
     SIGTERM: it says "draining" at /readyz and answers for 3 s more, then finishes what is under
     way. Ctrl-C or a second signal: without the 3 s.
 

@@ -154,7 +154,8 @@ class Pods:
         may &= (self._node[:count] >= 0) & ~self._is_pending[:count]
         places = np.flatnonzero(may)
         node = at[self._node[places]]
-        measured = (node >= 0) & (self._scheduled[places] <= began_seconds[node])
+        places, node = places[node >= 0], node[node >= 0]
+        measured = self._scheduled[places] <= began_seconds[node]
         places, node = places[measured], node[measured]
         return Lesser(
             places, node, self._class[places], self._priority[places], self._amounts[places]

@@ -3,15 +3,22 @@
 import asyncio
 from typing import cast
 
+import msgspec
 import pytest
 
 from actuators.cluster.cooling import COOLED, Cooling
 from actuators.cluster.writing import Budget, Writer
 from pipeline.clock import ManualClock
-from pipeline.errors import ApiUnavailableError, KubernetesError, NotFoundError
+from pipeline.errors import (
+    ApiUnavailableError,
+    InvalidRecordError,
+    KubernetesError,
+    NotFoundError,
+)
 from pipeline.kube.client import Api
 from pipeline.settings import ExtenderSettings
 from pipeline.times import format_time
+from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.resources import Usage
 from tests.actuators.fake_api import Asked, FakeApi
@@ -91,3 +98,34 @@ async def test_while_the_server_is_away_it_is_kept() -> None:
     del world.api.failures["PATCH"]
     assert len(await world.settle(30.0)) >= 1
     assert COOLED in world.api.objects["n"]["metadata"]["annotations"]
+
+
+def plan(offset: int) -> EvictionPlanRecord:
+    """Pods are to leave the node for one that waits."""
+    at = format_time(1.7e9 + offset)
+    return EvictionPlanRecord(
+        node="n", id="w/n", at=at, valid_until=at, planner="extender", why="", pods=()
+    )
+
+
+async def test_a_node_that_pods_leave_is_told_of_with_each_window_for_a_while() -> None:
+    """It may never have been over its thresholds: it is too full for the pod that waits."""
+    world = World()
+    world.uses(1.0)
+    world.cooling.learn_plan(plan(1))
+    assert await world.settle() == []
+    world.uses(1.0)
+    assert len(await world.settle()) == 1
+    world.cooling.learn_state("n", state(1.0, 181))
+    assert len(await world.settle()) == 1
+    world.cooling.learn_state("n", state(1.0, 182))
+    world.cooling.learn_state("n", state(1.0, 183))
+    assert await world.settle() == []
+
+
+async def test_a_plan_of_no_time_is_no_plan() -> None:
+    world = World()
+    with pytest.raises(InvalidRecordError):
+        world.cooling.learn_plan(msgspec.structs.replace(plan(1), at="soon"))
+    world.uses(1.0, 1.0)
+    assert await world.settle() == []

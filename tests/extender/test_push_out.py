@@ -15,8 +15,8 @@ from pipeline.extender.push_out import (
 from pipeline.extender.server import rules_of
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Table
+from pipeline.table.columns import TableNode
 from pipeline.topics.eviction_plans import EvictionPlanRecord
-from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import Owner, PodRecord
 from pipeline.topics.resources import Resources, Usage
 from tests.table.records import GIB, NOW, node_state
@@ -39,25 +39,26 @@ def pod(uid: str, pod_class: str, cores: float, node: str = "", **more: Any) -> 
     )  # fmt: skip
 
 
-def put_node(table: Table, name: str, cpu: float, offset: int = 0, **of_classes: float) -> None:
+def put_node(table: Table, name: str, cpu: float, now: float = NOW, **of_classes: float) -> None:
     """A node of 64 cores that uses so much, its classes so much of it."""
     used = {key: Usage(cpu_cores=cores, memory_bytes=GIB) for key, cores in of_classes.items()}
     table.put_state(
         node_state(
             name, cpu=cpu, memory=16 * GIB, cores=64.0, room=256 * GIB, class_usage=used,
-            offset=offset,
+            offset=round(now - NOW), age=10.0 + NOW - now,
         )
     )  # fmt: skip
 
 
 def world(*pods: PodRecord, **nodes: dict[str, float]) -> tuple[Table, Decisions, PushingOut]:
-    table = Table()
+    rules = rules_of(ExtenderSettings())
+    table = Table(counting=rules.counting)
     for name, used in nodes.items():
         put_node(table, name, sum(used.values()), **used)
     for one in pods:
         table.put_pod(one)
     table.bring_up_to_date(NOW)
-    decisions = Decisions(table, rules_of(ExtenderSettings()))
+    decisions = Decisions(table, rules)
     return table, decisions, PushingOut(decisions)
 
 
@@ -94,3 +95,122 @@ def test_who_is_in_the_way_leaves_and_nobody_else() -> None:
     assert parse_time(plan.valid_until) - parse_time(plan.at) == VALID_SECONDS
     assert "without 1 of mid" in plan.why
     assert "%" not in plan.why
+
+
+def test_batch_leaves_before_mid_on_whichever_node_that_is() -> None:
+    """One Mid pod on `a` would do; on `b` it takes two of Batch."""
+    _, decisions, pushing_out = world(
+        pod("m", "mid", 20.0, "a"), pod("b1", "batch", 9.0, "b"), pod("b2", "batch", 9.0, "b"),
+        a={"prod": 25.0, "mid": 20.0}, b={"prod": 28.0, "batch": 18.0},
+    )  # fmt: skip
+    plan = asked(decisions, pushing_out, "a", "b")
+    assert plan is not None
+    assert (plan.node, sorted(leave(plan))) == ("b", ["b1", "b2"])
+
+
+@pytest.mark.parametrize(
+    "stays",
+    [
+        {"priority": 9500},
+        {"priority": 20_000},
+        {"owner": Owner(kind="DaemonSet", name="d")},
+        {"owner": Owner(kind="Node", name="a")},
+        {"labels": {"quota.scheduling.koordinator.sh/preemptible": "false"}},
+        {"deleted_at": format_time(NOW - 1)},
+        {"phase": "Pending"},
+        {"phase": "Succeeded"},
+    ],
+)
+def test_some_stay_whatever_it_costs(stays: dict[str, Any]) -> None:
+    _, decisions, pushing_out = world(
+        pod("m", "mid", 20.0, "a", **stays), a={"prod": 25.0, "mid": 20.0}
+    )
+    assert asked(decisions, pushing_out, "a") is None
+
+
+@pytest.mark.parametrize(
+    ("others", "used"),
+    [
+        # Prod, and who has no class, is never in the way.
+        ([pod("p", "prod", 20.0, "a", priority=9000)], {"prod": 46.0}),
+        # What is not known to be used does not come free.
+        ([pod("m", "mid", 20.0, "a")], {"prod": 46.0}),
+        ([pod("m", "mid", 20.0, "a")], {"prod": 40.0, "mid": 6.0}),
+        # A node that runs by itself.
+        ([], {"prod": 1.0, "mid": 45.0}),
+    ],
+)
+def test_nobody_leaves_where_that_does_not_help(
+    others: list[PodRecord], used: dict[str, float]
+) -> None:
+    _, decisions, pushing_out = world(*others, a=used)
+    assert asked(decisions, pushing_out, "a") is None
+
+
+@pytest.mark.parametrize("pod_class", ["mid", "batch", "free"])
+def test_only_for_prod(pod_class: str) -> None:
+    _, decisions, pushing_out = world(pod("b", "free", 20.0, "a"), a={"prod": 25.0, "free": 30.0})
+    of = pod("asks", pod_class, 8.0, priority=9999)
+    assert asked(decisions, pushing_out, "a", of=of) is None
+
+
+def test_a_pod_without_uid_is_no_one_to_remember() -> None:
+    _, decisions, pushing_out = world(pod("m", "mid", 20.0, "a"), a={"prod": 25.0, "mid": 20.0})
+    assert asked(decisions, pushing_out, "a", of=pod("", "prod", 8.0)) is None
+
+
+def test_one_plan_at_a_time_and_each_elsewhere_and_no_more_than_a_few() -> None:
+    names = [f"n{at}" for at in range(PLANS_OF_A_POD + 2)]
+    mids = [pod(f"m-{name}", "mid", 20.0, name) for name in names]
+    table, decisions, pushing_out = world(
+        *mids, **{name: {"prod": 25.0, "mid": 20.0} for name in names}
+    )
+    tried, now = [], NOW
+    for _ in range(PLANS_OF_A_POD):
+        plan = asked(decisions, pushing_out, *names, now=now)
+        assert plan is not None
+        tried.append(plan.node)
+        # While it may still help it is expected there, and nothing else is tried.
+        assert asked(decisions, pushing_out, *names, now=now + 1) is None
+        assert table.pods.row_of("urgent") == table.lookup([plan.node])[0]
+        late = now + SETTLE_SECONDS - 1
+        table.bring_up_to_date(late)
+        assert table.pods.row_of("urgent") is not None
+        now += SETTLE_SECONDS + 1
+        for name in names:
+            put_node(table, name, 45.0, now, prod=25.0, mid=20.0)
+        table.bring_up_to_date(now)
+        assert table.pods.row_of("urgent") is None
+    assert len(set(tried)) == PLANS_OF_A_POD
+    assert asked(decisions, pushing_out, *names, now=now) is None
+
+
+def test_two_pods_do_not_make_room_on_one_node() -> None:
+    _, decisions, pushing_out = world(
+        pod("m1", "mid", 20.0, "a"), pod("m2", "mid", 20.0, "a"), a={"prod": 10.0, "mid": 45.0}
+    )
+    assert leave(asked(decisions, pushing_out, "a"))
+    other = pod("other", "prod", 8.0)
+    assert asked(decisions, pushing_out, "a", of=other) is None
+    assert asked(decisions, pushing_out, "a", of=other, now=NOW + SETTLE_SECONDS) is not None
+
+
+def test_a_reservation_counts_as_usage_does() -> None:
+    """Requests of Mid that is only so by its label stand against what the node reserves."""
+    table, decisions, pushing_out = world(
+        PodRecord(
+            node="a", uid="m", cgroup_uid="m", namespace="d", name="m", pod_class="mid",
+            requests=Resources(cpu_millicores=30_000), phase="Running", priority=7500,
+            scheduled_at=format_time(NOW - 9000),
+        ),
+        a={"prod": 5.0, "mid": 5.0},
+    )  # fmt: skip
+    reserves = {"node.koordinator.sh/reservation": '{"resources": {"cpu": "30"}}'}
+    room = Resources(cpu_millicores=64_000, memory_bytes=256 << 30)
+    table.put_node(TableNode(node="a", allocatable=room, annotations=reserves))
+    assert leave(asked(decisions, pushing_out, "a")) == ["m"]
+
+
+def test_an_empty_question_plans_nothing() -> None:
+    _, _, pushing_out = world(a={"prod": 60.0})
+    assert pushing_out.plan(WAITING, {}, NOW) is None

@@ -26,6 +26,7 @@ from pipeline.settings import ExtenderSettings
 from pipeline.table import AND_PODS, Feed, Table
 from pipeline.table.dead_letters import DeadLetterWriter
 from pipeline.topics.codec import encode_json
+from pipeline.topics.lazy_producer import LazyProducer
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodRecord
@@ -206,12 +207,13 @@ async def test_a_bad_record_costs_itself_and_lies_in_the_dead_letters(cluster: C
         ),
     }
     await cluster.send(NODE_STATE, *bad.values(), ("good", good))
-    letters = DeadLetterWriter(cluster.client, cluster.prefix)
+    producer = LazyProducer(cluster.client)
+    letters = DeadLetterWriter(producer, cluster.prefix)
     async with following(cluster, on_bad=letters.send) as feed:
         await asyncio.wait_for(feed.wait_caught_up(), 30)
         assert list(feed.table) == ["good"]
         assert dict(feed.state.bad) == dict.fromkeys(bad, 1)
-    await letters.close()
+    await producer.close()
     assert letters.lost == 0
     consumer = AIOKafkaConsumer(**cluster.client, group_id=None)
     await consumer.start()

@@ -60,10 +60,11 @@ class Rules(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """The filter's answer: `refused` maps a node to why; `unknown` many of the others passed
-    without being judged by their usage."""
+    """The filter's answer: `refused` maps a node to why, `left` are the others, in the order asked
+    for; `unknown` many of them passed without being judged by their usage."""
 
     refused: Mapping[str, Refusal]
+    left: Sequence[str]
     nodes: int
     unknown: int
 
@@ -107,7 +108,6 @@ class Explained(NamedTuple):
 class _Cycle(NamedTuple):
     asked: Ask
     moment: Moment
-    kept: tuple[str, ...]
     layout: int
 
 
@@ -130,9 +130,11 @@ class Decisions:
             names[place]: refusal._replace(reason=f"{names[place]}: {refusal.reason}")
             for place, refusal in sorted(refused.items())
         }
+        left = moment.among(_others(refused, len(names)))
         if pod.uid:
-            self._remember(pod.uid, asked, moment.among(_others(refused, len(names))))
-        return Judgement(found, len(names), int(self._is_unjudged(moment, refused).sum()))
+            self._remember(pod.uid, asked, left)
+        unknown = int(self._is_unjudged(moment, refused).sum())
+        return Judgement(found, left.names, len(names), unknown)
 
     def prioritize(self, pod: PodRecord, names: Sequence[str], now: float) -> Scored:
         """How good `names` (each once) are for the pod."""
@@ -250,7 +252,7 @@ class Decisions:
         )
 
     def _remember(self, uid: str, asked: Ask, moment: Moment) -> None:
-        self._cycles[uid] = _Cycle(asked, moment, tuple(moment.names), self._table.layout)
+        self._cycles[uid] = _Cycle(asked, moment, self._table.layout)
         self._cycles.move_to_end(uid)
         while len(self._cycles) > CYCLES_KEPT:
             self._cycles.popitem(last=False)
@@ -267,9 +269,10 @@ class Decisions:
         self.reused += 1
         if cycle.layout != self._table.layout:
             return cycle.asked, self.moment(names, now)
-        if cycle.kept == tuple(names):
+        left = cycle.moment.names
+        if left is names or list(left) == list(names):
             return cycle.asked, cycle.moment
-        places = {name: place for place, name in enumerate(cycle.kept)}
+        places = {name: place for place, name in enumerate(left)}
         if not all(name in places for name in names):
             return cycle.asked, self.moment(names, now)
         return cycle.asked, cycle.moment.among(np.array([places[n] for n in names], np.intp))

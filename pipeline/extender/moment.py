@@ -13,6 +13,7 @@ import numpy.typing as npt
 from pipeline.processors.loadaware.counted import Counting, asked_of
 from pipeline.processors.scorers.rounding import BoolArray, FloatArray, IntArray
 from pipeline.table import UNKNOWN_ROW, Row, Table
+from pipeline.table.names import Names
 from pipeline.table.pods import Lesser
 from pipeline.topics.pods import PodRecord
 
@@ -69,7 +70,7 @@ class Moment:
         if len(places) == len(self) and np.array_equal(places, np.arange(len(self))):
             return self
         part = Moment.__new__(Moment)
-        part.names = [self.names[place] for place in places.tolist()]
+        part.names = some_of(self.names, places)
         part.now, part.rows, part._table = self.now, self.rows[places], self._table
         part._in_flight = self._in_flight
         part._seen = {name: values[places] for name, values in self._seen.items()}
@@ -200,6 +201,13 @@ class Moment:
     def node(self, place: int) -> Row:
         """The records of one of these nodes."""
         return self._table.snapshot(self.names[place])
+
+
+def some_of(names: Sequence[str], places: npt.NDArray[np.intp]) -> Sequence[str]:
+    """The names in these places."""
+    if isinstance(names, Names):
+        return names.take(places)
+    return [names[place] for place in places.tolist()]
 
 
 def by_node(columns: Sequence[Array]) -> Array:

@@ -13,6 +13,7 @@ import msgspec
 from pipeline.errors import BadRequestError, InvalidRecordError
 from pipeline.extender.filters import Refusal
 from pipeline.processors.inventory import read_manifest
+from pipeline.table.names import Names
 from pipeline.topics.pods import PodRecord
 
 FILTER_KEYS: Final = "an object with Pod and either NodeNames or Nodes"
@@ -78,7 +79,7 @@ class Question(msgspec.Struct, frozen=True):
 
     pod: Pod
     record: PodRecord
-    names: tuple[str, ...]
+    names: Sequence[str]
     nodes: tuple[msgspec.Raw, ...] | None = None
     json: bytes = b""
 
@@ -108,7 +109,7 @@ _NULL: Final = msgspec.Raw(b"null")
 class Sent(NamedTuple):
     """Names as they were sent in an answer, and as the JSON that they were sent as."""
 
-    names: tuple[str, ...]
+    names: Sequence[str]
     json: bytes
 
 
@@ -129,6 +130,9 @@ def read_question(body: bytes, sent: Mapping[str, Sent] | None = None) -> Questi
     alone = said is not None and parts.get("nodes", _NULL) == _NULL
     if before is not None and alone and before.json == bytes(said or b""):
         return Question(pod, manifest(parts["pod"]), before.names)
+    plain = Names.read(bytes(said)) if alone and said is not None else None
+    if plain is not None and not plain.may_repeat():
+        return Question(pod, manifest(parts["pod"]), plain, None, bytes(said or b""))
     names = None if said is None else decode_part(_names, said, "NodeNames")
     listed = decode_part(_nodes, parts["nodes"], "Nodes") if "nodes" in parts else None
     if (names is None) == (listed is None):
@@ -155,13 +159,11 @@ def manifest(pod: msgspec.Raw) -> PodRecord:
         raise BadRequestError(f"Pod: {error.message}", hint=f"send {FILTER_KEYS}") from error
 
 
-def kept_names(question: Question, refused: Mapping[str, Refusal]) -> Sent:
-    """The names that filter leaves of a question."""
-    names = question.names
-    if not refused and question.json:
-        return Sent(names, question.json)
-    names = tuple(name for name in names if name not in refused)
-    return Sent(names, _encoder.encode(names))
+def kept_names(question: Question, left: Sequence[str]) -> Sent:
+    """The names that filter leaves of a question, in its order."""
+    if len(left) == len(question.names) and question.json:
+        return Sent(left, question.json)
+    return Sent(left, left.json() if isinstance(left, Names) else _encoder.encode(left))
 
 
 def filter_answer(question: Question, refused: Mapping[str, Refusal], kept: Sent) -> bytes:

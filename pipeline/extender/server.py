@@ -174,6 +174,7 @@ class Extender:
         """Which nodes may take the pod."""
         question = read_question(await self._bodies.read(request))
         refused: Mapping[str, Refusal] = {}
+        left = question.names
         counts = {"exempt": len(question.names)}
         if not self._may_judge():
             counts = {"not_ready": len(question.names)}
@@ -181,6 +182,7 @@ class Extender:
             now = self._clock.now()
             judgement = self._decisions.filter(question.record, question.names, now)
             refused, counts = judgement.refused, judgement.counts()
+            left = judgement.left if self._mode == "act" else left
             self._place_if_alone(question, refused, now)
             self._push_out_for(question, refused, now)
         for verdict, count in counts.items():
@@ -188,7 +190,7 @@ class Extender:
         reasons = [refusal.reason for refusal in islice(refused.values(), 3)]
         self._say("filter", question, counts, reasons)
         told = refused if self._mode == "act" else {}
-        kept = kept_names(question, told)
+        kept = kept_names(question, left)
         self._remember(question, kept)
         return _reply(filter_answer(question, told, kept))
 

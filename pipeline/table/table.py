@@ -27,6 +27,7 @@ from pipeline.table.columns import (
     value_of,
 )
 from pipeline.table.history import History
+from pipeline.table.names import NameIndex, Names
 from pipeline.table.pods import TENTATIVE_SECONDS, Columns, Pods, Reported
 from pipeline.table.views import Views
 from pipeline.topics.node_state import NodeStateRecord
@@ -63,6 +64,7 @@ class Table:
         self.pods = Pods(counting)
         self._index: dict[str, int] = {}
         self._names: list[str] = []
+        self._by_name: NameIndex | None = None
         self._rows: list[Row] = []
         self._states: list[NodeStateRecord | None] = []
         self._scalars: dict[str, npt.NDArray[np.int64]] = {}
@@ -94,6 +96,10 @@ class Table:
 
     def lookup(self, names: Sequence[str]) -> RowArray:
         """The row of each name, in their order; `UNKNOWN_ROW` for a name not in the table."""
+        if isinstance(names, Names):
+            if self._by_name is None:
+                self._by_name = NameIndex(self._names, np.arange(len(self._names)))
+            return self._by_name.rows(names)
         found = map(self._index.get, names, repeat(UNKNOWN_ROW))
         return np.fromiter(found, np.intp, len(names))
 
@@ -239,6 +245,7 @@ class Table:
         self.views.adopt(other.views)
         self.history.adopt(other.history)
         self.layout += 1
+        self._by_name = None
         other._clear(self.pods.counting)
 
     def _write(self, name: str, records: Row, *, keep: bool = False) -> None:
@@ -268,6 +275,7 @@ class Table:
         if row == UNKNOWN_ROW:
             row = self._index[name] = self._new_row()
             self._names[row] = name
+            self._by_name = None
         return row
 
     def _leave(self, row: int | None) -> None:
@@ -300,6 +308,7 @@ class Table:
             return
         del self._index[name]
         self.layout += 1
+        self._by_name = None
         self._names[row], self._rows[row], self._states[row] = "", Row(), None
         self._free.append(row)
         for amounts in self._scalars.values():

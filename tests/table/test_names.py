@@ -1,0 +1,90 @@
+"""Names as columns find what a dictionary finds."""
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.table.names import NameIndex, Names
+
+plain = st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters='"\\'), max_size=70)  # noqa: E501  # fmt: skip
+alike = st.builds("node-{:03d}.{}".format, st.integers(0, 40), st.sampled_from(["a", "bb", ""]))
+names = st.lists(plain | alike, unique=True, max_size=60)
+
+
+def compact(names: Sequence[str]) -> bytes:
+    return json.dumps(names, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+@given(names)
+def test_an_array_is_read_and_written_as_it_is(found: list[str]) -> None:
+    read = Names.read(compact(found))
+    if not found:
+        assert read is None
+        return
+    assert read is not None
+    assert list(read) == [read[at] for at in range(len(read))] == found
+    assert read.json() == compact(found)
+    assert not read.may_repeat()
+
+
+@given(names, st.data())
+def test_some_of_them(found: list[str], data: st.DataObject) -> None:
+    read = Names.read(compact(found))
+    places = data.draw(st.lists(st.integers(0, max(len(found) - 1, 0)), unique=True))
+    if read is None:
+        return
+    part = read.take(np.array(places, np.intp))
+    assert list(part) == [found[at] for at in places]
+    assert part.json() == compact(list(part))
+    assert (part == read) == (list(part) == found)
+
+
+@given(names, st.lists(plain | alike, max_size=60), st.randoms())
+def test_rows_are_those_of_a_dictionary(known: list[str], asked: list[str], rng: object) -> None:
+    asked += known[::2]
+    index = NameIndex(known, np.arange(100, 100 + len(known), dtype=np.intp))
+    rows = dict(zip(known, range(100, 100 + len(known)), strict=True)) if known else {}
+    question = Names.read(compact(asked))
+    if question is None:
+        return
+    expected = [rows.get(name, -1) if name else -1 for name in asked]
+    assert index.rows(question).tolist() == expected
+    assert question.may_repeat() >= (len(set(asked)) < len(asked))
+
+
+@given(st.binary(max_size=40))
+def test_what_is_not_plain_is_left_to_others(body: bytes) -> None:
+    for text in (body, b'["' + body + b'"]', b'["a","' + body + b'","b"]'):
+        read = Names.read(text)
+        if read is not None:
+            assert json.loads(text) == list(read)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "null", '["a" ,"b"]', '["a", "b"]', '["a","b"] ', '["a""b"]', '["a";"b"]', '["ä"]',
+     '["a\\u0041"]', '["a","b]', '["a","b"', '["a\n"]', '[["a"]]', '["a",1]', '["a",null,"b"]',
+     '{"a":"b"}', '"a"', "", '["', '"]', '["]'],
+)  # fmt: skip
+def test_forms_that_are_read_by_others(text: str) -> None:
+    assert Names.read(text.encode()) is None
+
+
+def test_many_names_that_differ_in_one_byte() -> None:
+    known = [f"node-{at:05d}.fleet.example" for at in range(20_000)]
+    index = NameIndex(known, np.arange(len(known)))
+    asked = Names.read(compact(known[::-1] + [name + "x" for name in known[:5]] + ["node"]))
+    assert asked is not None
+    assert index.rows(asked).tolist() == [*range(len(known))[::-1], *[-1] * 6]
+
+
+def test_long_names_and_a_name_that_is_not_plain() -> None:
+    known = ["a" * 253, "a" * 252, "ä", "b"]
+    index = NameIndex(known, np.arange(4))
+    asked = Names.read(compact(["b", "a" * 252, "a" * 253, "a" * 254, "c" * 3000]))
+    assert asked is not None
+    assert index.rows(asked).tolist() == [3, 1, 0, -1, -1]

@@ -285,8 +285,9 @@ async def ask(
             pod = json.dumps(next(asked))
             head = f'{{"Pod": {pod}, "NodeNames": '
             random.shuffle(names)
-            reply = await post("filter", (head + json.dumps(names) + "}").encode())
             # As Go writes it: without spaces.
+            offered = json.dumps(names, separators=(",", ":"))
+            reply = await post("filter", (head + offered + "}").encode())
             left = json.dumps(json.loads(reply)["NodeNames"], separators=(",", ":"))
             await post("prioritize", (head + left + "}").encode())
             done += 1

@@ -63,6 +63,9 @@ _PAUSE_SECONDS: Final = (0.25, 5.0)
 # So few records at a time that a request never waits long for the event loop.
 _RECORDS_AT_ONCE: Final = 100
 _POLL_MS: Final = 250
+# A fetch costs more than the records in it: of those that trickle in some are taken together.
+_FETCH_BYTES: Final = 1 << 18
+_FETCH_WAIT_MS: Final = 200
 _SAVE_EVERY_SECONDS: Final = 60.0
 
 _log = get_logger(__name__)
@@ -233,6 +236,8 @@ class Feed:
             enable_auto_commit=False,
             auto_offset_reset="none",
             max_partition_fetch_bytes=MAX_RECORD_BYTES,
+            fetch_min_bytes=_FETCH_BYTES,
+            fetch_max_wait_ms=_FETCH_WAIT_MS,
             **COMMITTED,
         )
         try:

@@ -20,7 +20,7 @@ YOUNG_SECONDS: Final = 1800
 count what was estimated for it instead."""
 
 
-class Counters(msgspec.Struct, frozen=True, kw_only=True):
+class Counters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What happened to this node's windows since its models began; each a fact of the log.
 
     `lost` marks models that could not be brought up to date: offsets of the log that retention
@@ -37,7 +37,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     lost: int = 0
 
 
-class AggregatedUsage(msgspec.Struct, frozen=True, kw_only=True):
+class AggregatedUsage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The node's points of one span: average, and percentiles by rank floor(n*p)-1."""
 
     avg: Usage = Usage()
@@ -47,14 +47,14 @@ class AggregatedUsage(msgspec.Struct, frozen=True, kw_only=True):
     p99: Usage = Usage()
 
 
-class Fractions(msgspec.Struct, frozen=True, kw_only=True):
+class Fractions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Parts of what pods may use, 1 being all of it; None is unknown."""
 
     cpu: float | None = None
     memory: float | None = None
 
 
-class UsageDeviation(msgspec.Struct, frozen=True, kw_only=True):
+class UsageDeviation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Mean and population standard deviation of the node's points of one span, as usage and as
     fractions of allocatable."""
 

@@ -40,7 +40,7 @@ BATCH: Final = ("kubernetes.io/batch-cpu", "kubernetes.io/batch-memory")
 """The names under which a Node offers, and pods ask for, cpu (millicores) and memory (bytes)."""
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Measured or predicted usage; None is unknown, never 0."""
 
     cpu_cores: float | None = None
@@ -55,7 +55,7 @@ class ByResource(msgspec.Struct, frozen=True, kw_only=True):
     memory: float | None = None
 
 
-class Resources(msgspec.Struct, frozen=True, kw_only=True):
+class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Amounts that Kubernetes gives as quantities; None where the resource is not stated."""
 
     cpu_millicores: int | None = None

@@ -11,7 +11,8 @@ import click
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.clock import SystemClock
 from pipeline.extender.plans import PlanWriter
-from pipeline.extender.server import rules_of, serve
+from pipeline.extender.server import rules_of
+from pipeline.extender.service import serve
 from pipeline.settings import Settings
 from pipeline.table import AND_PODS, Feed, Table
 from pipeline.table.dead_letters import DeadLetterWriter

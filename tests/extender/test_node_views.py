@@ -13,7 +13,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from pipeline.clock import ManualClock, SystemClock
 from pipeline.extender import node_views
 from pipeline.extender.node_views import NodeViews
-from pipeline.extender.server import Extender, serve
+from pipeline.extender.server import Extender
+from pipeline.extender.service import serve
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed, FeedState, Table
 from pipeline.table.views import Views

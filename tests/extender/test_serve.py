@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError
-from pipeline.extender.server import serve
+from pipeline.extender.service import serve
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed, Table
 

@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 
 from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError
-from pipeline.extender.server import serve
+from pipeline.extender.service import serve
 from pipeline.extender.tls import Tls
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed, Table

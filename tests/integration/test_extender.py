@@ -20,7 +20,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from pipeline.clock import SystemClock, format_time
-from pipeline.extender.server import serve
+from pipeline.extender.service import serve
 from pipeline.local.kafka import LocalKafka
 from pipeline.settings import ExtenderSettings
 from pipeline.table import AND_PODS, Feed, Table

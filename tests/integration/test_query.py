@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from pipeline.clock import SystemClock, format_time
-from pipeline.extender.server import serve
+from pipeline.extender.service import serve
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed, Table
 from pipeline.table.feed import FED_BY, HISTORY, VIEWS

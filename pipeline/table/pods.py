@@ -246,6 +246,13 @@ class Pods:
         if row in self._flying:
             self._changed.add(row)
 
+    def unreported(self, row: int) -> None:
+        """Nothing is known of the usage of this row any more: none of its pods is in it."""
+        flying = self._flying.get(row, set())
+        if self.sums[row, self._names["pods"]] > len(flying):
+            self._flying[row] = set(np.flatnonzero(self._node == row).tolist())
+        self._changed.add(row)
+
     @staticmethod
     def _since(pod: Pod) -> float:
         """Since when a pod is on its node; of one of which nobody says, always."""

@@ -157,6 +157,7 @@ class Table:
         if len(self._buried) >= _BURIED_AT_MOST:
             del self._buried[next(iter(self._buried))]
         self._buried[name] = (old.state.generation, old.state.offset)
+        self.pods.unreported(self._index[name])
         self._write(name, old._replace(state=None))
 
     def drop_node(self, name: str) -> None:

@@ -1,20 +1,23 @@
-"""Koordinator's LoadAware with pods in flight, one node after the other in plain Python.
+"""Koordinator's LoadAware with pods in flight, one node after the other in plain Python; and what
+stands beside it in the extender: reservations, Mid's lower bound, best fit, and preemption.
 
 What `Decisions` answers by arrays over all nodes is held against this; it shares no code with it
 but the estimate of a pod, which has vectors of its own.
 """
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pipeline.processors.loadaware.counted import Counting
-from pipeline.table.columns import TableNode
+from pipeline.table.columns import OfferedResources, TableNode
 from pipeline.times import parse_time
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.pods import CountedPod
 
 RESOURCES = ("cpu", "memory")
 SCALE = {"cpu": 1000.0, "memory": 1.0}
+ENDED = ("Succeeded", "Failed")
 
 
 class World(NamedTuple):
@@ -24,23 +27,47 @@ class World(NamedTuple):
     nodes: Mapping[str, TableNode]
     pods: Mapping[str, CountedPod]
     counting: Counting
+    offers: Mapping[str, OfferedResources] = {}
+
+    def counted(self, pod: CountedPod) -> dict[str, int]:
+        return dict(zip(self.counting.names, self.counting.amounts(pod), strict=True))
 
     def estimate(self, pod: CountedPod) -> dict[str, int]:
-        counted = dict(zip(self.counting.names, self.counting.amounts(pod), strict=True))
+        counted = self.counted(pod)
         return {name: counted[f"estimate:{name}"] for name in RESOURCES}
 
     def on(self, node: str) -> list[CountedPod]:
-        ended = ("Succeeded", "Failed")
-        return [p for p in self.pods.values() if p.node == node and p.phase not in ended]
+        return [p for p in self.pods.values() if p.node == node and p.phase not in ENDED]
+
+    def asked(self, node: str, name: str, gone: Collection[str]) -> int:
+        """What the pods of a node ask for, those of these UIDs left out."""
+        here = [self.counted(pod) for pod in self.on(node) if pod.uid not in gone]
+        return sum(counted[f"request:{name}"] for counted in here)
+
+    def knows(self, node: str) -> bool:
+        """Whether anything was told of a node."""
+        said = (self.states, self.nodes, self.offers)
+        return any(node in one for one in said) or bool(self.on(node))
 
 
 class Found(NamedTuple):
+    """`refused` by usage, whoever else might leave; `curable` where that would help."""
+
     refused: bool
     score: int
+    curable: bool = False
+    has_usage: bool = False
+
+    @property
+    def passes(self) -> bool:
+        return not self.refused and not self.curable
 
 
-def judge(world: World, node: str, pod: CountedPod, now: float, stale: float) -> Found:
-    """Whether the node is refused by 65 and 95 percent, and its score of 0 to 100."""
+def judge(
+    world: World, node: str, pod: CountedPod, now: float, stale: float, gone: Collection[str] = ()
+) -> Found:
+    """Whether the node is refused by 65 and 95 percent, and its score of 0 to 100; as it would be
+    if the pods `gone` were not there, though what they used is used still."""
     state = world.states.get(node)
     room = {name: _room(world, node, name) for name in RESOURCES}
     used = _used(state)
@@ -56,7 +83,7 @@ def judge(world: World, node: str, pod: CountedPod, now: float, stale: float) ->
         total = dict.fromkeys(RESOURCES, 0)
         for one in world.on(node):
             for name, amount in world.estimate(one).items():
-                total[name] += amount
+                total[name] += amount if one.uid not in gone else 0
     refused, shares = False, []
     for name, threshold in (("cpu", 65), ("memory", 95)):
         have, after = room[name], total[name] + added[name]
@@ -65,7 +92,98 @@ def judge(world: World, node: str, pod: CountedPod, now: float, stale: float) ->
             continue
         refused |= int(after / have * 100 + 0.5) > threshold
         shares.append(max(have - after, 0) * 100 // have)
-    return Found(refused and known and fresh, sum(shares) // 2 if known and fresh else 0)
+    by_usage = refused and known and fresh
+    curable = _beyond_reservation(world, node, pod, gone) or (
+        _beyond_certain_mid(world, node, pod, now, stale, gone)
+    )
+    score = sum(shares) // 2 if known and fresh else 0
+    return Found(by_usage, score, curable and not by_usage, fresh)
+
+
+def _beyond_reservation(world: World, node: str, pod: CountedPod, gone: Collection[str]) -> bool:
+    said = world.nodes.get(node)
+    text = said.annotations.get("node.koordinator.sh/reservation") if said else None
+    kept = json.loads(text)["resources"] if text else {}
+    for name in RESOURCES:
+        wanted, room = world.counted(pod)[f"request:{name}"], _room(world, node, name)
+        taken = world.asked(node, name, gone)
+        if name in kept and wanted > 0 and room > 0:
+            reserved = int(kept[name] * SCALE[name])
+            if taken + wanted > max(room - reserved, 0):
+                return True
+    return False
+
+
+def _beyond_certain_mid(
+    world: World, node: str, pod: CountedPod, now: float, stale: float, gone: Collection[str]
+) -> bool:
+    said = world.offers.get(node)
+    if said is None or said.mid_lower_bound is None:
+        return False
+    late = abs(now - parse_time(said.as_of)) >= max(stale, 2 * said.window_seconds)
+    bounds = (said.mid_lower_bound.cpu_millicores, said.mid_lower_bound.memory_bytes)
+    for resource, bound in zip(RESOURCES, bounds, strict=True):
+        name = f"kubernetes.io/mid-{resource}"
+        wanted = world.counted(pod)[f"request:{name}"]
+        if late and wanted > 0 and bound is not None:
+            if world.asked(node, name, gone) + wanted > bound:
+                return True
+    return False
+
+
+class Scores(NamedTuple):
+    """Of some nodes, in their order: 0 to 100, as a scheduler is told, and who is best."""
+
+    percent: list[int]
+    told: list[int]
+
+    @property
+    def best(self) -> int | None:
+        return self.percent.index(max(self.percent)) if self.percent else None
+
+
+def scores(
+    world: World, names: Sequence[str], pod: CountedPod, now: float, stale: float
+) -> Scores:
+    """How good each is, 0 to 10, with one that is best; by what is asked for where the usage of
+    none is known."""
+    found = [judge(world, name, pod, now, stale) for name in names]
+    percent = [one.score for one in found]
+    if not any(one.has_usage for one in found):
+        percent = [_fit(world, name, pod) for name in names]
+    told = [score // 10 for score in percent]
+    if told:
+        first = percent.index(max(percent))
+        told = [
+            score - 1 if at != first and score == told[first] > 0 else score
+            for at, score in enumerate(told)
+        ]
+    return Scores(percent, told)
+
+
+def _fit(world: World, node: str, pod: CountedPod) -> int:
+    shares = []
+    for name in RESOURCES:
+        have = _room(world, node, name)
+        taken = world.asked(node, name, ()) + world.counted(pod)[f"request:{name}"]
+        if have <= 0 or taken > have:
+            return 0
+        shares.append(taken * 100 // have)
+    return sum(shares) // 2
+
+
+def preempt(
+    world: World, victims: Mapping[str, Sequence[str]], pod: CountedPod, now: float, stale: float
+) -> list[str]:
+    """The nodes on which evicting these pods makes room, and of these the cheapest."""
+    ranks = {"free": 0, "batch": 1, "mid": 2}
+    known = {one.uid: one.pod_class for one in world.pods.values() if one.phase not in ENDED}
+    dear = {
+        node: max((ranks.get(known.get(uid, ""), 3) for uid in uids), default=0)
+        for node, uids in victims.items()
+        if judge(world, node, pod, now, stale, uids).passes
+    }
+    return [node for node, rank in dear.items() if rank == min(dear.values())]
 
 
 def _used(state: NodeStateRecord | None) -> dict[str, int | None]:

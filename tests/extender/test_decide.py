@@ -229,6 +229,44 @@ def test_a_new_node_uses_nothing_but_what_is_on_its_way() -> None:
     assert "2.975 cores on its way" in found.refused["new"].reason
 
 
+def test_a_node_is_new_whoever_was_there_before() -> None:
+    """A pod that is in a node's usage is forgotten; when that goes, so do its traces."""
+    table = Table(counting=RULES.counting)
+    decisions = Decisions(table, RULES)
+    room = Resources(cpu_millicores=4000, memory_bytes=16 << 30)
+
+    def score() -> int:
+        table.put_state(node_state("known", cpu=1.0, offset=table.layout))
+        return decisions.prioritize(any_pod(), ["n", "known"], NOW).scores[0]
+
+    table.put_node(TableNode(node="n", allocatable=room))
+    new = score()
+    table.put_state(node_state("n"))
+    running = msgspec.structs.replace(any_pod("old"), phase="Running", node="n")
+    table.put_pod(msgspec.structs.replace(running, scheduled_at=format_time(NOW - 1000)))
+    table.put_pod(
+        msgspec.structs.replace(running, uid="young", scheduled_at=format_time(NOW - 100))
+    )
+    assert 0 < score() < new
+    # Nobody reports it any more: what is there for long makes it none that is new ..
+    table.drop_state("n")
+    assert score() == 0
+    # .. and when only the young one is left, it uses what is expected of that.
+    table.drop_pod("n", "old")
+    assert 0 < score() < new
+    table.drop_pod("n", "young")
+    assert score() == new
+    # Settled, gone, and its row another's.
+    table.put_pod(msgspec.structs.replace(running, scheduled_at=format_time(NOW - 1000)))
+    table.put_state(node_state("n", offset=1))
+    assert 0 < score() < new
+    table.drop_pod("n", "old")
+    table.drop_state("n")
+    table.drop_node("n")
+    table.put_node(TableNode(node="n", allocatable=room))
+    assert score() == new
+
+
 def test_sums_of_pods_are_those_of_a_count_from_scratch() -> None:
     table, random = Table(counting=RULES.counting), np.random.default_rng(5)
     seen: dict[str, PodRecord] = {}

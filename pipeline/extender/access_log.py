@@ -1,11 +1,33 @@
-"""What is logged of requests."""
+"""What is logged of requests, and of what is none."""
+
+import logging
+from typing import Final
 
 from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
+from aiohttp.http_exceptions import HttpProcessingError
 
 from pipeline.logs import get_logger
 
 _access = get_logger("pipeline.extender.access")
+
+HTTP_LOGGER: Final = logging.getLogger("pipeline.extender.http")
+"""For aiohttp's server."""
+
+
+class _OfStrangers(logging.Filter):
+    """What is no HTTP is a mistake of who sends it: a line that says which, no error of ours."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError | web.RequestPayloadError):
+            record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
+            record.__dict__["fields"] = {"reason": " ".join(str(error).split())[:200]}
+            record.msg, record.args, record.exc_info = "no HTTP", None, None
+        return HTTP_LOGGER.isEnabledFor(record.levelno)
+
+
+HTTP_LOGGER.addFilter(_OfStrangers())
 
 
 class AccessLog(AbstractAccessLogger):

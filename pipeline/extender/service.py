@@ -13,7 +13,7 @@ from aiohttp import web
 
 from pipeline.clock import Clock
 from pipeline.errors import SettingsError
-from pipeline.extender.access_log import AccessLog
+from pipeline.extender.access_log import HTTP_LOGGER, AccessLog
 from pipeline.extender.decide import Rules
 from pipeline.extender.node_views import NodeViews
 from pipeline.extender.series import NodeSeriesHandler
@@ -72,6 +72,7 @@ async def serve(
     runner = web.AppRunner(
         extender.app(),
         access_log_class=AccessLog,
+        logger=HTTP_LOGGER,
         shutdown_timeout=1.0,
         # For whoever is gone nothing is worked out, and no place is kept among those who wait.
         handler_cancellation=True,

@@ -1,6 +1,7 @@
 """The running service: its port, how it goes, what happens when its feed dies."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import closing
 from socket import socket
@@ -81,6 +82,34 @@ async def test_draining_is_seen_on_new_connections_while_questions_are_answered(
     await asyncio.wait_for(serving, 5)
     with pytest.raises(aiohttp.ClientConnectionError):
         await new_connection(base)
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"Content-Length: -1\r\n\r\n", b"400"),
+        (b"X: " + b"x" * 9000 + b"\r\n\r\n", b"400"),
+        (b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nxyz", b"404"),
+    ],
+    ids=["length", "header", "body"],
+)
+async def test_what_is_no_http_is_told_so_and_is_no_error_of_ours(
+    ready: Feed, caplog: pytest.LogCaptureFixture, data: bytes, status: bytes
+) -> None:
+    stop = asyncio.Event()
+    with caplog.at_level(logging.INFO):
+        serving, base = await started(stop, ready, linger_seconds=0.0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(base.rpartition(":")[2]))
+        writer.write(b"POST /nowhere HTTP/1.1\r\nHost: x\r\n" + data)
+        await asyncio.wait_for(reader.readuntil(b" %s " % status), 5)
+        await asyncio.wait_for(reader.read(), 5)  # closed
+        writer.close()
+        stop.set()
+        await asyncio.wait_for(serving, 15)
+    told = [record for record in caplog.records if record.msg == "no HTTP"]
+    assert len(told) == 1
+    assert told[0].fields["reason"]  # type: ignore[attr-defined]
+    assert [one for one in caplog.records if one.exc_info or one.levelno > logging.INFO] == []
 
 
 async def test_it_lingers_as_long_as_told(ready: Feed) -> None:

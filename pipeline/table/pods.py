@@ -129,6 +129,10 @@ class Pods:
         place = self._index.get(uid)
         return None if place is None else int(self._node[place])
 
+    def is_seen(self, uid: str) -> bool:
+        """Whether a pod is on a node, as the topic says."""
+        return uid in self._index and uid not in self._tentative
+
     def class_of(self, uid: str) -> str | None:
         """The class of a pod; None for one that is not known."""
         place = self._index.get(uid)

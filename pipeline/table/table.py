@@ -186,8 +186,8 @@ class Table:
 
     def place(self, pod: Pod, node: str, now: float, seconds: float = TENTATIVE_SECONDS) -> None:
         """A pod is about to be on this node, of the table or not; it counts until it is seen there,
-        or so many `seconds` have passed."""
-        if node in self._index:
+        or so many `seconds` have passed. One that is seen somewhere stays there, whoever asks."""
+        if node in self._index and not self.pods.is_seen(pod.uid):
             self._leave(self.pods.put(self._index[node], pod, now, seconds))
 
     def withdraw(self, uid: str) -> bool:

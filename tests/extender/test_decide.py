@@ -176,6 +176,17 @@ def test_a_pod_that_was_placed_counts_until_it_is_seen_or_five_seconds_have_pass
     assert scores()[0] > scores()[1]
 
 
+def test_a_pod_that_runs_stays_where_it_is_whoever_asks_about_it() -> None:
+    """Anybody may ask: the pod must not count elsewhere by it, and after five seconds nowhere."""
+    table = table_of(node_state("a"), node_state("b"), counting=RULES.counting)
+    decisions = Decisions(table, RULES)
+    table.put_pod(msgspec.structs.replace(any_pod("runs"), node="a", phase="Running"))
+    decisions.place(any_pod("runs"), "b", NOW)
+    for now in (NOW, NOW + 10):
+        table.bring_up_to_date(now)
+        assert table.pods.named("pods", table.lookup(["a", "b"])).tolist() == [1, 0]
+
+
 def test_pods_do_not_pile_up_on_the_node_that_was_best() -> None:
     names = [f"n{i}" for i in range(20)]
     table = table_of(*(node_state(name, cores=64.0) for name in names), counting=RULES.counting)

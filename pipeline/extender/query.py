@@ -119,11 +119,18 @@ class Query:
 
     async def explain(self, request: web.Request) -> web.Response:
         """What filter and prioritize would say of a pod, and why."""
-        subject = read_subject(await self._bodies.read(request))
+        stages = Stages("v1/explain")
+        body = await self._bodies.read(request)
+        stages.done("receive")
+        subject = read_subject(body)
+        stages.done("read")
         must_be_caught_up(self._state)
         written = explain(self._decisions, self._table, subject, self._clock.now(), self._mode)
+        stages.done("decide")
         # Ten thousand nodes are some megabytes: a scheduler's question does not wait for them.
-        return json_reply(await asyncio.to_thread(lambda: msgspec.json.encode(written())))
+        answer = await asyncio.to_thread(lambda: msgspec.json.encode(written()))
+        stages.done("write")
+        return json_reply(answer)
 
 
 def must_be_caught_up(state: FeedState) -> None:

@@ -40,6 +40,7 @@ from pipeline.extender.query import Query
 from pipeline.extender.replies import error_reply as _error
 from pipeline.extender.replies import json_reply as _reply
 from pipeline.extender.series import NodeSeriesHandler
+from pipeline.extender.stages import Stages
 from pipeline.logs import get_logger
 from pipeline.metrics import CONTENT_TYPE, counter, histogram, page
 from pipeline.processors.placement.combine import MAX_EXTENDER_SCORE
@@ -164,7 +165,11 @@ class Extender:
 
     async def filter(self, request: web.Request) -> web.Response:
         """Which nodes may take the pod."""
-        question = read_question(await self._bodies.read(request))
+        stages = Stages("filter")
+        body = await self._bodies.read(request)
+        stages.done("receive")
+        question = read_question(body)
+        stages.done("read")
         refused: Mapping[str, Refusal] = {}
         left = question.names
         counts = {"exempt": len(question.names)}
@@ -181,10 +186,13 @@ class Extender:
             VERDICTS.labels(self._mode, verdict).inc(count)
         reasons = [refusal.reason for refusal in islice(refused.values(), 3)]
         self._say("filter", question, counts, reasons)
+        stages.done("decide")
         told = refused if self._mode == "act" else {}
         kept = kept_names(question, left)
         self._remember(question, kept)
-        return _reply(filter_answer(question, told, kept))
+        answer = filter_answer(question, told, kept)
+        stages.done("write")
+        return _reply(answer)
 
     def _remember(self, question: Question, kept: Sent) -> None:
         """What is left is asked about next."""
@@ -215,8 +223,12 @@ class Extender:
 
     async def prioritize(self, request: web.Request) -> web.Response:
         """How good each node is for the pod, 0 to 10."""
-        question = read_question(await self._bodies.read(request), self._sent)
+        stages = Stages("prioritize")
+        body = await self._bodies.read(request)
+        stages.done("receive")
+        question = read_question(body, self._sent)
         self._sent.pop(question.pod.metadata.uid, None)
+        stages.done("read")
         scores = [0] * len(question.names)
         if self._may_judge():
             now = self._clock.now()
@@ -227,17 +239,27 @@ class Extender:
                 if self._mode == "act":
                     self._decisions.place(question.record, best, now)
             scores = found.scores if self._mode == "act" else scores
-        return _reply(prioritize_answer(question.names, scores))
+        stages.done("decide")
+        answer = prioritize_answer(question.names, scores)
+        stages.done("write")
+        return _reply(answer)
 
     async def preempt(self, request: web.Request) -> web.Response:
         """On which nodes evicting pods would help the pod."""
-        question = read_preemption(await self._bodies.read(request))
+        stages = Stages("preempt")
+        body = await self._bodies.read(request)
+        stages.done("receive")
+        question = read_preemption(body)
+        stages.done("read")
         nodes = [*question.victims]
         if self._may_judge() and not question.pod.of_daemon_set:
             uids = {node: victims.uids for node, victims in question.victims.items()}
             would_be = self._decisions.preempt(question.record, uids, self._clock.now())
             nodes = would_be if self._mode == "act" else nodes
-        return _reply(preemption_answer(question, nodes))
+        stages.done("decide")
+        answer = preemption_answer(question, nodes)
+        stages.done("write")
+        return _reply(answer)
 
     async def healthz(self, _request: web.Request) -> web.Response:
         """Alive: the event loop turns."""

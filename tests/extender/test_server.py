@@ -1,11 +1,12 @@
 import asyncio
 import json
 import logging
-from typing import Any
+from time import perf_counter
+from typing import Any, get_args
 
 import pytest
 
-from pipeline.extender import bodies, server
+from pipeline.extender import bodies, server, stages
 from pipeline.table import Table
 from tests.extender.conftest import ALL, POD, Client, Start
 from tests.extender.scheduler import read_filter
@@ -278,6 +279,39 @@ async def test_metrics_count_requests_and_verdicts(start: Start) -> None:
     assert 'springtide_extender_requests_total{status="200",verb="filter"}' in text
     assert 'springtide_extender_request_seconds_bucket{le="0.001",verb="filter"}' in text
     assert 'springtide_extender_verdicts_total{mode="act",verdict="refused"}' in text
+
+
+async def test_the_time_of_every_part_of_an_answer_is_measured(start: Start) -> None:
+    def measured() -> dict[tuple[str, str], tuple[float, float]]:
+        found: dict[tuple[str, str], tuple[float, float]] = {}
+        for sample in next(iter(stages.SECONDS.collect())).samples:
+            at = (sample.labels["verb"], sample.labels["stage"])
+            count, seconds = found.get(at, (0.0, 0.0))
+            if sample.name.endswith("_count"):
+                found[at] = (sample.value, seconds)
+            elif sample.name.endswith("_sum"):
+                found[at] = (count, sample.value)
+        return found
+
+    client, before = await start(), measured()
+    began = perf_counter()
+    for verb in ("filter", "prioritize"):
+        await ask(client, verb, {"Pod": POD, "NodeNames": ALL})
+    await ask(client, "preempt", {"Pod": POD, "NodeNameToMetaVictims": {}})
+    await ask(client, "v1/explain", {"pod": POD})
+    took = perf_counter() - began
+    # What is refused has the stages that it came to.
+    await ask(client, "filter", {"Pod": 5}, 400)
+    grown = {
+        at: (count - before.get(at, (0, 0))[0], seconds - before.get(at, (0, 0))[1])
+        for at, (count, seconds) in measured().items()
+    }
+    assert {at: count for at, (count, _) in grown.items()} == {
+        (verb, stage): 2 if (verb, stage) == ("filter", "receive") else 1
+        for verb in get_args(stages.Verb)
+        for stage in get_args(stages.Stage)
+    }
+    assert 0 < sum(seconds for _, seconds in grown.values()) < took
 
 
 async def test_what_filter_left_is_not_read_again_and_scores_are_the_same(start: Start) -> None:

@@ -18,6 +18,7 @@ from pipeline.extender.decide import Decisions
 from pipeline.extender.explained import Explanation, explanation
 from pipeline.extender.protocol import Pod
 from pipeline.extender.replies import error_reply, json_reply
+from pipeline.extender.stages import Stages
 from pipeline.processors.inventory import read_manifest
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
@@ -74,6 +75,7 @@ def explain(
 ) -> Callable[[], Explanation]:
     """What would be said of this pod, from one moment of the table: what is given writes it down,
     and may be called in another thread."""
+    table.bring_up_to_date(now)  # else a node of which nothing is left but a placed pod is there
     names = tuple(table) if subject.names is None else subject.names
     found = decisions.explain(subject.record, names, now, is_exempt=subject.is_exempt)
     return lambda: explanation(found, subject.record, decisions.rules, now, mode)

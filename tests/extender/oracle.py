@@ -125,10 +125,21 @@ def _beyond_certain_mid(
     for resource, bound in zip(RESOURCES, bounds, strict=True):
         name = f"kubernetes.io/mid-{resource}"
         wanted = world.counted(pod)[f"request:{name}"]
-        if late and wanted > 0 and bound is not None:
-            if world.asked(node, name, gone) + wanted > bound:
-                return True
+        taken = world.asked(node, name, gone)
+        if late and wanted > 0 and bound is not None and taken + wanted > bound:
+            return True
     return False
+
+
+def judge_all(
+    world: World, names: Iterable[str], pod: CountedPod, now: float, stale: float
+) -> dict[str, Found]:
+    """All of these nodes; those of which nothing was told are alike."""
+    nothing = judge(world, "", pod, now, stale)
+    return {
+        name: judge(world, name, pod, now, stale) if world.knows(name) else nothing
+        for name in names
+    }
 
 
 class Scores(NamedTuple):
@@ -142,14 +153,12 @@ class Scores(NamedTuple):
         return self.percent.index(max(self.percent)) if self.percent else None
 
 
-def scores(
-    world: World, names: Sequence[str], pod: CountedPod, now: float, stale: float
-) -> Scores:
+def scores(world: World, names: Sequence[str], pod: CountedPod, now: float, stale: float) -> Scores:
     """How good each is, 0 to 10, with one that is best; by what is asked for where the usage of
     none is known."""
-    found = [judge(world, name, pod, now, stale) for name in names]
-    percent = [one.score for one in found]
-    if not any(one.has_usage for one in found):
+    found = judge_all(world, names, pod, now, stale)
+    percent = [found[name].score for name in names]
+    if not any(one.has_usage for one in found.values()):
         percent = [_fit(world, name, pod) for name in names]
     told = [score // 10 for score in percent]
     if told:
@@ -247,7 +256,7 @@ def _missing(world: World, pod: CountedPod, state: NodeStateRecord | None) -> di
         seen = {"cpu": (young.cpu_cores or 0) * 1000, "memory": young.memory_bytes or 0}
         missing = {name: max(expected[name] - round(seen[name]), 0) for name in RESOURCES}
         return missing if _since(pod) > began else dict.fromkeys(RESOURCES, 0)
-    if pod.phase != "Pending" and _since(pod) <= began:
+    if pod.phase not in ("Pending", "") and _since(pod) <= began:
         return dict.fromkeys(RESOURCES, 0)
     return expected
 

@@ -16,6 +16,7 @@ from pipeline.clock import ManualClock
 from pipeline.extender.decide import Decisions
 from pipeline.extender.query import EXPLAIN_KEYS
 from pipeline.extender.server import Extender, rules_of
+from pipeline.processors.inventory import read_manifest
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
 from pipeline.table.columns import TableNode
@@ -72,6 +73,17 @@ async def test_without_names_all_nodes_of_the_table_are_meant(start: Start) -> N
     assert (await ask(client, {"pod": POD, "nodeNames": []}))["items"] == []
     twice = await ask(client, {"pod": POD, "nodeNames": ["hot", "idle", "hot"]})
     assert [item["node"] for item in twice["items"]] == ["hot", "idle"]
+
+
+async def test_a_node_of_which_only_a_pod_was_expected_is_gone_with_it() -> None:
+    table, clock = cluster(), ManualClock(NOW)
+    extender = Extender(table, FeedState(caught_up=True), ExtenderSettings(mode="act"), clock)
+    async with TestClient(TestServer(extender.app())) as client:
+        table.place(read_manifest(msgspec.Raw(msgspec.json.encode(POD))), "busy", NOW)
+        table.drop_state("busy")
+        assert "busy" in [item["node"] for item in (await ask(client, {"pod": {}}))["items"]]
+        await clock.advance(10.0)
+        assert "busy" not in [item["node"] for item in (await ask(client, {"pod": {}}))["items"]]
 
 
 async def test_a_pod_as_the_topic_has_it(start: Start) -> None:

@@ -4,7 +4,7 @@ Owes the rest: `lines`, a line of text per node; `render`, these as a table that
 `plain`, the same for a pipe. What is known only partly is shown as `-`, never as 0.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from pipeline.processors.thresholds import usage_percent
 from pipeline.table import Table
+from pipeline.table.document import NOT_ASKED, LimitsRatio
 
 Sort = Literal["cpu", "memory", "peak", "name"]
 Cell = tuple[str, str]  # text and style
@@ -39,6 +40,8 @@ COLUMNS: Final = (
     _Column("PODS", 3),
     _Column("FREE CPU", 4),
     _Column("FREE MEM", 4),
+    _Column("LIM CPU%", 6),
+    _Column("LIM MEM%", 6),
     _Column("FLAGS", 0, left=True),
 )
 _GAP: Final = 2
@@ -62,6 +65,7 @@ def lines(
     *,
     sort: Sort = "cpu",
     stale_after_seconds: float = STALE_AFTER_SECONDS,
+    limits: Mapping[str, LimitsRatio] = NOT_ASKED,
 ) -> list[Line]:
     """A line per node of the table; the most used first, unknown last, or by name."""
     names = list(table)
@@ -80,6 +84,7 @@ def lines(
         row = {column: float(array[i]) for column, array in values.items()}
         state = table.snapshot(name).state
         peak_shares = [float(percent[i]) for percent in peaks.values()]
+        promised = limits.get(name, LimitsRatio())
         found.append(
             Line(
                 name,
@@ -98,6 +103,8 @@ def lines(
                     (_count(row["pods"]), ""),
                     (_cores(row["prod_reclaimable_cpu_cores"]), "green"),
                     (_bytes(row["prod_reclaimable_memory_bytes"]), "green"),
+                    (_ratio(promised.cpu), ""),
+                    (_ratio(promised.memory), ""),
                     (_flags(row, bool(fresh[i])), "yellow"),
                 ),
                 stale=not fresh[i],
@@ -118,9 +125,10 @@ def render(
     width: int = 200,
     height: int | None = None,
     headers: bool = True,
+    limits: Mapping[str, LimitsRatio] = NOT_ASKED,
 ) -> RichTable:
     """The table for a terminal: columns that fit into `width`, nodes that fit into `height`."""
-    all_lines = lines(table, now, sort=sort, stale_after_seconds=stale_after_seconds)
+    all_lines = lines(table, now, sort=sort, stale_after_seconds=stale_after_seconds, limits=limits)
     shown = _fitting(all_lines, width)
     room = len(all_lines) if height is None else max(1, height - 3)
     rich = RichTable(
@@ -219,6 +227,10 @@ def _share(percent: float) -> str:
     if np.isnan(percent):
         return "-"
     return f"{percent:.0f}%" if percent < 1e5 else f"{percent:.2g}%"
+
+
+def _ratio(share: float | None) -> str:
+    return _share(np.nan if share is None else share * 100)
 
 
 def _percent(percent: float) -> Cell:

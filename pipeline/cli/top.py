@@ -6,7 +6,7 @@ document.
 
 import asyncio
 import signal
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Final, NamedTuple
 
@@ -24,8 +24,10 @@ from pipeline.clock import SystemClock
 from pipeline.errors import NotReadyError, SpringtideError
 from pipeline.settings import Settings
 from pipeline.table import Table
-from pipeline.table.document import node_list
+from pipeline.table.document import NOT_ASKED, LimitsRatio, limits_ratios, node_list
+from pipeline.table.feed import FED_BY
 from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.registry import PODS
 
 REFRESH_SECONDS: Final = 1.0
 
@@ -33,8 +35,8 @@ REFRESH_SECONDS: Final = 1.0
 @click.command(
     epilog="Exit codes: 0 shown, 1 failure, 2 usage, 4 no data, or all of it stale. AGE is since "
     "the end of the last window. PEAK is what usage will stay under, by the PREDICTOR that decides "
-    "on that node; FREE what Prod asked for and will not use. FLAGS: "
-    "stale, simulated, no-node (only its samples speak of it), gaps, unknown-pods, coverage."
+    "on that node; FREE what Prod asked for and will not use. LIM is limits over allocatable, which "
+    "an extender tells and --limits reads. FLAGS: stale, simulated, no-node (only its samples speak of it), gaps, unknown-pods, coverage."
 )
 @click.option("-w", "--watch", is_flag=True, help="Stay and refresh every second, until Ctrl-C.")
 @click.option(
@@ -48,11 +50,18 @@ REFRESH_SECONDS: Final = 1.0
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
 @click.option("--no-headers", is_flag=True, help="Leave out the line with the titles.")
+@click.option(
+    "--limits",
+    "with_limits",
+    is_flag=True,
+    help="Read the topic of pods, too, for LIM: of a million pods it takes a minute.",
+)
 @click.option("--extender", "url", metavar="URL", help="Ask this extender, not Kafka.")
 @settings_options(*KAFKA_CLIENT, "extender.stale_after_seconds")
 def command(
-    settings: Settings, watch: bool, sort: Sort, output: str, no_headers: bool, url: str | None
-) -> None:
+    settings: Settings, watch: bool, sort: Sort, output: str, no_headers: bool, url: str | None,
+    with_limits: bool,
+) -> None:  # fmt: skip
     """Show every node with usage, predicted peak and age.
 
     A terminal gets a table that fits its width; a pipe gets all columns as plain text. NO_COLOR is
@@ -67,7 +76,7 @@ def command(
     """
     quiet(settings)
     view = _View(sort, settings.extender.stale_after_seconds, output == "json", not no_headers)
-    source = _from_extender(url) if url else _from_kafka(settings, patient=watch)
+    source = _from_extender(url) if url else _from_kafka(settings, patient=watch, pods=with_limits)
     if not watch:
         asyncio.run(_once(source, view))
         return
@@ -82,22 +91,26 @@ class _View(NamedTuple):
     json: bool
     headers: bool
 
-    def show(self, table: Table, now: float, console: Console) -> None:
+    def show(self, seen: "Seen", now: float, console: Console) -> None:
         if self.json:
-            document = node_list(table, now, self.stale_after_seconds)
+            document = node_list(seen.table, now, self.stale_after_seconds, seen.limits)
             click.echo(msgspec.json.encode(document))
         elif console.is_terminal:
-            console.print(self.renderable(table, now, console))
+            console.print(self.renderable(seen, now, console))
         else:
-            found = lines(table, now, sort=self.sort, stale_after_seconds=self.stale_after_seconds)
+            found = lines(
+                seen.table, now, sort=self.sort, limits=seen.limits,
+                stale_after_seconds=self.stale_after_seconds,
+            )  # fmt: skip
             click.echo(plain(found, headers=self.headers), nl=False)
 
     def renderable(
-        self, table: Table, now: float, console: Console, *, height: int | None = None
+        self, seen: "Seen", now: float, console: Console, *, height: int | None = None
     ) -> RichTable:
         return render(
-            table,
+            seen.table,
             now,
+            limits=seen.limits,
             sort=self.sort,
             stale_after_seconds=self.stale_after_seconds,
             width=console.width,
@@ -107,9 +120,11 @@ class _View(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The table as it is, and what is wrong with how it is fed, if anything is."""
+    """The table as it is, how far limits go where that is known, and what is wrong with how it is
+    fed, if anything is."""
 
     table: Table
+    limits: Mapping[str, LimitsRatio] = NOT_ASKED
     trouble: str = ""
 
 
@@ -118,13 +133,14 @@ Source = AsyncGenerator[Seen, None]
 
 async def _once(source: Source, view: _View) -> None:
     now = SystemClock().now()
-    async for table, _ in source:
+    async for seen in source:
+        table = seen.table
         if not any(table.snapshot(name).state for name in table):
             raise NotReadyError(
                 "no node has published a window yet",
                 hint="start `springtide exporter` on a node and one `springtide worker`",
             )
-        view.show(table, now, Console())
+        view.show(seen, now, Console())
         found = lines(table, now, stale_after_seconds=view.stale_after_seconds)
         if all(line.stale for line in found):
             raise NotReadyError(
@@ -143,34 +159,44 @@ async def _live(source: Source, view: _View) -> None:
         live = None
         if console.is_terminal and not view.json:
             live = stack.enter_context(Live(console=console, auto_refresh=False, screen=True))
-        async for table, trouble in source:
+        async for seen in source:
             if live is None:
-                view.show(table, clock.now(), console)
+                view.show(seen, clock.now(), console)
             else:
-                shown = view.renderable(table, clock.now(), console, height=console.height)
-                live.update(Group(shown, Text(trouble, "yellow")), refresh=True)
+                shown = view.renderable(seen, clock.now(), console, height=console.height)
+                live.update(Group(shown, Text(seen.trouble, "yellow")), refresh=True)
             await clock.sleep(REFRESH_SECONDS)
 
 
-async def _from_kafka(settings: Settings, *, patient: bool) -> Source:
+async def _from_kafka(settings: Settings, *, patient: bool, pods: bool) -> Source:
     """The table of the topics, again and again; a patient reader waits for a broker."""
-    async with read_table(settings, Table(), patient=patient) as feed:
+    topics = (*FED_BY, PODS) if pods else FED_BY
+    async with read_table(settings, Table(), topics, patient=patient) as feed:
         while True:
-            yield Seen(feed.table, "" if feed.state.connected else feed.state.message)
+            table, names = feed.table, tuple(feed.table)
+            yield Seen(
+                table,
+                limits_ratios(table, names) if pods else NOT_ASKED,
+                "" if feed.state.connected else feed.state.message,
+            )
+
+
+class _Item(NodeStateRecord, frozen=True, kw_only=True):
+    limits_ratio: LimitsRatio | None = None
 
 
 class _NodeStateList(msgspec.Struct):
-    items: list[NodeStateRecord]
+    items: list[_Item]
 
 
 async def _from_extender(url: str) -> Source:
     """What an extender says of its nodes, asked again and again."""
     async with extender_session() as session:
         while True:
-            yield Seen(_table(await ask_extender(session, url, "/v1/nodes"), url))
+            yield _seen(await ask_extender(session, url, "/v1/nodes"), url)
 
 
-def _table(answer: bytes, url: str) -> Table:
+def _seen(answer: bytes, url: str) -> Seen:
     try:
         states = msgspec.json.decode(answer, type=_NodeStateList)
     except msgspec.MsgspecError as error:
@@ -178,4 +204,5 @@ def _table(answer: bytes, url: str) -> Table:
     table = Table()
     for state in states.items:
         table.put_state(state)
-    return table
+    # An extender of before says nothing of limits.
+    return Seen(table, {one.node: one.limits_ratio for one in states.items if one.limits_ratio})

@@ -17,6 +17,7 @@ from pipeline.extender.node_views import LONGEST_WAIT_SECONDS
 from pipeline.extender.replies import json_reply
 from pipeline.extender.series import RESOURCES, NodeSeries
 from pipeline.processors.load_watcher import WINDOWS, Document
+from pipeline.table.document import LimitsRatio
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.pods import PodRecord
@@ -56,7 +57,13 @@ def _object(properties: JsonObject, **more: Any) -> JsonObject:
     return {"type": "object", "properties": properties, "required": [*properties], **more}
 
 
-_AGED: Final = _object({"age_seconds": {"type": "number"}, "stale": {"type": "boolean"}})
+_AGED: Final = _object(
+    {
+        "age_seconds": {"type": "number"},
+        "stale": {"type": "boolean"},
+        "limits_ratio": _of("LimitsRatio"),
+    }
+)
 _OWN: Final[Mapping[str, JsonObject]] = {
     "Error": {
         "type": "object",
@@ -152,7 +159,7 @@ _OWN: Final[Mapping[str, JsonObject]] = {
     ),
 }  # fmt: skip
 _STRUCTS: Final = (
-    Explanation, NodeSeries, NodeStateRecord, NodeView, PodRecord, Document,
+    Explanation, LimitsRatio, NodeSeries, NodeStateRecord, NodeView, PodRecord, Document,
 )  # fmt: skip
 
 

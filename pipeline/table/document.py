@@ -1,17 +1,51 @@
 """The table as a JSON document for people and scripts: served by the extender, printed by `top`."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
 
 from pipeline.clock import format_time
 from pipeline.table.table import Table
 
 API_VERSION = "springtide/v1"
 
+NOT_ASKED: Final[Mapping[str, "LimitsRatio"]] = {}
+"""Where the pods are not read nothing is known of their limits."""
+
+
+class LimitsRatio(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of all pods on a node over its allocatable, as `kubectl describe node` has them in
+    percent: above 1 more is promised than there is. None where allocatable is not known."""
+
+    cpu: float | None = None
+    memory: float | None = None
+
+
+def limits_ratios(table: Table, names: Sequence[str]) -> dict[str, LimitsRatio]:
+    """Of each of these nodes, by a table that has read the pods."""
+    rows, found = table.lookup(names), {}
+    for resource, column, scale in (("cpu", "cpu_cores", 1000.0), ("memory", "memory_bytes", 1.0)):
+        have = table[f"allocatable_{column}"][rows] * scale
+        with np.errstate(all="ignore"):
+            ratios = np.round(table.pods.seen(f"limit:{resource}", rows) / have, 4)
+        found[resource] = [ratio if np.isfinite(ratio) else None for ratio in ratios.tolist()]
+    pairs = zip(found["cpu"], found["memory"], strict=True)
+    return {
+        name: LimitsRatio(cpu=cpu, memory=memory)
+        for name, (cpu, memory) in zip(names, pairs, strict=True)
+    }
+
 
 def node_item(
-    table: Table, name: str, now: float, stale_after_seconds: float
+    table: Table,
+    name: str,
+    now: float,
+    stale_after_seconds: float,
+    limits: Mapping[str, LimitsRatio],
 ) -> dict[str, Any] | None:
-    """The node's state with `age_seconds` and `stale`; None if it has no state."""
+    """The node's state with `age_seconds`, `stale` and `limits_ratio`; None if it has no state."""
     state = table.snapshot(name).state
     if state is None:
         return None
@@ -19,12 +53,19 @@ def node_item(
     age = table.ages(rows, now)
     fields = {field: getattr(state, field) for field in state.__struct_fields__}
     stale = not table.fresh(rows, now, stale_after_seconds)[0]
-    return {**fields, "age_seconds": round(float(age[0]), 3), "stale": stale}
+    return {
+        **fields,
+        "age_seconds": round(float(age[0]), 3),
+        "stale": stale,
+        "limits_ratio": limits.get(name),
+    }
 
 
-def node_list(table: Table, now: float, stale_after_seconds: float) -> dict[str, Any]:
+def node_list(
+    table: Table, now: float, stale_after_seconds: float, limits: Mapping[str, LimitsRatio]
+) -> dict[str, Any]:
     """All nodes that have a state, by name. Keys are stable: more may come, none will go."""
-    items = [node_item(table, name, now, stale_after_seconds) for name in table]
+    items = [node_item(table, name, now, stale_after_seconds, limits) for name in table]
     return {
         "apiVersion": API_VERSION,
         "kind": "NodeStateList",

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from pipeline.clock import Clock
 from pipeline.metrics import NAMESPACE, REGISTRY
 from pipeline.processors.quality import ODDITIES, FloatArray, Told, oddities
+from pipeline.table.document import LimitsRatio, limits_ratios
 from pipeline.table.feed import FeedState
 from pipeline.table.table import Table
 
@@ -72,13 +73,10 @@ def _promised(table: Table) -> Metric:
         "Limits of a node's pods over its allocatable: the middle node, one of ten, the highest.",
         labels=["resource", "quantile"],
     )
-    rows = table.lookup(list(table))
-    for resource, column, scale in (("cpu", "cpu_cores", 1000.0), ("memory", "memory_bytes", 1.0)):
-        have = table[f"allocatable_{column}"][rows] * scale
-        taken = table.pods.named(f"limit:{resource}", rows)
-        with np.errstate(all="ignore"):
-            ratios = (taken / have)[have > 0]
-        for quantile in (0.5, 0.9, 1.0) if ratios.size else ():
+    each = limits_ratios(table, list(table)).values()
+    for resource in LimitsRatio.__struct_fields__:
+        ratios = [ratio for one in each if (ratio := getattr(one, resource)) is not None]
+        for quantile in (0.5, 0.9, 1.0) if ratios else ():
             value = float(np.quantile(ratios, quantile))
             found.add_metric([resource, f"{quantile:g}"], value)
     return found

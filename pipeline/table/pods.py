@@ -124,6 +124,13 @@ class Pods:
         found: IntArray = self.sums[rows, self._names[name]]
         return found
 
+    def seen(self, name: str, rows: npt.NDArray[np.intp]) -> IntArray:
+        """One of the amounts, (rows,), without pods that were only placed. KeyError as above."""
+        at, found = self._names[name], self.sums[:, self._names[name]].copy()
+        for place in map(self._index.__getitem__, self._tentative):
+            found[self._node[place]] -= self._amounts[place, at]
+        return found[rows]
+
     def row_of(self, uid: str) -> int | None:
         """On which row a pod is; None for none."""
         place = self._index.get(uid)

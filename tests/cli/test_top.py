@@ -3,6 +3,7 @@ import json
 import math
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
@@ -11,8 +12,10 @@ from pipeline.cli import node_lines, top
 from pipeline.cli.main import cli
 from pipeline.cli.node_lines import COLUMNS, Sort, lines, plain, render
 from pipeline.table import Table
+from pipeline.table.document import LimitsRatio, limits_ratios, node_list
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.resources import Usage
+from pipeline.topics.pods import CountedPod
+from pipeline.topics.resources import Resources, Usage
 from tests.table.records import GIB, NOW, node_state, table_of
 
 PEAKS = {
@@ -140,8 +143,56 @@ def test_json_is_the_extenders_document() -> None:
     view = top._View("cpu", 180.0, json=True, headers=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(top.click, "echo", lambda data: out.write(data.decode()))
-        view.show(some_nodes(), NOW, Console())
+        view.show(top.Seen(some_nodes()), NOW, Console())
     document = json.loads(out.getvalue())
     assert document["kind"] == "NodeStateList"
     assert [item["node"] for item in document["items"]] == ["blind", "busy", "calm", "old"]
     assert document["items"][0]["usage"]["cpu_cores"] is None
+    assert document["items"][0]["limits_ratio"] is None
+
+
+def limited() -> Table:
+    """`calm` with limits of 6 of its 4 cores, and of a quarter of its memory; on `busy` a pod that
+    has ended, and one that is only expected."""
+    table = some_nodes()
+    for uid, node, phase, cpu in (
+        ("1", "calm", "Running", 2000), ("2", "calm", "Pending", 4000), ("3", "busy", "Failed", 9),
+    ):  # fmt: skip
+        pod = CountedPod(
+            node=node, uid=uid, cgroup_uid=uid, phase=phase,
+            limits=Resources(cpu_millicores=cpu, memory_bytes=2 << 30),
+        )  # fmt: skip
+        table.put_pod(pod)
+    table.place(msgspec.structs.replace(pod, uid="4", phase=""), "busy", NOW)
+    return table
+
+
+def test_limits_over_allocatable_are_a_column_where_the_pods_are_read() -> None:
+    table = limited()
+    ratios = limits_ratios(table, [*table, "stranger"])
+    assert ratios == {
+        "calm": LimitsRatio(cpu=1.5, memory=0.25),
+        **dict.fromkeys(("busy", "blind", "old"), LimitsRatio(cpu=0.0, memory=0.0)),
+        **dict.fromkeys(("silent", "stranger"), LimitsRatio()),
+    }
+    at = [[column.title for column in COLUMNS].index(title) for title in ("LIM CPU%", "LIM MEM%")]
+
+    def cells(**limits: Any) -> dict[str, list[str]]:
+        found = lines(table, NOW, **limits)
+        return {line.name: [line.cells[place][0] for place in at] for line in found}
+
+    assert cells(limits=ratios) == {
+        "calm": ["150%", "25%"],
+        **dict.fromkeys(("busy", "blind", "old"), ["0%", "0%"]),
+        "silent": ["-", "-"],
+    }
+    assert cells() == dict.fromkeys(table, ["-", "-"])
+
+
+def test_limits_are_those_that_an_extender_tells() -> None:
+    table = limited()
+    document = node_list(table, NOW, 180.0, limits_ratios(table, tuple(table)))
+    seen = top._seen(msgspec.json.encode(document), "http://x")
+    assert seen.limits["calm"] == LimitsRatio(cpu=1.5, memory=0.25)
+    before = [{k: v for k, v in one.items() if k != "limits_ratio"} for one in document["items"]]
+    assert top._seen(msgspec.json.encode({"items": before}), "http://x").limits == {}

@@ -1,0 +1,92 @@
+"""The use case of the limit-aware proposal with a real kube-scheduler: alone it picks the node with
+the lower requests, whose limits are promised already; with the extender the other one."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from pipeline.local.control_plane import ControlPlane, local_control_plane
+from tests.cluster.objects import Object, apply, items, node, pod, until
+from tests.cluster.test_extender import PORT, Cluster, all_bound, cluster
+from tests.cluster.watching import Role
+
+__all__ = ["cluster"]
+
+pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+ONLY_LIMITS = "plugins: {score: {enabled: [{name: ResourceLimits}]}}"
+
+
+@pytest.fixture(scope="module")
+def asking() -> Iterator[ControlPlane]:
+    """Two nodes of 8 cores, and a scheduler with its default plugins that asks an extender."""
+    extender = {
+        "urlPrefix": f"http://127.0.0.1:{PORT}", "prioritizeVerb": "prioritize", "weight": 1,
+        "enableHTTPS": False, "nodeCacheCapable": True, "ignorable": True, "httpTimeout": "1s",
+    }  # fmt: skip
+    with local_control_plane(scheduler={"extenders": [extender]}) as plane:
+        plane.kubectl("create", "namespace", "springtide-system")
+        apply(plane, node("node1"), node("node2"))
+        yield plane
+
+
+def burstable(name: str, request: int, limit: int, on: str | None = None) -> Object:
+    made = pod(name, on=on)
+    made["spec"]["containers"][0]["resources"] = {
+        "requests": {"cpu": str(request)}, "limits": {"cpu": str(limit), "memory": "1Gi"},
+    }  # fmt: skip
+    return made
+
+
+def described(plane: ControlPlane, name: str) -> dict[str, int]:
+    """What kubectl says of the limits of a node, in percent of its allocatable."""
+    text = plane.kubectl("describe", "node", name).partition("Allocated resources:")[2]
+    rows = re.findall(r"^\s+(cpu|memory)\s+\S+ \(\d+%\)\s+\S+ \((\d+)%\)", text, re.MULTILINE)
+    return {resource: int(percent) for resource, percent in rows}
+
+
+def told(name: str) -> dict[str, int]:
+    """The same as the extender has it."""
+    with urlopen(f"http://127.0.0.1:{PORT}/v1/nodes/{name}", timeout=5) as answer:
+        ratio = json.load(answer)["limits_ratio"]
+    return {resource: int(share * 100) for resource, share in ratio.items()}
+
+
+async def test_the_pod_goes_where_less_is_promised(cluster: Cluster, tmp_path: Path) -> None:
+    plane = cluster.plane
+    running = (
+        burstable("pod1", 2, 6, "node1"), burstable("pod2", 2, 4, "node1"),
+        burstable("pod3", 3, 3, "node2"), burstable("pod4", 2, 2, "node2"),
+    )  # fmt: skip
+    apply(plane, *running)
+    # Alone, because nobody answers: the extender is ignorable.
+    apply(plane, burstable("pod5", 1, 4))
+    await until(all_bound(cluster, "pod5", 1), 60)
+    assert cluster.landed("pod5") == {"pod5": "node1"}
+    plane.kubectl("delete", "pod", "pod5", "--grace-period=0", "--force")
+    await until(lambda: len(items(plane, "pods")) == len(running), 60)
+
+    await cluster.uses({"node1": 1.0, "node2": 1.0})
+    config = tmp_path / "scheduler.yaml"
+    config.write_text(ONLY_LIMITS)
+    with (
+        Role("watcher", cluster.settings) as watcher,
+        cluster.extender("--scheduler-config-file", str(config)) as extender,
+    ):
+        await until(lambda: "in step" in watcher.text(), 60)
+        await until(lambda: "table caught up" in extender.text(), 60)
+        await until(lambda: told("node2")["cpu"] == 62, 60)
+        assert told("node1")["cpu"] == 125
+        for name in ("node1", "node2"):
+            assert told(name) == described(plane, name)
+        apply(plane, burstable("pod5", 1, 4))
+        await until(all_bound(cluster, "pod5", 1), 60)
+        assert cluster.landed("pod5") == {"pod5": "node2"}
+        # 9 of 8 cores are promised there now, and 10 of node1's as before.
+        await until(lambda: told("node2")["cpu"] == 112, 60)
+        for name in ("node1", "node2"):
+            assert told(name) == described(plane, name)

@@ -2,7 +2,7 @@
 
 What each passes through is the module of `pipeline.processors.scorers` of the same name. Each case
 is run as one node between two others that have nothing, so that what holds for one row of a column
-is what holds for the case. Metrics are in load-watcher's form, read by `processors.load_watcher`.
+is what holds for the case. Metrics are in load-watcher's form, read by `processors.load_watcher`. Whom TargetLoadPacking still adds is asked of the table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from pipeline.clock import format_time
 from pipeline.processors.inventory import pod_record
 from pipeline.processors.load_watcher import Metric, average_of, latest_of
 from pipeline.processors.scorers import (
@@ -29,6 +30,10 @@ from pipeline.processors.scorers import (
     trimaran_args,
 )
 from pipeline.processors.scorers.rounding import FloatArray, half_away
+from pipeline.table import Table
+from pipeline.topics.pods import Container as PodContainer
+from pipeline.topics.pods import CountedPod
+from tests.table.records import NOW, node_state
 
 Case = dict[str, Any]
 
@@ -93,6 +98,22 @@ def target_load_packing_container(case: Case) -> object:
 def trimaran_recent_pod_window(case: Case) -> object:
     bound, ends = column(case["seen_at_s"]), column(case["window_end_s"])
     return {"counted": of(target_load.is_unmeasured(bound, ends))}
+
+
+def trimaran_recent_pod_cleanup(case: Case) -> object:
+    """Each pod alone on a node whose window ends now: who is not in its average still counts."""
+    table, now, bound = Table(), case["now_s"], {}
+    for one in case["pods"]:
+        name = bound[one["name"]] = one["name"].lower()
+        table.put_state(node_state(name, age=NOW - now))
+        pod = CountedPod(
+            node=name, uid=name, cgroup_uid=name, phase="Running",
+            containers=(PodContainer(name="main"),), scheduled_at=format_time(one["bound_at_s"]),
+        )  # fmt: skip
+        table.put_pod(pod)
+    table.bring_up_to_date(now)
+    counts = table.pods.unmeasured[table.lookup([*bound.values()])]
+    return {"kept": [name for name, amount in zip(bound, counts, strict=True) if amount > 0]}
 
 
 def trimaran_metric_selection(case: Case) -> object:
@@ -383,6 +404,7 @@ ADAPTERS = {
     function.__name__: function
     for function in (
         target_load_packing, target_load_packing_container, trimaran_recent_pod_window,
+        trimaran_recent_pod_cleanup,
         trimaran_args_defaults,
         trimaran_metric_selection, trimaran_resource_stats, trimaran_mu_sigma,
         trimaran_effective_resources, trimaran_node_requests_limits, load_variation_risk_balancing,

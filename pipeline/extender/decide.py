@@ -264,6 +264,8 @@ class Decisions:
         if self._table.withdraw(pod.uid):
             # It counts on the node that was left alone, which somebody asks about all the same.
             cycle = None
+        if cycle is not None and cycle.asked.pod != pod:
+            cycle = None
         if cycle is None or not 0 <= now - cycle.moment.now < _CYCLE_SECONDS:
             return self.asked(pod), self.moment(names, now)
         self.reused += 1

@@ -176,6 +176,18 @@ def test_a_pod_that_was_placed_counts_until_it_is_seen_or_five_seconds_have_pass
     assert scores()[0] > scores()[1]
 
 
+def test_what_filter_found_is_of_no_use_for_another_pod_of_the_same_uid() -> None:
+    """A pod may be resized where it waits, and anybody may ask."""
+    decisions = Decisions(table_of(node_state("a"), counting=RULES.counting), RULES)
+    small, large = any_pod(cpu=100), any_pod(cpu=2000)
+    expected = [decisions.prioritize(one, ["a"], NOW).scores for one in (small, large)]
+    assert expected[0] > expected[1]
+    for asked_about, wanted in ((small, expected[0]), (large, expected[1])):
+        decisions.filter(small, ["a"], NOW)
+        assert decisions.prioritize(asked_about, ["a"], NOW).scores == wanted
+    assert decisions.reused == 1
+
+
 def test_a_pod_that_runs_stays_where_it_is_whoever_asks_about_it() -> None:
     """Anybody may ask: the pod must not count elsewhere by it, and after five seconds nowhere."""
     table = table_of(node_state("a"), node_state("b"), counting=RULES.counting)

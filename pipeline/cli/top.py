@@ -35,8 +35,9 @@ REFRESH_SECONDS: Final = 1.0
 @click.command(
     epilog="Exit codes: 0 shown, 1 failure, 2 usage, 4 no data, or all of it stale. AGE is since "
     "the end of the last window. PEAK is what usage will stay under, by the PREDICTOR that decides "
-    "on that node; FREE what Prod asked for and will not use. LIM is limits over allocatable, which "
-    "an extender tells and --limits reads. FLAGS: stale, simulated, no-node (only its samples speak of it), gaps, unknown-pods, coverage."
+    "on that node; FREE what Prod asked for and will not use. LIM is limits over allocatable: "
+    "an extender tells them, --limits reads them. FLAGS: "
+    "stale, simulated, no-node (only its samples speak of it), gaps, unknown-pods, coverage."
 )
 @click.option("-w", "--watch", is_flag=True, help="Stay and refresh every second, until Ctrl-C.")
 @click.option(

@@ -183,10 +183,10 @@ def test_limits_over_allocatable_are_a_column_where_the_pods_are_read() -> None:
 
     assert cells(limits=ratios) == {
         "calm": ["150%", "25%"],
-        **dict.fromkeys(("busy", "blind", "old"), ["0%", "0%"]),
+        **{name: ["0%", "0%"] for name in ("busy", "blind", "old")},
         "silent": ["-", "-"],
     }
-    assert cells() == dict.fromkeys(table, ["-", "-"])
+    assert cells() == {name: ["-", "-"] for name in table}
 
 
 def test_limits_are_those_that_an_extender_tells() -> None:

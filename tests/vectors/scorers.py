@@ -2,7 +2,8 @@
 
 What each passes through is the module of `pipeline.processors.scorers` of the same name. Each case
 is run as one node between two others that have nothing, so that what holds for one row of a column
-is what holds for the case. Metrics are in load-watcher's form, read by `processors.load_watcher`. Whom TargetLoadPacking still adds is asked of the table.
+is what holds for the case. Metrics are in load-watcher's form, read by `processors.load_watcher`.
+Whom TargetLoadPacking still adds is asked of the table.
 """
 
 from collections.abc import Mapping, Sequence

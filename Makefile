@@ -82,8 +82,13 @@ bench: setup jars ## Cost of the exporter, of the models, throughput of the work
 soak: setup jars ## Memory of every role for an hour; ARGS="--hours 8" at night
 	@$(BIN)/python -m benchmarks.soak $(ARGS)
 
+.PHONY: fuzz
+fuzz: setup ## Ten minutes of random requests to an extender; a minute of them is in `make test`
+	@SPRINGTIDE_FUZZ_SECONDS=$${SPRINGTIDE_FUZZ_SECONDS:-600} $(BIN)/python -m pytest tests/extender/fuzz $(ARGS)
+
 .PHONY: nightly
-nightly: ## The soak for eight hours
+nightly: ## Ten minutes of random requests, then the soak for eight hours
+	@$(MAKE) fuzz ARGS=
 	@$(MAKE) soak ARGS="--hours 8 $(ARGS)"
 
 .PHONY: docs

@@ -169,5 +169,5 @@ def test_make_help_lists_every_target(project: Path) -> None:
     shown = subprocess.run(
         ["make", "help"], cwd=project, capture_output=True, check=True, text=True
     ).stdout
-    for target in ("setup", "test", "lint", "demo", "bench", "soak", "lock", "clean"):
+    for target in ("setup", "test", "lint", "demo", "bench", "soak", "fuzz", "lock", "clean"):
         assert f"make {target} " in shown

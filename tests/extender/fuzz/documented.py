@@ -1,0 +1,170 @@
+"""Requests made from an OpenAPI document, and whether an answer is one that the document has.
+
+Nothing here names a path: one that is new in the document is asked about with all the others.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+from hypothesis import strategies as st
+
+from tests.extender.fuzz.fleet import Answer
+from tests.extender.json_schema import wrong
+
+LONG_URL = 8000
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "BREW")
+
+words = st.sampled_from(
+    ["", "a", "b", "stranger", "..", "%00", "a/b", "ä\u2028", "nan", "-1", "1e400", "0", "60", "5m",
+     "*", '"1"', 'W/"3"', "2023-11-14T22:13:30Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:60Z"]
+)  # fmt: skip
+texts = words | st.text(max_size=12) | st.text(min_size=300, max_size=2000)
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | texts
+    | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+class Request(NamedTuple):
+    """`path` as the document has it; `url` with everything in its place."""
+
+    path: str
+    method: str
+    url: str
+    headers: dict[str, str]
+    body: bytes | None
+
+
+def of_schema(schema: Mapping[str, Any], document: Any, depth: int = 0) -> st.SearchStrategy[Any]:
+    """Values of a schema, and now and then one that is not of it."""
+    return st.integers(0, 24).flatmap(
+        lambda luck: junk if luck == 0 else _of_schema(schema, document, depth)
+    )
+
+
+def _of_schema(schema: Mapping[str, Any], document: Any, depth: int) -> st.SearchStrategy[Any]:
+    if depth > 5:
+        return st.none()
+    if "$ref" in schema:
+        found = document
+        for part in schema["$ref"].removeprefix("#/").split("/"):
+            found = found[part]
+        return of_schema(found, document, depth)
+    if "const" in schema or "enum" in schema:
+        return st.sampled_from(schema.get("enum", [schema.get("const")]))
+    for keyword in ("anyOf", "allOf"):
+        if keyword in schema:
+            return st.one_of([of_schema(one, document, depth) for one in schema[keyword]])
+    kinds = schema.get("type", "object")
+    return st.sampled_from([kinds] if isinstance(kinds, str) else kinds).flatmap(
+        lambda kind: _of_type(kind, schema, document, depth + 1)
+    )
+
+
+def _of_type(kind: str, schema: Mapping[str, Any], document: Any, depth: int) -> Any:
+    if kind == "object":
+        parts = schema.get("properties", {})
+        made = {name: of_schema(one, document, depth) for name, one in parts.items()}
+        needed = {name: one for name, one in made.items() if name in schema.get("required", ())}
+        known = st.fixed_dictionaries(
+            needed, optional={name: one for name, one in made.items() if name not in needed}
+        )
+        more = schema.get("additionalProperties", not parts)
+        others = junk if isinstance(more, bool) else of_schema(more, document, depth)
+        if not more:
+            return known
+        return st.builds(dict.__or__, st.dictionaries(texts, others, max_size=2), known)
+    if kind == "array":
+        return st.lists(of_schema(schema.get("items", {}), document, depth), max_size=4)
+    numbers = {"min_value": schema.get("minimum"), "max_value": schema.get("maximum")}
+    simple = {
+        "string": words if schema.get("format") else texts,
+        "boolean": st.booleans(),
+        "null": st.none(),
+        "integer": st.integers(**numbers),
+        "number": st.integers(-5, 70) | st.floats(allow_nan=False, allow_infinity=False),
+    }
+    return simple[kind]
+
+
+def requests(document: Any) -> st.SearchStrategy[Request]:
+    """Any operation of the document with all of its parameters, known ones and unknown."""
+    operations = [
+        (path, method, one) for path, of in document["paths"].items() for method, one in of.items()
+    ]
+    return st.sampled_from(operations).flatmap(lambda one: _requests(*one, document))
+
+
+def _requests(
+    path: str, method: str, operation: Mapping[str, Any], document: Any
+) -> st.SearchStrategy[Request]:
+    given = {
+        (one["in"], one["name"]): of_schema(one["schema"], document) | words
+        for one in operation["parameters"]
+    }
+    inside = {key: one for key, one in given.items() if key[0] == "path"}
+    parameters = st.fixed_dictionaries(
+        inside, optional={key: one for key, one in given.items() if key not in inside}
+    )
+    content = operation.get("requestBody", {}).get("content", {}).get("application/json")
+    bodies: st.SearchStrategy[Any] = st.none()
+    if content:
+        bodies = of_schema(content["schema"], document).map(msgspec.json.encode) | st.binary()
+    return st.builds(
+        lambda said, extra, body, other: _request(path, other or method.upper(), said, extra, body),
+        parameters,
+        st.dictionaries(words, words, max_size=1) | st.just({}),
+        bodies,
+        st.none() | st.none() | st.none() | st.sampled_from(METHODS),
+    )
+
+
+def _request(
+    path: str, method: str, said: Mapping[tuple[str, str], Any], extra: Any, body: bytes | None
+) -> Request:
+    def text(value: Any) -> str:
+        found = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        return found.encode(errors="replace").decode()
+
+    texts_of = {key: text(value) for key, value in said.items()}
+    url = re.sub(r"{(\w+)}", lambda m: quote(texts_of["path", m[1]], safe="") or "x", path)
+    query = [(name, value) for (where, name), value in texts_of.items() if where == "query"]
+    query += [(text(name), text(value)) for name, value in extra.items()]
+    url += "?" * bool(query) + "&".join(f"{quote(n)}={quote(v)}" for n, v in query)
+    headers = {
+        name: re.sub(r"[^\x20-\x7e]", "?", value)
+        for (where, name), value in texts_of.items() if where == "header"
+    }  # fmt: skip
+    return Request(path, method, url, headers, body)
+
+
+def complaints(asked: Request, answer: Answer, document: Any) -> Iterator[str]:
+    """What about an answer is not as the document has it."""
+    operations = document["paths"][asked.path]
+    if asked.method == "BREW" or (len(asked.url) > LONG_URL and answer.status == 400):
+        # No HTTP: refused in text, before anything of ours sees it.
+        if answer.status != 400:
+            yield f"{answer.status} for what is no HTTP"
+        return
+    method = "get" if asked.method == "HEAD" else asked.method.lower()
+    status = str(answer.status)
+    if method not in operations and status == "405":
+        if not answer.headers.get("Allow"):
+            yield "405 without Allow"
+        return
+    # Load-watcher's paths take any method.
+    operation = operations.get(method) or next(iter(operations.values()))
+    responses = operation["responses"]
+    if status not in responses:
+        yield f"{status} is not documented"
+        return
+    schema = responses[status].get("content", {}).get("application/json", {}).get("schema")
+    if schema is not None and asked.method != "HEAD":
+        yield from wrong(answer.json, schema, document)
+    if answer.status == 503 and not answer.body and schema is not None:
+        yield "503 without a reason"

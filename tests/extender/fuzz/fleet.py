@@ -1,0 +1,262 @@
+"""An extender in a process of its own, what it was told so far, and what it therefore has to say.
+
+`Fleet` tells records and asks questions; beside it, it keeps the `World` of the oracle, with the
+pods that the extender has placed and not seen yet.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import msgspec
+
+from pipeline.clock import format_time
+from pipeline.extender.server import rules_of
+from pipeline.table.columns import OfferedResources, TableNode
+from pipeline.topics.codec import encode_json
+from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.node_views import NodeViewRecord
+from pipeline.topics.pods import CountedPod, pod_key
+from tests.extender.fuzz.told import SETTINGS, Said, Told
+from tests.extender.oracle import ENDED, World
+from tests.table.records import NOW
+
+COUNTING = rules_of(SETTINGS).counting
+STALE = SETTINGS.stale_after_seconds
+TENTATIVE_SECONDS = 5.0
+REUSED_SECONDS = 2.0
+
+
+class Placed(NamedTuple):
+    """A pod that is on its way to a node, as the extender believes."""
+
+    pod: CountedPod
+    until: float
+
+
+class Cycle(NamedTuple):
+    """What filter was asked about a pod: of that moment prioritize may speak, for a while."""
+
+    world: World
+    now: float
+    names: frozenset[str]
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+
+class Fleet:
+    """What the served extender knows. Records carry offsets that grow, as those of a log do."""
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int, log: Path) -> None:
+        self.process, self.port, self.log = process, port, log
+        self.session = aiohttp.ClientSession(f"http://127.0.0.1:{port}")
+        self.now = NOW
+        self.asked = 0
+        self.begun = 0
+        self._offset = 0
+        self._reported: set[str] = set()
+        self.states: dict[str, NodeStateRecord] = {}
+        self.nodes: dict[str, TableNode] = {}
+        self.offers: dict[str, OfferedResources] = {}
+        self.pods: dict[str, CountedPod] = {}
+        self.views: dict[str, int] = {}
+        self.placed: dict[str, Placed] = {}
+        self.cycles: dict[str, Cycle] = {}
+
+    @classmethod
+    async def start(cls, folder: Path) -> "Fleet":
+        """One over an empty table."""
+        log = folder / "extender.log"
+        with log.open("wb") as stderr:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tests.extender.fuzz.told", stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE, stderr=stderr,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )  # fmt: skip
+        assert process.stdout is not None
+        line = await asyncio.wait_for(process.stdout.readline(), 30)
+        return cls(process, msgspec.json.decode(line, type=Said).port, log)
+
+    async def end(self) -> int | None:
+        """Let it go as it goes; its exit code."""
+        await self.session.close()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.process.wait(), 20)
+        if self.process.returncode is None:
+            self.process.kill()
+        return self.process.returncode
+
+    # -- telling
+
+    async def tell(self, *told: Told) -> Said:
+        """Tell it, and wait until it knows."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        lines = b"".join(msgspec.json.encode(one) + b"\n" for one in told)
+        self.process.stdin.write(lines)
+        said = Said()
+        for _ in told:
+            line = await asyncio.wait_for(self.process.stdout.readline(), 30)
+            said = msgspec.json.decode(line, type=Said)
+        return said
+
+    async def measure(self) -> int:
+        """The bytes that it holds."""
+        return (await self.tell(Told(measure=True))).resident_bytes
+
+    async def begin(self) -> None:
+        """Nothing is there any more, and nothing that was placed counts: a scenario begins."""
+        gone = [self.drop(topic, name) for topic, of in self._kept() for name in [*of]]
+        gone += [self.drop_pod(uid) for uid in [*self.pods]]
+        await self.tell(*gone, self.pass_by(1000.0))
+        self.begun += 1
+
+    def _kept(self) -> list[tuple[str, dict[str, Any]]]:
+        return [
+            ("node-state", self.states), ("nodes", self.nodes), ("resources", self.offers),
+            ("node-views", self.views),
+        ]  # fmt: skip
+
+    def pass_by(self, seconds: float) -> Told:
+        self.now += seconds
+        return Told(advance=seconds)
+
+    def put_state(self, record: NodeStateRecord, age: float, *, older: bool = False) -> Told:
+        """A result of a window that ended `age` seconds ago; an older one changes nothing, where
+        there was another."""
+        self._offset += 1
+        older = older and record.node in self._reported
+        self._reported.add(record.node)
+        offset = 0 if older else self._offset
+        made = msgspec.structs.replace(record, as_of=format_time(self.now - age), offset=offset)
+        if not older:
+            self.states[made.node] = made
+        return _record("node-state", made.node, made)
+
+    def put_node(self, node: TableNode) -> Told:
+        self.nodes[node.node] = node
+        return _record("nodes", node.node, node)
+
+    def put_offer(self, offer: OfferedResources, age: float) -> Told:
+        self._offset += 1
+        made = msgspec.structs.replace(
+            offer, as_of=format_time(self.now - age), offset=self._offset
+        )
+        self.offers[made.node] = made
+        return _record("resources", made.node, made)
+
+    def put_view(self, view: NodeViewRecord) -> Told:
+        self._offset += 1
+        self.views[view.node] = self._offset
+        return _record(
+            "node-views", view.node, msgspec.structs.replace(view, generation=self._offset)
+        )
+
+    def put_pod(self, pod: CountedPod, age: float | None) -> Told:
+        since = None if age is None else format_time(self.now - age)
+        made = msgspec.structs.replace(pod, scheduled_at=since)
+        if made.node:
+            self.pods[made.uid] = made
+            self.placed.pop(made.uid, None)
+        return _record("pods", pod_key(made.node, made.uid).decode(), made)
+
+    def drop(self, topic: str, node: str) -> Told:
+        dict(self._kept())[topic].pop(node, None)
+        return Told(topic=topic, key=node)
+
+    def drop_pod(self, uid: str) -> Told:
+        node = self.pods.pop(uid).node
+        return Told(topic="pods", key=pod_key(node, uid).decode())
+
+    # -- what it believes
+
+    def world(self, aside: str = "") -> World:
+        """What was told last, and what it was led to believe of pods on their way; the one of this
+        UID left aside."""
+        self.placed = {u: one for u, one in self.placed.items() if one.until > self.now}
+        pods = self.pods | {uid: one.pod for uid, one in self.placed.items() if uid != aside}
+        return World({**self.states}, {**self.nodes}, pods, COUNTING, {**self.offers})
+
+    def withdraw(self, uid: str) -> bool:
+        """It is asked anew about a pod; whether that was on its way."""
+        return self.placed.pop(uid, None) is not None
+
+    def place(self, pod: CountedPod, node: str) -> None:
+        """It believes that the pod is to be on this node."""
+        if not pod.uid or self.is_bound(pod.uid) or not self.world().knows(node):
+            return
+        on_its_way = msgspec.structs.replace(pod, node=node, scheduled_at=format_time(self.now))
+        self.placed[pod.uid] = Placed(on_its_way, self.now + TENTATIVE_SECONDS)
+
+    def is_bound(self, uid: str) -> bool:
+        return uid in self.pods and self.pods[uid].phase not in ENDED
+
+    # -- asking
+
+    async def ask(self, method: str, path: str, body: bytes | None = None, **more: Any) -> Answer:
+        """A request as a client of HTTP sends it."""
+        self.asked += 1
+        async with self.session.request(method, path, data=body, **more) as response:
+            return Answer(response.status, await response.read(), response.headers)
+
+    async def post(self, verb: str, body: Mapping[str, Any] | bytes) -> Answer:
+        data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        return await self.ask("POST", f"/{verb}", data)
+
+    async def together(
+        self, told: Sequence[Told], bodies: Sequence[tuple[str, Any]]
+    ) -> list[Answer]:
+        """Tell and ask at the same time, in whatever order it comes."""
+        asked = [asyncio.create_task(self.post(verb, body)) for verb, body in bodies]
+        await asyncio.gather(self.tell(*told), *asked)
+        return [task.result() for task in asked]
+
+    async def raw(self, data: bytes, *, seconds: float = 0.1) -> bytes:
+        """What comes back for these bytes, up to the end of the connection or of patience: what is
+        announced and not sent is waited for."""
+        self.asked += 1
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        found = b""
+        try:
+            with suppress(TimeoutError, ConnectionError):
+                async with asyncio.timeout(seconds):
+                    writer.write(data)
+                    while chunk := await reader.read(1 << 16):
+                        found += chunk
+        finally:
+            writer.transport.abort()
+        return found
+
+
+def complaints_of(log: Path) -> list[str]:
+    """What a log has of errors, and whatever is no line of ours."""
+    found = []
+    # Not `splitlines`: names may hold what it takes for the end of a line.
+    for line in log.read_text(errors="replace").strip().split("\n"):
+        try:
+            said = msgspec.json.decode(line)
+            is_bad = said["level"] in ("error", "critical") or "traceback" in said
+        except (msgspec.DecodeError, KeyError, TypeError):
+            is_bad = True
+        if is_bad:
+            found.append(line)
+    return found
+
+
+def _record(topic: str, key: str, record: Any) -> Told:
+    return Told(topic=topic, key=key, value=encode_json(record).decode())

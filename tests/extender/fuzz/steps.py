@@ -1,0 +1,356 @@
+"""What may happen to an extender, step by step, and what has to be true of each answer."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import msgspec
+from yarl import URL
+
+from pipeline.extender.openapi import openapi
+from pipeline.topics.codec import encode_json
+from tests.extender import oracle
+from tests.extender.fuzz import broken, documented, questions
+from tests.extender.fuzz.changes import Change, Drop
+from tests.extender.fuzz.fleet import REUSED_SECONDS, STALE, Answer, Cycle, Fleet
+from tests.extender.fuzz.questions import Asked, as_record
+from tests.extender.fuzz.told import Told
+from tests.extender.json_schema import wrong
+from tests.extender.oracle import World
+
+DOCUMENT = openapi()
+PATIENCE_SECONDS = 0.15
+LARGE_BODY_BYTES = 1 << 20
+NO_NUMBERS = b"no node has published a window lately"
+
+
+def check(answer: Answer, status: int, schema: str) -> Any:
+    """The JSON of an answer of this status that has this schema."""
+    assert answer.status == status, answer
+    assert [*wrong(answer.json, DOCUMENT["components"]["schemas"][schema], DOCUMENT)] == []
+    return answer.json
+
+
+def differences(found: Sequence[Any], wanted: Sequence[Any]) -> Iterator[str]:
+    """Of two long lists the first few places at which they differ."""
+    if len(found) != len(wanted):
+        yield f"{len(found)}, not {len(wanted)}"
+    pairs = zip(found, wanted, strict=False)
+    yield from islice((f"{one}, not {other}" for one, other in pairs if one != other), 5)
+
+
+# -- what a scheduler asks
+
+
+class Form(NamedTuple):
+    """How a question is written: with whole Nodes, its keys in some letter case."""
+
+    whole: bool
+    case: int
+
+    def key(self, name: str) -> str:
+        return (name, name.lower(), name.upper(), name.swapcase())[self.case]
+
+    def body(self, asked: Asked, names: Sequence[str]) -> dict[str, Any]:
+        nodes = {"items": [{"metadata": {"name": name}, "x": [1.5, None]} for name in names]}
+        said = {"Nodes": nodes} if self.whole else {"NodeNames": [*names]}
+        return {self.key(name): value for name, value in ({"Pod": asked.manifest} | said).items()}
+
+
+def filtered(answer: Answer, names: Sequence[str], *, whole: bool) -> tuple[Any, ...]:
+    """Of a filter's answer: who is kept, refused for good, refused but curable."""
+    found = check(answer, 200, "ExtenderFilterResult")
+    assert found["Error"] == ""
+    kept = found["NodeNames"]
+    if whole:
+        assert kept is None
+        kept = [item["metadata"]["name"] for item in found["Nodes"]["items"]]
+        assert all(item["x"] == [1.5, None] for item in found["Nodes"]["items"])
+    reasons = found["FailedNodes"] | found["FailedAndUnresolvableNodes"]
+    for name, reason in reasons.items():
+        assert reason.startswith(f"{name}: ")
+        # kube-scheduler takes the reason for a format.
+        assert "%" not in reason.removeprefix(name)
+    return kept, {*found["FailedAndUnresolvableNodes"]}, {*found["FailedNodes"]}
+
+
+def expected(world: World, names: Sequence[str], asked: Asked, now: float) -> tuple[Any, ...]:
+    """What the oracle says a filter answers."""
+    each = [*dict.fromkeys(names)]
+    if asked.is_exempt:
+        return each, set(), set()
+    found = oracle.judge_all(world, each, asked.pod, now, STALE)
+    refused = {name for name in each if found[name].refused}
+    curable = {name for name in each if found[name].curable}
+    return [name for name in each if found[name].passes], refused, curable
+
+
+class Filter(NamedTuple):
+    asked: Asked
+    names: list[str]
+    form: Form
+
+    async def run(self, fleet: Fleet) -> list[str]:
+        uid = self.asked.pod.uid
+        if not self.asked.is_exempt:
+            fleet.withdraw(uid)
+        world = fleet.world()
+        answer = await fleet.post("filter", self.form.body(self.asked, self.names))
+        kept, *refused = filtered(answer, self.names, whole=self.form.whole)
+        wanted = expected(world, self.names, self.asked, fleet.now)
+        assert (kept, *refused) == wanted, [*differences(kept, wanted[0])]
+        if not self.asked.is_exempt:
+            fleet.cycles[uid] = Cycle(world, fleet.now, frozenset(kept))
+            if len(kept) == 1:
+                fleet.place(self.asked.pod, kept[0])
+        return [*kept]
+
+
+class Prioritize(NamedTuple):
+    asked: Asked
+    names: list[str]
+    form: Form
+
+    async def run(self, fleet: Fleet) -> str | None:
+        """The best node, as the extender believes; it may speak of the moment of the filter."""
+        each, pod = [*dict.fromkeys(self.names)], self.asked.pod
+        was_placed = fleet.withdraw(pod.uid)
+        moments = [(fleet.world(), fleet.now)]
+        cycle = fleet.cycles.pop(pod.uid, None)
+        if cycle and not was_placed and 0 <= fleet.now - cycle.now < REUSED_SECONDS:
+            moments = [(cycle.world, cycle.now), *moments] if pod.uid else moments
+        answer = await fleet.post("prioritize", self.form.body(self.asked, self.names))
+        found = check(answer, 200, "HostPriorityList")
+        possible = [oracle.scores(world, each, pod, now, STALE) for world, now in moments]
+        told = [
+            [{"Host": name, "Score": score} for name, score in zip(each, one.told, strict=True)]
+            for one in possible
+        ]
+        assert found in told, [[*differences(found, one)] for one in told]
+        best = {one.best for one, said in zip(possible, told, strict=True) if said == found}
+        if len(best) > 1:
+            # Which of them it takes cannot be seen: it is asked to place the pod anew.
+            await fleet.post("filter", self.form.body(self.asked, []))
+            return None
+        at = best.pop()
+        if at is None:
+            return None
+        fleet.place(pod, each[at])
+        return each[at]
+
+
+class Schedule(NamedTuple):
+    """A whole cycle: filter, prioritize of what is left, and the pod is bound, or not yet."""
+
+    asked: Asked
+    names: list[str]
+    form: Form
+    between: list[Change]
+    is_bound: bool
+
+    async def run(self, fleet: Fleet) -> None:
+        asked = self.asked.of_uid(f"new-{fleet.begun}-{fleet.asked}")
+        kept = await Filter(asked, self.names, self.form).run(fleet)
+        for change in self.between:
+            await change.run(fleet)
+        best = await Prioritize(asked, kept, self.form).run(fleet)
+        if best is not None and self.is_bound:
+            pod = msgspec.structs.replace(asked.pod, node=best, phase="Pending")
+            await Change(pod).run(fleet)
+
+
+class Preempt(NamedTuple):
+    asked: Asked
+    victims: dict[str, list[str]]
+    case: int
+    whole: bool
+
+    async def run(self, fleet: Fleet) -> None:
+        key = Form(False, self.case).key
+        pods = {
+            node: [{"metadata": {"uid": uid}} if self.whole else {"UID": uid} for uid in uids]
+            for node, uids in self.victims.items()
+        }
+        form = "NodeNameToVictims" if self.whole else "NodeNameToMetaVictims"
+        body = {
+            key("Pod"): self.asked.manifest,
+            key(form): {node: {"Pods": one, "NumPDBViolations": 1} for node, one in pods.items()},
+        }
+        answer = await fleet.post("preempt", body)
+        found = check(answer, 200, "ExtenderPreemptionResult")["NodeNameToMetaVictims"]
+        left = [*self.victims]
+        if not self.asked.is_exempt:
+            left = oracle.preempt(fleet.world(), self.victims, self.asked.pod, fleet.now, STALE)
+        assert found == {
+            node: {"Pods": [{"UID": uid} for uid in self.victims[node]], "NumPDBViolations": 1}
+            for node in left
+        }
+
+
+class Explain(NamedTuple):
+    """What would be said, of which nothing may come: the steps behind it show whether."""
+
+    asked: Asked
+    names: list[str] | None
+    as_record: bool
+
+    async def run(self, fleet: Fleet) -> None:
+        pod = msgspec.Raw(encode_json(as_record(self.asked.pod)))
+        what = {"podRecord": pod} if self.as_record else {"pod": self.asked.manifest}
+        answer = await fleet.post("v1/explain", {**what, "nodeNames": self.names})
+        found = check(answer, 200, "Explanation")["items"]
+        world, asked = fleet.world(), self.asked
+        if self.as_record:
+            asked = asked._replace(manifest={"metadata": {}})
+        named = self.names
+        if named is None:
+            named = [item["node"] for item in found]
+            with_pods = {pod.node for pod in world.pods.values()}
+            told = {*world.states, *world.nodes, *world.offers, *with_pods}
+            assert named == sorted(name for name in told if world.knows(name))
+        world = fleet.world(asked.pod.uid)
+        kept, refused, curable = expected(world, named, asked, fleet.now)
+        scored = oracle.scores(world, kept, asked.pod, fleet.now, STALE)
+        score_of = dict(zip(kept, scored.percent, strict=True))
+        assert [item["node"] for item in found] == [*dict.fromkeys(named)]
+        for item in found:
+            name = item["node"]
+            assert (item["verdict"] == "refused") == (name in refused | curable)
+            assert item["curable"] == (name in curable)
+            assert item["score"] == score_of.get(name)
+
+
+class Together(NamedTuple):
+    """Questions while records come: each answer is that of one moment."""
+
+    changes: list[Change | Drop]
+    asked: Asked
+    names: list[str]
+    form: Form
+
+    async def run(self, fleet: Fleet) -> None:
+        worlds, told = [fleet.world()], []
+        for change in self.changes:
+            told.append(change.told(fleet))
+            worlds.append(fleet.world())
+        body = self.form.body(self.asked, self.names)
+        answers = await fleet.together(told, [("filter", body), ("prioritize", body)] * 2)
+        possible = [expected(world, self.names, self.asked, fleet.now) for world in worlds]
+        each = [*dict.fromkeys(self.names)]
+        scores = [
+            oracle.scores(world, each, self.asked.pod, fleet.now, STALE).told for world in worlds
+        ]
+        for answer in answers[::2]:
+            assert filtered(answer, self.names, whole=self.form.whole) in possible
+        for answer in answers[1::2]:
+            found = check(answer, 200, "HostPriorityList")
+            assert [one["Host"] for one in found] == each
+            assert [one["Score"] for one in found] in scores
+
+
+class Many(NamedTuple):
+    """5,000 names, some of them twice, hardly any of them known."""
+
+    asked: Asked
+    start: int
+    form: Form
+
+    async def run(self, fleet: Fleet) -> None:
+        names = [*questions.NODES, *(f"n{self.start + i % 4990}" for i in range(5000))]
+        kept = await Filter(self.asked, names, self.form).run(fleet)
+        await Prioritize(self.asked, kept, self.form).run(fleet)
+
+
+# -- what anybody may send
+
+
+def must_be_documented(asked: documented.Request, answer: Answer) -> None:
+    found = [*documented.complaints(asked, answer, DOCUMENT)]
+    assert not found, (asked.method, asked.url[:300], len(asked.url), found, answer.body[:300])
+
+
+class Documented(NamedTuple):
+    request: documented.Request
+
+    async def run(self, fleet: Fleet) -> None:
+        asked = self.request
+        url = URL(f"http://127.0.0.1:{fleet.port}{asked.url}", encoded=True)
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS if "wait=" in asked.url else 30.0):
+                answer = await fleet.ask(asked.method, url, asked.body, headers=asked.headers)
+        except TimeoutError:
+            assert "wait=" in asked.url  # a client that goes away
+            return
+        must_be_documented(asked, answer)
+        if answer.status == 500:
+            # Load-watcher's word for: nobody has told anything lately.
+            ages = [fleet.now - oracle.parse_time(one.as_of) for one in fleet.states.values()]
+            assert asked.path.startswith("/watcher")
+            assert answer.body == (b"" if asked.method == "HEAD" else NO_NUMBERS)
+            assert all(abs(age) >= STALE for age in ages)
+        assert answer.status != 503
+
+
+class Junk(NamedTuple):
+    """A body that may be no question, of any JSON or bytes."""
+
+    verb: str
+    body: Any
+
+    async def run(self, fleet: Fleet) -> None:
+        body = self.body if isinstance(self.body, bytes) else msgspec.json.encode(self.body)
+        answer = await fleet.post(self.verb, body)
+        responses = DOCUMENT["paths"][f"/{self.verb}"]["post"]["responses"]
+        assert answer.status in (200, 400)
+        schema = responses[str(answer.status)]["content"]["application/json"]["schema"]
+        assert [*wrong(answer.json, schema, DOCUMENT)] == []
+
+
+class Broken(NamedTuple):
+    """Bytes that are no HTTP, or not quite: refused, or nothing at all."""
+
+    data: bytes
+
+    async def run(self, fleet: Fleet) -> None:
+        found = await fleet.raw(self.data)
+        failed = [status for status in broken.statuses(found) if status >= 500]
+        assert not failed or NO_NUMBERS in found, found[:300]
+
+
+class Unready(NamedTuple):
+    """The table is not caught up: 503 with the reason, but where it is of no interest."""
+
+    requests: list[documented.Request]
+
+    async def run(self, fleet: Fleet) -> None:
+        await fleet.tell(Told(caught_up=False))
+        try:
+            for verb in ("filter", "prioritize"):
+                body = {"Pod": {}, "NodeNames": ["a"]}
+                answer = await fleet.post(verb, body)
+                assert "not caught up" in check(answer, 503, "Error")["Error"]
+                assert answer.headers["Retry-After"]
+            check(await fleet.ask("GET", "/readyz"), 503, "Readiness")
+            assert (await fleet.ask("GET", "/healthz")).status == 200
+            for asked in self.requests:
+                url = URL(f"http://127.0.0.1:{fleet.port}{asked.url}", encoded=True)
+                answer = await fleet.ask(asked.method, url, asked.body, headers=asked.headers)
+                must_be_documented(asked, answer)
+        finally:
+            await fleet.tell(Told())
+
+
+class Large(NamedTuple):
+    """More large bodies at once than are read: answered, or told to come again."""
+
+    count: int
+
+    async def run(self, fleet: Fleet) -> None:
+        body = msgspec.json.encode({"Pod": {}, "NodeNames": ["a"]}) + b" " * LARGE_BODY_BYTES
+        for answer in await fleet.together([], [("filter", body)] * self.count):
+            if answer.status == 503:
+                assert "bodies over" in check(answer, 503, "Error")["Error"]
+                assert answer.headers["Retry-After"]
+            else:
+                check(answer, 200, "ExtenderFilterResult")

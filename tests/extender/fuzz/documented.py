@@ -166,5 +166,3 @@ def complaints(asked: Request, answer: Answer, document: Any) -> Iterator[str]:
     schema = responses[status].get("content", {}).get("application/json", {}).get("schema")
     if schema is not None and asked.method != "HEAD":
         yield from wrong(answer.json, schema, document)
-    if answer.status == 503 and not answer.body and schema is not None:
-        yield "503 without a reason"

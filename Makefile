@@ -84,7 +84,7 @@ soak: setup jars ## Memory of every role for an hour; ARGS="--hours 8" at night
 
 .PHONY: fuzz
 fuzz: setup ## Ten minutes of random requests to an extender; a minute of them is in `make test`
-	@SPRINGTIDE_FUZZ_SECONDS=$${SPRINGTIDE_FUZZ_SECONDS:-600} $(BIN)/python -m pytest tests/extender/fuzz $(ARGS)
+	@FUZZ_SECONDS=$${FUZZ_SECONDS:-600} $(BIN)/python -m pytest tests/extender/fuzz $(ARGS)
 
 .PHONY: nightly
 nightly: ## Ten minutes of random requests, then the soak for eight hours

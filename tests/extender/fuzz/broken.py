@@ -68,7 +68,8 @@ broken = st.one_of(
     st.builds(
         lambda method, path, version: method + b" " + path + b" HTTP/" + version + b"\r\n\r\n",
         st.sampled_from([b"GET", b"get", b"BREW", b"", b"\x00", b"PRI", b"CONNECT", b"TRACE"]),
-        st.sampled_from([b"/readyz", b"*", b"", b"//", b"/%", b"/\x00", b"http://x/", b"x:99999"]),
+        st.sampled_from([b"/readyz", b"*", b"", b"//", b"/%", b"/\x00", b"http://x/", b"x:99999",
+                         b"/v1/nodes/" + b"x" * 9000, b"/watcher?host=" + b"%41" * 5000]),
         st.sampled_from([b"1.1", b"1.0", b"0.9", b"2.0", b"9", b""]),
     ),
     st.binary(max_size=200),

@@ -1,7 +1,7 @@
 """A served extender under whatever anybody may send, for a time: nothing breaks, nothing grows, and
 every valid answer is that of the slow, plain oracle.
 
-`SPRINGTIDE_FUZZ_SECONDS` says for how long, `SPRINGTIDE_FUZZ_SEED` with what to begin; the seed of
+`FUZZ_SECONDS` says for how long, `FUZZ_SEED` with what to begin; the seed of
 a round that fails is printed, and begins with the same scenarios again.
 """
 
@@ -21,8 +21,8 @@ from tests.extender.fuzz.fleet import Answer, Fleet, complaints_of
 from tests.extender.fuzz.scenarios import Step, play, scenarios
 from tests.extender.fuzz.steps import DOCUMENT
 
-SECONDS = float(os.environ.get("SPRINGTIDE_FUZZ_SECONDS", "60"))
-SEED = int(os.environ.get("SPRINGTIDE_FUZZ_SEED") or random.randrange(2**32))
+SECONDS = float(os.environ.get("FUZZ_SECONDS", "60"))
+SEED = int(os.environ.get("FUZZ_SEED") or random.randrange(2**32))
 SCENARIOS_A_ROUND = 25
 # What may still grow after the first third: caches of a fixed size (4,096 pods as they were asked
 # about, 32 cycles of up to 5,000 nodes), and fragments. Of the 6,000 requests of a minute these are
@@ -53,7 +53,7 @@ def a_round(loop: asyncio.AbstractEventLoop, fleet: Fleet, of: int) -> None:
     try:
         run()
     except BaseException as error:
-        error.add_note(f"again: SPRINGTIDE_FUZZ_SEED={of}; log: {fleet.log}")
+        error.add_note(f"again: FUZZ_SEED={of}; log: {fleet.log}")
         raise
 
 

@@ -16,6 +16,7 @@ from pipeline.errors import SettingsError
 from pipeline.extender.access_log import HTTP_LOGGER, AccessLog
 from pipeline.extender.decide import Rules
 from pipeline.extender.node_views import NodeViews
+from pipeline.extender.replies import error_reply
 from pipeline.extender.series import NodeSeriesHandler
 from pipeline.extender.server import Extender, Publish, rules_of
 from pipeline.extender.tls import Tls
@@ -78,6 +79,7 @@ async def serve(
         handler_cancellation=True,
     )
     await runner.setup()
+    _refuse_expectations(runner)
     feeds = [one.run() for one in (feed, views, history) if one is not None]
     feeding = asyncio.create_task(together(feeds), name="feed")
     saving = asyncio.create_task(feed.keep_saved(), name="snapshots")
@@ -107,6 +109,21 @@ async def serve(
         await feed.save()
         if reading is not None:
             await end(reading)
+
+
+def _refuse_expectations(runner: web.AppRunner) -> None:
+    """Answer 417 to whoever expects anything but 100-continue. aiohttp does so before it asks any
+    middleware, in the words of who asks, and fails where these are no text."""
+    server = runner.server
+    assert server is not None
+    handle = server.request_handler
+
+    async def handled(request: web.BaseRequest) -> web.StreamResponse:
+        if request.headers.get("Expect", "100-continue").lower() != "100-continue":
+            return error_reply(417, "nothing but 100-continue can be expected")
+        return await handle(request)
+
+    server.request_handler = handled
 
 
 async def _until(event: asyncio.Event, feeding: "asyncio.Task[None]") -> None:

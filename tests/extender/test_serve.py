@@ -112,6 +112,20 @@ async def test_what_is_no_http_is_told_so_and_is_no_error_of_ours(
     assert [one for one in caplog.records if one.exc_info or one.levelno > logging.INFO] == []
 
 
+@pytest.mark.parametrize("path", ["/filter", "/nowhere"])
+async def test_expecting_what_is_no_text_is_refused(ready: Feed, path: str) -> None:
+    stop = asyncio.Event()
+    serving, base = await started(stop, ready, linger_seconds=0.0)
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nExpect: ".encode()
+    for expected, status in ((b"\x80", b"417"), (b"x", b"417"), (b"100-Continue", b"100")):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(base.rpartition(":")[2]))
+        writer.write(head + expected + b"\r\n\r\n")
+        await asyncio.wait_for(reader.readuntil(b" %s " % status), 5)
+        writer.close()
+    stop.set()
+    await asyncio.wait_for(serving, 15)
+
+
 async def test_it_lingers_as_long_as_told(ready: Feed) -> None:
     stop = asyncio.Event()
     serving, base = await started(stop, ready, linger_seconds=0.3)

@@ -20,7 +20,7 @@ from pipeline.processors.placement.bounds import Bounded, beyond_certain, beyond
 from pipeline.processors.scorers.rounding import BoolArray, IntArray
 from pipeline.processors.thresholds import age_text
 from pipeline.topics.node_state import AGGREGATED
-from pipeline.topics.resources import MID
+from pipeline.topics.resources import MID, RATES
 
 HINTS: Final = (
     "internal.scheduling.koordinator.sh/scheduling-hint",
@@ -178,7 +178,11 @@ def amount(resource: str, whole: int) -> str:
 
     >>> amount("cpu", 1250), amount("memory", 3 << 30), amount("nvidia.com/gpu", 2)
     ('1.25 cores', '3.0 GiB', '2')
+    >>> amount("springtide.io/network-receive", 1_250_000)
+    '1.25 MB/s'
     """
+    if resource in RATES:
+        return f"{whole / 1e6:.4g} MB/s"
     if resource in ("cpu", MID[0]):
         return f"{whole / 1000:.4g} cores"
     if resource in ("memory", MID[1]):

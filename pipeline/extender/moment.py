@@ -16,6 +16,7 @@ from pipeline.table import UNKNOWN_ROW, Row, Table
 from pipeline.table.names import Names
 from pipeline.table.pods import Lesser
 from pipeline.topics.pods import PodRecord
+from pipeline.topics.resources import RATES
 
 NEW_SECONDS: Final = 300.0
 """A node without any report is new while none of its pods is there for longer."""
@@ -108,17 +109,17 @@ class Moment:
         return self._table.scalars
 
     def usage(self, column: str, resources: Sequence[str]) -> FloatArray:
-        """What is used as the columns that begin so have it, (nodes, resources) in millicores and
-        bytes; NaN where that is not known, or out of all bounds."""
+        """What is used as the columns that begin so have it, (nodes, resources) in millicores,
+        bytes and bytes a second; NaN where that is not known, or out of all bounds."""
         return by_node([self._used(column, resource) for resource in resources])
 
     def _used(self, column: str, resource: str) -> FloatArray:
-        if resource not in _COLUMNS:
+        if resource not in _COLUMNS and not (resource in RATES and column == "usage"):
             return np.full(len(self), np.nan)
         return self.once(f"used {column} {resource}", lambda: self._read_used(column, resource))
 
     def _read_used(self, column: str, resource: str) -> FloatArray:
-        values = self.column(f"{column}_{_COLUMNS[resource]}")
+        values = self.column(f"{column}_{_COLUMNS.get(resource, resource)}")
         with np.errstate(invalid="ignore"):
             known = (values >= 0) & (values <= _LARGEST_USAGE)
         used = np.where(known, values * (1000.0 if resource == "cpu" else 1.0), np.nan)

@@ -20,7 +20,7 @@ from pipeline.processors.reclaimable import TO_KUBERNETES, sum_by
 from pipeline.processors.system_usage import remainder
 from pipeline.processors.window import PLAUSIBLE, NodeWindow
 from pipeline.topics.known import CREATED, Known
-from pipeline.topics.resources import Resources
+from pipeline.topics.resources import RATES, Resources
 from pipeline.topics.sample_rows import Listing
 from pipeline.topics.samples import KINDS, LIST_COLUMNS, SYSTEM_TIER
 from pipeline.topics.windows import Window, WindowRows
@@ -86,7 +86,8 @@ class WindowUsage:
 
     `classes` (classes, 2) are the sums of what is known of the pods of each class, unknown if
     nothing is; `class_pods` (classes,) says how many there are. `hosts` (m, 2) are the host
-    applications one by one, and `facts` what is known of the pods, n of them in the same order.
+    applications one by one, `rates` (4,) what else the node used, in the order of `RATES`, and
+    `facts` what is known of the pods, n of them in the same order.
     """
 
     facts: EntityFacts
@@ -100,6 +101,7 @@ class WindowUsage:
     class_pods: Ints
     host_apps: Floats
     hosts: Floats
+    rates: Floats
     coverage: float
 
 
@@ -120,6 +122,7 @@ def window_usages(windows: Sequence[Window], memory_policy: str) -> list[WindowU
     hosts = whole.take(rows.hosts, axis=0)
     node, host_apps = usage[rows.nodes], rows.sums(whole, rows.hosts)
     system = _system(rows, usage, usage, whole)
+    rates = np.stack([rows.number(name)[rows.nodes] for name in RATES.values()], axis=1)
     coverages = rows.coverages.tolist()
     return [
         WindowUsage(
@@ -133,6 +136,7 @@ def window_usages(windows: Sequence[Window], memory_policy: str) -> list[WindowU
             class_pods=counts[i],
             host_apps=host_apps[i],
             hosts=hosts[own_hosts],
+            rates=rates[i],
             coverage=coverages[i],
         )
         for i, (facts, own, own_hosts) in enumerate(

@@ -4,6 +4,7 @@ Pure: the same window and peaks give the same records, whoever makes them and wh
 says who did. Units change here: models hold cores and bytes, Kubernetes amounts are millicores.
 """
 
+import math
 from functools import lru_cache
 from itertools import compress
 from typing import Final
@@ -39,7 +40,7 @@ from pipeline.topics.predictions import (
     Reclaimable,
     UsageColumns,
 )
-from pipeline.topics.resources import ByResource, Resources, Usage
+from pipeline.topics.resources import RATES, ByResource, Resources, Usage
 from pipeline.topics.windows import Window
 
 Floats = npt.NDArray[np.float64]
@@ -112,6 +113,7 @@ def node_state_record(
         usage=_usage(used.node),
         system_usage=_usage(used.system),
         host_app_usage=_usage(used.host_apps),
+        rates=_rates(used.rates),
         class_usage={name: _known(*usage) for name, usage, pods in classes if pods},
         pods=len(used.pods),
         unknown_pods=int(used.class_pods[_UNKNOWN]),
@@ -124,6 +126,13 @@ def node_state_record(
         prod_peak=_kubernetes(*peaks.peak),
         counters=counters,
     )
+
+
+def _rates(rates: Floats) -> dict[str, float]:
+    """What is known of them, by name."""
+    return {
+        name: rate for name, rate in zip(RATES, rates.tolist(), strict=True) if 0 <= rate < math.inf
+    }
 
 
 def _young(used: WindowUsage, young: list[str]) -> dict[str, Usage]:

@@ -25,7 +25,7 @@ from pipeline.topics.node_state import (
     UsageDeviation,
 )
 from pipeline.topics.nodes import KnownNode
-from pipeline.topics.resources import Resources, Scalars, Usage
+from pipeline.topics.resources import RATES, Resources, Scalars, Usage
 from pipeline.topics.results import Result
 
 _NOTHING: Final = Usage()
@@ -112,6 +112,10 @@ def _deviation(statistic: str, span: str) -> tuple[Column, Column]:
     )
 
 
+def _rate(name: str) -> Column:
+    return _of_state(f"usage_{name}", "bytes per second", lambda state: state.rates.get(name))
+
+
 def _peak(state: NodeStateRecord) -> Usage:
     return state.peaks.get(state.predictor, _NOTHING)
 
@@ -195,6 +199,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
         for statistic in ("mean", "stdev")
         for column in _deviation(statistic, span)
     ),
+    *(_rate(name) for name in RATES),
     *_usage("prod_usage", lambda state: state.class_usage.get("prod", _NO_PODS)),
     *_usage("peak", _peak),
     *_usage("prod_peak", lambda state: state.prod_peak),

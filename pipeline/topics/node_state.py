@@ -77,6 +77,8 @@ class NodeStateRecord(Result, frozen=True, kw_only=True):
     `aggregated` and `deviation` are by span (`AGGREGATED`, `DEVIATION`), up to `as_of`; unknown
     where first and last point are less than half the span apart.
 
+    `rates` are what else the node used on average, by the names of `RATES`.
+
     `young_pods` are the pods, by the name of their cgroup, that were first measured less than
     `YOUNG_SECONDS` ago, with what of `usage` is theirs: who reckons with what a pod was expected to
     use can tell how much of that has come.
@@ -92,6 +94,7 @@ class NodeStateRecord(Result, frozen=True, kw_only=True):
     usage: Usage = Usage()
     system_usage: Usage = Usage()
     host_app_usage: Usage = Usage()
+    rates: dict[str, float] = msgspec.field(default_factory=dict)
     class_usage: dict[str, Usage] = msgspec.field(default_factory=dict)
     pods: int = 0
     unknown_pods: int = 0

@@ -38,6 +38,14 @@ millicores): of a pod what is asked for, which for extended resources is the lim
 MID: Final = ("kubernetes.io/mid-cpu", "kubernetes.io/mid-memory")
 BATCH: Final = ("kubernetes.io/batch-cpu", "kubernetes.io/batch-memory")
 """The names under which a Node offers, and pods ask for, cpu (millicores) and memory (bytes)."""
+RATES: Final = {
+    "springtide.io/network-receive": "network_receive_bytes_per_second",
+    "springtide.io/network-transmit": "network_transmit_bytes_per_second",
+    "springtide.io/disk-read": "disk_read_bytes_per_second",
+    "springtide.io/disk-write": "disk_write_bytes_per_second",
+}
+"""What else of a node is measured, in bytes a second: columns of samples by the names under which a
+Node may offer, and pods ask for, it."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -254,3 +254,50 @@ def test_thresholds_change_with_the_time_of_day() -> None:
     assert not decisions.filter(pod(), ["a"], NOW).refused
     world.table.put_state(node_state("a", cpu=3.2, age=-3600.0, offset=1))
     assert list(decisions.filter(pod(), ["a"], NOW + 3600).refused) == ["a"]
+
+
+TRANSMIT = "springtide.io/network-transmit"
+
+
+def busy_line(used: float | None, capacity: int = 100_000_000) -> World:
+    """A node that offers so many bytes a second of its network, and uses so many."""
+    args = {
+        "supportedResources": [TRANSMIT],
+        "usageThresholds": {TRANSMIT: 80},
+        "estimatedScalingFactors": {TRANSMIT: 100},
+    }
+    world = World(load_aware(**args))
+    rates = {} if used is None else {TRANSMIT: used}
+    return world.node("a", node_state("a", rates=rates), scalars={TRANSMIT: capacity})
+
+
+@pytest.mark.parametrize(
+    ("used", "capacity", "asked", "refused"),
+    [
+        (70e6, 100_000_000, 0, False),
+        (81e6, 100_000_000, 0, True),
+        (70e6, 100_000_000, 20_000_000, True),
+        (None, 100_000_000, 20_000_000, False),
+        (81e6, 0, 0, False),
+    ],
+)
+def test_other_resources_are_judged_by_what_is_measured_of_them(
+    used: float | None, capacity: int, asked: int, refused: bool
+) -> None:
+    scalars = {TRANSMIT: asked} if asked else None
+    found = busy_line(used, capacity).filter(pod(scalars=scalars)).refused
+    assert set(found) == ({"a"} if refused else set())
+    if refused:
+        assert f"{TRANSMIT} usage would be" in found["a"].reason
+        assert "MB/s used 10 s ago" in found["a"].reason
+
+
+def test_the_quieter_line_is_better() -> None:
+    args = {"usageThresholds": {TRANSMIT: 0}, "resourceWeights": {TRANSMIT: 1}}
+    world = World(load_aware(**args))
+    for name, used in (("busy", 90e6), ("quiet", 10e6), ("unknown", None)):
+        rates = {} if used is None else {TRANSMIT: used}
+        world.node(name, node_state(name, rates=rates), scalars={TRANSMIT: 100_000_000})
+    names = ["busy", "quiet", "unknown"]
+    found = Decisions(world.table, world.rules).prioritize(pod(), names, NOW)
+    assert found.percent[1] > found.percent[0]

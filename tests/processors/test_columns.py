@@ -63,6 +63,18 @@ def host_app(name: str, cpu: float | None, memory: float | None) -> Row:
 # -- usage
 
 
+@pytest.mark.parametrize(
+    ("told", "known"),
+    [(2.5e6, 2.5e6), (0.0, 0.0), (None, None), (math.nan, None), (-1.0, None)],
+)
+def test_what_else_the_node_uses_is_its_own_row(told: float | None, known: float | None) -> None:
+    names = ("network_receive_bytes_per_second", "disk_write_bytes_per_second")
+    node = NODE_ROW | dict.fromkeys(names, told)
+    window = joined(pod_row("p") | dict.fromkeys(names, 7.0), node)
+    found = window_usage(window, PLAIN)
+    assert lists(found.rates) == [known, None, None, known]
+
+
 def test_memory_follows_the_policy_and_falls_back_on_memory_without_page_cache() -> None:
     window = joined(
         {

@@ -304,6 +304,7 @@ def test_the_node_state_of_the_golden_example() -> None:
             "usage": gib(4.0),
             "system_usage": gib(2.0),
             "host_app_usage": gib(0.25),
+            "rates": {},
             "class_usage": {"prod": gib(1.0), "batch": gib(0.5), "unknown": gib(0.25)},
             "pods": 3, "unknown_pods": 1, "predictor": "percentile",
             "young_pods": {"a": gib(1.0), "b": gib(0.5), "c": gib(0.25)},

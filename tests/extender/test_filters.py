@@ -293,7 +293,7 @@ def test_other_resources_are_judged_by_what_is_measured_of_them(
 
 
 def test_the_quieter_line_is_better() -> None:
-    args = {"usageThresholds": {TRANSMIT: 0}, "resourceWeights": {TRANSMIT: 1}}
+    args = {"resourceWeights": {TRANSMIT: 1}, "estimatedScalingFactors": {TRANSMIT: 100}}
     world = World(load_aware(**args))
     for name, used in (("busy", 90e6), ("quiet", 10e6), ("unknown", None)):
         rates = {} if used is None else {TRANSMIT: used}

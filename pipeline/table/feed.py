@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -60,8 +61,9 @@ _PROBE_TIMEOUT_SECONDS: Final = 5.0
 _START_TIMEOUT_SECONDS: Final = 30.0
 _STOP_TIMEOUT_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = (0.25, 5.0)
-# So few records at a time that a request never waits long for the event loop.
 _RECORDS_AT_ONCE: Final = 100
+# So few that a request never waits long for the event loop.
+_RECORDS_IN_A_TURN: Final = 8
 _POLL_MS: Final = 250
 # A fetch costs more than the records in it: of those that trickle in some are taken together.
 _FETCH_BYTES: Final = 1 << 18
@@ -356,9 +358,10 @@ class Feed:
     async def _take(self, consumer: AIOKafkaConsumer, table: Table, positions: Positions) -> bool:
         """Apply the next records to `table` and move `positions`; whether anything came."""
         batches = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE)
-        for records in batches.values():
-            for record in records:
-                await self._apply(table, record)
+        for at, record in enumerate(chain.from_iterable(batches.values())):
+            if at % _RECORDS_IN_A_TURN == 0:
+                await asyncio.sleep(0)
+            await self._apply(table, record)
         # Where more lies ready the next call would return at once, and nobody else have a turn.
         await asyncio.sleep(0)
         before = sum(positions.values())

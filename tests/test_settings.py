@@ -252,6 +252,12 @@ def test_a_password_is_never_shown() -> None:
     assert [key for key in KEYS if is_secret(leaf_types()[key])] == ["kafka.sasl_password"]
 
 
+def test_nor_is_one_in_an_address() -> None:
+    error = refusal(overrides={"provider.url": "http://me:hunter2@prometheus:9090"})
+    assert "http://***@prometheus:9090" in error.message
+    assert "hunter2" not in f"{error.message} {error.hint}"
+
+
 @given(st.sampled_from(KEYS), st.text())
 def test_any_text_is_a_value_or_a_settings_error(key: str, text: str) -> None:
     try:

@@ -2,11 +2,12 @@
 
 Owes the rest: every limit is held here, whatever a plan says. The world is asked for anew; all of
 the evictions are tried without effect first, so that disruption budgets have had their say; each is
-by UID, and before each the lease and the kill switch are looked at again.
+by UID, and before each the lease, the kill switch and the pod that waits are looked at again.
 """
 
 from collections.abc import Callable
 from typing import Any, Final, Literal
+from urllib.parse import quote
 
 import msgspec
 
@@ -92,7 +93,9 @@ class CarryingOut:
         if of is None:
             return None, False
         try:
-            path = f"/api/v1/namespaces/{of.namespace}/pods/{of.name}"
+            # They come from a topic: whatever they are, they stay parts of the path.
+            namespace, name = quote(of.namespace, safe=""), quote(of.name, safe="")
+            path = f"/api/v1/namespaces/{namespace}/pods/{name}"
             found = await self._api.request("GET", path)
         except NotFoundError:
             return None, False
@@ -114,7 +117,7 @@ class CarryingOut:
             return "refused"
         for pod in pods:
             await self._budget.wait()
-            if (stop := await self._stopped()) is not None:
+            if (stop := await self._stopped(plan)) is not None:
                 self._tell(self._action(plan, pod, "refused", stop))
                 return "refused"
             self._tell(self._action(plan, pod, "intended"))
@@ -130,17 +133,23 @@ class CarryingOut:
             self._reporter.warn_soon(of, "Pod", "PushedOut", plan.why)
         return "done"
 
-    async def _stopped(self) -> str | None:
+    async def _stopped(self, plan: EvictionPlanRecord) -> str | None:
         """Why nobody may be evicted now; None if somebody may. What cannot be asked is a no."""
         if not self._may_evict():
             return "another evictor has the lease"
         try:
             await self._api.request("GET", self._stop_path)
         except NotFoundError:
-            return None
+            pass
         except KubernetesError as error:
             return f"whether evictions are stopped is not known: {error.message}"
-        return f"evictions are stopped by {self._stop_path}"
+        else:
+            return f"evictions are stopped by {self._stop_path}"
+        try:
+            waiting, may_push_out = await self._waiting(plan)
+        except KubernetesError as error:
+            return f"whether the pod still waits is not known: {error.message}"
+        return objection(plan, waiting, {}, may_push_out=may_push_out)
 
     async def _evict(self, pod: PodRecord, *, dry_run: bool = False) -> None:
         options: dict[str, Any] = {"preconditions": {"uid": pod.uid}}

@@ -22,6 +22,7 @@ from pipeline.tasks import together
 from pipeline.times import parse_time
 from pipeline.topics.codec import decode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord
+from pipeline.topics.nodes import check_node_name
 from pipeline.topics.registry import EVICTION_PLANS
 
 log = get_logger(__name__)
@@ -109,6 +110,7 @@ def _plan_of(one: Input) -> EvictionPlanRecord | None:
     if one.value is None:
         return None
     plan = decode_json(EvictionPlanRecord, one.value)
+    check_node_name(plan.node)
     if plan.node != one.key.decode():
         raise InvalidRecordError(f"payload speaks of {plan.node!r:.80}, key of {one.key[:80]!r}")
     try:

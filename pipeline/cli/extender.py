@@ -5,15 +5,17 @@ import gc
 import signal
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import click
 
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.clock import SystemClock
+from pipeline.errors import SettingsError
 from pipeline.extender.plans import PlanWriter
 from pipeline.extender.server import rules_of
 from pipeline.extender.service import serve
-from pipeline.settings import Settings
+from pipeline.settings import ExtenderSettings, Settings
 from pipeline.table import AND_PODS, Feed, Table
 from pipeline.table.dead_letters import DeadLetterWriter
 from pipeline.table.feed import HISTORY, VIEWS
@@ -81,7 +83,7 @@ async def _run(settings: Settings) -> None:
         clock=clock,
         on_bad=letters.send,
         topics=AND_PODS,
-        snapshot=Path(snapshot) if (snapshot := settings.extender.snapshot_file) else None,
+        snapshot=_snapshot(settings.extender),
     )
     beside = partial(Feed, client=client, prefix=prefix, clock=clock)
     views = beside(Table(), topics=VIEWS, name="node views", on_bad=letters.send)
@@ -103,6 +105,24 @@ async def _run(settings: Settings) -> None:
     finally:
         await end(frozen)
         await producer.close()
+
+
+def _snapshot(settings: ExtenderSettings) -> Path | None:
+    """The file of snapshots. Raises `SettingsError` where none can be written."""
+    if settings.snapshot_file is None:
+        return None
+    file = Path(settings.snapshot_file)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=file.parent):
+            pass
+    except OSError as error:
+        raise SettingsError(
+            f"extender.snapshot_file: nothing can be written to {file.parent}: {error.strerror}",
+            key="extender.snapshot_file",
+            hint="name a file in a folder that the extender may write to",
+        ) from error
+    return file
 
 
 async def _freeze(feed: Feed) -> None:

@@ -36,6 +36,8 @@ _SERVICE_LINK_NAME = re.compile(
     r".*_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)"
 )
 _SERVICE_LINK_VALUE = re.compile(r"(tcp|udp|sctp)://.*")
+# Of an address, who asks and the password.
+_PASSWORD = re.compile(r"//[^/?#]*@")
 
 SectionT = TypeVar("SectionT", bound=msgspec.Struct)
 
@@ -290,7 +292,7 @@ def _as_error(problems: list[_Problem]) -> SettingsError:
 def _shown(value: object) -> str:
     if isinstance(value, msgspec.Struct | tuple | list | dict):
         return "what is given"
-    return "null" if value is None else f"{value!r:.100}"
+    return "null" if value is None else f"{_PASSWORD.sub('//***@', repr(value)):.100}"
 
 
 def _did_you_mean(name: str, known: Mapping[str, object]) -> str:

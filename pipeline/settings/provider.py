@@ -57,7 +57,8 @@ class ProviderSettings(Section, frozen=True, kw_only=True):
         str,
         Meta(
             pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$",
-            title="http:// or https://, a host, and a path where it has one",
+            title="http:// or https://, a host without user and password, and a path where it has "
+            "one",
             description="Where Prometheus is; /api/v1/query comes behind it.",
         ),
     ] = "http://127.0.0.1:9090"

@@ -16,7 +16,7 @@ from pipeline.topics.client import client_options
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod
 from pipeline.topics.registry import ACTIONS, EVICTION_PLANS
-from tests.cluster.objects import apply, delete, items, messages, pod, until
+from tests.cluster.objects import apply, delete, items, messages, node, pod, until
 from tests.cluster.watching import Role
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -82,6 +82,8 @@ async def world(plane: ControlPlane, settings: Settings) -> AsyncIterator[World]
     prod = {"koordinator.sh/priority-class": "koord-prod"}
     apply(
         plane,
+        # Pods of a node that nobody knows are soon collected; this one takes none.
+        node(NODE) | {"spec": {"unschedulable": True}},
         {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 9500,
          "metadata": {"name": "evicting"}},
         *(pod(name, on=NODE, labels=by_class | {"app": name}) for name in ("a", "b", "c")),
@@ -96,6 +98,7 @@ async def world(plane: ControlPlane, settings: Settings) -> AsyncIterator[World]
     plane.kubectl("delete", "poddisruptionbudgets", "--all")
     plane.kubectl("delete", *STOP, "--ignore-not-found")
     delete(plane, "priorityclass", "evicting")
+    delete(plane, "node", NODE)
 
 
 async def test_a_plan_is_carried_out_once_by_one_that_comes_late(world: World) -> None:
@@ -170,7 +173,12 @@ async def test_what_does_not_hold_is_not_done(world: World) -> None:
         await world.send(msgspec.structs.replace(plan, at="soon"))
         await world.send(plan, key="another")
         await world.send_bytes(b"{")
-        await until(lambda: evictor.text().count("plan cannot be read") == 3)
+        await world.send(msgspec.structs.replace(plan, node=""), key="")
+        await until(lambda: evictor.text().count("plan cannot be read") == 4)
+        # A name that would lead elsewhere is nobody's.
+        sly = WaitingPod(namespace="default", name="../pods/w", uid="sly", priority=9500)
+        await world.plan("a", waiting=sly)
+        await until(lambda: evictor.text().count('"outcome": "refused"') == 5)
         await world.plan("a")
         await until(lambda: "a" not in world.there(), 60)
     assert world.there() == {"b", "c", "dear", "w"}
@@ -183,3 +191,16 @@ async def test_a_pod_is_made_room_for_a_few_times_only(world: World) -> None:
         await until(lambda: world.there() == {"dear", "w"}, 60)
         await world.plan("dear")
         await until(lambda: "too_many" in evictor.text())
+
+
+async def test_who_has_found_a_place_meanwhile_costs_nobody_more(world: World) -> None:
+    """Evictions are two seconds apart."""
+    with Role("evictor", world.settings, "--metrics-port", "0", "--mode", "act",
+              "--evictions-per-minute", "30") as evictor:  # fmt: skip
+        await until(lambda: "ready" in evictor.text(), 60)
+        await world.plan("a", "b", "c")
+        await until(lambda: world.there() != {"a", "b", "c", "dear", "w"}, 60)
+        delete(world.plane, "pod", "w")
+        await until(lambda: '"outcome": "refused"' in evictor.text(), 60)
+    assert world.there() == {"b", "c", "dear"}
+    assert await world.outcomes() == ["intended", "done", "refused"]

@@ -73,7 +73,7 @@ class Actuator:
         self._reports = acts and actuator.node_metrics
         self._rules = Objects(api, NODE_SLO, self._writer, uid_of)
         self._writes_rules = acts and actuator.node_slos
-        self._cooling = Cooling(api, self._writer, settings.extender) if acts else None
+        self._cooling = Cooling(api, self._writer, settings.extender, clock) if acts else None
         self._done = Counter[str]()
         self._topics_known = asyncio.Event()
         self._nodes_known = asyncio.Event()
@@ -176,6 +176,8 @@ class Actuator:
             self._offers.decide(everything=everything)
             self._metrics.decide(everything=everything)
             self._rules.decide(everything=everything)
+            if self._cooling:
+                self._cooling.decide()
             if self._done and self._clock.monotonic() - summed >= _SUMMARY_SECONDS:
                 summed = self._clock.monotonic()
                 done = " ".join(f"{what}={count}" for what, count in sorted(self._done.items()))

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from actuators.cluster.writing import Write, Writer
+from pipeline.clock import Clock
 from pipeline.errors import InvalidRecordError, KubernetesError, NotFoundError
 from pipeline.kube.client import MERGE, Api
 from pipeline.processors.loadaware.counted import seconds_of
@@ -23,6 +24,8 @@ from pipeline.topics.results import supersedes
 COOLED: Final = "springtide/cooled"
 """On a Node that has cooled: as of which window."""
 
+READERS_SECONDS: Final = 1.0
+"""Whom the scheduler asks then has read of it: extenders read a few times a second."""
 TOLD_SECONDS: Final = 180.0
 """For so long after a plan to evict pods of a node it is told of with each window."""
 
@@ -30,10 +33,13 @@ _WHAT: Final = "cooled"
 
 
 class Cooling:
-    """Which nodes are hot, as the extender sees it. `learn_state` puts what is due into the
-    writer's hands, once `is_on`: what lies on the topic at the start is no change."""
+    """Which nodes are hot, as the extender sees it. `decide` puts what is due into the writer's
+    hands; what `learn_state` learned before `is_on` lay on the topic at the start, and is no
+    change."""
 
-    def __init__(self, api: Api, writer: Writer, thresholds: ExtenderSettings) -> None:
+    def __init__(
+        self, api: Api, writer: Writer, thresholds: ExtenderSettings, clock: Clock
+    ) -> None:
         self.is_on = False
         self._api = api
         self._writer = writer
@@ -44,6 +50,8 @@ class Cooling:
         self._states: dict[str, NodeStateRecord] = {}
         self._hot: set[str] = set()
         self._making_room: dict[str, float] = {}
+        self._due: dict[str, float] = {}
+        self._clock = clock
 
     def learn_plan(self, plan: EvictionPlanRecord) -> None:
         """Pods are to leave a node for one that waits; how soon the node cools nobody knows."""
@@ -57,18 +65,27 @@ class Cooling:
         if record is None:
             self._states.pop(name, None)
             self._hot.discard(name)
+            self._due.pop(name, None)
             return
         if not supersedes(record, self._states.get(name)):
             return
         self._states[name] = record
         if self._is_hot(record):
             self._hot.add(name)
+            self._due.pop(name, None)
             self._writer.drop(_WHAT, name)
         elif name in self._hot:
             self._hot.discard(name)
-            self._tell(name, record)
+            self._tell_soon(name)
         elif self._is_making_room(name, record):
-            self._tell(name, record)
+            self._tell_soon(name)
+
+    def decide(self) -> None:
+        """Have told what is due."""
+        now = self._clock.monotonic()
+        for name in [name for name, due in self._due.items() if due <= now]:
+            del self._due[name]
+            self._writer.put(_WHAT, name, self._write(name, self._states[name].as_of))
 
     def _is_making_room(self, name: str, record: NodeStateRecord) -> bool:
         """Whether this is a window after pods were to leave, and not long after."""
@@ -80,9 +97,9 @@ class Cooling:
             del self._making_room[name]
         return 0 < seconds <= TOLD_SECONDS
 
-    def _tell(self, name: str, record: NodeStateRecord) -> None:
+    def _tell_soon(self, name: str) -> None:
         if self.is_on:
-            self._writer.put(_WHAT, name, self._write(name, record.as_of))
+            self._due.setdefault(name, self._clock.monotonic() + READERS_SECONDS)
 
     def _is_hot(self, record: NodeStateRecord) -> bool:
         used, room = record.usage, record.allocatable

@@ -157,10 +157,10 @@ class Moment:
         """The UID of the pod in this place of the ledger."""
         return self._table.pods.uid_at(place)
 
-    def lesser(self, priority: int) -> Lesser:
-        """The pods of these nodes that may be pushed out for one of this priority."""
+    def lesser(self) -> Lesser:
+        """The pods of these nodes that are of lower classes than Prod, and were measured."""
         began = self.column("as_of_seconds") - np.nan_to_num(self.column("window_seconds"))
-        return self._table.pods.lesser(self.rows, priority, began)
+        return self._table.pods.lesser(self.rows, began)
 
     def flight(self, *, prod: bool = False) -> IntArray:
         """What of the pods in flight is to be added to usage, (nodes, resources of LoadAware)."""

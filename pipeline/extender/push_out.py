@@ -8,14 +8,16 @@ the way as far as it knows. The pod is expected on its node until the plan has h
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from pipeline.extender.decide import Decisions
 from pipeline.extender.filters import RESOURCES, Refusal, amount
 from pipeline.extender.moment import Ask, Moment
-from pipeline.processors.classes import CLASSES
+from pipeline.processors.classes import CLASS_CODES, CLASSES
 from pipeline.processors.loadaware.args import LoadAwareArgs
 from pipeline.processors.loadaware.limits import AGGREGATED, limits_of
 from pipeline.processors.placement.push_out import (
@@ -41,10 +43,14 @@ SETTLE_SECONDS: Final = 120.0
 # The longest span that usage is aggregated over.
 LONGEST_SPAN_SECONDS: Final = 1800.0
 
-_NODES_LOOKED_AT: Final = 16
+# It takes some ten milliseconds, in which nobody else is answered.
+_PAUSE_SECONDS: Final = 1.0
+_AGAIN_SECONDS: Final = 10.0
+_NODES_CONSIDERED: Final = 512
+_NODES_LOOKED_AT: Final = 4
 _REMEMBERED: Final = 10_000
 _NOTHING: Final = Usage()
-_UNITS: Final = {"cpu": 1000.0, "memory": 1.0}
+_CODES: Final = {name: CLASS_CODES[name] for name in PUSHED_OUT}
 
 
 class _Choice(NamedTuple):
@@ -56,7 +62,8 @@ class _Choice(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """Where room was made for a pod, the last node last, and until when that may take."""
+    """Where room was made for a pod, the last node last, and until when nothing else is tried: that
+    may take so long, or nothing would have helped."""
 
     nodes: tuple[str, ...] = ()
     until: float = 0.0
@@ -69,6 +76,7 @@ class PushingOut:
         self._decisions = decisions
         self._held: OrderedDict[str, _Held] = OrderedDict()
         self._busy: dict[str, float] = {}
+        self._next = -np.inf
 
     def plan(
         self, pod: PodRecord, refused: Mapping[str, Refusal], now: float
@@ -77,22 +85,39 @@ class PushingOut:
         not help, or is under way."""
         held = self._held.get(pod.uid, _Held())
         if now < held.until:
-            self._decisions.place(pod, held.nodes[-1], now, held.until - now)
+            self._expect(pod, held, now)
             return None
         if not pod.uid or pod.pod_class != "prod" or len(held.nodes) >= PLANS_OF_A_POD:
             return None
+        if self._next - _PAUSE_SECONDS <= now < self._next:
+            return None
+        self._next = now + _PAUSE_SECONDS
+        found = self._find(pod, refused, held, now)
+        if found is None:
+            self._hold(pod, held._replace(until=now + _AGAIN_SECONDS))
+            return None
+        seconds = SETTLE_SECONDS + _span_seconds(self._decisions.rules.placement.load_aware)
+        held = _Held((*held.nodes, found.node), now + seconds)
+        self._hold(pod, held)
+        self._busy[found.node] = held.until
+        self._expect(pod, held, now)
+        return found
+
+    def _find(
+        self, pod: PodRecord, refused: Mapping[str, Refusal], held: _Held, now: float
+    ) -> EvictionPlanRecord | None:
         self._busy = {node: until for node, until in self._busy.items() if until > now}
         # Where it did not help it is not tried again.
         names = [name for name in refused if name not in self._busy and name not in held.nodes]
-        moment, asked = self._decisions.moment(names, now), self._decisions.asked(pod)
-        lesser = moment.lesser(pod.priority or 0)
+        asked, moment = self._decisions.asked(pod), self._decisions.moment(names, now)
+        moment = moment.among(_fullest_least(moment, asked)[:_NODES_CONSIDERED])
+        lesser = moment.lesser()
         frees = _frees(moment, lesser)
-        chosen = self._chosen(moment, asked, lesser, frees)
+        choices = self._choices(moment, asked, lesser, frees, pod.priority or 0)
+        chosen = min(choices, default=None)
         if chosen is None:
             return None
-        node = names[chosen.place]
-        seconds = SETTLE_SECONDS + _span_seconds(self._decisions.rules.placement.load_aware)
-        self._hold(pod, _Held((*held.nodes, node), now + seconds), now)
+        node = moment.names[chosen.place]
         leaving = tuple(_leaving(moment, lesser, frees, at) for at in chosen.pods)
         return EvictionPlanRecord(
             node=node,
@@ -107,32 +132,27 @@ class PushingOut:
             ),
         )
 
-    def _hold(self, pod: PodRecord, held: _Held, now: float) -> None:
+    def _hold(self, pod: PodRecord, held: _Held) -> None:
         self._held[pod.uid] = held
         self._held.move_to_end(pod.uid)
         while len(self._held) > _REMEMBERED:
             self._held.popitem(last=False)
-        self._busy[held.nodes[-1]] = held.until
-        self._decisions.place(pod, held.nodes[-1], now, held.until - now)
 
-    def _chosen(
-        self, moment: Moment, asked: Ask, lesser: Lesser, frees: FloatArray
-    ) -> _Choice | None:
-        """The cheapest way, of the nodes that look as if the least had to go."""
-        if not len(lesser.places):
-            return None
-        gone = _without(moment, lesser, frees, np.arange(len(lesser.places)))
-        could = sorted(set(range(len(moment))) - set(self._decisions.refused(gone, asked)))
-        load = _load(moment, asked)
-        nearest = sorted(could, key=lambda place: (load[place], place))[:_NODES_LOOKED_AT]
-        return min(self._choices(moment, asked, lesser, frees, nearest), default=None)
+    def _expect(self, pod: PodRecord, held: _Held, now: float) -> None:
+        """The pod counts where room is being made for it."""
+        if held.nodes and self._busy.get(held.nodes[-1], -np.inf) > now:
+            self._decisions.place(pod, held.nodes[-1], now, held.until - now)
 
     def _choices(
-        self, moment: Moment, asked: Ask, lesser: Lesser, frees: FloatArray, nearest: Sequence[int]
+        self, moment: Moment, asked: Ask, lesser: Lesser, frees: FloatArray, priority: int
     ) -> Iterator[_Choice]:
+        """What it would cost on each of the first nodes on which it would help."""
+        may_leave = np.flatnonzero(lesser.priority < priority)
+        refused = self._decisions.refused(_without(moment, lesser, frees, may_leave), asked)
+        could = (place for place in range(len(moment)) if place not in refused)
         room = np.maximum([moment.allocatable(name) for name in RESOURCES], 1).T
-        for place in nearest:
-            here = np.flatnonzero(lesser.node == place)
+        for place in islice(could, _NODES_LOOKED_AT):
+            here = may_leave[lesser.node[may_leave] == place]
             one = moment.among(np.array([place]))
 
             def fits(gone: Sequence[int], one: Moment = one) -> bool:
@@ -149,21 +169,29 @@ class PushingOut:
                 yield _Choice(cost(named, lesser.priority[gone].tolist()), place, sorted(gone))
 
 
+def _fullest_least(moment: Moment, asked: Ask) -> npt.NDArray[np.intp]:
+    """The places of the nodes, those first that would be fullest least with the pod, by the fuller
+    of cpu and memory."""
+    room = np.array([moment.allocatable(name) for name in RESOURCES], np.float64)
+    used = np.nan_to_num(moment.usage("usage", RESOURCES).T)
+    wanted = np.array([[asked.counted.get(f"estimate:{name}", 0)] for name in RESOURCES])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        full = np.where(room > 0, (used + wanted) / room, np.inf).max(axis=0, initial=0.0)
+    return np.argsort(full, kind="stable")
+
+
 def _frees(moment: Moment, lesser: Lesser) -> FloatArray:
     """What the node would use less if each of these pods were gone, (pods, cpu and memory) in
     millicores and bytes: its part of what its class uses there."""
-    found = np.zeros((len(lesser.places), len(RESOURCES)))
-    expected = _estimates(moment, lesser)
+    used = np.full((len(moment), len(CLASSES), len(RESOURCES)), np.nan)
+    for place in np.unique(lesser.node).tolist():
+        state = moment.node(place).state
+        for name, code in _CODES.items() if state else ():
+            of_class = state.class_usage.get(name, _NOTHING) if state else _NOTHING
+            cpu, memory = of_class.cpu_cores, of_class.memory_bytes
+            used[place, code] = (np.nan if cpu is None else 1000 * cpu, memory)
     groups = lesser.node * len(CLASSES) + lesser.class_code
-    order = np.argsort(groups, kind="stable")
-    starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
-    for pods in np.split(order, starts[1:]) if len(order) else []:
-        state = moment.node(int(lesser.node[pods[0]])).state
-        used = state.class_usage.get(CLASSES[lesser.class_code[pods[0]]]) if state else None
-        used = used or _NOTHING
-        whole = np.array([used.cpu_cores, used.memory_bytes], np.float64) * [*_UNITS.values()]
-        found[pods] = shares(whole, expected[pods])
-    return found
+    return shares(groups, used.reshape(-1, len(RESOURCES)), _estimates(moment, lesser))
 
 
 def _estimates(moment: Moment, lesser: Lesser) -> IntArray:
@@ -190,16 +218,6 @@ def _without(
     np.add.at(amounts, places, lesser.amounts[gone])
     np.add.at(used, places, frees[gone])
     return moment.less(amounts, {name: used[:, of] for of, name in enumerate(RESOURCES)})
-
-
-def _load(moment: Moment, asked: Ask) -> FloatArray:
-    """How full each node would be with the pod, by the fuller of cpu and memory, (nodes,)."""
-    room = np.array([moment.allocatable(name) for name in RESOURCES], np.float64)
-    used = np.nan_to_num(moment.usage("usage", RESOURCES).T)
-    wanted = np.array([[asked.counted.get(f"estimate:{name}", 0)] for name in RESOURCES])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found: FloatArray = np.where(room > 0, (used + wanted) / room, np.inf).max(axis=0)
-    return found
 
 
 def _span_seconds(args: LoadAwareArgs) -> float:

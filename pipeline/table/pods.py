@@ -62,9 +62,10 @@ class Columns(NamedTuple):
 
 
 class Lesser(NamedTuple):
-    """Pods that may be pushed out, (pods,) each: their places, to be asked for UIDs while nothing
-    has changed, the places of their nodes among those asked about, the codes of their classes,
-    their priorities, and what counts of them, (pods, amounts)."""
+    """Pods of lower classes than Prod, (pods,) each: their places, to be asked for UIDs while
+    nothing has changed, the places of their nodes among those asked about, the codes of their
+    classes, their priorities (`STAYS` for one that does not leave), and what counts of them, (pods,
+    amounts)."""
 
     places: npt.NDArray[np.intp]
     node: npt.NDArray[np.intp]
@@ -152,18 +153,14 @@ class Pods:
         found: IntArray = self._amounts[here].sum(axis=0)
         return found
 
-    def lesser(
-        self, rows: npt.NDArray[np.intp], priority: int, began_seconds: FloatArray
-    ) -> Lesser:
-        """The pods on these rows (each once) that may be pushed out for one of this priority: of
-        lower classes than Prod, of lower priority, not about to leave anyway, and measured in the
-        last windows of their nodes, which began then, (rows,)."""
+    def lesser(self, rows: npt.NDArray[np.intp], began_seconds: FloatArray) -> Lesser:
+        """The pods on these rows (each once) that are of lower classes than Prod, and were measured
+        in the last windows of their nodes, which began then, (rows,)."""
         count = len(self._uids)
         at = np.full(len(self.sums), -1, np.intp)
         at[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
-        may = _MAY_LEAVE[self._class[:count]] & (self._priority[:count] < priority)
-        may &= (self._node[:count] >= 0) & ~self._is_pending[:count]
-        places = np.flatnonzero(may)
+        found = _MAY_LEAVE[self._class[:count]] & ~self._is_pending[:count]
+        places = np.flatnonzero(found & (self._node[:count] >= 0))
         node = at[self._node[places]]
         places, node = places[node >= 0], node[node >= 0]
         measured = self._scheduled[places] <= began_seconds[node]

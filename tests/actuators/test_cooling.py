@@ -6,7 +6,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from actuators.cluster.cooling import COOLED, Cooling
+from actuators.cluster.cooling import COOLED, READERS_SECONDS, Cooling
 from actuators.cluster.writing import Budget, Writer
 from pipeline.clock import ManualClock
 from pipeline.errors import (
@@ -40,7 +40,7 @@ class World:
         self.api = FakeApi(self.clock)
         self.api.put("n")
         self.writer = Writer(Budget(20.0, self.clock), self.clock, lambda: True)
-        self.cooling = Cooling(cast(Api, self.api), self.writer, ExtenderSettings())
+        self.cooling = Cooling(cast(Api, self.api), self.writer, ExtenderSettings(), self.clock)
         self.cooling.is_on = True
         self._offset = 0
 
@@ -50,6 +50,10 @@ class World:
             self.cooling.learn_state("n", state(one, self._offset))
 
     async def settle(self, seconds: float = 1.0) -> list[Asked]:
+        self.cooling.decide()
+        assert not self.api.asked
+        await self.clock.advance(READERS_SECONDS)
+        self.cooling.decide()
         task = asyncio.create_task(self.writer.run())
         await self.clock.advance(seconds)
         task.cancel()
@@ -63,7 +67,7 @@ async def test_only_who_was_hot_has_cooled() -> None:
     assert await world.settle() == []
     world.uses(8.0, 1.0, 2.0)
     assert len(await world.settle()) == 1
-    assert world.api.objects["n"]["metadata"]["annotations"] == {COOLED: format_time(1.7e9 + 4)}
+    assert world.api.objects["n"]["metadata"]["annotations"] == {COOLED: format_time(1.7e9 + 5)}
 
 
 async def test_who_is_hot_again_before_it_is_told_is_not_told_of() -> None:

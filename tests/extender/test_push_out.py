@@ -211,6 +211,46 @@ def test_a_reservation_counts_as_usage_does() -> None:
     assert leave(asked(decisions, pushing_out, "a")) == ["m"]
 
 
+def test_who_stays_uses_his_part_all_the_same() -> None:
+    """Two use 20 cores together; the one that could leave has a tenth of them."""
+    stays = pod("stays", "mid", 18.0, "a", owner=Owner(kind="DaemonSet", name="d"))
+    leaves = pod("leaves", "mid", 2.0, "a")
+    _, decisions, pushing_out = world(stays, leaves, a={"prod": 25.0, "mid": 20.0})
+    assert asked(decisions, pushing_out, "a") is None
+    _, decisions, pushing_out = world(stays, leaves, a={"prod": 17.0, "mid": 20.0})
+    assert leave(asked(decisions, pushing_out, "a")) == ["leaves"]
+
+
+def test_what_did_not_help_is_looked_at_again_after_a_while() -> None:
+    table, decisions, pushing_out = world(pod("m", "mid", 20.0, "a"), a={"prod": 46.0})
+    assert asked(decisions, pushing_out, "a") is None
+    put_node(table, "a", 46.0, NOW + 1, prod=26.0, mid=20.0)
+    assert asked(decisions, pushing_out, "a", now=NOW + 9) is None
+    assert leave(asked(decisions, pushing_out, "a", now=NOW + 10)) == ["m"]
+
+
+def test_one_question_a_second_is_looked_into() -> None:
+    _, decisions, pushing_out = world(
+        pod("m", "mid", 20.0, "a"), pod("n", "mid", 20.0, "b"),
+        a={"prod": 25.0, "mid": 20.0}, b={"prod": 25.0, "mid": 20.0},
+    )  # fmt: skip
+    assert asked(decisions, pushing_out, "a", "b") is not None
+    other = pod("other", "prod", 8.0)
+    assert asked(decisions, pushing_out, "a", "b", of=other, now=NOW + 0.9) is None
+    assert asked(decisions, pushing_out, "a", "b", of=other, now=NOW + 1) is not None
+
+
+def test_what_is_half_known_counts_by_half() -> None:
+    table, decisions, pushing_out = world(pod("m", "mid", 20.0, "a"), a={"prod": 25.0, "mid": 20.0})
+    used = {"mid": Usage(cpu_cores=20.0), "batch": Usage(memory_bytes=GIB)}
+    table.put_state(
+        node_state("a", cpu=45.0, memory=None, cores=64.0, room=None, class_usage=used, offset=1)
+    )
+    plan = asked(decisions, pushing_out, "a")
+    assert plan is not None
+    assert (plan.pods[0].cpu_millicores, plan.pods[0].memory_bytes) == (20_000, 0)
+
+
 def test_an_empty_question_plans_nothing() -> None:
     _, _, pushing_out = world(a={"prod": 60.0})
     assert pushing_out.plan(WAITING, {}, NOW) is None

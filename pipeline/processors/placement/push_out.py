@@ -79,13 +79,20 @@ def cost(classes: Sequence[str], priorities: Sequence[int]) -> Cost:
     return Cost(max(map(rank, classes), default=0), max(priorities, default=0), len(classes))
 
 
-def shares(used: FloatArray, estimates: IntArray) -> FloatArray:
-    """What each of the pods of one class uses, (pods, resources), of what the class uses on the
-    node, (resources,): by what they are expected to use, `estimates` (pods, resources); in equal
-    parts where nothing is expected. What is not known is 0: nobody leaves for that."""
-    total = estimates.sum(axis=0)
-    equal = np.full(estimates.shape, 1.0 / max(len(estimates), 1))
-    by_estimate = estimates / np.where(total > 0, total, 1)
+def shares(groups: IntArray, used: FloatArray, estimates: IntArray) -> FloatArray:
+    """What each pod uses, (pods, resources), of what its group uses, `used` (groups, resources): by
+    what the pods of a group are expected to use, `estimates` (pods, resources), in equal parts
+    where nothing is expected. What is not known is 0: nobody leaves for that.
+
+    >>> shares(np.array([0, 0]), np.array([[6.0]]), np.array([[1], [2]])).tolist()
+    [[2.0], [4.0]]
+    """
     known = np.where(np.isfinite(used) & (used > 0), used, 0.0)
-    found: FloatArray = np.where(total > 0, by_estimate, equal) * known
+    pods = np.bincount(groups, minlength=len(used))[groups]
+    found = np.empty(estimates.shape)
+    for at in range(estimates.shape[1]):
+        expected = estimates[:, at].astype(np.float64)
+        total = np.bincount(groups, expected, minlength=len(used))[groups]
+        part = np.where(total > 0, expected / np.where(total > 0, total, 1.0), 1.0 / pods)
+        found[:, at] = part * known[groups, at]
     return found

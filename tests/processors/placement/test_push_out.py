@@ -71,14 +71,22 @@ def test_a_cheaper_class_is_cheaper_whatever_it_takes() -> None:
     assert cost([], []) == Cost(0, 0, 0)
 
 
-@given(st.lists(st.integers(0, 2**40), min_size=1, max_size=6), st.floats(0, 1e12))
-def test_shares_are_all_of_it(estimates: list[int], used: float) -> None:
-    found = shares(np.array([used, np.nan]), np.array([[one, one] for one in estimates]))
-    np.testing.assert_allclose(found[:, 0].sum(), used, rtol=1e-9)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2**40)), min_size=1, max_size=8),
+    st.lists(st.floats(0, 1e12), min_size=3, max_size=3),
+)
+def test_shares_of_a_group_are_all_of_it(pods: list[tuple[int, int]], used: list[float]) -> None:
+    groups = np.array([group for group, _ in pods])
+    estimates = np.array([[one, one] for _, one in pods])
+    found = shares(groups, np.array([[one, np.nan] for one in used]), estimates)
+    for group in set(groups.tolist()):
+        np.testing.assert_allclose(found[groups == group, 0].sum(), used[group], rtol=1e-9)
     assert (found[:, 1] == 0).all()
+    assert (found >= 0).all()
 
 
 def test_what_nobody_expects_is_shared_alike() -> None:
-    found = shares(np.array([9.0, -1.0]), np.zeros((3, 2), np.int64))
+    alike = np.zeros(3, np.int64)
+    found = shares(alike, np.array([[9.0, -1.0]]), np.zeros((3, 2), np.int64))
     assert found.tolist() == [[3.0, 0.0]] * 3
-    assert shares(np.array([9.0, 1.0]), np.zeros((0, 2), np.int64)).shape == (0, 2)
+    assert shares(alike[:0], np.array([[9.0, 1.0]]), np.zeros((0, 2), np.int64)).shape == (0, 2)

@@ -39,6 +39,7 @@ RUN_ELSEWHERE = {
 }
 
 RUNNING_SECONDS = 4.0
+STARTING_SECONDS = 60.0
 
 
 class Block(NamedTuple):
@@ -153,12 +154,25 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
                 role.communicate()
 
 
+def listens(process: subprocess.Popen[str]) -> bool:
+    """Whether a process would hear SIGTERM by now, instead of being ended by it."""
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    except OSError:
+        return False
+    (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+
+
 @pytest.mark.broker
 @pytest.mark.parametrize("block", RUN, ids=lambda block: block.title)
 def test_block_runs(block: Block, place: Place) -> None:
     runs_until_stopped = "run=until-stopped" in block.marks
     process = place.start(f"exec {block.text}" if runs_until_stopped else block.text)
     if runs_until_stopped:
+        deadline = time.monotonic() + STARTING_SECONDS
+        while not listens(process) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
         time.sleep(RUNNING_SECONDS)
         assert process.poll() is None, process.communicate()[0]
         process.terminate()

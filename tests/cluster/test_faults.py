@@ -34,6 +34,7 @@ pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 NODES = [f"f{i}" for i in range(6)]
 BUDGET = 10
 SECONDS = 60
+KINDS = {"409", "410", "429", "500", "504", "silent", "slow"}
 _STATUS = re.compile(r"PATCH /api/v1/nodes/(f\d)/status")
 
 
@@ -117,7 +118,7 @@ async def test_whatever_fails_or_dies_the_world_ends_up_as_it_should(
             await producer.start()
             cluster, began, restarted = Cluster(plane, 3), time.monotonic(), False
             sizes: list[int] = []
-            while (passed := time.monotonic() - began) < SECONDS:
+            while (passed := time.monotonic() - began) < SECONDS or not proxy.kinds >= KINDS:
                 await results.publish(producer, rng.choice(NODES))
                 await asyncio.to_thread(cluster.step)
                 if rng.random() < 0.05:
@@ -147,8 +148,6 @@ async def test_whatever_fails_or_dies_the_world_ends_up_as_it_should(
                 role.__exit__()
         nothing_is_written_twice(history, proxy)
         the_budget_is_kept(proxy)
-        kinds = {kind.split()[1] for kind in proxy.faults}
-        assert kinds >= {"409", "410", "429", "500", "504", "silent", "slow"}
     await end(watching)
     delete(plane, "pod", "--all")
     delete(plane, "node", *NODES, "fx")

@@ -2,6 +2,7 @@
 say what they would have said undisturbed, and nothing was written twice."""
 
 import asyncio
+import itertools
 import json
 import random
 import time
@@ -17,7 +18,7 @@ from tests.cluster.objects import apply, delete, messages, node, pod, until, wri
 from tests.cluster.watching import Role, said, wanted
 from tests.kube.fault_proxy import fault_proxy
 
-pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(900)]
 
 STEPS = 16
 NAMES = [f"f{i}" for i in range(5)]
@@ -88,7 +89,9 @@ async def test_two_watchers_among_faults_and_kills_end_in_step(
         faulty = Settings(kafka=settings.kafka, kubernetes=kubernetes)
         roles = [Role("watcher", faulty), Role("watcher", faulty)]
         try:
-            for step in range(STEPS):
+            for step in itertools.count():
+                if step >= STEPS and proxy.kinds >= {"410", "429", "500"}:
+                    break
                 await asyncio.to_thread(change, plane, config, rng)
                 if rng.random() < 0.25:
                     which = rng.randrange(2)
@@ -112,7 +115,6 @@ async def test_two_watchers_among_faults_and_kills_end_in_step(
             for role in roles:
                 role.__exit__()
     assert codes == [0, 0]
-    assert {kind.split()[-1] for kind in proxy.faults} >= {"410", "429", "500"}
     for topic in (NODES, PODS, WORKLOADS):
         written = await messages(settings.kafka, topic)
         assert written

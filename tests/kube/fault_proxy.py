@@ -45,6 +45,11 @@ class FaultProxy:
         self.url = ""
         self._session: aiohttp.ClientSession | None = None
 
+    @property
+    def kinds(self) -> set[str]:
+        """Every kind of fault there was, whatever the method."""
+        return {fault.split()[1] for fault in self.faults}
+
     async def handle(self, request: web.Request) -> web.StreamResponse:
         if request.method != "GET":
             self.attempts.append((time.monotonic(), f"{request.method} {request.path}"))

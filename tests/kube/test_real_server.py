@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import time
 from collections.abc import AsyncIterator
@@ -150,7 +151,9 @@ async def test_whatever_fails_in_between_the_end_is_the_same(
     mirrors = [Mirror(), Mirror()]
     async with open_api(as_admin(plane, proxy.url), SystemClock()) as faulty:
         following = [asyncio.create_task(mirror.run(faulty)) for mirror in mirrors]
-        for i in range(120):
+        for i in itertools.count():
+            if i >= 120 and proxy.kinds >= {"410", "429", "500"}:
+                break
             name = f"f{i % 17}"
             with contextlib.suppress(ConflictError):
                 await api.create(MAPS, config_map(name))
@@ -168,7 +171,6 @@ async def test_whatever_fails_in_between_the_end_is_the_same(
         for mirror in mirrors:
             await until(lambda mirror=mirror: mirror.known == there)
         await end(*following)
-    assert {kind.split()[-1] for kind in proxy.faults} >= {"410", "429", "500"}
 
 
 async def test_one_leads_and_the_next_takes_over(api: Api) -> None:

@@ -1,8 +1,8 @@
 """From the state table to an answer: who is refused and why, and how good the others are.
 
-Owes the rest: both answers for the nodes of one question, from one moment of the table; what filter
-found for a pod is used again by prioritize. It takes columns and hands them to the processors: all
-that is decided is decided there. A pod for which a node was best counts on that node at once.
+Owes the rest: each answer from one moment of the table; what filter found for a pod is used again
+by prioritize while nothing has come in between. It takes columns and hands them to the processors:
+all that is decided is decided there. A pod for which a node was best counts there at once.
 """
 
 from collections import OrderedDict
@@ -108,7 +108,7 @@ class Explained(NamedTuple):
 class _Cycle(NamedTuple):
     asked: Ask
     moment: Moment
-    layout: int
+    version: int
 
 
 class Decisions:
@@ -252,14 +252,15 @@ class Decisions:
         )
 
     def _remember(self, uid: str, asked: Ask, moment: Moment) -> None:
-        self._cycles[uid] = _Cycle(asked, moment, self._table.layout)
+        self._cycles[uid] = _Cycle(asked, moment, self._table.version)
         self._cycles.move_to_end(uid)
         while len(self._cycles) > CYCLES_KEPT:
             self._cycles.popitem(last=False)
 
     def _recall(self, pod: PodRecord, names: Sequence[str], now: float) -> tuple[Ask, Moment]:
-        """What filter found of this pod if it was just now, of the nodes that are still asked for:
-        other extenders may have refused some."""
+        """What filter found of this pod, of the nodes that are still asked for: other extenders may
+        have refused some. If anything came in since, all is looked at anew: what filter did not
+        look at would be of another moment."""
         cycle = self._cycles.pop(pod.uid, None)
         if self._table.withdraw(pod.uid):
             # It counts on the node that was left alone, which somebody asks about all the same.
@@ -268,9 +269,9 @@ class Decisions:
             cycle = None
         if cycle is None or not 0 <= now - cycle.moment.now < _CYCLE_SECONDS:
             return self.asked(pod), self.moment(names, now)
-        self.reused += 1
-        if cycle.layout != self._table.layout:
+        if cycle.version != self._table.version:
             return cycle.asked, self.moment(names, now)
+        self.reused += 1
         left = cycle.moment.names
         if left is names or list(left) == list(names):
             return cycle.asked, cycle.moment

@@ -1,7 +1,8 @@
 """The nodes of one question as they are at one moment: columns of the table, read once.
 
-Owes the rest: the same numbers to every filter and score that looks at a question, and to
-prioritize those that filter saw, whatever the table takes in meanwhile.
+Owes the rest: the same numbers to every filter and score that looks at a question. A column is
+read when it is first asked for: whoever keeps a moment looks at `Table.version` before it is used
+again.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -54,8 +54,8 @@ class Table:
         self, columns: Sequence[Column] = COLUMNS, counting: Counting = USUAL_COUNTING
     ) -> None:
         self.columns = tuple(columns)
-        self.layout = 0
-        """Another number whenever a row may be that of another node."""
+        self.version = 0
+        """Another number whenever anything of a row, or whose it is, may be another."""
         self.views = Views()
         self.history = History()
         self._clear(counting)
@@ -173,6 +173,7 @@ class Table:
     def put_pod(self, pod: Pod) -> bool:
         """Take what a pod is; always newer than what was there. True, for symmetry."""
         if pod.node:
+            self.version += 1
             row = self._row(pod.node)
             self._leave(self.pods.put(row, pod))
             self._leave(row)
@@ -182,19 +183,24 @@ class Table:
         """The pod is gone from this node (tombstone): it may be on another by now."""
         row = self._index.get(node, UNKNOWN_ROW)
         if row != UNKNOWN_ROW and self.pods.row_of(uid) == row:
+            self.version += 1
             self._leave(self.pods.remove(uid))
 
     def place(self, pod: Pod, node: str, now: float, seconds: float = TENTATIVE_SECONDS) -> None:
         """A pod is about to be on this node, of the table or not; it counts until it is seen there,
         or so many `seconds` have passed. One that is seen somewhere stays there, whoever asks."""
         if node in self._index and not self.pods.is_seen(pod.uid):
+            self.version += 1
             self._leave(self.pods.put(self._index[node], pod, now, seconds))
 
     def withdraw(self, uid: str) -> bool:
         """A pod is to be placed anew, wherever it was to be before; whether it was to be any."""
         row = self.pods.withdraw(uid)
+        if row is None:
+            return False
+        self.version += 1
         self._leave(row)
-        return row is not None
+        return True
 
     @contextmanager
     def aside(self, uid: str, now: float) -> Iterator[None]:
@@ -207,6 +213,7 @@ class Table:
     def bring_up_to_date(self, now: float) -> None:
         """Know what is in flight, as of `now`."""
         for uid in self.pods.expired(now):
+            self.version += 1
             self._leave(self.pods.remove(uid))
         known = Reported(self["as_of_seconds"], self["window_seconds"], self._states)
         self.pods.refresh(known)
@@ -245,7 +252,7 @@ class Table:
         self._capacity, self.pods = other._capacity, other.pods
         self.views.adopt(other.views)
         self.history.adopt(other.history)
-        self.layout += 1
+        self.version += 1
         self._by_name = None
         other._clear(self.pods.counting)
 
@@ -255,6 +262,7 @@ class Table:
         same = {part for part in Row._fields if getattr(before, part) is getattr(records, part)}
         columns = [column for column in self.columns if column.of not in same]
         values = [value_of(column, records) for column in columns]
+        self.version += 1
         row = self._row(name)
         self._rows[row], self._states[row] = records, records.state
         for column, value in zip(columns, values, strict=True):
@@ -308,7 +316,7 @@ class Table:
         if row == UNKNOWN_ROW:
             return
         del self._index[name]
-        self.layout += 1
+        self.version += 1
         self._by_name = None
         self._names[row], self._rows[row], self._states[row] = "", Row(), None
         self._free.append(row)

@@ -2,6 +2,7 @@
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +11,7 @@ from pipeline.extender.decide import BEST_FIT, Decisions
 from pipeline.extender.server import rules_of
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Table
-from pipeline.table.columns import TableNode
+from pipeline.table.columns import OfferedResources, TableNode
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.pods import CountedPod, PodRecord
 from pipeline.topics.resources import Resources, Usage
@@ -176,6 +177,36 @@ def test_a_pod_that_was_placed_counts_until_it_is_seen_or_five_seconds_have_pass
     assert scores()[0] > scores()[1]
 
 
+@pytest.mark.parametrize("change", ["state", "node", "offer", "pod", "placed", "gone"])
+def test_what_filter_found_is_of_no_use_once_anything_came(change: str) -> None:
+    """Scores look at more than filter does: half of the numbers would be of another moment."""
+    table = table_of(node_state("a"), node_state("b"), counting=RULES.counting)
+    table.put_pod(msgspec.structs.replace(any_pod("there"), node="a"))
+    decisions = Decisions(table, RULES)
+    decisions.filter(any_pod(), ["a", "b"], NOW)
+    match change:
+        case "state":
+            table.put_state(node_state("a", cpu=3.5, offset=1))
+        case "node":
+            room = Resources(cpu_millicores=1000, memory_bytes=1 << 30)
+            table.put_node(TableNode(node="a", allocatable=room))
+        case "offer":
+            offer = OfferedResources(
+                node="a", as_of=format_time(NOW), generation=1, offset=1, epoch=1
+            )
+            table.put_resources(offer)
+        case "pod":
+            table.put_pod(msgspec.structs.replace(any_pod("other", 2000), node="a"))
+        case "placed":
+            decisions.place(any_pod("other", 2000), "a", NOW)
+        case "gone":
+            table.drop_pod("a", "there")
+    anew = Decisions(table, RULES).prioritize(any_pod("same"), ["a", "b"], NOW)
+    again = decisions.prioritize(any_pod(), ["a", "b"], NOW)
+    assert again.percent.tolist() == anew.percent.tolist()
+    assert decisions.reused == 0
+
+
 def test_what_filter_found_is_of_no_use_for_another_pod_of_the_same_uid() -> None:
     """A pod may be resized where it waits, and anybody may ask."""
     decisions = Decisions(table_of(node_state("a"), counting=RULES.counting), RULES)
@@ -259,7 +290,7 @@ def test_a_node_is_new_whoever_was_there_before() -> None:
     room = Resources(cpu_millicores=4000, memory_bytes=16 << 30)
 
     def score() -> int:
-        table.put_state(node_state("known", cpu=1.0, offset=table.layout))
+        table.put_state(node_state("known", cpu=1.0, offset=table.version))
         return decisions.prioritize(any_pod(), ["n", "known"], NOW).scores[0]
 
     table.put_node(TableNode(node="n", allocatable=room))

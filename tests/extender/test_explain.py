@@ -236,7 +236,7 @@ def everything(table: Table) -> list[Any]:
             pods.reported(row)
         table.bring_up_to_date(NOW)
     return [
-        list(table), pods.tentative, pods.in_flight, len(pods), table.layout,
+        list(table), pods.tentative, pods.in_flight, len(pods), table.version,
         *(pods.named(name, rows).tolist() for name in pods.counting.names),
         *(np.array(getattr(pods, name)[rows]).tolist()
           for name in ("flight", "prod_flight", "unmeasured", "oldest")),

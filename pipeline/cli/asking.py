@@ -2,13 +2,14 @@
 with these settings would."""
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 import msgspec
 
+from pipeline.cli.asked_extender import AskedExtender
 from pipeline.cli.options import KAFKA_CLIENT
-from pipeline.cli.reading import ask_extender, extender_session, read_table
+from pipeline.cli.reading import read_table
 from pipeline.clock import SystemClock
 from pipeline.errors import BadRequestError, SpringtideError, UsageError
 from pipeline.extender.decide import Decisions
@@ -27,13 +28,6 @@ SETTINGS: Final = (
 """What an extender's answer depends on."""
 
 
-def extender_option(function: Any) -> Any:
-    """`--extender URL`."""
-    return click.option(
-        "--extender", "url", metavar="URL", help="Ask this extender, not Kafka: its settings hold."
-    )(function)
-
-
 def question_of(file: Path) -> bytes:
     """The question about the pod in a file, `-` for standard input. Raises `UsageError`."""
     try:
@@ -50,16 +44,18 @@ def question_of(file: Path) -> bytes:
     return question
 
 
-async def answer_to(settings: Settings, url: str | None, question: bytes) -> Explanation:
+async def answer_to(
+    settings: Settings, extender: AskedExtender | None, question: bytes
+) -> Explanation:
     """What would be said of the pod on every node, by this extender or by these settings."""
-    if url is None:
+    if extender is None:
         rules = rules_of(settings.extender)
         async with read_table(settings, Table(counting=rules.counting), AND_PODS) as feed:
             decisions, now = Decisions(feed.table, rules), SystemClock().now()
             return explain(decisions, feed.table, read_subject(question), now, "act")()
-    async with extender_session() as session:
-        answer = await ask_extender(session, url, "/v1/explain", question)
+    async with extender.session() as session:
+        answer = await extender.ask(session, "/v1/explain", question)
     try:
         return msgspec.json.decode(answer, type=Explanation)
     except msgspec.MsgspecError as error:
-        raise SpringtideError(f"{url} does not answer as an extender: {error}") from error
+        raise SpringtideError(f"{extender.url} does not answer as an extender: {error}") from error

@@ -1,4 +1,4 @@
-"""Where commands have the state table from: the topics, or an extender that has read them."""
+"""The state table of a command that reads the topics itself."""
 
 import asyncio
 import time
@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-import aiohttp
 import click
 
 from pipeline.clock import SystemClock
@@ -19,7 +18,6 @@ from pipeline.topics.client import client_options
 from pipeline.topics.registry import Topic
 
 _PROGRESS_AFTER_SECONDS: Final = 2.0
-_EXTENDER_TIMEOUT: Final = aiohttp.ClientTimeout(total=10)
 
 
 @asynccontextmanager
@@ -77,32 +75,3 @@ def _why_not(failure: KafkaError) -> SpringtideError:
             hint="`springtide topics apply` makes the topics, `springtide worker` fills them",
         )
     return failure
-
-
-@asynccontextmanager
-async def extender_session() -> AsyncIterator[aiohttp.ClientSession]:
-    """What an extender is asked through."""
-    async with aiohttp.ClientSession(timeout=_EXTENDER_TIMEOUT) as session:
-        yield session
-
-
-async def ask_extender(
-    session: aiohttp.ClientSession, url: str, path: str, body: bytes | None = None
-) -> bytes:
-    """What the extender at `url` answers: to GET, or to POST of `body`. Raises `NotReadyError`
-    while it cannot say, `SpringtideError` for any other trouble."""
-    method, url = "GET" if body is None else "POST", f"{url.rstrip('/')}{path}"
-    try:
-        async with session.request(method, url, data=body) as response:
-            answer = await response.read()
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise SpringtideError(
-            f"no extender answers at {url}: {error or type(error).__name__}",
-            hint="give the address of `springtide extender`, as http://host:8888",
-        ) from error
-    if response.status == 503:
-        raise NotReadyError(f"the extender at {url} is not ready: {answer[:300]!r}")
-    if response.status != 200:
-        said = f": {answer[:300]!r}" if response.status == 400 else ""
-        raise SpringtideError(f"{method} {url} was answered with {response.status}{said}")
-    return answer

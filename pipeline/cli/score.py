@@ -8,7 +8,8 @@ from typing import Final
 import click
 import msgspec
 
-from pipeline.cli.asking import SETTINGS, answer_to, extender_option, question_of
+from pipeline.cli.asked_extender import AskedExtender, extender_options
+from pipeline.cli.asking import SETTINGS, answer_to, question_of
 from pipeline.cli.options import quiet, settings_options
 from pipeline.cli.printing import say
 from pipeline.errors import NotReadyError
@@ -34,9 +35,11 @@ _BEHIND: Final = ("WINDOW", "VERDICT", "REASON")
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
 @click.option("--no-headers", is_flag=True, help="Leave out the line with the titles.")
-@extender_option
+@extender_options
 @settings_options(*SETTINGS)
-def command(settings: Settings, file: Path, output: str, no_headers: bool, url: str | None) -> None:
+def command(
+    settings: Settings, file: Path, output: str, no_headers: bool, extender: AskedExtender | None
+) -> None:
     """Show how good each node would be for the pod in a file, the best first.
 
     What a scheduler would be told by an extender in mode act: by the one that is asked, else by one
@@ -50,7 +53,7 @@ def command(settings: Settings, file: Path, output: str, no_headers: bool, url: 
       kubectl get pod web-0 -o json | springtide score -f - -o json | jq '.items[0].node'
     """
     quiet(settings)
-    found = asyncio.run(answer_to(settings, url, question_of(file)))
+    found = asyncio.run(answer_to(settings, extender, question_of(file)))
     items = best_first(found.items)
     if output == "json":
         click.echo(msgspec.json.encode(msgspec.structs.replace(found, items=tuple(items))))

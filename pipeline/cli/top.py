@@ -17,9 +17,10 @@ from rich.live import Live
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from pipeline.cli.asked_extender import AskedExtender, extender_options
 from pipeline.cli.node_lines import Sort, lines, plain, render
 from pipeline.cli.options import KAFKA_CLIENT, quiet, settings_options
-from pipeline.cli.reading import ask_extender, extender_session, read_table
+from pipeline.cli.reading import read_table
 from pipeline.clock import SystemClock
 from pipeline.errors import NotReadyError, SpringtideError
 from pipeline.settings import Settings
@@ -57,11 +58,11 @@ REFRESH_SECONDS: Final = 1.0
     is_flag=True,
     help="Read the topic of pods, too, for LIM: of a million pods it takes a minute.",
 )
-@click.option("--extender", "url", metavar="URL", help="Ask this extender, not Kafka.")
+@extender_options
 @settings_options(*KAFKA_CLIENT, "extender.stale_after_seconds")
 def command(
-    settings: Settings, watch: bool, sort: Sort, output: str, no_headers: bool, url: str | None,
-    with_limits: bool,
+    settings: Settings, watch: bool, sort: Sort, output: str, no_headers: bool, with_limits: bool,
+    extender: AskedExtender | None,
 ) -> None:  # fmt: skip
     """Show every node with usage, predicted peak and age.
 
@@ -77,7 +78,11 @@ def command(
     """
     quiet(settings)
     view = _View(sort, settings.extender.stale_after_seconds, output == "json", not no_headers)
-    source = _from_extender(url) if url else _from_kafka(settings, patient=watch, pods=with_limits)
+    source = (
+        _from_extender(extender)
+        if extender
+        else _from_kafka(settings, patient=watch, pods=with_limits)
+    )
     if not watch:
         asyncio.run(_once(source, view))
         return
@@ -190,11 +195,11 @@ class _NodeStateList(msgspec.Struct):
     items: list[_Item]
 
 
-async def _from_extender(url: str) -> Source:
+async def _from_extender(extender: AskedExtender) -> Source:
     """What an extender says of its nodes, asked again and again."""
-    async with extender_session() as session:
+    async with extender.session() as session:
         while True:
-            yield _seen(await ask_extender(session, url, "/v1/nodes"), url)
+            yield _seen(await extender.ask(session, "/v1/nodes"), extender.url)
 
 
 def _seen(answer: bytes, url: str) -> Seen:

@@ -9,7 +9,8 @@ from typing import Final
 import click
 import msgspec
 
-from pipeline.cli.asking import SETTINGS, answer_to, extender_option, question_of
+from pipeline.cli.asked_extender import AskedExtender, extender_options
+from pipeline.cli.asking import SETTINGS, answer_to, question_of
 from pipeline.cli.options import quiet, settings_options
 from pipeline.cli.printing import printable, say
 from pipeline.cli.score import best_first
@@ -34,14 +35,14 @@ _REFUSED: Final = 4
     help="The pod of this file instead of POD: a Pod, or a Deployment or other that makes one.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the answer about this node as JSON.")
-@extender_option
+@extender_options
 @settings_options(*SETTINGS, "kafka.partitions")
 def command(
     settings: Settings,
     names: tuple[str, ...],
     file: Path | None,
     as_json: bool,
-    url: str | None,
+    extender: AskedExtender | None,
 ) -> None:
     """Show whether NODE would take POD, and if not, by which rule and which numbers.
 
@@ -63,7 +64,7 @@ def command(
         )
     node = names[-1]
     question = question_of(file) if file else asyncio.run(_on_topic(settings, names[0]))
-    found = asyncio.run(answer_to(settings, url, question))
+    found = asyncio.run(answer_to(settings, extender, question))
     item = _of_node(found, node)
     if as_json:
         click.echo(msgspec.json.encode(msgspec.structs.replace(found, items=(item,))))

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pipeline.cli import score, why_not
+from pipeline.cli.asked_extender import AskedExtender
 from pipeline.cli.main import cli
 from pipeline.extender.decide import Decisions
 from pipeline.extender.explained import Explanation
@@ -31,11 +32,13 @@ spec:
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What is answered, from `table` and in `mode`; `url` and `question` are what was asked."""
+    """Answers from `table` in `mode`; `extender` and `question` are what was asked."""
     told: dict[str, Any] = {"table": cluster(), "mode": "act"}
 
-    async def answer_to(settings: Settings, url: str | None, question: bytes) -> Explanation:
-        told.update(url=url, question=question)
+    async def answer_to(
+        settings: Settings, extender: AskedExtender | None, question: bytes
+    ) -> Explanation:
+        told.update(extender=extender, question=question)
         decisions = Decisions(told["table"], rules_of(ExtenderSettings()))
         subject = read_subject(question)
         return explain(decisions, told["table"], subject, NOW, told["mode"])()
@@ -58,7 +61,7 @@ def run(*arguments: str, **more: Any) -> Result:
 
 def test_nodes_are_shown_the_best_first(said: dict[str, Any], pod: str) -> None:
     ran = run("score", "-f", pod, "--extender", "http://e:1")
-    assert (ran.exit_code, said["url"]) == (0, "http://e:1")
+    assert (ran.exit_code, said["extender"].url) == (0, "http://e:1")
     rows = [line.split() for line in ran.stdout.splitlines()]
     assert rows[0] == ["NODE", "SCORE", "LoadAwareScheduling", "WINDOW", "VERDICT", "REASON"]
     assert [row[0] for row in rows[1:]] == ["idle", "busy", "blind", "old", "full", "hot"]

@@ -3,16 +3,20 @@
 import asyncio
 import datetime
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
+from click.testing import CliRunner, Result
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from pipeline.cli.main import cli
 from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError
 from pipeline.extender.service import serve
@@ -66,12 +70,9 @@ async def serial(port: int, context: ssl.SSLContext) -> int:
     return x509.load_der_x509_certificate(shown).serial_number
 
 
-async def test_https_with_certificates_of_clients_and_a_renewal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pipeline.extender.tls.LOOK_EVERY_SECONDS", 0.05)
-    ca = sign(tmp_path, "ca")
-    own, client = sign(tmp_path, "extender", ca, 10), sign(tmp_path, "scheduler", ca, 20)
+@asynccontextmanager
+async def served(own: Signed, ca: Signed) -> AsyncIterator[int]:
+    """The port of an extender that shows a certificate and wants one; it never catches up."""
     settings = ExtenderSettings(
         host="127.0.0.1", port=0, tls_cert_file=str(own.cert), tls_key_file=str(own.key),
         tls_client_ca_file=str(ca.cert),
@@ -84,7 +85,20 @@ async def test_https_with_certificates_of_clients_and_a_renewal(
         serve(feed, settings, SystemClock(), stop, port.set_result, linger_seconds=0.0)
     )
     try:
-        url = f"https://localhost:{await port}/healthz"
+        yield await port
+    finally:
+        stop.set()
+        await serving
+
+
+async def test_https_with_certificates_of_clients_and_a_renewal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.extender.tls.LOOK_EVERY_SECONDS", 0.05)
+    ca = sign(tmp_path, "ca")
+    own, client = sign(tmp_path, "extender", ca, 10), sign(tmp_path, "scheduler", ca, 20)
+    async with served(own, ca) as port:
+        url = f"https://localhost:{port}/healthz"
         known = ssl.create_default_context(cafile=str(ca.cert))
         async with aiohttp.ClientSession() as session:
             with pytest.raises(aiohttp.ClientError):
@@ -92,22 +106,64 @@ async def test_https_with_certificates_of_clients_and_a_renewal(
             known.load_cert_chain(client.cert, client.key)
             async with session.get(url, ssl=known) as response:
                 assert response.status == 200
-        assert await serial(await port, known) == 10
+        assert await serial(port, known) == 10
         # A broken file in between changes nothing, nor does a certificate before its key.
         other = sign(tmp_path, "other", ca, 30)
         for useless in ("no certificate", other.cert.read_text()):
             own.cert.write_text(useless)
             await asyncio.sleep(0.2)
-            assert await serial(await port, known) == 10
+            assert await serial(port, known) == 10
         sign(tmp_path, "extender", ca, 11)
-        shown = [await serial(await port, known)]
+        shown = [await serial(port, known)]
         while shown[-1] == 10:
             await asyncio.sleep(0.05)
-            shown.append(await serial(await port, known))
+            shown.append(await serial(port, known))
         assert shown[-1] == 11
-    finally:
-        stop.set()
-        await serving
+
+
+async def test_commands_ask_over_https(tmp_path: Path) -> None:
+    ca = sign(tmp_path, "ca")
+    own, client = sign(tmp_path, "extender", ca), sign(tmp_path, "scheduler", ca)
+    pod = tmp_path / "pod.yaml"
+    pod.write_text("{kind: Pod, metadata: {name: p}, spec: {containers: [{name: c}]}}")
+    trusting = ("--extender-ca-file", str(ca.cert))
+    known = ("--extender-cert-file", str(client.cert), "--extender-key-file", str(client.key))
+    async with served(own, ca) as port:
+        url = f"https://localhost:{port}"
+
+        async def ask(*flags: str) -> Result:
+            arguments = ["score", "-f", str(pod), "--extender", url, *flags]
+            return await asyncio.to_thread(CliRunner().invoke, cli, arguments)
+
+        ran = await ask()
+        assert (ran.exit_code, "is not trusted" in ran.stderr) == (1, True), ran.stderr
+        assert "--extender-ca-file" in ran.stderr
+        ran = await ask(*trusting)
+        assert (ran.exit_code, "--extender-cert-file" in ran.stderr) == (1, True), ran.stderr
+        ran = await ask(*trusting, *known)
+        assert (ran.exit_code, "is not ready" in ran.stderr) == (4, True), ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--extender-ca-file", "ca.crt"], "no extender to ask"),
+        (["--extender", "https://e", "--extender-cert-file", "ca.crt"], "goes with its key"),
+        (["--extender", "https://e", "--extender-ca-file", "none"], "none: No such file"),
+        (["--extender", "https://e", "--extender-ca-file", "text"], "name PEM files"),
+        (["--extender", "https://e", "--extender-cert-file", "ca.crt", "--extender-key-file",
+          "other.key"], "name PEM files"),
+    ],
+)  # fmt: skip
+def test_flags_of_no_use_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], says: str
+) -> None:
+    sign(tmp_path, "ca")
+    sign(tmp_path, "other")
+    (tmp_path / "text").write_text("text")
+    monkeypatch.chdir(tmp_path)
+    ran = CliRunner().invoke(cli, ["top", *flags])
+    assert (ran.exit_code, says in ran.stderr) == (2, True), ran.stderr
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,7 @@ ROLES = {
     "top": "pipeline.cli.top",
     "score": "pipeline.cli.score",
     "why-not": "pipeline.cli.why_not",
+    "series": "pipeline.cli.series",
     "explain": "pipeline.cli.explain",
     "model": "pipeline.cli.model, pipeline.agents.importing",
     "recommend": "pipeline.cli.recommend",

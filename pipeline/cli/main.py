@@ -49,6 +49,7 @@ COMMANDS = {
     "top": _Entry("Show nodes with usage, predicted peak and age.", "pipeline"),
     "score": _Entry("Show how good each node would be for a pod, and who refuses it.", "pipeline"),
     "why-not": _Entry("Show whether a node would take a pod, and why not.", "pipeline"),
+    "series": _Entry("Show what a node or a pod used, window by window.", "pipeline"),
     "explain": _Entry("Show how a node's peaks came about, number by number.", "pipeline"),
     "model": _Entry(
         "List predictors; look into, fit, export and import a node's models.", "pipeline"

@@ -15,10 +15,10 @@ from pipeline.clock import Clock, format_time, parse_time
 from pipeline.errors import BadRequestError
 from pipeline.extender.query import must_be_caught_up
 from pipeline.extender.replies import error_reply, json_reply
-from pipeline.processors.aggregate import percent_of, percentile_rows
+from pipeline.processors.series import SeriesStatistics, statistics_of
 from pipeline.table import FeedState
 from pipeline.table.document import API_VERSION
-from pipeline.table.history import FloatArray, History, Series
+from pipeline.table.history import History, Series
 
 RESOURCES: Final = {"cpu": "cpu_cores", "memory": "memory_bytes"}
 PARAMETERS: Final = ("from", "to", "last", "resource")
@@ -27,19 +27,6 @@ _HINT: Final = (
     "from and to are times such as 2023-11-14T22:13:30Z, or last is seconds up to now; resource is "
     "cpu or memory"
 )
-
-
-class SeriesStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the points that are known: their number, average, percentiles by rank floor(n*p)-1, and
-    maximum; None where there is none."""
-
-    points: int
-    avg: float | None
-    p50: float | None
-    p90: float | None
-    p95: float | None
-    p99: float | None
-    max: float | None
 
 
 class NodeSeries(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,23 +83,6 @@ def node_series(
         # NaN becomes null.
         usage={column: found[column].tolist() for column in columns},
         statistics={column: statistics_of(found[column]) for column in columns},
-    )
-
-
-def statistics_of(values: FloatArray) -> SeriesStatistics:
-    """Statistics of (points,), NaN being no point."""
-    known = values[~np.isnan(values)]
-    names = ("p50", "p90", "p95", "p99")
-    if not len(known):
-        nothing = dict.fromkeys(("avg", "max", *names))
-        return SeriesStatistics(points=0, **nothing)
-    percents = [percent_of(name) or 0 for name in names]
-    ranked = percentile_rows(known[None, :], percents)[0].tolist()
-    return SeriesStatistics(
-        points=len(known),
-        avg=float(known.mean()),
-        max=float(known.max()),
-        **dict(zip(names, ranked, strict=True)),
     )
 
 

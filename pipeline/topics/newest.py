@@ -1,8 +1,8 @@
-"""The newest record of a key, found without reading its topic from the beginning.
+"""Records of a key, found without reading their topic from the beginning.
 
-Owes the rest: what a command asks of a result or checkpoint topic, where a live reader would be
-too much. A partition is read backwards in growing pieces, so that a node that writes now is found
-among the last records, and one that fell silent wherever compaction has kept it.
+Owes the rest: what a command asks of a topic where a live reader would be too much. For the newest
+a partition is read backwards in growing pieces, so that a node that writes now is found among the
+last records, and one that fell silent wherever compaction has kept it.
 """
 
 import difflib
@@ -57,6 +57,30 @@ async def newest(
                     return max(found, key=lambda record: record.offset)
                 gone.update(live)
     return None
+
+
+async def appended(
+    kafka: KafkaSettings, topic: Topic, node: str, since_seconds: float, until_seconds: float
+) -> AsyncIterator[bytes | None]:
+    """What the broker took under the key `node` in a range of time, oldest first; None is a
+    tombstone. Raises as `newest` does."""
+    tp = TopicPartition(topic.full_name(kafka.topic_prefix), partition_of(node, kafka.partitions))
+    with our_errors(kafka, f"reading {tp.topic}[{tp.partition}]"):
+        async with _consumer(kafka, [tp]) as consumer:
+            first, end = [
+                await _offset_at(consumer, tp, seconds)
+                for seconds in (since_seconds, until_seconds)
+            ]
+            async for key, value, _ in _read(consumer, tp, first, end):
+                if key == node.encode():
+                    yield value
+
+
+async def _offset_at(consumer: AIOKafkaConsumer, tp: TopicPartition, seconds: float) -> int:
+    """Where the first record lies that was appended then or later: the end if there is none."""
+    found = (await consumer.offsets_for_times({tp: max(int(seconds * 1000), 0)}))[tp]
+    end: int = (await consumer.end_offsets([tp]))[tp] if found is None else found.offset
+    return end
 
 
 async def names_near(kafka: KafkaSettings, node: str) -> list[str]:

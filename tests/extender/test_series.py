@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.clock import ManualClock, format_time
-from pipeline.extender.series import NodeSeriesHandler, statistics_of
+from pipeline.extender.series import NodeSeriesHandler
 from pipeline.extender.server import Extender
+from pipeline.processors.series import statistics_of
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
 from pipeline.table.history import History

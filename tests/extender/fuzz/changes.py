@@ -44,7 +44,7 @@ class Drop(NamedTuple):
             return fleet.drop(self.topic, self.name)
         if self.name in fleet.pods:
             return fleet.drop_pod(self.name)
-        return Told(topic="pods", key=f"a/{self.name}")
+        return fleet.drop_unseen("a", self.name)
 
     async def run(self, fleet: Fleet) -> None:
         await fleet.tell(self.told(fleet))

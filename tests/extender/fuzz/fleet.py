@@ -183,6 +183,12 @@ class Fleet:
         node = self.pods.pop(uid).node
         return Told(topic="pods", key=pod_key(node, uid).decode())
 
+    def drop_unseen(self, node: str, uid: str) -> Told:
+        """A pod that was told of nowhere is gone from this node, if it was on its way there."""
+        if uid in self.placed and self.placed[uid].pod.node == node:
+            del self.placed[uid]
+        return Told(topic="pods", key=pod_key(node, uid).decode())
+
     # -- what it believes
 
     def world(self, aside: str = "") -> World:

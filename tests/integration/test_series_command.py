@@ -1,0 +1,117 @@
+"""`series` over a real broker, as a person types it."""
+
+import json
+import time
+import uuid
+
+import pytest
+
+from pipeline.clock import format_time
+from pipeline.local.kafka import LocalKafka
+from pipeline.settings import KafkaSettings
+from pipeline.topics.admin import apply_topics
+from pipeline.topics.codec import encode_json
+from pipeline.topics.partition import partition_of
+from pipeline.topics.registry import NODE_STATE, WINDOWS, Topic
+from pipeline.topics.windows import departure, encode_window
+from tests.integration.test_model_commands import producing, typed
+from tests.processors.usage_windows import LENGTH_MS, usage_window
+from tests.table.records import node_state
+
+
+@pytest.fixture
+def kafka(broker: LocalKafka) -> KafkaSettings:
+    """Topics of this test alone, of one partition: all nodes lie in it."""
+    return KafkaSettings(
+        bootstrap_servers=broker.bootstrap_servers,
+        topic_prefix=f"test-{uuid.uuid4().hex[:8]}",
+        partitions=1,
+    )
+
+
+async def send(kafka: KafkaSettings, topic: Topic, *records: tuple[str, bytes | None]) -> None:
+    async with producing(kafka) as producer:
+        for node, value in records:
+            place = partition_of(node, kafka.partitions)
+            name = topic.full_name(kafka.topic_prefix)
+            await producer.send_and_wait(name, value, node.encode(), partition=place)
+
+
+async def test_what_a_node_and_its_pods_used(kafka: KafkaSettings) -> None:
+    shown = await typed(kafka, "series", "node-1")
+    assert (shown.exit_code, "springtide topics apply" in shown.stderr) == (3, True)
+    await apply_topics(kafka)
+    await send(kafka, NODE_STATE, ("node-1", encode_json(node_state("node-1"))))
+    shown = await typed(kafka, "series", "node-1")
+    assert (shown.exit_code, "no window ended from" in shown.stderr) == (4, True), shown.output
+    shown = await typed(kafka, "series", "node-2")
+    assert (shown.exit_code, "did you mean node-1?" in shown.stderr) == (4, True), shown.output
+
+    now_ms = int(time.time()) * 1000
+    ends = [now_ms - back * LENGTH_MS for back in (40, 4, 3, 1, 0)]
+    windows = [
+        usage_window(end, float(at), sequence=40 + (end - now_ms) // LENGTH_MS,
+                     pods={"u1": ("web-0", 0.5 + at)})
+        for at, end in enumerate(ends)
+    ]  # fmt: skip
+    other = usage_window(ends[2], 7.0, node="node-3")
+    await send(
+        kafka, WINDOWS, *(("node-1", encode_window(one)) for one in windows),
+        ("node-3", encode_window(other)), ("node-1", encode_window(windows[1])),
+        ("node-1", b"no window"), ("node-1", None),
+        ("node-1", encode_window(departure("node-1", now_ms))),
+    )  # fmt: skip
+
+    shown = await typed(kafka, "series", "node-1")
+    assert shown.exit_code == 0, shown.output
+    assert "2 records of the node could not be read" in shown.stderr
+    head, *rows, _, cpu, memory, missing = shown.stdout.splitlines()
+    assert head.split() == ["END", "CPU", "P95", "MAX", "MEMORY", "P95", "MAX", "SEEN"]
+    assert [row.split()[:4] for row in rows] == [
+        [format_time(end / 1000), f"{at:.3f}", f"{2 * at:.3f}", "-"]
+        for at, end in enumerate(ends) if at
+    ]  # fmt: skip
+    assert rows[0].split()[4:] == ["1024.0", "-", "2048.0", "90%"]
+    assert cpu == (
+        "CPU, cores: avg 2.500, p50 2.000, p90 3.000, p95 3.000, p99 3.000, max 4.000 of 4 windows"
+    )
+    assert memory.startswith("memory, MiB: avg 1024.0")
+    assert missing == "windows missing in between: 1"
+
+    shown = await typed(kafka, "series", "node-1", "--pod", "shop/web-0", "--last", "70s")
+    assert [line.split()[1] for line in shown.stdout.splitlines()[1:3]] == ["3.500", "4.500"]
+    by_uid = await typed(kafka, "series", "node-1", "--pod-uid", "u1", "--last", "70s")
+    assert by_uid.stdout == shown.stdout
+    first, last = (format_time(end / 1000) for end in (ends[0], ends[1]))
+    shown = await typed(kafka, "series", "node-1", "--from", first, "--to", last, "-o", "json")
+    found = json.loads(shown.stdout)
+    assert [item["end"] for item in found["items"]] == [first, last]
+    assert found["missing_windows"] == 35
+    assert found["statistics"]["cpu_cores"]["max"] == 1.0
+
+    shown = await typed(kafka, "series", "node-1", "--pod", "shop/wep-0")
+    assert (shown.exit_code, "did you mean shop/web-0?" in shown.stderr) == (2, True)
+    shown = await typed(kafka, "series", "node-1", "--pod", "x")
+    assert (shown.exit_code, "pods there: 1, such as shop/web-0" in shown.stderr) == (2, True)
+    long_ago = ("--from", "2023-11-14T22:00:00Z", "--to", "2023-11-14T23:00:00Z")
+    shown = await typed(kafka, "series", "node-1", *long_ago)
+    assert (shown.exit_code, "the node has reported lately" in shown.stderr) == (4, True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--last", "soon"], "no duration"),
+        (["--last", "0s"], "no duration"),
+        (["--last", "5m", "--from", "2023-11-14T22:00:00Z"], "goes with neither"),
+        (["--to", "2023-11-14T22:00:00Z"], "not without --from"),
+        (["--from", "yesterday"], "not an RFC 3339 time"),
+        (["--from", "2023-11-14T23:00:00Z", "--to", "2023-11-14T22:00:00Z"], "ends before"),
+        (["--pod", "a/b", "--pod-uid", "c"], "say the same"),
+    ],
+)
+async def test_what_cannot_be_meant_is_told(
+    kafka: KafkaSettings, flags: list[str], says: str
+) -> None:
+    shown = await typed(kafka, "series", "node-1", *flags)
+    assert (shown.exit_code, says in shown.stderr) == (2, True), shown.output

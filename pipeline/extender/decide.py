@@ -15,6 +15,7 @@ import numpy.typing as npt
 from pipeline.extender import filters
 from pipeline.extender.filters import Refusal
 from pipeline.extender.moment import Ask, Moment, ask
+from pipeline.extender.preemption import Victims
 from pipeline.extender.scores import BY_LOAD, SCORERS
 from pipeline.processors.loadaware.counted import Counting, Packing
 from pipeline.processors.placement import schedule
@@ -178,21 +179,20 @@ class Decisions:
         steps = one_best(in_steps(percent, self.rules.score_steps), percent)
         return Scored(steps.tolist(), percent, found)
 
-    def preempt(
-        self, pod: PodRecord, victims: Mapping[str, Sequence[str]], now: float
-    ) -> list[str]:
-        """On which of these nodes evicting the pods of these UIDs would help: where the pod may be
-        once they are gone, and of these where the dearest is cheapest, Batch before Mid before
-        Prod."""
-        names = tuple(victims)
-        moment, asked = self.moment(names, now), self.asked(pod)
-        cured = [
-            name
-            for place, name in enumerate(names)
-            if not self.refused(moment.without(place, victims[name]), asked)
-        ]
-        pods = self._table.pods
-        return least_dear({name: [pods.class_of(uid) for uid in victims[name]] for name in cured})
+    def preempt(self, pod: PodRecord, victims: Mapping[str, Victims], now: float) -> list[str]:
+        """On which of these nodes evicting their victims would help: where the pod may be once they
+        are gone, and of these where that breaks the fewest disruption budgets, and then where the
+        dearest is cheapest, Batch before Mid before Prod."""
+        names, pods = tuple(victims), self._table.pods
+        moment = self.moment(names, now).without([of.uids for of in victims.values()])
+        refused = self.refused(moment, self.asked(pod))
+        return least_dear(
+            {
+                name: (of.violations, [pods.class_of(uid) for uid in of.uids])
+                for place, (name, of) in enumerate(victims.items())
+                if place not in refused
+            }
+        )
 
     def place(
         self, pod: PodRecord, node: str, now: float, seconds: float = TENTATIVE_SECONDS

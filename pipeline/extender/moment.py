@@ -132,10 +132,18 @@ class Moment:
         """What counts of the pods of each node, those on their way to it, too."""
         return self.once(name, lambda: self._table.pods.named(name, self.rows))
 
-    def without(self, place: int, uids: Sequence[str]) -> "Moment":
-        """One of these nodes as it would be if these pods were not there."""
-        amounts = self._table.pods.amounts_of(uids, int(self.rows[place]))
-        return self.among(np.array([place])).less(amounts[None, :], {})
+    def without(self, gone: Sequence[Sequence[str]]) -> "Moment":
+        """Each of these nodes as it would be if the pods of these UIDs were not there, `gone` by
+        place. What was measured of them stays measured."""
+        pods, names = self._table.pods, self.counted_names
+        each = [
+            pods.amounts_of(uids, row) for uids, row in zip(gone, self.rows.tolist(), strict=True)
+        ]
+        part = self.less(np.array(each, np.int64).reshape(len(self), len(names)), {})
+        flights = self._table.flight_without(self.rows, gone)
+        for is_prod, flight in zip((False, True), flights, strict=True):
+            part._seen[f"flight {is_prod}"] = flight * self._in_flight
+        return part
 
     def less(self, amounts: IntArray, used: Mapping[str, FloatArray]) -> "Moment":
         """These nodes as they would be if pods of lower classes than Prod were gone: less of what

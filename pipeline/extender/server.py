@@ -253,8 +253,7 @@ class Extender:
         stages.done("read")
         nodes = [*question.victims]
         if self._may_judge() and not question.pod.of_daemon_set:
-            uids = {node: victims.uids for node, victims in question.victims.items()}
-            would_be = self._decisions.preempt(question.record, uids, self._clock.now())
+            would_be = self._decisions.preempt(question.record, question.victims, self._clock.now())
             nodes = would_be if self._mode == "act" else nodes
         stages.done("decide")
         answer = preemption_answer(question, nodes)

@@ -5,7 +5,7 @@ what of a node's pods is not in its usage yet. A pod that was placed lately and 
 node yet is there for `TENTATIVE_SECONDS`, so that the next pod does not take its place.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pipeline.processors.classes import CLASS_CODES, CLASSES
 from pipeline.processors.eviction.objections import stays
 from pipeline.processors.loadaware.counted import Counting, Pod, seconds_of
-from pipeline.processors.loadaware.in_flight import Assigned, is_flying, sums
+from pipeline.processors.loadaware.in_flight import Assigned, Sums, is_flying, sums
 from pipeline.processors.placement.push_out import PUSHED_OUT
 from pipeline.processors.scorers.target_load import is_unmeasured
 from pipeline.topics.node_state import NodeStateRecord
@@ -334,6 +334,7 @@ class Pods:
         while len(self.sums) < rows:
             for name in _OF_ROWS:
                 setattr(self, name, _grown(getattr(self, name)))
+            self.oldest[len(self.oldest) // 2 :] = np.inf
 
     # -- what is in flight
 
@@ -344,12 +345,8 @@ class Pods:
         rows = np.fromiter(self._changed, np.intp, len(self._changed))
         self._changed.clear()
         here = [self._flying.get(row, ()) for row in rows.tolist()]
-        places = np.fromiter(chain.from_iterable(here), np.intp)
-        node = np.arange(len(rows)).repeat([len(pods) for pods in here])
-        updated, report = known.as_of_seconds[rows], known.window_seconds[rows]
-        report = np.nan_to_num(report)
-        pods = self._assigned(places, node, known, updated, report)
-        found = sums(pods, updated, report, np.zeros((len(rows), len(self._resources)), np.int64))
+        places, updated, report, pods = self._flying_on(rows, here, known)
+        node, found = pods.node, self._sums(pods, updated, report)
         self.flight[rows], self.prod_flight[rows] = found.node_delta, found.prod_delta
         end = np.nan_to_num(updated, nan=-np.inf)[node]
         fresh = is_unmeasured(pods.scheduled_seconds, end)
@@ -360,6 +357,33 @@ class Pods:
         self.oldest[rows] = np.inf
         np.minimum.at(self.oldest, rows[node], pods.scheduled_seconds)
         self._settle(places, is_flying(pods, updated, report) | fresh)
+
+    def flight_without(
+        self, rows: npt.NDArray[np.intp], gone: Sequence[Sequence[str]], known: Reported
+    ) -> tuple[IntArray, IntArray]:
+        """What would be in flight on each of these rows if its pods of these UIDs were not there:
+        as `flight` and `prod_flight` have it, (rows, resources)."""
+        here = [
+            self._flying.get(row, set()) - {self._index.get(uid, -1) for uid in uids}
+            for row, uids in zip(rows.tolist(), gone, strict=True)
+        ]
+        _, updated, report, pods = self._flying_on(rows, here, known)
+        found = self._sums(pods, updated, report)
+        return found.node_delta, found.prod_delta
+
+    def _flying_on(
+        self, rows: npt.NDArray[np.intp], here: Sequence[Collection[int]], known: Reported
+    ) -> tuple[npt.NDArray[np.intp], FloatArray, FloatArray, Assigned]:
+        """The places of all that are in flight `here`, on each of the rows, when these were
+        reported and how long those reports were, and the pods."""
+        places = np.fromiter(chain.from_iterable(here), np.intp)
+        node = np.arange(len(rows)).repeat([len(pods) for pods in here])
+        updated, report = known.as_of_seconds[rows], np.nan_to_num(known.window_seconds[rows])
+        return places, updated, report, self._assigned(places, node, known, updated, report)
+
+    def _sums(self, pods: Assigned, updated: FloatArray, report: FloatArray) -> Sums:
+        nothing = np.zeros((len(updated), len(self._resources)), np.int64)
+        return sums(pods, updated, report, nothing)
 
     def _assigned(
         self,
@@ -410,10 +434,11 @@ def _priority(pod: Pod) -> int:
 
 
 def amount_of(usage: Usage, resource: str) -> int:
-    """What was used in whole millicores or bytes; 0 where that is not known."""
-    if resource == "cpu":
-        return round(1000 * (usage.cpu_cores or 0.0))
-    return round(usage.memory_bytes or 0.0) if resource == "memory" else 0
+    """What was used in whole millicores or bytes; 0 where that is not known, or cannot be."""
+    used = {"cpu": usage.cpu_cores, "memory": usage.memory_bytes}.get(resource) or 0.0
+    if not 0.0 <= used <= _LARGEST_USAGE:
+        return 0
+    return round(1000 * used if resource == "cpu" else used)
 
 
 def _grown(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -421,6 +446,7 @@ def _grown(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.concatenate([values, np.zeros_like(values)])
 
 
+_LARGEST_USAGE: Final = 2.0**43
 _OF_PODS: Final = (
     "_node",
     "_class",

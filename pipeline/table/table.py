@@ -215,8 +215,16 @@ class Table:
         for uid in self.pods.expired(now):
             self.version += 1
             self._leave(self.pods.remove(uid))
-        known = Reported(self["as_of_seconds"], self["window_seconds"], self._states)
-        self.pods.refresh(known)
+        self.pods.refresh(self._reported())
+
+    def flight_without(
+        self, rows: RowArray, gone: Sequence[Sequence[str]]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """What would be in flight on these rows, in all and of Prod, without these pods of each."""
+        return self.pods.flight_without(rows, gone, self._reported())
+
+    def _reported(self) -> Reported:
+        return Reported(self["as_of_seconds"], self["window_seconds"], self._states)
 
     def scalar(self, name: str, rows: RowArray) -> npt.NDArray[np.int64]:
         """What the nodes have of a resource but cpu and memory, (rows,) in whole units."""

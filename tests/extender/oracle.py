@@ -67,7 +67,7 @@ def judge(
     world: World, node: str, pod: CountedPod, now: float, stale: float, gone: Collection[str] = ()
 ) -> Found:
     """Whether the node is refused by 65 and 95 percent, and its score of 0 to 100; as it would be
-    if the pods `gone` were not there, though what they used is used still."""
+    if the pods `gone` were not there, though what was measured of them is used still."""
     state = world.states.get(node)
     room = {name: _room(world, node, name) for name in RESOURCES}
     used = _used(state)
@@ -77,7 +77,7 @@ def judge(
         used, known, fresh = {"cpu": 0, "memory": 0}, True, True
     added = world.estimate(pod)
     if known:
-        delta = _in_flight(world, node, state)
+        delta = _in_flight(world, node, state, gone)
         total = {name: (used[name] or 0) + delta[name] for name in RESOURCES}
     else:
         total = dict.fromkeys(RESOURCES, 0)
@@ -238,9 +238,11 @@ def _since(pod: CountedPod) -> float:
     return parse_time(pod.scheduled_at) if pod.scheduled_at else 0.0
 
 
-def _in_flight(world: World, node: str, state: NodeStateRecord | None) -> dict[str, int]:
+def _in_flight(
+    world: World, node: str, state: NodeStateRecord | None, gone: Collection[str]
+) -> dict[str, int]:
     total = dict.fromkeys(RESOURCES, 0)
-    for pod in world.on(node):
+    for pod in (one for one in world.on(node) if one.uid not in gone):
         for name, amount in _missing(world, pod, state).items():
             total[name] += amount
     return total

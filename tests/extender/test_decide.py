@@ -283,6 +283,24 @@ def test_a_new_node_uses_nothing_but_what_is_on_its_way() -> None:
     assert "2.975 cores on its way" in found.refused["new"].reason
 
 
+def test_a_node_is_new_however_many_there_are() -> None:
+    table = table_of(counting=RULES.counting)
+    names = [f"n{at}" for at in range(300)]
+    for name in names:
+        room = Resources(cpu_millicores=4000, memory_bytes=16 << 30)
+        table.put_node(TableNode(node=name, allocatable=room))
+    scores = Decisions(table, RULES).prioritize(any_pod(), names, NOW).percent
+    assert set(scores.tolist()) == {scores[0]} != {0}
+
+
+@pytest.mark.parametrize("usage", [Usage(cpu_cores=1e306), Usage(memory_bytes=1e19)])
+def test_a_pod_that_uses_what_cannot_be_used_counts_as_expected(usage: Usage) -> None:
+    table = table_of(node_state("a", young_pods={"young": usage}), counting=RULES.counting)
+    table.put_pod(msgspec.structs.replace(any_pod("young"), node="a", cgroup_uid="young"))
+    decisions = Decisions(table, RULES)
+    assert decisions.filter(any_pod(), ["a"], NOW).refused == {}
+
+
 def test_a_node_is_new_whoever_was_there_before() -> None:
     """A pod that is in a node's usage is forgotten; when that goes, so do its traces."""
     table = Table(counting=RULES.counting)

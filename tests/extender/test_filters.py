@@ -259,6 +259,33 @@ def test_thresholds_change_with_the_time_of_day() -> None:
 TRANSMIT = "springtide.io/network-transmit"
 
 
+@pytest.mark.parametrize(
+    ("usual", "window"),
+    [({"cpu": 65, TRANSMIT: 50}, {"cpu": 95}), ({"cpu": 65}, {"cpu": 95, TRANSMIT: 50})],
+)
+def test_hours_may_name_other_resources_than_the_rest_of_the_day(
+    usual: dict[str, int], window: dict[str, int]
+) -> None:
+    names = ("LoadAwareScheduling", "TimeSharedThresholds")
+    hours = {"from": "22:00", "to": "23:00", "usageThresholds": window}
+    placement = read_config(
+        {
+            "plugins": {"multiPoint": {"enabled": [{"name": name} for name in names]}},
+            "pluginConfig": [
+                {"name": names[0], "args": {"usageThresholds": usual}},
+                {"name": names[1], "args": {"windows": [hours]}},
+            ],
+        }
+    )
+    busy = {TRANSMIT: 60_000_000}
+    world = World(placement).node("a", node_state("a", rates=busy), scalars={TRANSMIT: 100_000_000})
+    decisions = Decisions(world.table, world.rules)
+    for now, thresholds in ((NOW, window), (NOW + 3600, usual)):
+        world.table.put_state(node_state("a", rates=busy, age=NOW - now, offset=1))
+        assert bool(decisions.filter(pod(), ["a"], now).refused) == (TRANSMIT in thresholds)
+        assert len(decisions.prioritize(pod(), ["a"], now).scores) == 1
+
+
 def busy_line(used: float | None, capacity: int = 100_000_000) -> World:
     """A node that offers so many bytes a second of its network, and uses so many."""
     args = {

@@ -115,6 +115,34 @@ async def test_what_is_no_question_is_told_so(start: Start, body: bytes) -> None
     assert json.loads(await response.read())["Hint"]
 
 
+async def test_fewer_broken_budgets_come_before_cheaper_classes(start: Start) -> None:
+    body = asked(one=["m1"], two=["b2"])
+    body["NodeNameToMetaVictims"]["two"]["NumPDBViolations"] = 1
+    assert await answer(start, body) == {"one": ["m1"]}
+
+
+async def test_what_a_victim_was_still_to_use_goes_with_it(start: Start) -> None:
+    """Nothing of it is in the last window, which is why its node was refused."""
+    table = Table()
+    for name in ("here", "there"):
+        table.put_state(node_state(name, cpu=0.4))
+        table.put_node(TableNode(node=name, allocatable=ROOM))
+        young = PodRecord(
+            node=name, uid=f"young-{name}", cgroup_uid="", namespace="d", name="young",
+            pod_class="mid", phase="Pending", scheduled_at=format_time(NOW - 5),
+            scalars={"kubernetes.io/mid-cpu": 3000},
+        )  # fmt: skip
+        table.put_pod(young)
+    client = await start(mode="act", table=table)
+    # The one of the other node does not go by being named here.
+    body = asked(here=["young-here"], there=["young-here"])
+    response = await client.post("/preempt", json=body)
+    assert [*(await response.json())["NodeNameToMetaVictims"]] == ["here"]
+    table.drop_pod("here", "young-here")
+    left = await client.post("/filter", json={"Pod": body["Pod"], "NodeNames": ["here", "there"]})
+    assert (await left.json())["NodeNames"] == ["here"]
+
+
 def test_counting_pods_anew_gives_what_it_was() -> None:
     table = cluster()
     row = table.lookup(["three"])[0]

@@ -14,6 +14,7 @@ import msgspec
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.loadaware.args import LoadAwareArgs
 from pipeline.processors.loadaware.args import read_args as read_load_aware
+from pipeline.processors.placement.schedule import looking_at_all
 from pipeline.processors.placement.schedule import read_args as read_time_shared
 from pipeline.processors.scorers import plugin_args, trimaran_args
 from pipeline.topics.node_state import YOUNG_SECONDS
@@ -202,6 +203,8 @@ def _placement(profile: _Profile) -> Placement:
     # What is not enabled is read, too: who looks at it should not find that it is wrong later.
     named = {LOAD_AWARE, *used, *(name for name in given if name in PLUGINS)}
     args = {name: _read(name, given.get(name, {})) for name in sorted(named)}
+    if TIME_SHARED in filters:
+        args[LOAD_AWARE] = looking_at_all(args[TIME_SHARED], args[LOAD_AWARE])
     return Placement(
         filters=tuple(name for name in FILTERS if name in filters),
         scores=tuple(Score(name, weight) for name, weight in scores.items()),

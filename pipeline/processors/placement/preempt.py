@@ -16,9 +16,17 @@ def rank(pod_class: str | None) -> int:
     return _HIGHEST if pod_class is None else _RANKS.get(pod_class, _HIGHEST)
 
 
-def least_dear(victims: Mapping[str, Sequence[str | None]]) -> list[str]:
-    """The nodes, in their order, whose dearest victim is no dearer than that of any other: by the
-    classes of the pods that would be evicted from each."""
-    dearest = {node: max(map(rank, classes), default=0) for node, classes in victims.items()}
-    lowest = min(dearest.values(), default=0)
+def least_dear(victims: Mapping[str, tuple[int, Sequence[str | None]]]) -> list[str]:
+    """The nodes, in their order, on which the fewest disruption budgets are broken, and of these
+    those whose dearest victim is no dearer than that of any other: by that number and the classes
+    of the pods that would be evicted from each.
+
+    >>> least_dear({"a": (1, ["batch"]), "b": (0, ["mid"]), "c": (0, ["mid", "batch"])})
+    ['b', 'c']
+    """
+    dearest = {
+        node: (broken, max(map(rank, classes), default=0))
+        for node, (broken, classes) in victims.items()
+    }
+    lowest = min(dearest.values(), default=(0, 0))
     return [node for node, dear in dearest.items() if dear == lowest]

@@ -75,6 +75,19 @@ def in_force(args: TimeSharedThresholdsArgs, usual: LoadAwareArgs, now: float) -
     )
 
 
+def looking_at_all(args: TimeSharedThresholdsArgs, usual: LoadAwareArgs) -> LoadAwareArgs:
+    """LoadAware's arguments, with which the resources of all hours are looked at at every hour:
+    what is counted of pods must not change with the thresholds."""
+    of_hours = {
+        name
+        for hours in args.windows
+        for thresholds in (hours.usage_thresholds, hours.prod_usage_thresholds)
+        for name in thresholds or ()
+    }
+    every = sorted({*usual.resources, *of_hours})
+    return msgspec.structs.replace(usual, supported_resources=tuple(every))
+
+
 def _is_now(hours: Hours, local: datetime) -> bool:
     today = DAYS[local.weekday()]
     yesterday = DAYS[(local - timedelta(days=1)).weekday()]

@@ -81,8 +81,7 @@ async def serve(
     await runner.setup()
     _refuse_expectations(runner)
     feeds = [one.run() for one in (feed, views, history) if one is not None]
-    feeding = asyncio.create_task(together(feeds), name="feed")
-    saving = asyncio.create_task(feed.keep_saved(), name="snapshots")
+    feeding = asyncio.create_task(together([*feeds, feed.keep_saved()]), name="feed")
     reading = asyncio.create_task(tls.keep_read(clock), name="tls") if tls else None
     try:
         port = await _listen(runner, settings, tls)
@@ -104,7 +103,6 @@ async def serve(
             await site.stop()
         await extender.finish(FINISH_SECONDS)
         await runner.cleanup()
-        await end(saving)
         await end(feeding)
         await feed.save()
         if reading is not None:

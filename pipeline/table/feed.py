@@ -9,6 +9,7 @@ A bad record costs itself: it goes to `on_bad` as a dead letter, is counted, and
 """
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -30,7 +31,7 @@ from pipeline.errors import (
 )
 from pipeline.logs import get_logger
 from pipeline.table.records import apply
-from pipeline.table.snapshot import load, save
+from pipeline.table.snapshot import Copied, copied, load, save
 from pipeline.table.table import Table
 from pipeline.topics.client import COMMITTED
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
@@ -133,6 +134,7 @@ class Feed:
         self._clock = clock
         self._on_bad = on_bad
         self._snapshot = snapshot
+        self._writing = threading.Lock()
         self._positions: Positions = {}
         self._seen_at = clock.monotonic()
         self._caught_up = asyncio.Event()
@@ -207,12 +209,19 @@ class Feed:
         positions = [(at.topic, at.partition, to) for at, to in self._positions.items()]
         now, began = self._clock.now(), self._clock.monotonic()
         try:
-            size = await asyncio.to_thread(save, self._snapshot, self.table, positions, now)
+            # In one moment: nothing may change between the pods' names and what they use.
+            copy = copied(self.table, positions, now)
+            size = await asyncio.to_thread(self._write, self._snapshot, copy)
         except OSError as error:
             _log.warning("snapshot not written", file=str(self._snapshot), reason=str(error))
             return
         seconds = round(self._clock.monotonic() - began, 3)
         _log.debug("snapshot written", bytes=size, seconds=seconds)
+
+    def _write(self, path: Path, copy: Copied) -> int:
+        # Whoever was cancelled is still writing.
+        with self._writing:
+            return save(path, copy)
 
     def _trouble(self, error: KafkaError | kafka_errors.KafkaError | OSError) -> None:
         if not isinstance(error, KafkaError):

@@ -283,8 +283,7 @@ class Pods:
         uids, cgroups = self._uids[:], self._cgroup_uids[:]
         count = len(uids)
         flying = np.zeros(count, np.bool_)
-        for places in [*self._flying.values()]:
-            flying[[place for place in [*places] if place < count]] = True
+        flying[np.fromiter(chain.from_iterable(self._flying.values()), np.intp)] = True
         arrays: dict[str, npt.NDArray[Any]] = {
             "node": self._node[:count].copy(),
             "class": self._class[:count].copy(),
@@ -295,8 +294,7 @@ class Pods:
             "amounts": self._amounts[:count].copy(),
             "flying": flying,
         }
-        placed = [self._index.get(uid, -1) for uid in [*self._tentative]]
-        arrays["node"][[place for place in placed if 0 <= place < count]] = -1
+        arrays["node"][[self._index[uid] for uid in self._tentative]] = -1
         return Columns(uids, cgroups, arrays)
 
     def restore(self, columns: Columns, row_of: npt.NDArray[np.intp]) -> None:

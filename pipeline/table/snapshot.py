@@ -4,8 +4,7 @@ Owes the rest: a file that is whole or not there; what it holds is at least as n
 in the logs that it names, so that reading on from there leads to the same table. What does not fit
 (another version, other things counted, damage) is no snapshot: all is read from the logs then.
 
-It is taken while the table changes: what changed after the positions were noted comes once more
-from the logs, and changes nothing that is already so.
+It is copied at one moment, of the table as of the positions, and written while that goes on.
 """
 
 import os
@@ -52,22 +51,38 @@ class Restored(NamedTuple):
     saved_at: float
 
 
-def save(path: Path, table: Table, positions: Sequence[Position], now: float) -> int:
-    """Write a snapshot of the table as it is from `positions` on; the bytes written. May be called
-    in another thread than that of the table, with positions noted before. Raises OSError."""
+class Copied(NamedTuple):
+    """The table as it was at one moment, and from where on the logs go on."""
+
+    names: Sequence[str]
+    rows: Sequence[Row]
+    pods: Columns
+    counting: Counting
+    positions: tuple[Position, ...]
+    at: float
+
+
+def copied(table: Table, positions: Sequence[Position], now: float) -> Copied:
+    """A copy to be saved: a million pods take some fifty milliseconds."""
     names, rows = table.rows()
-    pods = table.pods.columns()
-    records = [*_encoded(rows)]
+    return Copied(names, rows, table.pods.columns(), table.pods.counting, tuple(positions), now)
+
+
+def save(path: Path, copy: Copied) -> int:
+    """Write a snapshot; the bytes written. May be called in another thread than that of the table.
+    Raises OSError."""
+    pods = copy.pods
+    records = [*_encoded(copy.rows)]
     uids = [*_texts(pods.uids)]
     # Of most pods the cgroup is named by the uid.
     others = {place: name for place, name in enumerate(pods.cgroup_uids) if name != uids[place]}
     head = _Head(
         version=VERSION,
-        saved_at=now,
-        counted=table.pods.counting.names,
-        counting=_counting(table.pods.counting),
-        positions=tuple(positions),
-        names=tuple(names),
+        saved_at=copy.at,
+        counted=copy.counting.names,
+        counting=_counting(copy.counting),
+        positions=copy.positions,
+        names=tuple(copy.names),
         sizes=tuple(tuple(map(len, of_row)) for of_row in records),  # type: ignore[misc]
     )
     texts = {

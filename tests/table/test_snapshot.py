@@ -14,7 +14,7 @@ from pipeline.extender.decide import Decisions, Rules
 from pipeline.processors.placement.config import read_config, usual
 from pipeline.table import Table
 from pipeline.table.columns import TableNode
-from pipeline.table.snapshot import load, save
+from pipeline.table.snapshot import copied, load, save
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resources import Resources, Usage
 from tests.table.records import NOW, node_state
@@ -69,7 +69,7 @@ def test_what_is_read_back_answers_alike_now_and_later(
     path = tmp_path_factory.mktemp("snapshots") / "table.npz"
     table = filled(np.random.default_rng(seed))
     table.bring_up_to_date(NOW)
-    assert save(path, table, POSITIONS, NOW) == path.stat().st_size
+    assert save(path, copied(table, POSITIONS, NOW)) == path.stat().st_size
     found = load(path, Table(counting=RULES.counting))
     assert found is not None
     assert (found.positions, found.saved_at) == (POSITIONS, NOW)
@@ -86,18 +86,34 @@ def test_who_was_only_placed_is_not_kept(tmp_path: Path) -> None:
     table = Table(counting=RULES.counting)
     table.put_state(node_state("n1"))
     table.place(pod("maybe", "", 0.0), "n1", NOW)
-    save(tmp_path / "t", table, POSITIONS, NOW)
+    save(tmp_path / "t", copied(table, POSITIONS, NOW))
     found = load(tmp_path / "t", Table(counting=RULES.counting))
     assert found is not None
     assert (len(table.pods), len(found.table.pods)) == (1, 0)
     assert not found.table.pods.sums.any()
 
 
+def test_it_is_of_one_moment_whatever_happens_while_it_is_written(tmp_path: Path) -> None:
+    """Else a place that is used again would be saved with the name of whoever was there before."""
+    table = filled(np.random.default_rng(4))
+    table.bring_up_to_date(NOW)
+    copy, then = copied(table, POSITIONS, NOW), answers(table)
+    for name in NAMES:
+        table.put_state(node_state(name, cpu=3.9, offset=9))
+    for at in range(40):
+        table.put_pod(pod(f"p{at}", NAMES[at % len(NAMES)], -1.0))
+    assert answers(table) != then
+    save(tmp_path / "t", copy)
+    found = load(tmp_path / "t", Table(counting=RULES.counting))
+    assert found is not None
+    assert answers(found.table) == then
+
+
 def test_what_does_not_fit_is_no_snapshot(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "table.npz"
     table = filled(np.random.default_rng(1))
     assert load(path, Table(counting=RULES.counting)) is None
-    save(path, table, POSITIONS, NOW)
+    save(path, copied(table, POSITIONS, NOW))
     other = Rules(
         read_config(
             {

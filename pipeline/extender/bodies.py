@@ -2,7 +2,8 @@
 
 Owes the rest: memory that strangers cannot fill. A body over `LARGE_BODY_BYTES` needs one of
 `LARGE_AT_ONCE` slots before more of it is read; its request keeps the slot until the answer, which
-may be as large, has left. Small bodies (names alone) never wait.
+may be as large, has left. Small bodies (names alone) never wait, unless there are
+`SMALL_BODIES_BYTES` of them. Whoever does not take an answer is cut off.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 BODY_TIMEOUT_SECONDS: Final = 30.0
 # 5,000 names are 0.1 MB.
 LARGE_BODY_BYTES: Final = 1024 * 1024
+SMALL_BODIES_BYTES: Final = 64 * 1024 * 1024
 # A scheduler asks about one pod at a time; this is for a few of them.
 LARGE_AT_ONCE: Final = 4
 # So short that a scheduler with a timeout of 1 s still reads the refusal.
@@ -33,6 +35,8 @@ class Bodies:
     def __init__(self) -> None:
         self._slots = asyncio.Semaphore(LARGE_AT_ONCE)
         self._large: set[int] = set()  # ids of the requests (which have no hash) that have one
+        self._small: dict[int, int] = {}  # bytes by the ids of those that have none
+        self._small_bytes = 0
 
     async def read(self, request: web.Request) -> bytes:
         """The body, decompressed.
@@ -55,12 +59,16 @@ class Bodies:
         while True:
             if size > MAX_BODY_BYTES:
                 raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, size)
-            if size > LARGE_BODY_BYTES and id(request) not in self._large:
+            is_large = size > LARGE_BODY_BYTES or self._small_bytes > SMALL_BODIES_BYTES
+            if is_large and id(request) not in self._large:
                 await self._take_slot(request)
             chunk = await request.content.readany()
             if not chunk:
                 return bytes(body)
             body += chunk
+            if id(request) not in self._large:
+                self._small[id(request)] = len(body)
+                self._small_bytes += len(chunk)
             # What was announced may be missing or, of what is compressed, too little.
             size = max(size, len(body))
 
@@ -74,11 +82,10 @@ class Bodies:
                 hint="ask again; with nodeCacheCapable: true only names are sent and nobody waits",
             ) from None
         self._large.add(id(request))
+        self._small_bytes -= self._small.pop(id(request), 0)
 
     async def send(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Send the answer now if its request has a slot; cut off who does not take it."""
-        if id(request) not in self._large:
-            return
+        """Send the answer, while its request is not over; cut off who does not take it."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
                 await response.prepare(request)
@@ -89,6 +96,7 @@ class Bodies:
 
     def release(self, request: web.Request) -> None:
         """The request is over."""
+        self._small_bytes -= self._small.pop(id(request), 0)
         if id(request) in self._large:
             self._large.remove(id(request))
             self._slots.release()

@@ -32,7 +32,8 @@ BEST_FIT: Final = "BestFit"
 CYCLES_KEPT: Final = 32
 """Of so many pods it is remembered what filter found, until they are asked about again."""
 
-_CYCLE_SECONDS: Final = 2.0
+CYCLE_SECONDS: Final = 2.0
+"""For so long it is of use."""
 
 
 class Rules(NamedTuple):
@@ -254,8 +255,11 @@ class Decisions:
     def _remember(self, uid: str, asked: Ask, moment: Moment) -> None:
         self._cycles[uid] = _Cycle(asked, moment, self._table.version)
         self._cycles.move_to_end(uid)
-        while len(self._cycles) > CYCLES_KEPT:
+        while len(self._cycles) > CYCLES_KEPT or self._is_over(next(iter(self._cycles)), moment):
             self._cycles.popitem(last=False)
+
+    def _is_over(self, uid: str, now: Moment) -> bool:
+        return not 0 <= now.now - self._cycles[uid].moment.now < CYCLE_SECONDS
 
     def _recall(self, pod: PodRecord, names: Sequence[str], now: float) -> tuple[Ask, Moment]:
         """What filter found of this pod, of the nodes that are still asked for: other extenders may
@@ -267,7 +271,7 @@ class Decisions:
             cycle = None
         if cycle is not None and cycle.asked.pod != pod:
             cycle = None
-        if cycle is None or not 0 <= now - cycle.moment.now < _CYCLE_SECONDS:
+        if cycle is None or not 0 <= now - cycle.moment.now < CYCLE_SECONDS:
             return self.asked(pod), self.moment(names, now)
         if cycle.version != self._table.version:
             return cycle.asked, self.moment(names, now)

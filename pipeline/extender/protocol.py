@@ -5,7 +5,7 @@ form of the question (names, or whole Node objects passed back byte for byte, ne
 than their name); for everything that is no question a `BadRequestError` that says what is wrong.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -17,6 +17,10 @@ from pipeline.table.names import Names
 from pipeline.topics.pods import PodRecord
 
 FILTER_KEYS: Final = "an object with Pod and either NodeNames or Nodes"
+
+MOST_NAMES: Final = 50_000
+"""Nodes of a question, several times those of the largest clusters."""
+_MOST_NAMES_BYTES: Final = MOST_NAMES * 256
 
 T = TypeVar("T")
 
@@ -37,11 +41,16 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     preemption_policy: str | None = None
 
 
+class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
+    nominated_node_name: str | None = None
+
+
 class Pod(msgspec.Struct, frozen=True):
     """The part of a Pod that is read so far."""
 
     metadata: PodMetadata = PodMetadata()
     spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
 
     @property
     def title(self) -> str:
@@ -107,18 +116,20 @@ _NULL: Final = msgspec.Raw(b"null")
 
 
 class Sent(NamedTuple):
-    """Names as they were sent in an answer, and as the JSON that they were sent as."""
+    """Names as they were sent in an answer, and as the JSON that they were sent as, and when."""
 
     names: Sequence[str]
     json: bytes
+    at: float = 0.0
 
 
 def read_question(body: bytes, sent: Mapping[str, Sent] | None = None) -> Question:
     """The question in the body of a filter or prioritize request. A scheduler asks which of the
     names that filter left is best: of what was `sent`, by the pod's uid, nothing is read again.
 
-    Raises `BadRequestError`: not JSON, no object, a part of the wrong type, no pod, or not exactly
-    one of NodeNames and Nodes. Unknown keys are accepted. A name that is given twice counts once.
+    Raises `BadRequestError`: not JSON, no object, a part of the wrong type, no pod, not exactly one
+    of NodeNames and Nodes, or more than `MOST_NAMES` of them. Unknown keys are accepted. A name
+    that is given twice counts once.
     """
     top = decode_part(_top, body, "body")
     parts = {key.lower(): value for key, value in top.items()}
@@ -130,7 +141,10 @@ def read_question(body: bytes, sent: Mapping[str, Sent] | None = None) -> Questi
     alone = said is not None and parts.get("nodes", _NULL) == _NULL
     if before is not None and alone and before.json == bytes(said or b""):
         return Question(pod, manifest(parts["pod"]), before.names)
+    if len(said or b"") > _MOST_NAMES_BYTES:
+        raise too_many()
     plain = Names.read(bytes(said)) if alone and said is not None else None
+    must_be_few(plain or ())
     if plain is not None and not plain.may_repeat():
         return Question(pod, manifest(parts["pod"]), plain, None, bytes(said or b""))
     names = None if said is None else decode_part(_names, said, "NodeNames")
@@ -140,6 +154,7 @@ def read_question(body: bytes, sent: Mapping[str, Sent] | None = None) -> Questi
             "neither NodeNames nor Nodes" if names is None else "both NodeNames and Nodes",
             hint=f"send {FILTER_KEYS}, as nodeCacheCapable says",
         )
+    must_be_few(names or (listed and listed.items) or ())
     record = manifest(parts["pod"])
     if names is not None:
         each = tuple(dict.fromkeys(names))
@@ -149,6 +164,18 @@ def read_question(body: bytes, sent: Mapping[str, Sent] | None = None) -> Questi
         name = decode_part(_node, item, f"Nodes.items[{position}]").metadata.name
         by_name.setdefault(name, item)
     return Question(pod, record, tuple(by_name), tuple(by_name.values()))
+
+
+def must_be_few(names: Sized) -> None:
+    """Raise `BadRequestError` for more than `MOST_NAMES`."""
+    if len(names) > MOST_NAMES:
+        raise too_many()
+
+
+def too_many() -> BadRequestError:
+    return BadRequestError(
+        f"more than {MOST_NAMES} nodes", hint="ask about no more than that at a time"
+    )
 
 
 def manifest(pod: msgspec.Raw) -> PodRecord:

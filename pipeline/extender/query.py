@@ -16,7 +16,7 @@ from pipeline.errors import BadRequestError, NotReadyError, RecordError
 from pipeline.extender.bodies import Bodies
 from pipeline.extender.decide import Decisions
 from pipeline.extender.explained import Explanation, explanation
-from pipeline.extender.protocol import Pod
+from pipeline.extender.protocol import Pod, must_be_few
 from pipeline.extender.replies import error_reply, json_reply
 from pipeline.extender.stages import Stages
 from pipeline.processors.inventory import read_manifest
@@ -54,6 +54,7 @@ class Subject(NamedTuple):
 def read_subject(body: bytes) -> Subject:
     """The question in the body of an explain request. Raises `BadRequestError`."""
     asked = _decoded(ExplainBody, body, "body")
+    must_be_few(asked.node_names or ())
     names = None if asked.node_names is None else tuple(dict.fromkeys(asked.node_names))
     has_pod, has_record = (bytes(one) != b"null" for one in (asked.pod, asked.pod_record))
     if has_pod == has_record:
@@ -107,7 +108,8 @@ class Query:
         must_be_caught_up(self._state)
         limits = limits_ratios(self._table, tuple(self._table))
         found = node_list(self._table, self._clock.now(), self._stale_after, limits)
-        return json_reply(msgspec.json.encode(found))
+        # Records are not written to: a scheduler's question need not wait for megabytes of them.
+        return json_reply(await asyncio.to_thread(msgspec.json.encode, found))
 
     async def node(self, request: web.Request) -> web.Response:
         """The state of one node."""

@@ -21,7 +21,7 @@ from aiohttp import web
 from pipeline.clock import Clock
 from pipeline.errors import BadRequestError, NotReadyError, OverloadedError
 from pipeline.extender.bodies import MAX_BODY_BYTES, Bodies
-from pipeline.extender.decide import CYCLES_KEPT, Decisions, Rules
+from pipeline.extender.decide import CYCLE_SECONDS, CYCLES_KEPT, Decisions, Rules
 from pipeline.extender.filters import Refusal
 from pipeline.extender.load_watcher import LoadWatcher
 from pipeline.extender.node_views import NodeViews
@@ -197,7 +197,11 @@ class Extender:
     def _remember(self, question: Question, kept: Sent) -> None:
         """What is left is asked about next."""
         if question.nodes is None and question.pod.metadata.uid:
-            self._sent[question.pod.metadata.uid] = kept
+            now = self._clock.monotonic()
+            self._sent = {
+                uid: sent for uid, sent in self._sent.items() if now - sent.at < CYCLE_SECONDS
+            }
+            self._sent[question.pod.metadata.uid] = kept._replace(at=now)
             while len(self._sent) > CYCLES_KEPT:
                 del self._sent[next(iter(self._sent))]
 
@@ -214,6 +218,9 @@ class Extender:
         if self._publish is None or self._mode != "act" or not question.pod.may_push_out:
             return
         if not refused or len(refused) < len(question.names):
+            return
+        if [*question.names] == [question.pod.status.nominated_node_name]:
+            # Asked about alone, before the others are.
             return
         plan = self._pushing_out.plan(question.record, refused, now)
         if plan is not None:

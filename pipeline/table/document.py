@@ -1,6 +1,6 @@
 """The table as a JSON document for people and scripts: served by the extender, printed by `top`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -46,29 +46,37 @@ def node_item(
     limits: Mapping[str, LimitsRatio],
 ) -> dict[str, Any] | None:
     """The node's state with `age_seconds`, `stale` and `limits_ratio`; None if it has no state."""
-    state = table.snapshot(name).state
-    if state is None:
-        return None
-    rows = table.lookup([name])
-    age = table.ages(rows, now)
-    fields = {field: getattr(state, field) for field in state.__struct_fields__}
-    stale = not table.fresh(rows, now, stale_after_seconds)[0]
-    return {
-        **fields,
-        "age_seconds": round(float(age[0]), 3),
-        "stale": stale,
-        "limits_ratio": limits.get(name),
-    }
+    return next(_items(table, [name], now, stale_after_seconds, limits), None)
+
+
+def _items(
+    table: Table,
+    names: Sequence[str],
+    now: float,
+    stale_after_seconds: float,
+    limits: Mapping[str, LimitsRatio],
+) -> Iterator[dict[str, Any]]:
+    rows = table.lookup(names)
+    ages = np.round(table.ages(rows, now), 3).tolist()
+    fresh = table.fresh(rows, now, stale_after_seconds).tolist()
+    for name, age, is_fresh in zip(names, ages, fresh, strict=True):
+        state = table.snapshot(name).state
+        if state is not None:
+            yield {
+                **{field: getattr(state, field) for field in state.__struct_fields__},
+                "age_seconds": age,
+                "stale": not is_fresh,
+                "limits_ratio": limits.get(name),
+            }
 
 
 def node_list(
     table: Table, now: float, stale_after_seconds: float, limits: Mapping[str, LimitsRatio]
 ) -> dict[str, Any]:
     """All nodes that have a state, by name. Keys are stable: more may come, none will go."""
-    items = [node_item(table, name, now, stale_after_seconds, limits) for name in table]
     return {
         "apiVersion": API_VERSION,
         "kind": "NodeStateList",
         "now": format_time(now),
-        "items": [item for item in items if item is not None],
+        "items": [*_items(table, tuple(table), now, stale_after_seconds, limits)],
     }

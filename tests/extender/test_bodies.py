@@ -4,12 +4,16 @@ import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from aiohttp import ClientResponse
 
 from pipeline.extender import bodies
+from pipeline.extender.protocol import MOST_NAMES
+from pipeline.table import Table
 from tests.extender.conftest import POD, Client, Start
+from tests.table.records import node_state
 
 QUESTION = json.dumps({"Pod": POD, "NodeNames": ["idle", "hot"]}).encode()
 LARGE = QUESTION + b" " * bodies.LARGE_BODY_BYTES
@@ -127,6 +131,69 @@ async def test_an_answer_that_nobody_takes_is_cut_off(
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
         await reader.readexactly(len(body))
     writer.close()
+
+
+async def test_an_answer_to_a_small_question_is_cut_off_too(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "ANSWER_TIMEOUT_SECONDS", 0.3)
+    table = Table()
+    for at in range(8000):
+        table.put_state(node_state(f"n{at}"))
+    client = await start(table=table)
+    reader, writer = await connect(client)
+    writer.write(b"GET /v1/nodes HTTP/1.1\r\nHost: x\r\n\r\n")
+    told = await reader.readuntil(b"\r\n\r\n")
+    length = int(told.lower().partition(b"content-length: ")[2].split()[0])
+    await asyncio.sleep(0.6)
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await reader.readexactly(length)
+    writer.close()
+
+
+async def test_of_many_small_bodies_that_never_end_only_so_much_is_held(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "SMALL_BODIES_BYTES", 1000)
+    monkeypatch.setattr(bodies, "LARGE_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(bodies, "LARGE_AT_ONCE", 1)
+    client = await start()
+    begun = []
+    for _ in range(3):
+        reader, writer = await connect(client)
+        writer.write(head(2000) + b" " * 600)
+        await writer.drain()
+        begun.append((reader, writer))
+        await asyncio.sleep(0.05)
+    # One is small, the next has the only slot.
+    refused = begun[2][0]
+    assert (await refused.readuntil(b"\r\n")).startswith(b"HTTP/1.1 503")
+    assert (await client.post("/filter", data=QUESTION)).status == 200
+    for _, writer in begun:
+        writer.transport.abort()
+    await asyncio.sleep(0.1)
+    for _ in range(3):
+        assert (await client.post("/filter", data=QUESTION)).status == 200
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_more_nodes_than_a_cluster_has_are_refused(start: Start, whole: bool) -> None:
+    names = [f"n{at}" for at in range(MOST_NAMES + 1)]
+    client = await start()
+
+    def asked(names: list[str]) -> dict[str, Any]:
+        items = [{"metadata": {"name": name}} for name in names]
+        return {"Pod": POD} | ({"Nodes": {"items": items}} if whole else {"NodeNames": names})
+
+    response = await client.post("/filter", json=asked(names))
+    assert response.status == 400
+    assert (await response.json())["Error"] == "more than 50000 nodes"
+    assert (await client.post("/filter", json=asked(names[1:]))).status == 200
+    if not whole:
+        long = await client.post("/filter", json=asked(["x" * 300] * MOST_NAMES))
+        assert long.status == 400
+        explained = await client.post("/v1/explain", json={"pod": POD, "nodeNames": names})
+        assert explained.status == 400
 
 
 async def connect(client: Client) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -283,6 +283,15 @@ def test_a_new_node_uses_nothing_but_what_is_on_its_way() -> None:
     assert "2.975 cores on its way" in found.refused["new"].reason
 
 
+def test_what_filter_found_is_forgotten_when_it_is_of_no_use() -> None:
+    decisions = Decisions(table_of(node_state("a"), counting=RULES.counting), RULES)
+    for at in range(10):
+        decisions.filter(any_pod(f"p{at}"), ["a"], NOW + at)
+    assert len(decisions._cycles) == 2
+    decisions.filter(any_pod("p"), ["a"], NOW - 100)
+    assert len(decisions._cycles) == 1
+
+
 def test_a_node_is_new_however_many_there_are() -> None:
     table = table_of(counting=RULES.counting)
     names = [f"n{at}" for at in range(300)]

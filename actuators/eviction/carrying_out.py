@@ -1,21 +1,23 @@
-"""One eviction plan, carried out by the API server: all of its pods leave, or none.
+"""One eviction plan, carried out by the API server: if not all of its pods may leave, none does.
 
-Owes the rest: every limit is held here, whatever a plan says. The world is asked for anew; all of
-the evictions are tried without effect first, so that disruption budgets have had their say; each is
-by UID, and before each the lease, the kill switch and the pod that waits are looked at again.
+Owes the rest: every limit is held here, whatever a plan says. The world is asked for anew;
+disruption budgets are asked about all of its pods together, and all of the evictions are tried
+without effect first; each is by UID, and before each the lease, the kill switch and the pod that
+waits are looked at again. What changes from one eviction to the next may still leave it half done.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote
 
 import msgspec
 
-from actuators.cluster.writing import Budget
+from actuators.cluster.writing import Budget as Pace
 from pipeline.clock import Clock
 from pipeline.errors import ApiUnavailableError, KubernetesError, NotFoundError
 from pipeline.kube.client import Api
 from pipeline.kube.events import Reporter
+from pipeline.processors.eviction.budgets import Budget, overdrawn
 from pipeline.processors.eviction.objections import leaving, objection
 from pipeline.processors.inventory import read_manifest
 from pipeline.times import format_time
@@ -26,6 +28,7 @@ from pipeline.topics.pods import PodRecord
 Tell = Callable[[ActionRecord], None]
 Mode = Literal["observe", "recommend", "act"]
 
+_GONE: Final = "all of its pods are gone, or on their way"
 _OUTCOMES: Final[dict[Mode, Outcome]] = {"observe": "observed", "recommend": "recommended"}
 
 
@@ -41,11 +44,22 @@ class _List(msgspec.Struct):
     items: tuple[msgspec.Raw, ...] = ()
 
 
+class _Budgets(msgspec.Struct):
+    items: tuple[Budget, ...] = ()
+
+
+class CarriedOut(NamedTuple):
+    """What became of a plan, and whether any of its pods has left, or is about to."""
+
+    outcome: Outcome
+    made_room: bool = False
+
+
 class CarryingOut:
     """Carries out plans, one at a time. `may_evict` is asked before each eviction."""
 
     def __init__(
-        self, api: Api, mode: Mode, stop_path: str, budget: Budget, clock: Clock, tell: Tell,
+        self, api: Api, mode: Mode, stop_path: str, budget: Pace, clock: Clock, tell: Tell,
         may_evict: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._api = api
@@ -57,16 +71,16 @@ class CarryingOut:
         self._may_evict = may_evict
         self._reporter = Reporter(api, "springtide-evictor")
 
-    async def carry_out(self, plan: EvictionPlanRecord) -> Outcome:
+    async def carry_out(self, plan: EvictionPlanRecord) -> CarriedOut:
         """What became of the plan, told pod by pod, too."""
         try:
             pods = await self._to_evict(plan)
         except KubernetesError as error:
             self._tell(self._action(plan, None, "failed", error.message))
-            return "failed"
+            return CarriedOut("failed")
         if isinstance(pods, str):
             self._tell(self._action(plan, None, "refused", pods))
-            return "refused"
+            return CarriedOut("refused", pods == _GONE)
         if self._mode != "act":
             outcome = _OUTCOMES[self._mode]
             for pod in pods:
@@ -74,7 +88,7 @@ class CarryingOut:
             if self._mode == "recommend" and plan.waiting is not None:
                 of = {"metadata": msgspec.to_builtins(plan.waiting)}
                 await self._reporter.tell(of, "Pod", "WouldPushOut", _sentence(plan, pods))
-            return outcome
+            return CarriedOut(outcome)
         return await self._evict_all(plan, pods)
 
     async def _to_evict(self, plan: EvictionPlanRecord) -> list[PodRecord] | str:
@@ -85,7 +99,7 @@ class CarryingOut:
         if against is not None:
             return against
         pods = leaving(plan, there)
-        return pods or "all of its pods are gone, or on their way"
+        return pods or _GONE
 
     async def _waiting(self, plan: EvictionPlanRecord) -> tuple[PodRecord | None, bool]:
         """The pod for which others leave, and whether its policy allows that."""
@@ -108,18 +122,29 @@ class CarryingOut:
         pods = map(read_manifest, msgspec.json.decode(found, type=_List).items)
         return {pod.uid: pod for pod in pods}
 
-    async def _evict_all(self, plan: EvictionPlanRecord, pods: list[PodRecord]) -> Outcome:
+    async def _forbidden(self, pods: list[PodRecord]) -> str | None:
+        """Why these pods may not all leave; None for no reason."""
         try:
+            for namespace in sorted({pod.namespace for pod in pods}):
+                path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
+                found = msgspec.json.decode(await self._api.request("GET", path), type=_Budgets)
+                if (against := overdrawn(found.items, pods)) is not None:
+                    return against
             for pod in pods:
                 await self._evict(pod, dry_run=True)
         except KubernetesError as error:
-            self._tell(self._action(plan, None, "refused", _said(error)))
-            return "refused"
-        for pod in pods:
+            return _said(error)
+        return None
+
+    async def _evict_all(self, plan: EvictionPlanRecord, pods: list[PodRecord]) -> CarriedOut:
+        if (against := await self._forbidden(pods)) is not None:
+            self._tell(self._action(plan, None, "refused", against))
+            return CarriedOut("refused")
+        for count, pod in enumerate(pods):
             await self._budget.wait()
             if (stop := await self._stopped(plan)) is not None:
                 self._tell(self._action(plan, pod, "refused", stop))
-                return "refused"
+                return CarriedOut("refused", count > 0)
             self._tell(self._action(plan, pod, "intended"))
             try:
                 await self._evict(pod)
@@ -127,11 +152,11 @@ class CarryingOut:
                 pass
             except KubernetesError as error:
                 self._tell(self._action(plan, pod, "failed", _said(error)))
-                return "failed"
+                return CarriedOut("failed", count > 0)
             self._tell(self._action(plan, pod, "done"))
             of = {"metadata": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid}}
             self._reporter.warn_soon(of, "Pod", "PushedOut", plan.why)
-        return "done"
+        return CarriedOut("done", made_room=True)
 
     async def _stopped(self, plan: EvictionPlanRecord) -> str | None:
         """Why nobody may be evicted now; None if somebody may. What cannot be asked is a no."""

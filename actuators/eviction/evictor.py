@@ -1,6 +1,7 @@
 """The evictor: plans in, evictions out, by one leader.
 
-Owes the rest: a plan is carried out once, while it holds, and no more than a few for one pod.
+Owes the rest: a plan is carried out once, while it holds; no more than a few for one pod, and of
+these each when the one before has had time to help, whoever has planned them.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from pipeline.kube.client import Api
 from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
+from pipeline.processors.placement.push_out import SETTLE_SECONDS
 from pipeline.settings import Settings
 from pipeline.tasks import together
 from pipeline.times import parse_time
@@ -31,7 +33,7 @@ BAD = counter("evictor_bad_records", "Plans that cannot be read.")
 PLANS = counter(
     "evictor_plans",
     "Plans by what became of them: observed, recommended, done, refused (something speaks against "
-    "it), failed, late, repeated, too_many (for one pod).",
+    "it), failed, late, repeated, too_many (for one pod), early (room was just made for the pod).",
     ["outcome"],
 )
 
@@ -61,6 +63,7 @@ class Evictor:
         self._plans: asyncio.Queue[EvictionPlanRecord] = asyncio.Queue(_WAITING)
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._of_pods: OrderedDict[str, int] = OrderedDict()
+        self._settled_at: OrderedDict[str, float] = OrderedDict()
 
     async def run(self) -> None:
         """Carry out plans, until cancelled, or until the lease is another's."""
@@ -87,7 +90,12 @@ class Evictor:
     async def _work(self) -> None:
         while True:
             plan = await self._plans.get()
-            outcome = self._passed_over(plan) or await self._carrying_out.carry_out(plan)
+            outcome: str | None = self._passed_over(plan)
+            if outcome is None:
+                outcome, made_room = await self._carrying_out.carry_out(plan)
+                if made_room and plan.waiting is not None:
+                    settled_at = parse_time(plan.at) + SETTLE_SECONDS
+                    _remember(self._settled_at, plan.waiting.uid, settled_at)
             PLANS.labels(outcome).inc()
             log.info("plan", id=plan.id, node=plan.node, outcome=outcome, why=plan.why)
 
@@ -100,9 +108,13 @@ class Evictor:
             return "repeated"
         _remember(self._seen, plan.id, None)
         uid = plan.waiting.uid if plan.waiting else ""
-        count = self._of_pods.get(uid, 0) + 1
-        _remember(self._of_pods, uid, count)
-        return "too_many" if count > PLANS_OF_A_POD else None
+        count = self._of_pods.get(uid, 0)
+        if count >= PLANS_OF_A_POD:
+            return "too_many"
+        if at < self._settled_at.get(uid, 0.0):
+            return "early"
+        _remember(self._of_pods, uid, count + 1)
+        return None
 
 
 def _plan_of(one: Input) -> EvictionPlanRecord | None:

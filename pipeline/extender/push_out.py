@@ -22,6 +22,7 @@ from pipeline.processors.loadaware.args import LoadAwareArgs
 from pipeline.processors.loadaware.limits import AGGREGATED, limits_of
 from pipeline.processors.placement.push_out import (
     PUSHED_OUT,
+    SETTLE_SECONDS,
     Cost,
     cost,
     fewest,
@@ -37,9 +38,6 @@ from pipeline.topics.resources import Usage
 
 PLANS_OF_A_POD: Final = 3
 VALID_SECONDS: Final = 30.0
-SETTLE_SECONDS: Final = 120.0
-"""After so long the usage of who has left is in no window any more."""
-
 # The longest span that usage is aggregated over.
 LONGEST_SPAN_SECONDS: Final = 1800.0
 

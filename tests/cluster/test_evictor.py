@@ -1,5 +1,6 @@
 """An evictor against a real API server: all of a plan's pods leave, or none, and when not."""
 
+import json
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from pipeline.local.control_plane import ControlPlane
+from pipeline.processors.placement.push_out import SETTLE_SECONDS
 from pipeline.settings import Settings
 from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
@@ -185,12 +187,55 @@ async def test_what_does_not_hold_is_not_done(world: World) -> None:
 
 
 async def test_a_pod_is_made_room_for_a_few_times_only(world: World) -> None:
+    # Each when the one before had its time.
+    now = time.time()
     with world.evictor("--mode", "act") as evictor:
-        for name in ("a", "b", "c"):
-            await world.plan(name)
+        for back, name in enumerate("cba"):
+            at = format_time(now - (2 - back) * (SETTLE_SECONDS + 1))
+            await world.plan(name, at=at)
         await until(lambda: world.there() == {"dear", "w"}, 60)
         await world.plan("dear")
         await until(lambda: "too_many" in evictor.text())
+
+
+async def test_two_extenders_do_not_make_room_twice(world: World) -> None:
+    with world.evictor("--mode", "act") as evictor:
+        await world.plan("a")
+        await world.plan("b")
+        await until(lambda: '"outcome": "early"' in evictor.text(), 60)
+    assert world.there() == {"b", "c", "dear", "w"}
+    # The next to lead knows it of a plan whose pods are gone.
+    plan = await world.plan("b")
+    assert plan.waiting is not None
+    with world.evictor("--mode", "act") as evictor:
+        await until(lambda: evictor.text().count('"outcome": "early"') == 2, 60)
+    assert world.there() == {"b", "c", "dear", "w"}
+
+
+async def test_a_budget_for_one_of_two_keeps_both(world: World) -> None:
+    """Each alone might leave."""
+    labels = ("label", "pod", "a", "b", "of=pair")
+    world.plane.kubectl(*labels)
+    running = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
+    for name in ("a", "b"):
+        world.plane.kubectl("patch", "pod", name, "--subresource=status", "--type=merge", "-p",
+                            json.dumps(running))  # fmt: skip
+    budget = {
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "pair"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"of": "pair"}}},
+    }  # fmt: skip
+    apply(world.plane, budget)
+    status = {"status": {"disruptionsAllowed": 1, "currentHealthy": 2, "desiredHealthy": 1,
+                         "expectedPods": 2, "observedGeneration": 1}}  # fmt: skip
+    patch = ("--subresource=status", "--type=merge", "-p", json.dumps(status))
+    world.plane.kubectl("patch", "poddisruptionbudget", "pair", *patch)
+    with world.evictor("--mode", "act"):
+        await world.plan("a", "b")
+        await until(world.outcomes, 60)
+        assert "allows 1 evictions now, not 2" in await world.said()
+        await world.plan("a")
+        await until(lambda: "a" not in world.there(), 60)
+    assert world.there() == {"b", "c", "dear", "w"}
 
 
 async def test_who_has_found_a_place_meanwhile_costs_nobody_more(world: World) -> None:

@@ -6,13 +6,9 @@ import pytest
 
 from pipeline.clock import format_time, parse_time
 from pipeline.extender.decide import Decisions
-from pipeline.extender.push_out import (
-    PLANS_OF_A_POD,
-    SETTLE_SECONDS,
-    VALID_SECONDS,
-    PushingOut,
-)
+from pipeline.extender.push_out import PLANS_OF_A_POD, VALID_SECONDS, PushingOut
 from pipeline.extender.server import rules_of
+from pipeline.processors.placement.push_out import SETTLE_SECONDS
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Table
 from pipeline.table.columns import TableNode

@@ -20,6 +20,8 @@ PUSHED_OUT: Final = ("free", "batch", "mid")
 """The classes whose pods leave for Prod."""
 AT_MOST: Final = 10
 """More than so many pods do not leave for one."""
+SETTLE_SECONDS: Final = 120.0
+"""After so long the usage of who has left is in no window any more."""
 
 Fits = Callable[[Sequence[int]], bool]
 

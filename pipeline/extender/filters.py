@@ -100,12 +100,13 @@ def _compared(moment: Moment, args: LoadAwareArgs, of: Limits, *, in_flight: boo
     return compare.compared_usage(usage, sums)
 
 
-def nodes_of(moment: Moment, args: LoadAwareArgs, used: IntArray) -> Nodes:
+def nodes_of(moment: Moment, args: LoadAwareArgs, used: IntArray, of: Limits) -> Nodes:
     """What LoadAware looks at."""
     resources = args.resources
     new = moment.is_new()
     as_of = np.where(new, moment.now, moment.column("as_of_seconds"))
-    has_usage = np.isfinite(moment.usage("usage", resources)).any(axis=1)
+    column = "prod_usage" if of.of == limits.PROD else "usage"
+    has_usage = np.isfinite(moment.usage(column, resources)).any(axis=1)
     capacity = by_node([moment.allocatable(name, "raw") for name in resources])
     return Nodes(capacity, used, np.isfinite(as_of), has_usage | new, as_of)
 
@@ -123,7 +124,7 @@ def load_aware(
             continue
         part = moment if len(places) == len(moment) else moment.among(places)
         used = compared(part, args, of, in_flight=in_flight)
-        nodes = nodes_of(part, args, used)
+        nodes = nodes_of(part, args, used, of)
         thresholds = np.array([of.thresholds.get(name, 0) for name in args.resources])
         verdict = compare.judge(
             nodes,
@@ -139,16 +140,31 @@ def load_aware(
 def _limits(
     moment: Moment, args: LoadAwareArgs, *, is_prod: bool
 ) -> Iterator[tuple[Limits, "np.ndarray[tuple[int], np.dtype[np.intp]]"]]:
-    """The thresholds that hold, and for which nodes: those with an annotation have their own."""
+    """The thresholds that hold, and for which nodes: those with an annotation have their own. Where
+    it is not known what Prod uses, those hold that look at all that is used."""
+    for text, places in _annotated(moment):
+        of = limits.limits_of(args, text, is_prod=is_prod)
+        if of.of == limits.PROD:
+            usage = moment.usage("prod_usage", args.resources)[places]
+            known = np.logical_or.reduce(np.isfinite(usage), axis=1)
+            yield limits.limits_of(args, text, is_prod=False), places[~known]
+            places = places[known]
+        yield of, places
+
+
+def _annotated(
+    moment: Moment,
+) -> Iterator[tuple[str | None, "np.ndarray[tuple[int], np.dtype[np.intp]]"]]:
+    """The nodes by the annotation that has their own thresholds; None for all that have none."""
     own = moment.once("own", lambda: moment.column("own_thresholds").astype(np.bool_))
-    yield limits.limits_of(args, None, is_prod=is_prod), np.flatnonzero(~own)
+    yield None, np.flatnonzero(~own)
     alike: dict[str | None, list[int]] = {}
     for place in np.flatnonzero(own).tolist():
         node = moment.node(place).node
         text = None if node is None else node.annotations.get(limits.ANNOTATION)
         alike.setdefault(text, []).append(place)
-    for text, places in alike.items():
-        yield limits.limits_of(args, text, is_prod=is_prod), np.array(places)
+    for text, found in alike.items():
+        yield text, np.array(found)
 
 
 def _refusal(

@@ -54,7 +54,7 @@ def load_aware(moment: Moment, asked: Ask, args: LoadAwareArgs) -> IntArray:
         of = Limits({}, limits.AGGREGATED, aggregated.score_aggregation_type, span)
     weights = np.array([args.resource_weights.get(name, 0) for name in args.resources])
     return compare.score(
-        nodes_of(moment, args, compared(moment, args, of)),
+        nodes_of(moment, args, compared(moment, args, of), of),
         asked.amounts("estimate", args.resources),
         ~moment.is_fresh(args.node_metric_expiration_seconds or 0),
         weights,

@@ -116,6 +116,11 @@ def _rate(name: str) -> Column:
     return _of_state(f"usage_{name}", "bytes per second", lambda state: state.rates.get(name))
 
 
+def _prod_usage(state: NodeStateRecord) -> Usage:
+    """Nothing where there is no Prod, unless there are pods that may be."""
+    return state.class_usage.get("prod", _NOTHING if state.unknown_pods else _NO_PODS)
+
+
 def _peak(state: NodeStateRecord) -> Usage:
     return state.peaks.get(state.predictor, _NOTHING)
 
@@ -200,7 +205,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
         for column in _deviation(statistic, span)
     ),
     *(_rate(name) for name in RATES),
-    *_usage("prod_usage", lambda state: state.class_usage.get("prod", _NO_PODS)),
+    *_usage("prod_usage", _prod_usage),
     *_usage("peak", _peak),
     *_usage("prod_peak", lambda state: state.prod_peak),
     *_usage("prod_reclaimable", lambda state: state.prod_reclaimable),

@@ -95,6 +95,27 @@ def test_prod_is_judged_by_what_prod_uses() -> None:
     assert "usage of Prod would be" in world.filter().refused["prod"].reason
 
 
+@pytest.mark.parametrize(
+    "unknown",
+    [{"class_usage": {"prod": Usage()}}, {"class_usage": {}, "unknown_pods": 20}],
+    ids=["of Prod", "of pods of no class that is known"],
+)
+def test_where_the_usage_of_prod_is_not_known_all_usage_counts(unknown: dict[str, Any]) -> None:
+    """And the node is never the best."""
+    placement = load_aware(
+        usageThresholds={"cpu": 65}, prodUsageThresholds={"cpu": 55}, scoreAccordingProdUsage=True
+    )
+    world = World(placement)
+    world.node("hot", node_state("hot", cpu=3.9, **unknown))
+    world.node("calm", node_state("calm", cpu=1.0, **unknown))
+    of_prod = {"prod": Usage(cpu_cores=1.0, memory_bytes=8 * GIB)}
+    world.node("known", node_state("known", cpu=3.9, class_usage=of_prod))
+    assert world.refused() == ["hot"]
+    assert "cpu usage would be" in world.filter().refused["hot"].reason
+    found = Decisions(world.table, world.rules).prioritize(pod(), ["calm", "known"], NOW)
+    assert found.percent[0] == 0 < found.percent[1]
+
+
 def test_percentiles_are_compared_where_they_are_asked_for() -> None:
     aggregated = {
         "usageThresholds": {"cpu": 65}, "usageAggregationType": "p95",

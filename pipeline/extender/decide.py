@@ -203,6 +203,10 @@ class Decisions:
         if pod.uid and self.rules.in_flight != "none":
             self._table.place(pod, node, now, seconds)
 
+    def is_leaving(self, uid: str) -> bool:
+        """Whether a pod that was there is gone, or about to go."""
+        return self._table.pods.is_leaving(uid)
+
     def moment(self, names: Sequence[str], now: float) -> Moment:
         """These nodes (each once) as they are now."""
         return Moment(self._table, names, now, in_flight=self.rules.in_flight != "none")

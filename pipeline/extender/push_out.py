@@ -3,7 +3,8 @@
 Owes the rest: a plan that helps by the very filters that refused, for the usage that is expected to
 go with the pods; one plan at a time for a pod, and for a node, and no more than a few for a pod. A
 scheduler's own preemption cannot do it: its filters pass these nodes as they are, so nobody is in
-the way as far as it knows. The pod is expected on its node until the plan has had time to work.
+the way as far as it knows. The pod is expected on its node until the plan has had time to work; if
+nobody carries it out, not for long.
 """
 
 from collections import OrderedDict
@@ -38,6 +39,9 @@ from pipeline.topics.resources import Usage
 
 PLANS_OF_A_POD: Final = 3
 VALID_SECONDS: Final = 30.0
+BEGUN_SECONDS: Final = 60.0
+"""If none of its pods has left by then, or is about to, nobody carries a plan out."""
+
 # The longest span that usage is aggregated over.
 LONGEST_SPAN_SECONDS: Final = 1800.0
 
@@ -60,11 +64,12 @@ class _Choice(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """Where room was made for a pod, the last node last, and until when nothing else is tried: that
-    may take so long, or nothing would have helped."""
+    """Where room was made for a pod, the last node last, who leaves that, and until when nothing
+    else is tried: that may take so long, or nothing would have helped."""
 
     nodes: tuple[str, ...] = ()
     until: float = 0.0
+    leaving: tuple[str, ...] = ()
 
 
 class PushingOut:
@@ -95,9 +100,10 @@ class PushingOut:
             self._hold(pod, held._replace(until=now + _AGAIN_SECONDS))
             return None
         seconds = SETTLE_SECONDS + _span_seconds(self._decisions.rules.placement.load_aware)
-        held = _Held((*held.nodes, found.node), now + seconds)
+        leaving = tuple(one.uid for one in found.pods)
+        held = _Held((*held.nodes, found.node), now + seconds, leaving)
         self._hold(pod, held)
-        self._busy[found.node] = held.until
+        self._busy[found.node] = now + BEGUN_SECONDS
         self._expect(pod, held, now)
         return found
 
@@ -138,8 +144,14 @@ class PushingOut:
 
     def _expect(self, pod: PodRecord, held: _Held, now: float) -> None:
         """The pod counts where room is being made for it."""
-        if held.nodes and self._busy.get(held.nodes[-1], -np.inf) > now:
-            self._decisions.place(pod, held.nodes[-1], now, held.until - now)
+        if not held.nodes:
+            return
+        node = held.nodes[-1]
+        if any(map(self._decisions.is_leaving, held.leaving)):
+            self._busy[node] = held.until
+        until = self._busy.get(node, -np.inf)
+        if until > now:
+            self._decisions.place(pod, node, now, until - now)
 
     def _choices(
         self, moment: Moment, asked: Ask, lesser: Lesser, frees: FloatArray, priority: int

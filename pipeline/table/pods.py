@@ -141,6 +141,11 @@ class Pods:
         """Whether a pod is on a node, as the topic says."""
         return uid in self._index and uid not in self._tentative
 
+    def is_leaving(self, uid: str) -> bool:
+        """Whether a pod that may leave is gone, or about to go."""
+        place = self._index.get(uid)
+        return place is None or int(self._priority[place]) == STAYS
+
     def class_of(self, uid: str) -> str | None:
         """The class of a pod; None for one that is not known."""
         place = self._index.get(uid)

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from pipeline.clock import format_time, parse_time
 from pipeline.extender.decide import Decisions
-from pipeline.extender.push_out import PLANS_OF_A_POD, VALID_SECONDS, PushingOut
+from pipeline.extender.push_out import BEGUN_SECONDS, PLANS_OF_A_POD, VALID_SECONDS, PushingOut
 from pipeline.extender.server import rules_of
 from pipeline.processors.placement.push_out import SETTLE_SECONDS
 from pipeline.settings import ExtenderSettings
@@ -169,7 +170,7 @@ def test_one_plan_at_a_time_and_each_elsewhere_and_no_more_than_a_few() -> None:
         # While it may still help it is expected there, and nothing else is tried.
         assert asked(decisions, pushing_out, *names, now=now + 1) is None
         assert table.pods.row_of("urgent") == table.lookup([plan.node])[0]
-        late = now + SETTLE_SECONDS - 1
+        late = now + BEGUN_SECONDS - 1
         table.bring_up_to_date(late)
         assert table.pods.row_of("urgent") is not None
         now += SETTLE_SECONDS + 1
@@ -188,7 +189,26 @@ def test_two_pods_do_not_make_room_on_one_node() -> None:
     assert leave(asked(decisions, pushing_out, "a"))
     other = pod("other", "prod", 8.0)
     assert asked(decisions, pushing_out, "a", of=other) is None
+    assert asked(decisions, pushing_out, "a", of=other, now=NOW + BEGUN_SECONDS - 1) is None
     assert asked(decisions, pushing_out, "a", of=other, now=NOW + SETTLE_SECONDS) is not None
+
+
+@pytest.mark.parametrize("begins", ["gone", "on its way", "nobody"])
+def test_a_node_is_kept_while_somebody_makes_room_there(begins: str) -> None:
+    leaves = pod("m", "mid", 20.0, "a")
+    table, decisions, pushing_out = world(leaves, a={"prod": 25.0, "mid": 20.0})
+    assert leave(asked(decisions, pushing_out, "a")) == ["m"]
+    if begins == "gone":
+        table.drop_pod("a", "m")
+    elif begins == "on its way":
+        table.put_pod(msgspec.structs.replace(leaves, deleted_at=format_time(NOW)))
+    # The pod is asked about again when anything has gone.
+    assert asked(decisions, pushing_out, "a", now=NOW + 50) is None
+    put_node(table, "a", 30.0, NOW + 55, prod=30.0)
+    small = pod("small", "prod", 10.0)
+    refused = decisions.filter(small, ["a"], NOW + BEGUN_SECONDS + 1).refused
+    assert bool(refused) == (begins != "nobody")
+    assert not decisions.filter(small, ["a"], NOW + SETTLE_SECONDS + 1).refused
 
 
 def test_a_reservation_counts_as_usage_does() -> None:

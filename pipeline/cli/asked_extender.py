@@ -52,6 +52,11 @@ class AskedExtender(NamedTuple):
                 hint="give the address of `springtide extender`, as http://host:8888; https:// if "
                 "it has a certificate, with --extender-cert-file if it asks for yours",
             ) from error
+        if response.status == 403:
+            raise SpringtideError(
+                f"the extender at {self.url} wants to know who asks",
+                hint="give a certificate that it knows with --extender-cert-file",
+            )
         if response.status == 503:
             raise NotReadyError(f"the extender at {url} is not ready: {answer[:300]!r}")
         if response.status != 200:

@@ -33,8 +33,8 @@ def command(settings: Settings) -> None:
     It starts in mode observe: what would be done is told on springtide.actions. --mode recommend
     adds an Event of the pod that waits; --mode act evicts, by the Eviction API, so that disruption
     budgets hold. Before it does it looks again: does the pod still wait, is each of the others of
-    such a class and of a lower priority, would the API server let all of them go. All leave, or
-    none; never more than --evictions-per-minute.
+    such a class and of a lower priority, would the API server let all of them go. If not, none
+    leaves; never more than --evictions-per-minute.
 
     To stop it at once:
       kubectl create configmap -n springtide-system springtide-stop-evictions

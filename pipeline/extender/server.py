@@ -55,6 +55,7 @@ from pipeline.topics.eviction_plans import EvictionPlanRecord
 LOG_PERIOD_SECONDS: Final = 1.0
 
 VERBS: Final = ("filter", "prioritize", "preempt")
+_FOR_ANYBODY: Final = ("/healthz", "/readyz")
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 LATENCY = histogram(
@@ -112,6 +113,7 @@ class Extender:
         self._pushing_out = PushingOut(self._decisions)
         self._publish = publish
         self._mode = settings.mode
+        self._asks_who = settings.tls_client_ca_file is not None
         self._clock = clock
         self._load_watcher = LoadWatcher(table, state, clock, settings.stale_after_seconds)
         self._sent: dict[str, Sent] = {}
@@ -122,7 +124,7 @@ class Extender:
 
     def app(self) -> web.Application:
         """The aiohttp application."""
-        app = web.Application(middlewares=[self._count, _answer_errors])
+        app = web.Application(middlewares=[self._count, _answer_errors, self._know_who_asks])
         app.router.add_post("/filter", self.filter)
         app.router.add_post("/prioritize", self.prioritize)
         app.router.add_post("/preempt", self.preempt)
@@ -146,6 +148,16 @@ class Extender:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
+
+    @web.middleware
+    async def _know_who_asks(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Whoever shows no certificate, where one is wanted, is told nothing but that we are there:
+        a kubelet has none."""
+        shown = request.get_extra_info("peercert")
+        if self._asks_who and not shown and request.path not in _FOR_ANYBODY:
+            hint = "show a certificate that extender.tls_client_ca_file has signed"
+            return _error(403, "this extender answers to those alone whom it knows", hint)
+        return await handler(request)
 
     @web.middleware
     async def _count(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -56,7 +56,8 @@ class Tls:
                 raise _of_no_use(
                     "tls_client_ca_file", settings.tls_client_ca_file, error
                 ) from error
-            context.verify_mode = ssl.CERT_REQUIRED
+            # Who shows none is asked about by the handlers: a kubelet's probes have none.
+            context.verify_mode = ssl.CERT_OPTIONAL
         return cls(context, cert_file, key_file)
 
     async def keep_read(self, clock: Clock) -> NoReturn:

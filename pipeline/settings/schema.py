@@ -326,8 +326,8 @@ class ExtenderSettings(Section, frozen=True, kw_only=True):
     tls_client_ca_file: Annotated[
         Text | None,
         Meta(
-            description="PEM file of who may sign clients' certificates; others are turned away. "
-            "Unset: clients need none."
+            description="PEM file of who may sign clients' certificates; others are turned away, "
+            "but for probes. Unset: clients need none."
         ),
     ] = None
     cpu_threshold_percent: Annotated[

@@ -101,11 +101,22 @@ async def test_https_with_certificates_of_clients_and_a_renewal(
         url = f"https://localhost:{port}/healthz"
         known = ssl.create_default_context(cafile=str(ca.cert))
         async with aiohttp.ClientSession() as session:
+            # A kubelet has no certificate to show.
+            assert (await session.get(url, ssl=known)).status == 200
+            for path in ("/v1/nodes", "/metrics", "/filter", "/none"):
+                answer = await session.get(url.replace("/healthz", path), ssl=known)
+                assert answer.status == 403
+                assert "tls_client_ca_file" in (await answer.json())["Hint"]
+            # One that somebody else has signed is no certificate.
+            stranger = ssl.create_default_context(cafile=str(ca.cert))
+            by_itself = sign(tmp_path, "stranger")
+            stranger.load_cert_chain(by_itself.cert, by_itself.key)
             with pytest.raises(aiohttp.ClientError):
-                await session.get(url, ssl=known)
+                await session.get(url, ssl=stranger)
             known.load_cert_chain(client.cert, client.key)
-            async with session.get(url, ssl=known) as response:
-                assert response.status == 200
+        async with aiohttp.ClientSession() as session:
+            answer = await session.get(url.replace("/healthz", "/v1/nodes"), ssl=known)
+            assert answer.status == 503
         assert await serial(port, known) == 10
         # A broken file in between changes nothing, nor does a certificate before its key.
         other = sign(tmp_path, "other", ca, 30)

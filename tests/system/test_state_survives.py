@@ -166,7 +166,9 @@ async def test_a_fresh_worker_over_a_copy_of_the_log_gives_the_same(
 async def test_twice_as_many_partitions_and_three_killed_workers_give_the_same(
     broker: LocalKafka, tmp_path: Path
 ) -> None:
-    run = await killed_again_and_again(broker, tmp_path, seed=111, kills=2, partitions=2)
+    # Six partitions for three workers: the assignor gives none more than a third, rounded up, so
+    # of four it may leave one of them without any.
+    run = await killed_again_and_again(broker, tmp_path, seed=111, kills=2, partitions=3)
     assert run.problems() == []
     other = await make_stage(broker.bootstrap_servers, 2 * run.stage.partitions)
     await spread_windows(run.logs, other)

@@ -1,7 +1,8 @@
 """Names of nodes as columns: ten thousand of a question are found without an object for each.
 
 Owes the rest: the row of each name, exactly as a dictionary would have it. A name is compared by
-all of its bytes, eight at a time; the hash decides only where to look.
+all of its bytes, eight at a time; the hash decides only where to look. What is touched is what it
+costs, for in a busy process none of it is in the caches: so there is no column that is not needed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,18 +14,23 @@ import numpy.typing as npt
 RowArray = npt.NDArray[np.intp]
 Words = list[npt.NDArray[np.uint64]]
 
+LONGEST: Final = 256
+"""Longer names are none of a Node, and not read here: each would make a column of all."""
 _WORD: Final = 8
+_BEHIND: Final = LONGEST + _WORD
 # By how many bytes of a word are left: which of its bits count.
 _LEFT: Final = np.array([(1 << 8 * count) - 1 for count in range(_WORD + 1)], np.uint64)
 _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
 _ROOMY: Final = 4
 # Odd, and its bits without order: those of the golden ratio.
-_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
+_ODD: Final = 0x9E3779B97F4A7C15
+_FACTOR: Final = np.uint64(_ODD)
+_HALF: Final = np.uint64(32)
 
 
 class Names(Sequence[str]):
-    """The names in a JSON array as its writer wrote it: `data` with a word of nothing behind it,
-    and where each begins and ends there, (names,)."""
+    """The names in a JSON array as its writer wrote it: `data` with nothing behind it for as long
+    as a name can be, and where each begins and ends there, (names,)."""
 
     def __init__(
         self, data: npt.NDArray[np.uint8], starts: npt.NDArray[np.intp],
@@ -35,19 +41,21 @@ class Names(Sequence[str]):
         self._ends = ends
         self._texts: list[str] | None = None
         self._words: Words | None = None
+        self._mixed: npt.NDArray[np.uint64] | None = None
 
     @classmethod
     def read(cls, json: bytes) -> "Names | None":
-        """The names of an array of plain texts, written without blanks; None for any other."""
-        data = np.frombuffer(json + bytes(_WORD), np.uint8)
-        text = data[:-_WORD]
+        """The names of an array of plain texts, written without blanks; None for any other, and
+        where one is longer than `LONGEST`."""
+        data = np.frombuffer(json + bytes(_BEHIND), np.uint8)
+        text = data[:-_BEHIND]
         if json[:2] != b'["' or json[-2:] != b'"]' or not _is_plain(text):
             return None
         quotes = np.flatnonzero(text == _QUOTE)
         starts, ends = quotes[::2] + 1, quotes[1::2]
         if len(starts) != len(ends) or (starts[1:] != ends[:-1] + 3).any():
             return None
-        if (text[ends[:-1] + 1] != _COMMA).any():
+        if (text[ends[:-1] + 1] != _COMMA).any() or (ends - starts).max() > LONGEST:
             return None
         return cls(data, starts, ends)
 
@@ -107,74 +115,104 @@ class Names(Sequence[str]):
         if self._words is None:
             every = np.ndarray((len(self._data) - _WORD + 1,), np.uint64, self._data, strides=(1,))
             left = self.lengths()
-            count = -(-max(int(left.max(initial=0)), 0) // _WORD)
-            self._words = [
-                every[np.minimum(self._starts + _WORD * at, len(every) - 1)]
-                & _LEFT[np.clip(left - _WORD * at, 0, _WORD)]
-                for at in range(count)
-            ]
+            shortest, longest = (int(left.min()), int(left.max())) if len(left) else (0, 0)
+            self._words = [every[self._starts + at] for at in range(0, longest, _WORD)]
+            for at in range(shortest // _WORD, len(self._words)):
+                self._words[at] &= _LEFT[np.clip(left - _WORD * at, 0, _WORD)]
         return self._words
+
+    def mixed(self) -> npt.NDArray[np.uint64]:
+        """A number of all of each name, (names,), spread over all of its bits."""
+        if self._mixed is None:
+            mixed = np.zeros(len(self), np.uint64)
+            for at, word in enumerate(self.words()):
+                # A word of nothing adds nothing: a name is the same beside longer ones.
+                mixed += (word ^ (word >> _HALF)) * np.uint64(pow(_ODD, at + 1, 1 << 64))
+            self._mixed = (mixed ^ (mixed >> _HALF)) * _FACTOR
+        return self._mixed
 
     def may_repeat(self) -> bool:
         """Whether one may be there twice; rarely so where none is."""
-        found = np.sort(_mixed(self.lengths(), self.words()))
+        mixed, each = self.mixed(), np.arange(len(self), dtype=np.int32)
+        shift = _shift(len(self))
+        slots = _slots(mixed, shift)
+        last = np.empty(_size(shift), np.int32)
+        last[slots] = each
+        owners = last[slots]
+        doubtful = owners != each
+        # With whoever took their places all are there whose numbers may be alike.
+        doubtful[owners[doubtful]] = True
+        found = np.sort(mixed[doubtful])
         return bool((found[1:] == found[:-1]).any())
 
 
 class NameIndex:
-    """Rows by name, of names that each are there once; `rows` (names,) are theirs."""
+    """The places of `names`, of which each plain one is there once. One that is not plain, and one
+    of nothing, is not found."""
 
-    def __init__(self, names: Sequence[str], rows: RowArray) -> None:
-        plain = [at for at, name in enumerate(names) if name and _is_plain_text(name)]
-        known = Names.of([names[at] for at in plain])
-        self._rows = np.append(rows[plain], -1)
-        self._lengths = np.append(known.lengths() if known else [], -1).astype(np.intp)
+    def __init__(self, names: Sequence[str]) -> None:
+        plain = np.array([at for at, name in enumerate(names) if _is_plain_text(name)], np.int32)
+        known = Names.of([names[at] for at in plain.tolist()])
         words = known.words() if known else []
-        self._words = [np.append(one, np.uint64(0)) for one in words]
-        size = 1 << max(_ROOMY * len(plain), 1).bit_length()
-        self._shift = np.uint64(64 - size.bit_length() + 1)
-        self._places = np.full(size, -1, np.int32)
+        # The last is what is nowhere.
+        self._words = [np.zeros(len(names) + 1, np.uint64) for _ in words]
+        for mine, word in zip(self._words, words, strict=True):
+            mine[plain] = word
+        self._shift = _shift(len(plain))
+        self._places = np.full(_size(self._shift), -1, np.int32)
         if known:
-            self._fill(self._slots(known.lengths(), words))
+            self._fill(_slots(known.mixed(), self._shift), plain)
 
     def rows(self, names: Names) -> RowArray:
-        """The row of each name, (names,); -1 for one that is not known."""
-        lengths, words = names.lengths(), names.words()[: len(self._words)]
-        # Of shorter names all further words are nothing.
-        words += [np.zeros(len(names), np.uint64)] * (len(self._words) - len(words))
-        slots = self._slots(lengths, words)
-        found = np.full(len(names), -1, np.intp)
-        left = np.arange(len(names))
+        """The place of each name, (names,); -1 for one that is not known."""
+        slots, asked = _slots(names.mixed(), self._shift), self._of_ours(names)
+        places = self._places[slots].astype(np.intp)
+        same = self._are(places, asked)
+        found: RowArray = np.where(same, places, -1)
+        # Whoever finds another name looks further; behind nobody there is nothing.
+        left = np.flatnonzero(~same & (places >= 0))
         while len(left):
-            places = self._places[slots]
-            same = lengths[left] == self._lengths[places]
-            for known, asked in zip(self._words, words, strict=True):
-                same &= known[places] == asked[left]
-            found[left[same]] = self._rows[places[same]]
-            # Whoever finds another name looks further; behind nobody there is nothing.
-            going_on = ~same & (places >= 0)
-            left, slots = left[going_on], (slots[going_on] + 1) % len(self._places)
+            slots[left] = (slots[left] + 1) % len(self._places)
+            places = self._places[slots[left]].astype(np.intp)
+            same = self._are(places, [word[left] for word in asked])
+            found[left[same]] = places[same]
+            left = left[~same & (places >= 0)]
+        for word in names.words()[len(self._words) :]:
+            found[word != 0] = -1
         return found
 
-    def _slots(self, lengths: npt.NDArray[np.intp], words: Words) -> npt.NDArray[np.int64]:
-        return (_mixed(lengths, words) >> self._shift).astype(np.int64)
+    def _of_ours(self, names: Names) -> Words:
+        """As many words of each as we have: of shorter names all further are nothing."""
+        words = names.words()[: len(self._words)]
+        return words + [np.zeros(len(names), np.uint64)] * (len(self._words) - len(words))
 
-    def _fill(self, slots: npt.NDArray[np.int64]) -> None:
+    def _are(self, places: RowArray, asked: Words) -> npt.NDArray[np.bool_]:
+        """Whether these are the places of the names of these words."""
+        same = places >= 0
+        for known, word in zip(self._words, asked, strict=True):
+            same &= known[places] == word
+        return same
+
+    def _fill(self, slots: npt.NDArray[np.int64], places: npt.NDArray[np.int32]) -> None:
         left = np.arange(len(slots))
         while len(left):
             free = self._places[slots[left]] == -1
-            self._places[slots[left[free]]] = left[free]
-            left = left[self._places[slots[left]] != left]
+            self._places[slots[left[free]]] = places[left[free]]
+            left = left[self._places[slots[left]] != places[left]]
             slots[left] = (slots[left] + 1) % len(self._places)
 
 
-def _mixed(lengths: npt.NDArray[np.intp], words: Words) -> npt.NDArray[np.uint64]:
-    """A number of all of a name, (names,), spread over all of its bits."""
-    mixed = lengths.astype(np.uint64) * _FACTOR
-    for word in words:
-        mixed = (mixed ^ word) * _FACTOR
-        mixed ^= mixed >> np.uint64(29)
-    return mixed * _FACTOR
+def _shift(names: int) -> np.uint64:
+    """How many bits of a number are too many for a slot, with some slots for each name."""
+    return np.uint64(64 - max(_ROOMY * names, 1).bit_length())
+
+
+def _size(shift: np.uint64) -> int:
+    return 1 << 64 - int(shift)
+
+
+def _slots(mixed: npt.NDArray[np.uint64], shift: np.uint64) -> npt.NDArray[np.int64]:
+    return (mixed >> shift).astype(np.int64)
 
 
 def _is_plain(text: npt.NDArray[np.uint8]) -> bool:
@@ -183,4 +221,5 @@ def _is_plain(text: npt.NDArray[np.uint8]) -> bool:
 
 
 def _is_plain_text(name: str) -> bool:
-    return name.isascii() and name.isprintable() and '"' not in name and "\\" not in name
+    fits = 0 < len(name) <= LONGEST and name.isascii() and name.isprintable()
+    return fits and '"' not in name and "\\" not in name

@@ -98,7 +98,7 @@ class Table:
         """The row of each name, in their order; `UNKNOWN_ROW` for a name not in the table."""
         if isinstance(names, Names):
             if self._by_name is None:
-                self._by_name = NameIndex(self._names, np.arange(len(self._names)))
+                self._by_name = NameIndex(self._names)
             return self._by_name.rows(names)
         found = map(self._index.get, names, repeat(UNKNOWN_ROW))
         return np.fromiter(found, np.intp, len(names))

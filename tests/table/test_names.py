@@ -46,8 +46,8 @@ def test_some_of_them(found: list[str], data: st.DataObject) -> None:
 @given(names, st.lists(plain | alike, max_size=60), st.randoms())
 def test_rows_are_those_of_a_dictionary(known: list[str], asked: list[str], rng: object) -> None:
     asked += known[::2]
-    index = NameIndex(known, np.arange(100, 100 + len(known), dtype=np.intp))
-    rows = dict(zip(known, range(100, 100 + len(known)), strict=True)) if known else {}
+    index = NameIndex(known)
+    rows = dict(zip(known, range(len(known)), strict=True)) if known else {}
     question = Names.read(compact(asked))
     if question is None:
         return
@@ -76,15 +76,28 @@ def test_forms_that_are_read_by_others(text: str) -> None:
 
 def test_many_names_that_differ_in_one_byte() -> None:
     known = [f"node-{at:05d}.fleet.example" for at in range(20_000)]
-    index = NameIndex(known, np.arange(len(known)))
+    index = NameIndex(known)
     asked = Names.read(compact(known[::-1] + [name + "x" for name in known[:5]] + ["node"]))
     assert asked is not None
     assert index.rows(asked).tolist() == [*range(len(known))[::-1], *[-1] * 6]
 
 
 def test_long_names_and_a_name_that_is_not_plain() -> None:
-    known = ["a" * 253, "a" * 252, "ä", "b"]
-    index = NameIndex(known, np.arange(4))
-    asked = Names.read(compact(["b", "a" * 252, "a" * 253, "a" * 254, "c" * 3000]))
+    known = ["a" * 253, "a" * 252, "ä", "b", "c" * 257]
+    index = NameIndex(known)
+    asked = Names.read(compact(["b", "a" * 252, "a" * 253, "a" * 254, "", "a" * 256]))
     assert asked is not None
-    assert index.rows(asked).tolist() == [3, 1, 0, -1, -1]
+    assert index.rows(asked).tolist() == [3, 1, 0, -1, -1, -1]
+    short = Names.read(compact(["b", "a", "c"]))
+    assert short is not None
+    assert index.rows(short).tolist() == [3, -1, -1]
+    assert Names.read(compact(["b", "c" * 257])) is None
+
+
+def test_one_of_many_is_there_twice() -> None:
+    known = [f"node-{at:05d}.fleet.example" for at in range(20_000)]
+    once, twice = Names.of(known), Names.of([*known, known[4711]])
+    assert once is not None
+    assert twice is not None
+    assert not once.may_repeat()
+    assert twice.may_repeat()

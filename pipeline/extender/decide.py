@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from pipeline.extender import filters
 from pipeline.extender.filters import Refusal
-from pipeline.extender.moment import Ask, Moment, ask
+from pipeline.extender.moment import Ask, Moment, Places, ask, by_row, some_of
 from pipeline.extender.preemption import Victims
 from pipeline.extender.scores import BY_LOAD, SCORERS
 from pipeline.processors.loadaware.counted import Counting, Packing
@@ -102,14 +101,51 @@ class Explained(NamedTuple):
     is_unjudged: BoolArray
     ages: FloatArray
     is_stale: BoolArray
-    kept: npt.NDArray[np.intp]
+    kept: Places
     scored: Scored
     is_exempt: bool
 
 
+class _Ordered(NamedTuple):
+    """The nodes `names` of a question, `moment` in the order of the table, where a column is read
+    from one end to the other; `places` (nodes,) are where each lies among the names."""
+
+    names: Sequence[str]
+    moment: Moment
+    places: Places
+
+    def only(self, kept: Places) -> "_Ordered":
+        """These of them, by their places in the moment."""
+        if len(kept) == len(self.places):
+            return self
+        stays = np.zeros(len(self.places), np.bool_)
+        stays[self.places[kept]] = True
+        names = some_of(self.names, np.flatnonzero(stays))
+        places = (np.cumsum(stays) - 1)[self.places[kept]]
+        return _Ordered(names, self.moment.among(kept), places)
+
+    def among(self, names: Sequence[str]) -> "_Ordered | None":
+        """These of them, in this order; None if one of these was not asked about."""
+        if names is self.names or list(names) == list(self.names):
+            return self
+        place_of = {name: place for place, name in enumerate(self.names)}
+        if not all(name in place_of for name in names):
+            return None
+        here = np.empty_like(self.places)
+        here[self.places] = np.arange(len(here))
+        found = here[[place_of[name] for name in names]]
+        return _Ordered(names, self.moment.among(found), np.arange(len(found)))
+
+    def as_asked(self, values: IntArray) -> IntArray:
+        """Values of the moment's nodes in the order of the names."""
+        found = np.empty_like(values)
+        found[self.places] = values
+        return found
+
+
 class _Cycle(NamedTuple):
     asked: Ask
-    moment: Moment
+    nodes: _Ordered
     version: int
 
 
@@ -126,22 +162,23 @@ class Decisions:
     def filter(self, pod: PodRecord, names: Sequence[str], now: float) -> Judgement:
         """Which of `names` (each once) may not take the pod. It is on its way to none any more."""
         self._table.withdraw(pod.uid)
-        moment, asked = self.moment(names, now), self.asked(pod)
-        refused = self.refused(moment, asked)
+        nodes, asked = self._ordered(names, now), self.asked(pod)
+        refused = self.refused(nodes.moment, asked)
+        by_place = {int(nodes.places[at]): refusal for at, refusal in refused.items()}
         found = {
             names[place]: refusal._replace(reason=f"{names[place]}: {refusal.reason}")
-            for place, refusal in sorted(refused.items())
+            for place, refusal in sorted(by_place.items())
         }
-        left = moment.among(_others(refused, len(names)))
+        left = nodes.only(_others(refused, len(names)))
         if pod.uid:
             self._remember(pod.uid, asked, left)
-        unknown = int(self._is_unjudged(moment, refused).sum())
+        unknown = int(self._is_unjudged(nodes.moment, refused).sum())
         return Judgement(found, left.names, len(names), unknown)
 
     def prioritize(self, pod: PodRecord, names: Sequence[str], now: float) -> Scored:
         """How good `names` (each once) are for the pod."""
-        asked, moment = self._recall(pod, names, now)
-        return self._scored(moment, asked)
+        asked, nodes = self._recall(pod, names, now)
+        return self._scored(nodes, asked)
 
     def explain(
         self, pod: PodRecord, names: Sequence[str], now: float, *, is_exempt: bool = False
@@ -160,11 +197,12 @@ class Decisions:
                 ages=moment.ages(),
                 is_stale=~self._table.fresh(moment.rows, now, self.rules.stale_after_seconds),
                 kept=kept,
-                scored=self._scored(moment.among(kept), asked),
+                scored=self._scored(_as_asked(moment.among(kept)), asked),
                 is_exempt=is_exempt,
             )
 
-    def _scored(self, moment: Moment, asked: Ask) -> Scored:
+    def _scored(self, nodes: _Ordered, asked: Ask) -> Scored:
+        moment = nodes.moment
         placement, usable = self.rules.placement, self._has_usage(moment)
         found: dict[str, IntArray] = {}
         scores: list[IntArray] = []
@@ -177,8 +215,10 @@ class Decisions:
             scores.append(found[name])
         weights = [weight for _, weight in placement.scores]
         percent = combined(scores, weights) if scores else np.zeros(len(moment), np.int64)
+        percent = nodes.as_asked(percent)
         steps = one_best(in_steps(percent, self.rules.score_steps), percent)
-        return Scored(steps.tolist(), percent, found)
+        plugins = {name: nodes.as_asked(scores) for name, scores in found.items()}
+        return Scored(steps.tolist(), percent, plugins)
 
     def preempt(self, pod: PodRecord, victims: Mapping[str, Victims], now: float) -> list[str]:
         """On which of these nodes evicting their victims would help: where the pod may be once they
@@ -256,16 +296,29 @@ class Decisions:
             {name: asked.counted[f"request:{name}"] for name in names},
         )
 
-    def _remember(self, uid: str, asked: Ask, moment: Moment) -> None:
-        self._cycles[uid] = _Cycle(asked, moment, self._table.version)
+    def _ordered(self, names: Sequence[str], now: float) -> _Ordered:
+        rows = self._table.lookup(names)
+        places = by_row(rows)
+        moment = Moment(
+            self._table,
+            some_of(names, places),
+            now,
+            in_flight=self.rules.in_flight != "none",
+            rows=rows[places],
+        )
+        return _Ordered(names, moment, places)
+
+    def _remember(self, uid: str, asked: Ask, nodes: _Ordered) -> None:
+        self._cycles[uid] = _Cycle(asked, nodes, self._table.version)
         self._cycles.move_to_end(uid)
-        while len(self._cycles) > CYCLES_KEPT or self._is_over(next(iter(self._cycles)), moment):
+        now = nodes.moment.now
+        while len(self._cycles) > CYCLES_KEPT or self._is_over(next(iter(self._cycles)), now):
             self._cycles.popitem(last=False)
 
-    def _is_over(self, uid: str, now: Moment) -> bool:
-        return not 0 <= now.now - self._cycles[uid].moment.now < CYCLE_SECONDS
+    def _is_over(self, uid: str, now: float) -> bool:
+        return not 0 <= now - self._cycles[uid].nodes.moment.now < CYCLE_SECONDS
 
-    def _recall(self, pod: PodRecord, names: Sequence[str], now: float) -> tuple[Ask, Moment]:
+    def _recall(self, pod: PodRecord, names: Sequence[str], now: float) -> tuple[Ask, _Ordered]:
         """What filter found of this pod, of the nodes that are still asked for: other extenders may
         have refused some. If anything came in since, all is looked at anew: what filter did not
         look at would be of another moment."""
@@ -275,21 +328,23 @@ class Decisions:
             cycle = None
         if cycle is not None and cycle.asked.pod != pod:
             cycle = None
-        if cycle is None or not 0 <= now - cycle.moment.now < CYCLE_SECONDS:
-            return self.asked(pod), self.moment(names, now)
+        if cycle is None or not 0 <= now - cycle.nodes.moment.now < CYCLE_SECONDS:
+            return self.asked(pod), self._ordered(names, now)
         if cycle.version != self._table.version:
-            return cycle.asked, self.moment(names, now)
+            return cycle.asked, self._ordered(names, now)
+        found = cycle.nodes.among(names)
+        if found is None:
+            return cycle.asked, self._ordered(names, now)
         self.reused += 1
-        left = cycle.moment.names
-        if left is names or list(left) == list(names):
-            return cycle.asked, cycle.moment
-        places = {name: place for place, name in enumerate(left)}
-        if not all(name in places for name in names):
-            return cycle.asked, self.moment(names, now)
-        return cycle.asked, cycle.moment.among(np.array([places[n] for n in names], np.intp))
+        return cycle.asked, found
 
 
-def _others(refused: Mapping[int, Refusal], nodes: int) -> npt.NDArray[np.intp]:
+def _as_asked(moment: Moment) -> _Ordered:
+    """These nodes in the order that they are in."""
+    return _Ordered(moment.names, moment, np.arange(len(moment)))
+
+
+def _others(refused: Mapping[int, Refusal], nodes: int) -> Places:
     """The places of those that are not refused."""
     kept = np.ones(nodes, np.bool_)
     kept[list(refused)] = False

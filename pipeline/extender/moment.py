@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pipeline.processors.loadaware.counted import Counting, asked_of
 from pipeline.processors.scorers.rounding import BoolArray, FloatArray, IntArray
-from pipeline.table import UNKNOWN_ROW, Row, Table
+from pipeline.table import UNKNOWN_ROW, Row, RowArray, Rows, Table
 from pipeline.table.names import Names
 from pipeline.table.pods import Lesser
 from pipeline.topics.pods import PodRecord
@@ -21,6 +21,9 @@ from pipeline.topics.resources import RATES
 
 NEW_SECONDS: Final = 300.0
 """A node without any report is new while none of its pods is there for longer."""
+
+Places = npt.NDArray[np.intp]
+"""Where some nodes lie among others, (nodes,)."""
 
 Array = TypeVar("Array", bound=npt.NDArray[Any])
 
@@ -53,13 +56,20 @@ class Moment:
     """The nodes `names` (each once) at `now`; arrays are (nodes,), in their order."""
 
     def __init__(
-        self, table: Table, names: Sequence[str], now: float, *, in_flight: bool = True
+        self,
+        table: Table,
+        names: Sequence[str],
+        now: float,
+        *,
+        in_flight: bool = True,
+        rows: RowArray | None = None,
     ) -> None:
         table.bring_up_to_date(now)
         self._in_flight = in_flight
         self.names = names
         self.now = now
-        self.rows = table.lookup(names)
+        self.rows = table.lookup(names) if rows is None else rows
+        self._at = _side_by_side(self.rows)
         self._table = table
         self._seen: dict[str, npt.NDArray[Any]] = {}
         self._freed: dict[str, FloatArray] = {}
@@ -67,31 +77,37 @@ class Moment:
     def __len__(self) -> int:
         return len(self.names)
 
-    def among(self, places: npt.NDArray[np.intp]) -> "Moment":
+    def among(self, places: Places) -> "Moment":
         """Some of these nodes, as they were at the same moment."""
         if len(places) == len(self) and np.array_equal(places, np.arange(len(self))):
             return self
         part = Moment.__new__(Moment)
         part.names = some_of(self.names, places)
         part.now, part.rows, part._table = self.now, self.rows[places], self._table
+        part._at = _side_by_side(part.rows)
         part._in_flight = self._in_flight
         part._seen = {name: values[places] for name, values in self._seen.items()}
         part._freed = {name: values[places] for name, values in self._freed.items()}
         return part
 
     def once(self, name: str, found: Callable[[], Array]) -> Array:
-        """What `found` gives for these nodes, (nodes, ..), asked for once under this name."""
+        """What `found` gives for these nodes, (nodes, ..), asked for once under this name. It may
+        lie in the table itself: it is not to be written to."""
         if name not in self._seen:
-            self._seen[name] = found()
+            self._seen[name] = found().view()
+            self._seen[name].flags.writeable = False
         values: Array = self._seen[name]  # type: ignore[assignment]
         return values
 
     def column(self, name: str) -> FloatArray:
         """A column of the table; NaN where nothing is known. KeyError for one that is none."""
-        return self.once(name, lambda: self._table[name][self.rows])
+        return self.once(name, lambda: self._table[name][self._at])
 
     def whole(self, name: str) -> IntArray:
         """A column of cores or bytes in whole millicores or bytes, 0 where nothing is known."""
+        return self.once(f"whole {name}", lambda: self._whole(name))
+
+    def _whole(self, name: str) -> IntArray:
         values = self.column(name) * (1000.0 if name.endswith("_cpu_cores") else 1.0)
         with np.errstate(invalid="ignore"):
             known = np.isfinite(values) & (values > 0) & (values <= 2.0**53)
@@ -130,7 +146,7 @@ class Moment:
 
     def counted(self, name: str) -> IntArray:
         """What counts of the pods of each node, those on their way to it, too."""
-        return self.once(name, lambda: self._table.pods.named(name, self.rows))
+        return self.once(name, lambda: self._table.pods.named(name, self._at))
 
     def without(self, gone: Sequence[Sequence[str]]) -> "Moment":
         """Each of these nodes as it would be if the pods of these UIDs were not there, `gone` by
@@ -150,6 +166,7 @@ class Moment:
         counts of pods, (nodes, amounts), and less usage, by resource in millicores and bytes."""
         part = Moment.__new__(Moment)
         part.names, part.now, part.rows, part._table = self.names, self.now, self.rows, self._table
+        part._at = self._at
         part._in_flight = self._in_flight
         stays = {name: of for name, of in self._seen.items() if not name.startswith(_GOES)}
         part._seen, part._freed = stays, dict(used)
@@ -175,12 +192,12 @@ class Moment:
         """What of the pods in flight is to be added to usage, (nodes, resources of LoadAware)."""
         pods = self._table.pods
         source = pods.prod_flight if prod else pods.flight
-        return self.once(f"flight {prod}", lambda: source[self.rows] * self._in_flight)
+        return self.once(f"flight {prod}", lambda: source[self._at] * self._in_flight)
 
     def unmeasured(self) -> IntArray:
         """The millicores that TargetLoadPacking adds for pods that were not measured yet."""
         unmeasured = self._table.pods.unmeasured
-        return self.once("unmeasured", lambda: unmeasured[self.rows] * self._in_flight)
+        return self.once("unmeasured", lambda: unmeasured[self._at] * self._in_flight)
 
     def ages(self) -> FloatArray:
         """Seconds since the end of the last window, NaN for none."""
@@ -191,7 +208,7 @@ class Moment:
         return (
             self.once(
                 f"fresh {expiration_seconds}",
-                lambda: self._table.fresh(self.rows, self.now, expiration_seconds),
+                lambda: self._table.fresh(self._at, self.now, expiration_seconds),
             )
             | self.is_new()
         )
@@ -202,7 +219,7 @@ class Moment:
         return self.once("new", self._is_new)
 
     def _is_new(self) -> BoolArray:
-        oldest = self._table.pods.oldest[self.rows]
+        oldest = self._table.pods.oldest[self._at]
         there = np.isfinite(self.column("allocatable_cpu_cores"))
         never = np.isnan(self.column("as_of_seconds")) & (self.rows != UNKNOWN_ROW)
         found: BoolArray = there & never & (oldest > self.now - NEW_SECONDS)
@@ -213,7 +230,27 @@ class Moment:
         return self._table.snapshot(self.names[place])
 
 
-def some_of(names: Sequence[str], places: npt.NDArray[np.intp]) -> Sequence[str]:
+def _side_by_side(rows: RowArray) -> Rows:
+    """A slice instead of rows that lie so: what is there is not copied then."""
+    first, count = int(rows[0]) if len(rows) else 0, len(rows)
+    if first >= 0 and np.array_equal(rows, np.arange(first, first + count)):
+        return slice(first, first + count)
+    return rows
+
+
+def by_row(rows: RowArray) -> Places:
+    """The places of rows, the lowest row first; each is there once, but for that of no node.
+
+    >>> by_row(np.array([4, 0, -1, 3]))
+    array([1, 3, 0, 2])
+    """
+    place_of: Places = np.full(int(rows.max(initial=0)) + 2, -1, np.intp)
+    place_of[rows] = np.arange(len(rows))
+    places = place_of[place_of >= 0]
+    return places if len(places) == len(rows) else np.argsort(rows, kind="stable")
+
+
+def some_of(names: Sequence[str], places: Places) -> Sequence[str]:
     """The names in these places."""
     if isinstance(names, Names):
         return names.take(places)

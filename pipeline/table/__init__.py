@@ -7,8 +7,9 @@ topics.
 
 from pipeline.table.columns import COLUMNS, Column, Row
 from pipeline.table.feed import AND_PODS, Feed, FeedState
-from pipeline.table.table import UNKNOWN_ROW, Table
+from pipeline.table.table import UNKNOWN_ROW, RowArray, Rows, Table
 
 __all__ = [
-    "AND_PODS", "COLUMNS", "UNKNOWN_ROW", "Column", "Feed", "FeedState", "Row", "Table",
+    "AND_PODS", "COLUMNS", "UNKNOWN_ROW", "Column", "Feed", "FeedState", "Row", "RowArray", "Rows",
+    "Table",
 ]  # fmt: skip

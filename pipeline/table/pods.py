@@ -101,8 +101,9 @@ class Pods:
         self._flying: dict[int, set[int]] = {}
         self._changed: set[int] = set()
         self._tentative: dict[str, float] = {}
-        self.sums = np.zeros((_SMALLEST, len(self._names)), np.int64)
-        self.flight = np.zeros((_SMALLEST, len(self._resources)), np.int64)
+        # Each amount of all rows lies in one piece: so it is read.
+        self.sums = np.zeros((_SMALLEST, len(self._names)), np.int64, order="F")
+        self.flight = np.zeros((_SMALLEST, len(self._resources)), np.int64, order="F")
         self.prod_flight = np.zeros_like(self.flight)
         self.unmeasured = np.zeros(_SMALLEST, np.int64)
         self.oldest = np.full(_SMALLEST, np.inf)
@@ -120,7 +121,7 @@ class Pods:
         """How many pods were placed, and are not seen on their nodes yet."""
         return len(self._tentative)
 
-    def named(self, name: str, rows: npt.NDArray[np.intp]) -> IntArray:
+    def named(self, name: str, rows: "npt.NDArray[np.intp] | slice") -> IntArray:
         """One of the amounts, (rows,). KeyError for one that is not counted."""
         found: IntArray = self.sums[rows, self._names[name]]
         return found

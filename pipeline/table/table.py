@@ -35,6 +35,7 @@ from pipeline.topics.results import supersedes
 
 FloatArray = npt.NDArray[np.float64]
 RowArray = npt.NDArray[np.intp]
+Rows = RowArray | slice
 
 UNKNOWN_ROW: Final = -1
 """Row of a name that the table does not know: every column holds its missing value there."""
@@ -108,14 +109,12 @@ class Table:
         row = self._index.get(name, UNKNOWN_ROW)
         return Row() if row == UNKNOWN_ROW else self._rows[row]
 
-    def ages(self, rows: RowArray, now: float) -> FloatArray:
+    def ages(self, rows: Rows, now: float) -> FloatArray:
         """Seconds from the end of each row's last window to `now`; NaN where there is none."""
         ages: FloatArray = now - self._arrays["as_of_seconds"][rows]
         return ages
 
-    def fresh(
-        self, rows: RowArray, now: float, stale_after_seconds: float
-    ) -> npt.NDArray[np.bool_]:
+    def fresh(self, rows: Rows, now: float, stale_after_seconds: float) -> npt.NDArray[np.bool_]:
         """Whether each row's last window is young enough to speak for the present: younger than
         `stale_after_seconds`, or than two of its windows where these are long."""
         window = self._arrays["window_seconds"][rows]

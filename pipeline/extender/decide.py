@@ -77,12 +77,18 @@ class Judgement(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """The scores of the nodes in the order asked for, 0 to the rules' `score_steps`, as they were
-    0 to 100 by plugin, and in `percent` all together."""
+    """The scores of the nodes in the order asked for, (nodes,): `steps` of 0 to the rules'
+    `score_steps`, as they were 0 to 100 by plugin, and in `percent` all together."""
 
-    scores: list[int]
+    steps: IntArray
     percent: IntArray
     plugins: Mapping[str, IntArray]
+
+    @property
+    def scores(self) -> list[int]:
+        """The steps as numbers."""
+        found: list[int] = self.steps.tolist()
+        return found
 
     @property
     def best(self) -> int | None:
@@ -218,7 +224,7 @@ class Decisions:
         percent = nodes.as_asked(percent)
         steps = one_best(in_steps(percent, self.rules.score_steps), percent)
         plugins = {name: nodes.as_asked(scores) for name, scores in found.items()}
-        return Scored(steps.tolist(), percent, plugins)
+        return Scored(steps, percent, plugins)
 
     def preempt(self, pod: PodRecord, victims: Mapping[str, Victims], now: float) -> list[str]:
         """On which of these nodes evicting their victims would help: where the pod may be once they

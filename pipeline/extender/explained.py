@@ -98,7 +98,7 @@ def _items(found: Explained) -> tuple[NodeExplanation, ...]:
     scored = found.scored
     by_place = {place: at for at, place in enumerate(found.kept.tolist())}
     plugins = {name: scores.tolist() for name, scores in scored.plugins.items()}
-    percent = scored.percent.tolist()
+    percent, steps = scored.percent.tolist(), scored.scores
     ages, is_stale = found.ages.tolist(), found.is_stale.tolist()
     is_unjudged = found.is_unjudged.tolist()
     items = []
@@ -118,7 +118,7 @@ def _items(found: Explained) -> tuple[NodeExplanation, ...]:
         items.append(
             NodeExplanation(
                 node=name, verdict="exempt" if found.is_exempt else judged, score=percent[at],
-                extender_score=scored.scores[at], age_seconds=age, stale=is_stale[place],
+                extender_score=steps[at], age_seconds=age, stale=is_stale[place],
                 plugins={plugin: scores[at] for plugin, scores in plugins.items()},
             )
         )  # fmt: skip

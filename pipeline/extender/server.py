@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 from aiohttp import web
 
 from pipeline.clock import Clock
@@ -248,16 +249,16 @@ class Extender:
         question = read_question(body, self._sent)
         self._sent.pop(question.pod.metadata.uid, None)
         stages.done("read")
-        scores = [0] * len(question.names)
+        scores = np.zeros(len(question.names), np.int64)
         if self._may_judge():
             now = self._clock.now()
             found = self._decisions.prioritize(question.record, question.names, now)
             if found.best is not None:
                 best = question.names[found.best]
-                self._say("prioritize", question, {"best": found.scores[found.best]}, best)
+                self._say("prioritize", question, {"best": int(found.steps[found.best])}, best)
                 if self._mode == "act":
                     self._decisions.place(question.record, best, now)
-            scores = found.scores if self._mode == "act" else scores
+            scores = found.steps if self._mode == "act" else scores
         stages.done("decide")
         answer = prioritize_answer(question.names, scores)
         stages.done("write")

@@ -22,7 +22,7 @@ from pipeline.processors.placement.combine import best_fit, combined, in_steps, 
 from pipeline.processors.placement.config import HINT, LOAD_AWARE, TIME_SHARED, Placement
 from pipeline.processors.placement.preempt import least_dear
 from pipeline.processors.scorers.rounding import BoolArray, FloatArray, IntArray
-from pipeline.table import Table
+from pipeline.table import RowArray, Table
 from pipeline.table.pods import TENTATIVE_SECONDS
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resources import MID
@@ -150,9 +150,11 @@ class _Ordered(NamedTuple):
 
 
 class _Cycle(NamedTuple):
+    """What was found of a pod, and when: by the table's `version` and `names_version`."""
+
     asked: Ask
     nodes: _Ordered
-    version: int
+    versions: tuple[int, int]
 
 
 class Decisions:
@@ -305,17 +307,15 @@ class Decisions:
     def _ordered(self, names: Sequence[str], now: float) -> _Ordered:
         rows = self._table.lookup(names)
         places = by_row(rows)
-        moment = Moment(
-            self._table,
-            some_of(names, places),
-            now,
-            in_flight=self.rules.in_flight != "none",
-            rows=rows[places],
-        )
-        return _Ordered(names, moment, places)
+        return _Ordered(names, self._of_rows(some_of(names, places), rows[places], now), places)
+
+    def _of_rows(self, names: Sequence[str], rows: RowArray, now: float) -> Moment:
+        in_flight = self.rules.in_flight != "none"
+        return Moment(self._table, names, now, in_flight=in_flight, rows=rows)
 
     def _remember(self, uid: str, asked: Ask, nodes: _Ordered) -> None:
-        self._cycles[uid] = _Cycle(asked, nodes, self._table.version)
+        versions = (self._table.version, self._table.names_version)
+        self._cycles[uid] = _Cycle(asked, nodes, versions)
         self._cycles.move_to_end(uid)
         now = nodes.moment.now
         while len(self._cycles) > CYCLES_KEPT or self._is_over(next(iter(self._cycles)), now):
@@ -326,8 +326,8 @@ class Decisions:
 
     def _recall(self, pod: PodRecord, names: Sequence[str], now: float) -> tuple[Ask, _Ordered]:
         """What filter found of this pod, of the nodes that are still asked for: other extenders may
-        have refused some. If anything came in since, all is looked at anew: what filter did not
-        look at would be of another moment."""
+        have refused some. If anything came in since, all but their rows is looked at anew: what
+        filter did not look at would be of another moment."""
         cycle = self._cycles.pop(pod.uid, None)
         if self._table.withdraw(pod.uid):
             # It counts on the node that was left alone, which somebody asks about all the same.
@@ -336,11 +336,13 @@ class Decisions:
             cycle = None
         if cycle is None or not 0 <= now - cycle.nodes.moment.now < CYCLE_SECONDS:
             return self.asked(pod), self._ordered(names, now)
-        if cycle.version != self._table.version:
-            return cycle.asked, self._ordered(names, now)
+        version, names_version = cycle.versions
         found = cycle.nodes.among(names)
-        if found is None:
+        if found is None or names_version != self._table.names_version:
             return cycle.asked, self._ordered(names, now)
+        if version != self._table.version:
+            moment = self._of_rows(found.moment.names, found.moment.rows, now)
+            return cycle.asked, found._replace(moment=moment)
         self.reused += 1
         return cycle.asked, found
 

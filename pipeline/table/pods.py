@@ -352,7 +352,7 @@ class Pods:
         places, updated, report, pods = self._flying_on(rows, here, known)
         node, found = pods.node, self._sums(pods, updated, report)
         self.flight[rows], self.prod_flight[rows] = found.node_delta, found.prod_delta
-        end = np.nan_to_num(updated, nan=-np.inf)[node]
+        end = np.fmax(updated, -np.inf)[node]
         fresh = is_unmeasured(pods.scheduled_seconds, end)
         packed = self._amounts[places, self._names["packing"]]
         self.unmeasured[rows] = np.bincount(node[fresh], packed[fresh], minlength=len(rows)).astype(
@@ -382,7 +382,7 @@ class Pods:
         reported and how long those reports were, and the pods."""
         places = np.fromiter(chain.from_iterable(here), np.intp)
         node = np.arange(len(rows)).repeat([len(pods) for pods in here])
-        updated, report = known.as_of_seconds[rows], np.nan_to_num(known.window_seconds[rows])
+        updated, report = known.as_of_seconds[rows], np.fmax(known.window_seconds[rows], 0.0)
         return places, updated, report, self._assigned(places, node, known, updated, report)
 
     def _sums(self, pods: Assigned, updated: FloatArray, report: FloatArray) -> Sums:
@@ -401,7 +401,7 @@ class Pods:
         measured for long: what it uses stands for what was expected of it."""
         estimate = self._amounts[places, : len(self._resources)]
         scheduled = self._scheduled[places]
-        began = np.nan_to_num(updated - report, nan=-np.inf)[node]
+        began = np.fmax(updated - report, -np.inf)[node]
         is_measured = ~self._is_pending[places] & (scheduled <= began)
         usage = np.where(is_measured[:, None], estimate, 0)
         for at, place in enumerate(places.tolist()):

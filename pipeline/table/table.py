@@ -57,6 +57,8 @@ class Table:
         self.columns = tuple(columns)
         self.version = 0
         """Another number whenever anything of a row, or whose it is, may be another."""
+        self.names_version = 0
+        """Another number whenever it may be another whose a row is."""
         self.views = Views()
         self.history = History()
         self._clear(counting)
@@ -260,7 +262,7 @@ class Table:
         self.views.adopt(other.views)
         self.history.adopt(other.history)
         self.version += 1
-        self._by_name = None
+        self._renamed()
         other._clear(self.pods.counting)
 
     def _write(self, name: str, records: Row, *, keep: bool = False) -> None:
@@ -291,8 +293,12 @@ class Table:
         if row == UNKNOWN_ROW:
             row = self._index[name] = self._new_row()
             self._names[row] = name
-            self._by_name = None
+            self._renamed()
         return row
+
+    def _renamed(self) -> None:
+        self.names_version += 1
+        self._by_name = None
 
     def _leave(self, row: int | None) -> None:
         """Give a row back of which nothing is known any more."""
@@ -324,7 +330,7 @@ class Table:
             return
         del self._index[name]
         self.version += 1
-        self._by_name = None
+        self._renamed()
         self._names[row], self._rows[row], self._states[row] = "", Row(), None
         self._free.append(row)
         for amounts in self._scalars.values():

@@ -44,12 +44,12 @@ class Sums(NamedTuple):
 def is_flying(pods: Assigned, updated_seconds: FloatArray, report_seconds: FloatArray) -> BoolArray:
     """Which pods, (pods,), are in flight: not measured, scheduled within a report before the last
     one, or to be estimated for longer."""
-    updated = np.nan_to_num(updated_seconds, nan=-np.inf)[pods.node]
+    updated = np.fmax(updated_seconds, -np.inf)[pods.node]
     before = updated - report_seconds[pods.node]
     flying: BoolArray = (
         ~pods.is_reported
         | (before < pods.scheduled_seconds)
-        | (np.nan_to_num(pods.deadline_seconds, nan=-np.inf) > updated)
+        | (np.fmax(pods.deadline_seconds, -np.inf) > updated)
     )
     return flying
 

@@ -63,8 +63,10 @@ _START_TIMEOUT_SECONDS: Final = 30.0
 _STOP_TIMEOUT_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = (0.25, 5.0)
 _RECORDS_AT_ONCE: Final = 100
-# So few that a request never waits long for the event loop.
+# So few that a request, which takes some turns of the event loop, never waits long for them; fewer
+# where no more lies ready.
 _RECORDS_IN_A_TURN: Final = 8
+_TRICKLING_IN_A_TURN: Final = 2
 _POLL_MS: Final = 250
 # A fetch costs more than the records in it: of those that trickle in some are taken together.
 _FETCH_BYTES: Final = 1 << 18
@@ -367,8 +369,11 @@ class Feed:
     async def _take(self, consumer: AIOKafkaConsumer, table: Table, positions: Positions) -> bool:
         """Apply the next records to `table` and move `positions`; whether anything came."""
         batches = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE)
-        for at, record in enumerate(chain.from_iterable(batches.values())):
-            if at % _RECORDS_IN_A_TURN == 0:
+        records = [*chain.from_iterable(batches.values())]
+        trickles = len(records) < _RECORDS_AT_ONCE
+        turn = _TRICKLING_IN_A_TURN if trickles else _RECORDS_IN_A_TURN
+        for at, record in enumerate(records):
+            if at % turn == 0:
                 await asyncio.sleep(0)
             await self._apply(table, record)
         # Where more lies ready the next call would return at once, and nobody else have a turn.

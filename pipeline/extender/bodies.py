@@ -12,6 +12,7 @@ from typing import Final
 from aiohttp import web
 
 from pipeline.errors import BadRequestError, OverloadedError
+from pipeline.logs import get_logger
 
 # 5,000 Node objects are about 32 MB.
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
@@ -24,6 +25,8 @@ LARGE_AT_ONCE: Final = 4
 # So short that a scheduler with a timeout of 1 s still reads the refusal.
 LARGE_WAIT_SECONDS: Final = 0.5
 ANSWER_TIMEOUT_SECONDS: Final = 10.0
+
+_log = get_logger(__name__)
 
 
 class Bodies:
@@ -85,7 +88,8 @@ class Bodies:
         self._small_bytes -= self._small.pop(id(request), 0)
 
     async def send(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Send the answer, while its request is not over; cut off who does not take it."""
+        """Send the answer, while its request is not over; cut off who does not take it. Whoever is
+        gone is no error of ours."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
                 await response.prepare(request)
@@ -93,6 +97,8 @@ class Bodies:
         except TimeoutError:
             if request.transport is not None:
                 request.transport.abort()
+        except ConnectionError as error:
+            _log.debug("nobody takes the answer", reason=str(error))
 
     def release(self, request: web.Request) -> None:
         """The request is over."""

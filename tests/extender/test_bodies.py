@@ -3,11 +3,13 @@
 import asyncio
 import gzip
 import json
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from aiohttp import ClientResponse
+from aiohttp import ClientError, ClientResponse, ClientSession, web
+from aiohttp.test_utils import TestServer
 
 from pipeline.extender import bodies
 from pipeline.extender.protocol import MOST_NAMES
@@ -111,6 +113,29 @@ async def test_a_client_that_goes_away_gives_its_slot_back(start: Start) -> None
         await writer.drain()
         writer.transport.abort()
     assert (await client.post("/filter", data=LARGE)).status == 200
+
+
+async def test_an_answer_for_somebody_who_has_just_gone_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Between the last byte of a question and its answer the connection is closed."""
+    sent = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.Response:
+        answering, response = bodies.Bodies(), web.Response(body=b"x")
+        assert request.transport is not None
+        request.transport.close()
+        await answering.send(request, response)
+        sent.set()
+        return response
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    async with TestServer(app) as server, ClientSession() as session:
+        with pytest.raises(ClientError):
+            await session.get(server.make_url("/"))
+    assert sent.is_set()
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 async def test_an_answer_that_nobody_takes_is_cut_off(

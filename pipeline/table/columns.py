@@ -32,14 +32,14 @@ _NOTHING: Final = Usage()
 _NO_PODS: Final = Usage(cpu_cores=0.0, memory_bytes=0.0)
 
 
-class TableNode(KnownNode, frozen=True, kw_only=True):
+class TableNode(KnownNode, frozen=True, kw_only=True, gc=False):
     """What the table reads of a `NodeRecord`."""
 
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     scalars: Scalars | None = None
 
 
-class OfferedResources(Result, frozen=True, kw_only=True):
+class OfferedResources(Result, frozen=True, kw_only=True, gc=False):
     """What the table reads of a `NodeResourcesRecord`."""
 
     window_seconds: float = 0.0

@@ -64,7 +64,7 @@ class UsageDeviation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stdev_fractions: Fractions = Fractions()
 
 
-class NodeStateRecord(Result, frozen=True, kw_only=True):
+class NodeStateRecord(Result, frozen=True, kw_only=True, gc=False):
     """Usage of the last window (its average) and of the last half hour, peaks, and ages.
 
     Used memory is, in every field, the figure that the setting `model.memory_collect_policy` names

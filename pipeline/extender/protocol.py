@@ -5,7 +5,7 @@ form of the question (names, or whole Node objects passed back byte for byte, ne
 than their name); for everything that is no question a `BadRequestError` that says what is wrong.
 """
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -125,7 +125,11 @@ class Sent(NamedTuple):
     at: float = 0.0
 
 
-def read_question(body: bytes, sent: Mapping[str, Sent] | None = None) -> Question:
+def read_question(
+    body: bytes,
+    sent: Mapping[str, Sent] | None = None,
+    may_repeat: Callable[[Names], bool] = Names.may_repeat,
+) -> Question:
     """The question in the body of a filter or prioritize request. A scheduler asks which of the
     names that filter left is best: of what was `sent`, by the pod's uid, nothing is read again.
 
@@ -147,7 +151,7 @@ def read_question(body: bytes, sent: Mapping[str, Sent] | None = None) -> Questi
         raise too_many()
     plain = Names.read(bytes(said)) if alone and said is not None else None
     must_be_few(plain or ())
-    if plain is not None and not plain.may_repeat():
+    if plain is not None and not may_repeat(plain):
         return Question(pod, manifest(parts["pod"]), plain, None, bytes(said or b""))
     names = None if said is None else decode_part(_names, said, "NodeNames")
     listed = decode_part(_nodes, parts["nodes"], "Nodes") if "nodes" in parts else None

@@ -181,7 +181,7 @@ class Extender:
         stages = Stages("filter")
         body = await self._bodies.read(request)
         stages.done("receive")
-        question = read_question(body)
+        question = read_question(body, may_repeat=self._table.may_repeat)
         stages.done("read")
         refused: Mapping[str, Refusal] = {}
         left = question.names
@@ -246,7 +246,7 @@ class Extender:
         stages = Stages("prioritize")
         body = await self._bodies.read(request)
         stages.done("receive")
-        question = read_question(body, self._sent)
+        question = read_question(body, self._sent, self._table.may_repeat)
         self._sent.pop(question.pod.metadata.uid, None)
         stages.done("read")
         scores = np.zeros(len(question.names), np.int64)

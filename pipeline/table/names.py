@@ -42,6 +42,8 @@ class Names(Sequence[str]):
         self._texts: list[str] | None = None
         self._words: Words | None = None
         self._mixed: npt.NDArray[np.uint64] | None = None
+        self.found: tuple[NameIndex, RowArray] | None = None
+        """Where they were found last."""
 
     @classmethod
     def read(cls, json: bytes) -> "Names | None":
@@ -165,6 +167,11 @@ class NameIndex:
 
     def rows(self, names: Names) -> RowArray:
         """The place of each name, (names,); -1 for one that is not known."""
+        if names.found is None or names.found[0] is not self:
+            names.found = self, self._find(names)
+        return names.found[1]
+
+    def _find(self, names: Names) -> RowArray:
         slots, asked = _slots(names.mixed(), self._shift), self._of_ours(names)
         places = self._places[slots].astype(np.intp)
         same = self._are(places, asked)

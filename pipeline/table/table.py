@@ -106,6 +106,19 @@ class Table:
         found = map(self._index.get, names, repeat(UNKNOWN_ROW))
         return np.fromiter(found, np.intp, len(names))
 
+    def may_repeat(self, names: Names) -> bool:
+        """Whether one may be there twice; rarely so where none is. What was looked up for it is
+        known when it is asked for."""
+        rows = self.lookup(names)
+        is_there = np.zeros(len(self._names), np.bool_)
+        known = rows[rows != UNKNOWN_ROW]
+        is_there[known] = True
+        if np.count_nonzero(is_there) < len(known):
+            return True
+        return (
+            len(known) < len(rows) and names.take(np.flatnonzero(rows == UNKNOWN_ROW)).may_repeat()
+        )
+
     def snapshot(self, name: str) -> Row:
         """The records of one node; a row of Nones if it is not in the table."""
         row = self._index.get(name, UNKNOWN_ROW)

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.table import UNKNOWN_ROW, Table
 from pipeline.table.names import NameIndex, Names
+from tests.table.records import node_state, table_of
 
 plain = st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters='"\\'), max_size=70)  # noqa: E501  # fmt: skip
 alike = st.builds("node-{:03d}.{}".format, st.integers(0, 40), st.sampled_from(["a", "bb", ""]))
@@ -101,3 +103,15 @@ def test_one_of_many_is_there_twice() -> None:
     assert twice is not None
     assert not once.may_repeat()
     assert twice.may_repeat()
+
+
+@given(st.lists(alike, min_size=1, max_size=30), st.lists(alike, max_size=20, unique=True))
+def test_a_table_knows_whether_one_is_there_twice(asked: list[str], known: list[str]) -> None:
+    table = table_of(*(node_state(name) for name in known if name))
+    question = Names.of(asked)
+    assert question is not None
+    assert table.may_repeat(question) == (len(set(asked)) < len(asked))
+    rows = dict(zip(table.rows()[0], range(len(known)), strict=False))
+    assert table.lookup(question).tolist() == [rows.get(name, UNKNOWN_ROW) for name in asked]
+    # Whoever asks another table finds its rows.
+    assert Table().lookup(question).tolist() == [UNKNOWN_ROW] * len(asked)

@@ -79,18 +79,20 @@ def compared(
 
 def _compared(moment: Moment, args: LoadAwareArgs, of: Limits, *, in_flight: bool) -> IntArray:
     resources = args.resources
-    flight, nothing = moment.flight() * in_flight, np.zeros((1, len(resources)), np.int64)
+    nothing = np.zeros((1, len(resources)), np.int64)
+    flight = moment.flight() if in_flight else nothing
     if of.of == limits.PROD:
         used = moment.usage("prod_usage", resources)
         if args.prod_usage_include_sys:
             used = used + np.nan_to_num(moment.usage("system_usage", resources))
         of_prod = np.nan_to_num(used).astype(np.int64)
-        prod_flight = moment.flight(prod=True) * in_flight
+        prod_flight = moment.flight(prod=True) if in_flight else nothing
         return compare.compared_prod(Sums(flight, of_prod, prod_flight, nothing))
     estimated = by_node([moment.counted(f"estimate:{name}") for name in resources])
     sums = Sums(flight, nothing, nothing, estimated)
     usage = moment.usage("usage", resources)
-    usage = np.where(moment.is_new()[:, None], 0.0, usage)
+    if moment.is_new().any():
+        usage = np.where(moment.is_new()[:, None], 0.0, usage)
     if of.of == limits.AGGREGATED:
         spans = {
             seconds: moment.usage(f"usage_{of.statistic}_{span}", resources)

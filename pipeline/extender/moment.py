@@ -192,12 +192,16 @@ class Moment:
         """What of the pods in flight is to be added to usage, (nodes, resources of LoadAware)."""
         pods = self._table.pods
         source = pods.prod_flight if prod else pods.flight
-        return self.once(f"flight {prod}", lambda: source[self._at] * self._in_flight)
+        if not self._in_flight:
+            return self.once(f"flight {prod}", lambda: np.zeros_like(source[self._at]))
+        return self.once(f"flight {prod}", lambda: source[self._at])
 
     def unmeasured(self) -> IntArray:
         """The millicores that TargetLoadPacking adds for pods that were not measured yet."""
         unmeasured = self._table.pods.unmeasured
-        return self.once("unmeasured", lambda: unmeasured[self._at] * self._in_flight)
+        if not self._in_flight:
+            return self.once("unmeasured", lambda: np.zeros_like(unmeasured[self._at]))
+        return self.once("unmeasured", lambda: unmeasured[self._at])
 
     def ages(self) -> FloatArray:
         """Seconds since the end of the last window, NaN for none."""

@@ -62,6 +62,8 @@ def compared_usage(usage: FloatArray, in_flight: Sums) -> IntArray:
     """Usage with what is on its way; where a node has none, what its pods come to by estimates.
     What is unknown of one resource alone counts as 0."""
     known = np.isfinite(usage)
+    if known.all():
+        return usage.astype(np.int64) + in_flight.node_delta
     whole = np.where(known, usage, 0.0).astype(np.int64)
     any_known = np.logical_or.reduce(known, axis=1, keepdims=True)
     return np.where(any_known, whole + in_flight.node_delta, in_flight.node_estimated)

@@ -9,14 +9,15 @@ import msgspec
 
 from pipeline.cli.asked_extender import AskedExtender
 from pipeline.cli.options import KAFKA_CLIENT
+from pipeline.cli.printing import printable
 from pipeline.cli.reading import read_table
 from pipeline.clock import SystemClock
 from pipeline.errors import BadRequestError, SpringtideError, UsageError
-from pipeline.extender.decide import Decisions
+from pipeline.extender.decide import Decisions, Rules
 from pipeline.extender.explained import Explanation
 from pipeline.extender.query import explain, read_subject
 from pipeline.extender.server import rules_of
-from pipeline.settings import Settings
+from pipeline.settings import ExtenderSettings, Settings
 from pipeline.sources.asked_pods import pod_in_file
 from pipeline.table import AND_PODS, Table
 
@@ -44,12 +45,20 @@ def question_of(file: Path) -> bytes:
     return question
 
 
+def rules_told(settings: ExtenderSettings) -> Rules:
+    """What these settings ask for; what users should know of it goes to stderr."""
+    rules = rules_of(settings)
+    for note in rules.placement.notes:
+        click.echo(f"warning: {printable(note)}", err=True)
+    return rules
+
+
 async def answer_to(
     settings: Settings, extender: AskedExtender | None, question: bytes
 ) -> Explanation:
     """What would be said of the pod on every node, by this extender or by these settings."""
     if extender is None:
-        rules = rules_of(settings.extender)
+        rules = rules_told(settings.extender)
         async with read_table(settings, Table(counting=rules.counting), AND_PODS) as feed:
             decisions, now = Decisions(feed.table, rules), SystemClock().now()
             return explain(decisions, feed.table, read_subject(question), now, "act")()

@@ -115,7 +115,7 @@ def load_settings(
 
 def _read_yaml(path: Path) -> Mapping[object, object]:
     try:
-        tree = yaml.load(path.read_text("utf-8"), Loader=_StrictLoader)
+        tree = yaml.load(path.read_text("utf-8"), Loader=StrictLoader)
     except OSError as error:
         raise SettingsError(
             f"cannot read the settings file {path}: {error.strerror}",
@@ -138,7 +138,7 @@ def _read_yaml(path: Path) -> Mapping[object, object]:
     return tree
 
 
-class _StrictLoader(yaml.SafeLoader):
+class StrictLoader(yaml.SafeLoader):
     """SafeLoader, for which a key given twice is an error and not the last one's victory."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -13,6 +13,7 @@ import yaml
 from pipeline.errors import InvalidPolicyError, SettingsError
 from pipeline.processors.placement.config import Placement, read_config, usual
 from pipeline.settings import ExtenderSettings
+from pipeline.settings.load import StrictLoader
 
 KEY = "extender.scheduler_config_file"
 
@@ -43,14 +44,15 @@ def placement_of(settings: ExtenderSettings) -> Placement:
 def _document(file: Path) -> Any:
     """The first document of the file that may have profiles; ConfigMaps often hold several."""
     try:
-        trees = [tree for tree in yaml.safe_load_all(file.read_text("utf-8")) if tree is not None]
+        found = yaml.load_all(file.read_text("utf-8"), Loader=StrictLoader)
+        trees = [tree for tree in found if tree is not None]
     except OSError as error:
         raise SettingsError(
             f"{KEY}: cannot read {file}: {error.strerror}", key=KEY, hint="name a file"
         ) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        first = str(error).partition("\n")[0]
-        raise InvalidPolicyError(f"neither YAML nor JSON: {first:.200}") from error
+        text = " ".join(str(error).split())
+        raise InvalidPolicyError(f"neither YAML nor JSON: {text:.200}") from error
     return next(_with_profiles(trees), trees[0] if trees else None)
 
 

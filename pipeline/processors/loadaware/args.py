@@ -5,6 +5,7 @@ refused by name, each value in its range.
 """
 
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
@@ -71,6 +72,8 @@ _FACTORS: Final = {"cpu": 85, "memory": 70}
 _WEIGHTS: Final = {"cpu": 1, "memory": 1}
 _EXPIRATION_SECONDS: Final = 180
 _YEAR_SECONDS: Final = 31_536_000
+_NATIVE: Final = ("cpu", "memory", "ephemeral-storage", "storage", "pods")
+_NATIVE_PREFIXES: Final = ("hugepages-", "attachable-volumes-")
 
 
 def read_args(tree: Mapping[str, Any]) -> LoadAwareArgs:
@@ -127,6 +130,7 @@ def problems(args: LoadAwareArgs) -> Iterator[tuple[str, str]]:
     yield from _outside("usageThresholds", args.usage_thresholds, 0)
     yield from _outside("prodUsageThresholds", args.prod_usage_thresholds, 0)
     yield from _outside("estimatedScalingFactors", args.estimated_scaling_factors, 1)
+    yield from _no_resources(args)
     for name in args.resource_weights:
         if name not in args.estimated_scaling_factors:
             yield "estimatedScalingFactors", f"has none for {name}, which has a weight"
@@ -136,6 +140,24 @@ def problems(args: LoadAwareArgs) -> Iterator[tuple[str, str]]:
             yield keys_of(LoadAwareArgs)[name], f"{seconds} is not from 0 to a year"
     if args.aggregated is not None:
         yield from _of_aggregated(args.aggregated)
+
+
+def _no_resources(args: LoadAwareArgs) -> Iterator[tuple[str, str]]:
+    """Names that no node can have: outside Kubernetes' own, a resource is called domain/name."""
+    named = {"aggregated.usageThresholds": (args.aggregated or Aggregated()).usage_thresholds} | {
+        keys_of(LoadAwareArgs)[field]: getattr(args, field)
+        for field in (
+            "resource_weights", "usage_thresholds", "prod_usage_thresholds",
+            "estimated_scaling_factors", "supported_resources",
+        )
+    }  # fmt: skip
+    for key, names in named.items():
+        for name in names:
+            if name in _NATIVE or name.startswith(_NATIVE_PREFIXES) or "/" in name.strip("/"):
+                continue
+            near = get_close_matches(name.lower(), _NATIVE, n=1, cutoff=0.5)
+            meant = f": is it {near[0]}?" if near else ", such as cpu or example.com/gpu"
+            yield key, f"{name!r:.80} is no resource of a node{meant}"
 
 
 def _of_aggregated(args: Aggregated) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,7 @@ Owes the rest: what is enabled of the plugins that are ours to run, with argumen
 key known or refused by name. Plugins of others are passed over: they run in the scheduler.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -35,6 +35,19 @@ _IN_TREE: Final = frozenset(
 )  # fmt: skip
 """Plugins of kube-scheduler whose names are like those of others that run here."""
 _MOST_WEIGHT: Final = 2**31
+_KEYS: Final = (
+    "apiVersion", "kind", "parallelism", "leaderElection", "clientConnection", "enableProfiling",
+    "enableContentionProfiling", "percentageOfNodesToScore", "podInitialBackoffSeconds",
+    "podMaxBackoffSeconds", "profiles", "extenders", "delayCacheUntilActive", "healthzBindAddress",
+    "metricsBindAddress",
+)  # fmt: skip
+_FILTER_POINTS: Final = ("multiPoint", "preFilter", "filter")
+_SCORE_POINTS: Final = ("multiPoint", "score")
+_POINTS: Final = (
+    *_FILTER_POINTS, "score", "preEnqueue", "queueSort", "postFilter", "preScore", "reserve",
+    "permit", "preBind", "bind", "postBind",
+)  # fmt: skip
+"""The extension points of kube-scheduler; of these only the first four lead to something here."""
 
 _TRIMARAN: Final[Mapping[str, Any]] = {
     "TargetLoadPacking": trimaran_args.TargetLoadPackingArgs,
@@ -147,6 +160,8 @@ def _profiles(tree: Any) -> list[Any]:
         raise InvalidPolicyError(f"not a {_KIND}: {type(tree).__name__}")
     if "profiles" not in tree and ("plugins" in tree or "pluginConfig" in tree):
         return [tree]
+    for key in tree:
+        _refuse_misspelt(key, _KEYS, "key")
     version, kind = tree.get("apiVersion"), tree.get("kind")
     if version not in _VERSIONS:
         raise InvalidPolicyError(
@@ -162,9 +177,22 @@ def _profiles(tree: Any) -> list[Any]:
 
 def _profile(tree: Any) -> _Profile:
     try:
-        return msgspec.convert(tree, _Profile)
+        profile = msgspec.convert(tree, _Profile)
     except msgspec.ValidationError as error:
         raise InvalidPolicyError(f"profiles: {error}") from error
+    for point in profile.plugins or {}:
+        _refuse_misspelt(point, _POINTS, "plugins: extension point")
+    said = [one.name for one in profile.plugin_config or ()]
+    if twice := sorted({name for name in said if said.count(name) > 1}):
+        raise InvalidPolicyError(f"pluginConfig: {twice[0]:.80} is there more than once")
+    return profile
+
+
+def _refuse_misspelt(name: Any, known: Iterable[str], what: str) -> None:
+    """What is far from all that is known may be of a newer scheduler, which knows what it means."""
+    near = get_close_matches(str(name), tuple(known), n=1, cutoff=0.85)
+    if near and near[0] != name:
+        raise InvalidPolicyError(f"{what} {name!r:.80} is not known: is it {near[0]}?")
 
 
 def _points(profile: _Profile) -> Iterator[tuple[str, _Set]]:
@@ -180,10 +208,8 @@ def _points(profile: _Profile) -> Iterator[tuple[str, _Set]]:
 def _has_ours(profile: _Profile) -> bool:
     named = {one.name for _, found in _points(profile) for one in found.enabled or ()}
     said = {one.name for one in profile.plugin_config or ()}
-    for name in sorted(named | said):
-        near = get_close_matches(name, PLUGINS, n=1, cutoff=0.85)
-        if near and name not in PLUGINS and name not in _IN_TREE:
-            raise InvalidPolicyError(f"plugin {name!r:.80} is not known: is it {near[0]}?")
+    for name in sorted((named | said) - _IN_TREE):
+        _refuse_misspelt(name, PLUGINS, "plugin")
     return not named.isdisjoint(PLUGINS)
 
 
@@ -194,12 +220,12 @@ def _placement(profile: _Profile) -> Placement:
         for one in found.enabled or ():
             if one.name in PLUGINS and one.name not in off:
                 enabled.setdefault(point, {})[one.name] = _weight(one, point)
-    everywhere = enabled.get("multiPoint", {})
-    scores = everywhere | enabled.get("score", {})
+    scores = _at(enabled, _SCORE_POINTS)
     scores = {name: weight for name, weight in scores.items() if name != TIME_SHARED}
-    filters = {*everywhere, *enabled.get("filter", {}), *enabled.get("preFilter", {})}
+    filters = {name for name in _at(enabled, _FILTER_POINTS) if name in FILTERS}
     given = {one.name: one.args or {} for one in profile.plugin_config or ()}
     used = {*scores, *filters}
+    _refuse_idle(enabled, used)
     # What is not enabled is read, too: who looks at it should not find that it is wrong later.
     named = {LOAD_AWARE, *used, *(name for name in given if name in PLUGINS)}
     args = {name: _read(name, given.get(name, {})) for name in sorted(named)}
@@ -211,6 +237,25 @@ def _placement(profile: _Profile) -> Placement:
         args=args,
         notes=tuple(_notes(given, used, args)),
     )
+
+
+def _at(enabled: Mapping[str, Mapping[str, int]], points: Iterable[str]) -> dict[str, int]:
+    """The plugins enabled at any of the points, with their weights; the last point wins."""
+    return {name: weight for point in points for name, weight in enabled.get(point, {}).items()}
+
+
+def _refuse_idle(enabled: Mapping[str, Mapping[str, int]], used: Collection[str]) -> None:
+    """Refuse a plugin that is enabled only where it does nothing: nobody would find out."""
+    for point, names in enabled.items():
+        for name in names:
+            if name not in used:
+                points: tuple[str, ...] = _FILTER_POINTS if name in FILTERS else ()
+                points += () if name == TIME_SHARED else _SCORE_POINTS
+                runs = ", ".join(dict.fromkeys(points))
+                raise InvalidPolicyError(
+                    f"plugins.{point}: {name} does nothing there, and is enabled nowhere else: "
+                    f"enable it at one of {runs}"
+                )
 
 
 def _weight(one: _Enabled, point: str) -> int:

@@ -57,6 +57,16 @@ def test_a_sample_of_upstream_is_taken_whole() -> None:
         ({"usageThresholds": {"cpu": 101}}, "usageThresholds: 101 for cpu"),
         ({"prodUsageThresholds": {"memory": -1}}, "prodUsageThresholds: -1 for memory"),
         ({"resourceWeights": {"gpu": 1}}, "estimatedScalingFactors: has none for gpu"),
+        (
+            {"usageThresholds": {"CPU": 65}},
+            "usageThresholds: 'CPU' is no resource of a node: is it cpu?",
+        ),
+        ({"usageThresholds": {"/": 65}}, "'/' is no resource of a node, such as cpu or"),
+        ({"supportedResources": ["mem"]}, "'mem' is no resource of a node: is it memory?"),
+        (
+            {"aggregated": {"usageThresholds": {"memory ": 1}}},
+            "aggregated.usageThresholds: 'memory '",
+        ),
         ({"dominantResourceWeight": 101}, "dominantResourceWeight"),
         ({"estimatedSecondsAfterInitialized": -1}, "estimatedSecondsAfterInitialized"),
         ({"aggregated": {"usageAggregatedDuration": "-5m"}}, "aggregated.usageAggregatedDuration"),

@@ -169,12 +169,27 @@ def test_a_profile_alone_is_enough_and_versions_and_kinds_are_checked() -> None:
         (LOAD, "5m", "5 minutes", "usageAggregatedDuration: '5 minutes'"),
         (TRIMARAN, '"2"', '"two"', "defaultRequestsMultiplier: 'two' is no number"),
         (TRIMARAN, "kind: Kube", "kind: Cube", "kind: 'Cube"),
+        (TRIMARAN, "profiles:", "profile:", "key 'profile' is not known: is it profiles?"),
+        (TRIMARAN, "    score:", "    scores:", "point 'scores' is not known: is it score?"),
+        (TRIMARAN, "    score:", "    reserve:", "plugins.reserve: TargetLoadPacking does nothing"),
+        (TRIMARAN, "    score:", "    filter:", "enable it at one of multiPoint, score"),
+        (TRIMARAN, "name: LowRiskOverCommitment", "name: TargetLoadPacking", "more than once"),
     ],
 )
 def test_what_is_of_no_use_is_named(text: str, wrong: str, right: str, says: str) -> None:
     assert wrong in text
     with pytest.raises(InvalidPolicyError, match=says):
         read(text.replace(wrong, right))
+
+
+def test_what_a_newer_scheduler_may_know_is_passed_over() -> None:
+    tree = yaml.safe_load(TRIMARAN)
+    tree["gangs"] = {"patience": 3}
+    tree["profiles"][0]["plugins"]["afterwards"] = {"enabled": [{"name": "ImageLocality"}]}
+    assert read_config(tree) == read(TRIMARAN)
+    tree["profiles"][0]["plugins"]["afterwards"] = {"enabled": [{"name": "Peaks"}]}
+    with pytest.raises(InvalidPolicyError, match=r"plugins\.afterwards: Peaks does nothing"):
+        read_config(tree)
 
 
 def test_which_profile_counts() -> None:

@@ -1,0 +1,58 @@
+"""The plugins that a file with a KubeSchedulerConfiguration asks for, and files of no use."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli.asking import rules_told
+from pipeline.errors import SettingsError
+from pipeline.settings import ExtenderSettings
+from pipeline.sources.scheduler import placement_of
+
+CONFIG = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: trimaran
+  plugins:
+    score:
+      enabled: [{name: TargetLoadPacking}]
+  pluginConfig:
+  - name: TargetLoadPacking
+    args: {targetUtilization: 70, watcherAddress: "http://127.0.0.1:2020"}
+"""
+
+
+def settings_of(file: Path, text: str) -> ExtenderSettings:
+    file.write_text(text)
+    return ExtenderSettings(scheduler_config_file=str(file))
+
+
+def test_of_several_documents_the_one_with_profiles_counts(tmp_path: Path) -> None:
+    text = f"kind: ConfigMap\n---\n---\n{CONFIG}"
+    found = placement_of(settings_of(tmp_path / "config.yaml", text))
+    assert [score.plugin for score in found.scores] == ["TargetLoadPacking"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: [", "neither YAML nor JSON: .*expected"),
+        (CONFIG + "profiles: []\n", r"key 'profiles' is given twice .*line 12"),
+        (CONFIG.replace("70,", "70, targetUtilization: 7,"), "key 'targetUtilization' is given"),
+        ("", "not a KubeSchedulerConfiguration: NoneType"),
+    ],
+)
+def test_a_file_of_no_use_says_why(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(SettingsError, match=says) as raised:
+        placement_of(settings_of(tmp_path / "config.yaml", text))
+    assert raised.value.key == "extender.scheduler_config_file"
+    assert str(tmp_path) in raised.value.message
+
+
+def test_who_asks_by_hand_is_told_what_is_not_listened_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rules_told(settings_of(tmp_path / "config.yaml", CONFIG))
+    said = "warning: TargetLoadPacking: usage comes from the state table, not from a watcher"
+    assert capsys.readouterr().err.startswith(said)

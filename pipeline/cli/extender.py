@@ -21,6 +21,7 @@ from pipeline.table.dead_letters import DeadLetterWriter
 from pipeline.table.feed import HISTORY, VIEWS
 from pipeline.table.history import REFILLED_SECONDS
 from pipeline.table.records import apply_point
+from pipeline.table.snapshot import is_ours
 from pipeline.tasks import end
 from pipeline.topics.client import client_options
 from pipeline.topics.lazy_producer import LazyProducer
@@ -108,7 +109,8 @@ async def _run(settings: Settings) -> None:
 
 
 def _snapshot(settings: ExtenderSettings) -> Path | None:
-    """The file of snapshots. Raises `SettingsError` where none can be written."""
+    """The file of snapshots. Raises `SettingsError` where none can be written, or where something
+    else would be lost by that."""
     if settings.snapshot_file is None:
         return None
     file = Path(settings.snapshot_file)
@@ -116,6 +118,12 @@ def _snapshot(settings: ExtenderSettings) -> Path | None:
         file.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=file.parent):
             pass
+        if file.exists() and not (file.is_file() and is_ours(file)):
+            raise SettingsError(
+                f"extender.snapshot_file: {file} is there and is no snapshot",
+                key="extender.snapshot_file",
+                hint="name a file that is not there yet: it would be overwritten",
+            )
     except OSError as error:
         raise SettingsError(
             f"extender.snapshot_file: nothing can be written to {file.parent}: {error.strerror}",

@@ -25,6 +25,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from pipeline.clock import Clock
 from pipeline.errors import (
     BrokerUnavailableError,
+    CheckpointError,
     KafkaError,
     RecordError,
     TopicDriftError,
@@ -177,12 +178,19 @@ class Feed:
         try:
             fresh = Table(self.table.columns, self.table.pods.counting)
             found = await asyncio.to_thread(load, path, fresh)
-        except OSError as error:
+        except (OSError, CheckpointError) as error:
             _log.warning("snapshot not read", file=str(path), reason=str(error))
             return
-        age = None if found is None else self._clock.now() - found.saved_at
-        if found is None or age is None or not 0 <= age < _FORGOTTEN_AFTER_SECONDS:
-            _log.info("no snapshot that fits", file=str(path), age_seconds=age)
+        if found is None:
+            _log.info("there is no snapshot yet", file=str(path))
+            return
+        age = self._clock.now() - found.saved_at
+        if not 0 <= age < _FORGOTTEN_AFTER_SECONDS:
+            _log.warning(
+                "snapshot not read",
+                file=str(path),
+                reason=f"it was written {age:.0f} s ago: what was deleted since may be forgotten",
+            )
             return
         found.table.bring_up_to_date(self._clock.now())
         self.table.adopt(found.table)

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.errors import RecordError
+from pipeline.errors import CheckpointError, RecordError
 from pipeline.processors.loadaware.counted import Counting
 from pipeline.table.columns import OfferedResources, Row, TableNode
 from pipeline.table.pods import ARRAYS, Columns
@@ -29,6 +29,9 @@ VERSION: Final = 2
 
 _AT_ONCE: Final = 100
 _UIDS_AT_ONCE: Final = 10_000
+_FIRST: Final = b"head.npy"
+_NAME_AT: Final = 30
+"""Where a zip archive names its first member."""
 _KINDS: Final[tuple[type[Any], ...]] = (NodeStateRecord, TableNode, OfferedResources)
 
 Position = tuple[str, int, int]
@@ -91,9 +94,17 @@ def save(path: Path, copy: Copied) -> int:
         "uids": "\n".join(uids).encode(),
         "cgroups": msgspec.json.encode(others),
     }
-    arrays: dict[str, npt.NDArray[Any]] = dict(pods.arrays)
-    arrays |= {name: np.frombuffer(text, np.uint8) for name, text in texts.items()}
-    return _write(path, arrays)
+    # The head comes first: by that `is_ours` knows the file.
+    arrays = {name: np.frombuffer(text, np.uint8) for name, text in texts.items()}
+    return _write(path, arrays | dict(pods.arrays))
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a file is a snapshot, as far as its beginning shows; an empty one may become one.
+    Raises OSError."""
+    with path.open("rb") as file:
+        begin = file.read(_NAME_AT + len(_FIRST))
+    return not begin or (begin.startswith(b"PK\x03\x04") and begin[_NAME_AT:] == _FIRST)
 
 
 def _write(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> int:
@@ -112,15 +123,15 @@ def _write(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> int:
 
 def load(path: Path, empty: Table) -> Restored | None:
     """The table in the snapshot, made of `empty`, which it needs for what columns and amounts there
-    are; None where there is none that fits. Raises OSError for a file that cannot be read."""
+    are; None where there is none.
+
+    Raises CheckpointError for one that does not fit or is damaged, OSError for a file that cannot
+    be read.
+    """
     try:
         with np.load(path, allow_pickle=False) as found:
             head = msgspec.json.decode(found["head"].tobytes(), type=_Head)
-            counting = empty.pods.counting
-            if (head.version, head.counted, head.counting) != (
-                VERSION, counting.names, _counting(counting)
-            ):  # fmt: skip
-                return None
+            _must_fit(head, empty.pods.counting)
             rows = [*_decoded(head.sizes, found["records"].tobytes())]
             uids = found["uids"].tobytes().decode().split("\n") if len(found["uids"]) else []
             others = msgspec.json.decode(found["cgroups"].tobytes(), type=dict[int, str])
@@ -131,14 +142,27 @@ def load(path: Path, empty: Table) -> Restored | None:
             empty.restore(head.names, rows, Columns(uids, cgroups, arrays))
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, IndexError, EOFError, msgspec.MsgspecError, RecordError):
-        return None
+    except CheckpointError:
+        raise
+    except (ValueError, KeyError, IndexError, EOFError, msgspec.MsgspecError, RecordError) as error:
+        raise _damaged(error) from error
     except Exception as error:
         # A damaged archive has errors of its own kind (zipfile, zlib).
         if type(error).__module__ in ("zipfile", "zlib"):
-            return None
+            raise _damaged(error) from error
         raise
     return Restored(empty, head.positions, head.saved_at)
+
+
+def _must_fit(head: _Head, counting: Counting) -> None:
+    if head.version != VERSION:
+        raise CheckpointError(f"it is of version {head.version}, read is {VERSION}")
+    if (head.counted, head.counting) != (counting.names, _counting(counting)):
+        raise CheckpointError("the plugins or their arguments were others when it was written")
+
+
+def _damaged(error: Exception) -> CheckpointError:
+    return CheckpointError(f"it is damaged: {error!s:.200}")
 
 
 def _counting(counting: Counting) -> str:

@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from pipeline.cli.main import cli
+from pipeline.table import Table
+from pipeline.table.snapshot import copied, is_ours, save
 
 
 @pytest.mark.parametrize("file", ["file/table.npz", "/proc/none/table.npz"])
@@ -18,3 +21,22 @@ def test_a_snapshot_that_cannot_be_written_is_told_at_once(
     assert ran.exit_code == 2
     assert "extender.snapshot_file: nothing can be written to" in ran.stderr
     assert "fix: name a file in a folder" in ran.stderr
+
+
+def test_a_snapshot_overwrites_nothing_else(tmp_path: Path) -> None:
+    notes, archive = tmp_path / "notes.txt", tmp_path / "arrays.npz"
+    notes.write_text("mine")
+    np.savez(archive, mine=np.arange(3))
+    for taken in (notes, archive, tmp_path):
+        ran = CliRunner().invoke(cli, ["extender", "--port", "0", "--snapshot-file", str(taken)])
+        assert ran.exit_code == 2
+        assert "is there and is no snapshot" in ran.stderr
+    assert notes.read_text() == "mine"
+
+
+def test_a_snapshot_and_an_empty_file_may_be_overwritten(tmp_path: Path) -> None:
+    file = tmp_path / "table.npz"
+    file.touch()
+    assert is_ours(file)
+    save(file, copied(Table(), [], 0.0))
+    assert is_ours(file)

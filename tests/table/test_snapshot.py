@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.clock import format_time
+from pipeline.errors import CheckpointError
 from pipeline.extender.decide import Decisions, Rules
 from pipeline.processors.placement.config import read_config, usual
 from pipeline.table import Table
@@ -127,11 +128,13 @@ def test_what_does_not_fit_is_no_snapshot(tmp_path: Path) -> None:
             }
         )
     )
-    assert load(path, Table(counting=other.counting)) is None
+    with pytest.raises(CheckpointError, match="the plugins or their arguments were others"):
+        load(path, Table(counting=other.counting))
     factors = {"cpu": 50, "memory": 70}
     half = msgspec.structs.replace(RULES.placement.load_aware, estimated_scaling_factors=factors)
     counting = RULES.counting._replace(load_aware=half)
-    assert load(path, Table(counting=counting)) is None
+    with pytest.raises(CheckpointError, match="the plugins or their arguments were others"):
+        load(path, Table(counting=counting))
     whole = path.read_bytes()
     random = np.random.default_rng(2)
     for _ in range(60):
@@ -142,6 +145,11 @@ def test_what_does_not_fit_is_no_snapshot(tmp_path: Path) -> None:
             data[random.integers(len(data)) % max(len(data), 1)] ^= 0xFF
         path.write_bytes(bytes(data))
         empty = Table(counting=RULES.counting)
-        found = load(path, empty)
-        assert found is None or len(found.table) <= 6
+        try:
+            found = load(path, empty)
+        except CheckpointError as error:
+            assert "it is " in error.message
+        else:
+            assert found is not None
+            assert len(found.table) <= 6
     assert [one.name for one in path.parent.iterdir()] == ["table.npz"]

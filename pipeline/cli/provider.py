@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 import click
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.cli.running import lead_until_stopped, work_until_stopped
 from pipeline.clock import Clock, SystemClock
-from pipeline.errors import KubernetesError, UsageError
+from pipeline.errors import KubernetesError, ProviderError, UsageError
 from pipeline.kube.access import NO_CLUSTER
 from pipeline.kube.client import Api, open_api
 from pipeline.kube.lease import Lease
@@ -30,6 +31,12 @@ from pipeline.times import format_time
 log = get_logger(__name__)
 
 LEASE = "springtide-provider"
+_NOTHING: Final = {
+    "stream": "see whether exporters run: `springtide doctor`",
+    "prometheus": "see what is asked with --show-queries; the labels --node-label and "
+    "--pod-node-label must hold the nodes' names",
+    "metrics-server": "see what `kubectl top nodes` says",
+}
 
 
 @click.command(
@@ -75,7 +82,13 @@ def command(settings: Settings, once: bool, show_queries: bool) -> None:
         for query in queries(settings.provider.queries, grid_of(settings.provider)):
             click.echo(f"{query.key}\n  {query.text.replace(chr(10), '')}")
     elif once:
-        _print(asyncio.run(_fetch_once(settings, SystemClock())))
+        fetched = asyncio.run(_fetch_once(settings, SystemClock()))
+        _print(fetched)
+        if not fetched.nodes and not fetched.pods:
+            raise ProviderError(
+                f"of the last window nothing could be had of any node or pod: {_why_not(fetched)}",
+                hint=_NOTHING[settings.provider.kind],
+            )
     elif settings.provider.kind == "stream":
         raise UsageError(
             "exporters publish by themselves, nothing is to be brought",
@@ -145,6 +158,13 @@ async def _fetch_once(settings: Settings, clock: Clock) -> Fetched:
             window = window._replace(start_ms=now_ms - length_ms, end_ms=now_ms)
         log.info("one window", end=format_time(window.end_ms / 1000))
         return await provider.fetch(window)
+
+
+def _why_not(fetched: Fetched) -> str:
+    if fetched.failed:
+        return f"{len(fetched.failed)} questions failed, with the reasons above"
+    left_out = ", ".join(f"{count} {why}" for why, count in sorted(fetched.left_out.items()))
+    return f"left out were {left_out}" if left_out else "every answer was empty"
 
 
 def _print(fetched: Fetched) -> None:

@@ -25,6 +25,7 @@ from pipeline.clock import SystemClock
 from pipeline.errors import NotReadyError, SpringtideError
 from pipeline.settings import Settings
 from pipeline.table import Table
+from pipeline.table.columns import TableNode
 from pipeline.table.document import NOT_ASKED, LimitsRatio, limits_ratios, node_list
 from pipeline.table.feed import FED_BY
 from pipeline.topics.node_state import NodeStateRecord
@@ -193,6 +194,7 @@ class _Item(NodeStateRecord, frozen=True, kw_only=True):
 
 class _NodeStateList(msgspec.Struct):
     items: list[_Item]
+    without_state: list[str] = []
 
 
 async def _from_extender(extender: AskedExtender) -> Source:
@@ -210,5 +212,7 @@ def _seen(answer: bytes, url: str) -> Seen:
     table = Table()
     for state in states.items:
         table.put_state(state)
+    for name in states.without_state:
+        table.put_node(TableNode(node=name))
     # An extender of before says nothing of limits.
     return Seen(table, {one.node: one.limits_ratio for one in states.items if one.limits_ratio})

@@ -95,8 +95,12 @@ def told(found: Explanation, item: NodeExplanation) -> Iterator[str]:
     pod, node = found.pod.title, item.node
     if not item.passes:
         yield f"{node} would not take {pod}: {item.reason}"
-        helps = "may help" if item.curable else "would not help"
-        yield f"  evicting other pods from it {helps}"
+        helps = (
+            "may help"
+            if item.curable
+            else "would not help: see springtide evictor --help for what may"
+        )
+        yield f"  kube-scheduler's preemption {helps}"
     elif item.verdict == "exempt":
         yield f"{node} would take {pod}: pods of a DaemonSet pass everywhere"
     elif item.verdict == "unknown":

@@ -26,7 +26,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
 
     `score` is 0 to 100, the mean of `plugins` by weight, and `extender_score` what a scheduler
     would be told (0 to 10, unless scores are fine); both are None for a refused node, of which no
-    scheduler asks. `curable` is a refusal that evicting other pods would cure. `age_seconds` is
+    scheduler asks. `curable` is a refusal that preemption may cure. `age_seconds` is
     since the end of the node's last window.
     """
 

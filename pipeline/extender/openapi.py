@@ -145,6 +145,7 @@ _OWN: Final[Mapping[str, JsonObject]] = {
             "kind": {"const": "NodeStateList"},
             "now": {"type": "string"},
             "items": {"type": "array", "items": {"allOf": [_of("NodeStateRecord"), _AGED]}},
+            "without_state": _NAMES,
         }
     ),
     "Readiness": _object(

@@ -35,7 +35,11 @@ _ABSENT: Final = msgspec.Raw(b"null")
 T = TypeVar("T")
 
 
-class ExplainBody(msgspec.Struct, frozen=True, rename="camel"):
+class _Kinded(msgspec.Struct, frozen=True):
+    kind: str | None = None
+
+
+class ExplainBody(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """What `POST /v1/explain` is asked; all nodes are meant where none are named."""
 
     pod: msgspec.Raw = _ABSENT
@@ -65,6 +69,11 @@ def read_subject(body: bytes) -> Subject:
             record = decode_json(PodRecord, bytes(asked.pod_record))
             of_daemon_set = record.owner is not None and record.owner.kind == "DaemonSet"
             return Subject(record, of_daemon_set, names)
+        kind = _decoded(_Kinded, asked.pod, "pod").kind
+        if kind not in (None, "", "Pod"):
+            raise BadRequestError(
+                f"pod: a {kind:.80} is no Pod", hint="send the Pod that its template makes"
+            )
         pod = _decoded(Pod, asked.pod, "pod")
         return Subject(read_manifest(asked.pod), pod.of_daemon_set, names)
     except RecordError as error:

@@ -162,7 +162,14 @@ class Lease:
                 "metadata": {"name": self._name, "namespace": self._namespace},
                 "spec": {},
             }
-            return await self._api.create(self._all, made)
+            try:
+                return await self._api.create(self._all, made)
+            except NotFoundError as error:
+                error.hint = (
+                    f"kubectl create namespace {self._namespace}, or name with --namespace one "
+                    "that is there"
+                )
+                raise
 
     def _may_take(self, lease: Any) -> bool:
         spec = lease.get("spec") or {}

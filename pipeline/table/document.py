@@ -73,10 +73,13 @@ def _items(
 def node_list(
     table: Table, now: float, stale_after_seconds: float, limits: Mapping[str, LimitsRatio]
 ) -> dict[str, Any]:
-    """All nodes that have a state, by name. Keys are stable: more may come, none will go."""
+    """All nodes that have a state, by name, and the names of those that are known and have none.
+    Keys are stable: more may come, none will go."""
+    names = tuple(table)
     return {
         "apiVersion": API_VERSION,
         "kind": "NodeStateList",
         "now": format_time(now),
-        "items": [*_items(table, tuple(table), now, stale_after_seconds, limits)],
+        "items": [*_items(table, names, now, stale_after_seconds, limits)],
+        "without_state": [name for name in names if table.snapshot(name).state is None],
     }

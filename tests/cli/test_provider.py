@@ -1,12 +1,15 @@
 """`springtide provider` as a command: what it says without any source, broker or cluster."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from pipeline.cli import provider
 from pipeline.cli.main import cli
 from pipeline.processors.provided.promql import DEFAULT_QUERIES
+from pipeline.processors.provided.usage import Fetched
 
 
 def run(*arguments: str) -> Result:
@@ -53,6 +56,27 @@ def test_once_says_why_nothing_could_be_fetched() -> None:
     ended = run("--kind", "prometheus", "--once", "--url", "http://127.0.0.1:1")
     assert ended.exit_code == 1
     assert "127.0.0.1:1" in ended.output
+
+
+@pytest.mark.parametrize(
+    ("fetched", "says"),
+    [
+        (Fetched(), "every answer was empty"),
+        (Fetched(left_out=Counter(unknown_node=3, no_node=1)), "were 1 no_node, 3 unknown_node"),
+        (Fetched(failed={"node.cpu_cores": "bad query"}), "1 questions failed"),
+    ],
+)
+def test_once_with_nothing_is_a_failure(
+    fetched: Fetched, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_: object) -> Fetched:
+        return fetched
+
+    monkeypatch.setattr(provider, "_fetch_once", nothing)
+    ended = run("--kind", "prometheus", "--once")
+    assert ended.exit_code == 1
+    assert says in ended.output
+    assert "fix: see what is asked with --show-queries" in ended.output
 
 
 def test_without_a_cluster_it_says_how_it_runs_all_the_same(

@@ -147,6 +147,7 @@ def test_json_is_the_extenders_document() -> None:
     document = json.loads(out.getvalue())
     assert document["kind"] == "NodeStateList"
     assert [item["node"] for item in document["items"]] == ["blind", "busy", "calm", "old"]
+    assert document["without_state"] == ["silent"]
     assert document["items"][0]["usage"]["cpu_cores"] is None
     assert document["items"][0]["limits_ratio"] is None
 
@@ -194,5 +195,6 @@ def test_limits_are_those_that_an_extender_tells() -> None:
     document = node_list(table, NOW, 180.0, limits_ratios(table, tuple(table)))
     seen = top._seen(msgspec.json.encode(document), "http://x")
     assert seen.limits["calm"] == LimitsRatio(cpu=1.5, memory=0.25)
+    assert list(seen.table) == list(table)
     before = [{k: v for k, v in one.items() if k != "limits_ratio"} for one in document["items"]]
     assert top._seen(msgspec.json.encode({"items": before}), "http://x").limits == {}

@@ -110,6 +110,9 @@ async def test_pods_of_daemon_sets_pass_everywhere(start: Start) -> None:
         (b"{}", "neither pod nor podRecord"),
         (b'{"pod": null}', "neither pod nor podRecord"),
         (b'{"pod": {}, "podRecord": {}}', "both pod and podRecord"),
+        (b'{"Pod": {}}', "unknown field `Pod`"),
+        (b'{"pod": {}, "nodenames": ["a"]}', "unknown field `nodenames`"),
+        (b'{"pod": {"kind": 3}}', "pod: Expected `str | null`"),
         (b'{"pod": 1}', "pod: Expected `object`"),
         (b'{"pod": {"metadata": {"name": 5}}}', "pod: Expected `str`"),
         (b'{"pod": {"spec": {"containers": [{}]}}}', "pod: "),
@@ -124,6 +127,12 @@ async def test_what_is_no_question_is_told_so(start: Start, body: bytes, says: s
     assert response.status == 400
     assert says in reply["Error"]
     assert reply["Hint"] == f"send {EXPLAIN_KEYS}"
+
+
+async def test_what_makes_pods_is_not_taken_for_one(start: Start) -> None:
+    reply = await ask(await start(), {"pod": {"kind": "Deployment", "spec": {}}}, 400)
+    assert reply["Error"] == "pod: a Deployment is no Pod"
+    assert reply["Hint"] == "send the Pod that its template makes"
 
 
 async def test_until_caught_up_nobody_can_say(start: Start) -> None:

@@ -30,6 +30,7 @@ class Store:
 
     def __init__(self) -> None:
         self.lease: Any = None
+        self.has_namespace = True
         self._version = 0
 
     def put(self, body: Any) -> Any:
@@ -65,6 +66,8 @@ class Way:
         await self._go()
         if self._store.lease is not None:
             raise ConflictError(path)
+        if not self._store.has_namespace:
+            raise NotFoundError('namespaces "ours" not found')
         return self._store.put(body)
 
     async def replace(self, path: str, body: Any) -> Any:
@@ -107,6 +110,14 @@ async def two() -> tuple[Contender, Contender, ManualClock, Store]:
     await clock.advance(30.0)
     assert (first.works, second.works) == (True, False)
     return first, second, clock, store
+
+
+async def test_without_its_namespace_it_says_how_to_make_one() -> None:
+    store = Store()
+    store.has_namespace = False
+    contender = Contender("first", store, ManualClock())
+    with pytest.raises(NotFoundError, match="kubectl create namespace ours"):
+        await contender.task
 
 
 async def test_one_leads_for_as_long_as_it_renews() -> None:

@@ -47,6 +47,7 @@ An error says what went wrong and where in its message, and what to do in `hint`
 what the command line ends with: 1 failure, 2 usage, 3 condition found, 4 stale or missing data.
 """
 
+import errno
 from typing import ClassVar, Self
 
 
@@ -81,6 +82,19 @@ class SettingsError(SpringtideError, ValueError):
         super().__init__(message, hint=hint)
         self.key = key
         self.source = source
+
+    @classmethod
+    def listening(cls, error: Exception, host: str, port: int, key: str) -> Self:
+        """For an address that cannot be listened on; `key` is that of the port."""
+        number = getattr(error, "errno", None)
+        if number == errno.EADDRINUSE:
+            hint = f"another process has the port: set {key} to another, or to 0 for any free one"
+        elif number == errno.EACCES:
+            hint = f"ports below 1024 are for root: set {key} to another"
+        else:
+            key = f"{key.removesuffix('port')}host"
+            hint = f"set {key} to an address of this machine, or to 0.0.0.0 for all of them"
+        return cls(f"cannot listen on {host}:{port}: {error}", key=key, hint=hint)
 
 
 class PredictorError(SettingsError):
@@ -179,7 +193,10 @@ class KafkaError(SpringtideError):
 class BrokerUnavailableError(KafkaError):
     """No broker answers at the bootstrap servers."""
 
-    default_hint = "start one with `springtide kafka start` or set kafka.bootstrap_servers"
+    default_hint = (
+        "start one with `springtide kafka start` or set kafka.bootstrap_servers; one that is there "
+        "must speak kafka.security_protocol"
+    )
 
 
 class TopicDriftError(KafkaError):

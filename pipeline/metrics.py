@@ -96,11 +96,7 @@ def serve_metrics(role: str, host: str, port: int | None) -> MetricsServer | Non
     try:
         server, thread = start_http_server(port, host, registry=REGISTRY)
     except (OSError, OverflowError) as error:
-        raise SettingsError(
-            f"cannot serve metrics on {host}:{port}: {error}",
-            key=f"{role}.metrics_port",
-            hint="another process has the port: set metrics_port to 0 (any free one) or null",
-        ) from error
+        raise SettingsError.listening(error, host, port, f"{role}.metrics_port") from error
     return MetricsServer(host, server, thread)
 
 

@@ -269,3 +269,32 @@ def test_all_threads_of_a_process_share_one_heap() -> None:
     assert heaps() == 1
     assert heaps(MALLOC_ARENA_MAX="3") > 1, "the operator's choice goes before ours"
     assert heaps(GLIBC_TUNABLES="glibc.malloc.arena_max=3") > 1
+
+
+def test_a_full_disk_is_an_error_of_two_lines() -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "pipeline.cli.main", "policy", "--help"],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
+        )  # fmt: skip
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "error: cannot write: No space left on device\n  fix: make room there, or write elsewhere\n"
+    )
+
+
+def test_an_interrupt_while_it_is_loaded_leaves_no_traceback() -> None:
+    source = """
+import sys
+class Interrupting:
+    def find_spec(self, name, *rest):
+        if name == "click":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+from pipeline.cli.entry import main
+main()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stderr) == (130, "interrupted\n")

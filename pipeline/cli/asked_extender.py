@@ -16,6 +16,10 @@ import click
 from pipeline.errors import NotReadyError, SpringtideError, UsageError
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10)
+_ADDRESS: Final = (
+    "give the address of `springtide extender`, as http://host:8888; https:// if it has a "
+    "certificate, with --extender-cert-file if it asks for yours"
+)
 _FILES: Final = ("ca_file", "cert_file", "key_file")
 
 
@@ -49,8 +53,7 @@ class AskedExtender(NamedTuple):
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise SpringtideError(
                 f"no extender answers at {url}: {error or type(error).__name__}",
-                hint="give the address of `springtide extender`, as http://host:8888; https:// if "
-                "it has a certificate, with --extender-cert-file if it asks for yours",
+                hint=_ADDRESS,
             ) from error
         if response.status == 403:
             raise SpringtideError(
@@ -61,7 +64,10 @@ class AskedExtender(NamedTuple):
             raise NotReadyError(f"the extender at {url} is not ready: {answer[:300]!r}")
         if response.status != 200:
             said = f": {answer[:300]!r}" if response.status == 400 else ""
-            raise SpringtideError(f"{method} {url} was answered with {response.status}{said}")
+            raise SpringtideError(
+                f"{method} {url} was answered with {response.status}{said}",
+                hint=None if said else f"is it an extender? {_ADDRESS}",
+            )
         return answer
 
 

@@ -6,9 +6,11 @@ has.
 """
 
 import ctypes
+import errno
 import importlib
 import os
 import platform
+import sys
 import traceback
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -21,6 +23,7 @@ from pipeline.errors import MissingExtraError, SpringtideError
 
 _OURS = frozenset({"pipeline", "actuators", "node_exporter"})
 _INTERRUPTED = 130
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _M_ARENA_MAX = -8  # of glibc's mallopt
 
 
@@ -162,9 +165,22 @@ def share_one_heap() -> None:
 
 
 def main() -> None:
-    """Entry point of the script `springtide`."""
+    """What the script `springtide` runs."""
     share_one_heap()
-    cli(prog_name="springtide")
+    try:
+        cli(prog_name="springtide")
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        # What is still in the buffer would fail once more at the very end, and be told again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        what = f" {error.filename}" if error.filename else ""
+        report(
+            SpringtideError(
+                f"cannot write{what}: {error.strerror}", hint="make room there, or write elsewhere"
+            )
+        )
+        sys.exit(SpringtideError.exit_code)
 
 
 if __name__ == "__main__":

@@ -179,7 +179,8 @@ def _no_pod(node: str, pod: PodSought, names: list[str]) -> UsageError:
         if near
         else f"pods there: {len(names)}, such as {printable(', '.join(names[:3]))}"
         if names
-        else "there are no pods with names: is `springtide watcher` running?",
+        else "no pod there has a name: these are `springtide watcher`'s, or stand in the file "
+        "`worker.pods_file`; --pod-uid needs none",
     )
 
 

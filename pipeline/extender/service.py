@@ -65,6 +65,8 @@ async def serve(
     rules = rules or rules_of(settings)
     for note in rules.placement.notes:
         _log.warning("scheduler configuration", note=note)
+    if settings.push_out and settings.mode != "act":
+        _log.warning("push_out has no effect in mode observe: nothing is refused, nothing planned")
     watch(feed.table, feed.state, clock, settings.stale_after_seconds)
     node_views = NodeViews(views.table.views, views.state) if views else None
     series = NodeSeriesHandler(history.table.history, history.state, clock) if history else None
@@ -140,10 +142,8 @@ async def _listen(runner: web.AppRunner, settings: ExtenderSettings, tls: Tls | 
     try:
         await web.TCPSite(runner, settings.host, settings.port, ssl_context=context).start()
     except OSError as error:
-        raise SettingsError(
-            f"cannot listen on {settings.host}:{settings.port}: {error}",
-            key="extender.port",
-            hint="another process has the port: set extender.port to another, or 0 for any",
+        raise SettingsError.listening(
+            error, settings.host, settings.port, "extender.port"
         ) from error
     port: int = runner.addresses[0][1]
     return port

@@ -232,6 +232,6 @@ def _decoded(path: str, answer: bytes) -> Any:
     """The object in an answer. Raises `ApiUnavailableError` for what is none: a proxy that has
     something to say, of which nobody knows whether the server was asked."""
     try:
-        return msgspec.json.decode(answer)
+        return msgspec.json.decode(answer, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeError) as error:
         raise ApiUnavailableError(f"{path}: the answer is no object: {error}") from error

@@ -30,6 +30,20 @@ NodeName = Annotated[
         title="a name of lower-case letters, digits, - and ., at most 253",
     ),
 ]
+ObjectName = Annotated[
+    str,
+    Meta(
+        pattern=NODE_NAME,
+        title="a name as Kubernetes takes it: lower-case letters, digits, - and ., at most 253",
+    ),
+]
+Namespace = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$",
+        title="a namespace: lower-case letters, digits and -, at most 63",
+    ),
+]
 Servers = Annotated[
     str,
     Meta(pattern=_SERVERS, title="host:port, several with commas between them"),

@@ -9,7 +9,16 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from pipeline.settings.base import Name, Port, Secret, Section, Servers, Text
+from pipeline.settings.base import (
+    Name,
+    Namespace,
+    ObjectName,
+    Port,
+    Secret,
+    Section,
+    Servers,
+    Text,
+)
 from pipeline.settings.exporter import ExporterSettings
 from pipeline.settings.model import ModelSettings
 from pipeline.settings.provider import ProviderSettings
@@ -200,7 +209,7 @@ class KubernetesSettings(Section, frozen=True, kw_only=True):
     context: Annotated[
         Text | None, Meta(description="Context of the kubeconfig; null: its current one.")
     ] = None
-    namespace: Annotated[Name, Meta(description="Where our leases are.")] = "springtide-system"
+    namespace: Annotated[Namespace, Meta(description="Where our leases are.")] = "springtide-system"
     config_namespace: Annotated[
         Name, Meta(description="Where the ConfigMap with the policy is.")
     ] = "koordinator-system"
@@ -278,7 +287,7 @@ class EvictorSettings(Section, frozen=True, kw_only=True):
         float, Meta(gt=0, le=10_000, description="The most pods that are evicted in the cluster.")
     ] = 10.0
     stop_config_map: Annotated[
-        Text,
+        ObjectName,
         Meta(
             description="The kill switch: while there is a ConfigMap of this name in "
             "kubernetes.namespace, nobody is evicted."

@@ -24,11 +24,13 @@ def placement_of(settings: ExtenderSettings) -> Placement:
     Raises `SettingsError` for a file that cannot be read or used.
     """
     if settings.scheduler_config_file is None:
+        unheard = "extender.scheduler_name has no effect without extender.scheduler_config_file"
         thresholds = {
             "cpu": settings.cpu_threshold_percent,
             "memory": settings.memory_threshold_percent,
         }
-        return usual(thresholds, settings.stale_after_seconds)
+        found = usual(thresholds, settings.stale_after_seconds)
+        return found._replace(notes=(unheard,)) if settings.scheduler_name else found
     file = Path(settings.scheduler_config_file)
     try:
         return read_config(_document(file), settings.scheduler_name)

@@ -55,9 +55,12 @@ async def test_a_change_is_made_again_only_where_it_was_not_made(
 
 
 @pytest.mark.parametrize("method", ["get", "create", "replace", "patch"])
-async def test_an_answer_that_is_no_object_is_none(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize("said", [b"<html>", b"null", b"[]", b"3", b"\xff"])
+async def test_an_answer_that_is_no_object_is_none(
+    tmp_path: Path, method: str, said: bytes
+) -> None:
     """As a proxy gives one that has something to say."""
-    async with fake(tmp_path, Answer([b"<html>"])) as server:
+    async with fake(tmp_path, Answer([said])) as server:
         with pytest.raises(ApiUnavailableError, match="the answer is no object") as raised:
             await getattr(server.api, method)(PATH, {})
     assert raised.value.was_done is None

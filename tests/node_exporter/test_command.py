@@ -108,7 +108,7 @@ def test_a_page_that_cannot_be_served_leaves_no_socket(tmp_path: Path) -> None:
         page = ("--metrics-host=127.0.0.1", f"--metrics-port={taken.getsockname()[1]}")
         done = run(f"--socket-path={path}", *page, *roots(FakeNode(tmp_path)))
     assert done.returncode == 2, done.stderr
-    assert "cannot serve metrics" in done.stderr
+    assert "cannot listen on" in done.stderr
     assert not path.exists()
 
 

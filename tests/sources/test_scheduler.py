@@ -50,6 +50,12 @@ def test_a_file_of_no_use_says_why(tmp_path: Path, text: str, says: str) -> None
     assert str(tmp_path) in raised.value.message
 
 
+def test_a_profile_of_no_file_is_told() -> None:
+    assert placement_of(ExtenderSettings()).notes == ()
+    found = placement_of(ExtenderSettings(scheduler_name="koord-scheduler"))
+    assert "scheduler_name has no effect without" in found.notes[0]
+
+
 def test_who_asks_by_hand_is_told_what_is_not_listened_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -82,10 +82,8 @@ async def serve(settings: ProviderSettings, status: Status) -> AsyncIterator[int
         try:
             await web.TCPSite(runner, settings.host, settings.port).start()
         except (OSError, OverflowError) as error:
-            raise SettingsError(
-                f"cannot listen on {settings.host}:{settings.port}: {error}",
-                key="provider.port",
-                hint="another process has the port: set provider.port to 0 (any free one) or null",
+            raise SettingsError.listening(
+                error, settings.host, settings.port, "provider.port"
             ) from error
         yield runner.addresses[0][1]
     finally:

@@ -1,0 +1,15 @@
+"""The script `springtide`: an interrupt leaves no traceback, even while the rest is loaded."""
+
+import sys
+
+_INTERRUPTED = 130
+
+
+def main() -> None:
+    """Load the command line, and run it."""
+    try:
+        from pipeline.cli.main import main as run
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(_INTERRUPTED)
+    run()

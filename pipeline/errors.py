@@ -48,7 +48,10 @@ what the command line ends with: 1 failure, 2 usage, 3 condition found, 4 stale 
 """
 
 import errno
-from typing import ClassVar, Self
+from socket import gaierror
+from typing import ClassVar, Final, Self
+
+_NO_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 class SpringtideError(Exception):
@@ -84,14 +87,18 @@ class SettingsError(SpringtideError, ValueError):
         self.source = source
 
     @classmethod
-    def listening(cls, error: Exception, host: str, port: int, key: str) -> Self:
-        """For an address that cannot be listened on; `key` is that of the port."""
-        number = getattr(error, "errno", None)
+    def listening(
+        cls, error: Exception, host: str, port: int, key: str, *, or_none: bool = True
+    ) -> Self:
+        """For an address that cannot be listened on; `key` is that of the port, which may be null
+        if `or_none`."""
+        number, hint = getattr(error, "errno", None), None
         if number == errno.EADDRINUSE:
-            hint = f"another process has the port: set {key} to another, or to 0 for any free one"
-        elif number == errno.EACCES:
+            none = ", null for none" if or_none else ""
+            hint = f"another process has the port: set {key} to another, 0 for any free one{none}"
+        elif number == errno.EACCES and 0 < port < 1024:
             hint = f"ports below 1024 are for root: set {key} to another"
-        else:
+        elif number in _NO_ADDRESS or isinstance(error, gaierror):
             key = f"{key.removesuffix('port')}host"
             hint = f"set {key} to an address of this machine, or to 0.0.0.0 for all of them"
         return cls(f"cannot listen on {host}:{port}: {error}", key=key, hint=hint)

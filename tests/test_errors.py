@@ -1,8 +1,10 @@
 """The error tree: what is drawn is what is there, and every error can be shown and counted."""
 
+import errno
 import inspect
 import pickle
 import re
+from socket import gaierror
 
 import pytest
 
@@ -67,3 +69,32 @@ def test_a_default_hint_gives_way_to_a_better_one() -> None:
 def test_errors_survive_a_trip_between_processes() -> None:
     again = pickle.loads(pickle.dumps(SpringtideError("what", hint="how")))
     assert (again.message, again.hint) == ("what", "how")
+
+
+@pytest.mark.parametrize(
+    ("error", "port", "key", "hint"),
+    [
+        (
+            OSError(errno.EADDRINUSE, "taken"),
+            9101,
+            "worker.metrics_port",
+            "any free one, null",
+        ),
+        (OSError(errno.EACCES, "denied"), 80, "worker.metrics_port", "below 1024 are for root"),
+        (OSError(errno.EACCES, "denied"), 9101, "worker.metrics_port", None),
+        (OSError(errno.EMFILE, "too many"), 9101, "worker.metrics_port", None),
+        (
+            OSError(errno.EADDRNOTAVAIL, "no"),
+            0,
+            "worker.metrics_host",
+            "set worker.metrics_host to",
+        ),
+        (gaierror(-2, "unknown"), 0, "worker.metrics_host", "an address of this machine"),
+    ],
+)
+def test_whose_fault_it_is_that_an_address_cannot_be_listened_on(
+    error: OSError, port: int, key: str, hint: str | None
+) -> None:
+    found = SettingsError.listening(error, "node", port, "worker.metrics_port")
+    assert found.key == key
+    assert found.hint is None if hint is None else hint in str(found.hint)

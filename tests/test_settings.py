@@ -170,6 +170,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         ("- kafka", "a list where sections are due"),
         ("just words", "a text where sections are due"),
         ("log: {level: info}\nlog: {level: debug}", "key 'log' is given twice"),
+        ("log: {level: info, 'level': debug}", "key 'level' is given twice"),
         ("a: [", "not valid YAML"),
         ("? [a]\n: b", "not valid YAML"),
         ("exporter: {host_applications: [{name: a, cgroupPath: {relativPath: x}}]}", "relativPath"),

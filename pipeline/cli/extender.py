@@ -118,18 +118,26 @@ def _snapshot(settings: ExtenderSettings) -> Path | None:
         file.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=file.parent):
             pass
-        if file.exists() and not (file.is_file() and is_ours(file)):
-            raise SettingsError(
-                f"extender.snapshot_file: {file} is there and is no snapshot",
-                key="extender.snapshot_file",
-                hint="name a file that is not there yet: it would be overwritten",
-            )
     except OSError as error:
         raise SettingsError(
             f"extender.snapshot_file: nothing can be written to {file.parent}: {error.strerror}",
             key="extender.snapshot_file",
             hint="name a file in a folder that the extender may write to",
         ) from error
+    try:
+        is_free = not file.exists() or is_ours(file)
+    except OSError as error:
+        raise SettingsError(
+            f"extender.snapshot_file: {file} cannot be read: {error.strerror}",
+            key="extender.snapshot_file",
+            hint="name a file that the extender may read and write",
+        ) from error
+    if not is_free:
+        raise SettingsError(
+            f"extender.snapshot_file: {file} is there and is no snapshot",
+            key="extender.snapshot_file",
+            hint="name a file that is not there yet, or remove this one: it would be overwritten",
+        )
     return file
 
 

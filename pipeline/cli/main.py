@@ -23,7 +23,7 @@ from pipeline.errors import MissingExtraError, SpringtideError
 
 _OURS = frozenset({"pipeline", "actuators", "node_exporter"})
 _INTERRUPTED = 130
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _M_ARENA_MAX = -8  # of glibc's mallopt
 
 
@@ -92,6 +92,10 @@ class LazyGroup(click.Group):
             failure.__cause__ = error
         except SpringtideError as error:
             failure = error
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            failure = _full(error)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(_INTERRUPTED)
@@ -106,6 +110,21 @@ def report(error: SpringtideError, *, debug: bool = False) -> None:
     click.echo(f"error: {error.message}", err=True)
     if error.hint:
         click.echo(f"  fix: {error.hint}", err=True)
+
+
+def _full(error: OSError) -> SpringtideError:
+    """What to say of a place with no room; nothing more is written to a stdout that has none."""
+    with suppress(OSError, AttributeError, ValueError):
+        sys.stdout.flush()
+    # What is still in its buffer would fail once more at the very end, and be told again.
+    with suppress(OSError, AttributeError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    what = f" {error.filename}" if error.filename else ""
+    failure = SpringtideError(
+        f"cannot write{what}: {error.strerror}", hint="make room there, or write elsewhere"
+    )
+    failure.__cause__ = error
+    return failure
 
 
 def _module_of(command: str) -> str:
@@ -172,14 +191,7 @@ def main() -> None:
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        # What is still in the buffer would fail once more at the very end, and be told again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        what = f" {error.filename}" if error.filename else ""
-        report(
-            SpringtideError(
-                f"cannot write{what}: {error.strerror}", hint="make room there, or write elsewhere"
-            )
-        )
+        report(_full(error))
         sys.exit(SpringtideError.exit_code)
 
 

@@ -162,7 +162,7 @@ async def _fetch_once(settings: Settings, clock: Clock) -> Fetched:
 
 def _why_not(fetched: Fetched) -> str:
     if fetched.failed:
-        return f"{len(fetched.failed)} questions failed, with the reasons above"
+        return f"questions that failed, with the reasons above: {len(fetched.failed)}"
     left_out = ", ".join(f"{count} {why}" for why, count in sorted(fetched.left_out.items()))
     return f"left out were {left_out}" if left_out else "every answer was empty"
 

@@ -95,11 +95,7 @@ def told(found: Explanation, item: NodeExplanation) -> Iterator[str]:
     pod, node = found.pod.title, item.node
     if not item.passes:
         yield f"{node} would not take {pod}: {item.reason}"
-        helps = (
-            "may help"
-            if item.curable
-            else "would not help: see springtide evictor --help for what may"
-        )
+        helps = "may help" if item.curable else "would not help"
         yield f"  kube-scheduler's preemption {helps}"
     elif item.verdict == "exempt":
         yield f"{node} would take {pod}: pods of a DaemonSet pass everywhere"

@@ -36,8 +36,8 @@ _WHAT: Final = {
 
 
 class Refusal(NamedTuple):
-    """Why a node may not take the pod, without a percent sign; `curable` where evicting other pods
-    would help."""
+    """Why a node may not take the pod, without a percent sign; `curable` where kube-scheduler's
+    preemption may help."""
 
     reason: str
     curable: bool = False

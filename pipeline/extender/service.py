@@ -143,7 +143,7 @@ async def _listen(runner: web.AppRunner, settings: ExtenderSettings, tls: Tls | 
         await web.TCPSite(runner, settings.host, settings.port, ssl_context=context).start()
     except OSError as error:
         raise SettingsError.listening(
-            error, settings.host, settings.port, "extender.port"
+            error, settings.host, settings.port, "extender.port", or_none=False
         ) from error
     port: int = runner.addresses[0][1]
     return port

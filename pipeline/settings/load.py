@@ -28,6 +28,7 @@ from pipeline.settings.describe import (
 from pipeline.settings.schema import Settings
 
 _PREFIX = "SPRINGTIDE_"
+_MERGE = "tag:yaml.org,2002:merge"
 # Read by the command line itself, before there are settings.
 _NOT_SETTINGS = frozenset({"SPRINGTIDE_CONFIG"})
 # The kubelet gives every container such variables for every Service in its namespace: one called
@@ -141,16 +142,19 @@ def _read_yaml(path: Path) -> Mapping[object, object]:
 class StrictLoader(yaml.SafeLoader):
     """SafeLoader, for which a key given twice is an error and not the last one's victory."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, str) and key in seen:
+        # As it is written: by `<<` keys of another mapping may come in, which these override.
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+                continue
+            if (key.tag, key.value) in seen:
                 raise yaml.MarkedYAMLError(
-                    problem=f"key {key!r} is given twice", problem_mark=key_node.start_mark
+                    problem=f"key {key.value!r} is given twice", problem_mark=key.start_mark
                 )
-            seen.add(key if isinstance(key, str) else id(key_node))
-        return super().construct_mapping(node, deep)
+            seen.add((key.tag, key.value))
+        return node
 
 
 def _flatten(

@@ -4,14 +4,13 @@ Owes the rest: one answer for all who must know it, the extender and who looks f
 for a file that is of no use an error that names the key.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from pipeline.errors import InvalidPolicyError, SettingsError
-from pipeline.processors.placement.config import Placement, read_config, usual
+from pipeline.processors.placement.config import CONFIGURATION, Placement, read_config, usual
 from pipeline.settings import ExtenderSettings
 from pipeline.settings.load import StrictLoader
 
@@ -24,13 +23,14 @@ def placement_of(settings: ExtenderSettings) -> Placement:
     Raises `SettingsError` for a file that cannot be read or used.
     """
     if settings.scheduler_config_file is None:
-        unheard = "extender.scheduler_name has no effect without extender.scheduler_config_file"
         thresholds = {
             "cpu": settings.cpu_threshold_percent,
             "memory": settings.memory_threshold_percent,
         }
         found = usual(thresholds, settings.stale_after_seconds)
-        return found._replace(notes=(unheard,)) if settings.scheduler_name else found
+        if settings.scheduler_name is None:
+            return found
+        return found._replace(notes=(f"extender.scheduler_name has no effect without {KEY}",))
     file = Path(settings.scheduler_config_file)
     try:
         return read_config(_document(file), settings.scheduler_name)
@@ -44,7 +44,7 @@ def placement_of(settings: ExtenderSettings) -> Placement:
 
 
 def _document(file: Path) -> Any:
-    """The first document of the file that may have profiles; ConfigMaps often hold several."""
+    """The first document of the file that looks like one; there may be others beside it."""
     try:
         found = yaml.load_all(file.read_text("utf-8"), Loader=StrictLoader)
         trees = [tree for tree in found if tree is not None]
@@ -54,9 +54,10 @@ def _document(file: Path) -> Any:
         ) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         text = " ".join(str(error).split())
-        raise InvalidPolicyError(f"neither YAML nor JSON: {text:.200}") from error
-    return next(_with_profiles(trees), trees[0] if trees else None)
+        raise InvalidPolicyError(f"not valid YAML: {text:.200}") from error
+    likely = [tree for tree in trees if isinstance(tree, dict) and _may_be_meant(tree)]
+    return next(iter(likely or trees), None)
 
 
-def _with_profiles(trees: list[Any]) -> Iterator[Any]:
-    yield from (tree for tree in trees if isinstance(tree, dict) and "profiles" in tree)
+def _may_be_meant(tree: dict[Any, Any]) -> bool:
+    return "profiles" in tree or tree.get("kind") == CONFIGURATION

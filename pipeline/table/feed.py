@@ -189,7 +189,9 @@ class Feed:
             _log.warning(
                 "snapshot not read",
                 file=str(path),
-                reason=f"it was written {age:.0f} s ago: what was deleted since may be forgotten",
+                reason=f"it was written {age:.0f} s ago: what was deleted since may be forgotten"
+                if age >= 0
+                else f"it was written {-age:.0f} s from now: a clock was set back",
             )
             return
         found.table.bring_up_to_date(self._clock.now())

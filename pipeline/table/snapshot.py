@@ -29,9 +29,7 @@ VERSION: Final = 2
 
 _AT_ONCE: Final = 100
 _UIDS_AT_ONCE: Final = 10_000
-_FIRST: Final = b"head.npy"
-_NAME_AT: Final = 30
-"""Where a zip archive names its first member."""
+_TEXTS: Final = ("head", "records", "uids", "cgroups")
 _KINDS: Final[tuple[type[Any], ...]] = (NodeStateRecord, TableNode, OfferedResources)
 
 Position = tuple[str, int, int]
@@ -94,17 +92,18 @@ def save(path: Path, copy: Copied) -> int:
         "uids": "\n".join(uids).encode(),
         "cgroups": msgspec.json.encode(others),
     }
-    # The head comes first: by that `is_ours` knows the file.
     arrays = {name: np.frombuffer(text, np.uint8) for name, text in texts.items()}
     return _write(path, arrays | dict(pods.arrays))
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a file is a snapshot, as far as its beginning shows; an empty one may become one.
-    Raises OSError."""
+    """Whether a file is a snapshot, as far as its beginning shows, which is there of a damaged one,
+    too; an empty one may become one. Raises OSError."""
     with path.open("rb") as file:
-        begin = file.read(_NAME_AT + len(_FIRST))
-    return not begin or (begin.startswith(b"PK\x03\x04") and begin[_NAME_AT:] == _FIRST)
+        begin = file.read(100)
+    # A zip archive names its first member behind a header of thirty bytes.
+    firsts = [f"{name}.npy".encode() for name in (*_TEXTS, *ARRAYS)]
+    return not begin or (begin.startswith(b"PK\x03\x04") and begin[30:].startswith(tuple(firsts)))
 
 
 def _write(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> int:

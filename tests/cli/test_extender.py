@@ -27,11 +27,21 @@ def test_a_snapshot_overwrites_nothing_else(tmp_path: Path) -> None:
     notes, archive = tmp_path / "notes.txt", tmp_path / "arrays.npz"
     notes.write_text("mine")
     np.savez(archive, mine=np.arange(3))
-    for taken in (notes, archive, tmp_path):
+    for taken, says in (
+        (notes, "is there and is no snapshot"),
+        (archive, "is there and is no snapshot"),
+        (tmp_path, "cannot be read: Is a directory"),
+    ):
         ran = CliRunner().invoke(cli, ["extender", "--port", "0", "--snapshot-file", str(taken)])
         assert ran.exit_code == 2
-        assert "is there and is no snapshot" in ran.stderr
+        assert says in ran.stderr
     assert notes.read_text() == "mine"
+
+
+def save_whole(folder: Path) -> Path:
+    file = folder / "whole.npz"
+    save(file, copied(Table(), [], 0.0))
+    return file
 
 
 def test_a_snapshot_and_an_empty_file_may_be_overwritten(tmp_path: Path) -> None:
@@ -40,3 +50,9 @@ def test_a_snapshot_and_an_empty_file_may_be_overwritten(tmp_path: Path) -> None
     assert is_ours(file)
     save(file, copied(Table(), [], 0.0))
     assert is_ours(file)
+    file.write_bytes(file.read_bytes()[:200])
+    assert is_ours(file)
+    with np.load(whole := save_whole(tmp_path)) as found:
+        members = {name: found[name] for name in reversed(found.files)}
+    np.savez(whole, **members)
+    assert is_ours(whole)

@@ -63,7 +63,10 @@ def test_once_says_why_nothing_could_be_fetched() -> None:
     [
         (Fetched(), "every answer was empty"),
         (Fetched(left_out=Counter(unknown_node=3, no_node=1)), "were 1 no_node, 3 unknown_node"),
-        (Fetched(failed={"node.cpu_cores": "bad query"}), "1 questions failed"),
+        (
+            Fetched(failed={"node.cpu_cores": "bad query"}),
+            "that failed, with the reasons above: 1",
+        ),
     ],
 )
 def test_once_with_nothing_is_a_failure(

@@ -122,7 +122,7 @@ def test_a_node_that_refuses_it(said: dict[str, Any], pod: str) -> None:
     assert ran.stdout.splitlines() == [
         "hot would not take shop/web-0: cpu usage would be 100.6 percent of 4 cores, over the "
         "threshold of 65: 3.6 cores used 12 s ago + 0.425 cores for this pod",
-        "  kube-scheduler's preemption would not help: see springtide evictor --help for what may",
+        "  kube-scheduler's preemption would not help",
         "  its last window ended 12 s ago",
         "  this extender is in mode observe: the scheduler is told that every node passes",
     ]

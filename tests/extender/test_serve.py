@@ -203,17 +203,11 @@ async def test_a_port_that_is_taken_is_an_error_of_settings() -> None:
     assert "another process has the port" in str(raised.value)
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
-async def test_an_address_of_no_machine_of_ours_is_not_blamed_on_the_port(host: str) -> None:
-    settings = ExtenderSettings(host=host, port=0)
+async def test_an_address_of_no_machine_of_ours_is_not_blamed_on_the_port() -> None:
+    settings = ExtenderSettings(host="192.0.2.1", port=0)
     with pytest.raises(SettingsError, match=r"set extender\.host to an address of this") as raised:
         await serve(feed(), settings, SystemClock(), asyncio.Event())
     assert raised.value.key == "extender.host"
-
-
-def test_a_port_that_is_for_root_alone() -> None:
-    error = SettingsError.listening(PermissionError(13, "denied"), "0.0.0.0", 80, "extender.port")
-    assert error.hint == "ports below 1024 are for root: set extender.port to another"
 
 
 async def test_a_feed_that_dies_ends_the_service_loudly(monkeypatch: pytest.MonkeyPatch) -> None:

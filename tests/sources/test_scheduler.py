@@ -34,10 +34,26 @@ def test_of_several_documents_the_one_with_profiles_counts(tmp_path: Path) -> No
     assert [score.plugin for score in found.scores] == ["TargetLoadPacking"]
 
 
+def test_a_misspelt_key_is_told_of_the_document_that_is_meant(tmp_path: Path) -> None:
+    text = f"kind: ConfigMap\n---\n{CONFIG.replace('profiles:', 'profile:')}"
+    with pytest.raises(SettingsError, match="key 'profile' is not known: is it profiles"):
+        placement_of(settings_of(tmp_path / "config.yaml", text))
+
+
+def test_what_profiles_share_may_be_written_once(tmp_path: Path) -> None:
+    text = (
+        CONFIG.replace("args: {", "args: &args {")
+        + "- schedulerName: other\n  pluginConfig:\n"
+        + "  - {name: TargetLoadPacking, args: {<<: *args, targetUtilization: 30}}\n"
+    )
+    found = placement_of(settings_of(tmp_path / "config.yaml", text))
+    assert found.args["TargetLoadPacking"].target_utilization == 70
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a: [", "neither YAML nor JSON: .*expected"),
+        ("a: [", "not valid YAML: .*expected"),
         (CONFIG + "profiles: []\n", r"key 'profiles' is given twice .*line 12"),
         (CONFIG.replace("70,", "70, targetUtilization: 7,"), "key 'targetUtilization' is given"),
         ("", "not a KubeSchedulerConfiguration: NoneType"),

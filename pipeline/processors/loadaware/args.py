@@ -5,7 +5,6 @@ refused by name, each value in its range.
 """
 
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +12,7 @@ import msgspec
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.policy.durations import seconds_of
 from pipeline.processors.policy.sections import keys_of
+from pipeline.processors.resource_names import objection
 
 AGGREGATIONS: Final = ("avg", "p50", "p90", "p95", "p99")
 
@@ -72,8 +72,6 @@ _FACTORS: Final = {"cpu": 85, "memory": 70}
 _WEIGHTS: Final = {"cpu": 1, "memory": 1}
 _EXPIRATION_SECONDS: Final = 180
 _YEAR_SECONDS: Final = 31_536_000
-_NATIVE: Final = ("cpu", "memory", "ephemeral-storage", "storage", "pods")
-_NATIVE_PREFIXES: Final = ("hugepages-", "attachable-volumes-")
 
 
 def read_args(tree: Mapping[str, Any]) -> LoadAwareArgs:
@@ -143,7 +141,6 @@ def problems(args: LoadAwareArgs) -> Iterator[tuple[str, str]]:
 
 
 def _no_resources(args: LoadAwareArgs) -> Iterator[tuple[str, str]]:
-    """Names that no node can have: outside Kubernetes' own, a resource is called domain/name."""
     named = {"aggregated.usageThresholds": (args.aggregated or Aggregated()).usage_thresholds} | {
         keys_of(LoadAwareArgs)[field]: getattr(args, field)
         for field in (
@@ -152,12 +149,8 @@ def _no_resources(args: LoadAwareArgs) -> Iterator[tuple[str, str]]:
         )
     }  # fmt: skip
     for key, names in named.items():
-        for name in names:
-            if name in _NATIVE or name.startswith(_NATIVE_PREFIXES) or "/" in name.strip("/"):
-                continue
-            near = get_close_matches(name.lower(), _NATIVE, n=1, cutoff=0.5)
-            meant = f": is it {near[0]}?" if near else ", such as cpu or example.com/gpu"
-            yield key, f"{name!r:.80} is no resource of a node{meant}"
+        for wrong in filter(None, map(objection, names)):
+            yield key, wrong
 
 
 def _of_aggregated(args: Aggregated) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,7 @@ Owes the rest: what is enabled of the plugins that are ours to run, with argumen
 key known or refused by name. Plugins of others are passed over: they run in the scheduler.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -26,7 +26,7 @@ TIME_SHARED: Final = "TimeSharedThresholds"
 
 GROUP: Final = "kubescheduler.config.k8s.io"
 _VERSIONS: Final = tuple(f"{GROUP}/{version}" for version in ("v1", "v1beta3", "v1beta2"))
-_KIND: Final = "KubeSchedulerConfiguration"
+CONFIGURATION: Final = "KubeSchedulerConfiguration"
 _IN_TREE: Final = frozenset(
     {
         "NodeResourcesFit", "NodeResourcesBalancedAllocation", "NodeResourcesLeastAllocated",
@@ -41,11 +41,12 @@ _KEYS: Final = (
     "podMaxBackoffSeconds", "profiles", "extenders", "delayCacheUntilActive", "healthzBindAddress",
     "metricsBindAddress",
 )  # fmt: skip
-_FILTER_POINTS: Final = ("multiPoint", "preFilter", "filter")
-_SCORE_POINTS: Final = ("multiPoint", "score")
+_EVERYWHERE: Final = "multiPoint"
+_FILTER_POINTS: Final = ("preFilter", "filter")
+_SCORE_POINTS: Final = ("score",)
 _POINTS: Final = (
-    *_FILTER_POINTS, "score", "preEnqueue", "queueSort", "postFilter", "preScore", "reserve",
-    "permit", "preBind", "bind", "postBind",
+    _EVERYWHERE, *_FILTER_POINTS, *_SCORE_POINTS, "preEnqueue", "queueSort", "postFilter",
+    "preScore", "reserve", "permit", "preBind", "bind", "postBind",
 )  # fmt: skip
 """The extension points of kube-scheduler; of these only the first four lead to something here."""
 
@@ -157,7 +158,7 @@ def _offered() -> str:
 
 def _profiles(tree: Any) -> list[Any]:
     if not isinstance(tree, Mapping):
-        raise InvalidPolicyError(f"not a {_KIND}: {type(tree).__name__}")
+        raise InvalidPolicyError(f"not a {CONFIGURATION}: {type(tree).__name__}")
     if "profiles" not in tree and ("plugins" in tree or "pluginConfig" in tree):
         return [tree]
     for key in tree:
@@ -167,8 +168,8 @@ def _profiles(tree: Any) -> list[Any]:
         raise InvalidPolicyError(
             f"apiVersion: {version!r:.80} is none of {', '.join(_VERSIONS)}",
         )
-    if kind != _KIND:
-        raise InvalidPolicyError(f"kind: {kind!r:.80} is not {_KIND}")
+    if kind != CONFIGURATION:
+        raise InvalidPolicyError(f"kind: {kind!r:.80} is not {CONFIGURATION}")
     profiles = tree.get("profiles")
     if not isinstance(profiles, list) or not profiles:
         raise InvalidPolicyError("profiles: there is none")
@@ -188,11 +189,19 @@ def _profile(tree: Any) -> _Profile:
     return profile
 
 
-def _refuse_misspelt(name: Any, known: Iterable[str], what: str) -> None:
+def _refuse_misspelt(name: Any, known: Sequence[str], what: str) -> None:
     """What is far from all that is known may be of a newer scheduler, which knows what it means."""
-    near = get_close_matches(str(name), tuple(known), n=1, cutoff=0.85)
-    if near and near[0] != name:
+    if name in known:
+        return
+    text = str(name)
+    near = [one for one in known if _plain(one) == _plain(text)]
+    if near := near or get_close_matches(text, known, n=1, cutoff=0.85):
         raise InvalidPolicyError(f"{what} {name!r:.80} is not known: is it {near[0]}?")
+
+
+def _plain(name: str) -> str:
+    """As it is whoever wrote it: Go's fields begin with a capital, settings of ours have `_`."""
+    return name.replace("_", "").replace("-", "").lower()
 
 
 def _points(profile: _Profile) -> Iterator[tuple[str, _Set]]:
@@ -215,17 +224,20 @@ def _has_ours(profile: _Profile) -> bool:
 
 def _placement(profile: _Profile) -> Placement:
     enabled: dict[str, dict[str, int]] = {}
+    disabled: dict[str, set[str]] = {}
     for point, found in _points(profile):
-        off = {one.name for one in found.disabled or ()}
+        disabled.setdefault(point, set()).update(one.name for one in found.disabled or ())
         for one in found.enabled or ():
-            if one.name in PLUGINS and one.name not in off:
+            if one.name in PLUGINS:
                 enabled.setdefault(point, {})[one.name] = _weight(one, point)
-    scores = _at(enabled, _SCORE_POINTS)
+    scores = _at(_SCORE_POINTS, enabled, disabled)
     scores = {name: weight for name, weight in scores.items() if name != TIME_SHARED}
-    filters = {name for name in _at(enabled, _FILTER_POINTS) if name in FILTERS}
-    given = {one.name: one.args or {} for one in profile.plugin_config or ()}
+    filters = {name for name in _at(_FILTER_POINTS, enabled, disabled) if name in FILTERS}
     used = {*scores, *filters}
-    _refuse_idle(enabled, used)
+    idle = tuple(_idle(enabled, used))
+    if not used:
+        raise InvalidPolicyError(f"nothing is left to run here: {'; '.join(idle)}")
+    given = {one.name: one.args or {} for one in profile.plugin_config or ()}
     # What is not enabled is read, too: who looks at it should not find that it is wrong later.
     named = {LOAD_AWARE, *used, *(name for name in given if name in PLUGINS)}
     args = {name: _read(name, given.get(name, {})) for name in sorted(named)}
@@ -235,27 +247,37 @@ def _placement(profile: _Profile) -> Placement:
         filters=tuple(name for name in FILTERS if name in filters),
         scores=tuple(Score(name, weight) for name, weight in scores.items()),
         args=args,
-        notes=tuple(_notes(given, used, args)),
+        notes=(*idle, *_notes(given, used, args)),
     )
 
 
-def _at(enabled: Mapping[str, Mapping[str, int]], points: Iterable[str]) -> dict[str, int]:
-    """The plugins enabled at any of the points, with their weights; the last point wins."""
-    return {name: weight for point in points for name, weight in enabled.get(point, {}).items()}
+def _at(
+    points: Sequence[str],
+    enabled: Mapping[str, Mapping[str, int]],
+    disabled: Mapping[str, Collection[str]],
+) -> dict[str, int]:
+    """The plugins that run at these points, with their weights, as kube-scheduler has it: what is
+    enabled at a point runs, and what is enabled at all points unless the point disables it."""
+    off = {name for point in points for name in disabled.get(point, ())}
+    inherited = {} if "*" in off else enabled.get(_EVERYWHERE, {})
+    found = {name: weight for name, weight in inherited.items() if name not in off}
+    for point in points:
+        found |= enabled.get(point, {})
+    return found
 
 
-def _refuse_idle(enabled: Mapping[str, Mapping[str, int]], used: Collection[str]) -> None:
-    """Refuse a plugin that is enabled only where it does nothing: nobody would find out."""
+def _idle(enabled: Mapping[str, Mapping[str, int]], used: Collection[str]) -> Iterator[str]:
+    """Who is enabled only where nothing comes of it, which nobody would find out. At points of the
+    scheduler's own the plugin may have a part to play there. Raises for other points."""
     for point, names in enabled.items():
-        for name in names:
-            if name not in used:
-                points: tuple[str, ...] = _FILTER_POINTS if name in FILTERS else ()
-                points += () if name == TIME_SHARED else _SCORE_POINTS
-                runs = ", ".join(dict.fromkeys(points))
-                raise InvalidPolicyError(
-                    f"plugins.{point}: {name} does nothing there, and is enabled nowhere else: "
-                    f"enable it at one of {runs}"
-                )
+        for name in sorted(set(names) - set(used)):
+            points = [_EVERYWHERE]
+            points += ["filter"] if name in FILTERS else []
+            points += ["score"] if name != TIME_SHARED else []
+            said = f"plugins.{point}: {name} does nothing here, only at {', '.join(points)}"
+            if point not in _POINTS:
+                raise InvalidPolicyError(said)
+            yield said if point != _EVERYWHERE else f"{name} is disabled wherever it would run"
 
 
 def _weight(one: _Enabled, point: str) -> int:

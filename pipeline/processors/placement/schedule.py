@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.loadaware.args import LoadAwareArgs
+from pipeline.processors.resource_names import objection
 
 DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
@@ -52,6 +53,7 @@ def read_args(tree: Mapping[str, Any]) -> TimeSharedThresholdsArgs:
     try:
         args = msgspec.convert(tree, TimeSharedThresholdsArgs)
         ZoneInfo(args.time_zone)
+        _must_be_resources(args)
     except msgspec.ValidationError as error:
         raise InvalidPolicyError(f"TimeSharedThresholdsArgs: {error}") from error
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
@@ -59,6 +61,13 @@ def read_args(tree: Mapping[str, Any]) -> TimeSharedThresholdsArgs:
             f"TimeSharedThresholdsArgs: timeZone: {tree.get('timeZone')!r:.80} is not known here"
         ) from error
     return args
+
+
+def _must_be_resources(args: TimeSharedThresholdsArgs) -> None:
+    for place, hours in enumerate(args.windows):
+        for name in (*(hours.usage_thresholds or ()), *(hours.prod_usage_thresholds or ())):
+            if wrong := objection(name):
+                raise msgspec.ValidationError(f"windows[{place}]: {wrong}")
 
 
 def in_force(args: TimeSharedThresholdsArgs, usual: LoadAwareArgs, now: float) -> LoadAwareArgs:

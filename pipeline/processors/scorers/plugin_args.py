@@ -11,6 +11,8 @@ import msgspec
 from msgspec import Meta
 
 from pipeline.errors import InvalidPolicyError
+from pipeline.processors.policy.sections import keys_of
+from pipeline.processors.resource_names import objection
 from pipeline.processors.scorers.fit_plus import Resource, Strategy
 from pipeline.processors.scorers.hints import MAX_HINT_NODES
 from pipeline.processors.scorers.metadata import Kind, Order
@@ -115,6 +117,12 @@ def read_args(tree: Mapping[str, Any], kind: type[Args]) -> Args:
     if kind is PeaksArgs:
         tree = {name[:1].lower() + name[1:]: value for name, value in tree.items()}
     try:
-        return msgspec.convert(tree, kind)
+        args = msgspec.convert(tree, kind)
     except (msgspec.ValidationError, OverflowError) as error:
         raise InvalidPolicyError(f"{kind.__name__}: {error}") from error
+    for key in ("resources", "default_limit"):
+        for one in getattr(args, key, ()):
+            name = one.name if isinstance(one, Weighted) else one
+            if wrong := objection(name):
+                raise InvalidPolicyError(f"{kind.__name__}: {keys_of(kind)[key]}: {wrong}")
+    return args

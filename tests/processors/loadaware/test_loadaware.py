@@ -61,7 +61,7 @@ def test_a_sample_of_upstream_is_taken_whole() -> None:
             {"usageThresholds": {"CPU": 65}},
             "usageThresholds: 'CPU' is no resource of a node: is it cpu?",
         ),
-        ({"usageThresholds": {"/": 65}}, "'/' is no resource of a node, such as cpu or"),
+        ({"usageThresholds": {"/": 65}}, "'/' is no resource of a node: all but"),
         ({"supportedResources": ["mem"]}, "'mem' is no resource of a node: is it memory?"),
         (
             {"aggregated": {"usageThresholds": {"memory ": 1}}},

@@ -171,8 +171,10 @@ def test_a_profile_alone_is_enough_and_versions_and_kinds_are_checked() -> None:
         (TRIMARAN, "kind: Kube", "kind: Cube", "kind: 'Cube"),
         (TRIMARAN, "profiles:", "profile:", "key 'profile' is not known: is it profiles?"),
         (TRIMARAN, "    score:", "    scores:", "point 'scores' is not known: is it score?"),
+        (TRIMARAN, "    score:", "    Score:", "point 'Score' is not known: is it score?"),
         (TRIMARAN, "    score:", "    reserve:", "plugins.reserve: TargetLoadPacking does nothing"),
-        (TRIMARAN, "    score:", "    filter:", "enable it at one of multiPoint, score"),
+        (TRIMARAN, "    score:", "    filter:", "nothing is left .* only at multiPoint, score"),
+        (FIT_PLUS, "cpu: {", "CPU: {", "FitPlusArgs: resources: 'CPU' is no .*: is it cpu?"),
         (TRIMARAN, "name: LowRiskOverCommitment", "name: TargetLoadPacking", "more than once"),
     ],
 )
@@ -190,6 +192,54 @@ def test_what_a_newer_scheduler_may_know_is_passed_over() -> None:
     tree["profiles"][0]["plugins"]["afterwards"] = {"enabled": [{"name": "Peaks"}]}
     with pytest.raises(InvalidPolicyError, match=r"plugins\.afterwards: Peaks does nothing"):
         read_config(tree)
+
+
+def plugins(**points: Any) -> Any:
+    """`score=(on, off)`: enabled and disabled at a point."""
+    return {
+        "plugins": {
+            point: {
+                "enabled": [{"name": name} for name in on],
+                "disabled": [{"name": name} for name in off],
+            }
+            for point, (on, off) in points.items()
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("points", "filters", "scores"),
+    [
+        ({"multiPoint": ([LOAD_AWARE], []), "filter": ([], [LOAD_AWARE])}, [], [LOAD_AWARE]),
+        ({"multiPoint": ([LOAD_AWARE], []), "score": ([], ["*"])}, [LOAD_AWARE], []),
+        ({"multiPoint": ([LOAD_AWARE], ["*"])}, [LOAD_AWARE], [LOAD_AWARE]),
+        ({"multiPoint": ([LOAD_AWARE], []), "score": (["Peaks"], ["*"])}, [LOAD_AWARE], ["Peaks"]),
+        ({"score": (["Peaks"], ["Peaks"])}, [], ["Peaks"]),
+        ({"preFilter": (["SchedulingHint"], [])}, ["SchedulingHint"], []),
+    ],
+)
+def test_what_is_disabled_is_as_kube_scheduler_has_it(
+    points: Any, filters: list[str], scores: list[str]
+) -> None:
+    found = read_config(plugins(**points))
+    assert [*found.filters] == filters
+    assert [score.plugin for score in found.scores] == scores
+    assert found.notes == ()
+
+
+def test_who_plays_a_part_in_the_scheduler_alone_is_told() -> None:
+    found = read_config(plugins(reserve=([LOAD_AWARE], []), score=(["Peaks"], [])))
+    assert found.notes == (
+        f"plugins.reserve: {LOAD_AWARE} does nothing here, only at multiPoint, filter, score",
+    )
+    everywhere = plugins(
+        multiPoint=([LOAD_AWARE, "Peaks"], []),
+        filter=([], ["*"]),
+        score=([], [LOAD_AWARE]),
+    )
+    assert read_config(everywhere).notes == (f"{LOAD_AWARE} is disabled wherever it would run",)
+    with pytest.raises(InvalidPolicyError, match="nothing is left to run here: Peaks is disabled"):
+        read_config(plugins(multiPoint=(["Peaks"], []), score=([], ["*"])))
 
 
 def test_which_profile_counts() -> None:

@@ -15,7 +15,7 @@ from pipeline.extender import filters
 from pipeline.extender.filters import Refusal
 from pipeline.extender.moment import Ask, Moment, Places, ask, by_row, some_of
 from pipeline.extender.preemption import Victims
-from pipeline.extender.scores import BY_LOAD, SCORERS
+from pipeline.extender.scores import BY_LOAD, SCORERS, STALE_SECONDS
 from pipeline.processors.loadaware.counted import Counting, Packing
 from pipeline.processors.placement import schedule
 from pipeline.processors.placement.combine import best_fit, combined, in_steps, one_best
@@ -53,8 +53,10 @@ class Rules(NamedTuple):
         packing = Packing()
         if "TargetLoadPacking" in args:
             said = args["TargetLoadPacking"]
-            packing = Packing(said.multiplier, said.default_millicores)
-        named = ("cpu", "memory", *MID, *(one.name for one in limited))
+            packing = Packing(said.multiplier, said.default_millicores, said.use_limits)
+        varying = "LoadVariationRiskBalancing"
+        varied = args[varying].resources if varying in args else ()
+        named = ("cpu", "memory", *MID, *(one.name for one in limited), *varied)
         return Counting(
             self.placement.load_aware, tuple(dict.fromkeys(named)), tuple(fitted), packing
         )
@@ -89,6 +91,11 @@ class Scored(NamedTuple):
         """The steps as numbers."""
         found: list[int] = self.steps.tolist()
         return found
+
+    @property
+    def is_by_requests(self) -> bool:
+        """Whether usage was known of no node, and some plugin was replaced for that."""
+        return BEST_FIT in self.plugins
 
     @property
     def best(self) -> int | None:
@@ -211,11 +218,11 @@ class Decisions:
 
     def _scored(self, nodes: _Ordered, asked: Ask) -> Scored:
         moment = nodes.moment
-        placement, usable = self.rules.placement, self._has_usage(moment)
+        placement = self.rules.placement
         found: dict[str, IntArray] = {}
         scores: list[IntArray] = []
         for plugin, _ in placement.scores:
-            name = BEST_FIT if plugin in BY_LOAD and not usable else plugin
+            name = plugin if self._knows(plugin, moment) else BEST_FIT
             if name == BEST_FIT:
                 found.setdefault(BEST_FIT, self._best_fit(moment, asked))
             else:
@@ -291,10 +298,14 @@ class Decisions:
         found: BoolArray = ~known
         return found
 
-    def _has_usage(self, moment: Moment) -> bool:
-        """Whether the usage of any of these nodes is known: else all that go by it know nothing."""
-        args = self.rules.placement.load_aware
-        return bool(moment.is_fresh(args.node_metric_expiration_seconds or 0).any())
+    def _knows(self, plugin: str, moment: Moment) -> bool:
+        """Whether the plugin has what it goes by of any of these nodes: usage that is not too old
+        for it, if it goes by usage."""
+        if plugin not in BY_LOAD:
+            return True
+        expiration = self.rules.placement.load_aware.node_metric_expiration_seconds
+        seconds = float(expiration or 0) if plugin == LOAD_AWARE else STALE_SECONDS
+        return bool(moment.is_fresh(seconds).any())
 
     def _best_fit(self, moment: Moment, asked: Ask) -> IntArray:
         names = ("cpu", "memory")

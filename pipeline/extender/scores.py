@@ -38,8 +38,10 @@ Scorer = Callable[[Moment, Ask, Any], IntArray]
 
 _TRIMARAN_SPAN: Final = "15m"
 # KEP-61: the newest window that is not older than 5 minutes, else the lowest score.
-_STALE_SECONDS: Final = 300.0
+STALE_SECONDS: Final = 300.0
 _RESOURCES: Final = ("cpu", "memory")
+_UNLIMITED: Final = (*_RESOURCES, "ephemeral-storage")
+"""What a pod takes that says nothing of it; of all else it gets nothing then."""
 _MIB: Final = 2.0**20
 
 
@@ -66,7 +68,7 @@ def _percent(moment: Moment, resource: str, column: str) -> FloatArray:
     """Usage in percent of the machine's capacity, as load-watcher tells it; of a new node 0."""
     have = moment.allocatable(resource, "capacity").astype(np.float64)
     used = moment.usage(column, [resource])[:, 0]
-    percent = np.where(moment.is_fresh(_STALE_SECONDS), usage_percent(used, have), np.nan)
+    percent = np.where(moment.is_fresh(STALE_SECONDS), usage_percent(used, have), np.nan)
     return np.where(moment.is_new() & (have > 0), 0.0, percent)
 
 
@@ -101,7 +103,7 @@ def load_variation_risk_balancing(
 ) -> IntArray:
     """Nodes whose load is low and steady."""
     scores = []
-    for resource in _RESOURCES:
+    for resource in args.resources:
         have = moment.allocatable(resource) / _unit(resource)
         wanted = asked.counted[f"request:{resource}"] / _unit(resource)
         scores.append(
@@ -164,10 +166,11 @@ def resource_limits(moment: Moment, asked: Ask, args: plugin_args.ResourceLimits
     have = {name: moment.allocatable(name).astype(np.float64) for name in weights}
     taken = {name: moment.counted(f"limit:{name}").astype(np.float64) for name in weights}
     wanted = {name: asked.counted[f"limit:{name}"] for name in weights}
+    usual = args.default_limits
     for name, limit in wanted.items():
-        if not limit and name in _RESOURCES:
+        if not limit and (name in _UNLIMITED or name in usual):
             # Without a limit a pod may take all that there is, or what is said for such.
-            taken[name] = taken[name] + args.default_limit.get(name, have[name])
+            taken[name] = taken[name] + usual.get(name, have[name])
     return limit_aware(limit_room(have, taken, wanted, weights))
 
 
@@ -232,7 +235,7 @@ def predicted_headroom(
     peak, added = {}, {}
     for name in weights:
         predicted = moment.usage("peak", [name])[:, 0]
-        predicted = np.where(moment.is_fresh(_STALE_SECONDS), predicted, np.nan)
+        predicted = np.where(moment.is_fresh(STALE_SECONDS), predicted, np.nan)
         peak[name] = np.where(moment.is_new(), 0.0, predicted)
         wanted = asked.counted.get(f"estimate:{name}", 0)
         added[name] = flight[:, places[name]] + wanted if name in places else flight[:, 0] * 0
@@ -265,4 +268,5 @@ BY_LOAD: Final = frozenset(
         "Peaks", HEADROOM,
     }
 )  # fmt: skip
-"""Those that know nothing where usage is not known."""
+"""Those that know nothing where usage is not known: for LoadAware older than its arguments allow,
+for the others than `STALE_SECONDS`."""

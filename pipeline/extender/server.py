@@ -70,6 +70,10 @@ VERDICTS = counter(
     ["mode", "verdict"],
 )
 
+FALLBACKS = counter(
+    "extender_fallbacks",
+    "Answers of prioritize for which usage was known of no node: it went by requests.",
+)
 PLANS = counter("extender_eviction_plans", "Plans to make room for a Prod pod.")
 
 _log = get_logger(__name__)
@@ -255,7 +259,11 @@ class Extender:
             found = self._decisions.prioritize(question.record, question.names, now)
             if found.best is not None:
                 best = question.names[found.best]
-                self._say("prioritize", question, {"best": int(found.steps[found.best])}, best)
+                counts: dict[str, Any] = {"best": int(found.steps[found.best])}
+                if found.is_by_requests:
+                    FALLBACKS.inc()
+                    counts["usage"] = "known of no node: by requests"
+                self._say("prioritize", question, counts, best)
                 if self._mode == "act":
                     self._decisions.place(question.record, best, now)
             scores = found.steps if self._mode == "act" else scores
@@ -364,3 +372,7 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
         return _error(413, limit, "set nodeCacheCapable: true, so that only names are sent")
     except web.HTTPException as error:
         return _error(error.status, error.reason)
+    except Exception:
+        # A mistake of ours: it is counted as any answer is, and a scheduler can read it.
+        _log.exception("no answer", path=request.path[:200])
+        return _error(500, "this extender made a mistake", "its log says which: please report it")

@@ -13,7 +13,10 @@ from pipeline.errors import InvalidPolicyError
 from pipeline.processors.policy.durations import seconds_of
 from pipeline.processors.policy.sections import keys_of
 from pipeline.processors.resource_names import objection
+from pipeline.topics.node_state import AGGREGATED
+from pipeline.topics.resources import RATES
 
+ESTIMATOR: Final = "defaultEstimator"
 AGGREGATIONS: Final = ("avg", "p50", "p90", "p95", "p99")
 
 Percents = dict[str, int]
@@ -138,6 +141,27 @@ def problems(args: LoadAwareArgs) -> Iterator[tuple[str, str]]:
             yield keys_of(LoadAwareArgs)[name], f"{seconds} is not from 0 to a year"
     if args.aggregated is not None:
         yield from _of_aggregated(args.aggregated)
+
+
+def oddities(args: LoadAwareArgs) -> Iterator[str]:
+    """What is taken, and nothing comes of it."""
+    if args.estimator not in ("", ESTIMATOR):
+        yield f"estimator {args.estimator!r:.80} is not known: {ESTIMATOR} estimates"
+    named = {*args.usage_thresholds, *args.prod_usage_thresholds, *args.resource_weights}
+    for name in sorted(named - {"cpu", "memory", *RATES}):
+        yield f"of {name:.80} no usage is measured: it is not judged"
+    for name in sorted(RATES.keys() & args.prod_usage_thresholds.keys()):
+        yield f"prodUsageThresholds: of {name} it is not known what Prod uses"
+    one = args.aggregated or Aggregated()
+    if bool(one.usage_aggregation_type) != bool(one.usage_thresholds):
+        yield "aggregated: usageThresholds and usageAggregationType say something together alone"
+    for key, span in (
+        ("usageAggregatedDuration", one.usage_aggregated_duration),
+        ("scoreAggregatedDuration", one.score_aggregated_duration),
+    ):
+        if (span_seconds(span) or 0) not in (0, *AGGREGATED.values()):
+            spans = ", ".join(AGGREGATED)
+            yield f"aggregated.{key}: usage is known over {spans}: over {span} it is estimated"
 
 
 def _no_resources(args: LoadAwareArgs) -> Iterator[tuple[str, str]]:

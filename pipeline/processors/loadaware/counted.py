@@ -32,6 +32,7 @@ class Packing(NamedTuple):
 
     multiplier: float = 1.5
     default_millicores: int = 1000
+    use_limits: bool = True
 
 
 class Counting(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.loadaware.args import LoadAwareArgs
+from pipeline.processors.loadaware.args import LoadAwareArgs, oddities
 from pipeline.processors.loadaware.args import read_args as read_load_aware
 from pipeline.processors.placement.schedule import looking_at_all
 from pipeline.processors.placement.schedule import read_args as read_time_shared
@@ -148,7 +148,12 @@ def read_config(tree: Any, scheduler_name: str | None = None) -> Placement:
         names = ", ".join(p.scheduler_name for p in ours)
         raise InvalidPolicyError(f"several profiles have plugins that run here: {names}")
     if not ours:
-        raise InvalidPolicyError(f"no plugin is enabled of those that run here: {_offered()}")
+        enabled = [one.name for p in named for _, at in _points(p) for one in at.enabled or ()]
+        others = ", ".join(dict.fromkeys(enabled)) or "none"
+        raise InvalidPolicyError(
+            f"no plugin is enabled of those that run here, which are {_offered()}: there is "
+            f"{others:.300}"
+        )
     return _placement(ours[0])
 
 
@@ -299,6 +304,30 @@ def _read(name: str, tree: Mapping[str, Any]) -> Any:
     return _READERS[name](tree)
 
 
+def _without_effect(
+    load_aware: LoadAwareArgs, used: set[str], args: Mapping[str, Any]
+) -> Iterator[str]:
+    """What upstream takes without a word, and nothing comes of."""
+    if LOAD_AWARE in used:
+        yield from (f"{LOAD_AWARE}: {odd}" for odd in oddities(load_aware))
+    if "Peaks" in used and not args["Peaks"].node_power_model:
+        yield "Peaks: without nodePowerModel every node is as good as any other"
+    if TIME_SHARED not in used:
+        return
+    if LOAD_AWARE not in used:
+        yield f"{TIME_SHARED} says when which thresholds of {LOAD_AWARE} hold, which is not enabled"
+    hours = args[TIME_SHARED].windows
+    aggregated = load_aware.aggregated
+    is_hidden = aggregated is not None and bool(aggregated.usage_thresholds)
+    if is_hidden and any(
+        one.usage_thresholds and not one.aggregated_usage_thresholds for one in hours
+    ):
+        yield (
+            f"{TIME_SHARED}: usageThresholds of a window yield to aggregated.usageThresholds of "
+            f"{LOAD_AWARE}: give it aggregatedUsageThresholds"
+        )
+
+
 def _notes(given: Mapping[str, Any], used: set[str], args: Mapping[str, Any]) -> Iterator[str]:
     for name in given:
         if name in PLUGINS and name not in used:
@@ -310,7 +339,11 @@ def _notes(given: Mapping[str, Any], used: set[str], args: Mapping[str, Any]) ->
     ):
         if seconds is not None and seconds > YOUNG_SECONDS:
             yield f"{LOAD_AWARE}: {key} counts for {YOUNG_SECONDS} s, not for {seconds}"
-    for name in used:
+    yield from _without_effect(load_aware, used, args)
+    for name in sorted(used):
         said = given.get(name) or {}
+        if name in _TRIMARAN:
+            stated = trimaran_args.stated(said, _TRIMARAN[name])
+            yield from (f"{name}: {odd}" for odd in trimaran_args.oddities(stated))
         if name in _TRIMARAN and ("watcherAddress" in said or "metricProvider" in said):
             yield f"{name}: usage comes from the state table, not from a watcher or provider"

@@ -4,7 +4,7 @@ Owes the rest: which thresholds hold at a moment, by a clock on the wall of the 
 named; a window that begins before midnight and ends after it belongs to the day on which it begins.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.loadaware.args import LoadAwareArgs
+from pipeline.processors.loadaware.args import Aggregated, LoadAwareArgs
 from pipeline.processors.resource_names import objection
 
 DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -30,13 +30,21 @@ class _Args(
 
 class Hours(_Args, frozen=True, kw_only=True):
     """From a time of day to another, on some days; the whole day where both are the same. What it
-    says takes the place of LoadAware's thresholds, each of both as a whole."""
+    says takes the place of LoadAware's thresholds, each of the three as a whole."""
 
     start: Time = msgspec.field(name="from")
     end: Time = msgspec.field(name="to")
     days: tuple[Literal["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"], ...] = DAYS
     usage_thresholds: Percents | None = None
     prod_usage_thresholds: Percents | None = None
+    aggregated_usage_thresholds: Percents | None = None
+
+    @property
+    def named(self) -> Iterator[str]:
+        """The resources that have thresholds."""
+        yield from self.usage_thresholds or ()
+        yield from self.prod_usage_thresholds or ()
+        yield from self.aggregated_usage_thresholds or ()
 
 
 class TimeSharedThresholdsArgs(_Args, frozen=True, kw_only=True):
@@ -65,7 +73,7 @@ def read_args(tree: Mapping[str, Any]) -> TimeSharedThresholdsArgs:
 
 def _must_be_resources(args: TimeSharedThresholdsArgs) -> None:
     for place, hours in enumerate(args.windows):
-        for name in (*(hours.usage_thresholds or ()), *(hours.prod_usage_thresholds or ())):
+        for name in hours.named:
             if wrong := objection(name):
                 raise msgspec.ValidationError(f"windows[{place}]: {wrong}")
 
@@ -77,22 +85,23 @@ def in_force(args: TimeSharedThresholdsArgs, usual: LoadAwareArgs, now: float) -
     if found is None:
         return usual
     of_usage, of_prod = found.usage_thresholds, found.prod_usage_thresholds
+    aggregated = usual.aggregated
+    if found.aggregated_usage_thresholds is not None:
+        aggregated = msgspec.structs.replace(
+            aggregated or Aggregated(), usage_thresholds=found.aggregated_usage_thresholds
+        )
     return msgspec.structs.replace(
         usual,
         usage_thresholds=usual.usage_thresholds if of_usage is None else of_usage,
         prod_usage_thresholds=usual.prod_usage_thresholds if of_prod is None else of_prod,
+        aggregated=aggregated,
     )
 
 
 def looking_at_all(args: TimeSharedThresholdsArgs, usual: LoadAwareArgs) -> LoadAwareArgs:
     """LoadAware's arguments, with which the resources of all hours are looked at at every hour:
     what is counted of pods must not change with the thresholds."""
-    of_hours = {
-        name
-        for hours in args.windows
-        for thresholds in (hours.usage_thresholds, hours.prod_usage_thresholds)
-        for name in thresholds or ()
-    }
+    of_hours = {name for hours in args.windows for name in hours.named}
     every = sorted({*usual.resources, *of_hours})
     return msgspec.structs.replace(usual, supported_resources=tuple(every))
 

@@ -10,12 +10,13 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from pipeline.errors import InvalidPolicyError
+from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.policy.sections import keys_of
 from pipeline.processors.resource_names import objection
 from pipeline.processors.scorers.fit_plus import Resource, Strategy
 from pipeline.processors.scorers.hints import MAX_HINT_NODES
 from pipeline.processors.scorers.metadata import Kind, Order
+from pipeline.topics.resources import millicores, whole_bytes
 
 Weight = Annotated[int, Meta(ge=1, le=2**31)]
 
@@ -46,6 +47,10 @@ class _Fitted(_Args, frozen=True, kw_only=True):
     weight: Weight = 1
 
 
+Some = Annotated[tuple[Weighted, ...], Meta(min_length=1)]
+"""By nothing at all nothing can be scored."""
+
+
 class NodeResourcesFitPlusArgs(_Typed, frozen=True, kw_only=True):
     resources: dict[str, _Fitted] = {}
 
@@ -73,24 +78,33 @@ class NodeMetadataArgs(_Typed, frozen=True, kw_only=True):
 
 class NodeResourcesAllocatableArgs(_Typed, frozen=True, kw_only=True):
     mode: Literal["Least", "Most"] = "Least"
-    resources: tuple[Weighted, ...] = (
-        Weighted(name="cpu", weight=1 << 20),
-        Weighted(name="memory", weight=1),
-    )
+    resources: Some = (Weighted(name="cpu", weight=1 << 20), Weighted(name="memory", weight=1))
 
 
 class ResourceLimitsArgs(_Typed, frozen=True, kw_only=True):
-    """The limit-aware proposal; `default_limit` in millicores and bytes for a pod that has none,
-    of a resource that is not in it all that the node has."""
+    """The limit-aware proposal; `default_limit` is for a pod that has none, of a resource that is
+    not in it all that the node has. A number is millicores of cpu, as ever it was, and bytes."""
 
-    resources: tuple[Weighted, ...] = _USUAL
-    default_limit: dict[str, Annotated[int, Meta(ge=0)]] = {}
+    resources: Some = _USUAL
+    default_limit: dict[str, Annotated[int, Meta(ge=0)] | str] = {}
+
+    @property
+    def default_limits(self) -> dict[str, int]:
+        """In millicores and bytes. Raises InvalidRecordError for what is no quantity."""
+        return {
+            name: said
+            if isinstance(said, int)
+            else millicores(said)
+            if name == "cpu"
+            else whole_bytes(said)
+            for name, said in self.default_limit.items()
+        }
 
 
 class PredictedHeadroomArgs(_Typed, frozen=True, kw_only=True):
-    """Ours: room under the predicted peak."""
+    """Ours: room under the predicted peak, which there is of cpu and memory."""
 
-    resources: tuple[Weighted, ...] = _USUAL
+    resources: Some = _USUAL
 
 
 class _Power(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -123,6 +137,16 @@ def read_args(tree: Mapping[str, Any], kind: type[Args]) -> Args:
     for key in ("resources", "default_limit"):
         for one in getattr(args, key, ()):
             name = one.name if isinstance(one, Weighted) else one
-            if wrong := objection(name):
+            wrong = objection(name)
+            if isinstance(args, PredictedHeadroomArgs) and name not in ("cpu", "memory"):
+                wrong = f"of {name!r:.80} no peak is predicted"
+            if wrong:
                 raise InvalidPolicyError(f"{kind.__name__}: {keys_of(kind)[key]}: {wrong}")
+    if isinstance(args, ResourceLimitsArgs):
+        try:
+            least = min(args.default_limits.values(), default=0)
+        except InvalidRecordError as error:
+            raise InvalidPolicyError(f"{kind.__name__}: defaultLimit: {error.message}") from error
+        if least < 0:
+            raise InvalidPolicyError(f"{kind.__name__}: defaultLimit: an amount is below 0")
     return args

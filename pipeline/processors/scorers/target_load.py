@@ -21,13 +21,16 @@ class Container(NamedTuple):
     limit_millicores: int | None = None
 
 
-def container_millicores(container: Container, multiplier: float, default_millicores: int) -> int:
-    """What a container will use: its limit, else its request times `multiplier`, else the default.
+def container_millicores(
+    container: Container, multiplier: float, default_millicores: int, use_limits: bool = True
+) -> int:
+    """What a container will use: its limit, if that counts, else its request times `multiplier`,
+    else the default.
 
     >>> container_millicores(Container(request_millicores=5), 1.5, 1000)
     8
     """
-    if container.limit_millicores is not None:
+    if use_limits and container.limit_millicores is not None:
         return container.limit_millicores
     if container.request_millicores is None:
         return default_millicores
@@ -39,10 +42,12 @@ def pod_millicores(
     overhead_millicores: int,
     multiplier: float,
     default_millicores: int,
+    use_limits: bool = True,
 ) -> int:
     """What a pod will use; its overhead as it is, its init containers not at all."""
-    each = (container_millicores(one, multiplier, default_millicores) for one in containers)
-    return sum(each) + overhead_millicores
+    return overhead_millicores + sum(
+        container_millicores(one, multiplier, default_millicores, use_limits) for one in containers
+    )
 
 
 def is_unmeasured(bound_seconds: FloatArray, window_end_seconds: FloatArray) -> np.ndarray:

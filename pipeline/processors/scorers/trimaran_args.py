@@ -8,12 +8,16 @@ and `oddities` says so.
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
-from pipeline.topics.resources import millicores
+from pipeline.topics.resources import RATES, millicores
+
+MEASURED: Final = ("cpu", "memory", *RATES)
+"""Of these there is usage; of the rates the last window alone, without a deviation."""
 
 _MULTIPLIER: Final = re.compile(r"\d{1,6}(\.\d{1,6})?")
 
@@ -42,9 +46,13 @@ class _Common(_Args, frozen=True, kw_only=True):
 
 
 class TargetLoadPackingArgs(_Common, frozen=True, kw_only=True):
+    """Without `use_limits`, which is ours, a container is taken to use what it requests, by the
+    multiplier, whatever its limit is; with it, as upstream has it, its limit if it has one."""
+
     target_utilization: int | None = None
     default_requests: dict[str, str | int] | None = None
     default_requests_multiplier: str | None = None
+    use_limits: bool = True
 
     @property
     def default_millicores(self) -> int:
@@ -57,8 +65,11 @@ class TargetLoadPackingArgs(_Common, frozen=True, kw_only=True):
 
 
 class LoadVariationRiskBalancingArgs(_Common, frozen=True, kw_only=True):
+    """`resources`, which is ours, are those that are looked at: any of which there is usage."""
+
     safe_variance_margin: float | None = None
     safe_variance_sensitivity: float | None = None
+    resources: Annotated[tuple[str, ...], Meta(min_length=1)] = ("cpu", "memory")
 
 
 class LowRiskOverCommitmentArgs(_Common, frozen=True, kw_only=True):
@@ -71,6 +82,7 @@ Args = TypeVar(
 )
 
 _TARGET: Final = 40
+_MOST_TARGET: Final = 100
 _REQUESTS: Final[Mapping[str, str | int]] = {"cpu": "1000m"}
 _MULTIPLIED: Final = "1.5"
 _SMOOTHING: Final = 5
@@ -89,6 +101,8 @@ def stated(tree: Mapping[str, Any], kind: type[Args]) -> Args:
         args = msgspec.convert(tree, kind)
         if isinstance(args, TargetLoadPackingArgs):
             _check_requests(args)
+        if isinstance(args, LoadVariationRiskBalancingArgs):
+            _check_resources(args)
     except (msgspec.ValidationError, OverflowError, InvalidRecordError) as error:
         raise InvalidPolicyError(f"{kind.__name__}: {error}") from error
     return args
@@ -97,9 +111,17 @@ def stated(tree: Mapping[str, Any], kind: type[Args]) -> Args:
 def _check_requests(args: TargetLoadPackingArgs) -> None:
     if args.default_millicores < 0:
         raise InvalidRecordError("defaultRequests: cpu is less than 0")
+    if (args.target_utilization or 0) > _MOST_TARGET:
+        raise InvalidRecordError(f"targetUtilization: {args.target_utilization} is over 100")
     multiplier = args.default_requests_multiplier
     if multiplier is not None and not _MULTIPLIER.fullmatch(multiplier):
         raise InvalidRecordError(f"defaultRequestsMultiplier: {multiplier!r:.80} is no number")
+
+
+def _check_resources(args: LoadVariationRiskBalancingArgs) -> None:
+    for name in args.resources:
+        if name not in MEASURED:
+            raise InvalidRecordError(f"resources: of {name!r:.80} no usage is measured")
 
 
 def with_defaults(args: Args) -> Args:

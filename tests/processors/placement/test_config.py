@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.placement.config import LOAD_AWARE, Score, read_config
+from pipeline.processors.placement.config import LOAD_AWARE, TIME_SHARED, Score, read_config
+from pipeline.processors.placement.schedule import in_force
 
 FIT_PLUS = """
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -99,6 +100,21 @@ profiles:
 """
 
 
+LIMITS = """
+plugins: {score: {enabled: [{name: ResourceLimits}]}}
+pluginConfig:
+- name: ResourceLimits
+  args: {resources: [{name: cpu}], defaultLimit: {memory: 1Gi, ephemeral-storage: 4Gi}}
+"""
+HEADROOM = """
+plugins: {score: {enabled: [{name: PredictedHeadroom}]}}
+pluginConfig: [{name: PredictedHeadroom, args: {resources: [{name: cpu}]}}]
+"""
+
+
+_ROOM = "PredictedHeadroom"
+
+
 def read(text: str, **more: Any) -> Any:
     return read_config(yaml.safe_load(text), **more)
 
@@ -174,6 +190,15 @@ def test_a_profile_alone_is_enough_and_versions_and_kinds_are_checked() -> None:
         (TRIMARAN, "    score:", "    Score:", "point 'Score' is not known: is it score?"),
         (TRIMARAN, "    score:", "    reserve:", "plugins.reserve: TargetLoadPacking does nothing"),
         (TRIMARAN, "    score:", "    filter:", "nothing is left .* only at multiPoint, score"),
+        (TRIMARAN, "targetUtilization: 70", "targetUtilization: 150", "150 is over 100"),
+        (TRIMARAN, "Margin: 1,", "Margin: 1, resources: [x.io/gpu],", "no usage is measured"),
+        (TRIMARAN, "Margin: 1,", "Margin: 1, resources: [],", "length >= 1"),
+        (LIMITS, "defaultLimit: {", "defaultLimit: {cpu: much, ", "defaultLimit: .*much"),
+        (LIMITS, "defaultLimit: {", "defaultLimit: {cpu: -1m, ", "amount is below 0"),
+        (LIMITS, "defaultLimit: {", "defaultLimit: {mem: 1, ", "defaultLimit: 'mem' .* memory?"),
+        (LIMITS, "resources: [{name: cpu}]", "resources: []", "length >= 1"),
+        (HEADROOM, "[{name: cpu}]", "[{name: x.io/gpu}]", "'x.io/gpu' no peak is predicted"),
+        (HEADROOM, "[{name: cpu}]", "[]", "length >= 1"),
         (FIT_PLUS, "cpu: {", "CPU: {", "FitPlusArgs: resources: 'CPU' is no .*: is it cpu?"),
         (TRIMARAN, "name: LowRiskOverCommitment", "name: TargetLoadPacking", "more than once"),
     ],
@@ -213,8 +238,12 @@ def plugins(**points: Any) -> Any:
         ({"multiPoint": ([LOAD_AWARE], []), "filter": ([], [LOAD_AWARE])}, [], [LOAD_AWARE]),
         ({"multiPoint": ([LOAD_AWARE], []), "score": ([], ["*"])}, [LOAD_AWARE], []),
         ({"multiPoint": ([LOAD_AWARE], ["*"])}, [LOAD_AWARE], [LOAD_AWARE]),
-        ({"multiPoint": ([LOAD_AWARE], []), "score": (["Peaks"], ["*"])}, [LOAD_AWARE], ["Peaks"]),
-        ({"score": (["Peaks"], ["Peaks"])}, [], ["Peaks"]),
+        (
+            {"multiPoint": ([LOAD_AWARE], []), "score": ([_ROOM], ["*"])},
+            [LOAD_AWARE],
+            [_ROOM],
+        ),
+        ({"score": ([_ROOM], [_ROOM])}, [], [_ROOM]),
         ({"preFilter": (["SchedulingHint"], [])}, ["SchedulingHint"], []),
     ],
 )
@@ -228,18 +257,89 @@ def test_what_is_disabled_is_as_kube_scheduler_has_it(
 
 
 def test_who_plays_a_part_in_the_scheduler_alone_is_told() -> None:
-    found = read_config(plugins(reserve=([LOAD_AWARE], []), score=(["Peaks"], [])))
+    found = read_config(plugins(reserve=([LOAD_AWARE], []), score=([_ROOM], [])))
     assert found.notes == (
         f"plugins.reserve: {LOAD_AWARE} does nothing here, only at multiPoint, filter, score",
     )
     everywhere = plugins(
-        multiPoint=([LOAD_AWARE, "Peaks"], []),
+        multiPoint=([LOAD_AWARE, _ROOM], []),
         filter=([], ["*"]),
         score=([], [LOAD_AWARE]),
     )
     assert read_config(everywhere).notes == (f"{LOAD_AWARE} is disabled wherever it would run",)
-    with pytest.raises(InvalidPolicyError, match="nothing is left to run here: Peaks is disabled"):
-        read_config(plugins(multiPoint=(["Peaks"], []), score=([], ["*"])))
+    with pytest.raises(InvalidPolicyError, match=r"nothing is left to run here: .* is disabled"):
+        read_config(plugins(multiPoint=([_ROOM], []), score=([], ["*"])))
+
+
+def test_what_is_taken_and_nothing_comes_of_is_told() -> None:
+    said = yaml.safe_load(LOAD)
+    args = said["profiles"][0]["pluginConfig"][1]["args"]
+    args |= {
+        "estimator": "better",
+        "usageThresholds": {"cpu": 65, "nvidia.com/gpu": 50},
+        "prodUsageThresholds": {"springtide.io/disk-read": 50},
+        "aggregated": {"usageThresholds": {"cpu": 1}, "scoreAggregatedDuration": "7m"},
+    }
+    assert list(read_config(said).notes) == [
+        f"{LOAD_AWARE}: estimator 'better' is not known: defaultEstimator estimates",
+        f"{LOAD_AWARE}: of nvidia.com/gpu no usage is measured: it is not judged",
+        f"{LOAD_AWARE}: prodUsageThresholds: of springtide.io/disk-read it is not known what Prod "
+        "uses",
+        f"{LOAD_AWARE}: aggregated: usageThresholds and usageAggregationType say something "
+        "together alone",
+        f"{LOAD_AWARE}: aggregated.scoreAggregatedDuration: usage is known over 5m, 10m, 30m: "
+        "over 7m it is estimated",
+    ]
+    odd = read(TRIMARAN.replace("safeVarianceMargin: 1", "safeVarianceMargin: -3"))
+    assert "LoadVariationRiskBalancing: safeVarianceMargin: -3" in "\n".join(odd.notes)
+    peaks = read_config(plugins(score=(["Peaks"], [])))
+    assert peaks.notes == ("Peaks: without nodePowerModel every node is as good as any other",)
+
+
+def test_hours_that_other_thresholds_hide_are_told() -> None:
+    hours = {"from": "22:00", "to": "06:00", "usageThresholds": {"cpu": 85}}
+    tree = plugins(filter=([TIME_SHARED], [])) | {
+        "pluginConfig": [{"name": TIME_SHARED, "args": {"windows": [hours]}}]
+    }
+    assert "LoadAwareScheduling hold, which is not enabled" in read_config(tree).notes[0]
+    both = tree | plugins(filter=([TIME_SHARED, LOAD_AWARE], []))
+    assert read_config(both).notes == ()
+    aggregated = {"usageThresholds": {"cpu": 65}, "usageAggregationType": "p95"}
+    both["pluginConfig"].append({"name": LOAD_AWARE, "args": {"aggregated": aggregated}})
+    assert "yield to aggregated.usageThresholds" in read_config(both).notes[0]
+    hours["aggregatedUsageThresholds"] = {"cpu": 80}
+    found = read_config(both)
+    assert found.notes == ()
+    night = in_force(found.args[TIME_SHARED], found.load_aware, 0.0)
+    assert night.aggregated.usage_thresholds == {"cpu": 80}
+    assert night.aggregated.usage_aggregation_type == "p95"
+
+
+@pytest.mark.parametrize(
+    ("enabled", "config", "says"),
+    [
+        (
+            {"score": {"enabled": [{"name": "NodeResourcesFit", "weight": 2}]}},
+            [{"name": "NodeResourcesFit", "args": {"scoringStrategy": {"type": "LeastAllocated"}}}],
+            "there is NodeResourcesFit",
+        ),
+        (
+            {"multiPoint": {"enabled": [{"name": "Reservation"}]}},
+            [{"name": "Reservation", "args": {"enablePreemption": True}}],
+            "there is Reservation",
+        ),
+        (
+            {"filter": {"enabled": [{"name": "NodeNUMAResource"}]}},
+            [{"name": "NodeNUMAResource", "args": {"defaultCPUBindPolicy": "FullPCPUs"}}],
+            "there is NodeNUMAResource",
+        ),
+    ],
+)
+def test_plugins_that_run_in_the_scheduler_alone_are_refused_by_name(
+    enabled: Any, config: Any, says: str
+) -> None:
+    with pytest.raises(InvalidPolicyError, match=says):
+        read_config({"plugins": enabled, "pluginConfig": config})
 
 
 def test_which_profile_counts() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from pipeline.clock import format_time
-from pipeline.extender.decide import Decisions, Rules
+from pipeline.extender.decide import BEST_FIT, Decisions, Rules
 from pipeline.extender.scores import SCORERS
 from pipeline.processors.placement.config import PLUGINS, TIME_SHARED, read_config
 from pipeline.table import Table
@@ -95,6 +95,38 @@ def test_load_variation_risk_balancing() -> None:
     assert world.scores() == {"bursty": 50, "smooth": 75}
 
 
+def test_variation_of_any_resource_of_which_there_is_usage() -> None:
+    """Of the rates the last window is known, without a deviation."""
+    disk = "springtide.io/disk-read"
+    world = World("LoadVariationRiskBalancing", resources=["cpu", disk])
+    for name, rate in (("calm", 10.0), ("busy", 80.0)):
+        state = msgspec.structs.replace(used(name, 0.4), rates={disk: rate})
+        world.node(name, state, scalars={disk: 100})
+    # (1 - (0.1 + 0) / 2) of cpu is worse than of the disk of one, and better than of the other's.
+    assert world.scores() == {"busy": 60, "calm": 95}
+    assert world.scores(pod(scalars={disk: 20})) == {"busy": 50, "calm": 85}
+
+
+def test_target_load_packing_by_requests_alone() -> None:
+    limits = Resources(cpu_millicores=2000)
+    for use, score in ((True, 25), (False, 90)):
+        world = World("TargetLoadPacking", targetUtilization=50, useLimits=use)
+        world.node("a", used("a", 1.0))
+        # 25 percent, and 50 for the limit or 15 for the request and half as much again.
+        assert world.scores(pod(cpu=400, limits=limits)) == {"a": score}
+
+
+def test_usage_of_four_minutes_ago_is_still_usage_to_them() -> None:
+    """KEP-61: the newest window that is not older than five; LoadAware expires after three."""
+    for plugin in ("TargetLoadPacking", "LoadVariationRiskBalancing", "LowRiskOverCommitment"):
+        world = World(plugin)
+        for age, keys in ((240.0, {plugin}), (301.0, {BEST_FIT})):
+            world.node("a", used("a", 1.0, age=age, offset=int(age)))
+            found = Decisions(world.table, world.rules).prioritize(pod(cpu=400), ["a"], NOW)
+            assert (age, found.plugins.keys()) == (age, keys)
+            assert found.is_by_requests == (keys == {BEST_FIT})
+
+
 def test_low_risk_over_commitment() -> None:
     world = World("LowRiskOverCommitment", riskLimitWeights={"cpu": 1, "memory": 1})
     bold, careful = Resources(cpu_millicores=8000), Resources(cpu_millicores=1000)
@@ -132,6 +164,14 @@ def test_resource_limits() -> None:
     room = Resources(cpu_millicores=8000, memory_bytes=16 << 30)
     world.node("node3", allocatable=room).runs("node3", pod("on-node3", limits=limits))
     assert world.scores(four) == {"node1": 0, "node2": 100, "node3": 70}
+
+
+def test_what_a_pod_without_limits_may_take_of_the_disk() -> None:
+    disk = "ephemeral-storage"
+    for usual, scores in (({}, {"big": 0, "small": 0}), ({disk: "50"}, {"big": 100, "small": 0})):
+        world = World("ResourceLimits", resources=[{"name": disk}], defaultLimit=usual)
+        world.node("big", scalars={disk: 1000}).node("small", scalars={disk: 100})
+        assert world.scores() == scores
 
 
 def test_fit_plus_and_scarce_resources() -> None:

@@ -328,3 +328,26 @@ async def test_what_filter_left_is_not_read_again_and_scores_are_the_same(start:
     assert [one["Host"] for one in answers[0]] == [one["Host"] for one in answers[1]] == left
     body = compact.replace(b'"NodeNames"', b'"Nodes":{"items":[]},"NodeNames"')
     assert (await client.post("/prioritize", data=body)).status == 400
+
+
+async def test_a_mistake_of_ours_is_an_answer_too(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError("a mistake of ours")
+
+    client = await start()
+    monkeypatch.setattr(server.Decisions, "prioritize", fail)
+    before = server.REQUESTS.labels("prioritize", "500")._value.get()
+    reply = await ask(client, "prioritize", {"Pod": POD, "NodeNames": ["idle"]}, 500)
+    assert reply["Error"] == "this extender made a mistake"
+    assert server.REQUESTS.labels("prioritize", "500")._value.get() == before + 1
+
+
+async def test_answers_that_go_by_requests_are_counted(start: Start) -> None:
+    before = server.FALLBACKS._value.get()
+    client = await start()
+    await ask(client, "prioritize", {"Pod": POD, "NodeNames": ["idle"]})
+    assert server.FALLBACKS._value.get() == before
+    await ask(client, "prioritize", {"Pod": POD, "NodeNames": ["stranger", "old"]})
+    assert server.FALLBACKS._value.get() == before + 1

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from pipeline.extender.preemption import preemption_answer, read_preemption
 from pipeline.extender.protocol import read_question
 from tests.extender.scheduler import add_scores, read_filter
 
@@ -30,6 +31,22 @@ def test_requests_are_understood(case: dict[str, Any]) -> None:
     assert list(question.names) == sent
     assert question.pod.title == "d/p"
     assert [json.loads(bytes(node)) for node in question.nodes or ()] == body["Nodes"]["items"]
+
+
+@cases("extender_preempt_meta")
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_victims_are_told_by_uid_however_they_are_asked_about(
+    case: dict[str, Any], is_whole: bool
+) -> None:
+    """A scheduler sends whole Pods to an extender that keeps no nodes, and takes UIDs alone."""
+    victims = {}
+    for node, of in case["input"]["victims"].items():
+        whole = [{"metadata": {"name": one["name"], "uid": one["uid"]}} for one in of["pods"]]
+        pods = whole if is_whole else [{"UID": one["uid"]} for one in of["pods"]]
+        victims[node] = {"Pods": pods, "NumPDBViolations": of["pdb"]}
+    key = "NodeNameToVictims" if is_whole else "NodeNameToMetaVictims"
+    question = read_preemption(msgspec.json.encode({"Pod": {"metadata": {}}, key: victims}))
+    assert msgspec.json.decode(preemption_answer(question, [*victims])) == case["expected"]
 
 
 @cases("extender_filter_reply")

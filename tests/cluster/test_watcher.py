@@ -39,7 +39,9 @@ async def strategies(settings: Settings) -> dict[str, Overcommit | None]:
 
 async def test_topics_follow_what_kubectl_does(plane: ControlPlane, settings: Settings) -> None:
     apply(plane, node("a1"), node("a2", labels={"pool": "gold"}))
-    apply(plane, *(pod(f"p{i}", cpu="100m") for i in range(5)), pod("big", cpu="99"))
+    # One on each, whichever the scheduler takes for the others.
+    placed = [pod("p0", on="a1", cpu="100m"), pod("p1", on="a2", cpu="100m")]
+    apply(plane, *placed, *(pod(f"p{i}", cpu="100m") for i in (2, 3, 4)), pod("big", cpu="99"))
     with Role("watcher", settings) as watcher:
         await until(lambda: in_step(plane, settings))
         # Bound, and one that fits nowhere.

@@ -2,7 +2,7 @@
 
 import sys
 
-_INTERRUPTED = 130
+INTERRUPTED = 130
 
 
 def main() -> None:
@@ -11,5 +11,5 @@ def main() -> None:
         from pipeline.cli.main import main as run
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
     run()

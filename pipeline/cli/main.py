@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import click
 
 from pipeline import __version__
+from pipeline.cli.entry import INTERRUPTED
 from pipeline.cli.options import global_options, remember_globals
 from pipeline.errors import MissingExtraError, SpringtideError
 
 _OURS = frozenset({"pipeline", "actuators", "node_exporter"})
-_INTERRUPTED = 130
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _M_ARENA_MAX = -8  # of glibc's mallopt
 
@@ -98,7 +98,7 @@ class LazyGroup(click.Group):
             failure = _full(error)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
-            ctx.exit(_INTERRUPTED)
+            ctx.exit(INTERRUPTED)
         report(failure, debug=bool(remember_globals(ctx).get("debug")))
         return ctx.exit(failure.exit_code)
 

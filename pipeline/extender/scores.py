@@ -37,8 +37,8 @@ from pipeline.processors.thresholds import usage_percent
 Scorer = Callable[[Moment, Ask, Any], IntArray]
 
 _TRIMARAN_SPAN: Final = "15m"
-# KEP-61: the newest window that is not older than 5 minutes, else the lowest score.
 STALE_SECONDS: Final = 300.0
+"""KEP-61: the newest window that is not older than 5 minutes, else the lowest score."""
 _RESOURCES: Final = ("cpu", "memory")
 _UNLIMITED: Final = (*_RESOURCES, "ephemeral-storage")
 """What a pod takes that says nothing of it; of all else it gets nothing then."""

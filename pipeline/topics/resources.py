@@ -46,6 +46,8 @@ RATES: Final = {
 }
 """What else of a node is measured, in bytes a second: columns of samples by the names under which a
 Node may offer, and pods ask for, it."""
+MEASURED: Final = ("cpu", "memory", *RATES)
+"""All of which there is usage; of the rates the last window alone."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):

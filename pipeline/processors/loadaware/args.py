@@ -14,7 +14,7 @@ from pipeline.processors.policy.durations import seconds_of
 from pipeline.processors.policy.sections import keys_of
 from pipeline.processors.resource_names import objection
 from pipeline.topics.node_state import AGGREGATED
-from pipeline.topics.resources import RATES
+from pipeline.topics.resources import MEASURED, RATES
 
 ESTIMATOR: Final = "defaultEstimator"
 AGGREGATIONS: Final = ("avg", "p50", "p90", "p95", "p99")
@@ -148,7 +148,7 @@ def oddities(args: LoadAwareArgs) -> Iterator[str]:
     if args.estimator not in ("", ESTIMATOR):
         yield f"estimator {args.estimator!r:.80} is not known: {ESTIMATOR} estimates"
     named = {*args.usage_thresholds, *args.prod_usage_thresholds, *args.resource_weights}
-    for name in sorted(named - {"cpu", "memory", *RATES}):
+    for name in sorted(named - {*MEASURED}):
         yield f"of {name:.80} no usage is measured: it is not judged"
     for name in sorted(RATES.keys() & args.prod_usage_thresholds.keys()):
         yield f"prodUsageThresholds: of {name} it is not known what Prod uses"

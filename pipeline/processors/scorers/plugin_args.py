@@ -83,7 +83,7 @@ class NodeResourcesAllocatableArgs(_Typed, frozen=True, kw_only=True):
 
 class ResourceLimitsArgs(_Typed, frozen=True, kw_only=True):
     """The limit-aware proposal; `default_limit` is for a pod that has none, of a resource that is
-    not in it all that the node has. A number is millicores of cpu, as ever it was, and bytes."""
+    not in it all that the node has. A number is millicores of cpu, and bytes."""
 
     resources: Some = _USUAL
     default_limit: dict[str, Annotated[int, Meta(ge=0)] | str] = {}

@@ -14,10 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
-from pipeline.topics.resources import RATES, millicores
-
-MEASURED: Final = ("cpu", "memory", *RATES)
-"""Of these there is usage; of the rates the last window alone, without a deviation."""
+from pipeline.topics.resources import MEASURED, millicores
 
 _MULTIPLIER: Final = re.compile(r"\d{1,6}(\.\d{1,6})?")
 

@@ -48,11 +48,12 @@ PRIORITIES = [priority("urgent", 9500), priority("mid", 7500), priority("batch",
 
 @pytest.fixture(scope="module")
 def asking() -> Iterator[ControlPlane]:
-    """A control plane whose scheduler packs by requests, and asks an extender."""
+    """A control plane whose scheduler packs by requests, and asks an extender. A step of its score
+    outvotes the packing, so that a pod goes to the node on which it is said to be in flight."""
     extender = {
         "urlPrefix": f"http://127.0.0.1:{PORT}", "filterVerb": "filter",
-        "prioritizeVerb": "prioritize", "preemptVerb": "preempt", "weight": 1, "enableHTTPS": False,
-        "nodeCacheCapable": True, "ignorable": True, "httpTimeout": "1s",
+        "prioritizeVerb": "prioritize", "preemptVerb": "preempt", "weight": 10,
+        "enableHTTPS": False, "nodeCacheCapable": True, "ignorable": True, "httpTimeout": "1s",
     }  # fmt: skip
     packing = {"scoringStrategy": {"type": "MostAllocated"}}
     profile = {

@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 
 from pipeline.errors import InvalidPolicyError, SettingsError
-from pipeline.processors.placement.config import CONFIGURATION, Placement, read_config, usual
+from pipeline.processors.placement.config import Placement, read_config, usual
+from pipeline.processors.placement.kube_config import CONFIGURATION
 from pipeline.settings import ExtenderSettings
 from pipeline.settings.load import StrictLoader
 
@@ -33,7 +34,11 @@ def placement_of(settings: ExtenderSettings) -> Placement:
         return found._replace(notes=(f"extender.scheduler_name has no effect without {KEY}",))
     file = Path(settings.scheduler_config_file)
     try:
-        return read_config(_document(file), settings.scheduler_name)
+        return read_config(read_document(file), settings.scheduler_name)
+    except OSError as error:
+        raise SettingsError(
+            f"{KEY}: cannot read {file}: {error.strerror}", key=KEY, hint="name a file"
+        ) from error
     except InvalidPolicyError as error:
         raise SettingsError(
             f"{KEY}: {file}: {error.message}",
@@ -43,15 +48,12 @@ def placement_of(settings: ExtenderSettings) -> Placement:
         ) from error
 
 
-def _document(file: Path) -> Any:
-    """The first document of the file that looks like one; there may be others beside it."""
+def read_document(file: Path) -> Any:
+    """The first document of the file that looks like one; there may be others beside it. Raises
+    OSError, and `InvalidPolicyError` for what is no YAML."""
     try:
         found = yaml.load_all(file.read_text("utf-8"), Loader=StrictLoader)
         trees = [tree for tree in found if tree is not None]
-    except OSError as error:
-        raise SettingsError(
-            f"{KEY}: cannot read {file}: {error.strerror}", key=KEY, hint="name a file"
-        ) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         text = " ".join(str(error).split())
         raise InvalidPolicyError(f"not valid YAML: {text:.200}") from error

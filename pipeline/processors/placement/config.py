@@ -4,8 +4,7 @@ Owes the rest: what is enabled of the plugins that are ours to run, with argumen
 key known or refused by name. Plugins of others are passed over: they run in the scheduler.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +13,20 @@ import msgspec
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.loadaware.args import LoadAwareArgs, oddities
 from pipeline.processors.loadaware.args import read_args as read_load_aware
+from pipeline.processors.placement.kube_config import (
+    EVERYWHERE,
+    FILTER_POINTS,
+    POINTS,
+    SCORE_POINTS,
+    VERSIONS,
+    Enabled,
+    Profile,
+    at,
+    points,
+    read_configuration,
+    read_profile,
+    refuse_misspelt,
+)
 from pipeline.processors.placement.schedule import looking_at_all
 from pipeline.processors.placement.schedule import read_args as read_time_shared
 from pipeline.processors.scorers import plugin_args, trimaran_args
@@ -24,9 +37,6 @@ HINT: Final = "SchedulingHint"
 HEADROOM: Final = "PredictedHeadroom"
 TIME_SHARED: Final = "TimeSharedThresholds"
 
-GROUP: Final = "kubescheduler.config.k8s.io"
-_VERSIONS: Final = tuple(f"{GROUP}/{version}" for version in ("v1", "v1beta3", "v1beta2"))
-CONFIGURATION: Final = "KubeSchedulerConfiguration"
 _IN_TREE: Final = frozenset(
     {
         "NodeResourcesFit", "NodeResourcesBalancedAllocation", "NodeResourcesLeastAllocated",
@@ -35,21 +45,8 @@ _IN_TREE: Final = frozenset(
 )  # fmt: skip
 """Plugins of kube-scheduler whose names are like those of others that run here."""
 _MOST_WEIGHT: Final = 2**31
-_KEYS: Final = (
-    "apiVersion", "kind", "parallelism", "leaderElection", "clientConnection", "enableProfiling",
-    "enableContentionProfiling", "percentageOfNodesToScore", "podInitialBackoffSeconds",
-    "podMaxBackoffSeconds", "profiles", "extenders", "delayCacheUntilActive", "healthzBindAddress",
-    "metricsBindAddress",
-)  # fmt: skip
-_EVERYWHERE: Final = "multiPoint"
-_FILTER_POINTS: Final = ("preFilter", "filter")
-_SCORE_POINTS: Final = ("score",)
-_POINTS: Final = (
-    _EVERYWHERE, *_FILTER_POINTS, *_SCORE_POINTS, "preEnqueue", "queueSort", "postFilter",
-    "preScore", "reserve", "permit", "preBind", "bind", "postBind",
-)  # fmt: skip
-"""The extension points of kube-scheduler; of these only the first four lead to something here."""
-
+_PARTS: Final = frozenset({"plugins", "pluginConfig"})
+"""What a profile has, and a configuration has not."""
 _TRIMARAN: Final[Mapping[str, Any]] = {
     "TargetLoadPacking": trimaran_args.TargetLoadPackingArgs,
     "LoadVariationRiskBalancing": trimaran_args.LoadVariationRiskBalancingArgs,
@@ -99,28 +96,6 @@ class Placement(NamedTuple):
         return args
 
 
-class _Enabled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: str
-    weight: int | None = None
-
-
-class _Set(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    enabled: tuple[_Enabled, ...] | None = None
-    disabled: tuple[_Enabled, ...] | None = None
-
-
-class _Plugin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: str
-    args: dict[str, Any] | None = None
-
-
-class _Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    scheduler_name: str = "default-scheduler"
-    percentage_of_nodes_to_score: int | None = None
-    plugins: dict[str, Any] | None = None
-    plugin_config: tuple[_Plugin, ...] | None = None
-
-
 def usual(thresholds: Mapping[str, float], expiration_seconds: float) -> Placement:
     """LoadAware with its defaults, but for the thresholds of usage in percent; who was not heard of
     for `expiration_seconds` takes pods, and is never the best."""
@@ -138,7 +113,7 @@ def read_config(tree: Any, scheduler_name: str | None = None) -> Placement:
 
     Raises InvalidPolicyError that says which key is of no use, and why.
     """
-    profiles = [_profile(profile) for profile in _profiles(tree)]
+    profiles = [read_profile(profile) for profile in _profiles(tree)]
     named = [p for p in profiles if scheduler_name in (None, p.scheduler_name)]
     if not named:
         found = ", ".join(sorted({p.scheduler_name for p in profiles})) or "none"
@@ -148,7 +123,7 @@ def read_config(tree: Any, scheduler_name: str | None = None) -> Placement:
         names = ", ".join(p.scheduler_name for p in ours)
         raise InvalidPolicyError(f"several profiles have plugins that run here: {names}")
     if not ours:
-        enabled = [one.name for p in named for _, at in _points(p) for one in at.enabled or ()]
+        enabled = [one.name for p in named for _, of in points(p) for one in of.enabled or ()]
         others = ", ".join(dict.fromkeys(enabled)) or "none"
         raise InvalidPolicyError(
             f"no plugin is enabled of those that run here, which are {_offered()}: there is "
@@ -162,82 +137,33 @@ def _offered() -> str:
 
 
 def _profiles(tree: Any) -> list[Any]:
-    if not isinstance(tree, Mapping):
-        raise InvalidPolicyError(f"not a {CONFIGURATION}: {type(tree).__name__}")
-    if "profiles" not in tree and ("plugins" in tree or "pluginConfig" in tree):
+    if isinstance(tree, Mapping) and "profiles" not in tree and not tree.keys().isdisjoint(_PARTS):
         return [tree]
-    for key in tree:
-        _refuse_misspelt(key, _KEYS, "key")
-    version, kind = tree.get("apiVersion"), tree.get("kind")
-    if version not in _VERSIONS:
-        raise InvalidPolicyError(
-            f"apiVersion: {version!r:.80} is none of {', '.join(_VERSIONS)}",
-        )
-    if kind != CONFIGURATION:
-        raise InvalidPolicyError(f"kind: {kind!r:.80} is not {CONFIGURATION}")
-    profiles = tree.get("profiles")
+    profiles = read_configuration(tree).get("profiles")
     if not isinstance(profiles, list) or not profiles:
         raise InvalidPolicyError("profiles: there is none")
     return profiles
 
 
-def _profile(tree: Any) -> _Profile:
-    try:
-        profile = msgspec.convert(tree, _Profile)
-    except msgspec.ValidationError as error:
-        raise InvalidPolicyError(f"profiles: {error}") from error
-    for point in profile.plugins or {}:
-        _refuse_misspelt(point, _POINTS, "plugins: extension point")
-    said = [one.name for one in profile.plugin_config or ()]
-    if twice := sorted({name for name in said if said.count(name) > 1}):
-        raise InvalidPolicyError(f"pluginConfig: {twice[0]:.80} is there more than once")
-    return profile
-
-
-def _refuse_misspelt(name: Any, known: Sequence[str], what: str) -> None:
-    """What is far from all that is known may be of a newer scheduler, which knows what it means."""
-    if name in known:
-        return
-    text = str(name)
-    near = [one for one in known if _plain(one) == _plain(text)]
-    if near := near or get_close_matches(text, known, n=1, cutoff=0.85):
-        raise InvalidPolicyError(f"{what} {name!r:.80} is not known: is it {near[0]}?")
-
-
-def _plain(name: str) -> str:
-    """As it is whoever wrote it: Go's fields begin with a capital, settings of ours have `_`."""
-    return name.replace("_", "").replace("-", "").lower()
-
-
-def _points(profile: _Profile) -> Iterator[tuple[str, _Set]]:
-    for point, tree in (profile.plugins or {}).items():
-        # A post prints the sets of a point as a list.
-        for part in tree if isinstance(tree, list) else [tree]:
-            try:
-                yield point, msgspec.convert(part or {}, _Set)
-            except msgspec.ValidationError as error:
-                raise InvalidPolicyError(f"plugins.{point}: {error}") from error
-
-
-def _has_ours(profile: _Profile) -> bool:
-    named = {one.name for _, found in _points(profile) for one in found.enabled or ()}
+def _has_ours(profile: Profile) -> bool:
+    named = {one.name for _, found in points(profile) for one in found.enabled or ()}
     said = {one.name for one in profile.plugin_config or ()}
     for name in sorted((named | said) - _IN_TREE):
-        _refuse_misspelt(name, PLUGINS, "plugin")
+        refuse_misspelt(name, PLUGINS, "plugin")
     return not named.isdisjoint(PLUGINS)
 
 
-def _placement(profile: _Profile) -> Placement:
+def _placement(profile: Profile) -> Placement:
     enabled: dict[str, dict[str, int]] = {}
     disabled: dict[str, set[str]] = {}
-    for point, found in _points(profile):
+    for point, found in points(profile):
         disabled.setdefault(point, set()).update(one.name for one in found.disabled or ())
         for one in found.enabled or ():
             if one.name in PLUGINS:
                 enabled.setdefault(point, {})[one.name] = _weight(one, point)
-    scores = _at(_SCORE_POINTS, enabled, disabled)
+    scores = at(SCORE_POINTS, enabled, disabled)
     scores = {name: weight for name, weight in scores.items() if name != TIME_SHARED}
-    filters = {name for name in _at(_FILTER_POINTS, enabled, disabled) if name in FILTERS}
+    filters = {name for name in at(FILTER_POINTS, enabled, disabled) if name in FILTERS}
     used = {*scores, *filters}
     idle = tuple(_idle(enabled, used))
     if not used:
@@ -256,36 +182,21 @@ def _placement(profile: _Profile) -> Placement:
     )
 
 
-def _at(
-    points: Sequence[str],
-    enabled: Mapping[str, Mapping[str, int]],
-    disabled: Mapping[str, Collection[str]],
-) -> dict[str, int]:
-    """The plugins that run at these points, with their weights, as kube-scheduler has it: what is
-    enabled at a point runs, and what is enabled at all points unless the point disables it."""
-    off = {name for point in points for name in disabled.get(point, ())}
-    inherited = {} if "*" in off else enabled.get(_EVERYWHERE, {})
-    found = {name: weight for name, weight in inherited.items() if name not in off}
-    for point in points:
-        found |= enabled.get(point, {})
-    return found
-
-
 def _idle(enabled: Mapping[str, Mapping[str, int]], used: Collection[str]) -> Iterator[str]:
     """Who is enabled only where nothing comes of it, which nobody would find out. At points of the
     scheduler's own the plugin may have a part to play there. Raises for other points."""
     for point, names in enabled.items():
         for name in sorted(set(names) - set(used)):
-            points = [_EVERYWHERE]
-            points += ["filter"] if name in FILTERS else []
-            points += ["score"] if name != TIME_SHARED else []
-            said = f"plugins.{point}: {name} does nothing here, only at {', '.join(points)}"
-            if point not in _POINTS:
+            where = [EVERYWHERE]
+            where += ["filter"] if name in FILTERS else []
+            where += ["score"] if name != TIME_SHARED else []
+            said = f"plugins.{point}: {name} does nothing here, only at {', '.join(where)}"
+            if point not in POINTS:
                 raise InvalidPolicyError(said)
-            yield said if point != _EVERYWHERE else f"{name} is disabled wherever it would run"
+            yield said if point != EVERYWHERE else f"{name} is disabled wherever it would run"
 
 
-def _weight(one: _Enabled, point: str) -> int:
+def _weight(one: Enabled, point: str) -> int:
     weight = one.weight or 1
     if not 0 < weight <= _MOST_WEIGHT:
         raise InvalidPolicyError(f"plugins.{point}: weight {weight} of {one.name} is not above 0")
@@ -296,10 +207,10 @@ def _read(name: str, tree: Mapping[str, Any]) -> Any:
     kind = tree.get("kind", f"{name}Args")
     if kind != f"{name}Args":
         raise InvalidPolicyError(f"pluginConfig {name}: kind {kind!r:.80} is not {name}Args")
-    version = tree.get("apiVersion", _VERSIONS[0])
-    if version not in _VERSIONS:
+    version = tree.get("apiVersion", VERSIONS[0])
+    if version not in VERSIONS:
         raise InvalidPolicyError(
-            f"pluginConfig {name}: apiVersion {version!r:.80} is none of {', '.join(_VERSIONS)}"
+            f"pluginConfig {name}: apiVersion {version!r:.80} is none of {', '.join(VERSIONS)}"
         )
     return _READERS[name](tree)
 

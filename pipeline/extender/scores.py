@@ -31,7 +31,7 @@ from pipeline.processors.scorers.node_size import by_size, raw_size
 from pipeline.processors.scorers.power import PowerModel, cheapest_first, costs, power_rise
 from pipeline.processors.scorers.rounding import MAX_SCORE, FloatArray, IntArray
 from pipeline.processors.scorers.scarce import scarce_resources
-from pipeline.processors.scorers.target_load import predicted_percent, target_load
+from pipeline.processors.scorers.target_load import busier, predicted_percent, target_load
 from pipeline.processors.thresholds import usage_percent
 
 Scorer = Callable[[Moment, Ask, Any], IntArray]
@@ -84,7 +84,8 @@ def target_load_packing(
     """Up to the target the fuller the better."""
     have = moment.allocatable("cpu", "capacity").astype(np.float64)
     added = (moment.unmeasured() + asked.counted["packing"]).astype(np.float64)
-    percent = predicted_percent(_average(moment, "cpu"), have, added)
+    load = busier(_average(moment, "cpu"), _percent(moment, "cpu", "usage"))
+    percent = predicted_percent(load, have, added)
     return target_load(percent, float(args.target_utilization or 0))
 
 

@@ -87,6 +87,16 @@ def test_target_load_packing() -> None:
     assert world.scores()["a"] == 0
 
 
+def test_target_load_packing_goes_by_the_last_window_where_it_is_busier() -> None:
+    """Upstream goes by the average alone, in which pods of the last minutes hardly are."""
+    world = World("TargetLoadPacking", targetUtilization=50, defaultRequests={"cpu": "0"})
+    filling, calming = used("filling", 1.0), used("calming", 3.0)
+    fuller, emptier = Usage(cpu_cores=3.0, memory_bytes=GIB), Usage(cpu_cores=1.0, memory_bytes=GIB)
+    world.node("filling", msgspec.structs.replace(filling, usage=fuller))
+    world.node("calming", msgspec.structs.replace(calming, usage=emptier))
+    assert world.scores() == {"calming": 25, "filling": 25}
+
+
 def test_load_variation_risk_balancing() -> None:
     world = World("LoadVariationRiskBalancing", safeVarianceSensitivity=2)
     for name, deviation in (("smooth", 0.0), ("bursty", 1.0)):

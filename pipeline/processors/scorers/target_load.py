@@ -55,6 +55,14 @@ def is_unmeasured(bound_seconds: FloatArray, window_end_seconds: FloatArray) -> 
     return window_end_seconds - bound_seconds < UNMEASURED_SECONDS
 
 
+def busier(average: FloatArray, latest: FloatArray) -> FloatArray:
+    """The load to reckon with, (nodes,): the average over a quarter of an hour, or the last window
+    where that is busier; NaN where neither is known. A pod that came two minutes ago is in the
+    average with an eighth of what it uses: by that alone, as upstream has it, pods that come one by
+    one take a node far over its target."""
+    return np.fmax(average, latest)
+
+
 def predicted_percent(
     used_percent: FloatArray, capacity_millicores: FloatArray, added_millicores: FloatArray
 ) -> FloatArray:

@@ -1,7 +1,7 @@
 """How kube-scheduler reads an extender's replies, in plain Python, for the tests.
 
 Go matches keys in any letter case; the rules are those of its HTTP extender client, and
-test_scheduler.py holds this reader against recorded cases.
+tests/vectors/extender.py holds this reader against recorded cases.
 """
 
 from typing import Any, NamedTuple
@@ -51,3 +51,10 @@ def add_scores(totals: dict[str, int], replies: list[tuple[int, int, Any]]) -> d
             if entry["Host"] in summed:
                 summed[entry["Host"]] += score * weight * 10
     return summed
+
+
+def is_interested(managed: list[str], containers: list[dict[str, Any]]) -> bool:
+    """Whether an extender is asked about a pod: one that manages resources about those alone whose
+    containers, initial ones too, name one of them, whatever the amount."""
+    named = {name for one in containers for of in one.values() for name in of}
+    return not managed or not named.isdisjoint(managed)

@@ -5,12 +5,16 @@ What each passes through:
 - `load_watcher_json`: `processors.load_watcher`, both ways, with what Trimaran's plugins read.
 - `load_watcher_window_fallback`: `served_window`, by which the table chooses.
 - `load_watcher_http`: the extender itself, over a table of these nodes, asked by HTTP.
+- `load_watcher_prometheus`: what our provider asks where the same metrics are named to it
+  (`promql.queries`), what it makes of an answer, and the metric that is served of that.
 """
 
 import asyncio
 import json
 from typing import Any
 
+import msgspec
+import numpy as np
 from aiohttp.test_utils import TestClient, TestServer
 
 from pipeline.clock import ManualClock
@@ -26,6 +30,10 @@ from pipeline.processors.load_watcher import (
     metric,
     served_window,
 )
+from pipeline.processors.provided.prometheus import gather, read_matrix
+from pipeline.processors.provided.promql import Grid, queries
+from pipeline.processors.provided.usage import Window
+from pipeline.processors.thresholds import usage_percent
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState
 from pipeline.topics.resources import Usage
@@ -114,9 +122,61 @@ def _further_down(case: Case, expected: Case) -> tuple[str, Case] | None:
     return ONE_STEP, {"served": served, "error": False}
 
 
-DIFFERENCES = {"load_watcher_window_fallback": _further_down}
+_QUARTER = Grid(900, 60, 60, "instance", "node")
+_KEYS = {
+    "instance:node_cpu:ratio": "node.cpu_cores",
+    "instance:node_network_transmit_bytes:rate:sum": "node.network_transmit_bytes_per_second",
+}
+"""Where a user of load-watcher's metrics names them to our provider; of others nothing is made."""
+
+
+def load_watcher_prometheus(case: Case) -> object:
+    """Of a node with one core, so that a share of it is so many cores."""
+    key = _KEYS.get(case["metric"])
+    if key is None:
+        return {"promql": None, "metric": None}
+    asked = {query.key: query for query in queries({key: case["metric"]}, _QUARTER)}
+    values = [[at, str(case["sample"])] for at in range(60, 901, 60)]
+    series = {"metric": {"instance": "n"}, "values": values}
+    answer = {"status": "success", "data": {"resultType": "matrix", "result": [series]}}
+    matrix = read_matrix(json.dumps(answer).encode())
+    used = gather({asked[key]: matrix}, Window(0, 900_000), _QUARTER).nodes["n"]
+    served = None
+    if "cpu_cores_avg" in used:
+        (percent,) = usage_percent(np.array([used["cpu_cores_avg"]]), np.array([1.0])).tolist()
+        window, name = case["window"], case["metric"]
+        served = metric("CPU", case["operator"], window, percent, name=name)
+    return {
+        "promql": asked[key].text,
+        "metric": None if served is None else msgspec.to_builtins(served),
+    }
+
+
+POINTS = "one subquery gives the points, from which average, deviation and percentiles are exact"
+NO_SHARE = f"{POINTS}; bytes are no share of a node: a rate of node states, not a percentage"
+NOT_ASKED = "energy is nothing that Springtide goes by: nobody asks for it"
+
+
+def _asked_by_points(case: Case, expected: Case) -> tuple[str, Case]:
+    if case["metric"] not in _KEYS:
+        return NOT_ASKED, {"promql": None, "metric": None}
+    text = f"({case['metric']}\n)[900s:60s]"
+    if expected["metric"]["type"] != "CPU":
+        return NO_SHARE, {"promql": text, "metric": None}
+    return POINTS, {"promql": text, "metric": expected["metric"]}
+
+
+DIFFERENCES = {
+    "load_watcher_window_fallback": _further_down,
+    "load_watcher_prometheus": _asked_by_points,
+}
 
 ADAPTERS = {
     function.__name__: function
-    for function in (load_watcher_json, load_watcher_window_fallback, load_watcher_http)
+    for function in (
+        load_watcher_json,
+        load_watcher_window_fallback,
+        load_watcher_http,
+        load_watcher_prometheus,
+    )
 }

@@ -14,9 +14,10 @@ PACKAGES = (ROOT / "pipeline", ROOT / "node-exporter" / "node_exporter", ROOT / 
 _NODE_ACTUATOR = "the node actuator writes and reads these (part 6)"
 _WRITES = "nobody writes the annotations of CPU ratios yet"
 _TOPOLOGY = "nobody writes what NUMA zones have for Batch yet"
-_ADMISSION = "nodes and pods are admitted with part 4"
+_ADMISSION = "nodes and pods are admitted by a webhook (part 8)"
+_SEEN = "what a plugin would see; the extender refuses by the reservation instead"
 _DEVICES = "devices come with part 9"
-_LOAD_WATCHER = "read where a load-watcher is where metrics come from (part 4)"
+_LOAD_WATCHER = "what Trimaran's plugins make of what is served: the reader of the tests"
 _NUMA = "no exporter measures NUMA nodes yet"
 UNCALLED = {
     "node_exporter.kernel.formulas.best_effort_limit_millicores": _NODE_ACTUATOR,
@@ -41,7 +42,7 @@ UNCALLED = {
     "pipeline.processors.overcommit.numa.shares": _TOPOLOGY,
     "pipeline.processors.overcommit.numa.spread": _TOPOLOGY,
     "pipeline.processors.overcommit.numa.zone_batch": _TOPOLOGY,
-    "pipeline.processors.overcommit.reserved.trimmed": "the scheduler's view comes with part 4",
+    "pipeline.processors.overcommit.reserved.trimmed": _SEEN,
     "pipeline.processors.policy.amplification.admitted": _ADMISSION,
     "pipeline.processors.policy.amplification.read_ratios": _ADMISSION,
     "pipeline.processors.policy.amplification.requested": _ADMISSION,

@@ -113,6 +113,7 @@ ROLES = {
     "explain": "pipeline.cli.explain",
     "model": "pipeline.cli.model, pipeline.agents.importing",
     "recommend": "pipeline.cli.recommend",
+    "scheduler": "pipeline.cli.scheduler",
     "policy": "pipeline.cli.policy",
     "watcher": "pipeline.cli.watcher, kubernetes.config",
     "actuator": "pipeline.cli.actuator, kubernetes.config",

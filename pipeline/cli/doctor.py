@@ -39,6 +39,10 @@ _WATCH_GROUP_SECONDS = 4.0
 
 @click.command(epilog="Exit codes: 0 nothing fails, 1 something does, 2 usage or settings.")
 @click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON on stdout.")
+@click.option(
+    "--scheduler-file", type=click.Path(path_type=Path),
+    help="What kube-scheduler is started with (its --config), to be looked at, too.",
+)  # fmt: skip
 @settings_options(
     *KAFKA_CLIENT,
     "kafka.partitions",
@@ -49,17 +53,19 @@ _WATCH_GROUP_SECONDS = 4.0
     "exporter.proc_root",
     "worker.id",
     "worker.policy_file",
+    "extender.mode",
     "extender.cpu_threshold_percent",
     "extender.memory_threshold_percent",
     *KUBERNETES_CLIENT,
 )
-def command(settings: Settings, as_json: bool) -> None:
+def command(settings: Settings, as_json: bool, scheduler_file: Path | None) -> None:
     """Check this installation and say what to do.
 
     Looks at Python and the installed extras, at the clock, cgroups, pods and /proc (for the
     exporter), at Java and jars (for the local broker), at the policy (of worker.policy_file, else
-    in the cluster), at the broker, its topics and the workers' group, and whether nodes carry the
-    policy. Changes nothing. What only some roles need is a warning; ends with 1 if something fails.
+    in the cluster), at the broker, its topics and the workers' group, whether nodes carry the
+    policy, and with --scheduler-file at the scheduler's side of the extender. Changes nothing. What
+    only some roles need is a warning; ends with 1 if something fails.
 
     \b
     Examples:
@@ -68,6 +74,8 @@ def command(settings: Settings, as_json: bool) -> None:
     """
     with _quiet("aiokafka"):  # the table says it better
         checks = list(run_checks(settings))
+    if scheduler_file is not None:
+        checks.append(scheduler(scheduler_file, settings))
     has_failed = any(check.status == "fail" for check in checks)
     if as_json:
         rows = [check._asdict() for check in checks]
@@ -124,6 +132,24 @@ def broker_and_policy(settings: Settings) -> Iterator[Check]:
             yield check
     else:
         yield Check("nodes", "unknown", "not looked at, because the topics are not there")
+
+
+def scheduler(file: Path, settings: Settings) -> Check:
+    """Whether what kube-scheduler is started with goes together with the extender."""
+    from pipeline.cli.scheduler import read_findings
+
+    try:
+        found = read_findings(file, settings)
+    except SpringtideError as error:
+        return failed("scheduler", error)
+    if not found:
+        return Check(
+            "scheduler", "ok", f"{file} asks the extender, in mode {settings.extender.mode}"
+        )
+    first = next((one for one in found if one.is_refused), found[0])
+    status: Status = "fail" if first.is_refused else "warn"
+    todo = f"{first.todo}; springtide scheduler check {file} says all"
+    return Check("scheduler", status, f"{first.where}: {first.says}", todo)
 
 
 def python() -> Check:

@@ -41,8 +41,8 @@ def command(settings: Settings) -> None:
     that is unknown or stale passes with score 0.
 
     It starts in mode observe: every node passes with score 0, and what would have been answered is
-    logged and counted. --mode act makes the answers count. deploy/scheduler/extender.yaml shows
-    the scheduler's side, docs/extender.md the rest: GET /readyz, /healthz, /metrics, /v1/nodes.
+    logged and counted. --mode act makes the answers count. springtide scheduler config prints the
+    scheduler's side; docs/extender.md has the rest: GET /readyz, /healthz, /metrics, /v1/nodes.
 
     With --push-out it plans who of Free, Batch and Mid would make room for a Prod pod that every
     node refuses; springtide evictor carries that out.

@@ -58,6 +58,9 @@ COMMANDS = {
         "List predictors; look into, fit, export and import a node's models.", "pipeline"
     ),
     "recommend": _Entry("Show what pods of each owner should ask for.", "pipeline"),
+    "scheduler": _Entry(
+        "Make and check kube-scheduler's side of the extender; try targets.", "pipeline"
+    ),
     "policy": _Entry("Check a colocation policy, and what it is for each node.", "pipeline"),
     "doctor": _Entry("Check this installation and say what to do.", None),
 }

@@ -1,0 +1,110 @@
+"""`springtide scheduler`: what is printed works, what is wrong is told with the right exit code."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from pipeline.cli.main import cli
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["scheduler", *arguments])
+
+
+def written(folder: Path, tree: Any) -> str:
+    file = folder / "scheduler.yaml"
+    file.write_text(tree if isinstance(tree, str) else yaml.safe_dump(tree))
+    return str(file)
+
+
+@pytest.mark.parametrize("mode", ["observe", "act"])
+def test_the_files_in_deploy_are_what_is_printed(project: Path, mode: str) -> None:
+    file = project / "deploy" / "scheduler" / f"{mode}.yaml"
+    result = run("config", "--mode", mode)
+    assert result.exit_code == 0, result.output
+    assert result.stdout == file.read_text()
+    checked = run("check", str(file), "--mode", mode)
+    assert checked.exit_code == 0
+    assert checked.stderr == ""
+    assert "nothing is wrong" in checked.stdout
+
+
+def test_what_is_asked_for_is_in_it(tmp_path: Path) -> None:
+    result = run(
+        "config", "--mode", "act", "--port", "9443", "--ca-file", "/ca.pem", "--cert-file",
+        "/me.pem", "--key-file", "/me.key", "--weight", "5", "--profile", "mine",
+        "--scheduler-kubeconfig", "/kube",
+    )  # fmt: skip
+    tree = yaml.safe_load(result.stdout)
+    (extender,) = tree["extenders"]
+    assert extender["urlPrefix"] == "https://springtide-extender.springtide-system.svc:9443"
+    assert extender["enableHTTPS"] is True
+    assert extender["tlsConfig"] == {
+        "caFile": "/ca.pem", "certFile": "/me.pem", "keyFile": "/me.key",
+    }  # fmt: skip
+    assert extender["weight"] == 5
+    assert tree["profiles"][0]["schedulerName"] == "mine"
+    assert tree["clientConnection"] == {"kubeconfig": "/kube"}
+    assert run("check", written(tmp_path, result.stdout), "--mode", "act").stderr == ""
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    result = run("config", "--url", "extender:8888")
+    assert result.exit_code == 1
+    assert "extenders[0].urlPrefix" in result.stderr
+    assert result.stdout == ""
+
+
+def test_warnings_are_told_and_errors_end_with_3(tmp_path: Path) -> None:
+    tree = yaml.safe_load(run("config").stdout)
+    warned = run("check", written(tmp_path, tree), "--mode", "act")
+    assert warned.exit_code == 0
+    assert warned.stderr.startswith("warning: profile default-scheduler: NodeResourcesFit, ")
+    tree["extenders"][0]["filterVerb"] = "predicates"
+    refused = run("check", written(tmp_path, tree), "--json")
+    assert refused.exit_code == 3
+    (found,) = json.loads(refused.stdout)
+    assert found["where"] == "extenders[0].filterVerb"
+    assert found["is_refused"] is True
+
+
+@pytest.mark.parametrize("text", ["", "{", "kind: Pod", "a: 1\na: 2", "\0", "[1]"])
+def test_what_is_no_configuration_ends_with_1(tmp_path: Path, text: str) -> None:
+    file = written(tmp_path, text)
+    result = run("check", file)
+    assert result.exit_code == 1
+    assert file in result.stderr
+    assert "fix: " in result.stderr
+
+
+def test_a_file_that_is_not_there_ends_with_1(tmp_path: Path) -> None:
+    result = run("check", str(tmp_path / "none.yaml"))
+    assert result.exit_code == 1
+    assert "No such file" in result.stderr
+
+
+def test_lower_targets_overshoot_less() -> None:
+    lines = run("simulate").stdout.splitlines()
+    assert lines[0].split() == ["TARGET", "NODES", "AVERAGE", "P95", "HIGHEST", "OVER", "50%"]
+    above = [float(line.split()[-1].rstrip("%")) for line in lines[1:5]]
+    assert above == sorted(above, reverse=True)
+    assert above[0] > 50 > 10 > above[2]
+    found = json.loads(run("simulate", "--wanted", "60", "--json").stdout)
+    assert [one["target_percent"] for one in found] == [60, 55, 50, 45]
+    assert run("simulate", "--nodes", "0").exit_code == 2
+
+
+def test_doctor_looks_at_it_too(project: Path) -> None:
+    file = str(project / "deploy" / "scheduler" / "observe.yaml")
+    for mode, status in (("observe", "ok"), ("act", "warn")):
+        result = CliRunner().invoke(
+            cli,
+            ["doctor", "--json", "--mode", mode, "--scheduler-file", file,
+             "--bootstrap-servers", "127.0.0.1:1"],
+        )  # fmt: skip
+        checks = {one["name"]: one for one in json.loads(result.stdout)["checks"]}
+        assert checks["scheduler"]["status"] == status

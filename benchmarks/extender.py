@@ -58,6 +58,7 @@ GIB = 2.0**30
 _ORDERS = 64
 _FIRST = 10
 _PATIENCE_SECONDS = 600.0
+_WHOLE_QUESTIONS = 25
 
 
 class Fleet(NamedTuple):
@@ -370,7 +371,7 @@ async def ask_full(
     session: aiohttp.ClientSession, extender: "subprocess.Popen[bytes]", fleet: Fleet
 ) -> None:
     """The form with whole Node objects of some 6 KB each."""
-    filler = {f"feature.node.kubernetes.io/cpu-{number}": "true" for number in range(110)}
+    filler = {f"feature.node.kubernetes.io/cpu-{number}": "true" for number in range(142)}
     nodes = [
         {
             "metadata": {"name": name, "labels": filler},
@@ -381,7 +382,7 @@ async def ask_full(
     asked = pods()
     took: dict[str, list[float]] = {"filter": [], "prioritize": []}
     size = 0
-    for _ in range(8):
+    for _ in range(_WHOLE_QUESTIONS):
         body = json.dumps({"Pod": next(asked), "Nodes": {"items": nodes}}).encode()
         size = len(body)
         for verb, times in took.items():

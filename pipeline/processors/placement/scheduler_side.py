@@ -144,17 +144,17 @@ def _extender(place: int, tree: Any) -> _Extender:
 
 def _of_extender(where: str, of: _Extender) -> Iterator[Finding]:
     yield from _of_address(where, of)
+    said = {
+        "filterVerb": of.filter_verb,
+        "prioritizeVerb": of.prioritize_verb,
+        "preemptVerb": of.preempt_verb,
+    }
     for key, verb in VERBS.items():
-        said = {
-            "filterVerb": of.filter_verb,
-            "prioritizeVerb": of.prioritize_verb,
-            "preemptVerb": of.preempt_verb,
-        }[key]
-        if said and said.strip("/") != verb:
-            found = f"{said!r:.80} is no path of the extender's, which answers 404"
-            yield Finding(f"{where}.{key}", found, f"set it to {verb}", is_refused=True)
-        elif not said:
+        if not said[key]:
             yield Finding(f"{where}.{key}", f"not set: {_WITHOUT[key]}", f"set it to {verb}")
+        elif said[key].strip("/") != verb:
+            found = f"{said[key]!r:.80} is no path of the extender's, which answers 404"
+            yield Finding(f"{where}.{key}", found, f"set it to {verb}", is_refused=True)
     if of.bind_verb:
         found = "the extender binds no pods: none would be bound"
         yield Finding(f"{where}.bindVerb", found, "leave it out", is_refused=True)

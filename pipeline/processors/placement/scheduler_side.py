@@ -7,7 +7,7 @@ scheduler-plugins, by which scores of what is asked for must not fight those of 
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -238,9 +238,16 @@ def _of_profile(profile: Profile, mode: Mode, weight: int) -> Iterator[Finding]:
             is_refused=True,
         )
     on = at(SCORE_POINTS, enabled, disabled)
-    fighting = [(name, on[name]) for name in BY_REQUESTS if name in on]
-    if mode == "act" and fighting:
-        yield _fought(where, fighting, weight)
+    fighting = {name: on[name] for name in BY_REQUESTS if name in on}
+    theirs, step = 100 * sum(fighting.values()), _POINTS_A_STEP * weight
+    if mode == "act" and step < theirs:
+        yield Finding(
+            where,
+            f"{', '.join(fighting)} score by requests with up to {theirs} points, where a step of "
+            f"the extender's score is {step}: they may outvote it, and a pod in flight counts on "
+            "the wrong node until its bind is seen",
+            "disable them at score, or give the extender more weight",
+        )
     elif mode == "observe" and not fighting:
         yield Finding(
             where,
@@ -248,15 +255,3 @@ def _of_profile(profile: Profile, mode: Mode, weight: int) -> Iterator[Finding]:
             "are filled as it happens",
             f"let {' and '.join(BY_REQUESTS)} score until the extender acts",
         )
-
-
-def _fought(where: str, fighting: Sequence[tuple[str, int]], weight: int) -> Finding:
-    names = ", ".join(name for name, _ in fighting)
-    theirs = sum(100 * one for _, one in fighting)
-    return Finding(
-        where,
-        f"{names} score by requests with up to {theirs} points, where a step of the extender's "
-        f"score is {_POINTS_A_STEP * weight}: they may outvote it, and a pod in flight counts on "
-        "the wrong node until its bind is seen",
-        "disable them at score, or give the extender more weight",
-    )

@@ -137,6 +137,9 @@ def test_their_points_are_reckoned_with_their_weights() -> None:
     heavy = {"enabled": [{"name": "NodeResourcesFit", "weight": 7}]}
     (found,) = scored(score={"disabled": [{"name": "*"}], **heavy})
     assert "up to 700 points, where a step of the extender's score is 10" in found.says
+    for weight, is_outvoted in ((19, True), (20, False)):
+        tree = generated(HTTP._replace(weight=weight))
+        assert bool(list(findings(tree, "act"))) == is_outvoted
 
 
 def test_plugins_that_run_here_are_none_of_the_schedulers() -> None:

@@ -25,7 +25,7 @@ from pipeline.table.table import Table
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_state import NodeStateRecord
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 _AT_ONCE: Final = 100
 _UIDS_AT_ONCE: Final = 10_000

@@ -8,6 +8,7 @@ annotation `kubernetes.io/config.hash`, else the uid.
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from pipeline.errors import InvalidRecordError
 from pipeline.topics.codec import Record
@@ -24,14 +25,17 @@ class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     requests: Resources = Resources()
     limits: Resources = Resources()
     scalars: Scalars | None = None
+    scalar_limits: Scalars | UnsetType = UNSET
     restartable: bool = False
 
 
 class PodRecord(Record, frozen=True, kw_only=True):
     """A Kubernetes Pod, trimmed to what decisions need; times are RFC 3339, UTC.
 
-    `pod_class` is prod, mid, batch, free or none; `requests`, `limits` and `scalars` are the
-    effective ones (init containers, restartable ones, overhead and pod-level resources counted).
+    `pod_class` is prod, mid, batch, free or none; `requests`, `limits`, `scalars` (what is asked
+    for of other resources) and `scalar_limits` are the effective ones (init containers, restartable
+    ones, overhead and pod-level resources counted). `scalar_limits` are said where they are not
+    `scalars`, and in no record that is older than they are: there, too, `scalars` are both.
     `scheduled_at` and `initialized_at` are when the conditions of these names became true.
     """
 
@@ -49,7 +53,9 @@ class PodRecord(Record, frozen=True, kw_only=True):
     requests: Resources = Resources()
     limits: Resources = Resources()
     scalars: Scalars | None = None
+    scalar_limits: Scalars | UnsetType = UNSET
     overhead: Resources = Resources()
+    scalar_overhead: Scalars | UnsetType = UNSET
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     node_selector: dict[str, str] = msgspec.field(default_factory=dict)
@@ -100,7 +106,9 @@ class CountedPod(Record, frozen=True, kw_only=True):
     requests: Resources = Resources()
     limits: Resources = Resources()
     scalars: Scalars | None = None
+    scalar_limits: Scalars | UnsetType = UNSET
     overhead: Resources = Resources()
+    scalar_overhead: Scalars | UnsetType = UNSET
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     phase: str = ""

@@ -32,7 +32,7 @@ _QUANTITY = re.compile(
 
 Scalars = dict[str, int]
 """Amounts by resource, those but cpu and memory, in whole units (`kubernetes.io/batch-cpu` is in
-millicores): of a pod what is asked for, which for extended resources is the limit, too."""
+millicores)."""
 
 
 MID: Final = ("kubernetes.io/mid-cpu", "kubernetes.io/mid-memory")

@@ -1,16 +1,21 @@
 """The use case of the limit-aware proposal with a real kube-scheduler: alone it picks the node with
-the lower requests, whose limits are promised already; with the extender the other one."""
+the lower requests, whose limits are promised already; with the extender the other one. And requests
+and limits of any resource held against what kubectl says of them."""
 
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
 
 from pipeline.local.control_plane import ControlPlane, local_control_plane
-from tests.cluster.objects import Object, apply, items, node, pod, until
+from pipeline.processors.amounts import amounts
+from pipeline.processors.inventory import pod_record
+from pipeline.processors.loadaware.counted import asked_of, limits_of
+from tests.cluster.objects import Object, apply, delete, items, node, pod, until
 from tests.cluster.test_extender import PORT, Cluster, all_bound, cluster
 from tests.cluster.watching import Role
 
@@ -90,3 +95,68 @@ async def test_the_pod_goes_where_less_is_promised(cluster: Cluster, tmp_path: P
         await until(lambda: told("node2")["cpu"] == 112, 60)
         for name in ("node1", "node2"):
             assert told(name) == described(plane, name)
+
+
+DISK, PAGES = "ephemeral-storage", "hugepages-2Mi"
+GPU, BATCH_CPU = "nvidia.com/gpu", "kubernetes.io/batch-cpu"
+
+
+def container(name: str, requests: Object, limits: Object, **more: str) -> Object:
+    stated = {"requests": requests, "limits": limits}
+    return {"name": name, "image": "none", "resources": stated, **more}
+
+
+def of_containers(name: str, *containers: Object, **spec: Any) -> Object:
+    made = pod(name, on="node3")
+    made["spec"] |= {"containers": list(containers), **spec}
+    return made
+
+
+def allocated(plane: ControlPlane, name: str) -> dict[str, tuple[int, int]]:
+    """What kubectl says that the pods of a node ask for, and may take, by resource."""
+    text = plane.kubectl("describe", "node", name).partition("Allocated resources:")[2]
+    rows = re.findall(r"^  ([a-z]\S+) +(\w+)(?: \(\d+%\))? +(\w+)", text, re.MULTILINE)
+    found = {}
+    for resource, *said in rows:
+        request, limit = (amounts([(resource, one)], name)[resource] for one in said)
+        found[resource] = (request, limit)
+    return found
+
+
+def test_requests_and_limits_of_any_resource_are_those_of_kubernetes(asking: ControlPlane) -> None:
+    """Sidecars, overhead, limits above requests and without, and amounts of a pod as a whole."""
+    has = {DISK: "100Gi", PAGES: "1Gi", GPU: "8", BATCH_CPU: "8k"}
+    overhead = {"podFixed": {"cpu": "10m", "memory": "64Mi", DISK: "1Gi"}}
+    runtime = {
+        "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "vm"},
+        "handler": "vm", "overhead": overhead,
+    }  # fmt: skip
+    some = container("main", {DISK: "1Gi", "cpu": "1"}, {DISK: "4Gi"})
+    mesh = container("mesh", {}, {DISK: "2Gi"}, restartPolicy="Always")
+    first = container("first", {}, {DISK: "7Gi", GPU: "2", "memory": "1Gi"})
+    pages = container("main", {}, {PAGES: "4Mi", "memory": "1Gi"})
+    whole = {"limits": {PAGES: "64Mi", "memory": "2Gi", "cpu": "1"}}
+    # For no pod but these.
+    apart = node("node3", **has) | {"spec": {"unschedulable": True}}
+    apply(asking, apart, runtime)
+    apply(
+        asking,
+        of_containers("disk", some, runtimeClassName="vm"),
+        of_containers("unlimited", container("c", {DISK: "1Gi"}, {}), runtimeClassName="vm"),
+        of_containers("before", some, initContainers=[first, mesh], runtimeClassName="vm"),
+        of_containers("beside", some, initContainers=[mesh, first], runtimeClassName="vm"),
+        of_containers("pages", pages),
+        of_containers("whole", pages, resources=whole),
+        of_containers("batch", container("c", {BATCH_CPU: "1k"}, {BATCH_CPU: "3k"})),
+        of_containers("gpu", container("c", {}, {GPU: "1"}), container("d", {}, {})),
+    )
+    there = [one for one in items(asking, "pods") if one["spec"].get("nodeName") == "node3"]
+    records = [pod_record(one) for one in there]
+    assert len(records) == 8
+    sums = {}
+    for resource in ("cpu", "memory", *has):
+        requests = (asked_of(one.requests, one.scalars).get(resource, 0) for one in records)
+        limits = (limits_of(one).get(resource, 0) for one in records)
+        sums[resource] = (sum(requests), sum(limits))
+    assert sums == allocated(asking, "node3")
+    delete(asking, "pod", *(one["metadata"]["name"] for one in there))

@@ -8,14 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidRecordError
-from pipeline.processors.inventory import (
-    cgroup_uid,
-    effective_limits,
-    effective_requests,
-    kube_qos,
-    node_record,
-    pod_record,
-)
+from pipeline.processors.inventory import cgroup_uid, node_record, pod_record
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.nodes import Condition, NodeRecord, Taint
 from pipeline.topics.pods import Container, Owner, PodRecord
@@ -110,9 +103,12 @@ def test_what_a_node_does_not_state_is_unknown_and_zero_is_zero() -> None:
         ({"metadata": {"name": "n" * 300}}, "300 bytes"),
         ({"metadata": {"name": 5}}, r"\$\.metadata\.name"),
         ({"metadata": {"name": "n", "labels": {"a": 1}}}, "labels"),
-        ({"status": {"allocatable": {"cpu": "4 cores"}}}, "status.allocatable: '4 cores'"),
+        ({"status": {"allocatable": {"cpu": "4 cores"}}}, "status.allocatable: cpu: '4 cores'"),
         ({"status": {"allocatable": {"cpu": True}}}, "allocatable"),
-        ({"status": {"capacity": {"memory": "-1"}}}, "status.capacity: an amount is negative"),
+        (
+            {"status": {"capacity": {"memory": "-1"}}},
+            "status.capacity: memory: an amount is negative",
+        ),
         ({"status": {"capacity": {"memory": "9999Ei"}}}, "out of range"),
         ({"status": {"conditions": [{"type": "Ready"}]}}, "status"),
         ({"spec": {"taints": [{"effect": "x"}]}}, "key"),
@@ -132,8 +128,10 @@ def test_pod() -> None:
         {
             "priority": 9500,
             "containers": [container(requests={"cpu": "250m", "memory": "256Mi"})],
-            "initContainers": [container("mesh", limits={"cpu": 1}, restartPolicy="Always")],
-            "overhead": {"cpu": "10m"},
+            "initContainers": [
+                container("mesh", limits={"cpu": 1, "nvidia.com/gpu": 1}, restartPolicy="Always")
+            ],
+            "overhead": {"cpu": "10m", "ephemeral-storage": "1Ki"},
             "nodeSelector": {"zone": "b"},
             "affinity": {"nodeAffinity": {"x": [1, None]}},
             "tolerations": [{"operator": "Exists"}],
@@ -150,6 +148,8 @@ def test_pod() -> None:
     )
     tree["status"] |= {"startTime": "2023-11-14T21:13:33Z", "qosClass": "Burstable"}
     main = Container(name="main", requests=amounts(250, 2**28))
+    gpu = {"nvidia.com/gpu": 1}
+    mesh = Container(name="mesh", limits=amounts(1000), scalars=gpu, restartable=True)
     assert pod_record(tree) == PodRecord(
         node="node-1",
         uid="p-1",
@@ -164,9 +164,12 @@ def test_pod() -> None:
         qos="LS",
         requests=amounts(260, 2**28),
         limits=amounts(1010),
+        scalars={"nvidia.com/gpu": 1, "ephemeral-storage": 1024},
+        scalar_limits={"nvidia.com/gpu": 1},
         overhead=amounts(10),
+        scalar_overhead={"ephemeral-storage": 1024},
         containers=(main,),
-        init_containers=(Container(name="mesh", limits=amounts(1000), restartable=True),),
+        init_containers=(mesh,),
         node_selector={"zone": "b"},
         affinity={"nodeAffinity": {"x": [1, None]}},
         tolerations=({"operator": "Exists"},),
@@ -175,27 +178,6 @@ def test_pod() -> None:
         started_at="2023-11-14T21:13:33Z",
         deleted_at="2023-11-14T23:13:30+01:00",
     )
-
-
-def test_resources_but_cpu_and_memory_are_counted_as_those_are() -> None:
-    def asks(name: str, restart: str = "", **amounts: Any) -> dict[str, Any]:
-        resources = {"limits": {f"kubernetes.io/{k}": v for k, v in amounts.items()}}
-        return {"name": name, "resources": resources, "restartPolicy": restart}
-
-    spec = {
-        "containers": [asks("a", gpu=1, cpu="2k"), asks("b", gpu="2")],
-        "initContainers": [
-            asks("first", gpu=9),
-            asks("mesh", "Always", gpu=4),
-            asks("last", gpu=6),
-        ],
-    }
-    found = pod_record(pod(spec))
-    # The last runs beside the mesh, and so do the containers.
-    assert found.scalars == {"kubernetes.io/gpu": 10, "kubernetes.io/cpu": 2000}
-    assert found.containers[0].scalars == {"kubernetes.io/gpu": 1, "kubernetes.io/cpu": 2000}
-    assert found.requests == found.limits == Resources()
-    assert pod_record(pod()).scalars is None
 
 
 def test_when_a_pod_was_scheduled_and_initialized() -> None:
@@ -215,9 +197,10 @@ def test_when_a_pod_was_scheduled_and_initialized() -> None:
         pod_record(tree)
 
 
+@pytest.mark.parametrize("kind", ["requests", "limits"])
 @pytest.mark.parametrize("amount", ["-1", "many", "1e30"])
-def test_an_amount_of_another_resource_that_is_none(amount: str) -> None:
-    spec = {"containers": [{"name": "a", "resources": {"requests": {"example.com/fpga": amount}}}]}
+def test_an_amount_of_another_resource_that_is_none(kind: str, amount: str) -> None:
+    spec = {"containers": [{"name": "a", "resources": {kind: {"example.com/fpga": amount}}}]}
     with pytest.raises(InvalidRecordError, match=r"example.com/fpga"):
         pod_record(pod(spec))
 
@@ -268,10 +251,12 @@ def test_class_and_qos(
         ({}, {"uid": ""}, "metadata.uid"),
         ({}, {"uid": "a/b"}, "metadata.uid"),
         ({}, {"uid": None}, "metadata.uid"),
-        ({"containers": [container("web", {"cpu": "1 core"})]}, {}, "container web: '1 core'"),
+        ({"containers": [container("web", {"cpu": "1 core"})]}, {}, "container web: cpu: '1 core'"),
         ({"containers": [{}]}, {}, r"containers\[0\]|name"),
         ({"containers": "x"}, {}, "containers"),
-        ({"overhead": {"cpu": "x"}}, {}, "spec.overhead"),
+        ({"overhead": {"cpu": "x"}}, {}, "spec.overhead: cpu"),
+        ({"overhead": {"ephemeral-storage": "x"}}, {}, "spec.overhead: ephemeral-storage"),
+        ({"resources": {"limits": {"hugepages-2Mi": "x"}}}, {}, "spec.resources: hugepages-2Mi"),
         ({"priority": "high"}, {}, "priority"),
         ({}, {"creationTimestamp": "yesterday"}, "creationTimestamp is 'yesterday'"),
         ({}, {"creationTimestamp": "2023-13-45T00:00:00Z"}, "creationTimestamp"),
@@ -336,117 +321,3 @@ def test_nobody_takes_over_the_cgroup_of_another_pod_by_an_annotation() -> None:
     assert cgroup_uid("u", of_api) == "u"
     assert cgroup_uid("u", {"kubernetes.io/config.mirror": "x"}) == "u"
     assert cgroup_uid("u", {}) == "u"
-
-
-# ---- requests and limits
-
-
-def asked(cpu: int | None = None, memory: int | None = None, *, always: bool = False) -> Container:
-    stated = amounts(cpu, memory)
-    return Container(name="c", requests=stated, limits=stated, restartable=always)
-
-
-NONE = Resources()
-
-
-@pytest.mark.parametrize(
-    ("main", "init", "of_pod", "overhead", "expected"),
-    [
-        ([], [], NONE, NONE, NONE),
-        ([asked(100, 10), asked(200)], [], NONE, NONE, amounts(300, 10)),
-        # An ordinary init container runs alone, before the others.
-        ([asked(100, 10)], [asked(500, 5)], NONE, NONE, amounts(500, 10)),
-        ([asked(100)], [asked(60), asked(70)], NONE, NONE, amounts(100)),
-        # A restartable one runs on beside the others, and beside the init containers after it.
-        ([asked(100)], [asked(50, always=True)], NONE, NONE, amounts(150)),
-        ([asked(100)], [asked(50, always=True), asked(200)], NONE, NONE, amounts(250)),
-        ([asked(100)], [asked(200), asked(50, always=True)], NONE, NONE, amounts(200)),
-        ([asked(10)], [asked(1, always=True), asked(5), asked(2, always=True), asked(40)],
-         NONE, NONE, amounts(43)),
-        # What the pod itself states counts, each resource by itself.
-        ([asked(100, 10)], [], amounts(700), NONE, amounts(700, 10)),
-        ([asked(100, 10)], [], amounts(50, 5), NONE, amounts(50, 5)),
-        # Overhead comes on top of all that.
-        ([asked(100)], [asked(500)], NONE, amounts(10, 7), amounts(510, 7)),
-        ([asked(100)], [], amounts(700), amounts(10), amounts(710)),
-        ([asked(0)], [], NONE, NONE, amounts(0)),
-    ],
-)  # fmt: skip
-def test_effective_requests(
-    main: list[Container], init: list[Container], of_pod: Resources, overhead: Resources,
-    expected: Resources,
-) -> None:  # fmt: skip
-    assert effective_requests(main, init, of_pod, overhead) == expected
-
-
-@pytest.mark.parametrize(
-    ("main", "init", "of_pod", "overhead", "expected"),
-    [
-        ([asked(100)], [asked(500)], NONE, amounts(10, 7), amounts(510)),
-        ([asked(0)], [], NONE, amounts(10), amounts(0)),
-        ([asked(100), asked()], [], NONE, NONE, amounts(100)),
-        ([asked(100)], [], amounts(300, 9), amounts(1, 1), amounts(301, 10)),
-        ([], [], NONE, amounts(10, 10), NONE),
-    ],
-)
-def test_effective_limits(
-    main: list[Container], init: list[Container], of_pod: Resources, overhead: Resources,
-    expected: Resources,
-) -> None:  # fmt: skip
-    assert effective_limits(main, init, of_pod, overhead) == expected
-
-
-_containers = st.lists(
-    st.builds(
-        asked, st.none() | st.integers(0, 50), st.none() | st.integers(0, 50), always=st.booleans()
-    ),
-    max_size=4,
-)
-
-
-@given(_containers, _containers)
-def test_requests_are_enough_at_every_moment_of_the_start(
-    main: list[Container], init: list[Container]
-) -> None:
-    """By playing the start through: one init container after the other, restartable ones stay."""
-    found = effective_requests(main, init, NONE, NONE)
-    running, needed = 0, [0]
-    for one in init:
-        cpu = one.requests.cpu_millicores or 0
-        needed.append(running + cpu)
-        running += cpu if one.restartable else 0
-    needed.append(running + sum(c.requests.cpu_millicores or 0 for c in main))
-    assert (found.cpu_millicores or 0) == max(needed)
-    stated = any(c.requests.cpu_millicores is not None for c in (*main, *init))
-    assert (found.cpu_millicores is not None) == stated
-
-
-# ---- QoS
-
-
-def with_limits(requests: Resources, limits: Resources) -> Container:
-    return Container(name="c", requests=requests, limits=limits)
-
-
-FULL = with_limits(amounts(100, 10), amounts(100, 10))
-
-
-@pytest.mark.parametrize(
-    ("containers", "of_pod", "expected"),
-    [
-        ([], Container(name=""), "BestEffort"),
-        ([Container(name="c")], Container(name=""), "BestEffort"),
-        ([with_limits(amounts(0, 0), NONE)], Container(name=""), "BestEffort"),
-        ([FULL], Container(name=""), "Guaranteed"),
-        ([FULL, FULL], Container(name=""), "Guaranteed"),
-        ([FULL, Container(name="c")], Container(name=""), "Burstable"),
-        ([with_limits(amounts(50, 10), amounts(100, 10))], Container(name=""), "Burstable"),
-        ([with_limits(amounts(100), amounts(100))], Container(name=""), "Burstable"),
-        ([with_limits(NONE, amounts(100, 10))], Container(name=""), "Burstable"),
-        ([with_limits(amounts(1), NONE)], Container(name=""), "Burstable"),
-        ([Container(name="c")], FULL, "Guaranteed"),
-        ([FULL], with_limits(amounts(100), NONE), "Burstable"),
-    ],
-)
-def test_kube_qos(containers: list[Container], of_pod: Container, expected: str) -> None:
-    assert kube_qos(containers, of_pod) == expected

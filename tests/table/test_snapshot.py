@@ -13,7 +13,7 @@ from pipeline.clock import format_time
 from pipeline.errors import CheckpointError
 from pipeline.extender.decide import Decisions, Rules
 from pipeline.processors.placement.config import read_config, usual
-from pipeline.table import Table
+from pipeline.table import Table, snapshot
 from pipeline.table.columns import TableNode
 from pipeline.table.snapshot import copied, load, save
 from pipeline.topics.pods import PodRecord
@@ -108,6 +108,17 @@ def test_it_is_of_one_moment_whatever_happens_while_it_is_written(tmp_path: Path
     found = load(tmp_path / "t", Table(counting=RULES.counting))
     assert found is not None
     assert answers(found.table) == then
+
+
+def test_amounts_of_before_that_meant_something_else_are_no_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod whose record does not change is not counted again."""
+    with monkeypatch.context() as before:
+        before.setattr(snapshot, "VERSION", 2)
+        save(tmp_path / "t", copied(filled(np.random.default_rng(3)), POSITIONS, NOW))
+    with pytest.raises(CheckpointError, match="it is of version 2, read is 3"):
+        load(tmp_path / "t", Table(counting=RULES.counting))
 
 
 def test_what_does_not_fit_is_no_snapshot(tmp_path: Path) -> None:

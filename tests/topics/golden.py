@@ -188,8 +188,17 @@ POD_RECORD = PodRecord(
     requests=_SMALL,
     limits=Resources(cpu_millicores=1_000),
     scalars={"nvidia.com/gpu": 1, "ephemeral-storage": 1 << 30},
+    scalar_limits={"nvidia.com/gpu": 1, "ephemeral-storage": 4 << 30},
     overhead=Resources(cpu_millicores=10),
-    containers=(Container(name="cart", requests=_SMALL, scalars={"nvidia.com/gpu": 1}),),
+    scalar_overhead={"ephemeral-storage": 64 << 20},
+    containers=(
+        Container(
+            name="cart",
+            requests=_SMALL,
+            scalars={"nvidia.com/gpu": 1},
+            scalar_limits={"nvidia.com/gpu": 1, "ephemeral-storage": 3 << 30},
+        ),
+    ),
     init_containers=(Container(name="mesh", limits=_SMALL, restartable=True),),
     node_selector={"zone": "b"},
     affinity={"podAntiAffinity": {"z": 1, "a": [1, 2.5, None, True]}},

@@ -36,6 +36,7 @@ _SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
     bytes: st.binary(max_size=64),
     NoneType: st.none(),
+    msgspec.UnsetType: st.just(msgspec.UNSET),
     Any: st.recursive(
         st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=8),
         lambda inner: (

@@ -7,6 +7,8 @@ before; the same for a pod that is asked about, one that is on its way and one t
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from msgspec import UNSET
+
 from pipeline.processors.loadaware.args import LoadAwareArgs
 from pipeline.processors.loadaware.estimate import (
     SECONDS_AFTER_INITIALIZED,
@@ -60,7 +62,7 @@ class Counting(NamedTuple):
 
     def amounts(self, pod: Pod) -> list[int]:
         """What counts of this pod, cpu in millicores, each at most what a float holds exactly."""
-        requests, limits = asked_of(pod.requests, pod.scalars), asked_of(pod.limits, pod.scalars)
+        requests, limits = asked_of(pod.requests, pod.scalars), limits_of(pod)
         found = [
             *self.estimates(pod, requests, limits).values(),
             *(requests.get(name, 0) for name in self.resources),
@@ -105,6 +107,12 @@ def asked_of(amounts: Resources, scalars: Mapping[str, int] | None) -> dict[str,
     return found
 
 
+def limits_of(pod: Pod) -> dict[str, int]:
+    """What the pod may take: of other resources what it asks for, where no limit is said apart."""
+    apart = pod.scalar_limits
+    return asked_of(pod.limits, pod.scalars if apart is UNSET else apart)
+
+
 def fitted(pod: Pod, resource: str) -> int:
     """What NodeResourcesFitPlus has the pod ask for."""
     containers = [asked_of(one.requests, one.scalars).get(resource) for one in pod.containers]
@@ -112,7 +120,8 @@ def fitted(pod: Pod, resource: str) -> int:
         InitContainer(asked_of(one.requests, one.scalars).get(resource), one.restartable)
         for one in pod.init_containers
     ]
-    return pod_request(resource, containers, init) + (asked_of(pod.overhead, None).get(resource, 0))
+    overhead = asked_of(pod.overhead, pod.scalar_overhead or None)
+    return pod_request(resource, containers, init) + overhead.get(resource, 0)
 
 
 def packed(pod: Pod, packing: Packing) -> int:

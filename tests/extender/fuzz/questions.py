@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from pipeline.table.columns import OfferedResources, TableNode
 from pipeline.topics.node_views import NodeViewRecord
@@ -83,12 +84,18 @@ def _pod(
             node=node, uid=uid, cgroup_uid=uid, pod_class=pod_class, requests=requests,
             limits=limits, phase=phase,
         )  # fmt: skip
-    named = zip(MID, (requests.cpu_millicores, requests.memory_bytes), strict=True)
-    scalars = {name.replace("mid", tier): amount for name, amount in named if amount}
+    asks, may = _as_tier(tier, requests), _as_tier(tier, limits)
+    # A limit alone is what is asked for, too.
+    scalars = may | asks
     return CountedPod(
         node=node, uid=uid, cgroup_uid=uid, pod_class=pod_class, scalars=scalars or None,
-        phase=phase,
+        scalar_limits=may if may != scalars else UNSET, phase=phase,
     )  # fmt: skip
+
+
+def _as_tier(tier: str, of: Resources) -> dict[str, int]:
+    named = zip(MID, (of.cpu_millicores, of.memory_bytes), strict=True)
+    return {name.replace("mid", tier): amount for name, amount in named if amount}
 
 
 classes = st.sampled_from(["prod", "mid", "batch"])
@@ -100,18 +107,21 @@ pods = st.builds(
 
 
 def _asked(pod: CountedPod, is_exempt: bool) -> Asked:
+    may = pod.scalars if pod.scalar_limits is UNSET else pod.scalar_limits
     stated = {
         kind: {
             name: amount
             for name, amount in (
                 ("cpu", None if of.cpu_millicores is None else f"{of.cpu_millicores}m"),
                 ("memory", of.memory_bytes),
-                *(pod.scalars or {}).items(),
+                *(others or {}).items(),
             )
             if amount is not None
         }
-        for kind, of in (("requests", pod.requests), ("limits", pod.limits))
-    }
+        for kind, of, others in (
+            ("requests", pod.requests, pod.scalars), ("limits", pod.limits, may),
+        )
+    }  # fmt: skip
     metadata: dict[str, Any] = {
         "name": "new", "labels": {"koordinator.sh/priority-class": f"koord-{pod.pod_class}"},
     }  # fmt: skip
@@ -133,4 +143,5 @@ def as_record(pod: CountedPod) -> PodRecord:
     return PodRecord(
         node="", uid=pod.uid, cgroup_uid=pod.uid, namespace="", name="new", requests=pod.requests,
         pod_class=pod.pod_class, limits=pod.limits, scalars=pod.scalars,
+        scalar_limits=pod.scalar_limits,
     )  # fmt: skip

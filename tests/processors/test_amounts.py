@@ -1,0 +1,281 @@
+"""Requests, limits and QoS of pods by Kubernetes' own rules, whatever the resource."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET
+
+from pipeline.processors.amounts import Amounts, Stated, effective_limits, effective_requests
+from pipeline.processors.amounts import kube_qos as qos_of
+from pipeline.processors.inventory import pod_record
+from pipeline.topics.codec import decode_json, encode_json
+from pipeline.topics.pods import Container, CountedPod, PodRecord
+from pipeline.topics.resources import Resources
+
+DISK = "ephemeral-storage"
+PAGES = "hugepages-2Mi"
+GPU = "nvidia.com/gpu"
+BATCH_CPU = "kubernetes.io/batch-cpu"
+
+
+def asked(cpu: int | None = None, memory: int | None = None) -> dict[str, int]:
+    stated = {"cpu": cpu, "memory": memory}
+    return {name: amount for name, amount in stated.items() if amount is not None}
+
+
+def init(cpu: int) -> tuple[Amounts, bool]:
+    return asked(cpu), False
+
+
+def sidecar(cpu: int) -> tuple[Amounts, bool]:
+    return asked(cpu), True
+
+
+NONE = asked()
+
+
+@pytest.mark.parametrize(
+    ("containers", "init_containers", "of_pod", "overhead", "expected"),
+    [
+        ([], [], NONE, NONE, NONE),
+        ([asked(100, 10), asked(200)], [], NONE, NONE, asked(300, 10)),
+        # An ordinary init container runs alone, before the others.
+        ([asked(100, 10)], [(asked(500, 5), False)], NONE, NONE, asked(500, 10)),
+        ([asked(100)], [init(60), init(70)], NONE, NONE, asked(100)),
+        # A restartable one runs on beside the others, and beside the init containers after it.
+        ([asked(100)], [sidecar(50)], NONE, NONE, asked(150)),
+        ([asked(100)], [sidecar(50), init(200)], NONE, NONE, asked(250)),
+        ([asked(100)], [init(200), sidecar(50)], NONE, NONE, asked(200)),
+        ([asked(10)], [sidecar(1), init(5), sidecar(2), init(40)], NONE, NONE, asked(43)),
+        # What the pod itself states counts, each resource by itself.
+        ([asked(100, 10)], [], asked(700), NONE, asked(700, 10)),
+        ([asked(100, 10)], [], asked(50, 5), NONE, asked(50, 5)),
+        # Overhead comes on top of all that.
+        ([asked(100)], [init(500)], NONE, asked(10, 7), asked(510, 7)),
+        ([asked(100)], [], asked(700), asked(10), asked(710)),
+        ([asked(0)], [], NONE, NONE, asked(0)),
+    ],
+)
+def test_effective_requests(
+    containers: list[Amounts], init_containers: list[tuple[Amounts, bool]], of_pod: Amounts,
+    overhead: Amounts, expected: Amounts,
+) -> None:  # fmt: skip
+    assert effective_requests(containers, init_containers, of_pod, overhead) == expected
+
+
+@pytest.mark.parametrize(
+    ("containers", "init_containers", "of_pod", "overhead", "expected"),
+    [
+        ([asked(100)], [init(500)], NONE, asked(10, 7), asked(510)),
+        ([asked(0)], [], NONE, asked(10), asked(0)),
+        ([asked(100), asked()], [], NONE, NONE, asked(100)),
+        ([asked(100)], [], asked(300, 9), asked(1, 1), asked(301, 10)),
+        ([], [], NONE, asked(10, 10), NONE),
+    ],
+)
+def test_effective_limits(
+    containers: list[Amounts], init_containers: list[tuple[Amounts, bool]], of_pod: Amounts,
+    overhead: Amounts, expected: Amounts,
+) -> None:  # fmt: skip
+    assert effective_limits(containers, init_containers, of_pod, overhead) == expected
+
+
+# ---- what becomes of it in a record
+
+
+def container(requests: Any = None, limits: Any = None, restart: str = "") -> dict[str, Any]:
+    stated = {"requests": requests, "limits": limits}
+    return {"name": "c", "resources": stated, "restartPolicy": restart}
+
+
+def record(*containers: Any, **spec: Any) -> PodRecord:
+    metadata = {"name": "p", "namespace": "d", "uid": "u"}
+    return pod_record({"metadata": metadata, "spec": {"containers": [*containers], **spec}})
+
+
+def limits_of(pod: PodRecord) -> dict[str, int]:
+    return pod.scalars or {} if pod.scalar_limits is UNSET else pod.scalar_limits
+
+
+def always(**stated: Any) -> dict[str, Any]:
+    return container(**stated, restart="Always")
+
+
+@pytest.mark.parametrize(
+    ("spec", "requests", "limits"),
+    [
+        # A limit above the request, and one alone, which is the request then.
+        ({"containers": [container({DISK: "1Gi"}, {DISK: "4Gi"})]}, 1 << 30, 4 << 30),
+        ({"containers": [container(None, {DISK: 7})]}, 7, 7),
+        ({"containers": [container({DISK: 7})]}, 7, None),
+        ({"containers": [container({DISK: 0}, {DISK: 7})]}, None, 7),
+        # Who states no limit adds none.
+        ({"containers": [container({DISK: 1}, {DISK: 5}), container({DISK: 2})]}, 3, 5),
+        # The larger of the containers and any init container, of limits by limits.
+        ({"containers": [container({DISK: 3}, {DISK: 4}), container({DISK: 3}, {DISK: 4})],
+          "initContainers": [container({DISK: 1}, {DISK: 9}), container({DISK: 5}, {DISK: 5})]},
+         6, 9),
+        # Sidecars run beside the containers, and beside the init containers after them.
+        ({"containers": [container({DISK: 1}, {DISK: 10})],
+          "initContainers": [container({DISK: 2}, {DISK: 20}),
+                             always(requests={DISK: 1}, limits={DISK: 4})]}, 2, 20),
+        ({"containers": [container({DISK: 1}, {DISK: 10})],
+          "initContainers": [always(requests={DISK: 1}, limits={DISK: 4}),
+                             container({DISK: 2}, {DISK: 20})]}, 3, 24),
+        ({"containers": [container({DISK: 1}, {DISK: 10})],
+          "initContainers": [always(requests={DISK: 1}, limits={DISK: 4})] * 2}, 3, 18),
+        # Overhead is reserved whatever is asked for, and is on top of a limit alone.
+        ({"containers": [container({DISK: 1}, {DISK: 2})], "overhead": {DISK: 100}}, 101, 102),
+        ({"containers": [container({DISK: 1})], "overhead": {DISK: 100}}, 101, None),
+        ({"containers": [container(None, {DISK: 0})], "overhead": {DISK: 100}}, 100, None),
+        ({"containers": [container()], "overhead": {DISK: 100}}, 100, None),
+        ({"initContainers": [container({DISK: 5}, {DISK: 9})], "overhead": {DISK: "1k"}},
+         1005, 1009),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", [DISK, PAGES, GPU, BATCH_CPU])
+def test_requests_and_limits_of_another_resource(
+    spec: dict[str, Any], requests: int | None, limits: int | None, name: str
+) -> None:
+    found = record(**json.loads(json.dumps(spec).replace(DISK, name)))
+    assert (found.scalars or {}).get(name) == requests
+    assert limits_of(found).get(name) == limits
+    assert found.requests == found.limits == Resources()
+
+
+def test_a_pod_as_a_whole_states_huge_pages_and_no_other_of_them() -> None:
+    """As Kubernetes has it, which looks at nothing else there."""
+    inner = container({PAGES: "4Mi", DISK: 1}, {PAGES: "4Mi", DISK: 3})
+    whole = {"requests": {DISK: 50}, "limits": {PAGES: "64Mi", "memory": "1Gi", GPU: "no amount"}}
+    found = record(inner, resources=whole, overhead={PAGES: "2Mi"})
+    assert found.scalars == {PAGES: 66 << 20, DISK: 1}
+    assert found.scalar_limits == {PAGES: 66 << 20, DISK: 3}
+    assert found.limits == Resources(memory_bytes=1 << 30)
+    assert found.containers[0].scalars == {PAGES: 4 << 20, DISK: 1}
+
+
+@pytest.mark.parametrize(
+    ("quantity", "amount"),
+    [
+        ("5n", 1), ("1500000n", 1), ("2000001u", 3), ("1500m", 2), ("0", None), ("7", 7), (7, 7),
+        ("3k", 3000), ("3M", 3 * 10**6), ("3G", 3 * 10**9), ("3T", 3 * 10**12), ("3P", 3 * 10**15),
+        ("3E", 3 * 10**18), ("3Ki", 3 << 10), ("3Mi", 3 << 20), ("1.5Gi", 3 << 29),
+        ("3Ti", 3 << 40), ("3Pi", 3 << 50), ("3Ei", 3 << 60), ("3e3", 3000), ("3E3", 3000),
+        ("+3", 3), (".5k", 500),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", [DISK, PAGES, GPU, BATCH_CPU])
+def test_quantities_of_every_suffix(name: str, quantity: str | int, amount: int | None) -> None:
+    found = record(container({name: 0}, {name: quantity}), overhead={name: quantity})
+    assert (found.scalars or {}).get(name) == amount
+    assert limits_of(found).get(name) == (amount and 2 * amount)
+
+
+def test_limits_are_said_where_they_are_not_what_is_asked_for() -> None:
+    """Of a million pods hardly any does."""
+    alike = record(container({GPU: 1, DISK: "1Gi"}, {GPU: "1", DISK: 1 << 30}))
+    for of in (alike, record(container()), record(container({"cpu": 1}, {"cpu": 2}))):
+        assert of.scalar_limits is of.scalar_overhead is UNSET
+        assert b"scalar_" not in encode_json(of)
+    other = record(container({GPU: 1, DISK: 1}, {GPU: 1}), container(), overhead={DISK: 2})
+    assert (other.scalar_limits, other.scalar_overhead) == ({GPU: 1}, {DISK: 2})
+    assert other.containers[0].scalar_limits == {GPU: 1}
+    assert other.containers[1] == Container(name="c")
+    assert record(container({DISK: 1})).scalar_limits == {}
+    for of in (alike, other):
+        assert decode_json(PodRecord, encode_json(of)) == of
+        counted = decode_json(CountedPod, encode_json(of))
+        assert counted.scalar_limits == of.scalar_limits
+        assert counted.scalar_overhead == of.scalar_overhead
+
+
+# ---- against the start of a pod, played through
+
+_names = ("cpu", "memory", DISK, PAGES, GPU, BATCH_CPU)
+_of = st.dictionaries(st.sampled_from(_names), st.integers(0, 9), max_size=4)
+_container = st.builds(container, _of, _of, st.sampled_from(["", "Always", "Never"]))
+_containers = st.lists(_container, max_size=4)
+_whole = st.builds(lambda requests, limits: {"requests": requests, "limits": limits}, _of, _of)
+
+
+def stated(of: dict[str, Any], kind: str, name: str) -> int | None:
+    found: int | None = of.get(kind, {}).get(name)
+    if found is None and kind == "requests" and name not in ("cpu", "memory"):
+        found = of.get("limits", {}).get(name)
+    return found
+
+
+def needed(spec: dict[str, Any], kind: str, name: str) -> int | None:
+    """By playing the start through: one init container after the other, restartable ones stay."""
+    of_pod = stated(spec["resources"], kind, name)
+    if of_pod is not None and name in ("cpu", "memory", PAGES):
+        return of_pod
+    running: list[Any] = []
+    moments = []
+    for one in spec["initContainers"]:
+        moments.append([*running, one])
+        if one["restartPolicy"] == "Always":
+            running.append(one)
+    moments.append([*running, *spec["containers"]])
+    amounts = [[stated(one["resources"], kind, name) for one in there] for there in moments]
+    if all(amount is None for there in amounts for amount in there):
+        return None
+    return max(sum(amount or 0 for amount in there) for there in amounts)
+
+
+@given(_containers, _containers, st.just({}) | _whole, st.just({}) | _of)
+def test_what_a_pod_asks_for_and_may_take_is_what_it_needs_at_some_moment(
+    main: list[Any], init: list[Any], whole: dict[str, Any], overhead: dict[str, int]
+) -> None:
+    spec = {
+        "containers": main, "initContainers": init, "resources": whole, "overhead": overhead,
+    }  # fmt: skip
+    found = record(**spec)
+    requests, limits = by_name(found.requests), by_name(found.limits)
+    for name in _names:
+        request, limit = needed(spec, "requests", name), needed(spec, "limits", name)
+        more = overhead.get(name)
+        request = request if more is None else (request or 0) + more
+        limit = limit + (more or 0) if limit else limit
+        if name in requests:
+            assert (requests[name], limits[name]) == (request, limit)
+        else:
+            assert (found.scalars or {}).get(name, 0) == (request or 0)
+            assert limits_of(found).get(name, 0) == (limit or 0)
+
+
+def by_name(of: Resources) -> dict[str, int | None]:
+    cores = None if of.cpu_millicores is None else of.cpu_millicores // 1000
+    return {"cpu": cores, "memory": of.memory_bytes}
+
+
+# ---- QoS
+
+
+FULL = Stated(asked(100, 10), asked(100, 10))
+NOTHING = Stated(NONE, NONE)
+
+
+@pytest.mark.parametrize(
+    ("containers", "of_pod", "expected"),
+    [
+        ([], NOTHING, "BestEffort"),
+        ([NOTHING], NOTHING, "BestEffort"),
+        ([Stated(asked(0, 0), NONE)], NOTHING, "BestEffort"),
+        ([Stated({DISK: 1}, {DISK: 1})], NOTHING, "BestEffort"),
+        ([FULL], NOTHING, "Guaranteed"),
+        ([FULL, FULL], NOTHING, "Guaranteed"),
+        ([FULL, NOTHING], NOTHING, "Burstable"),
+        ([Stated(asked(50, 10), asked(100, 10))], NOTHING, "Burstable"),
+        ([Stated(asked(100), asked(100))], NOTHING, "Burstable"),
+        ([Stated(NONE, asked(100, 10))], NOTHING, "Burstable"),
+        ([Stated(asked(1), NONE)], NOTHING, "Burstable"),
+        ([NOTHING], FULL, "Guaranteed"),
+        ([FULL], Stated(asked(100), NONE), "Burstable"),
+    ],
+)
+def test_kube_qos(containers: list[Stated], of_pod: Stated, expected: str) -> None:
+    assert qos_of(containers, of_pod) == expected

@@ -55,6 +55,7 @@ class _TableCollector(Collector):
             ("caught_up", state.caught_up, "1 if all that lay in the topics at start was read."),
         ):
             yield GaugeMetricFamily(f"{NAMESPACE}_table_{name}", documentation, float(value))
+        yield from _work(table)
         yield _promised(table)
         yield _odd(table, clock.now(), stale_after)
         yield _records(state)
@@ -64,6 +65,16 @@ class _TableCollector(Collector):
         for reason, count in sorted(state.bad.items()):
             bad.add_metric([reason], count)
         yield bad
+
+
+def _work(table: Table) -> Iterator[Metric]:
+    """What pods cost: so much for each that comes or goes, and nothing for a question."""
+    for name, count, documentation in (
+        ("pod_events", table.pod_events, "Pods that came, changed, went or were placed."),
+        ("recomputed_rows", table.recomputed_rows,
+         "Nodes of which it was worked out anew what is in flight: their pods or usage changed."),
+    ):  # fmt: skip
+        yield CounterMetricFamily(f"{NAMESPACE}_table_{name}", documentation, float(count))
 
 
 def _promised(table: Table) -> Metric:

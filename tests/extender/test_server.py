@@ -261,6 +261,9 @@ async def test_nodes_can_be_read_by_people(start: Start) -> None:
     assert one["kind"] == "NodeState"
     assert one["usage"] == {"cpu_cores": 3.6, "memory_bytes": 8 * 2**30}
     assert one["age_seconds"] == 12.0
+    odd = {item["node"]: item["oddities"] for item in listed["items"] if item["oddities"]}
+    assert odd == {"old": ["stale"], "blind": ["missing"]}
+    assert (one["oddities"], one["usage_thresholds_problem"]) == ([], None)
     missing = await client.get("/v1/nodes/stranger")
     assert missing.status == 404
     assert "'stranger' is not known" in (await missing.json())["Error"]

@@ -23,6 +23,7 @@ from pipeline.processors.overcommit.offers import offers, records
 from pipeline.processors.peaks import AllPeaks, Headline
 from pipeline.processors.report import node_state_record, prediction_record
 from pipeline.processors.window import Outcome, rounds
+from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters
 from pipeline.topics.windows import Window
@@ -262,6 +263,7 @@ def _count(placed: Placed, outcome: Outcome) -> None:
     counters = placed.cursor.counters
     old = counters.get(placed.node, Counters())
     applied = outcome.status == "applied"
+    bad_values = sum(placed.window.bad_values.values())
     counters[placed.node] = msgspec.structs.replace(
         old,
         applied=old.applied + applied,
@@ -270,5 +272,11 @@ def _count(placed: Placed, outcome: Outcome) -> None:
         second_exporter=old.second_exporter + (outcome.status == "second_exporter"),
         gaps=old.gaps + outcome.gap,
         untrained=old.untrained + (applied and not outcome.trained),
-        bad_values=old.bad_values + sum(placed.window.bad_values.values()),
+        bad_values=old.bad_values + bad_values,
+        last_gap_at=_end(placed) if outcome.gap else old.last_gap_at,
+        last_bad_value_at=_end(placed) if applied and bad_values else old.last_bad_value_at,
     )
+
+
+def _end(placed: Placed) -> str:
+    return format_time(placed.window.header.window_end_ms / 1000)

@@ -4,7 +4,7 @@ Owes the rest: `lines`, a line of text per node; `render`, these as a table that
 `plain`, the same for a pipe. What is known only partly is shown as `-`, never as 0.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -13,7 +13,8 @@ from rich.text import Text
 
 from pipeline.processors.thresholds import usage_percent
 from pipeline.table import Table
-from pipeline.table.document import NOT_ASKED, LimitsRatio
+from pipeline.table.document import NOTHING_BESIDE, Beside, LimitsRatio
+from pipeline.table.oddities import odd_by_row
 
 Sort = Literal["cpu", "memory", "peak", "name"]
 Cell = tuple[str, str]  # text and style
@@ -65,13 +66,14 @@ def lines(
     *,
     sort: Sort = "cpu",
     stale_after_seconds: float = STALE_AFTER_SECONDS,
-    limits: Mapping[str, LimitsRatio] = NOT_ASKED,
+    beside: Beside = NOTHING_BESIDE,
 ) -> list[Line]:
     """A line per node of the table; the most used first, unknown last, or by name."""
     names = list(table)
     rows = table.lookup(names)
     ages = table.ages(rows, now)
     fresh = table.fresh(rows, now, stale_after_seconds)
+    odd = odd_by_row(table, rows, now, stale_after_seconds)
     values = {column.name: table[column.name][rows] for column in table.columns}
 
     def share(kind: str, resource: str) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -84,7 +86,7 @@ def lines(
         row = {column: float(array[i]) for column, array in values.items()}
         state = table.snapshot(name).state
         peak_shares = [float(percent[i]) for percent in peaks.values()]
-        promised = limits.get(name, LimitsRatio())
+        promised = beside.limits.get(name, LimitsRatio())
         found.append(
             Line(
                 name,
@@ -105,7 +107,7 @@ def lines(
                     (_bytes(row["prod_reclaimable_memory_bytes"]), "green"),
                     (_ratio(promised.cpu), ""),
                     (_ratio(promised.memory), ""),
-                    (_flags(row, bool(fresh[i])), "yellow"),
+                    (_flags(row, odd[i], name in beside.threshold_problems), "yellow"),
                 ),
                 stale=not fresh[i],
                 cpu_percent=float(cpu[i]),
@@ -125,10 +127,10 @@ def render(
     width: int = 200,
     height: int | None = None,
     headers: bool = True,
-    limits: Mapping[str, LimitsRatio] = NOT_ASKED,
+    beside: Beside = NOTHING_BESIDE,
 ) -> RichTable:
     """The table for a terminal: columns that fit into `width`, nodes that fit into `height`."""
-    all_lines = lines(table, now, sort=sort, stale_after_seconds=stale_after_seconds, limits=limits)
+    all_lines = lines(table, now, sort=sort, stale_after_seconds=stale_after_seconds, beside=beside)
     shown = _fitting(all_lines, width)
     room = len(all_lines) if height is None else max(1, height - 3)
     rich = RichTable(
@@ -248,16 +250,16 @@ def _count(number: float) -> str:
     return "-" if np.isnan(number) else f"{number:.0f}"
 
 
-def _flags(row: dict[str, float], fresh: bool) -> str:
+def _flags(row: dict[str, float], oddities: Sequence[str], bad_thresholds: bool) -> str:
     """In words, so that colour is never the only signal."""
     if np.isnan(row["as_of_seconds"]):
         return "no-data"
     flags = {
-        "stale": not fresh,
         "simulated": row["simulated"],
         "no-node": not row["node_known"],
-        f"gaps={row['gaps']:.0f}": row["gaps"] > 0,
         f"unknown-pods={row['unknown_pods']:.0f}": row["unknown_pods"] > 0,
-        f"coverage={row['coverage']:.0%}": row["coverage"] < 0.5,
+        "thresholds": bad_thresholds,
     }
-    return ",".join(flag for flag, raised in flags.items() if raised)
+    amounts = {"gaps": f"gaps={row['gaps']:.0f}", "partial": f"partial={row['coverage']:.0%}"}
+    odd = (amounts.get(name, name) for name in oddities)
+    return ",".join((*odd, *(flag for flag, raised in flags.items() if raised)))

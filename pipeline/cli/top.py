@@ -6,7 +6,7 @@ document.
 
 import asyncio
 import signal
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, suppress
 from typing import Final, NamedTuple
 
@@ -23,10 +23,11 @@ from pipeline.cli.options import KAFKA_CLIENT, quiet, settings_options
 from pipeline.cli.reading import read_table
 from pipeline.clock import SystemClock
 from pipeline.errors import NotReadyError, SpringtideError
+from pipeline.processors.quality import ODDITIES
 from pipeline.settings import Settings
 from pipeline.table import Table
 from pipeline.table.columns import TableNode
-from pipeline.table.document import NOT_ASKED, LimitsRatio, limits_ratios, node_list
+from pipeline.table.document import NOTHING_BESIDE, Beside, LimitsRatio, beside, node_list
 from pipeline.table.feed import FED_BY
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.registry import PODS
@@ -38,8 +39,11 @@ REFRESH_SECONDS: Final = 1.0
     epilog="Exit codes: 0 shown, 1 failure, 2 usage, 4 no data, or all of it stale. AGE is since "
     "the end of the last window. PEAK is what usage will stay under, by the PREDICTOR that decides "
     "on that node; FREE what Prod asked for and will not use. LIM is limits over allocatable: "
-    "an extender tells them, --limits reads them. FLAGS: "
-    "stale, simulated, no-node (only its samples speak of it), gaps, unknown-pods, coverage."
+    "an extender tells them, --limits reads them. FLAGS: simulated, "
+    "no-node (only its samples speak of it), unknown-pods, thresholds (its annotation of them is "
+    "of no use), and what is odd: "
+    + ", ".join(f"{name} ({what})" for name, what in ODDITIES.items())
+    + "."
 )
 @click.option("-w", "--watch", is_flag=True, help="Stay and refresh every second, until Ctrl-C.")
 @click.option(
@@ -100,13 +104,13 @@ class _View(NamedTuple):
 
     def show(self, seen: "Seen", now: float, console: Console) -> None:
         if self.json:
-            document = node_list(seen.table, now, self.stale_after_seconds, seen.limits)
+            document = node_list(seen.table, now, self.stale_after_seconds, seen.beside)
             click.echo(msgspec.json.encode(document))
         elif console.is_terminal:
             console.print(self.renderable(seen, now, console))
         else:
             found = lines(
-                seen.table, now, sort=self.sort, limits=seen.limits,
+                seen.table, now, sort=self.sort, beside=seen.beside,
                 stale_after_seconds=self.stale_after_seconds,
             )  # fmt: skip
             click.echo(plain(found, headers=self.headers), nl=False)
@@ -117,7 +121,7 @@ class _View(NamedTuple):
         return render(
             seen.table,
             now,
-            limits=seen.limits,
+            beside=seen.beside,
             sort=self.sort,
             stale_after_seconds=self.stale_after_seconds,
             width=console.width,
@@ -127,11 +131,11 @@ class _View(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The table as it is, how far limits go where that is known, and what is wrong with how it is
-    fed, if anything is."""
+    """The table as it is, what is known beside the states of its nodes, and what is wrong with how
+    it is fed, if anything is."""
 
     table: Table
-    limits: Mapping[str, LimitsRatio] = NOT_ASKED
+    beside: Beside = NOTHING_BESIDE
     trouble: str = ""
 
 
@@ -183,13 +187,14 @@ async def _from_kafka(settings: Settings, *, patient: bool, pods: bool) -> Sourc
             table, names = feed.table, tuple(feed.table)
             yield Seen(
                 table,
-                limits_ratios(table, names) if pods else NOT_ASKED,
+                beside(table, names, has_pods=pods),
                 "" if feed.state.connected else feed.state.message,
             )
 
 
 class _Item(NodeStateRecord, frozen=True, kw_only=True):
     limits_ratio: LimitsRatio | None = None
+    usage_thresholds_problem: str | None = None
 
 
 class _NodeStateList(msgspec.Struct):
@@ -214,5 +219,11 @@ def _seen(answer: bytes, url: str) -> Seen:
         table.put_state(state)
     for name in states.without_state:
         table.put_node(TableNode(node=name))
-    # An extender of before says nothing of limits.
-    return Seen(table, {one.node: one.limits_ratio for one in states.items if one.limits_ratio})
+    # An extender of before says nothing of either.
+    limits = {one.node: one.limits_ratio for one in states.items if one.limits_ratio}
+    problems = {
+        one.node: one.usage_thresholds_problem
+        for one in states.items
+        if one.usage_thresholds_problem
+    }
+    return Seen(table, Beside(limits, problems))

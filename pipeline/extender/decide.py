@@ -35,6 +35,11 @@ CYCLE_SECONDS: Final = 2.0
 """For so long it is of use."""
 
 
+CycleUse = Literal["reused", "rows", "anew"]
+"""Of what filter found all is used again, where the nodes lie (something has come in between), or
+nothing."""
+
+
 class Rules(NamedTuple):
     """What is enabled, and what holds beside it: after how long what is known of a node is stale,
     how fine scores are (0 to `score_steps`), and who counts pods that are in flight."""
@@ -80,11 +85,13 @@ class Judgement(NamedTuple):
 
 class Scored(NamedTuple):
     """The scores of the nodes in the order asked for, (nodes,): `steps` of 0 to the rules'
-    `score_steps`, as they were 0 to 100 by plugin, and in `percent` all together."""
+    `score_steps`, as they were 0 to 100 by plugin, and in `percent` all together; `cycle` says what
+    of that which filter found was used again."""
 
     steps: IntArray
     percent: IntArray
     plugins: Mapping[str, IntArray]
+    cycle: CycleUse = "anew"
 
     @property
     def scores(self) -> list[int]:
@@ -172,7 +179,6 @@ class Decisions:
         self.rules = rules
         self._counting = rules.counting
         self._cycles: OrderedDict[str, _Cycle] = OrderedDict()
-        self.reused = 0
 
     def filter(self, pod: PodRecord, names: Sequence[str], now: float) -> Judgement:
         """Which of `names` (each once) may not take the pod. It is on its way to none any more."""
@@ -192,8 +198,8 @@ class Decisions:
 
     def prioritize(self, pod: PodRecord, names: Sequence[str], now: float) -> Scored:
         """How good `names` (each once) are for the pod."""
-        asked, nodes = self._recall(pod, names, now)
-        return self._scored(nodes, asked)
+        asked, nodes, cycle = self._recall(pod, names, now)
+        return self._scored(nodes, asked)._replace(cycle=cycle)
 
     def explain(
         self, pod: PodRecord, names: Sequence[str], now: float, *, is_exempt: bool = False
@@ -335,7 +341,9 @@ class Decisions:
     def _is_over(self, uid: str, now: float) -> bool:
         return not 0 <= now - self._cycles[uid].nodes.moment.now < CYCLE_SECONDS
 
-    def _recall(self, pod: PodRecord, names: Sequence[str], now: float) -> tuple[Ask, _Ordered]:
+    def _recall(
+        self, pod: PodRecord, names: Sequence[str], now: float
+    ) -> tuple[Ask, _Ordered, CycleUse]:
         """What filter found of this pod, of the nodes that are still asked for: other extenders may
         have refused some. If anything came in since, all but their rows is looked at anew: what
         filter did not look at would be of another moment."""
@@ -346,16 +354,15 @@ class Decisions:
         if cycle is not None and cycle.asked.pod != pod:
             cycle = None
         if cycle is None or not 0 <= now - cycle.nodes.moment.now < CYCLE_SECONDS:
-            return self.asked(pod), self._ordered(names, now)
+            return self.asked(pod), self._ordered(names, now), "anew"
         version, names_version = cycle.versions
         found = cycle.nodes.among(names)
         if found is None or names_version != self._table.names_version:
-            return cycle.asked, self._ordered(names, now)
+            return cycle.asked, self._ordered(names, now), "anew"
         if version != self._table.version:
             moment = self._of_rows(found.moment.names, found.moment.rows, now)
-            return cycle.asked, found._replace(moment=moment)
-        self.reused += 1
-        return cycle.asked, found
+            return cycle.asked, found._replace(moment=moment), "rows"
+        return cycle.asked, found, "reused"
 
 
 def _as_asked(moment: Moment) -> _Ordered:

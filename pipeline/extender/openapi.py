@@ -17,6 +17,8 @@ from pipeline.extender.node_views import LONGEST_WAIT_SECONDS
 from pipeline.extender.replies import json_reply
 from pipeline.extender.series import RESOURCES, NodeSeries
 from pipeline.processors.load_watcher import WINDOWS, Document
+from pipeline.processors.loadaware.limits import ANNOTATION as USAGE_THRESHOLDS
+from pipeline.processors.quality import ODDITIES
 from pipeline.table.document import LimitsRatio
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.node_views import NodeViewRecord
@@ -61,6 +63,17 @@ _AGED: Final = _object(
     {
         "age_seconds": {"type": "number"},
         "stale": {"type": "boolean"},
+        "oddities": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "What is odd about its usage: "
+            + "; ".join(f"{name}: {what}" for name, what in ODDITIES.items()),
+        },
+        "usage_thresholds_problem": {
+            "type": ["string", "null"],
+            "description": f"What is wrong with its annotation {USAGE_THRESHOLDS}, if anything "
+            "is: then those of the settings hold.",
+        },
         "limits_ratio": _of("LimitsRatio"),
     }
 )

@@ -22,7 +22,7 @@ from pipeline.extender.stages import Stages
 from pipeline.processors.inventory import read_manifest
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
-from pipeline.table.document import API_VERSION, limits_ratios, node_item, node_list
+from pipeline.table.document import API_VERSION, beside, node_item, node_list
 from pipeline.topics.codec import decode_json
 from pipeline.topics.pods import PodRecord
 
@@ -115,8 +115,8 @@ class Query:
     async def nodes(self, _request: web.Request) -> web.Response:
         """The state of every node, by name."""
         must_be_caught_up(self._state)
-        limits = limits_ratios(self._table, tuple(self._table))
-        found = node_list(self._table, self._clock.now(), self._stale_after, limits)
+        known = beside(self._table, tuple(self._table))
+        found = node_list(self._table, self._clock.now(), self._stale_after, known)
         # Records are not written to: a scheduler's question need not wait for megabytes of them.
         return json_reply(await asyncio.to_thread(msgspec.json.encode, found))
 
@@ -124,11 +124,11 @@ class Query:
         """The state of one node."""
         must_be_caught_up(self._state)
         name = request.match_info["node"]
-        limits = limits_ratios(self._table, (name,))
-        item = node_item(self._table, name, self._clock.now(), self._stale_after, limits)
+        known = beside(self._table, (name,))
+        item = node_item(self._table, name, self._clock.now(), self._stale_after, known)
         if item is None:
-            known = "is known but has no window yet" if name in self._table else "is not known"
-            return error_reply(404, f"node {name[:253]!r} {known}", "GET /v1/nodes lists all")
+            why = "is known but has no window yet" if name in self._table else "is not known"
+            return error_reply(404, f"node {name[:253]!r} {why}", "GET /v1/nodes lists all")
         document = {"apiVersion": API_VERSION, "kind": "NodeState", **item}
         return json_reply(msgspec.json.encode(document))
 

@@ -74,6 +74,12 @@ FALLBACKS = counter(
     "extender_fallbacks",
     "Answers of prioritize for which usage was known of no node: it went by requests.",
 )
+CYCLES = counter(
+    "extender_cycles",
+    "Answers of prioritize by what of filter's work for the pod they used again: all of it "
+    "(reused), where the nodes lie (rows: something came in between), nothing (anew).",
+    ["outcome"],
+)
 PLANS = counter("extender_eviction_plans", "Plans to make room for a Prod pod.")
 
 _log = get_logger(__name__)
@@ -257,6 +263,7 @@ class Extender:
         if self._may_judge():
             now = self._clock.now()
             found = self._decisions.prioritize(question.record, question.names, now)
+            CYCLES.labels(found.cycle).inc()
             if found.best is not None:
                 best = question.names[found.best]
                 counts: dict[str, Any] = {"best": int(found.steps[found.best])}

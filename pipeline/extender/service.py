@@ -14,6 +14,7 @@ from aiohttp import web
 from pipeline.clock import Clock
 from pipeline.errors import SettingsError
 from pipeline.extender.access_log import HTTP_LOGGER, AccessLog
+from pipeline.extender.annotations import keep_telling
 from pipeline.extender.decide import Rules
 from pipeline.extender.node_views import NodeViews
 from pipeline.extender.replies import error_reply
@@ -83,7 +84,8 @@ async def serve(
     await runner.setup()
     _refuse_expectations(runner)
     feeds = [one.run() for one in (feed, views, history) if one is not None]
-    feeding = asyncio.create_task(together([*feeds, feed.keep_saved()]), name="feed")
+    beside = [feed.keep_saved(), keep_telling(feed.table, clock)]
+    feeding = asyncio.create_task(together([*feeds, *beside]), name="feed")
     reading = asyncio.create_task(tls.keep_read(clock), name="tls") if tls else None
     try:
         port = await _listen(runner, settings, tls)

@@ -20,6 +20,8 @@ ODDITIES: Final[Mapping[str, str]] = {
     "beyond": "more is used than the machine has",
     "frozen": "the same usage to the last bit for a quarter of an hour",
     "spike": "far from what it was for a quarter of an hour",
+    "gaps": "windows were missing in the last quarter of an hour",
+    "impossible": "a value that cannot be, and was made null, in the last quarter of an hour",
 }
 
 _LEAST_COVERAGE: Final = 0.5
@@ -27,17 +29,22 @@ _LEAST_COVERAGE: Final = 0.5
 _MOST_SHARE: Final = 1.05
 _DEVIATIONS: Final = 6.0
 _LEAST_JUMP: Final = 0.2
+_LATELY_SECONDS: Final = 900.0
 
 
 class Told(NamedTuple):
     """What nodes tell: arrays (nodes, 2) of cpu and memory, NaN unknown, each in one unit with its
-    capacity; `coverage` (nodes,) of the last window, `mean` and `deviation` over 15 minutes."""
+    capacity; `coverage` (nodes,) of the last window, `mean` and `deviation` over 15 minutes. How
+    many seconds before its end windows were last missing, and the last value was refused, (nodes,),
+    NaN for never."""
 
     usage: FloatArray
     mean: FloatArray
     deviation: FloatArray
     capacity: FloatArray
     coverage: FloatArray
+    since_gap_seconds: FloatArray
+    since_bad_value_seconds: FloatArray
 
 
 def oddities(told: Told, is_fresh: BoolArray) -> dict[str, BoolArray]:
@@ -52,5 +59,7 @@ def oddities(told: Told, is_fresh: BoolArray) -> dict[str, BoolArray]:
             # Memory may stand still; what a machine computes never does.
             "frozen": (told.deviation[:, 0] == 0) & (told.mean[:, 0] > 0),
             "spike": jumped.any(axis=1),
+            "gaps": told.since_gap_seconds <= _LATELY_SECONDS,
+            "impossible": told.since_bad_value_seconds <= _LATELY_SECONDS,
         }
     return {"stale": ~is_fresh} | {name: where & is_fresh for name, where in found.items()}

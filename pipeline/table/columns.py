@@ -15,6 +15,7 @@ import numpy as np
 from pipeline.clock import parse_time
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.loadaware.limits import ANNOTATION as USAGE_THRESHOLDS
+from pipeline.processors.loadaware.limits import problem as thresholds_problem
 from pipeline.processors.node_facts import raw_allocatable
 from pipeline.processors.overcommit.reserved import Reservation, reservation
 from pipeline.topics.node_state import (
@@ -174,8 +175,17 @@ def _has_own_thresholds(row: Row) -> bool:
     return row.node is not None and USAGE_THRESHOLDS in row.node.annotations
 
 
+def _has_unusable_thresholds(row: Row) -> bool:
+    said = row.node.annotations.get(USAGE_THRESHOLDS) if row.node else None
+    return thresholds_problem(said) is not None
+
+
 def _lower_bound(offered: OfferedResources) -> Resources:
     return offered.mid_lower_bound or Resources()
+
+
+def _time(text: str | None) -> float | None:
+    return None if text is None else parse_time(text)
 
 
 def _cores(millicores: int | None) -> float | None:
@@ -212,11 +222,20 @@ COLUMNS: Final[tuple[Column, ...]] = (
     _of_state("pods", "pods", lambda state: state.pods),
     _of_state("unknown_pods", "pods", lambda state: state.unknown_pods),
     _of_state("gaps", "windows", lambda state: state.counters.gaps),
+    _of_state(
+        "last_gap_seconds", "seconds since 1970", lambda state: _time(state.counters.last_gap_at)
+    ),
+    _of_state(
+        "last_bad_value_seconds",
+        "seconds since 1970",
+        lambda state: _time(state.counters.last_bad_value_at),
+    ),
     Column("raw_cpu_cores", "cores", lambda row: raw(row).cpu_cores),
     Column("raw_memory_bytes", "bytes", lambda row: raw(row).memory_bytes),
     Column("reserved_cpu_cores", "cores", lambda row: _cores(_reserved(row).cpu_millicores)),
     Column("reserved_memory_bytes", "bytes", lambda row: _reserved(row).memory_bytes),
-    Column("own_thresholds", "flag", _has_own_thresholds, np.bool_),
+    Column("own_thresholds", "flag", _has_own_thresholds, np.bool_, "node"),
+    Column("unusable_thresholds", "flag", _has_unusable_thresholds, np.bool_, "node"),
     _offered(
         "offered_as_of_seconds", "seconds since 1970", lambda offered: parse_time(offered.as_of)
     ),

@@ -9,9 +9,10 @@ from prometheus_client.registry import Collector
 
 from pipeline.clock import Clock
 from pipeline.metrics import NAMESPACE, REGISTRY
-from pipeline.processors.quality import ODDITIES, FloatArray, Told, oddities
+from pipeline.processors.quality import ODDITIES
 from pipeline.table.document import LimitsRatio, limits_ratios
 from pipeline.table.feed import FeedState
+from pipeline.table.oddities import odd
 from pipeline.table.table import Table
 
 
@@ -40,6 +41,7 @@ class _TableCollector(Collector):
         contact = np.nan if state.contact is None else clock.now() - state.contact
         stale = len(ages) - int(table.fresh(rows, clock.now(), stale_after).sum())
         youngest, oldest = (known.min(), known.max()) if known.size else (np.nan, np.nan)
+        unusable = table["unusable_thresholds"].sum()
         behind = np.nan if state.lag_records is None else state.lag_records
         for name, value, documentation in (
             ("nodes", len(table), "Nodes in the table."),
@@ -48,6 +50,7 @@ class _TableCollector(Collector):
             ("oldest_window_age_seconds", oldest, "Age of the oldest window in the table."),
             ("lag_records", behind, "Records of the topics that are not in the table yet."),
             ("contact_age_seconds", contact, "Seconds since the broker last answered."),
+            ("unusable_threshold_nodes", unusable, "Nodes whose own thresholds cannot be used."),
             ("pods", len(table.pods), "Pods on nodes of the table."),
             ("pods_in_flight", table.pods.in_flight, "Pods that are not in their node's usage."),
             ("pods_placed", table.pods.tentative, "Pods that were placed, and not seen there yet."),
@@ -55,6 +58,7 @@ class _TableCollector(Collector):
             ("caught_up", state.caught_up, "1 if all that lay in the topics at start was read."),
         ):
             yield GaugeMetricFamily(f"{NAMESPACE}_table_{name}", documentation, float(value))
+        yield from _work(table)
         yield _promised(table)
         yield _odd(table, clock.now(), stale_after)
         yield _records(state)
@@ -64,6 +68,16 @@ class _TableCollector(Collector):
         for reason, count in sorted(state.bad.items()):
             bad.add_metric([reason], count)
         yield bad
+
+
+def _work(table: Table) -> Iterator[Metric]:
+    """What pods cost: so much for each that comes or goes, and nothing for a question."""
+    for name, count, documentation in (
+        ("pod_events", table.pod_events, "Pods that came, changed, went or were placed."),
+        ("recomputed_rows", table.recomputed_rows,
+         "Nodes of which it was worked out anew what is in flight: their pods or usage changed."),
+    ):  # fmt: skip
+        yield CounterMetricFamily(f"{NAMESPACE}_table_{name}", documentation, float(count))
 
 
 def _promised(table: Table) -> Metric:
@@ -89,19 +103,7 @@ def _odd(table: Table, now: float, stale_after: float) -> Metric:
         + ", ".join(f"{name}: {what}" for name, what in ODDITIES.items()),
         labels=["oddity"],
     )
-    rows = table.lookup(list(table))
-
-    def both(name: str) -> FloatArray:
-        return np.array([table[f"{name}_{unit}"][rows] for unit in ("cpu_cores", "memory_bytes")]).T
-
-    told = Told(
-        usage=both("usage"),
-        mean=both("usage_mean_15m"),
-        deviation=both("usage_stdev_15m"),
-        capacity=both("capacity"),
-        coverage=table["coverage"][rows],
-    )
-    for name, where in oddities(told, table.fresh(rows, now, stale_after)).items():
+    for name, where in odd(table, table.lookup(list(table)), now, stale_after).items():
         found.add_metric([name], float(where.sum()))
     return found
 

@@ -342,10 +342,10 @@ class Pods:
 
     # -- what is in flight
 
-    def refresh(self, known: Reported) -> None:
-        """Bring up to date what is in flight, on the rows where anything has changed."""
+    def refresh(self, known: Reported) -> int:
+        """Bring up to date what is in flight, on the rows where anything has changed; how many."""
         if not self._changed:
-            return
+            return 0
         rows = np.fromiter(self._changed, np.intp, len(self._changed))
         self._changed.clear()
         here = [self._flying.get(row, ()) for row in rows.tolist()]
@@ -361,6 +361,7 @@ class Pods:
         self.oldest[rows] = np.inf
         np.minimum.at(self.oldest, rows[node], pods.scheduled_seconds)
         self._settle(places, is_flying(pods, updated, report) | fresh)
+        return len(rows)
 
     def flight_without(
         self, rows: npt.NDArray[np.intp], gone: Sequence[Sequence[str]], known: Reported

@@ -32,6 +32,11 @@ _UIDS_AT_ONCE: Final = 10_000
 _TEXTS: Final = ("head", "records", "uids", "cgroups")
 _KINDS: Final[tuple[type[Any], ...]] = (NodeStateRecord, TableNode, OfferedResources)
 
+# Of an archive that says to be encrypted, or packed in a way that there is none, RuntimeError.
+_OF_DAMAGE: Final = (
+    ValueError, KeyError, IndexError, EOFError, RuntimeError, msgspec.MsgspecError, RecordError,
+)  # fmt: skip
+
 Position = tuple[str, int, int]
 """Topic, partition, and the offset to read next."""
 
@@ -143,11 +148,11 @@ def load(path: Path, empty: Table) -> Restored | None:
         return None
     except CheckpointError:
         raise
-    except (ValueError, KeyError, IndexError, EOFError, msgspec.MsgspecError, RecordError) as error:
+    except _OF_DAMAGE as error:
         raise _damaged(error) from error
     except Exception as error:
-        # A damaged archive has errors of its own kind (zipfile, zlib).
-        if type(error).__module__ in ("zipfile", "zlib"):
+        # A damaged archive has errors of its own kind, and so has the head of an array.
+        if type(error).__module__ in ("zipfile", "zlib", "tokenize"):
             raise _damaged(error) from error
         raise
     return Restored(empty, head.positions, head.saved_at)

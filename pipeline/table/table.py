@@ -59,6 +59,10 @@ class Table:
         """Another number whenever anything of a row, or whose it is, may be another."""
         self.names_version = 0
         """Another number whenever it may be another whose a row is."""
+        self.pod_events = 0
+        """How many pods came, changed, went or were placed."""
+        self.recomputed_rows = 0
+        """How often it was worked out anew what is in flight on a row."""
         self.views = Views()
         self.history = History()
         self._clear(counting)
@@ -187,7 +191,7 @@ class Table:
     def put_pod(self, pod: Pod) -> bool:
         """Take what a pod is; always newer than what was there. True, for symmetry."""
         if pod.node:
-            self.version += 1
+            self._pods_change()
             row = self._row(pod.node)
             self._leave(self.pods.put(row, pod))
             self._leave(row)
@@ -197,14 +201,14 @@ class Table:
         """The pod is gone from this node (tombstone): it may be on another by now."""
         row = self._index.get(node, UNKNOWN_ROW)
         if row != UNKNOWN_ROW and self.pods.row_of(uid) == row:
-            self.version += 1
+            self._pods_change()
             self._leave(self.pods.remove(uid))
 
     def place(self, pod: Pod, node: str, now: float, seconds: float = TENTATIVE_SECONDS) -> None:
         """A pod is about to be on this node, of the table or not; it counts until it is seen there,
         or so many `seconds` have passed. One that is seen somewhere stays there, whoever asks."""
         if node in self._index and not self.pods.is_seen(pod.uid):
-            self.version += 1
+            self._pods_change()
             self._leave(self.pods.put(self._index[node], pod, now, seconds))
 
     def withdraw(self, uid: str) -> bool:
@@ -212,7 +216,7 @@ class Table:
         row = self.pods.withdraw(uid)
         if row is None:
             return False
-        self.version += 1
+        self._pods_change()
         self._leave(row)
         return True
 
@@ -227,9 +231,9 @@ class Table:
     def bring_up_to_date(self, now: float) -> None:
         """Know what is in flight, as of `now`."""
         for uid in self.pods.expired(now):
-            self.version += 1
+            self._pods_change()
             self._leave(self.pods.remove(uid))
-        self.pods.refresh(self._reported())
+        self.recomputed_rows += self.pods.refresh(self._reported())
 
     def flight_without(
         self, rows: RowArray, gone: Sequence[Sequence[str]]
@@ -274,9 +278,15 @@ class Table:
         self._capacity, self.pods = other._capacity, other.pods
         self.views.adopt(other.views)
         self.history.adopt(other.history)
+        self.pod_events += other.pod_events
+        self.recomputed_rows += other.recomputed_rows
         self.version += 1
         self._renamed()
         other._clear(self.pods.counting)
+
+    def _pods_change(self) -> None:
+        self.version += 1
+        self.pod_events += 1
 
     def _write(self, name: str, records: Row, *, keep: bool = False) -> None:
         before = self.snapshot(name)

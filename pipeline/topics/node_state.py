@@ -24,7 +24,9 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What happened to this node's windows since its models began; each a fact of the log.
 
     `lost` marks models that could not be brought up to date: offsets of the log that retention
-    removed before they were applied, in the node's partition.
+    removed before they were applied, in the node's partition. `last_gap_at` is the end of the last
+    window before which others are missing, `last_bad_value_at` that of the last one that was
+    applied with a value made null; None where there was none.
     """
 
     applied: int = 0
@@ -35,6 +37,8 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     untrained: int = 0
     bad_values: int = 0
     lost: int = 0
+    last_gap_at: str | None = None
+    last_bad_value_at: str | None = None
 
 
 class AggregatedUsage(msgspec.Struct, frozen=True, kw_only=True, gc=False):

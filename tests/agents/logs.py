@@ -14,9 +14,9 @@ CONFIG = ModelConfig(expiration_seconds=60)
 
 
 def window(
-    node: str, step: int, *, sample_offset: int, machine: str = "m", epoch: int = 1
+    node: str, step: int, *, sample_offset: int, machine: str = "m", epoch: int = 1, **usage: float
 ) -> bytes:
-    """The window of `node` that ends at step 5 s after the start of all."""
+    """The window of `node` that ends at step 5 s after the start of all, with this `usage`."""
     luck = random.Random(f"{node}/{step}/{epoch}")
     end = APPENDED_MS - 3_600_000 + step * 5000
     header = SampleHeader(
@@ -26,7 +26,7 @@ def window(
     rows = [
         {"kind": "node", "id": "", "coverage": 1.0, "cpu_cores_avg": luck.random() * 8,
          "cpu_cores_p90": luck.random() * 8, "memory_bytes_p90": luck.random() * 1e10,
-         "capacity_cpu_cores": 8.0, "capacity_memory_bytes": 64e9},
+         "capacity_cpu_cores": 8.0, "capacity_memory_bytes": 64e9} | usage,
         {"kind": "pod", "id": f"pod-{step // 6}", "coverage": 1.0,
          "cpu_cores_p90": luck.random(), "memory_bytes_p90": luck.random() * 1e9},
     ]  # fmt: skip
@@ -46,11 +46,11 @@ class LogWriter:
         self._steps: dict[str, int] = {}
         self.samples = 0
 
-    def window(self, node: str, skip: int = 0, epoch: int = 1) -> int:
+    def window(self, node: str, skip: int = 0, epoch: int = 1, **usage: float) -> int:
         """The next window of `node`; `skip` > 0 leaves a gap, < 0 repeats an old one."""
         step = self._steps[node] = self._steps.get(node, 0) + 1 + skip
         self._broker.put("t.samples", self._place[1], node.encode(), b"a sample")
-        value = window(node, step, sample_offset=self.samples, epoch=epoch)
+        value = window(node, step, sample_offset=self.samples, epoch=epoch, **usage)
         self.samples += 1
         return self._broker.put(*self._place, node.encode(), value)
 

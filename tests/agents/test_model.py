@@ -30,7 +30,7 @@ def busy_log() -> MemoryBroker:
     log.windows(4, "a", "b")
     log.window("a", skip=-1)
     log.window("b", skip=-3)
-    log.window("b", skip=5)
+    log.window("b", skip=5, cpu_cores_p90=-1.0)
     log.window("a", skip=-1, epoch=2)
     log.windows(2, "a", "b")
     log.depart("a")
@@ -127,9 +127,32 @@ async def test_duplicate_late_gap_and_second_exporter_are_counted_and_published_
     await model.process(broker.records("t.windows"))
     counters = model.counters["a"]
     assert (counters.applied, counters.gaps) == (4, 4)
+    as_of = published(broker, "t.node-state")["a"]["as_of"]
+    assert (counters.last_gap_at, counters.last_bad_value_at) == (as_of, None)
     assert (counters.duplicate, counters.late, counters.second_exporter) == (1, 1, 1)
     assert published(broker, "t.node-state")["a"]["counters"]["late"] == 1
     assert output.dead_letters == []
+
+
+async def test_when_windows_were_missing_and_a_value_refused_is_told_until_it_is_again() -> None:
+    broker = MemoryBroker()
+    log, (model, _) = LogWriter(broker), cursor_over(broker)
+    found = []
+    for skip, usage in ((0, {}), (2, {}), (0, {"cpu_cores_avg": -1.0}), (0, {})):
+        log.window("a", skip=skip, **usage)
+        await model.process(broker.records("t.windows")[-1:])
+        state = published(broker, "t.node-state")["a"]
+        times = ("last_gap_at", "last_bad_value_at")
+        found.append((state["as_of"], *(state["counters"][name] for name in times)))
+    ends = [end for end, _, _ in found]
+    assert [times for _, *times in found] == [
+        [None, None], [ends[1], None], [ends[1], ends[2]], [ends[1], ends[2]],
+    ]  # fmt: skip
+    # One that is not applied says nothing of the node.
+    log.window("a", skip=-1, cpu_cores_avg=-1.0)
+    await model.process(broker.records("t.windows")[-1:])
+    counters = model.counters["a"]
+    assert (counters.bad_values, counters.last_bad_value_at) == (2, ends[2])
 
 
 async def test_a_departure_leaves_tombstones_and_nothing_else() -> None:

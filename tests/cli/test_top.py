@@ -11,8 +11,19 @@ from rich.console import Console
 from pipeline.cli import node_lines, top
 from pipeline.cli.main import cli
 from pipeline.cli.node_lines import COLUMNS, Sort, lines, plain, render
+from pipeline.clock import format_time
+from pipeline.processors.loadaware.limits import ANNOTATION as USAGE_THRESHOLDS
 from pipeline.table import Table
-from pipeline.table.document import LimitsRatio, limits_ratios, node_list
+from pipeline.table.columns import TableNode
+from pipeline.table.document import (
+    NOTHING_BESIDE,
+    Beside,
+    LimitsRatio,
+    beside,
+    limits_ratios,
+    node_list,
+)
+from pipeline.topics.node_state import Counters
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import CountedPod
 from pipeline.topics.resources import Resources, Usage
@@ -65,6 +76,7 @@ def test_plain_text_has_every_column_and_no_value_where_nothing_is_known() -> No
         "calm    10s  0.40   10%   4.0Gi   25%  2.20 55%  5.0Gi 31%  percentile    12"
     )
     assert rows[4][-1] == "stale,unknown-pods=2"
+    assert blind["FLAGS"] == "missing"
     assert rows[5][-1] == "no-data"
     assert not plain(lines(some_nodes(), NOW), headers=False).startswith("NODE")
 
@@ -178,11 +190,11 @@ def test_limits_over_allocatable_are_a_column_where_the_pods_are_read() -> None:
     }
     at = [[column.title for column in COLUMNS].index(title) for title in ("LIM CPU%", "LIM MEM%")]
 
-    def cells(**limits: Any) -> dict[str, list[str]]:
-        found = lines(table, NOW, **limits)
+    def cells(**known: Any) -> dict[str, list[str]]:
+        found = lines(table, NOW, **known)
         return {line.name: [line.cells[place][0] for place in at] for line in found}
 
-    assert cells(limits=ratios) == {
+    assert cells(beside=Beside(ratios, {})) == {
         "calm": ["150%", "25%"],
         **{name: ["0%", "0%"] for name in ("busy", "blind", "old")},
         "silent": ["-", "-"],
@@ -192,9 +204,32 @@ def test_limits_over_allocatable_are_a_column_where_the_pods_are_read() -> None:
 
 def test_limits_are_those_that_an_extender_tells() -> None:
     table = limited()
-    document = node_list(table, NOW, 180.0, limits_ratios(table, tuple(table)))
+    document = node_list(table, NOW, 180.0, beside(table, tuple(table)))
     seen = top._seen(msgspec.json.encode(document), "http://x")
-    assert seen.limits["calm"] == LimitsRatio(cpu=1.5, memory=0.25)
+    assert seen.beside.limits["calm"] == LimitsRatio(cpu=1.5, memory=0.25)
     assert list(seen.table) == list(table)
-    before = [{k: v for k, v in one.items() if k != "limits_ratio"} for one in document["items"]]
-    assert top._seen(msgspec.json.encode({"items": before}), "http://x").limits == {}
+    before = [
+        {k: one[k] for k in one.keys() - {"limits_ratio", "oddities"}} for one in document["items"]
+    ]
+    assert top._seen(msgspec.json.encode({"items": before}), "http://x").beside == NOTHING_BESIDE
+
+
+def test_what_is_odd_is_a_flag_whoever_is_asked() -> None:
+    lately = format_time(NOW - 60)
+    table = table_of(
+        node_state("gaps", node_known=True, counters=Counters(gaps=3, last_gap_at=lately)),
+        node_state("good", node_known=True, counters=Counters(gaps=3)),
+        msgspec.structs.replace(node_state("half", node_known=True), coverage=0.4),
+        node_state("own", node_known=True, cpu=None),
+    )
+    table.put_node(TableNode(node="own", annotations={USAGE_THRESHOLDS: "{"}))
+    document = node_list(table, NOW, 180.0, beside(table, tuple(table)))
+    told = top._seen(msgspec.json.encode(document), "http://x")
+    for seen in (told, top.Seen(table, beside(table, tuple(table), has_pods=False))):
+        found = lines(seen.table, NOW, sort="name", beside=seen.beside)
+        assert [line.cells[-1][0] for line in found] == [
+            "gaps=3", "", "partial=40%", "missing,thresholds",
+        ]  # fmt: skip
+    again = node_list(told.table, NOW, 180.0, told.beside)
+    shown, said = (json.loads(msgspec.json.encode(one)) for one in (again, document))
+    assert shown == said

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pipeline.clock import format_time
 from pipeline.extender.decide import BEST_FIT, Decisions
 from pipeline.extender.server import rules_of
+from pipeline.processors.loadaware.counted import Counting
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Table
 from pipeline.table.columns import OfferedResources, TableNode
@@ -107,7 +108,7 @@ def test_answers_equal_a_loop_over_the_newest_records(
     again = decisions.prioritize(pod, kept, NOW)
     if BEST_FIT not in (*scored.plugins, *again.plugins):
         assert again.percent.tolist() == [expected[name].score for name in kept]
-    assert decisions.reused == 1
+    assert (scored.cycle, again.cycle) == ("anew", "reused")
 
 
 def any_pod(uid: str = "new", cpu: int | None = 500, **more: object) -> PodRecord:
@@ -204,7 +205,7 @@ def test_what_filter_found_is_of_no_use_once_anything_came(change: str) -> None:
     anew = Decisions(table, RULES).prioritize(any_pod("same"), ["a", "b"], NOW)
     again = decisions.prioritize(any_pod(), ["a", "b"], NOW)
     assert again.percent.tolist() == anew.percent.tolist()
-    assert decisions.reused == 0
+    assert (anew.cycle, again.cycle) == ("anew", "rows")
 
 
 def test_what_filter_found_is_of_no_use_for_another_pod_of_the_same_uid() -> None:
@@ -213,10 +214,60 @@ def test_what_filter_found_is_of_no_use_for_another_pod_of_the_same_uid() -> Non
     small, large = any_pod(cpu=100), any_pod(cpu=2000)
     expected = [decisions.prioritize(one, ["a"], NOW).scores for one in (small, large)]
     assert expected[0] > expected[1]
-    for asked_about, wanted in ((small, expected[0]), (large, expected[1])):
+    for asked_about, wanted, cycle in (
+        (small, expected[0], "reused"), (large, expected[1], "anew"),
+    ):  # fmt: skip
         decisions.filter(small, ["a"], NOW)
-        assert decisions.prioritize(asked_about, ["a"], NOW).scores == wanted
-    assert decisions.reused == 1
+        found = decisions.prioritize(asked_about, ["a"], NOW)
+        assert (found.scores, found.cycle) == (wanted, cycle)
+
+
+def test_questions_work_nothing_out_anew_of_pods_and_a_pod_that_comes_one_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """LI-11, K17-24: what pods ask for is summed as they come, not when somebody asks."""
+    names = [f"n{i}" for i in range(20)]
+    table = table_of(*(node_state(name) for name in names), counting=RULES.counting)
+    there = any_pod(phase="Running", scheduled_at=format_time(NOW - 9000))
+    for i in range(200):
+        uid, node = str(i), names[i % 20]
+        table.put_pod(msgspec.structs.replace(there, uid=uid, cgroup_uid=uid, node=node))
+    counted: list[str] = []
+    amounts_of = Counting.amounts
+
+    def watched(self: Counting, pod: PodRecord) -> list[int]:
+        counted.append(pod.uid)
+        return amounts_of(self, pod)
+
+    monkeypatch.setattr(Counting, "amounts", watched)
+    decisions = Decisions(table, RULES)
+    table.bring_up_to_date(NOW)
+
+    def work() -> tuple[int, int]:
+        return table.pod_events, table.recomputed_rows
+
+    before, sums = work(), table.pods.sums.copy()
+    assert before == (200, 20)
+    for i in range(30):
+        asked = any_pod(f"new-{i}")
+        decisions.filter(asked, names, NOW)
+        assert decisions.prioritize(asked, names, NOW).cycle == "reused"
+    # Of each question its own pod is counted, once, and none of those that are there.
+    assert counted == [f"new-{i}" for i in range(30)]
+    assert work() == before
+    counted.clear()
+    table.put_pod(msgspec.structs.replace(any_pod("comes"), node="n7"))
+    for uid in ("one", "another"):
+        decisions.filter(any_pod(uid), names, NOW)
+    assert counted == ["comes", "one", "another"]
+    assert work() == (201, 21)
+    touched = np.flatnonzero((table.pods.sums != sums).any(axis=1))
+    assert touched.tolist() == table.lookup(["n7"]).tolist()
+    table.drop_pod("n7", "comes")
+    table.drop_pod("n7", "comes")
+    table.bring_up_to_date(NOW)
+    assert work() == (202, 22)
+    assert np.array_equal(table.pods.sums, sums)
 
 
 def test_a_pod_that_runs_stays_where_it_is_whoever_asks_about_it() -> None:

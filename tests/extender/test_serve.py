@@ -13,8 +13,10 @@ import pytest
 from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError
 from pipeline.extender.service import serve
+from pipeline.processors.loadaware.limits import ANNOTATION
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed, Table
+from pipeline.table.columns import TableNode
 
 SETTINGS = ExtenderSettings(host="127.0.0.1", port=0)
 
@@ -82,6 +84,19 @@ async def test_draining_is_seen_on_new_connections_while_questions_are_answered(
     await asyncio.wait_for(serving, 5)
     with pytest.raises(aiohttp.ClientConnectionError):
         await new_connection(base)
+
+
+async def test_annotations_of_no_use_are_told(
+    ready: Feed, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    stop = asyncio.Event()
+    ready.table.put_node(TableNode(node="a", annotations={ANNOTATION: "{"}))
+    serving, _ = await started(stop, ready, linger_seconds=0.0)
+    stop.set()
+    await asyncio.wait_for(serving, 15)
+    (told,) = [record for record in caplog.records if "thresholds" in record.msg]
+    assert told.fields["nodes"] == ["a"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

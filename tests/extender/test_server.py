@@ -8,8 +8,9 @@ import pytest
 
 from pipeline.extender import bodies, server, stages
 from pipeline.table import Table
-from tests.extender.conftest import ALL, POD, Client, Start
+from tests.extender.conftest import ALL, POD, Client, Start, cluster
 from tests.extender.scheduler import read_filter
+from tests.table.records import node_state
 
 HOT = (
     "hot: cpu usage would be 96.2 percent of 4 cores, over the threshold of 65: "
@@ -260,6 +261,9 @@ async def test_nodes_can_be_read_by_people(start: Start) -> None:
     assert one["kind"] == "NodeState"
     assert one["usage"] == {"cpu_cores": 3.6, "memory_bytes": 8 * 2**30}
     assert one["age_seconds"] == 12.0
+    odd = {item["node"]: item["oddities"] for item in listed["items"] if item["oddities"]}
+    assert odd == {"old": ["stale"], "blind": ["missing"]}
+    assert (one["oddities"], one["usage_thresholds_problem"]) == ([], None)
     missing = await client.get("/v1/nodes/stranger")
     assert missing.status == 404
     assert "'stranger' is not known" in (await missing.json())["Error"]
@@ -279,6 +283,23 @@ async def test_metrics_count_requests_and_verdicts(start: Start) -> None:
     assert 'springtide_extender_requests_total{status="200",verb="filter"}' in text
     assert 'springtide_extender_request_seconds_bucket{le="0.001",verb="filter"}' in text
     assert 'springtide_extender_verdicts_total{mode="act",verdict="refused"}' in text
+
+
+async def test_metrics_say_what_of_filters_work_was_used_again(start: Start) -> None:
+    def counted() -> dict[str, float]:
+        samples = next(iter(server.CYCLES.collect())).samples
+        totals = [one for one in samples if one.name.endswith("_total")]
+        return {one.labels["outcome"]: one.value for one in totals}
+
+    table, before = cluster(), counted()
+    client = await start(table=table)
+    for change in (lambda: None, lambda: table.put_state(node_state("idle", offset=1))):
+        await ask(client, "filter", {"Pod": POD, "NodeNames": ALL})
+        change()
+        await ask(client, "prioritize", {"Pod": POD, "NodeNames": ["idle", "busy"]})
+    await ask(client, "prioritize", {"Pod": POD, "NodeNames": ["idle"]})
+    more = {outcome: total - before.get(outcome, 0.0) for outcome, total in counted().items()}
+    assert more == {"reused": 1.0, "rows": 1.0, "anew": 1.0}
 
 
 async def test_the_time_of_every_part_of_an_answer_is_measured(start: Start) -> None:

@@ -10,7 +10,7 @@ from pipeline.processors.quality import ODDITIES, Told, oddities
 
 GOOD = {
     "usage": [2.0, 8.0], "mean": [1.9, 8.0], "deviation": [0.3, 0.0], "capacity": [4.0, 16.0],
-    "coverage": 1.0,
+    "coverage": 1.0, "since_gap_seconds": math.nan, "since_bad_value_seconds": 901.0,
 }  # fmt: skip
 
 
@@ -43,6 +43,9 @@ def found(fresh: bool = True, **changes: Any) -> set[str]:
         # Six deviations of hardly anything are no spike.
         ({"usage": [1.3, 8.0], "mean": [1.0, 8.0], "deviation": [0.01, 0.0]}, set()),
         ({"capacity": [math.nan, math.nan]}, set()),
+        ({"since_gap_seconds": 0.0}, {"gaps"}),
+        ({"since_gap_seconds": 901.0}, set()),
+        ({"since_bad_value_seconds": 900.0}, {"impossible"}),
     ],
 )  # fmt: skip
 def test_each_oddity_is_found_by_itself(changes: dict[str, Any], names: set[str]) -> None:

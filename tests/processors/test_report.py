@@ -319,6 +319,7 @@ def test_the_node_state_of_the_golden_example() -> None:
             "counters": {
                 "applied": 1, "duplicate": 0, "late": 0, "second_exporter": 0, "gaps": 0,
                 "untrained": 0, "bad_values": 2, "lost": 0,
+                "last_gap_at": None, "last_bad_value_at": None,
             },
         },
     )  # fmt: skip

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pipeline.local.kafka import LocalKafka
+from pipeline.times import format_time
 from pipeline.topics.codec import decode_json
 from pipeline.topics.node_state import Counters, NodeStateRecord
 from pipeline.topics.partition import partition_of
@@ -106,6 +108,12 @@ class Script:
         new = {name: getattr(old, name) + by for name, by in more.items()}
         self.counters[node] = Counters(**{f: getattr(old, f) for f in old.__struct_fields__} | new)
 
+    def mark(self, node: str, **steps: int) -> None:
+        """Of these counters that are times, the ends of the windows in which it was."""
+        times = {name: self.base_ms / 1000 + step * WINDOW_SECONDS for name, step in steps.items()}
+        texts = {name: format_time(seconds) for name, seconds in times.items()}
+        self.counters[node] = msgspec.structs.replace(self.counters[node], **texts)
+
     def dead(self, kind: str) -> None:
         """A record of this kind, in the place of a random node."""
         luck, node = self.luck, self.luck.choice(NODES)
@@ -181,12 +189,14 @@ def write(stage: Stage, seed: int) -> Script:
         if kind == "gap" and steps[node] > 1:
             script.count(node, gaps=3)
             steps[node] += 3
+            script.mark(node, last_gap_at=steps[node])
         row: dict[str, Any] = {}
         if kind == "bad value":
             column = luck.choice(BAD_COLUMNS)
             row = {column: luck.choice(BAD_VALUES)}
             script.bad_values[node, column] += 1
             script.count(node, bad_values=1)
+            script.mark(node, last_bad_value_at=steps[node])
         script.good(node, script.sample(node, steps[node], **row))
         script.count(node, applied=1)
         if kind == "duplicate":

@@ -8,6 +8,7 @@ from pipeline.errors import InvalidRecordError
 from pipeline.table import COLUMNS, UNKNOWN_ROW, Row, Table
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord, UsageDeviation
 from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.pods import CountedPod
 from pipeline.topics.resources import Resources, Usage
 from tests.table.records import GIB, NOW, node_state, table_of
 from tests.topics.records import records
@@ -159,7 +160,13 @@ def test_taken_values_do_not_change_when_the_table_does() -> None:
 def test_adopting_replaces_everything_in_one_step() -> None:
     table = table_of(node_state("old", offset=1_000_000), node_state("both", offset=1_000_000))
     other = table_of(node_state("both", offset=5, cpu=0.5), node_state("new"))
+    for one, pods in ((table, 3), (other, 2)):
+        for uid in range(pods):
+            one.put_pod(CountedPod(node="both", uid=str(uid), cgroup_uid=str(uid)))
+        one.bring_up_to_date(NOW)
     table.adopt(other)
+    # What was counted only grows.
+    assert (table.pod_events, table.recomputed_rows) == (5, 2)
     assert list(table) == ["both", "new"]
     assert value(table, "both", "usage_cpu_cores") == 0.5
     assert len(other) == 0

@@ -1,5 +1,6 @@
 """A table on disk: what is read back answers alike, and what does not fit is no snapshot."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +165,20 @@ def test_what_does_not_fit_is_no_snapshot(tmp_path: Path) -> None:
             assert found is not None
             assert len(found.table) <= 6
     assert [one.name for one in path.parent.iterdir()] == ["table.npz"]
+
+
+def test_a_directory_of_the_archive_that_is_damaged_anywhere_is_no_snapshot(tmp_path: Path) -> None:
+    """It says how members are packed, too: such damage is of another kind."""
+    path = tmp_path / "table.npz"
+    save(path, copied(filled(np.random.default_rng(1)), POSITIONS, NOW))
+    whole = path.read_bytes()
+    said = set()
+    for at in range(whole.index(b"PK\x01\x02"), len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        # A place before the file's beginning is an OSError: the feed says of it what it is.
+        with suppress(OSError):
+            try:
+                load(path, Table(counting=RULES.counting))
+            except CheckpointError as error:
+                said.add(error.message.split(":")[0])
+    assert said == {"it is damaged"}

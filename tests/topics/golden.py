@@ -362,7 +362,13 @@ NODE_STATE = NodeStateRecord(
     },
     predictor="percentile",
     peaks={"percentile": _USAGE},
-    counters=Counters(applied=9, bad_values=1),
+    counters=Counters(
+        applied=9,
+        gaps=2,
+        bad_values=1,
+        last_gap_at="2023-11-14T22:13:30Z",
+        last_bad_value_at="2023-11-14T22:14:00Z",
+    ),
 )
 CHECKPOINT = NodeCheckpoint(
     node=HEADER.node, epoch=12, round=3, generation=0, covers=778,

@@ -1,6 +1,7 @@
 """Which thresholds hold for a node, and for which usage (scheduling 1.6, 1.7)."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -82,8 +83,9 @@ def read_own(annotation: str | None) -> Any:
     return own
 
 
+@lru_cache(maxsize=256)
 def problem(annotation: str | None) -> str | None:
-    """What is wrong with a node's annotation."""
+    """What is wrong with a node's annotation; None for nothing."""
     try:
         read_own(annotation)
     except InvalidPolicyError as error:

@@ -15,7 +15,7 @@ from pipeline.processors.loadaware.counted import Counting, asked_of
 from pipeline.processors.scorers.rounding import BoolArray, FloatArray, IntArray
 from pipeline.table import UNKNOWN_ROW, Row, RowArray, Rows, Table
 from pipeline.table.names import Names
-from pipeline.table.pods import Lesser
+from pipeline.table.pod_columns import Lesser
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resources import RATES
 

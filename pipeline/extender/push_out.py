@@ -31,7 +31,7 @@ from pipeline.processors.placement.push_out import (
     shares,
 )
 from pipeline.processors.scorers.rounding import FloatArray, IntArray
-from pipeline.table.pods import Lesser
+from pipeline.table.pod_columns import Lesser
 from pipeline.times import format_time
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod
 from pipeline.topics.pods import PodRecord

@@ -5,73 +5,43 @@ what of a node's pods is not in its usage yet. A pod that was placed lately and 
 node yet is there for `TENTATIVE_SECONDS`, so that the next pod does not take its place.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors.classes import CLASS_CODES, CLASSES
-from pipeline.processors.eviction.objections import stays
 from pipeline.processors.loadaware.counted import Counting, Pod, seconds_of
 from pipeline.processors.loadaware.in_flight import Assigned, Sums, is_flying, sums
 from pipeline.processors.placement.push_out import PUSHED_OUT
 from pipeline.processors.scorers.target_load import is_unmeasured
-from pipeline.topics.node_state import NodeStateRecord
-from pipeline.topics.resources import Usage
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from pipeline.table.pod_columns import (
+    STAYS,
+    Columns,
+    FloatArray,
+    IntArray,
+    Lesser,
+    Reported,
+    amount_of,
+    grown,
+    priority_of,
+)
 
 TENTATIVE_SECONDS: Final = 5.0
 LONGEST_TENTATIVE_SECONDS: Final = 3600.0
-STAYS: Final = 2**31
-"""In the place of a priority: of a pod that does not leave for any other."""
 
 _PROD: Final = CLASS_CODES["prod"]
 _UNKNOWN: Final = CLASS_CODES["unknown"]
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _SMALLEST: Final = 64
-_NOTHING: Final = Usage()
-_MAY_LEAVE: Final = np.array([name in PUSHED_OUT for name in CLASSES])
-
-
-class Reported(NamedTuple):
-    """What is known of the usage of nodes: the ends of their last windows (NaN: none) and how long
-    these are, (rows,), and their last states, by row."""
-
-    as_of_seconds: FloatArray
-    window_seconds: FloatArray
-    states: Sequence[NodeStateRecord | None]
-
-
-ARRAYS: Final = (
-    "node", "class", "priority", "is_pending", "scheduled", "deadline", "amounts", "flying"
+_OF_PODS: Final = (
+    "_node", "_class", "_priority", "_is_pending", "_scheduled", "_deadline", "_amounts",
 )  # fmt: skip
-
-
-class Columns(NamedTuple):
-    """Pods as they are on disk: UIDs, the names of their cgroups and, by name, `ARRAYS`, in one
-    order; where the row is -1 there is no pod."""
-
-    uids: list[str]
-    cgroup_uids: list[str]
-    arrays: Mapping[str, npt.NDArray[Any]]
-
-
-class Lesser(NamedTuple):
-    """Pods of lower classes than Prod, (pods,) each: their places, to be asked for UIDs while
-    nothing has changed, the places of their nodes among those asked about, the codes of their
-    classes, their priorities (`STAYS` for one that does not leave), and what counts of them, (pods,
-    amounts)."""
-
-    places: npt.NDArray[np.intp]
-    node: npt.NDArray[np.intp]
-    class_code: npt.NDArray[np.int8]
-    priority: IntArray
-    amounts: IntArray
+_OF_ROWS: Final = ("sums", "flight", "prod_flight", "unmeasured", "oldest")
+_MAY_LEAVE: Final = np.array([name in PUSHED_OUT for name in CLASSES])
 
 
 class Pods:
@@ -196,7 +166,7 @@ class Pods:
         self._uids[place], self._cgroup_uids[place] = pod.uid, pod.cgroup_uid
         self._node[place] = row
         self._class[place] = CLASS_CODES.get(pod.pod_class, _UNKNOWN)
-        self._priority[place] = _priority(pod)
+        self._priority[place] = priority_of(pod)
         self._is_pending[place] = pod.phase in ("Pending", "")
         self._scheduled[place] = scheduled
         deadline = self.counting.deadline(pod, scheduled)
@@ -281,7 +251,7 @@ class Pods:
         self._cgroup_uids.append("")
         if len(self._cgroup_uids) > len(self._node):
             for name in _OF_PODS:
-                setattr(self, name, _grown(getattr(self, name)))
+                setattr(self, name, grown(getattr(self, name)))
         return len(self._cgroup_uids) - 1
 
     def columns(self) -> Columns:
@@ -337,7 +307,7 @@ class Pods:
         """There are so many rows now."""
         while len(self.sums) < rows:
             for name in _OF_ROWS:
-                setattr(self, name, _grown(getattr(self, name)))
+                setattr(self, name, grown(getattr(self, name)))
             self.oldest[len(self.oldest) // 2 :] = np.inf
 
     # -- what is in flight
@@ -429,36 +399,3 @@ class Pods:
             self._flying[row].discard(place)
             if not self._flying[row]:
                 del self._flying[row]
-
-
-def _priority(pod: Pod) -> int:
-    """The priority by which others may push the pod out; `STAYS` for one that must not be."""
-    if pod.deleted_at is not None or stays(pod):
-        return STAYS
-    return min(max(pod.priority or 0, -STAYS), STAYS)
-
-
-def amount_of(usage: Usage, resource: str) -> int:
-    """What was used in whole millicores or bytes; 0 where that is not known, or cannot be."""
-    used = {"cpu": usage.cpu_cores, "memory": usage.memory_bytes}.get(resource) or 0.0
-    if not 0.0 <= used <= _LARGEST_USAGE:
-        return 0
-    return round(1000 * used if resource == "cpu" else used)
-
-
-def _grown(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Twice as long, the new half empty."""
-    return np.concatenate([values, np.zeros_like(values)])
-
-
-_LARGEST_USAGE: Final = 2.0**43
-_OF_PODS: Final = (
-    "_node",
-    "_class",
-    "_priority",
-    "_is_pending",
-    "_scheduled",
-    "_deadline",
-    "_amounts",
-)
-_OF_ROWS: Final = ("sums", "flight", "prod_flight", "unmeasured", "oldest")

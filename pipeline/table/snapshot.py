@@ -20,7 +20,7 @@ import numpy.typing as npt
 from pipeline.errors import CheckpointError, RecordError
 from pipeline.processors.loadaware.counted import Counting
 from pipeline.table.columns import OfferedResources, Row, TableNode
-from pipeline.table.pods import ARRAYS, Columns
+from pipeline.table.pod_columns import ARRAYS, Columns
 from pipeline.table.table import Table
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_state import NodeStateRecord

@@ -1,5 +1,5 @@
-"""A real kube-scheduler with its default plugins: alone, and with an extender by which it picks
-another node."""
+"""A real kube-scheduler with its default plugins: alone, with an extender that only observes, and
+with one by which it picks another node."""
 
 import asyncio
 import json
@@ -49,6 +49,33 @@ def told(name: str) -> dict[str, int]:
     """The same as the extender has it."""
     ratio = json.loads(read(f"/v1/nodes/{name}"))["limits_ratio"]
     return {resource: int(share * 100) for resource, share in ratio.items()}
+
+
+async def test_an_extender_that_observes_changes_nothing(cluster: Cluster) -> None:
+    """Nor is it passed by: it is asked, and would have refused the node that is taken."""
+    plane = cluster.plane
+    apply(plane, burstable("there1", 1, 1, "node1"), burstable("there2", 4, 4, "node2"))
+    await cluster.uses({"node1": 7.5, "node2": 0.1})
+
+    async def next_one() -> str:
+        where = await cluster.lands(burstable("next", 1, 1))
+        plane.kubectl("delete", "pod", "next", "--grace-period=0", "--force")
+        return where
+
+    assert await next_one() == "node1"
+    for mode, expected in (("observe", "node1"), ("act", "node2")):
+        with (
+            Role("watcher", cluster.settings) as watcher,
+            cluster.extender(mode=mode) as extender,
+        ):
+            await until(lambda watcher=watcher: "in step" in watcher.text(), 60)
+            await until(lambda extender=extender: "table caught up" in extender.text(), 60)
+            # Of 8 cores: it knows of nodes and pods.
+            await until(lambda: (told("node1")["cpu"], told("node2")["cpu"]) == (12, 50), 60)
+            assert await next_one() == expected
+            refused = f'verdicts_total{{mode="{mode}",verdict="refused"}} 1.0'
+            assert f"springtide_extender_{refused}" in read("/metrics")
+            extender.kill()
 
 
 async def test_the_pod_goes_where_less_is_promised(cluster: Cluster, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -15,13 +15,22 @@ from pipeline.topics.registry import Topic
 
 Object = dict[str, Any]
 
+PARTITIONS = 3
+"""Of the topics of these tests."""
 
-def node(name: str, *, labels: dict[str, str] | None = None, **amounts: str) -> Object:
+
+def node(
+    name: str,
+    *,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    **amounts: str,
+) -> Object:
     found = {"cpu": "8", "memory": "32Gi", "pods": "110"} | amounts
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "labels": labels or {}},
+        "metadata": {"name": name, "labels": labels or {}, "annotations": annotations or {}},
         "status": {"capacity": found, "allocatable": found},
     }
 
@@ -30,10 +39,12 @@ def pod(
     name: str,
     *,
     on: str | None = None,
+    among: Sequence[str] = (),
     labels: dict[str, str] | None = None,
     priority_class: str | None = None,
     **asked: str,
 ) -> Object:
+    """A pod on a node, or one that a scheduler may put on nodes `among` these alone."""
     resources = {"requests": asked, "limits": asked}
     return {
         "apiVersion": "v1",
@@ -43,8 +54,21 @@ def pod(
             "containers": [{"name": "main", "image": "none", "resources": resources}],
             "terminationGracePeriodSeconds": 0,
             **({"nodeName": on} if on else {}),
+            **({"affinity": _affinity(among)} if among else {}),
             **({"priorityClassName": priority_class} if priority_class else {}),
         },
+    }
+
+
+def _affinity(names: Sequence[str]) -> Object:
+    one_of = [
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}
+        for name in names
+    ]
+    return {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": one_of}
+        }
     }
 
 
@@ -56,6 +80,48 @@ def apply(plane: ControlPlane, *objects: Object) -> None:
 def delete(plane: ControlPlane, kind: str, *names: str) -> None:
     flags = ["--ignore-not-found"] + (["--force"] if kind == "pod" else [])
     plane.kubectl("delete", kind, *names, *flags)
+
+
+# Who makes others comes first.
+_REMOVED = (
+    "deployment", "daemonset", "statefulset", "job", "replicaset", "poddisruptionbudget", "pod",
+    "configmap", "node", "priorityclass",
+)  # fmt: skip
+
+There = frozenset[tuple[str, str, str]]
+"""Kind, namespace and name of each object; what has no namespace has that of `<none>`."""
+
+
+def there(plane: ControlPlane) -> There:
+    """Of what tests make in a cluster all that is there, but what the cluster has by itself."""
+    columns = "custom-columns=:kind,:metadata.namespace,:metadata.name"
+    found = plane.kubectl("get", ",".join(_REMOVED), "-A", "--no-headers", "-o", columns)
+    lines = (line.split() for line in found.splitlines() if line.strip())
+    return frozenset(
+        (kind.lower(), namespace, name)
+        for kind, namespace, name in lines
+        if namespace != "kube-system" and name != "kube-root-ca.crt"
+    )
+
+
+def only(plane: ControlPlane, stays: There) -> bool:
+    """Whether nothing is there but what stays; all else is told to go. No pod stays."""
+    gone: dict[tuple[str, str], list[str]] = {}
+    for kind, namespace, name in there(plane) - stays:
+        gone.setdefault((kind, namespace), []).append(name)
+    for kind, namespace in sorted(gone, key=lambda of: _REMOVED.index(of[0])):
+        where = [] if namespace == "<none>" else ["-n", namespace]
+        if kind == "pod":
+            remove_pods(plane, namespace)
+        else:
+            names = gone[kind, namespace]
+            plane.kubectl("delete", kind, *names, *where, "--ignore-not-found", "--wait=false")
+    return not gone
+
+
+def remove_pods(plane: ControlPlane, namespace: str = "default") -> None:
+    """All of them by one request: of kubectl's own, one by one, eighty take half a minute."""
+    plane.kubectl("delete", "--raw", f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0")
 
 
 def items(plane: ControlPlane, *what: str) -> list[Object]:

@@ -19,8 +19,7 @@ from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import NODE_STATE
 from pipeline.topics.resources import Usage
-from tests.cluster.conftest import PARTITIONS
-from tests.cluster.objects import apply, items, node, pod, until
+from tests.cluster.objects import PARTITIONS, apply, items, node, pod, until
 from tests.cluster.watching import Role
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]

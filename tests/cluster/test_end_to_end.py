@@ -25,7 +25,6 @@ from pipeline.topics.registry import RESOURCES, WINDOWS
 from pipeline.topics.windows import decode_window
 from tests.cluster.objects import (
     apply,
-    delete,
     items,
     latest,
     messages,
@@ -140,10 +139,6 @@ async def test_usage_becomes_capacity_that_pods_are_bound_by(
             await mid_pods(plane, expected)
             await edits(plane, settings, exporters, colocation)
             await stale(plane, settings, colocation)
-    delete(plane, "deployment", *(f"s{i}" for i in range(len(SERIES))))
-    delete(plane, "pod", "fits", "one-too-many")
-    delete(plane, "node", *(f"e{i:02}" for i in range(NODES)))
-    delete(plane, "pod", "--all")
 
 
 def running(plane: ControlPlane) -> int:

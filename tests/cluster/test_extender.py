@@ -1,37 +1,22 @@
 """A real kube-scheduler that asks the extender: where pods land, and what is said of the others."""
 
 import asyncio
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from aiokafka import AIOKafkaProducer
 
 from pipeline.local.control_plane import ControlPlane, local_control_plane
-from pipeline.local.kafka import LocalKafka
-from pipeline.local.probe import free_port
-from pipeline.settings import KafkaSettings, KubernetesSettings, Settings
-from pipeline.times import format_time
-from pipeline.topics.admin import apply_topics
-from pipeline.topics.client import client_options
-from pipeline.topics.codec import encode_json
-from pipeline.topics.node_state import NodeStateRecord
-from pipeline.topics.partition import partition_of
-from pipeline.topics.registry import NODE_STATE
-from pipeline.topics.resources import Usage
-from tests.cluster.conftest import PARTITIONS
-from tests.cluster.objects import apply, items, node, pod, until
+from pipeline.settings import KubernetesSettings, Settings
+from tests.cluster.asking import ROOM, Cluster, all_bound, configured
+from tests.cluster.objects import apply, items, node, pod, remove_pods, until
 from tests.cluster.watching import Role
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-PORT = free_port()
 NODES = [f"e{number}" for number in range(20)]
 PAIR = {name: {"pair": "yes"} for name in NODES[:2]}
 
@@ -50,11 +35,6 @@ PRIORITIES = [priority("urgent", 9500), priority("mid", 7500), priority("batch",
 def asking() -> Iterator[ControlPlane]:
     """A control plane whose scheduler packs by requests, and asks an extender. A step of its score
     outvotes the packing, so that a pod goes to the node on which it is said to be in flight."""
-    extender = {
-        "urlPrefix": f"http://127.0.0.1:{PORT}", "filterVerb": "filter",
-        "prioritizeVerb": "prioritize", "preemptVerb": "preempt", "weight": 10,
-        "enableHTTPS": False, "nodeCacheCapable": True, "ignorable": True, "httpTimeout": "1s",
-    }  # fmt: skip
     packing = {"scoringStrategy": {"type": "MostAllocated"}}
     profile = {
         "plugins": {
@@ -62,100 +42,13 @@ def asking() -> Iterator[ControlPlane]:
         },
         "pluginConfig": [{"name": "NodeResourcesFit", "args": packing}],
     }
-    scheduler = {
-        "extenders": [extender], "profiles": [profile], "percentageOfNodesToScore": 100,
-        "podInitialBackoffSeconds": 1, "podMaxBackoffSeconds": 2,
-    }  # fmt: skip
+    # Where nobody listens it goes on alone at once; an answer is waited for.
+    scheduler = configured(profile, weight=10, ignorable=True)
     with local_control_plane(scheduler=scheduler) as plane:
         plane.kubectl("create", "namespace", "springtide-system")
-        room = {"cpu": "64", "memory": "256Gi", "pods": "110"}
-        apply(plane, *(node(name, labels=PAIR.get(name), **room) for name in NODES))
+        apply(plane, *(node(name, labels=PAIR.get(name), **ROOM) for name in NODES))
         apply(plane, *PRIORITIES)
         yield plane
-
-
-@dataclass
-class Cluster:
-    """The scheduler's cluster with topics of this test's own."""
-
-    plane: ControlPlane
-    settings: Settings
-    producer: AIOKafkaProducer
-
-    async def uses(
-        self,
-        cores: dict[str, float],
-        offset: int = 1,
-        peaks: dict[str, float] | None = None,
-        window_seconds: float = 30.0,
-        **of_classes: float,
-    ) -> None:
-        """Each of these nodes uses so many cores in a window that ends now, and is predicted to use
-        so many; these classes use so much of it."""
-        topic = NODE_STATE.full_name(self.settings.kafka.topic_prefix)
-        for name, used in cores.items():
-            await self.producer.send_and_wait(
-                topic,
-                key=name.encode(),
-                value=state(
-                    name, used, offset, (peaks or {}).get(name, used), window_seconds, of_classes
-                ),
-                partition=partition_of(name, PARTITIONS),
-            )
-
-    def extender(self, *flags: str) -> Role:
-        address = ("--port", str(PORT), "--host", "127.0.0.1")
-        return Role("extender", self.settings, "--mode", "act", *address, *flags)
-
-    def landed(self, prefix: str) -> dict[str, str]:
-        """On which node each of these pods is; the empty one while it waits."""
-        found = (one for one in items(self.plane, "pods"))
-        named = {one["metadata"]["name"]: one["spec"].get("nodeName", "") for one in found}
-        return {name: where for name, where in named.items() if name.startswith(prefix)}
-
-    def create(self, prefix: str, count: int, **more: Any) -> None:
-        apply(self.plane, *(pod(f"{prefix}-{number}", **more) for number in range(count)))
-
-
-def state(
-    name: str, cores: float, offset: int, peak: float, window_seconds: float,
-    of_classes: dict[str, float],
-) -> bytes:  # fmt: skip
-    predicted = Usage(cpu_cores=peak, memory_bytes=8 * 2.0**30)
-    used = {
-        pod_class: Usage(cpu_cores=cpu, memory_bytes=2.0**30)
-        for pod_class, cpu in of_classes.items()
-    }
-    return encode_json(
-        NodeStateRecord(
-            node=name, as_of=format_time(int(time.time())), generation=1, offset=offset, epoch=1,
-            window_seconds=window_seconds, coverage=1.0, node_known=True,
-            usage=Usage(cpu_cores=cores, memory_bytes=8 * 2.0**30),
-            allocatable=Usage(cpu_cores=64.0, memory_bytes=256 * 2.0**30),
-            predictor="percentile", peaks={"percentile": predicted}, class_usage=used,
-        )
-    )  # fmt: skip
-
-
-@pytest.fixture
-async def cluster(asking: ControlPlane, broker: LocalKafka) -> Any:
-    kafka = KafkaSettings(
-        bootstrap_servers=broker.bootstrap_servers,
-        topic_prefix=f"test-{uuid4().hex[:8]}",
-        partitions=PARTITIONS,
-    )
-    await apply_topics(kafka)
-    settings = Settings(kafka=kafka, kubernetes=KubernetesSettings(kubeconfig=asking.kubeconfig()))
-    producer = AIOKafkaProducer(**client_options(kafka))
-    await producer.start()
-    yield Cluster(asking, settings, producer)
-    await producer.stop()
-    asking.kubectl("delete", "pods", "--all", "--grace-period=0", "--force")
-    await until(lambda: not items(asking, "pods"), 120)
-
-
-def all_bound(cluster: Cluster, prefix: str, count: int) -> Callable[[], bool]:
-    return lambda: sum(map(bool, cluster.landed(prefix).values())) == count
 
 
 async def test_a_burst_is_spread_because_pods_in_flight_count(cluster: Cluster) -> None:
@@ -171,7 +64,7 @@ async def test_a_burst_is_spread_because_pods_in_flight_count(cluster: Cluster) 
             cluster.create(in_flight, 200, cpu="1", memory="1Gi")
             await until(all_bound(cluster, in_flight, 200), 120)
         most[in_flight] = max(Counter(cluster.landed(in_flight).values()).values())
-        cluster.plane.kubectl("delete", "pods", "--all", "--grace-period=0", "--force")
+        remove_pods(cluster.plane)
         await until(lambda: not items(cluster.plane, "pods"), 120)
     assert most["none"] > 50
     assert most["all"] <= 13

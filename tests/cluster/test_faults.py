@@ -149,8 +149,6 @@ async def test_whatever_fails_or_dies_the_world_ends_up_as_it_should(
         nothing_is_written_twice(history, proxy)
         the_budget_is_kept(proxy)
     await end(watching)
-    delete(plane, "pod", "--all")
-    delete(plane, "node", *NODES, "fx")
 
 
 def offered(plane: ControlPlane) -> dict[str, Any]:

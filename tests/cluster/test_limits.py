@@ -1,13 +1,13 @@
-"""The use case of the limit-aware proposal with a real kube-scheduler: alone it picks the node with
-the lower requests, whose limits are promised already; with the extender the other one. And requests
-and limits of any resource held against what kubectl says of them."""
+"""A real kube-scheduler with its default plugins: alone, with an extender that only observes, and
+with one by which it picks another node. And requests and limits of any resource held against what
+kubectl says of them."""
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
@@ -15,27 +15,23 @@ from pipeline.local.control_plane import ControlPlane, local_control_plane
 from pipeline.processors.amounts import amounts
 from pipeline.processors.inventory import pod_record
 from pipeline.processors.loadaware.counted import asked_of, limits_of
+from tests.cluster.asking import Cluster, all_bound, configured, in_file, join, read
 from tests.cluster.objects import Object, apply, delete, items, node, pod, until
-from tests.cluster.test_extender import PORT, Cluster, all_bound, cluster
 from tests.cluster.watching import Role
-
-__all__ = ["cluster"]
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-ONLY_LIMITS = "plugins: {score: {enabled: [{name: ResourceLimits}]}}"
+ONLY_LIMITS = {"plugins": {"score": {"enabled": [{"name": "ResourceLimits"}]}}}
 
 
 @pytest.fixture(scope="module")
 def asking() -> Iterator[ControlPlane]:
     """Two nodes of 8 cores, and a scheduler with its default plugins that asks an extender."""
-    extender = {
-        "urlPrefix": f"http://127.0.0.1:{PORT}", "prioritizeVerb": "prioritize", "weight": 1,
-        "enableHTTPS": False, "nodeCacheCapable": True, "ignorable": True, "httpTimeout": "1s",
-    }  # fmt: skip
-    with local_control_plane(scheduler={"extenders": [extender]}) as plane:
+    # Where nobody listens it goes on alone at once; an answer is waited for.
+    scheduler = configured({}, ignorable=True)
+    with local_control_plane(scheduler=scheduler) as plane:
         plane.kubectl("create", "namespace", "springtide-system")
-        apply(plane, node("node1"), node("node2"))
+        asyncio.run(join(plane, node("node1"), node("node2")))
         yield plane
 
 
@@ -56,12 +52,40 @@ def described(plane: ControlPlane, name: str) -> dict[str, int]:
 
 def told(name: str) -> dict[str, int]:
     """The same as the extender has it."""
-    with urlopen(f"http://127.0.0.1:{PORT}/v1/nodes/{name}", timeout=5) as answer:
-        ratio = json.load(answer)["limits_ratio"]
+    ratio = json.loads(read(f"/v1/nodes/{name}"))["limits_ratio"]
     return {resource: int(share * 100) for resource, share in ratio.items()}
 
 
+async def test_an_extender_that_observes_changes_nothing(cluster: Cluster) -> None:
+    """Nor is it passed by: it is asked, and would have refused the node that is taken."""
+    plane = cluster.plane
+    apply(plane, burstable("there1", 1, 1, "node1"), burstable("there2", 4, 4, "node2"))
+    await cluster.uses({"node1": 7.5, "node2": 0.1})
+
+    async def next_one() -> str:
+        where = await cluster.lands(burstable("next", 1, 1))
+        plane.kubectl("delete", "pod", "next", "--grace-period=0", "--force")
+        return where
+
+    assert await next_one() == "node1"
+    for mode, expected in (("observe", "node1"), ("act", "node2")):
+        with (
+            Role("watcher", cluster.settings) as watcher,
+            cluster.extender(mode=mode) as extender,
+        ):
+            await until(lambda watcher=watcher: "in step" in watcher.text(), 60)
+            await until(lambda extender=extender: "table caught up" in extender.text(), 60)
+            # Of 8 cores: it knows of nodes and pods.
+            await until(lambda: (told("node1")["cpu"], told("node2")["cpu"]) == (12, 50), 60)
+            assert await next_one() == expected
+            refused = f'verdicts_total{{mode="{mode}",verdict="refused"}} 1.0'
+            assert f"springtide_extender_{refused}" in read("/metrics")
+            extender.kill()
+
+
 async def test_the_pod_goes_where_less_is_promised(cluster: Cluster, tmp_path: Path) -> None:
+    """The use case of the limit-aware proposal: alone the scheduler picks the node with the lower
+    requests, whose limits are promised already; with the extender the other one."""
     plane = cluster.plane
     running = (
         burstable("pod1", 2, 6, "node1"), burstable("pod2", 2, 4, "node1"),
@@ -76,11 +100,9 @@ async def test_the_pod_goes_where_less_is_promised(cluster: Cluster, tmp_path: P
     await until(lambda: len(items(plane, "pods")) == len(running), 60)
 
     await cluster.uses({"node1": 1.0, "node2": 1.0})
-    config = tmp_path / "scheduler.yaml"
-    config.write_text(ONLY_LIMITS)
     with (
         Role("watcher", cluster.settings) as watcher,
-        cluster.extender("--scheduler-config-file", str(config)) as extender,
+        cluster.extender(*in_file(tmp_path, ONLY_LIMITS)) as extender,
     ):
         await until(lambda: "in step" in watcher.text(), 60)
         await until(lambda: "table caught up" in extender.text(), 60)

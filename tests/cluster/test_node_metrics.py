@@ -97,8 +97,6 @@ async def test_every_node_is_reported_as_its_policy_says(
             assert actuator.stop() == 0
         with Role("actuator", settings, "--mode", "act"):
             await until(lambda: not found(plane) and not items(plane, "nodeslos"))
-    delete(plane, "pod", "--all")
-    delete(plane, "node", "m2")
 
 
 def all_run(plane: ControlPlane, count: int) -> bool:

@@ -8,10 +8,8 @@ import pytest
 import yaml
 
 from pipeline.local.control_plane import ControlPlane, local_control_plane
+from tests.cluster.asking import PORT, Cluster, all_bound
 from tests.cluster.objects import apply, node, pod, until
-from tests.cluster.test_extender import PORT, Cluster, all_bound, cluster
-
-__all__ = ["cluster"]
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 

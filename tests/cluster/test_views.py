@@ -65,8 +65,6 @@ async def test_a_view_follows_what_changes_and_its_generation_grows(
             generation = decode_json(NodeViewRecord, message.value).generation
             assert generation > seen.get(message.key, 0)
             seen[message.key] = generation
-    delete(plane, "pod", "--all")
-    delete(plane, "node", "v1")
 
 
 async def has(settings: Settings, name: str, pods: set[str]) -> bool:

@@ -119,6 +119,3 @@ async def test_two_watchers_among_faults_and_kills_end_in_step(
         written = await messages(settings.kafka, topic)
         assert written
         assert doubled(written) == []
-    delete(plane, "deployment", "shop")
-    delete(plane, "pod", "--all")
-    delete(plane, "node", *NAMES)

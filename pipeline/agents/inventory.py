@@ -7,7 +7,7 @@ tells when a node was deleted. Bad records cost themselves: they go to the dead 
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -25,18 +25,22 @@ from pipeline.topics.registry import NODES, PODS
 
 log = get_logger(__name__)
 
+# Names of machines that come and go are made for ever. The topic keeps a tombstone for a day.
+DEPARTED_AT_MOST: Final = 10_000
+
 Refuse = Callable[[str, LogRecord, RecordError], Awaitable[None]]
 """Writes a dead letter: topic, record, and why it was refused."""
 
 
 class Inventory:
-    """Nodes and pods of one partition. `departed` are nodes whose last record is a tombstone."""
+    """Nodes and pods of one partition. `departed` are nodes whose last record is a tombstone, the
+    newest last: of those of long ago, whose exporters have ended, none is remembered."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, KnownNode] = {}
         # As they were written: for a view all of a node is read, which is seldom.
         self.written: dict[str, bytes] = {}
-        self.departed: set[str] = set()
+        self.departed: dict[str, None] = {}
         self.gone = GonePods()
         self._pods: dict[str, dict[str, PodRow]] = {}
         # Of static pods only: any other pod's cgroup has its own uid.
@@ -59,7 +63,10 @@ class Inventory:
         if record.value is None:
             self.nodes.pop(name, None)
             self.written.pop(name, None)
-            self.departed.add(name)
+            self.departed.pop(name, None)
+            self.departed[name] = None
+            if len(self.departed) > DEPARTED_AT_MOST:
+                del self.departed[next(iter(self.departed))]
             self.gone.forget_node(name)
             return name
         node = decode_json(KnownNode, record.value)
@@ -67,7 +74,7 @@ class Inventory:
             raise KeyMismatchError(f"node record of {node.node!r:.80} has the key {name!r:.80}")
         self.nodes[name] = node
         self.written[name] = record.value
-        self.departed.discard(name)
+        self.departed.pop(name, None)
         return None
 
     def apply_pod(self, record: LogRecord) -> None:

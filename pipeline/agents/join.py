@@ -125,6 +125,7 @@ class JoinCursor:
             await self._append([_Joined(record)], appended_ms)
             self._beside.pop(node, None)
             self._facts.pop(node, None)
+            self._told &= self.inventory.departed.keys()
             DEPARTURES.inc()
 
     async def _append(self, windows: Sequence[_Joined], appended_ms: int) -> None:

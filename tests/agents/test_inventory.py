@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pipeline.agents.gone import LONGEST_MS
-from pipeline.agents.inventory import Inventory, InventoryTopics
+from pipeline.agents.inventory import DEPARTED_AT_MOST, Inventory, InventoryTopics
 from pipeline.agents.log import LogRecord
 from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.processors.classes import CLASS_CODES
@@ -62,16 +62,28 @@ def test_a_tombstone_tells_which_node_departs_until_it_is_back() -> None:
     inventory = Inventory()
     inventory.apply_node(node("a"))
     assert inventory.apply_node(record(b"a", None)) == "a"
-    assert (inventory.view("a").record, inventory.departed) == (None, {"a"})
+    assert (inventory.view("a").record, set(inventory.departed)) == (None, {"a"})
     inventory.apply_node(node("a"))
-    assert inventory.departed == set()
+    assert not inventory.departed
 
 
 def test_the_tombstone_of_a_node_never_heard_of_counts() -> None:
     # Compaction may have taken the record that came before it.
     inventory = Inventory()
     assert inventory.apply_node(record(b"a", None)) == "a"
-    assert inventory.departed == {"a"}
+    assert set(inventory.departed) == {"a"}
+
+
+def test_of_nodes_that_come_and_go_for_ever_the_last_that_departed_are_remembered() -> None:
+    inventory = Inventory()
+    for number in range(DEPARTED_AT_MOST + 5):
+        inventory.apply_node(node(f"n{number}"))
+        inventory.apply_node(record(f"n{number}".encode(), None))
+        # One that departs again and again is as new as its last tombstone.
+        inventory.apply_node(record(b"n0", None))
+    assert len(inventory.departed) == DEPARTED_AT_MOST
+    assert list(inventory.departed)[:1] == ["n6"]
+    assert list(inventory.departed)[-2:] == [f"n{DEPARTED_AT_MOST + 4}", "n0"]
 
 
 def test_pods_are_found_by_the_uid_of_their_cgroup() -> None:
@@ -241,7 +253,7 @@ async def test_loading_reads_both_topics_to_their_ends_and_bad_records_cost_them
         inventory = Inventory()
         ends = await topics.load(reader, 0, inventory, {})
     assert ends == {"t.nodes": 4, "t.pods": 3}
-    assert (set(inventory.nodes), inventory.departed) == ({"b"}, {"a"})
+    assert (set(inventory.nodes), set(inventory.departed)) == ({"b"}, {"a"})
     assert pods_of(inventory, "b") == {"x": "pod-x", "z": "pod-z"}
     broker.put("t.nodes", 0, b"d", node("d").value)
     async with broker.open_reader([("t.nodes", 0), ("t.pods", 0)]) as reader:

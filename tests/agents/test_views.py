@@ -34,7 +34,7 @@ class Agent:
     def __init__(self, *names: str) -> None:
         inventory = SimpleNamespace(
             written={name: encode_json(NodeRecord(node=name)) for name in names},
-            departed=set[str](),
+            departed=dict[str, None](),
             pods={},
         )
         shard: Any = SimpleNamespace(

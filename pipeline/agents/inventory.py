@@ -7,10 +7,11 @@ tells when a node was deleted. Bad records cost themselves: they go to the dead 
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from pipeline.agents.gone import GonePods
 from pipeline.agents.log import LogReader, LogRecord, record_of
 from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.logs import get_logger
@@ -24,30 +25,36 @@ from pipeline.topics.registry import NODES, PODS
 
 log = get_logger(__name__)
 
+# Names of machines that come and go are made for ever. The topic keeps a tombstone for a day.
+DEPARTED_AT_MOST: Final = 10_000
+
 Refuse = Callable[[str, LogRecord, RecordError], Awaitable[None]]
 """Writes a dead letter: topic, record, and why it was refused."""
 
 
 class Inventory:
-    """Nodes and pods of one partition. `departed` are nodes whose last record is a tombstone."""
+    """Nodes and pods of one partition. `departed` are nodes whose last record is a tombstone, the
+    newest last: of those of long ago, whose exporters have ended, none is remembered."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, KnownNode] = {}
         # As they were written: for a view all of a node is read, which is seldom.
         self.written: dict[str, bytes] = {}
-        self.departed: set[str] = set()
+        self.departed: dict[str, None] = {}
+        self.gone = GonePods()
         self._pods: dict[str, dict[str, PodRow]] = {}
         # Of static pods only: any other pod's cgroup has its own uid.
         self._cgroups: dict[tuple[str, str], str] = {}
 
     @property
     def pods(self) -> Mapping[str, Mapping[str, PodRow]]:
-        """What is known of pods, by node and by the uid in their cgroup's name."""
+        """What is known of the pods there are, by node and by the uid in their cgroup's name."""
         return self._pods
 
     def view(self, node: str) -> NodeView:
-        """What is known of `node` now."""
-        return NodeView(self.nodes.get(node), self._pods.get(node, {}))
+        """What is known of `node` now, and of pods whose usage the next window may still hold."""
+        pods, gone = self._pods.get(node, {}), self.gone.rows(node)
+        return NodeView(self.nodes.get(node), {**gone, **pods} if gone else pods)
 
     def apply_node(self, record: LogRecord) -> str | None:
         """Take over a record of `nodes`; gives the node's name if this deletes it."""
@@ -56,21 +63,28 @@ class Inventory:
         if record.value is None:
             self.nodes.pop(name, None)
             self.written.pop(name, None)
-            self.departed.add(name)
+            self.departed.pop(name, None)
+            self.departed[name] = None
+            if len(self.departed) > DEPARTED_AT_MOST:
+                del self.departed[next(iter(self.departed))]
+            self.gone.forget_node(name)
             return name
         node = decode_json(KnownNode, record.value)
         if node.node != name:
             raise KeyMismatchError(f"node record of {node.node!r:.80} has the key {name!r:.80}")
         self.nodes[name] = node
         self.written[name] = record.value
-        self.departed.discard(name)
+        self.departed.pop(name, None)
         return None
 
     def apply_pod(self, record: LogRecord) -> None:
         """Take over a record of `pods`."""
         node, uid = split_pod_key(record.key or b"")
         if record.value is None:
-            self._forget_pod(node, uid)
+            forgotten = self._forget_pod(node, uid)
+            # Of the pods that are on no node there is no window.
+            if forgotten is not None and node and node not in self.departed:
+                self.gone.add(node, *forgotten, record.appended_ms)
             return
         pod = decode_json(PodFacts, record.value)
         check_pod(pod)
@@ -83,15 +97,19 @@ class Inventory:
         # One text for both, which is that of the node's samples, too: there are a million of them.
         cgroup_uid = sys.intern(pod.cgroup_uid)
         self._pods.setdefault(node, {})[cgroup_uid] = row
+        self.gone.forget(node, cgroup_uid)
 
-    def _forget_pod(self, node: str, uid: str) -> None:
+    def _forget_pod(self, node: str, uid: str) -> tuple[str, PodRow] | None:
+        """Gives the uid in its cgroup's name, and what was known of it."""
         cgroup_uid = self._cgroups.pop((node, uid), uid)
         pods = self._pods.get(node, {})
         # A static pod made anew has the cgroup of the one before it, whose tombstone may come late.
-        if cgroup_uid in pods and pods[cgroup_uid].uid == uid:
-            del pods[cgroup_uid]
+        if cgroup_uid not in pods or pods[cgroup_uid].uid != uid:
+            return None
+        row = pods.pop(cgroup_uid)
         if not pods:
             self._pods.pop(node, None)
+        return cgroup_uid, row
 
 
 def _text(key: bytes | None) -> str:

@@ -1,8 +1,9 @@
 """The join agent: samples and the inventory in, the log of record out.
 
-It waits for nothing: a pod that is not known now is unknown in this window. Where it goes on after
-a restart it finds by reading its own output: each window carries the offset of its sample, and
-windows are appended in the order of their samples with no hole below any that is there.
+It waits for nothing: a pod that is not known now is unknown in this window, and one that was
+deleted is known for as long as a window may hold what it used. Where it goes on after a restart it
+finds by reading its own output: each window carries the offset of its sample, and windows are
+appended in the order of their samples with no hole below any that is there.
 """
 
 import asyncio
@@ -124,6 +125,7 @@ class JoinCursor:
             await self._append([_Joined(record)], appended_ms)
             self._beside.pop(node, None)
             self._facts.pop(node, None)
+            self._told &= self.inventory.departed.keys()
             DEPARTURES.inc()
 
     async def _append(self, windows: Sequence[_Joined], appended_ms: int) -> None:
@@ -181,6 +183,8 @@ class JoinCursor:
             beside=beside,
             facts=self._facts_of(view.record),
         )
+        uids, header = sample.listing.uids, sample.header
+        self.inventory.gone.joined(node, uids, header.window_start_ms, header.window_end_ms)
         value = encode_window(window)
         if len(value) > LARGEST_VALUE_BYTES:
             raise OversizedRecordError(f"window of {node!r} would take {len(value)} bytes")

@@ -130,7 +130,7 @@ class Recovery:
         before = max(found.joined + 1, kept.join.next_offset if kept is not None else 0)
         start = await self._join_start(reader, partition, model, before)
         # A paused worker that woke up may have written behind the tombstones of these.
-        gone = inventory.departed.difference(model.bank.nodes)
+        gone = inventory.departed.keys() - set(model.bank.nodes)
         await model.publish([*model.reports.items(), *((node, None) for node in sorted(gone))])
         hand_on = partial(self.handover.put, model)
         join = JoinCursor(ownership, start, inventory, self.output, self.join_rules, hand_on)

@@ -14,7 +14,13 @@ from pipeline.clock import Clock
 from pipeline.errors import RecordError
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
-from pipeline.processors.node_view import generation_of, must_tell, node_view, with_generation
+from pipeline.processors.node_view import (
+    generation_of,
+    must_tell,
+    node_view,
+    shortened,
+    with_generation,
+)
 from pipeline.topics.codec import decode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.nodes import NodeRecord
@@ -24,7 +30,8 @@ log = get_logger(__name__)
 
 VIEWS = counter(
     "worker_node_views",
-    "Views of nodes that were written, taken back (tombstone), or could not be made.",
+    "Views of nodes that were written, those of them that lack parts of their largest pods (cut), "
+    "taken back (tombstone), or could not be made.",
     ["what"],
 )
 
@@ -33,6 +40,8 @@ _GATHER_SECONDS: Final = 0.2
 # So few at a time that a partition which was just taken over writes its first ones soon.
 _AT_ONCE: Final = 50
 _ANEW_SECONDS: Final = 600.0
+# The generation and what a record has beside its value.
+_SPARE_BYTES: Final = 16_384
 
 
 class Views:
@@ -116,18 +125,35 @@ class Views:
             VIEWS.labels("unreadable").inc()
             log.warning("no view of a node whose record breaks its schema", node=name, why=error)
             return []
-        pods = inventory.pods.get(name, {})
-        listed = (pods[uid].view for uid in sorted(pods))
-        view = node_view(record, (of for of in listed if of), self._resources.get(name))
+        view, too_much = self._view(record)
         digest = hashlib.blake2b(view, digest_size=16).digest()
         if self._written.get(name) == digest:
             return []
         self._written[name] = digest
-        if len(view) > MAX_RECORD_BYTES - 16_384:
+        if len(view) > MAX_RECORD_BYTES - _SPARE_BYTES:
             VIEWS.labels("oversized").inc()
             log.error("view is larger than a record may be", node=name, bytes=len(view))
             return []
+        if too_much > 0:
+            VIEWS.labels("cut").inc()
+            log.warning(
+                "view would be larger than a record may be: of the largest pods it lacks labels, "
+                "annotations and containers",
+                node=name,
+                bytes_too_many=too_much,
+            )
         self._number += 1
         generation = generation_of(self._shard.ownership.epoch, self._number)
         VIEWS.labels("view").inc()
         return [Keyed(name.encode(), with_generation(view, generation))]
+
+    def _view(self, record: NodeRecord) -> tuple[bytes, int]:
+        """The view of a node, and by how many bytes it was too large before pods were cut."""
+        pods = self._shard.join.inventory.pods.get(record.node, {})
+        listed = [of for uid in sorted(pods) if (of := pods[uid].view)]
+        resources = self._resources.get(record.node)
+        view = node_view(record, listed, resources)
+        too_much = len(view) - (MAX_RECORD_BYTES - _SPARE_BYTES)
+        if too_much > 0:
+            view = node_view(record, shortened(listed, too_much), resources)
+        return view, too_much

@@ -230,7 +230,7 @@ class Holder:
         for place, (shard, stale) in enumerate(loaded.values(), start=1):
             rounds = Rounds(shard, recovery.output, topic, stale, self._clock)
             self._run(rounds.run(interval, interval * place / len(loaded)))
-            for node in sorted(shard.join.inventory.departed.intersection(shard.model.bank.nodes)):
+            for node in sorted(shard.join.inventory.departed.keys() & set(shard.model.bank.nodes)):
                 self._run(shard.join.depart(node, round(self._clock.now() * 1000)))
         if loaded:
             views = NODE_VIEWS.full_name(self._settings.kafka.topic_prefix)

@@ -37,6 +37,8 @@ JSON: Final = "application/json"
 _ATTEMPTS: Final = 5
 _FIRST_PAUSE_SECONDS: Final = 0.2
 _LONGEST_PAUSE_SECONDS: Final = 10.0
+# A proxy may say a day, and would be obeyed for a day.
+_LONGEST_TOLD_SECONDS: Final = 60.0
 # A watch is told every minute that nothing has changed.
 _SILENCE_SECONDS: Final = 150.0
 _LATER: Final = (429, 500, 502, 503, 504)
@@ -126,10 +128,12 @@ class Api:
         raise AssertionError("the last attempt returns or raises")
 
     async def pause(self, attempt: int, at_least_seconds: float | None = None) -> None:
-        """Wait before the next attempt: longer after each, and never all at the same time."""
+        """Wait before the next attempt: longer after each, and never all at the same time; where
+        the server said for how long, as long as that, up to a minute."""
         longest = min(_FIRST_PAUSE_SECONDS * 2 ** (attempt - 1), _LONGEST_PAUSE_SECONDS)
         seconds = longest * (0.5 + self.rng.random() / 2)
-        await self.clock.sleep(max(seconds, at_least_seconds or 0.0))
+        told = min(at_least_seconds or 0.0, _LONGEST_TOLD_SECONDS)
+        await self.clock.sleep(max(seconds, told))
 
     @asynccontextmanager
     async def stream(

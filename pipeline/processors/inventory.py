@@ -24,6 +24,7 @@ from pipeline.processors.kube_objects import (
     pod_of_json,
     pod_of_tree,
 )
+from pipeline.processors.overcommit.third_party import ORIGIN
 from pipeline.times import parse_time
 from pipeline.topics.nodes import Condition, NodeRecord, Taint, check_node_name
 from pipeline.topics.pods import Owner, PodRecord
@@ -34,8 +35,12 @@ _CONFIG_MIRROR: Final = "kubernetes.io/config.mirror"
 _CONFIG_SOURCE: Final = "kubernetes.io/config.source"
 # The whole object again, up to 256 KiB of it, for nobody but kubectl.
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
-# What we offer of a node, which changes by the minute.
+# What we offer of a node, which changes by the minute, and what is noted on it beside that: with
+# these each offer would make another record, and another view of the node.
 _OFFERED: Final = (*MID, *BATCH)
+_NOTED: Final = ("springtide/recommended", "springtide/cooled", ORIGIN)
+# That something is offered is worth knowing, as of when is not.
+_MARK: Final = "springtide/offered"
 
 
 def read_node(data: bytes | msgspec.Raw) -> NodeRecord:
@@ -82,7 +87,7 @@ def _record_of_node(node: NodeObject) -> NodeRecord:
         capacity=native(amounts(capacity, "status.capacity")),
         scalars=scalars(allocatable) or None,
         labels=node.metadata.labels,
-        annotations=_annotations(node.metadata),
+        annotations=_annotations_of_node(node.metadata),
         taints=tuple(Taint(key=t.key, effect=t.effect, value=t.value) for t in node.spec.taints),
         unschedulable=node.spec.unschedulable,
         conditions=tuple(
@@ -161,6 +166,13 @@ def cgroup_uid(uid: str, annotations: Mapping[str, str]) -> str:
 
 def _annotations(metadata: Metadata) -> dict[str, str]:
     return {name: text for name, text in metadata.annotations.items() if name != _LAST_APPLIED}
+
+
+def _annotations_of_node(metadata: Metadata) -> dict[str, str]:
+    found = _annotations(metadata)
+    for name in _NOTED:
+        found.pop(name, None)
+    return found | {_MARK: ""} if _MARK in found else found
 
 
 def _since(conditions: Iterable[PodCondition], type: str) -> str | None:

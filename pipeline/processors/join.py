@@ -61,7 +61,7 @@ _UNKNOWN_POD: Final = PodRow(pod_class=CLASS_CODES["unknown"])
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """What is known of one node at this moment: `record` is None where no source speaks of it,
-    `pods` are its pods by the uid in their cgroup's name."""
+    `pods` are its pods by the uid in their cgroup's name, among them some that are gone."""
 
     record: KnownNode | None
     pods: Mapping[str, PodRow]

@@ -4,7 +4,7 @@ Pure. Of a pod what the view says of it is found once from its record, as the by
 written: a view of a hundred pods is put together from a hundred such pieces.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -20,6 +20,9 @@ from pipeline.topics.resources import Resources
 
 GENERATIONS: Final = 1 << 24
 """Views that one claim of a partition may write."""
+
+LONGEST_ANNOTATION: Final = 8192
+"""Characters of a pod's annotation; what is longer tells no node anything."""
 
 _json: Final = msgspec.json.Encoder(order="deterministic")
 
@@ -42,7 +45,29 @@ def pod_view(pod: PodFacts | PodRecord) -> bytes:
             containers=pod.containers,
             init_containers=pod.init_containers,
             labels=_of_koordinator(pod.labels),
-            annotations=_of_koordinator(pod.annotations),
+            annotations=_short(_of_koordinator(pod.annotations)),
+        )
+    )
+
+
+def shortened(pods: Sequence[bytes], by_bytes: int) -> list[bytes]:
+    """`pods` as `pod_view` gives them, the largest cut down until they take `by_bytes` less, or all
+    are: who makes a pod large has the harm of it, and not the others of the node."""
+    found = list(pods)
+    for at in sorted(range(len(found)), key=lambda at: len(found[at]), reverse=True):
+        if by_bytes <= 0:
+            break
+        by_bytes -= len(found[at])
+        found[at] = _cut(found[at])
+        by_bytes += len(found[at])
+    return found
+
+
+def _cut(pod: bytes) -> bytes:
+    view = msgspec.json.decode(pod, type=ViewPod)
+    return _json.encode(
+        msgspec.structs.replace(
+            view, cut=True, labels={}, annotations={}, containers=(), init_containers=()
         )
     )
 
@@ -114,8 +139,13 @@ def _amounts(of: NodeResourcesRecord) -> list[int]:
 
 def _of_koordinator(said: Mapping[str, str]) -> dict[str, str]:
     """Labels or annotations that tell a node what to do."""
-    return {
-        name: text
-        for name, text in said.items()
-        if name.partition("/")[0].endswith("koordinator.sh") or name.startswith("springtide/")
-    }
+    return {name: text for name, text in said.items() if _is_meant(name.partition("/")[0])}
+
+
+def _is_meant(prefix: str) -> bool:
+    # Whoever may make pods may make up a prefix that ends like ours.
+    return f".{prefix}".endswith(".koordinator.sh") or prefix == "springtide"
+
+
+def _short(said: dict[str, str]) -> dict[str, str]:
+    return {name: text for name, text in said.items() if len(text) <= LONGEST_ANNOTATION}

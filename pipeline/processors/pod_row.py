@@ -7,6 +7,7 @@ from typing import NamedTuple
 from pipeline.processors.classes import CLASS_CODES
 from pipeline.processors.node_view import pod_view
 from pipeline.times import parse_time
+from pipeline.topics.known import GONE
 from pipeline.topics.pods import PodFacts, PodRecord
 
 
@@ -51,6 +52,11 @@ def pod_row(pod: PodFacts | PodRecord) -> PodRow:
         uid=sys.intern(pod.uid),
         view=pod_view(pod),
     )
+
+
+def gone_row(row: PodRow) -> PodRow:
+    """What a window says of this pod once it is deleted: it asks for nothing any more."""
+    return row._replace(phase=GONE, deleting=True, view=None)
 
 
 def _seconds(time: str | None) -> float | None:

@@ -39,7 +39,9 @@ CREATED: Final = pa.field("created_seconds", pa.float64())
 _FIELDS: Final = {field.name: field for field in (*POD_FIELDS, CREATED)}
 _SCHEMA: Final = pa.schema(_FIELDS.values())
 _CLASSES: Final = pa.array(CLASSES, pa.string())
-_ENDED: Final = ("Succeeded", "Failed")
+GONE: Final = "Gone"
+"""In place of a phase: the pod was deleted, and is known for what it used before that."""
+_ENDED: Final = ("Succeeded", "Failed", GONE)
 # A file may not say; who is there and has not ended runs, or is about to.
 LISTED: Final = ("Running", "Pending", "")
 _UNKNOWN: Final = CLASSES.index("unknown")
@@ -73,7 +75,7 @@ class Known:
 
     @cached_property
     def ended(self) -> npt.NDArray[np.bool_]:
-        """Which pods have ended, well or not."""
+        """Which pods have ended, well or not, or are gone."""
         return np.array([phase in _ENDED for phase in self.column("phase").to_pylist()], np.bool_)
 
     @cached_property

@@ -17,7 +17,8 @@ from pipeline.topics.resources import Resources
 
 
 class ViewPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A pod of the node; of its labels and annotations those that are Koordinator's or ours."""
+    """A pod of the node; of its labels and annotations those that are Koordinator's or ours. Of one
+    that is `cut` these and the containers are not said: the view would be larger than a record."""
 
     uid: str
     cgroup_uid: str
@@ -34,6 +35,7 @@ class ViewPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     init_containers: tuple[Container, ...] = ()
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
+    cut: bool = False
 
 
 class NodeViewRecord(Record, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from actuators.cluster.writing import Budget, Writer
 from pipeline.clock import ManualClock
 from pipeline.errors import ApiRefusedError, ApiUnavailableError
 from pipeline.kube.client import Api
+from pipeline.processors.inventory import node_record
 from pipeline.processors.overcommit.third_party import ORIGIN, TAKEN
 from pipeline.processors.overcommit.writing import WRITTEN
 from pipeline.times import format_time
@@ -210,6 +211,12 @@ async def test_another_mode_takes_back_what_acting_wrote_and_says_so(mode: Mode)
     assert undone.outcome == "done"
     assert undone.before == have
     assert undone.after == dict.fromkeys(WRITTEN)
+
+
+def test_of_our_notes_on_a_node_its_record_says_that_it_offers_and_nothing_else() -> None:
+    notes = dict.fromkeys([OFFERED, RECOMMENDED, COOLED, ORIGIN], "2026-01-01T00:00:00Z")
+    found = node_record({"metadata": {"name": "n", "annotations": notes | {TAKEN: "{}"}}})
+    assert found.annotations == {OFFERED: "", TAKEN: "{}"}
 
 
 async def test_a_node_that_only_cooled_is_left_without_a_trace_of_it() -> None:

@@ -9,9 +9,11 @@ from pipeline.agents import views
 from pipeline.agents.output import Keyed
 from pipeline.agents.views import VIEWS, Views
 from pipeline.clock import ManualClock
+from pipeline.processors.pod_row import pod_row as row_of_pod
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.nodes import NodeRecord
+from tests.processors.joined import known_pod
 
 
 class Written:
@@ -32,7 +34,7 @@ class Agent:
     def __init__(self, *names: str) -> None:
         inventory = SimpleNamespace(
             written={name: encode_json(NodeRecord(node=name)) for name in names},
-            departed=set[str](),
+            departed=dict[str, None](),
             pods={},
         )
         shard: Any = SimpleNamespace(
@@ -78,6 +80,27 @@ async def test_a_record_that_breaks_its_schema_costs_its_node_alone() -> None:
     before = count("unreadable")
     assert [view and view.node for view in await agent.written()] == ["n2"]
     assert count("unreadable") == before + 1
+
+
+async def test_a_pod_that_makes_a_view_too_large_is_cut_and_the_node_keeps_its_view(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(views, "MAX_RECORD_BYTES", 16_384 + 10_000)
+    agent, before = Agent("n1"), (count("cut"), count("oversized"))
+    small, large = (
+        row_of_pod(known_pod(uid, annotations={f"{n}.koordinator.sh/x": "y" * 4000 for n in many}))
+        for uid, many in (("a", "1"), ("b", "123"))
+    )
+    agent.inventory.pods["n1"] = {"a": small, "b": large}
+    (view,) = await agent.written()
+    assert view is not None
+    agent.views.touch("x.pods", b"n1/b")
+    assert await agent.written() == []
+    assert [(pod.uid, pod.cut, len(pod.annotations)) for pod in view.pods] == [
+        ("a", False, 1),
+        ("b", True, 0),
+    ]
+    assert (count("cut"), count("oversized")) == (before[0] + 1, before[1])
 
 
 async def test_a_view_that_is_too_large_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,13 @@ async def test_a_server_that_says_when_is_asked_then(tmp_path: Path) -> None:
     assert max(server.clock.slept[1:]) < 2.0
 
 
+async def test_a_server_that_says_in_a_day_is_asked_after_a_minute(tmp_path: Path) -> None:
+    told = [Answer(status=503, retry_after=text) for text in ("61", "86400", "9" * 400)]
+    async with fake(tmp_path, *told, FINE) as server:
+        await server.api.get(PATH)
+    assert server.clock.slept == [60.0] * 3
+
+
 async def test_pauses_grow_and_differ_between_clients() -> None:
     slept = []
     for seed in (1, 2):

@@ -2,24 +2,28 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.processors.node_view import (
     GENERATIONS,
+    LONGEST_ANNOTATION,
     generation_of,
     must_tell,
     node_view,
     pod_view,
+    shortened,
     with_generation,
 )
 from pipeline.times import format_time
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
-from pipeline.topics.node_views import NodeViewRecord
+from pipeline.topics.node_views import NodeViewRecord, ViewPod
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.overcommit import Overcommit
+from pipeline.topics.pods import Container
 from pipeline.topics.resources import Resources
 from tests.processors.joined import known_pod
 from tests.topics import golden
@@ -66,6 +70,50 @@ def test_a_view_has_all_of_its_node_and_pods() -> None:
     )
     assert found.labels == {"koordinator.sh/qosClass": "BE"}
     assert found.annotations == {"koordinator.sh/cpuBurst": '{"generation":0}'}
+
+
+def test_only_who_is_named_like_koordinator_tells_a_node_anything_and_briefly() -> None:
+    kept = ["koordinator.sh/a", "node.koordinator.sh/b", "springtide/c"]
+    others = ["evilkoordinator.sh/a", "koordinator.sh.x/b", "springtide.x/c", "x/koordinator.sh"]
+    named = dict.fromkeys([*kept, *others], "x")
+    view = msgspec.json.decode(
+        pod_view(known_pod("a", labels=named, annotations=named)), type=ViewPod
+    )
+    assert list(view.labels) == list(view.annotations) == kept
+    long = {"koordinator.sh/a": "x" * LONGEST_ANNOTATION, "koordinator.sh/b": "x" * 8193}
+    view = msgspec.json.decode(pod_view(known_pod("a", annotations=long)), type=ViewPod)
+    assert list(view.annotations) == ["koordinator.sh/a"]
+
+
+def test_the_largest_pods_are_cut_and_no_more_of_them_than_must_be() -> None:
+    container = Container(name="c", requests=Resources(cpu_millicores=1))
+    pods = [
+        known_pod(
+            str(number), qos="LS", requests=Resources(cpu_millicores=number),
+            labels={"koordinator.sh/l": "x"}, containers=(container,), init_containers=(container,),
+            annotations={"koordinator.sh/a": "x" * size},
+        )
+        for number, size in enumerate([10, 3000, 20, 2000])
+    ]  # fmt: skip
+    whole = [pod_view(pod) for pod in pods]
+    size = sum(map(len, whole))
+
+    def cut(by_bytes: int) -> list[bool]:
+        found = shortened(whole, by_bytes)
+        assert size - sum(map(len, found)) >= min(by_bytes, 5000)
+        views = [msgspec.json.decode(of, type=ViewPod) for of in found]
+        for pod, view in zip(pods, views, strict=True):
+            bare = msgspec.structs.replace(
+                pod, labels={}, annotations={}, containers=(), init_containers=()
+            )
+            after = msgspec.json.decode(pod_view(bare if view.cut else pod), type=ViewPod)
+            assert view == msgspec.structs.replace(after, cut=view.cut)
+        return [view.cut for view in views]
+
+    assert cut(0) == [False] * 4
+    assert cut(2000) == cut(3000) == [False, True, False, False]
+    assert cut(4000) == [False, True, False, True]
+    assert cut(10_000) == [True] * 4
 
 
 def test_written_in_pieces_or_whole_it_is_the_same() -> None:

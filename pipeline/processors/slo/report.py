@@ -26,6 +26,7 @@ from pipeline.processors.slo.quantities import cpu_quantity, memory_quantity
 from pipeline.processors.slo.rolling import Floats
 from pipeline.times import format_time
 from pipeline.topics import node_state
+from pipeline.topics.known import GONE
 from pipeline.topics.resources import Usage
 from pipeline.topics.windows import CLASSES, Window
 
@@ -89,9 +90,10 @@ def status_of(report: NodeReport) -> NodeMetricStatus:
 
 
 def pods_of(window: Window, usage: Floats) -> tuple[PodReport, ...]:
-    """The pods that `window` knows by name, with what they used, (n, 2) in order of their UIDs."""
-    columns = ("namespace", "name", "koordinator_qos")
-    namespaces, names, qos = (window.rows.column(name).to_pylist() for name in columns)
+    """The pods that `window` knows by name, with what they used, (n, 2) in order of their UIDs.
+    Those that are gone are left out: another of the same name may be there."""
+    columns = ("namespace", "name", "koordinator_qos", "phase")
+    namespaces, names, qos, phases = (window.rows.column(name).to_pylist() for name in columns)
     codes = window.rows.known.classes
     return tuple(
         PodReport(
@@ -103,7 +105,7 @@ def pods_of(window: Window, usage: Floats) -> tuple[PodReport, ...]:
         )
         for row, used in zip(window.rows.listing.pods.tolist(), usage, strict=True)
         # Nobody could tell whose it is.
-        if namespaces[row] and names[row]
+        if namespaces[row] and names[row] and phases[row] != GONE
     )
 
 

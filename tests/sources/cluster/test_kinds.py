@@ -287,6 +287,30 @@ def test_nodes_that_come_change_and_go_while_a_policy_is_applied() -> None:
     assert all(record.overcommit is not None for record in said.values())
 
 
+def test_what_the_actuator_writes_makes_no_record_but_that_it_offers() -> None:
+    of, notes = nodes(), ("recommended", "cooled")
+
+    def written(minute: int) -> msgspec.Raw:
+        at = f"2026-01-01T00:{minute:02}:00Z"
+        noted = {f"springtide/{note}": at for note in notes}
+        origin = {"node.koordinator.sh/originExtendedAllocatable": f'{{"resources":"{minute}"}}'}
+        said = {"springtide/offered": at, "springtide/strategy": "{}", **noted, **origin}
+        batch = {"kubernetes.io/batch-cpu": str(minute)}
+        return raw(metadata={"name": "n", "annotations": said}, status={"allocatable": batch})
+
+    of.begin()
+    (before,) = of.put(raw(metadata={"name": "n", "annotations": {"springtide/strategy": "{}"}}))
+    assert list(of.complete()) == []
+    (begun,) = of.put(written(1))
+    assert decode_json(NodeRecord, begun.value or b"").annotations == {
+        "springtide/offered": "",
+        "springtide/strategy": "{}",
+    }
+    assert [list(of.put(written(minute))) for minute in range(2, 6)] == [[]] * 4
+    (ended,) = of.put(raw(metadata={"name": "n", "annotations": {"springtide/strategy": "{}"}}))
+    assert ended == before
+
+
 def test_a_start_with_a_policy_that_is_none_keeps_what_was_in_force() -> None:
     before = nodes()
     list(before.apply(ENABLED))

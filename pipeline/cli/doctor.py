@@ -142,13 +142,12 @@ def scheduler(file: Path, settings: Settings) -> Check:
         found = read_findings(file, settings)
     except SpringtideError as error:
         return failed("scheduler", error)
+    mode = settings.extender.mode
     if not found:
-        return Check(
-            "scheduler", "ok", f"{file} asks the extender, in mode {settings.extender.mode}"
-        )
+        return Check("scheduler", "ok", f"{file} asks the extender, in mode {mode}")
     first = next((one for one in found if one.is_refused), found[0])
     status: Status = "fail" if first.is_refused else "warn"
-    todo = f"{first.todo}; springtide scheduler check {file} says all"
+    todo = f"{first.todo}; springtide scheduler check {file} --mode {mode} says all"
     return Check("scheduler", status, f"{first.where}: {first.says}", todo)
 
 

@@ -11,7 +11,8 @@ import yaml
 from pipeline.cli.options import settings_options
 from pipeline.cli.printing import printable, say
 from pipeline.errors import InvalidPolicyError, SpringtideError
-from pipeline.processors.placement.scheduler_side import Finding, Wanted, findings, generated
+from pipeline.processors.placement.scheduler_findings import Finding, findings
+from pipeline.processors.placement.scheduler_side import Wanted, generated
 from pipeline.processors.placement.simulate import Load, Outcome, simulate
 from pipeline.settings import Settings
 from pipeline.sources.scheduler import read_document
@@ -25,23 +26,26 @@ _HEAD: Final = """\
 # that was edited. The service is `springtide extender`, docs/extender.md says how it decides.
 """
 _COMMENTS: Final[Mapping[str, str]] = {
-    "weight": """
+    "weight:": """
 The extender answers 0 to 10, the scheduler multiplies by weight * 10: with 1 the answer counts
 as much as one scoring plugin of weight 1 (0 to 100).""",
-    "nodeCacheCapable": """
+    "nodeCacheCapable:": """
 Names only. With false the scheduler sends every Node object for every pod and phase (5,000 nodes
 are 32 MB); it works, and is the bottleneck of your scheduler.""",
-    "ignorable": """
+    "ignorable:": """
 If the extender is away or not caught up, the scheduler goes on without it. With false no pod of
 the cluster is scheduled then, the extender's own pods included.""",
-    "httpTimeout": """
+    "httpTimeout:": """
 An answer takes milliseconds; let no hanging connection hold up each pod for the usual 5 s.""",
-    "enableHTTPS": """
+    "enableHTTPS: false": """
 Plain HTTP needs both in one trust zone (NetworkPolicy), since the request carries the pod. For
 HTTPS give the extender a certificate (extender.tls_cert_file), and --ca-file here.""",
-    "plugins": """
+    "enableHTTPS: true": """
+Its certificate (extender.tls_cert_file) is checked against caFile, or not at all without one.""",
+    "plugins:": """
 These go by what is asked for, not by what is used, and would outvote the extender. While it is
-away nothing scores by load: enable them again if it is to be away for long.""",
+away nothing scores by load: enable them again if it is to be away for long. What else scores, such
+as PodTopologySpread for pods of a workload (200 points), keeps its say: weight is for that.""",
 }
 _NOTES: Final = """\
 
@@ -106,8 +110,16 @@ def config(
       springtide scheduler config --mode act --url https://extender:8888 --ca-file /etc/ca.pem
     """
     mode, scheme = settings.extender.mode, "http" if ca_file is None else "https"
+    url = url or f"{scheme}://{_HOST}:{settings.extender.port}"
+    files = [file for file in (ca_file, cert_file, key_file) if file is not None]
+    if files and not url.startswith("https://"):
+        raise click.UsageError(f"{files[0]} has no use: {url} is not https:// (--ca-file, --url)")
+    if (cert_file is None) != (key_file is None):
+        raise click.UsageError("--cert-file and --key-file go together")
+    if not profile:
+        raise click.UsageError("--profile is empty: every profile has a schedulerName")
     wanted = Wanted(
-        url=url or f"{scheme}://{_HOST}:{settings.extender.port}",
+        url=url,
         mode=mode,
         weight=weight,
         scheduler_name=profile,
@@ -117,9 +129,11 @@ def config(
         key_file=key_file,
     )
     made = generated(wanted)
-    refused = [found for found in findings(made, mode) if found.is_refused]
-    if refused:
-        raise SpringtideError(str(refused[0]), hint="give another --url")
+    found = list(findings(made, mode))
+    if any(one.is_refused for one in found):
+        raise click.UsageError(str(next(one for one in found if one.is_refused)))
+    for one in found:
+        click.echo(printable(f"warning: {one}"), err=True)
     notes = _NOTES + (_OBSERVE_NOTES if mode == "observe" else "")
     click.echo(_HEAD.format(mode=mode) + "\n".join(_commented(made)) + "\n" + notes, nl=False)
 
@@ -127,47 +141,52 @@ def config(
 def _commented(tree: Mapping[str, Any]) -> Iterator[str]:
     """The tree as YAML, with what is to be said of a key above it."""
     for line in yaml.safe_dump(tree, sort_keys=False).splitlines():
-        key = line.strip(" -").partition(":")[0]
-        indent = " " * (len(line) - len(line.lstrip(" -")))
-        for said in _COMMENTS.get(key, "").splitlines():
-            yield f"{indent}# {said}" if said else ""
+        plain = line.lstrip(" -")
+        said = next((text for key, text in _COMMENTS.items() if plain.startswith(key)), "")
+        for one in said.splitlines():
+            yield f"{' ' * (len(line) - len(plain))}# {one}" if one else ""
         yield line
 
 
 @command.command(
-    epilog="Exit codes: 0 nothing is refused (warnings are on standard error), 1 the file is no "
-    "KubeSchedulerConfiguration, 2 usage or settings, 3 the scheduler would not start, or not ask."
+    epilog="Exit codes: 0 it works (warnings are on standard error), 1 the file is no "
+    "KubeSchedulerConfiguration, 2 usage or settings, 3 something in it does not work."
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
+@click.option(
+    "--url", help="Which entry is the extender  [default: the one with springtide in its "
+    "urlPrefix, or the only one]",
+)  # fmt: skip
 @settings_options("extender.mode")
-def check(settings: Settings, file: Path, as_json: bool) -> None:
+def check(settings: Settings, file: Path, as_json: bool, url: str | None) -> None:
     """Say what in FILE works against the extender.
 
     FILE is what kube-scheduler is started with (--config). What is right depends on the extender's
     mode: in mode act scores by requests fight its own, in mode observe they are all that there is.
-    Nothing is asked or changed.
+    Of other extenders it is looked at what kube-scheduler refuses. Nothing is asked or changed.
 
     \b
     Examples:
       springtide scheduler check /etc/kubernetes/scheduler.yaml
       springtide scheduler check scheduler.yaml --mode act --json
     """
-    found = read_findings(file, settings)
+    found = read_findings(file, settings, url)
     if as_json:
         click.echo(json.dumps([one._asdict() for one in found], indent=2))
     elif not found:
-        click.echo(f"{file}: nothing is wrong with it in mode {settings.extender.mode}")
+        mode = settings.extender.mode
+        click.echo(f"{file}: goes together with an extender in mode {mode}, as far as is looked at")
     for one in () if as_json else found:
         click.echo(printable(f"{'error' if one.is_refused else 'warning'}: {one}"), err=True)
     if any(one.is_refused for one in found):
         raise click.exceptions.Exit(_FOUND)
 
 
-def read_findings(file: Path, settings: Settings) -> list[Finding]:
+def read_findings(file: Path, settings: Settings, url: str | None = None) -> list[Finding]:
     """What is to be said of this file. Raises `SpringtideError` where it cannot be read."""
     try:
-        return list(findings(read_document(file), settings.extender.mode))
+        return list(findings(read_document(file), settings.extender.mode, url))
     except OSError as error:
         raise SpringtideError(
             f"cannot read {file}: {error.strerror}", hint="name a file"
@@ -196,7 +215,7 @@ _USUAL: Final = Load()
     show_default=True, help="How many cores each of them has.",
 )  # fmt: skip
 @click.option(
-    "--pods", type=click.IntRange(1, 20_000), default=_USUAL.pods, show_default=True,
+    "--pods", type=click.IntRange(1, 5_000), default=_USUAL.pods, show_default=True,
     help="How many pods come.",
 )  # fmt: skip
 @click.option(
@@ -237,12 +256,24 @@ def simulated(
         say(_table(found))
 
 
+def _figures(of: Outcome) -> str:
+    if of.average is None or of.share_above is None:
+        return "too few pods for a node that is packed"
+    share = 100 * of.share_above
+    return f"{of.average:>6.1f}%  {of.p95:>5.1f}%  {of.highest:>6.1f}%  {share:>8.1f}%"
+
+
 def _table(found: list[Outcome]) -> Iterator[str]:
     above = f"OVER {found[0].wanted_percent:g}%"
     yield f"{'TARGET':>6}  {'NODES':>5}  {'AVERAGE':>7}  {'P95':>6}  {'HIGHEST':>7}  {above:>9}"
     for one in found:
-        yield (
-            f"{one.target_percent:>5g}%  {one.packed_nodes:>5}  {one.average:>6.1f}%  "
-            f"{one.p95:>5.1f}%  {one.highest:>6.1f}%  {100 * one.share_above:>8.1f}%"
-        )
+        yield f"{one.target_percent:>5g}%  {one.packed_nodes:>5}  {_figures(one)}"
     yield "of the nodes that are packed: what they use in the hour after the last pod came"
+    one = found[0]
+    if one.waiting_pods:
+        yield f"{one.waiting_pods} pods fit nowhere by what they ask for"
+    if one.load_percent > one.target_percent:
+        yield (
+            f"all pods use {one.load_percent:.0f}% of all nodes: no target keeps nodes at "
+            f"{one.wanted_percent:g}%"
+        )

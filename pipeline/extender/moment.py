@@ -197,11 +197,17 @@ class Moment:
         return self.once(f"flight {prod}", lambda: source[self._at])
 
     def unmeasured(self) -> IntArray:
-        """The millicores that TargetLoadPacking adds for pods that were not measured yet."""
-        unmeasured = self._table.pods.unmeasured
+        """The millicores that TargetLoadPacking adds to averages, for pods that are not in them."""
+        return self._added("unmeasured", self._table.pods.unmeasured)
+
+    def unseen(self) -> IntArray:
+        """Those that it adds to the last window, for pods that came after that began."""
+        return self._added("unseen", self._table.pods.unseen)
+
+    def _added(self, name: str, of_rows: IntArray) -> IntArray:
         if not self._in_flight:
-            return self.once("unmeasured", lambda: np.zeros_like(unmeasured[self._at]))
-        return self.once("unmeasured", lambda: unmeasured[self._at])
+            return self.once(name, lambda: np.zeros_like(of_rows[self._at]))
+        return self.once(name, lambda: of_rows[self._at])
 
     def ages(self) -> FloatArray:
         """Seconds since the end of the last window, NaN for none."""

@@ -83,9 +83,15 @@ def target_load_packing(
 ) -> IntArray:
     """Up to the target the fuller the better."""
     have = moment.allocatable("cpu", "capacity").astype(np.float64)
-    added = (moment.unmeasured() + asked.counted["packing"]).astype(np.float64)
-    load = busier(_average(moment, "cpu"), _percent(moment, "cpu", "usage"))
-    percent = predicted_percent(load, have, added)
+    loads = [
+        (_average(moment, "cpu"), moment.unmeasured()),
+        (_percent(moment, "cpu", "usage"), moment.unseen()),
+    ]
+    average, latest = (
+        predicted_percent(load, have, (more + asked.counted["packing"]).astype(np.float64))
+        for load, more in loads
+    )
+    percent = busier(average, latest)
     return target_load(percent, float(args.target_utilization or 0))
 
 

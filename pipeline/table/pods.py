@@ -40,7 +40,7 @@ _SMALLEST: Final = 64
 _OF_PODS: Final = (
     "_node", "_class", "_priority", "_is_pending", "_scheduled", "_deadline", "_amounts",
 )  # fmt: skip
-_OF_ROWS: Final = ("sums", "flight", "prod_flight", "unmeasured", "oldest")
+_OF_ROWS: Final = ("sums", "flight", "prod_flight", "unmeasured", "unseen", "oldest")
 _MAY_LEAVE: Final = np.array([name in PUSHED_OUT for name in CLASSES])
 
 
@@ -49,7 +49,8 @@ class Pods:
 
     `sums` are whole amounts (rows, amounts) in the order of `counting.names`; `flight` (rows,
     resources) is what is to be added to each node's usage, `prod_flight` what to that of its Prod,
-    by the resources of LoadAware; `unmeasured` (rows,) the millicores of TargetLoadPacking;
+    by the resources of LoadAware; `unmeasured` (rows,) the millicores of TargetLoadPacking,
+    `unseen` (rows,) those of them that came after the last window began;
     `oldest` (rows,) since when the first of those in flight is there, infinite for none.
     """
 
@@ -76,6 +77,7 @@ class Pods:
         self.flight = np.zeros((_SMALLEST, len(self._resources)), np.int64, order="F")
         self.prod_flight = np.zeros_like(self.flight)
         self.unmeasured = np.zeros(_SMALLEST, np.int64)
+        self.unseen = np.zeros(_SMALLEST, np.int64)
         self.oldest = np.full(_SMALLEST, np.inf)
 
     def __len__(self) -> int:
@@ -324,13 +326,14 @@ class Pods:
         self.flight[rows], self.prod_flight[rows] = found.node_delta, found.prod_delta
         end = np.fmax(updated, -np.inf)[node]
         fresh = is_unmeasured(pods.scheduled_seconds, end)
+        late = pods.scheduled_seconds > end - report[node]
         packed = self._amounts[places, self._names["packing"]]
-        self.unmeasured[rows] = np.bincount(node[fresh], packed[fresh], minlength=len(rows)).astype(
-            np.int64
-        )
+        for of_rows, which in ((self.unmeasured, fresh), (self.unseen, late)):
+            found_of = np.bincount(node[which], packed[which], minlength=len(rows))
+            of_rows[rows] = found_of.astype(np.int64)
         self.oldest[rows] = np.inf
         np.minimum.at(self.oldest, rows[node], pods.scheduled_seconds)
-        self._settle(places, is_flying(pods, updated, report) | fresh)
+        self._settle(places, is_flying(pods, updated, report) | fresh | late)
         return len(rows)
 
     def flight_without(

@@ -30,7 +30,7 @@ def test_the_files_in_deploy_are_what_is_printed(project: Path, mode: str) -> No
     checked = run("check", str(file), "--mode", mode)
     assert checked.exit_code == 0
     assert checked.stderr == ""
-    assert "nothing is wrong" in checked.stdout
+    assert "goes together" in checked.stdout
 
 
 def test_what_is_asked_for_is_in_it(tmp_path: Path) -> None:
@@ -54,9 +54,33 @@ def test_what_is_asked_for_is_in_it(tmp_path: Path) -> None:
 
 def test_an_address_that_is_none_is_refused() -> None:
     result = run("config", "--url", "extender:8888")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "extenders[0].urlPrefix" in result.stderr
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--cert-file", "a", "--key-file", "b"),
+        ("--url", "http://x", "--ca-file", "/ca"),
+        ("--ca-file", "/ca", "--cert-file", "a"),
+        ("--profile", ""),
+        ("--port", "0"),
+        ("--weight", "0"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_usage(flags: tuple[str, ...]) -> None:
+    result = run("config", *flags)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+
+
+def test_an_unchecked_certificate_is_told() -> None:
+    result = run("config", "--url", "https://x:8888")
+    assert result.exit_code == 0
+    assert "certificate is not checked" in result.stderr
+    assert yaml.safe_load(result.stdout)["extenders"][0]["enableHTTPS"] is True
 
 
 def test_warnings_are_told_and_errors_end_with_3(tmp_path: Path) -> None:
@@ -96,6 +120,15 @@ def test_lower_targets_overshoot_less() -> None:
     found = json.loads(run("simulate", "--wanted", "60", "--json").stdout)
     assert [one["target_percent"] for one in found] == [60, 55, 50, 45]
     assert run("simulate", "--nodes", "0").exit_code == 2
+
+
+def test_what_cannot_be_simulated_well_is_said() -> None:
+    assert "no target keeps nodes at 20%" in run("simulate", "--wanted", "20").stdout
+    alone = run("simulate", "--nodes", "1", "--pods", "1")
+    assert alone.stdout.count("too few pods") == 4
+    found = json.loads(run("simulate", "--nodes", "1", "--pods", "1", "--json").stdout)
+    assert [one["average"] for one in found] == [None] * 4
+    assert "268 pods fit nowhere" in run("simulate", "--nodes", "1").stdout
 
 
 def test_doctor_looks_at_it_too(project: Path) -> None:

@@ -95,6 +95,13 @@ def test_target_load_packing_goes_by_the_last_window_where_it_is_busier() -> Non
     world.node("filling", msgspec.structs.replace(filling, usage=fuller))
     world.node("calming", msgspec.structs.replace(calming, usage=emptier))
     assert world.scores() == {"calming": 25, "filling": 25}
+    # A pod that came before the last window began is in that, and not in the average.
+    early = {"node": "filling", "phase": "Running", "scheduled_at": format_time(NOW - 45)}
+    world.table.put_pod(msgspec.structs.replace(pod("young", 400), **early))
+    assert world.scores()["filling"] == 25
+    late = early | {"scheduled_at": format_time(NOW - 15)}
+    world.table.put_pod(msgspec.structs.replace(pod("young", 400), **late))
+    assert world.scores()["filling"] == 10
 
 
 def test_load_variation_risk_balancing() -> None:

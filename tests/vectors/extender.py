@@ -2,7 +2,8 @@
 
 What each passes through:
 
-- `extender_request`: a question as the scheduler sends it, read by `extender.protocol`.
+- `extender_request`: a question as the scheduler sends it, read by `extender.protocol`; method,
+  address and type of content are the scheduler's own, and only said again here.
 - `extender_preempt_meta`: `extender.preemption`, asked by UIDs and by whole Pods.
 - `extender_filter_reply`, `extender_prioritize_total`, `extender_interest`: what the *scheduler*
   does, so that they hold the tests' stand-in for it (`tests/extender/scheduler.py`) to it; the real

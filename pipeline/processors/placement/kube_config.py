@@ -15,7 +15,7 @@ from pipeline.errors import InvalidPolicyError
 GROUP: Final = "kubescheduler.config.k8s.io"
 VERSIONS: Final = tuple(f"{GROUP}/{version}" for version in ("v1", "v1beta3", "v1beta2"))
 CONFIGURATION: Final = "KubeSchedulerConfiguration"
-_KEYS: Final = (
+KEYS: Final = (
     "apiVersion", "kind", "parallelism", "leaderElection", "clientConnection", "enableProfiling",
     "enableContentionProfiling", "percentageOfNodesToScore", "podInitialBackoffSeconds",
     "podMaxBackoffSeconds", "profiles", "extenders", "delayCacheUntilActive", "healthzBindAddress",
@@ -59,8 +59,13 @@ def read_configuration(tree: Any) -> Mapping[str, Any]:
     """The keys of a KubeSchedulerConfiguration. Raises InvalidPolicyError for what is none."""
     if not isinstance(tree, Mapping):
         raise InvalidPolicyError(f"not a {CONFIGURATION}: {type(tree).__name__}")
+    if tree.get("kind") == "ConfigMap":
+        raise InvalidPolicyError(
+            f"it is a ConfigMap, and not the {CONFIGURATION} in it",
+            hint="give what stands under a key of its data, as a file of its own",
+        )
     for key in tree:
-        refuse_misspelt(key, _KEYS, "key")
+        refuse_misspelt(key, KEYS, "key")
     version, kind = tree.get("apiVersion"), tree.get("kind")
     if version not in VERSIONS:
         raise InvalidPolicyError(

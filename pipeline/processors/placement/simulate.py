@@ -42,45 +42,49 @@ class Load(NamedTuple):
 
 class Outcome(NamedTuple):
     """What nodes use in percent that are packed, in the hour after the last pod: on average, at the
-    95th percentile and at most, how many nodes these are, and in which share of the time one of
-    them uses more than `wanted_percent`."""
+    95th percentile and at most, and in which share of all their windows more than `wanted_percent`;
+    None where no node is packed. `waiting_pods` fitted nowhere by what they ask for, and what all
+    pods use is `load_percent` of all nodes."""
 
     target_percent: float
     wanted_percent: float
+    load_percent: float
+    waiting_pods: int
     packed_nodes: int
-    average: float
-    p95: float
-    highest: float
-    share_above: float
+    average: float | None
+    p95: float | None
+    highest: float | None
+    share_above: float | None
 
 
 def simulate(load: Load, target_percent: float, wanted_percent: float, seed: int = 0) -> Outcome:
     """What comes of `load` where TargetLoadPacking has this target."""
     random = np.random.default_rng(seed)
-    capacity = np.full(load.nodes, float(load.capacity_millicores))
     node_of = np.full(load.pods, -1, np.int64)
     swing = random.standard_normal(load.pods)
-    past = np.zeros((0, load.nodes))
-    arrivals = -(-load.pods // load.pods_per_window)
-    hour = int(3600 / WINDOW_SECONDS)
+    arrivals, hour = -(-load.pods // load.pods_per_window), int(3600 / WINDOW_SECONDS)
+    past = np.zeros((arrivals + hour, load.nodes))
     for window in range(arrivals + hour):
         if window < arrivals:
-            _place(load, node_of, past[-_AVERAGED_WINDOWS:], capacity, target_percent, window)
-        swing = _REMEMBERED * swing + np.sqrt(1 - _REMEMBERED**2) * random.standard_normal(
-            load.pods
-        )
-        past = np.vstack([past, _used(load, node_of, swing)])
+            first = max(0, window - _AVERAGED_WINDOWS)
+            _place(load, node_of, past[first:window], target_percent, window)
+        fresh = random.standard_normal(load.pods)
+        swing = _REMEMBERED * swing + np.sqrt(1 - _REMEMBERED**2) * fresh
+        past[window] = _used(load, node_of, swing)
     percent = 100 * past[-hour:] / load.capacity_millicores
-    packed = percent.mean(axis=0) > _PACKED_SHARE * target_percent
-    of = percent[:, packed] if packed.any() else percent
+    packed = percent[:, percent.mean(axis=0) > _PACKED_SHARE * target_percent]
+    found: list[float | None] = [None] * 4
+    if packed.size:
+        above = (packed > wanted_percent).mean()
+        found = [*map(float, (packed.mean(), np.quantile(packed, 0.95), packed.max(), above))]
+    used = load.pods * load.used_share * load.request_millicores
     return Outcome(
         target_percent,
         wanted_percent,
-        int(packed.sum()),
-        float(of.mean()),
-        float(np.quantile(of, 0.95)),
-        float(of.max()),
-        float((of > wanted_percent).mean()),
+        100 * used / (load.nodes * load.capacity_millicores),
+        int((node_of < 0).sum()),
+        packed.shape[1],
+        *found,
     )
 
 
@@ -94,22 +98,26 @@ def _used(load: Load, node_of: IntArray, swing: FloatArray) -> FloatArray:
 
 
 def _place(
-    load: Load,
-    node_of: IntArray,
-    averaged: FloatArray,
-    capacity: FloatArray,
-    target_percent: float,
-    window: int,
+    load: Load, node_of: IntArray, averaged: FloatArray, target_percent: float, window: int
 ) -> None:
-    """Put this window's pods onto the nodes that are best then, each knowing of those before it."""
-    load_percent = np.zeros(load.nodes)
-    if len(averaged):
-        load_percent = busier(averaged.mean(axis=0), averaged[-1]) * 100 / capacity
+    """Put this window's pods onto the nodes that are best then, each knowing of those before it;
+    one that fits nowhere by its request stays where it is."""
+    capacity = np.full(load.nodes, float(load.capacity_millicores))
+    nothing, request = np.zeros((1, load.nodes)), float(load.request_millicores)
+    loads = 100 * (averaged if len(averaged) else nothing) / capacity
     first = window * load.pods_per_window
     unmeasured = max(0, first - (_UNMEASURED_WINDOWS - 1) * load.pods_per_window)
     for pod in range(first, min(first + load.pods_per_window, load.pods)):
-        young = np.bincount(node_of[unmeasured:pod], minlength=load.nodes)
-        added = np.asarray((young + 1) * load.request_millicores, np.float64)
-        node_of[pod] = target_load(
-            predicted_percent(load_percent, capacity, added), target_percent
-        ).argmax()
+        average, latest = (
+            predicted_percent(used, capacity, (_on(load, node_of[since:pod]) + 1.0) * request)
+            for used, since in ((loads.mean(axis=0), unmeasured), (loads[-1], first))
+        )
+        score = target_load(busier(average, latest), target_percent)
+        fits = (_on(load, node_of[:pod]) + 1) * request <= capacity
+        if fits.any():
+            node_of[pod] = np.where(fits, score, -1).argmax()
+
+
+def _on(load: Load, node_of: IntArray) -> FloatArray:
+    """How many of these pods each node has, (nodes,)."""
+    return np.bincount(node_of[node_of >= 0], minlength=load.nodes).astype(np.float64)

@@ -56,10 +56,10 @@ def is_unmeasured(bound_seconds: FloatArray, window_end_seconds: FloatArray) -> 
 
 
 def busier(average: FloatArray, latest: FloatArray) -> FloatArray:
-    """The load to reckon with, (nodes,): the average over a quarter of an hour, or the last window
-    where that is busier; NaN where neither is known. A pod that came two minutes ago is in the
-    average with an eighth of what it uses: by that alone, as upstream has it, pods that come one by
-    one take a node far over its target."""
+    """What to reckon with, (nodes,): what is predicted by the average over a quarter of an hour, or
+    by the last window where that is more (each with the pods that are not in it); NaN where neither
+    is known. A pod that came two minutes ago is in the average with an eighth of what it uses: by
+    that alone, as upstream has it, pods that come one by one take a node far over its target."""
     return np.fmax(average, latest)
 
 

@@ -5,14 +5,8 @@ from typing import Any
 import pytest
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.placement.scheduler_side import (
-    BY_REQUESTS,
-    Finding,
-    Mode,
-    Wanted,
-    findings,
-    generated,
-)
+from pipeline.processors.placement.scheduler_findings import Finding, findings
+from pipeline.processors.placement.scheduler_side import BY_REQUESTS, Mode, Wanted, generated
 
 HTTP = Wanted("http://extender:8888")
 HTTPS = Wanted("https://extender:8888", ca_file="/etc/ca.pem")
@@ -66,7 +60,16 @@ def test_each_mode_needs_its_own() -> None:
         ({"ignorable": None}, "ignorable", False),
         ({"httpTimeout": None}, "httpTimeout", False),
         ({"httpTimeout": "1m"}, "httpTimeout", False),
+        ({"httpTimeout": "0s"}, "httpTimeout", False),
+        ({"httpTimeout": "-1s"}, "httpTimeout", False),
         ({"httpTimeout": "1"}, "httpTimeout", True),
+        ({"urlPrefix": "http://"}, "urlPrefix", True),
+        ({"urlPrefix": "http://a b"}, "urlPrefix", True),
+        ({"urlPrefix": "http://[::1"}, "urlPrefix", True),
+        ({"urlPrefix": "http://extender:8888/api"}, "urlPrefix", False),
+        # The scheduler adds one slash, and what has two is no path of ours.
+        ({"filterVerb": "/filter"}, "filterVerb", True),
+        ({"filterVerb": "filter/"}, "filterVerb", True),
         ({"managedResources": [{"name": "example.com/gpu"}]}, "managedResources", False),
     ],
 )
@@ -79,18 +82,76 @@ def test_what_is_wrong_with_an_extender_is_named(
     assert found.todo
 
 
-def test_a_path_may_have_slashes_and_a_timeout_several_parts() -> None:
-    assert changed(filterVerb="/filter/", httpTimeout="0s500ms", managedResources=[]) == []
+def test_a_time_out_may_have_several_parts_and_an_address_a_slash() -> None:
+    assert changed(urlPrefix="http://extender:8888/", httpTimeout="0s500ms") == []
+    assert changed(httpTimeout=".5s", managedResources=[]) == []
+    assert changed(httpTimeout="900000\u03bcs") == changed(httpTimeout="900000\u00b5s") == []
 
 
-def test_https_needs_somebody_to_trust() -> None:
+@pytest.mark.parametrize("name", ["cpu", "memory", "kubernetes.io/batch-cpu", None, 3])
+def test_what_is_no_extended_resource_is_refused(name: Any) -> None:
+    found = changed(managedResources=[{"name": name}])
+    assert [one.is_refused for one in found] == [True, False]
+
+
+def test_a_certificate_is_checked_against_somebody() -> None:
+    """Without a CA kube-scheduler takes any certificate."""
     tree = generated(HTTPS._replace(mode="act"))
-    for trusted in ({"caData": "x"}, {"insecure": True}):
-        tree["extenders"][0]["tlsConfig"] = trusted
-        assert list(findings(tree, "act")) == []
-    tree["extenders"][0]["tlsConfig"] = {"certFile": "mine.pem"}
+    tree["extenders"][0]["tlsConfig"] = {"caData": "x"}
+    assert list(findings(tree, "act")) == []
+    for tls in ({}, {"insecure": True}, {"insecure": False}, {"certFile": "mine.pem"}):
+        tree["extenders"][0]["tlsConfig"] = tls
+        (found,) = findings(tree, "act")
+        assert found.where == "extenders[0].tlsConfig"
+        assert "not checked" in found.says
+    tree["extenders"][0]["tlsConfig"] = {"insecure": True, "caFile": "/ca.pem"}
     (found,) = findings(tree, "act")
-    assert found.where == "extenders[0].tlsConfig"
+    assert found.is_refused
+
+
+OTHER = {
+    "urlPrefix": "http://gpu:1/scheduler", "filterVerb": "filter", "bindVerb": "bind",
+    "prioritizeVerb": "prioritize", "weight": 100, "httpTimeout": "30s",
+    "managedResources": [{"name": "example.com/gpu", "ignoredByScheduler": True}],
+}  # fmt: skip
+
+
+def test_extenders_of_others_are_only_looked_at_for_what_is_refused() -> None:
+    tree = generated(Wanted("http://springtide:8888", "act"))
+    tree["extenders"].insert(0, OTHER)
+    assert list(findings(tree, "act")) == []
+    # Theirs have nothing to do with how much ours counts.
+    tree["profiles"] = []
+    (found,) = findings(tree, "act")
+    assert "a step of the extender's score is 10:" in found.says
+    tree["extenders"][0] = OTHER | {"weight": 0, "httpTimeout": "soon"}
+    assert [one.where for one in findings(tree, "act") if one.is_refused] == [
+        "extenders[0].weight", "extenders[0].httpTimeout",
+    ]  # fmt: skip
+
+
+def test_which_extender_is_meant_may_have_to_be_said() -> None:
+    tree = generated(Wanted("http://ours:8888", "act"))
+    tree["extenders"].append(OTHER)
+    (found,) = findings(tree, "act")
+    assert "which of them" in found.says
+    assert not found.is_refused
+    assert list(findings(tree, "act", "http://ours:8888/")) == []
+    (found,) = findings(tree, "act", "http://nobody:1")
+    assert found.is_refused
+
+
+def test_what_the_scheduler_of_today_does_not_read_is_refused() -> None:
+    for change in (
+        {"apiVersion": "kubescheduler.config.k8s.io/v1beta3"}, {"zzz": 1},
+        {"percentageOfNodesToScore": 300}, {"percentageOfNodesToScore": float("nan")},
+        {"profiles": [{"percentageOfNodesToScore": -1}]},
+        {"profiles": [{"schedulerName": "a"}, {"schedulerName": "a"}]},
+        {"profiles": [{}, {}]},
+        {"profiles": [{"plugins": {"reserve": [{"enabled": []}]}}]},
+    ):  # fmt: skip
+        found = list(findings(generated(HTTP) | change, "observe"))
+        assert [one.is_refused for one in found] == [True], change
 
 
 def test_without_extenders_nobody_is_asked() -> None:
@@ -106,8 +167,6 @@ def test_without_extenders_nobody_is_asked() -> None:
         ({}, BY_REQUESTS),
         ({"score": {"disabled": [{"name": "*"}]}}, ()),
         ({"score": {"disabled": [{"name": "NodeResourcesFit"}]}}, BY_REQUESTS[1:]),
-        ({"multiPoint": {"disabled": [{"name": "*"}]}}, ()),
-        ({"multiPoint": {"disabled": [{"name": "NodeResourcesFit"}]}}, BY_REQUESTS[1:]),
         # As the tests of a burst have it: all off, and one on again.
         (
             {"score": {"disabled": [{"name": "*"}], "enabled": [{"name": "NodeResourcesFit"}]}},
@@ -118,11 +177,13 @@ def test_without_extenders_nobody_is_asked() -> None:
                 "multiPoint": {
                     "disabled": [{"name": "*"}],
                     "enabled": [{"name": "NodeResourcesFit", "weight": 3}],
-                }
+                },
+                "queueSort": {"enabled": [{"name": "PrioritySort"}]},
+                "bind": {"enabled": [{"name": "DefaultBinder"}]},
             },
             BY_REQUESTS[:1],
         ),
-        ({"filter": {"disabled": [{"name": "*"}]}}, BY_REQUESTS),
+        ({"reserve": {"disabled": [{"name": "*"}]}}, BY_REQUESTS),
     ],
 )
 def test_scores_by_requests_are_found_as_the_scheduler_has_them(
@@ -131,6 +192,18 @@ def test_scores_by_requests_are_found_as_the_scheduler_has_them(
     found = scored(**plugins)
     assert [one.says.split(" score by")[0] for one in found] == ([", ".join(on)] if on else [])
     assert bool(scored("observe", **plugins)) == (not on)
+
+
+def test_what_must_run_is_not_to_be_taken_away_with_it() -> None:
+    for off in (
+        {"multiPoint": {"disabled": [{"name": one} for one in BY_REQUESTS]}},
+        {"filter": {"disabled": [{"name": "*"}]}, "score": {"disabled": [{"name": "*"}]}},
+    ):
+        (found,) = scored(**off)
+        assert "does not run at filter" in found.says
+    (found,) = scored(multiPoint={"disabled": [{"name": "*"}]})
+    assert found.is_refused
+    assert "queueSort and bind" in found.says
 
 
 def test_their_points_are_reckoned_with_their_weights() -> None:
@@ -143,9 +216,10 @@ def test_their_points_are_reckoned_with_their_weights() -> None:
 
 
 def test_plugins_that_run_here_are_none_of_the_schedulers() -> None:
-    found = scored("observe", multiPoint={"enabled": [{"name": "LoadAwareScheduling"}]})
-    assert [one.is_refused for one in found] == [True]
-    assert "extender.scheduler_config_file" in found[0].todo
+    """But of one that was built with them."""
+    (found,) = scored("observe", multiPoint={"enabled": [{"name": "LoadAwareScheduling"}]})
+    assert not found.is_refused
+    assert "extender.scheduler_config_file" in found.todo
 
 
 @pytest.mark.parametrize(
@@ -154,6 +228,7 @@ def test_plugins_that_run_here_are_none_of_the_schedulers() -> None:
         None,
         [],
         {"kind": "Pod"},
+        {"kind": "ConfigMap", "apiVersion": "v1", "data": {}},
         {"apiVersion": "v1", "kind": "KubeSchedulerConfiguration"},
         {**generated(HTTP), "extender": []},
         {**generated(HTTP), "extenders": {}},

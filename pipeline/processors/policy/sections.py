@@ -8,7 +8,8 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Generic, TypeVar
+from itertools import islice
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -16,6 +17,8 @@ from msgspec import inspect
 from pipeline.errors import InvalidPolicyError
 
 Said = TypeVar("Said", bound=msgspec.Struct)
+
+_MOST_UNREAD: Final = 100
 
 
 def _nothing(of: Any) -> Iterator[str]:
@@ -131,11 +134,12 @@ def named(found: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 def unknown_keys(found: Mapping[str, Any], of: Iterable[str], *, only_near: bool) -> Iterator[str]:
     """What is said of each key of an object that nobody reads: it may be one that is written
-    wrongly. With `only_near` of those alone that are nearly one that is read."""
+    wrongly. With `only_near` of those alone that are nearly one that is read. Of more than
+    `_MOST_UNREAD` the first ones: an annotation has room for thousands, and each is compared with
+    every key."""
     known = {name.casefold(): name for name in of}
-    for name in found:
-        if name.casefold() in known:
-            continue
+    unread = (name for name in found if name.casefold() not in known)
+    for name in islice(unread, _MOST_UNREAD):
         near = difflib.get_close_matches(name.casefold(), known, n=1, cutoff=0.8)
         if near:
             yield f"nobody reads {name!r:.80}: is {known[near[0]]} meant?"

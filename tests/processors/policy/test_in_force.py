@@ -498,6 +498,14 @@ def test_keys_of_others_are_nobodys_business() -> None:
     assert ["midUnallocatedPercent meant" in problem.text for problem in of_node] == [True]
 
 
+def test_of_thousands_of_keys_that_nobody_reads_the_first_are_looked_at() -> None:
+    keys = {f"cpuReclaimThreshold{number}Percent": 1 for number in range(5000)}
+    annotations = {OF_KOORDINATOR: json.dumps({**keys, "midUnallocatedPercent": 9})}
+    record, problems = with_policy(node(annotations=annotations), policies(ON))
+    assert len(problems) == 100
+    assert record.overcommit == Overcommit(mid_unallocated_percent=9)
+
+
 def test_of_a_key_in_two_cases_the_last_one_counts_as_in_go() -> None:
     found, _ = load_policies({"colocation-config": '{"enable":true,"ENABLE":false}'})
     assert found.colocation is not None

@@ -172,6 +172,7 @@ def test_what_contradicts_the_extender_is_told_and_ends_with_0(tmp_path: Path) -
     [
         (configmap('{"enable":true,}'), 1, "colocation-config: not JSON"),
         (configmap({"degradeTimeMinutes": 0, "midUnallocatedPercent": 101}), 1, "degradeTimeM"),
+        (configmap({"enable": False, "midUnallocatedPercent": 101}), 1, "switched off is in force"),
         (node("n"), 1, "has no ConfigMap slo-controller-config"),
         ("", 1, "has no ConfigMap slo-controller-config"),
         ("a: [", 1, "is neither YAML nor JSON"),

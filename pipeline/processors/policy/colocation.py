@@ -165,5 +165,7 @@ def oddities_of(of: Colocation) -> Iterator[str]:
         yield text
 
 
-COLOCATION: Final = Section("colocation-config", DEFAULTS, problems_of, oddities_of)
+COLOCATION: Final = Section(
+    "colocation-config", DEFAULTS, problems_of, oddities_of, switch="enable"
+)
 """How, and on which nodes, what Prod leaves unused is handed on."""

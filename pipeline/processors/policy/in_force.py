@@ -49,6 +49,8 @@ _USUAL: Final = Overcommit()
 
 
 _SECTIONS: Final = (COLOCATION, SPRINGTIDE, NORMALIZATION, AMPLIFICATION)
+KEYS: Final = (*(one.key for one in _SECTIONS), *SLO_KEYS)
+"""Those of the ConfigMap; a problem whose place is one of them is of the cluster's part."""
 
 
 class Policies(NamedTuple):
@@ -91,8 +93,7 @@ def load_policies(
     found = Policies(
         colocation.policy, springtide.policy, normalization.policy, amplification.policy, rules
     )
-    keys = (*(one.key for one in _SECTIONS), *SLO_KEYS)
-    strange = unknown_keys(data or {}, keys, only_near=True)
+    strange = unknown_keys(data or {}, KEYS, only_near=True)
     problems += [Problem(CONFIG_MAP, text, True) for text in strange]
     return found, tuple(dict.fromkeys(problems))
 
@@ -130,13 +131,14 @@ _Filled = tuple[dict[str, Any], Iterable[Problem]]
 
 
 def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _Filled:
+    labels = record.labels
     colocation = _usable(policies.colocation, record, before.colocation)
     springtide = _usable(policies.springtide, record, before.springtide)
     if before.colocation is None and (colocation is None or springtide is None):
         return {name: getattr(before, name) for name in _STRATEGIES}, ()
     problems: list[Problem] = []
     if colocation is not None:
-        found = effective(colocation, record.labels, record.annotations)
+        found = effective(colocation, labels, record.annotations)
         strategy, is_on = found.strategy, found.is_on
         problems += found.problems
     else:
@@ -146,19 +148,20 @@ def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _
         problems += of_own
         strategy = merged(COLOCATION.convert(before.colocation or {}), said)
         is_on = before.overcommit is not None and said.enable is not False
-        # An entry that cannot be used does not keep the cluster from being switched off.
-        is_on = is_on and (policies.colocation is None or bool(policies.colocation.cluster.enable))
+        if policies.colocation is not None:
+            # An entry that cannot be used can be switched off, and so can the cluster beside it.
+            cluster, usual = policies.colocation.cluster, policies.colocation.of_labels(labels)
+            is_on = is_on and bool(cluster.enable) and bool(usual.enable)
     if springtide is not None:
         own, of_own = _of_node(SPRINGTIDE, springtide, ANNOTATION, record)
         problems += of_own
     else:
         own = SPRINGTIDE.convert(before.springtide or {})
     if colocation is not None and springtide is not None:
-        usual = colocation.of_labels(record.labels), springtide.of_labels(record.labels)
-        if usual != (strategy, own):
+        without = colocation.of_labels(labels), springtide.of_labels(labels)
+        if without != (strategy, own):
             threshold = policies.slo.threshold or Policy(THRESHOLD.defaults)
-            rules = threshold.of_labels(record.labels)
-            problems += own_contradictions(usual, (strategy, own), rules)
+            problems += own_contradictions(without, (strategy, own), threshold.of_labels(labels))
     filled = {
         "strategy": node_strategy(strategy, own),
         "overcommit": overcommit_of(strategy, own) if is_on else None,

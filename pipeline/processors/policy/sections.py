@@ -33,7 +33,8 @@ class Section(Generic[Said]):
 
     `cluster` is where in it the cluster's part is, all of it where there is no such place;
     `entries` where those for some nodes are. What an entry says lies over `of_entry`. Of a section
-    that `is_ours` all keys are known to us."""
+    that `is_ours` all keys are known to us. Where the field `switch` is false nothing is handed on,
+    so that it counts whatever else a place says."""
 
     key: str
     defaults: Said
@@ -43,6 +44,7 @@ class Section(Generic[Said]):
     entries: str = "nodeConfigs"
     of_entry: Said | None = None
     is_ours: bool = False
+    switch: str = ""
 
     @property
     def nothing(self) -> Said:
@@ -57,6 +59,25 @@ class Section(Generic[Said]):
     def convert(self, found: Mapping[str, Any]) -> Said:
         """What an object says. Raises InvalidPolicyError for a value of another type."""
         return convert(found, type(self.defaults))
+
+    def convert_each(self, found: Mapping[str, Any]) -> tuple[Said, dict[str, str]]:
+        """What an object says, and by our name of its field what is wrong with each value of
+        another type, which says nothing."""
+        own, wrong = self.nothing, {}
+        keys = keys_of(type(own))
+        read = named(found, keys.values())
+        for field, key in keys.items():
+            try:
+                own = merged(own, self.convert({key: read.get(key)}))
+            except InvalidPolicyError as error:
+                wrong[field] = error.message
+        return own, wrong
+
+    def what_counts(self, found: Mapping[str, Any]) -> Said:
+        """What of an object counts that cannot be used: that it switches off, or nothing."""
+        key = keys_of(type(self.defaults)).get(self.switch, "")
+        is_off = named(found, (key,)).get(key) is False
+        return self.convert({key: False}) if is_off else self.nothing
 
 
 @cache

@@ -455,6 +455,62 @@ def test_a_node_can_switch_itself_off_whatever_is_broken(broken: tuple[str, ...]
     assert found.overcommit.mid_unallocated_percent == 7
 
 
+WRONG: list[dict[str, Any]] = [
+    {"midUnallocatedPercent": 101},
+    {"midUnallocatedPercent": "x"},
+    {"nodePredictPolicy": 7},
+    {"degradeTimeMinutes": 0, "metricAggregatePolicy": {"durations": ["5"]}},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "after a restart"])
+def test_what_is_switched_off_is_off_whatever_else_is_wrong(
+    wrong: dict[str, Any], is_known: bool
+) -> None:
+    gold = node(labels=GOLD)
+    good = policies({**ON, "nodeConfigs": [entry(midUnallocatedPercent=20)]}, {})
+    before, last = in_force(good, gold), good if is_known else None
+    assert before.overcommit is not None
+    for of in (
+        {**ON, "nodeConfigs": [entry(enable=False, **wrong)]},
+        {**ON, "nodeConfigs": [entry(Enable=False, **wrong)]},
+        {"enable": False, **wrong},
+        {"enable": False, "nodeConfigs": [entry(enable=True)], **wrong},
+    ):
+        found, problems = load_policies(data(of, {}), last)
+        assert with_policy(gold, found, before)[0].overcommit is None, of
+        assert with_policy(gold, found)[0].overcommit is None, of
+        # All of it is told, and what of it counts.
+        refused = [problem for problem in problems if not problem.taken]
+        assert len(refused) == len(wrong)
+        assert [problem.text for problem in problems if problem.taken] == [
+            "that it is switched off is in force all the same"
+        ]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_not_switched_off_stays_on_where_something_is_wrong(wrong: dict[str, Any]) -> None:
+    gold = node(labels=GOLD)
+    last = policies({**ON, "nodeConfigs": [entry(midUnallocatedPercent=20)]}, {})
+    for of in ({**ON, "nodeConfigs": [entry(enable=True, **wrong)]}, {**wrong, "enable": True}):
+        found, _ = load_policies(data(of, {}), last)
+        record = in_force(found, gold)
+        assert record.overcommit == Overcommit(mid_unallocated_percent=20)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_of_an_annotation_each_key_counts_by_itself(wrong: dict[str, Any]) -> None:
+    text = json.dumps({**wrong, "cpuReclaimThresholdPercent": 50})
+    record, problems = with_policy(node(annotations={OF_KOORDINATOR: text}), policies(ON, {}))
+    assert record.overcommit == Overcommit(cpu_reclaim_threshold_percent=50)
+    assert len(problems) == len(wrong)
+    off = json.dumps({**wrong, "enable": False})
+    record, problems = with_policy(node(annotations={OF_KOORDINATOR: off}), policies(ON, {}))
+    assert record.overcommit is None
+    assert len(problems) == len(wrong)
+
+
 @pytest.mark.parametrize(
     ("said", "says"),
     [

@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.overcommit.reserved import reservation
 from pipeline.processors.policy.amplification import AMPLIFICATION, Amplification
 from pipeline.processors.policy.colocation import COLOCATION, DEFAULTS, Colocation, PredictPolicy
 from pipeline.processors.policy.contradictions import (
@@ -29,6 +28,7 @@ from pipeline.processors.policy.normalization import (
     Normalization,
     is_on,
 )
+from pipeline.processors.policy.own_annotations import usable
 from pipeline.processors.policy.sections import Said, Section, document, merged, unknown_keys
 from pipeline.processors.policy.slo_checks import HOST_CLASSES
 from pipeline.processors.policy.slo_loading import (
@@ -105,25 +105,20 @@ def with_policy(
 
     Where there is no usable policy for it, as after a start with a broken ConfigMap, that of
     `before` stays, which is what was last published of the node; a broken section, and a broken
-    entry, cost themselves alone.
+    entry, cost themselves alone. So does an annotation of its own: the record has what of it can
+    be used.
     """
-    strategies, problems = _strategies(record, policies, before or record)
-    ratios, of_ratios = _ratios(record, policies, before or record)
-    rules, of_rules = _rules(record, policies.slo, before or record)
+    before = before or record
+    record, of_own = usable(record, before)
+    strategies, problems = _strategies(record, policies, before)
+    ratios, of_ratios = _ratios(record, policies, before)
+    rules, of_rules = _rules(record, policies.slo, before)
     filled = strategies | ratios | rules
     found = msgspec.structs.replace(record, **filled)
     if found != record:
         found = msgspec.structs.replace(found, strategy_hash=_hash(filled))
-    return found, (*problems, *of_ratios, *of_rules, *_reserved(record))
-
-
-def _reserved(record: NodeRecord) -> Iterable[Problem]:
-    """What is wrong with what a node keeps for processes outside of Kubernetes."""
-    try:
-        reservation(record.annotations)
-    except InvalidPolicyError as error:
-        where, _, text = error.message.partition(": ")
-        yield Problem(where, text)
+    told = (*of_own, *problems, *of_ratios, *of_rules)
+    return found, tuple(dict.fromkeys(told))
 
 
 _Filled = tuple[dict[str, Any], Iterable[Problem]]

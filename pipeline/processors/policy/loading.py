@@ -13,6 +13,7 @@ from pipeline.processors.policy.sections import (
     Section,
     convert,
     json_type,
+    keys_of,
     merged,
     named,
     read_object,
@@ -220,20 +221,22 @@ def _last_of(
 
 
 def annotated(
-    section: Section[Said], annotation: str, text: str | None
+    section: Section[Said], annotation: str, text: str | None, last: Said | None = None
 ) -> tuple[Said, list[Problem]]:
-    """What a node's annotation says: a value of another type, or out of range, is left out, the
-    rest counts."""
+    """What a node's annotation says: a value of another type, or out of range, is that of `last`,
+    or is left out; the rest counts."""
     where = f"annotation {annotation}"
     if text is None:
         return section.nothing, []
     try:
         found = read_object(text)
     except InvalidPolicyError as error:
-        return section.nothing, [Problem(where, error.message)]
+        return last or section.nothing, [Problem(where, error.message)]
     own, wrong = section.convert_each(found)
     wrong |= dict(section.problems(own))
     problems = [Problem(where, problem) for problem in wrong.values()]
-    own = without(own, set(wrong))
+    own = without(own, wrong)
+    if last is not None:
+        own = merged(without(last, keys_of(type(own)).keys() - wrong), own)
     odd = [*section.oddities(own), *section.unread(found)]
     return own, [*problems, *(Problem(where, text, taken=True) for text in odd)]

@@ -226,6 +226,58 @@ def test_a_reservation_that_cannot_be_read_is_told() -> None:
     assert str(problem).startswith("annotation node.koordinator.sh/reservation: ")
 
 
+RESERVATION = "node.koordinator.sh/reservation"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "good", "broken", "then"),
+    [
+        (ANNOTATION, {"bufferPercent": 10}, "{", {"bufferPercent": 10}),
+        (ANNOTATION, {"bufferPercent": 10}, {"bufferPercent": "20"}, {"bufferPercent": 10}),
+        # What else it says is as it says it now.
+        (
+            ANNOTATION,
+            {"bufferPercent": 10, "midReclaimPercent": 50},
+            {"bufferPercent": 101, "predictor": "max"},
+            {"bufferPercent": 10, "predictor": "max"},
+        ),
+        (ANNOTATION, {"predictor": "max"}, {"bufferPercent": "20"}, {}),
+        (OF_KOORDINATOR, {"enable": False}, {"enable": "false"}, {"enable": False}),
+        (
+            OF_KOORDINATOR,
+            {"cpuReclaimThresholdPercent": 50},
+            "null",
+            {"cpuReclaimThresholdPercent": 50},
+        ),
+        (
+            RESERVATION,
+            {"resources": {"cpu": "2"}},
+            {"resources": {"cpu": "two"}},
+            {"resources": {"cpu": "2"}},
+        ),
+        (RESERVATION, {"reservedCPUs": "0-3"}, {"reservedCPUs": "0-"}, {"reservedCPUs": "0-3"}),
+    ],
+)
+def test_an_annotation_that_breaks_hands_out_nothing_more(
+    annotation: str, good: dict[str, Any], broken: Any, then: dict[str, Any]
+) -> None:
+    of = policies(ON, {})
+    text = broken if isinstance(broken, str) else json.dumps(broken)
+    before = in_force(of, node(annotations={"a": "b", annotation: json.dumps(good)}))
+    wrong = node(annotations={"a": "b", annotation: text})
+    expected = in_force(of, node(annotations={"a": "b", annotation: json.dumps(then)}))
+    record, problems = with_policy(wrong, of, before)
+    assert [problem.where for problem in problems] == [f"annotation {annotation}"]
+    assert json.loads(record.annotations[annotation]) == then
+    assert msgspec.structs.replace(record, annotations=expected.annotations) == expected
+    # So it is at the next change, by a watcher that has begun since, and for who compares.
+    read = decode_json(NodeRecord, encode_json(record))
+    assert with_policy(wrong, of, read) == (record, problems)
+    assert with_policy(read, of) == (record, ())
+    # What the node does not say any more is gone.
+    assert with_policy(node(annotations={"a": "b"}), of, record)[0].annotations == {"a": "b"}
+
+
 def test_a_broken_section_of_ours_does_not_keep_nodes_on_after_a_restart() -> None:
     before = in_force(policies(ON, {"bufferPercent": 3}))
     found, _ = load_policies(data({"enable": False}, "{"))

@@ -158,7 +158,8 @@ def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _
             threshold = policies.slo.threshold or Policy(THRESHOLD.defaults)
             problems += own_contradictions(without, (strategy, own), threshold.of_labels(labels))
     filled = {
-        "strategy": node_strategy(strategy, own),
+        # As the spec of its NodeMetric: what is measured of a node that is off is as by default.
+        "strategy": node_strategy(strategy if is_on else DEFAULTS, own),
         "overcommit": overcommit_of(strategy, own) if is_on else None,
         "colocation": document(strategy),
         "springtide": document(own),

@@ -80,6 +80,9 @@ def test_what_is_odd_and_taken_is_told_and_ends_with_0(tmp_path: Path) -> None:
     result = run(tmp_path, configmap({"cpuCalculatePolicy": "usgae"}))
     assert result.exit_code == 0
     assert "warning: colocation-config: cpuCalculatePolicy is 'usgae'" in result.stderr
+    result = run(tmp_path, configmap({"metricAggregatePolicy": {"durations": ["7m", "5m"]}}))
+    assert result.exit_code == 0
+    assert "durations has '7m', which is not reported: known are 5m, 10m, 30m" in result.stderr
 
 
 WHOLE = {

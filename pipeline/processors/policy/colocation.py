@@ -18,6 +18,7 @@ from pipeline.processors.policy.sections import (
     read_object,
     strange_texts,
 )
+from pipeline.topics.node_state import AGGREGATED
 
 STATIC: Final = "static"
 CPU_POLICIES: Final = ("usage", "maxUsageRequest")
@@ -160,9 +161,17 @@ def problems_of(of: Colocation) -> Iterator[tuple[str, str]]:
 
 
 def oddities_of(of: Colocation) -> Iterator[str]:
-    """What is taken, and hardly meant: a text that no formula knows acts as the default does."""
+    """What is taken, and hardly meant: a text that no formula knows acts as the default does, and
+    of a span that is not measured nothing is reported."""
     for _, text in strange_texts(of, _TEXTS):
         yield text
+    spans = of.metric_aggregate_policy or AggregatePolicy()
+    for span in spans.durations or ():
+        if seconds_of(span) not in AGGREGATED.values():
+            yield (
+                f"metricAggregatePolicy.durations has {span!r:.60}, which is not reported: known "
+                f"are {', '.join(AGGREGATED)}"
+            )
 
 
 COLOCATION: Final = Section(

@@ -196,16 +196,16 @@ def document(of: msgspec.Struct) -> dict[str, Any]:
 
 
 def out_of_range(
-    of: msgspec.Struct, ranges: Mapping[str, tuple[int, int]]
+    of: msgspec.Struct, ranges: Mapping[str, tuple[int, int]], those: str = "allowed"
 ) -> Iterator[tuple[str, str]]:
-    """Every number that is not between those of `ranges`, both of them allowed."""
+    """Every number that is not between those of `ranges`, both of them among `those`."""
     keys = keys_of(type(of))
     for field, (least, most) in ranges.items():
         value = getattr(of, field)
         if value is not None and not least <= value <= most:
             endless = most == MOST and value < least
             allowed = f"{least} or more" if endless else f"{least} to {most}"
-            yield field, f"{keys[field]} is {value}, allowed is {allowed}"
+            yield field, f"{keys[field]} is {value}, {those} is {allowed}"
 
 
 def strange_texts(

@@ -12,7 +12,7 @@ from pipeline.cli.options import settings_options
 from pipeline.cli.printing import printable, say
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.policy.amplification import AMPLIFICATION, node_ratios, ratios_text
-from pipeline.processors.policy.in_force import Policies, load_policies, with_policy
+from pipeline.processors.policy.in_force import KEYS, Policies, load_policies, with_policy
 from pipeline.processors.policy.loading import Policy, Problem
 from pipeline.processors.policy.nodemetric import metric_spec
 from pipeline.processors.policy.normalization import (
@@ -66,14 +66,14 @@ def command(settings: Settings, file: Path, nodes: Path | None, as_json: bool) -
       springtide policy slo-controller-config.yaml --nodes nodes.json --json | jq '."node-1"'
     """
     policies, problems = load_policies(read_config_map(file), None, filter_limits(settings))
-    if not policies.is_usable:
+    refused = [problem for problem in problems if not problem.taken]
+    if any(problem.where in KEYS for problem in refused):
         raise InvalidPolicyError(
             "\n".join([f"{file}: {problems[0]}", *map(str, problems[1:])]),
             hint="mend it; until then what was good before stays in force",
         )
     found = [] if nodes is None else list(_nodes(policies, nodes))
     told = [str(problem) for problem in problems]
-    refused = [problem for problem in problems if not problem.taken]
     for one in found:
         told += [f"node {one.record.node}: {problem}" for problem in one.problems]
         refused += [problem for problem in one.problems if not problem.taken]

@@ -80,6 +80,9 @@ def test_what_is_odd_and_taken_is_told_and_ends_with_0(tmp_path: Path) -> None:
     result = run(tmp_path, configmap({"cpuCalculatePolicy": "usgae"}))
     assert result.exit_code == 0
     assert "warning: colocation-config: cpuCalculatePolicy is 'usgae'" in result.stderr
+    result = run(tmp_path, configmap({"metricAggregatePolicy": {"durations": ["7m", "5m"]}}))
+    assert result.exit_code == 0
+    assert "durations has '7m', which is not reported: known are 5m, 10m, 30m" in result.stderr
 
 
 WHOLE = {
@@ -172,6 +175,7 @@ def test_what_contradicts_the_extender_is_told_and_ends_with_0(tmp_path: Path) -
     [
         (configmap('{"enable":true,}'), 1, "colocation-config: not JSON"),
         (configmap({"degradeTimeMinutes": 0, "midUnallocatedPercent": 101}), 1, "degradeTimeM"),
+        (configmap({"enable": False, "midUnallocatedPercent": 101}), 1, "switched off is in force"),
         (node("n"), 1, "has no ConfigMap slo-controller-config"),
         ("", 1, "has no ConfigMap slo-controller-config"),
         ("a: [", 1, "is neither YAML nor JSON"),

@@ -4,7 +4,7 @@ Owes the rest: what is stale never offers capacity. While what is known is young
 `updateTimeThresholdSeconds`, or than two of its windows, it is offered as it is; after that the
 lower bound of Mid, and of all no more than there is; after `degradeTimeMinutes` nothing. Exactly at
 a limit the younger rule holds. An offer goes where the node takes no part, or what it is made of is
-unknown.
+unknown. What third parties have is still theirs while nobody can read it.
 """
 
 import math
@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.overcommit.facts import is_fresh, strategies
+from pipeline.processors.overcommit.facts import IntArray, is_fresh, strategies
 from pipeline.processors.overcommit.third_party import origin_on, origin_text, taken
-from pipeline.processors.overcommit.writing import ABSENT, Known, is_due, written
+from pipeline.processors.overcommit.writing import ABSENT, WRITTEN, Known, is_due, written
 from pipeline.processors.policy.normalization import read_ratio
 from pipeline.times import parse_time
 from pipeline.topics.node_resources import NodeResourcesRecord
@@ -45,7 +45,7 @@ class Case(NamedTuple):
 class Offer(NamedTuple):
     """What a node is to have, `ABSENT` where a resource goes, and why; whether that is to be
     written now. `origin` is the annotation that goes with it. `problems` are of the node's
-    annotations, which count for nothing then."""
+    annotations that cannot be read."""
 
     amounts: tuple[int, ...]
     origin: str
@@ -71,6 +71,10 @@ def offers_now(cases: Sequence[Case], now: float) -> list[Offer]:
     fresh = is_fresh(ages, strategies(in_force)).tolist()
     wanted = [_wanted(*one) for one in zip(cases, ages.tolist(), fresh, strict=True)]
     ratios, parties, problems = zip(*(_annotated(case.annotations) for case in cases), strict=True)
+    old = np.array([case.amounts for case in cases], np.int64)
+    origin = np.array([origin_on(case.annotations) for case in cases], np.int64)
+    is_unread = np.array([one is None for one in parties])[:, None]
+    party = np.where(is_unread, _taken_before(old, origin), _column(parties))
     found = written(
         _column([one.batch for one in wanted]),
         _column([one.mid for one in wanted]),
@@ -79,18 +83,17 @@ def offers_now(cases: Sequence[Case], now: float) -> list[Offer]:
             np.array([one.mid is not None for one in wanted]),
         ),
         np.array(ratios, float),
-        _column(parties),
+        party,
     )
     amounts = found.amounts
-    old = np.array([case.amounts for case in cases], np.int64)
     late = np.array([one.why.startswith(_LATE) for one in wanted])[:, None]
-    amounts = np.where(late, np.where(old < 0, ABSENT, np.minimum(amounts, old)), amounts)
+    bounded = late | (is_unread & _IS_BATCH)
+    amounts = np.where(bounded, np.where(old < 0, ABSENT, np.minimum(amounts, old)), amounts)
     # What others hand out counts like what Kubernetes does.
     says = (amounts >= 0).any(axis=1) & np.array([case.says_origin for case in cases])
-    origin = np.array([origin_on(case.annotations) for case in cases], np.int64)
     # Of what others hand out there is no more either.
     most = np.where(origin < 0, np.maximum(amounts[:, : len(BATCH)], 0), origin)
-    origins = np.where(late, np.minimum(found.origin, most), found.origin)
+    origins = np.where(late | is_unread, np.minimum(found.origin, most), found.origin)
     before = np.hstack([old, np.where(says[:, None], origin, ABSENT)])
     after = np.hstack([amounts, np.where(says[:, None], origins, ABSENT)])
     due = is_due(
@@ -111,6 +114,14 @@ def offers_now(cases: Sequence[Case], now: float) -> list[Offer]:
 
 
 _LATE: Final = "late"
+_IS_BATCH: Final = np.array([name in BATCH for name in WRITTEN])
+
+
+def _taken_before(amounts: IntArray, origin: IntArray) -> IntArray:
+    """What third parties had when they could be read, (nodes, 2): what the node lacks of its
+    `origin`, 0 where it does not say both."""
+    batch = amounts[:, : len(BATCH)]
+    return np.where(np.minimum(batch, origin) < 0, 0, np.maximum(origin - batch, 0))
 
 
 def _age(case: Case, now: float) -> float:
@@ -136,10 +147,13 @@ def _wanted(case: Case, age: float, is_fresh: bool) -> _Wanted:
     return _Wanted(_pair(mid), _pair(batch), f"as of {found.as_of}")
 
 
-def _annotated(annotations: Mapping[str, str]) -> tuple[float, tuple[int, int], tuple[str, ...]]:
-    """CPU ratio, what third parties have, and what of both cannot be read."""
+def _annotated(
+    annotations: Mapping[str, str],
+) -> tuple[float, tuple[int, int] | None, tuple[str, ...]]:
+    """CPU ratio, what third parties have, None where that cannot be read, and what cannot of both.
+    Without a ratio there is the least Batch."""
     problems: list[str] = []
-    ratio, party = float("nan"), _NOTHING
+    ratio, party = float("nan"), None
     try:
         said = read_ratio(annotations)
         ratio = float("nan") if said is None else float(said)
@@ -156,7 +170,5 @@ def _pair(amount: Resources) -> tuple[int, int]:
     return amount.cpu_millicores or 0, amount.memory_bytes or 0
 
 
-def _column(
-    of: Sequence[tuple[int, int] | None],
-) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+def _column(of: Sequence[tuple[int, int] | None]) -> IntArray:
     return np.array([one or _NOTHING for one in of], np.int64).reshape(len(of), 2)

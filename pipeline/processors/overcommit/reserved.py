@@ -1,7 +1,7 @@
 """What a node's annotation keeps for processes outside of Kubernetes (colocation 9)."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -14,8 +14,10 @@ from pipeline.topics.resources import millicores, whole_bytes
 ANNOTATION: Final = "node.koordinator.sh/reservation"
 APPLY_POLICIES: Final = ("", "Default", "ReservedCPUsOnly")
 
+# What Linux can be built for at most. All of them by number, with a space each, are no longer.
+MOST_CPUS: Final = 8192
+_MOST_LETTERS: Final = 6 * MOST_CPUS
 _RANGE: Final = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
-_MOST_CPUS: Final = 1_000_000
 _MOST: Final = 2**53
 
 
@@ -69,16 +71,30 @@ def _amount(text: _Quantity | None, read: Callable[[_Quantity], int]) -> int | N
 
 
 def _cpus(text: str) -> frozenset[int]:
-    """The numbers in a list as the kernel writes it, "0-3,8"."""
+    """The numbers in a list as the kernel writes it, "0-3,8", each below `MOST_CPUS`. The work is
+    bounded by the length of the text and by the numbers, not by how often it says them."""
     found: set[int] = set()
+    beyond = 0
+    for first, last in sorted(_ranges(text)):
+        found.update(range(max(first, beyond), last + 1))
+        beyond = max(beyond, last + 1)
+    return frozenset(found)
+
+
+def _ranges(text: str) -> Iterator[tuple[int, int]]:
+    """The first and the last number of each part, in any order."""
+    if len(text) > _MOST_LETTERS:
+        raise InvalidPolicyError(
+            f"annotation {ANNOTATION}: reservedCPUs has {len(text)} letters, allowed is "
+            f"{_MOST_LETTERS}"
+        )
     for part in text.split(",") if text.strip() else ():
         match = _RANGE.fullmatch(part.strip())
         first = int(match[1]) if match else 0
         last = int(match[2] or first) if match else -1
-        if last < first or last >= _MOST_CPUS:
+        if not first <= last < MOST_CPUS:
             raise InvalidPolicyError(f"annotation {ANNOTATION}: {text!r:.60} is no list of CPUs")
-        found.update(range(first, last + 1))
-    return frozenset(found)
+        yield first, last
 
 
 def kubelet_reserved(capacity: IntArray, allocatable: IntArray) -> IntArray:

@@ -36,7 +36,7 @@ class _Origin(msgspec.Struct, frozen=True):
 def taken(annotations: Mapping[str, str]) -> tuple[int, int]:
     """What third parties have of a node's Batch in sum, millicores and bytes.
 
-    Raises InvalidPolicyError for an annotation that cannot be read: then nothing can be taken off.
+    Raises InvalidPolicyError for an annotation that cannot be read: what they have is not known.
     """
     text = annotations.get(TAKEN)
     if text is None:

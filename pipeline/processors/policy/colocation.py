@@ -18,6 +18,7 @@ from pipeline.processors.policy.sections import (
     read_object,
     strange_texts,
 )
+from pipeline.topics.node_state import AGGREGATED
 
 STATIC: Final = "static"
 CPU_POLICIES: Final = ("usage", "maxUsageRequest")
@@ -115,6 +116,11 @@ _RANGES: Final[Mapping[str, _Range]] = {
     "mid_memory_threshold_percent": _PERCENT,
     "mid_unallocated_percent": _PERCENT,
 }
+# Upstream's controller takes more, its admission does not.
+_USUAL_RANGES: Final[Mapping[str, _Range]] = {
+    "mid_static_cpu_reserved_percent": _PERCENT,
+    "mid_static_memory_reserved_percent": _PERCENT,
+}
 _TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
     "metric_memory_collect_policy": MEMORY_COLLECT_POLICIES,
     "cpu_calculate_policy": CPU_POLICIES,
@@ -160,10 +166,25 @@ def problems_of(of: Colocation) -> Iterator[tuple[str, str]]:
 
 
 def oddities_of(of: Colocation) -> Iterator[str]:
-    """What is taken, and hardly meant: a text that no formula knows acts as the default does."""
-    for _, text in strange_texts(of, _TEXTS):
+    """What is taken, and hardly meant: a text that no formula knows acts as the default does, and
+    of a span that is not measured nothing is reported."""
+    for _, text in (*strange_texts(of, _TEXTS), *out_of_range(of, _USUAL_RANGES, "usual")):
         yield text
+    if (of.resource_diff_threshold or 0) > 1:
+        yield (
+            f"resourceDiffThreshold is {of.resource_diff_threshold:g}, which is "
+            f"{of.resource_diff_threshold:.0%} of what is there: usual is up to 1"
+        )
+    spans = of.metric_aggregate_policy or AggregatePolicy()
+    for span in spans.durations or ():
+        if seconds_of(span) not in AGGREGATED.values():
+            yield (
+                f"metricAggregatePolicy.durations has {span!r:.60}, which is not reported: known "
+                f"are {', '.join(AGGREGATED)}"
+            )
 
 
-COLOCATION: Final = Section("colocation-config", DEFAULTS, problems_of, oddities_of)
+COLOCATION: Final = Section(
+    "colocation-config", DEFAULTS, problems_of, oddities_of, switch="enable"
+)
 """How, and on which nodes, what Prod leaves unused is handed on."""

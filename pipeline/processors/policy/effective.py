@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from pipeline.processors.policy.colocation import COLOCATION, Colocation
+from pipeline.processors.policy.colocation import COLOCATION, KEYS, Colocation
 from pipeline.processors.policy.loading import Policy, Problem, annotated
 from pipeline.processors.policy.sections import merged
 
@@ -47,6 +47,8 @@ def effective(
                 problems.append(Problem(f"label {label}", f"{labels[label]!r:.60} is no ratio"))
             else:
                 ratios[field] = percent
+                odd = COLOCATION.oddities(COLOCATION.convert({KEYS[field]: percent}))
+                problems += [Problem(f"label {label}", text, taken=True) for text in odd]
     found = merged(found, Colocation(**ratios))
     is_on = bool(policy.cluster.enable) and bool(found.enable)
     return Effective(found, is_on, tuple(problems))

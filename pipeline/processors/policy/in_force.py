@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.overcommit.reserved import reservation
 from pipeline.processors.policy.amplification import AMPLIFICATION, Amplification
 from pipeline.processors.policy.colocation import COLOCATION, DEFAULTS, Colocation, PredictPolicy
 from pipeline.processors.policy.contradictions import (
@@ -29,6 +28,7 @@ from pipeline.processors.policy.normalization import (
     Normalization,
     is_on,
 )
+from pipeline.processors.policy.own_annotations import usable
 from pipeline.processors.policy.sections import Said, Section, document, merged, unknown_keys
 from pipeline.processors.policy.slo_checks import HOST_CLASSES
 from pipeline.processors.policy.slo_loading import (
@@ -49,6 +49,8 @@ _USUAL: Final = Overcommit()
 
 
 _SECTIONS: Final = (COLOCATION, SPRINGTIDE, NORMALIZATION, AMPLIFICATION)
+KEYS: Final = (*(one.key for one in _SECTIONS), *SLO_KEYS)
+"""Those of the ConfigMap; a problem whose place is one of them is of the cluster's part."""
 
 
 class Policies(NamedTuple):
@@ -91,8 +93,7 @@ def load_policies(
     found = Policies(
         colocation.policy, springtide.policy, normalization.policy, amplification.policy, rules
     )
-    keys = (*(one.key for one in _SECTIONS), *SLO_KEYS)
-    strange = unknown_keys(data or {}, keys, only_near=True)
+    strange = unknown_keys(data or {}, KEYS, only_near=True)
     problems += [Problem(CONFIG_MAP, text, True) for text in strange]
     return found, tuple(dict.fromkeys(problems))
 
@@ -104,25 +105,20 @@ def with_policy(
 
     Where there is no usable policy for it, as after a start with a broken ConfigMap, that of
     `before` stays, which is what was last published of the node; a broken section, and a broken
-    entry, cost themselves alone.
+    entry, cost themselves alone. So does an annotation of its own: the record has what of it can
+    be used.
     """
-    strategies, problems = _strategies(record, policies, before or record)
-    ratios, of_ratios = _ratios(record, policies, before or record)
-    rules, of_rules = _rules(record, policies.slo, before or record)
+    before = before or record
+    record, of_own = usable(record, before)
+    strategies, problems = _strategies(record, policies, before)
+    ratios, of_ratios = _ratios(record, policies, before)
+    rules, of_rules = _rules(record, policies.slo, before)
     filled = strategies | ratios | rules
     found = msgspec.structs.replace(record, **filled)
     if found != record:
         found = msgspec.structs.replace(found, strategy_hash=_hash(filled))
-    return found, (*problems, *of_ratios, *of_rules, *_reserved(record))
-
-
-def _reserved(record: NodeRecord) -> Iterable[Problem]:
-    """What is wrong with what a node keeps for processes outside of Kubernetes."""
-    try:
-        reservation(record.annotations)
-    except InvalidPolicyError as error:
-        where, _, text = error.message.partition(": ")
-        yield Problem(where, text)
+    told = (*of_own, *problems, *of_ratios, *of_rules)
+    return found, tuple(dict.fromkeys(told))
 
 
 _Filled = tuple[dict[str, Any], Iterable[Problem]]
@@ -130,13 +126,14 @@ _Filled = tuple[dict[str, Any], Iterable[Problem]]
 
 
 def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _Filled:
+    labels = record.labels
     colocation = _usable(policies.colocation, record, before.colocation)
     springtide = _usable(policies.springtide, record, before.springtide)
     if before.colocation is None and (colocation is None or springtide is None):
         return {name: getattr(before, name) for name in _STRATEGIES}, ()
     problems: list[Problem] = []
     if colocation is not None:
-        found = effective(colocation, record.labels, record.annotations)
+        found = effective(colocation, labels, record.annotations)
         strategy, is_on = found.strategy, found.is_on
         problems += found.problems
     else:
@@ -146,21 +143,23 @@ def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _
         problems += of_own
         strategy = merged(COLOCATION.convert(before.colocation or {}), said)
         is_on = before.overcommit is not None and said.enable is not False
-        # An entry that cannot be used does not keep the cluster from being switched off.
-        is_on = is_on and (policies.colocation is None or bool(policies.colocation.cluster.enable))
+        if policies.colocation is not None:
+            # An entry that cannot be used can be switched off, and so can the cluster beside it.
+            cluster, usual = policies.colocation.cluster, policies.colocation.of_labels(labels)
+            is_on = is_on and bool(cluster.enable) and bool(usual.enable)
     if springtide is not None:
         own, of_own = _of_node(SPRINGTIDE, springtide, ANNOTATION, record)
         problems += of_own
     else:
         own = SPRINGTIDE.convert(before.springtide or {})
     if colocation is not None and springtide is not None:
-        usual = colocation.of_labels(record.labels), springtide.of_labels(record.labels)
-        if usual != (strategy, own):
+        without = colocation.of_labels(labels), springtide.of_labels(labels)
+        if without != (strategy, own):
             threshold = policies.slo.threshold or Policy(THRESHOLD.defaults)
-            rules = threshold.of_labels(record.labels)
-            problems += own_contradictions(usual, (strategy, own), rules)
+            problems += own_contradictions(without, (strategy, own), threshold.of_labels(labels))
     filled = {
-        "strategy": node_strategy(strategy, own),
+        # As the spec of its NodeMetric: what is measured of a node that is off is as by default.
+        "strategy": node_strategy(strategy if is_on else DEFAULTS, own),
         "overcommit": overcommit_of(strategy, own) if is_on else None,
         "colocation": document(strategy),
         "springtide": document(own),

@@ -13,6 +13,7 @@ from pipeline.processors.policy.sections import (
     Section,
     convert,
     json_type,
+    keys_of,
     merged,
     named,
     read_object,
@@ -87,7 +88,8 @@ def load(
 
     Without the object, or without the key, the defaults are in force. A cluster part that cannot be
     used leaves `last` in force, an entry what `last` has for the same selector or, where that is
-    what cannot be read, by the same name; else the cluster's values, which are uncertain then.
+    what cannot be read, by the same name; else the cluster's values, which are uncertain then. That
+    one of them switches off counts whatever else is wrong in it.
     """
     usual = Policy(section.defaults)
     if data is None:
@@ -97,15 +99,29 @@ def load(
         return Loaded(usual, False)
     try:
         found = named(read_object(text), (section.cluster, section.entries))
-        cluster = merged(section.defaults, section.convert(_cluster_part(section, found)))
+        part = _cluster_part(section, found)
     except InvalidPolicyError as error:
         return Loaded(last, True, (Problem(section.key, error.message),))
-    if wrong := tuple(Problem(section.key, text) for _, text in section.problems(cluster)):
-        return Loaded(last, True, wrong)
+    try:
+        cluster = merged(section.defaults, section.convert(part))
+        wrong = [Problem(section.key, text) for _, text in section.problems(cluster)]
+    except InvalidPolicyError as error:
+        wrong = [Problem(section.key, error.message)]
+    if wrong:
+        counts = section.what_counts(part)
+        if counts == section.nothing:
+            return Loaded(last, True, tuple(wrong))
+        before = last or usual
+        off = before._replace(cluster=merged(before.cluster, counts))
+        return Loaded(off, True, (*wrong, _off_all_the_same(section.key)))
     odd = [*section.oddities(cluster), *_unread(section, found)]
     problems = [Problem(section.key, text, taken=True) for text in odd]
     entries, of_entries = _entries(section, found.get(section.entries), cluster, last)
     return Loaded(Policy(cluster, entries), False, (*problems, *of_entries))
+
+
+def _off_all_the_same(where: str) -> Problem:
+    return Problem(where, "that it is switched off is in force all the same", taken=True)
 
 
 def _unread(section: Section[Said], found: Mapping[str, Any]) -> Iterator[str]:
@@ -160,7 +176,11 @@ def _entry(
         problems.append(Problem(where, error.message))
     if any(not problem.taken for problem in problems):
         kept = _last_of(section, Entry(name, selector, own), cluster, last)
-        return kept or Entry(name, selector, nothing, is_certain=False), problems
+        kept = kept or Entry(name, selector, nothing, is_certain=False)
+        counts = section.what_counts(found)
+        if counts == nothing:
+            return kept, problems
+        return kept._replace(own=merged(kept.own, counts)), [*problems, _off_all_the_same(where)]
     odd = [*section.oddities(own), *section.unread(found, *_OF_ENTRY)]
     problems += [Problem(where, text, taken=True) for text in odd]
     return Entry(name, selector, own), problems
@@ -201,19 +221,22 @@ def _last_of(
 
 
 def annotated(
-    section: Section[Said], annotation: str, text: str | None
+    section: Section[Said], annotation: str, text: str | None, last: Said | None = None
 ) -> tuple[Said, list[Problem]]:
-    """What a node's annotation says: a value that is out of range is left out, the rest counts."""
+    """What a node's annotation says: a value of another type, or out of range, is that of `last`,
+    or is left out; the rest counts."""
     where = f"annotation {annotation}"
     if text is None:
         return section.nothing, []
     try:
         found = read_object(text)
-        own = section.convert(found)
     except InvalidPolicyError as error:
-        return section.nothing, [Problem(where, error.message)]
-    wrong = dict(section.problems(own))
+        return last or section.nothing, [Problem(where, error.message)]
+    own, wrong = section.convert_each(found)
+    wrong |= dict(section.problems(own))
     problems = [Problem(where, problem) for problem in wrong.values()]
-    own = without(own, set(wrong))
+    own = without(own, wrong)
+    if last is not None:
+        own = merged(without(last, keys_of(type(own)).keys() - wrong), own)
     odd = [*section.oddities(own), *section.unread(found)]
     return own, [*problems, *(Problem(where, text, taken=True) for text in odd)]

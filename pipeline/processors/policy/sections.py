@@ -8,7 +8,8 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Generic, TypeVar
+from itertools import islice
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -16,6 +17,8 @@ from msgspec import inspect
 from pipeline.errors import InvalidPolicyError
 
 Said = TypeVar("Said", bound=msgspec.Struct)
+
+_MOST_UNREAD: Final = 100
 
 
 def _nothing(of: Any) -> Iterator[str]:
@@ -30,7 +33,8 @@ class Section(Generic[Said]):
 
     `cluster` is where in it the cluster's part is, all of it where there is no such place;
     `entries` where those for some nodes are. What an entry says lies over `of_entry`. Of a section
-    that `is_ours` all keys are known to us."""
+    that `is_ours` all keys are known to us. Where the field `switch` is false nothing is handed on,
+    so that it counts whatever else a place says."""
 
     key: str
     defaults: Said
@@ -40,6 +44,7 @@ class Section(Generic[Said]):
     entries: str = "nodeConfigs"
     of_entry: Said | None = None
     is_ours: bool = False
+    switch: str = ""
 
     @property
     def nothing(self) -> Said:
@@ -54,6 +59,25 @@ class Section(Generic[Said]):
     def convert(self, found: Mapping[str, Any]) -> Said:
         """What an object says. Raises InvalidPolicyError for a value of another type."""
         return convert(found, type(self.defaults))
+
+    def convert_each(self, found: Mapping[str, Any]) -> tuple[Said, dict[str, str]]:
+        """What an object says, and by our name of its field what is wrong with each value of
+        another type, which says nothing."""
+        own, wrong = self.nothing, {}
+        keys = keys_of(type(own))
+        read = named(found, keys.values())
+        for field, key in keys.items():
+            try:
+                own = merged(own, self.convert({key: read.get(key)}))
+            except InvalidPolicyError as error:
+                wrong[field] = error.message
+        return own, wrong
+
+    def what_counts(self, found: Mapping[str, Any]) -> Said:
+        """What of an object counts that cannot be used: that it switches off, or nothing."""
+        key = keys_of(type(self.defaults)).get(self.switch, "")
+        is_off = named(found, (key,)).get(key) is False
+        return self.convert({key: False}) if is_off else self.nothing
 
 
 @cache
@@ -131,11 +155,12 @@ def named(found: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 def unknown_keys(found: Mapping[str, Any], of: Iterable[str], *, only_near: bool) -> Iterator[str]:
     """What is said of each key of an object that nobody reads: it may be one that is written
-    wrongly. With `only_near` of those alone that are nearly one that is read."""
+    wrongly. With `only_near` of those alone that are nearly one that is read. Of more than
+    `_MOST_UNREAD` the first ones: an annotation has room for thousands, and each is compared with
+    every key."""
     known = {name.casefold(): name for name in of}
-    for name in found:
-        if name.casefold() in known:
-            continue
+    unread = (name for name in found if name.casefold() not in known)
+    for name in islice(unread, _MOST_UNREAD):
         near = difflib.get_close_matches(name.casefold(), known, n=1, cutoff=0.8)
         if near:
             yield f"nobody reads {name!r:.80}: is {known[near[0]]} meant?"
@@ -171,16 +196,16 @@ def document(of: msgspec.Struct) -> dict[str, Any]:
 
 
 def out_of_range(
-    of: msgspec.Struct, ranges: Mapping[str, tuple[int, int]]
+    of: msgspec.Struct, ranges: Mapping[str, tuple[int, int]], those: str = "allowed"
 ) -> Iterator[tuple[str, str]]:
-    """Every number that is not between those of `ranges`, both of them allowed."""
+    """Every number that is not between those of `ranges`, both of them among `those`."""
     keys = keys_of(type(of))
     for field, (least, most) in ranges.items():
         value = getattr(of, field)
         if value is not None and not least <= value <= most:
             endless = most == MOST and value < least
             allowed = f"{least} or more" if endless else f"{least} to {most}"
-            yield field, f"{keys[field]} is {value}, allowed is {allowed}"
+            yield field, f"{keys[field]} is {value}, {those} is {allowed}"
 
 
 def strange_texts(

@@ -1,5 +1,6 @@
 """What a node offers by the age of what is known: never more for being older."""
 
+import json
 import math
 from typing import Any
 
@@ -14,7 +15,7 @@ from pipeline.processors.policy.normalization import RATIO
 from pipeline.times import format_time
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.overcommit import Overcommit
-from pipeline.topics.resources import Resources
+from pipeline.topics.resources import BATCH, Resources
 
 AS_OF = 1_700_000_010.0
 NOTHING = (ABSENT,) * 4
@@ -158,9 +159,69 @@ def test_annotations_of_others_count_where_they_can_be_read() -> None:
     found = offer(case(annotations={RATIO: "1.20", TAKEN: party}))
     assert found.amounts == (1900, 200, 4000, 400)
     assert '"kubernetes.io/batch-cpu":"2400"' in found.origin
-    broken = offer(case(annotations={RATIO: "x", TAKEN: "{"}))
-    assert broken.amounts == (2000, 200, 4000, 400)
-    assert len(broken.problems) == 2
+    assert offer(case(annotations={RATIO: "x"})).amounts == (2000, 200, 4000, 400)
+    assert len(offer(case(annotations={RATIO: "x", TAKEN: "{"})).problems) == 2
+
+
+def said_origin(cpu: int, memory: int) -> str:
+    batch = {"kubernetes.io/batch-cpu": str(cpu), "kubernetes.io/batch-memory": str(memory)}
+    return json.dumps({"resources": batch}, separators=(",", ":"))
+
+
+@pytest.mark.parametrize(
+    ("origin", "amounts", "expected", "expected_origin"),
+    [
+        # They had 1200 and 50 of it when that could be read.
+        (said_origin(1900, 150), (700, 100), (700, 100), said_origin(1900, 150)),
+        (said_origin(9000, 900), (7800, 850), (800, 150), said_origin(2000, 200)),
+        # All of it was theirs, and maybe more.
+        (said_origin(500, 50), (0, 0), (0, 0), said_origin(500, 50)),
+        # What they had is not known: no more than there is.
+        (None, (700, 300), (700, 200), said_origin(700, 200)),
+        ("{", (3000, 300), (2000, 200), said_origin(2000, 200)),
+        (said_origin(1900, 150), (ABSENT, ABSENT), (ABSENT, ABSENT), said_origin(1900, 150)),
+    ],
+)
+def test_what_third_parties_have_stays_theirs_while_it_cannot_be_read(
+    origin: str | None,
+    amounts: tuple[int, int],
+    expected: tuple[int, int],
+    expected_origin: str,
+) -> None:
+    annotations = {TAKEN: "{"} | ({} if origin is None else {ORIGIN: origin})
+    found = offer(case(annotations=annotations, amounts=(*amounts, 1, 1)))
+    # Mid is none of theirs.
+    assert found.amounts == (*expected, 4000, 400)
+    assert found.origin == expected_origin
+    # Decided again it says the same.
+    after = case(annotations={**annotations, ORIGIN: found.origin}, amounts=found.amounts)
+    assert offer(after).amounts == found.amounts
+    assert not offer(after).is_due
+
+
+PARTIES = st.tuples(st.integers(0, 3000), st.integers(0, 300))
+
+
+@given(PARTIES, st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 400)), min_size=1))
+def test_while_third_parties_cannot_be_read_batch_is_at_most_what_it_would_be(
+    party: tuple[int, int], batches: list[tuple[int, int]]
+) -> None:
+    """Whatever Batch becomes meanwhile, unless all of it was theirs: then no more is known."""
+    text = json.dumps(
+        {"allocations": [{"priority": "koord-batch",
+         "resources": dict(zip(BATCH, party, strict=True))}]}
+    )  # fmt: skip
+    now = offer(case(resources=worked_out(batch=amount(5000, 500)), annotations={TAKEN: text}))
+    assert now.amounts[:2] == (5000 - party[0], 500 - party[1])
+    for cpu, memory in batches:
+        of = case(resources=worked_out(batch=amount(cpu, memory)), amounts=now.amounts)
+        read, unread = (
+            offer(of._replace(annotations={TAKEN: said, ORIGIN: now.origin}))
+            for said in (text, "{")
+        )
+        assert all(a <= b for a, b in zip(unread.amounts, now.amounts, strict=True))
+        assert all(a <= b for a, b in zip(unread.amounts, read.amounts, strict=True))
+        now = unread
 
 
 AMOUNTS = st.builds(amount, st.integers(0, 10**6), st.integers(0, 2**45))

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidPolicyError
+from pipeline.processors.overcommit import reserved
 from pipeline.processors.overcommit.reserved import (
     ANNOTATION,
     APPLY_POLICIES,
+    MOST_CPUS,
     Reservation,
     reservation,
     trimmed,
@@ -56,12 +58,49 @@ def test_what_the_scheduler_sees_less_of_is_for_the_policy_to_say(policy: str, t
         {"reservedCPUs": "0-"},
         {"reservedCPUs": "a"},
         {"reservedCPUs": "0-9999999"},
+        {"reservedCPUs": "0-8192"},
+        {"reservedCPUs": "8192"},
+        {"reservedCPUs": "0," * 30_000 + "0"},
         {"reservedCPUs": 3},
     ],
 )
 def test_what_cannot_be_read_is_an_error_that_names_the_annotation(said: Any) -> None:
     with pytest.raises(InvalidPolicyError, match=ANNOTATION):
         kept(said)
+
+
+NUMBERS = st.integers(0, 10**7 - 1)
+LISTS = st.lists(st.tuples(NUMBERS, NUMBERS) | st.tuples(st.integers(0, 9000), st.just(8191)))
+
+
+@given(LISTS, st.integers(1, 5000))
+def test_no_list_of_cpus_costs_more_than_there_are_numbers(
+    parts: list[tuple[int, int]], times: int
+) -> None:
+    """Each part may say all of them, and an annotation has room for tens of thousands of parts."""
+    text = ",".join(f"{first}-{last}" for first, last in parts * times)
+    named: list[range] = []
+
+    def counted(first: int, end: int) -> range:
+        named.append(range(first, end))
+        return named[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reserved, "range", counted, raising=False)
+        try:
+            found = kept({"reservedCPUs": text})
+        except InvalidPolicyError:
+            named.clear()
+            found = Reservation()
+    assert sum(map(len, named)) == len(found.cpus) <= MOST_CPUS
+    if found.cpus:
+        assert found.cpus == {cpu for first, last in set(parts) for cpu in range(first, last + 1)}
+
+
+def test_all_cpus_there_can_be_may_be_named_one_by_one() -> None:
+    every = ", ".join(map(str, range(MOST_CPUS)))
+    assert kept({"reservedCPUs": every}).cpu_millicores == 1000 * MOST_CPUS
+    assert kept({"reservedCPUs": "0-8191,0-8191"}).cpus == set(range(MOST_CPUS))
 
 
 @given(st.text())

@@ -51,7 +51,7 @@ def test_ratio_labels_were_cut_by_float_error(ratio: str, percent: int) -> None:
     for label, field in RATIO_LABELS.items():
         found = effective(Policy(DEFAULTS), {label: ratio}, {})
         assert getattr(found.strategy, field) == percent
-        assert not found.problems
+        assert all(problem.taken for problem in found.problems)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,14 @@ def test_ratio_labels_that_are_none_passed_as_huge_percents(ratio: str) -> None:
     found = effective(Policy(DEFAULTS), {CPU_RATIO: ratio}, {})
     assert found.strategy == Policy(DEFAULTS).cluster
     assert str(found.problems[0]).startswith(f"label {CPU_RATIO}: {ratio!r} is no ratio")
+
+
+def test_a_ratio_of_more_than_there_is_is_told_where_that_is_odd() -> None:
+    label = "node.koordinator.sh/mid-static-cpu-reserved-ratio"
+    found = effective(Policy(DEFAULTS), {label: "1.5", CPU_RATIO: "1.5"}, {})
+    assert found.strategy.mid_static_cpu_reserved_percent == 150
+    (problem,) = found.problems
+    assert str(problem) == f"label {label}: midStaticCPUReservedPercent is 150, usual is 0 to 100"
 
 
 def test_values_of_an_annotation_were_taken_unchecked() -> None:

@@ -226,6 +226,58 @@ def test_a_reservation_that_cannot_be_read_is_told() -> None:
     assert str(problem).startswith("annotation node.koordinator.sh/reservation: ")
 
 
+RESERVATION = "node.koordinator.sh/reservation"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "good", "broken", "then"),
+    [
+        (ANNOTATION, {"bufferPercent": 10}, "{", {"bufferPercent": 10}),
+        (ANNOTATION, {"bufferPercent": 10}, {"bufferPercent": "20"}, {"bufferPercent": 10}),
+        # What else it says is as it says it now.
+        (
+            ANNOTATION,
+            {"bufferPercent": 10, "midReclaimPercent": 50},
+            {"bufferPercent": 101, "predictor": "max"},
+            {"bufferPercent": 10, "predictor": "max"},
+        ),
+        (ANNOTATION, {"predictor": "max"}, {"bufferPercent": "20"}, {}),
+        (OF_KOORDINATOR, {"enable": False}, {"enable": "false"}, {"enable": False}),
+        (
+            OF_KOORDINATOR,
+            {"cpuReclaimThresholdPercent": 50},
+            "null",
+            {"cpuReclaimThresholdPercent": 50},
+        ),
+        (
+            RESERVATION,
+            {"resources": {"cpu": "2"}},
+            {"resources": {"cpu": "two"}},
+            {"resources": {"cpu": "2"}},
+        ),
+        (RESERVATION, {"reservedCPUs": "0-3"}, {"reservedCPUs": "0-"}, {"reservedCPUs": "0-3"}),
+    ],
+)
+def test_an_annotation_that_breaks_hands_out_nothing_more(
+    annotation: str, good: dict[str, Any], broken: Any, then: dict[str, Any]
+) -> None:
+    of = policies(ON, {})
+    text = broken if isinstance(broken, str) else json.dumps(broken)
+    before = in_force(of, node(annotations={"a": "b", annotation: json.dumps(good)}))
+    wrong = node(annotations={"a": "b", annotation: text})
+    expected = in_force(of, node(annotations={"a": "b", annotation: json.dumps(then)}))
+    record, problems = with_policy(wrong, of, before)
+    assert [problem.where for problem in problems] == [f"annotation {annotation}"]
+    assert json.loads(record.annotations[annotation]) == then
+    assert msgspec.structs.replace(record, annotations=expected.annotations) == expected
+    # So it is at the next change, by a watcher that has begun since, and for who compares.
+    read = decode_json(NodeRecord, encode_json(record))
+    assert with_policy(wrong, of, read) == (record, problems)
+    assert with_policy(read, of) == (record, ())
+    # What the node does not say any more is gone.
+    assert with_policy(node(annotations={"a": "b"}), of, record)[0].annotations == {"a": "b"}
+
+
 def test_a_broken_section_of_ours_does_not_keep_nodes_on_after_a_restart() -> None:
     before = in_force(policies(ON, {"bufferPercent": 3}))
     found, _ = load_policies(data({"enable": False}, "{"))
@@ -455,6 +507,62 @@ def test_a_node_can_switch_itself_off_whatever_is_broken(broken: tuple[str, ...]
     assert found.overcommit.mid_unallocated_percent == 7
 
 
+WRONG: list[dict[str, Any]] = [
+    {"midUnallocatedPercent": 101},
+    {"midUnallocatedPercent": "x"},
+    {"nodePredictPolicy": 7},
+    {"degradeTimeMinutes": 0, "metricAggregatePolicy": {"durations": ["5"]}},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "after a restart"])
+def test_what_is_switched_off_is_off_whatever_else_is_wrong(
+    wrong: dict[str, Any], is_known: bool
+) -> None:
+    gold = node(labels=GOLD)
+    good = policies({**ON, "nodeConfigs": [entry(midUnallocatedPercent=20)]}, {})
+    before, last = in_force(good, gold), good if is_known else None
+    assert before.overcommit is not None
+    for of in (
+        {**ON, "nodeConfigs": [entry(enable=False, **wrong)]},
+        {**ON, "nodeConfigs": [entry(Enable=False, **wrong)]},
+        {"enable": False, **wrong},
+        {"enable": False, "nodeConfigs": [entry(enable=True)], **wrong},
+    ):
+        found, problems = load_policies(data(of, {}), last)
+        assert with_policy(gold, found, before)[0].overcommit is None, of
+        assert with_policy(gold, found)[0].overcommit is None, of
+        # All of it is told, and what of it counts.
+        refused = [problem for problem in problems if not problem.taken]
+        assert len(refused) == len(wrong)
+        assert [problem.text for problem in problems if problem.taken] == [
+            "that it is switched off is in force all the same"
+        ]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_not_switched_off_stays_on_where_something_is_wrong(wrong: dict[str, Any]) -> None:
+    gold = node(labels=GOLD)
+    last = policies({**ON, "nodeConfigs": [entry(midUnallocatedPercent=20)]}, {})
+    for of in ({**ON, "nodeConfigs": [entry(enable=True, **wrong)]}, {**wrong, "enable": True}):
+        found, _ = load_policies(data(of, {}), last)
+        record = in_force(found, gold)
+        assert record.overcommit == Overcommit(mid_unallocated_percent=20)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_of_an_annotation_each_key_counts_by_itself(wrong: dict[str, Any]) -> None:
+    text = json.dumps({**wrong, "cpuReclaimThresholdPercent": 50})
+    record, problems = with_policy(node(annotations={OF_KOORDINATOR: text}), policies(ON, {}))
+    assert record.overcommit == Overcommit(cpu_reclaim_threshold_percent=50)
+    assert len(problems) == len(wrong)
+    off = json.dumps({**wrong, "enable": False})
+    record, problems = with_policy(node(annotations={OF_KOORDINATOR: off}), policies(ON, {}))
+    assert record.overcommit is None
+    assert len(problems) == len(wrong)
+
+
 @pytest.mark.parametrize(
     ("said", "says"),
     [
@@ -496,6 +604,14 @@ def test_keys_of_others_are_nobodys_business() -> None:
     annotation = '{"extensions":{},"midUnalocatedPercent":3}'
     _, of_node = with_policy(node(annotations={OF_KOORDINATOR: annotation}), policies(ON))
     assert ["midUnallocatedPercent meant" in problem.text for problem in of_node] == [True]
+
+
+def test_of_thousands_of_keys_that_nobody_reads_the_first_are_looked_at() -> None:
+    keys = {f"cpuReclaimThreshold{number}Percent": 1 for number in range(5000)}
+    annotations = {OF_KOORDINATOR: json.dumps({**keys, "midUnallocatedPercent": 9})}
+    record, problems = with_policy(node(annotations=annotations), policies(ON))
+    assert len(problems) == 100
+    assert record.overcommit == Overcommit(mid_unallocated_percent=9)
 
 
 def test_of_a_key_in_two_cases_the_last_one_counts_as_in_go() -> None:

@@ -110,6 +110,54 @@ def test_a_text_that_no_formula_knows_is_told_and_taken() -> None:
     assert read(config).cluster.cpu_calculate_policy == "usgae"
 
 
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (
+            {"resourceDiffThreshold": 50},
+            "resourceDiffThreshold is 50, which is 5000% of what is there: usual is up to 1",
+        ),
+        (
+            {"midStaticCPUReservedPercent": 101},
+            "midStaticCPUReservedPercent is 101, usual is 0 to 100",
+        ),
+        (
+            {"midStaticMemoryReservedPercent": 2**63 - 1},
+            f"midStaticMemoryReservedPercent is {2**63 - 1}, usual is 0 to 100",
+        ),
+    ],
+)
+def test_what_admission_upstream_refuses_is_told_and_taken(
+    config: dict[str, Any], says: str
+) -> None:
+    assert said(config) == [f"{KEY}: {says}"]
+    assert strategy_of(read(config)) == document(DEFAULTS) | config
+    _, _, problems = effective(read({}), {}, {ANNOTATION: json.dumps(config)})
+    assert [(problem.text, problem.taken) for problem in problems] == [(says, True)]
+
+
+def test_what_admission_upstream_takes_is_not_odd() -> None:
+    config = {"resourceDiffThreshold": 1, "midStaticCPUReservedPercent": 100}
+    assert not said({**config, "midStaticMemoryReservedPercent": 100})
+
+
+def test_a_span_that_is_not_reported_is_told_and_taken() -> None:
+    known = ["5m", "600s", "0.5h"]
+    config = {"metricAggregatePolicy": {"durations": ["7m", *known, "1h"]}}
+    assert said(config) == [
+        f"{KEY}: metricAggregatePolicy.durations has {span!r}, which is not reported: known are "
+        "5m, 10m, 30m"
+        for span in ("7m", "1h")
+    ]
+    assert strategy_of(read(config))["metricAggregatePolicy"] == config["metricAggregatePolicy"]
+    assert not said({"metricAggregatePolicy": {"durations": known}})
+    entry = {"nodeSelector": GOLD, **config}
+    assert [text.partition(": ")[0] for text in said({"nodeConfigs": [entry]})] == [
+        f"{KEY}.nodeConfigs[0]",
+        f"{KEY}.nodeConfigs[0]",
+    ]
+
+
 def test_keys_may_be_in_any_case_and_the_exact_one_counts() -> None:
     config = '{"DegradeTimeMinutes":7,"MIDCPUThresholdPercent":5,"midCPUThresholdPercent":6}'
     cluster = read(config).cluster

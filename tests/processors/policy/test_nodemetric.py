@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from pipeline.processors.policy.colocation import COLOCATION, DEFAULTS
 from pipeline.processors.policy.durations import duration_text, seconds_of
+from pipeline.processors.policy.effective import ANNOTATION
 from pipeline.processors.policy.in_force import Policies, load_policies, with_policy
 from pipeline.processors.policy.loading import load
 from pipeline.processors.policy.nodemetric import metric_spec
-from pipeline.topics.nodes import NodeRecord
+from pipeline.processors.policy.springtide import SPRINGTIDE
+from pipeline.topics.nodes import NodeRecord, NodeStrategy
 
 USUAL = {
     "aggregateDurationSeconds": 300,
@@ -72,6 +74,42 @@ def test_where_colocation_is_off_it_is_that_of_the_defaults() -> None:
     annotated = {"enable": True, **config}
     off = {"nodeSelector": {}, "enable": False}
     assert spec({**annotated, "nodeConfigs": [off]}) == {"metricCollectPolicy": USUAL}
+
+
+@pytest.mark.parametrize(
+    ("of", "annotations", "is_on"),
+    [
+        ({"enable": True}, {}, True),
+        ({"enable": False}, {}, False),
+        ({}, {}, False),
+        ({"enable": True, "nodeConfigs": [{"nodeSelector": {}, "enable": False}]}, {}, False),
+        ({"enable": True}, {ANNOTATION: '{"enable":false}'}, False),
+    ],
+)
+def test_node_and_worker_are_told_the_same(
+    of: dict[str, Any], annotations: dict[str, str], is_on: bool
+) -> None:
+    """How often is reported, and how long a pod is cold. What is ours holds where it is off."""
+    said = {
+        "metricReportIntervalSeconds": 20,
+        "nodePredictPolicy": {"coldStartPeriodSeconds": 90, "resourceDiffThresholdPercent": 7},
+    }
+    texts = {COLOCATION.key: json.dumps({**said, **of}), SPRINGTIDE.key: '{"predictor":"max"}'}
+    policies, _ = load_policies(texts)
+    record, _ = with_policy(NodeRecord(node="a", annotations=annotations), policies)
+    asked = metric_spec(record)
+    assert asked is not None
+    assert record.strategy is not None
+    assert record.strategy.predictor == "max"
+    predict = asked.get("predictPolicy", {})
+    assert record.strategy == NodeStrategy(
+        predictor="max",
+        report_interval_seconds=20 if is_on else None,
+        cold_start_seconds=predict.get("coldStartPeriodSeconds"),
+        resource_diff_threshold_percent=predict.get("resourceDiffThresholdPercent"),
+    )
+    assert asked["metricCollectPolicy"]["reportIntervalSeconds"] == (20 if is_on else 60)
+    assert bool(predict) is is_on
 
 
 def test_before_any_policy_was_read_nothing_is_touched() -> None:

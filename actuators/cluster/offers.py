@@ -22,7 +22,7 @@ from pipeline.kube.client import MERGE, Api
 from pipeline.kube.events import Reporter
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
-from pipeline.processors.overcommit.offering import Case, Offer, offers_now
+from pipeline.processors.overcommit.offering import Case, Offer, check_amounts, offers_now
 from pipeline.processors.overcommit.third_party import ORIGIN
 from pipeline.processors.overcommit.writing import ABSENT, WRITTEN, amounts_on, status_patch
 from pipeline.times import format_time, parse_time
@@ -164,9 +164,12 @@ class Offers:
         self._changed[name] = None
 
     def learn_resources(self, name: str, record: NodeResourcesRecord | None) -> None:
-        """What was worked out for a node; what is older than what is known is left."""
-        if record is not None and not supersedes(record, self._resources.get(name)):
-            return
+        """What was worked out for a node; what is older than what is known is left. Raises
+        `InvalidRecordError` for what nobody could offer."""
+        if record is not None:
+            check_amounts(record)
+            if not supersedes(record, self._resources.get(name)):
+                return
         _put(self._resources, name, record)
         self._changed[name] = None
 

@@ -17,7 +17,7 @@ from actuators.cluster.offers import Offers
 from actuators.cluster.writing import Budget, Writer
 from actuators.inputs import Input, read
 from pipeline.clock import Clock
-from pipeline.errors import ForbiddenError, NotFoundError, RecordError
+from pipeline.errors import ForbiddenError, InvalidRecordError, NotFoundError, RecordError
 from pipeline.kube.client import Api
 from pipeline.kube.lease import Lease
 from pipeline.kube.watching import Alive, Began, Changed, Complete, Event, Page, follow
@@ -105,12 +105,16 @@ class Actuator:
                 self._topics_known.set()
                 continue
             for one in batch:
-                try:
-                    self._learn(one)
-                except (RecordError, UnicodeDecodeError) as error:
-                    BAD.labels(one.topic).inc()
-                    log.warning("record cannot be read", topic=one.topic, partition=one.partition,
-                                offset=one.offset, why=str(error))  # fmt: skip
+                self._take(one)
+
+    def _take(self, one: Input) -> None:
+        """Learn from a record; one of no use costs nothing but itself."""
+        try:
+            self._learn(one)
+        except (RecordError, UnicodeDecodeError) as error:
+            BAD.labels(one.topic).inc()
+            log.warning("record cannot be read", topic=one.topic, partition=one.partition,
+                        offset=one.offset, why=str(error))  # fmt: skip
 
     def _learn(self, one: Input) -> None:
         name, value = one.key.decode(), one.value
@@ -173,17 +177,20 @@ class Actuator:
             everything = self._clock.monotonic() - swept >= _SWEEP_SECONDS
             if everything:
                 swept = self._clock.monotonic()
-            self._offers.decide(everything=everything)
-            self._metrics.decide(everything=everything)
-            self._rules.decide(everything=everything)
-            if self._cooling:
-                self._cooling.decide()
+            self._put_what_is_due(everything=everything)
             if self._done and self._clock.monotonic() - summed >= _SUMMARY_SECONDS:
                 summed = self._clock.monotonic()
                 done = " ".join(f"{what}={count}" for what, count in sorted(self._done.items()))
                 log.info("in the last minute", mode=mode, actions=done)
                 self._done = Counter()
             await self._clock.sleep(_TICK_SECONDS)
+
+    def _put_what_is_due(self, *, everything: bool) -> None:
+        self._offers.decide(everything=everything)
+        self._metrics.decide(everything=everything)
+        self._rules.decide(everything=everything)
+        if self._cooling:
+            self._cooling.decide()
 
     # -- what was done
 
@@ -193,8 +200,11 @@ class Actuator:
 
 
 def _rules(record: NodeRecord | None) -> Wanted | None:
-    """What the NodeSLO of a node is to say."""
-    spec = None if record is None else slo_spec(record)
+    """What the NodeSLO of a node is to say. Raises `InvalidRecordError` for rules that are none."""
+    try:
+        spec = None if record is None else slo_spec(record)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRecordError(f"slo breaks its schema: {error}") from error
     if record is None or spec is None:
         return None
     return Wanted(msgspec.to_builtins(spec), record.uid)

@@ -11,7 +11,12 @@ import msgspec
 
 from actuators.cluster.objects import NODE_METRIC, Objects, UidOf, Wanted
 from actuators.cluster.writing import Write, Writer
-from pipeline.errors import KubernetesError, NotFoundError
+from pipeline.errors import (
+    InvalidPolicyError,
+    InvalidRecordError,
+    KubernetesError,
+    NotFoundError,
+)
 from pipeline.kube.client import JSON_PATCH, Api
 from pipeline.processors.intervals import CollectInterval, collect_interval
 from pipeline.processors.policy.durations import seconds_of
@@ -27,8 +32,6 @@ from pipeline.topics.windows import Window
 _STATUS: Final = "NodeMetric status"
 # What is kept for an average costs memory; no report is about more than an hour.
 _LONGEST_SECONDS: Final = 3600
-# Windows end on a grid that the interval need not be a multiple of.
-_EARLY: Final = 0.5
 
 
 class NodeMetrics:
@@ -48,15 +51,19 @@ class NodeMetrics:
         self._known_ms: dict[str, int] = {}
 
     def learn_node(self, name: str, record: NodeRecord | None) -> None:
-        """What is known of a node, and its policy."""
-        spec = None if record is None else metric_spec(record)
+        """What is known of a node, and its policy. Raises `InvalidRecordError` for one that cannot
+        be used."""
+        try:
+            spec = None if record is None else metric_spec(record)
+        except InvalidPolicyError as error:
+            raise InvalidRecordError(f"colocation cannot be used: {error.message}") from error
         if record is None or spec is None:
             self._specs.pop(name, None)
             self.objects.want(name, None)
             return
+        self.objects.want(name, Wanted(spec, record.uid))
         self._specs[name] = spec
         self._host_apps[name] = record.host_apps
-        self.objects.want(name, Wanted(spec, record.uid))
 
     def learn_state(self, name: str, record: NodeStateRecord | None) -> None:
         """The row of a node in the state table."""
@@ -88,7 +95,8 @@ class NodeMetrics:
             end_ms = window.header.window_end_ms
             interval = self._interval(name).report_seconds
             length_ms = end_ms - window.header.window_start_ms
-            due_ms = self._reported_ms.get(name, 0) + 1000 * interval - _EARLY * length_ms
+            # Windows end on a grid that the interval need not be a multiple of.
+            due_ms = self._reported_ms.get(name, 0) + 1000 * interval - length_ms // 2
             # Peaks of a window come after it, and belong to its report.
             is_known = self._known_ms.get(name, 0) >= end_ms and name in self._specs
             if end_ms >= due_ms and is_known and self.objects.exists(name):

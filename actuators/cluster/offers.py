@@ -2,9 +2,10 @@
 
 Owes the rest: a Node gets what `offers_now` says, with one precise patch of its status, and again
 only when that changes. What we wrote bears our mark, and is undone when it is not wanted any more,
-nobody speaks of the node any more, or the mode is another; what others wrote is left alone. What is
-written is worked out when its turn comes. Of a write that nobody knows the outcome of the Node is
-asked before the next one. Nothing that was worked out before a Node was made is offered on it.
+nobody speaks of the node any more, or the mode is another; what others wrote is left alone. What
+takes anything away is written first, and all is worked out when its turn comes. Of a write that
+nobody knows the outcome of the Node is asked before the next one. Nothing that was worked out
+before a Node was made is offered on it.
 """
 
 import math
@@ -21,7 +22,7 @@ from pipeline.kube.client import MERGE, Api
 from pipeline.kube.events import Reporter
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
-from pipeline.processors.overcommit.offering import Case, Offer, offers_now
+from pipeline.processors.overcommit.offering import Case, Offer, check_amounts, offers_now
 from pipeline.processors.overcommit.third_party import ORIGIN
 from pipeline.processors.overcommit.writing import ABSENT, WRITTEN, amounts_on, status_patch
 from pipeline.times import format_time, parse_time
@@ -163,9 +164,12 @@ class Offers:
         self._changed[name] = None
 
     def learn_resources(self, name: str, record: NodeResourcesRecord | None) -> None:
-        """What was worked out for a node; what is older than what is known is left."""
-        if record is not None and not supersedes(record, self._resources.get(name)):
-            return
+        """What was worked out for a node; what is older than what is known is left. Raises
+        `InvalidRecordError` for what nobody could offer."""
+        if record is not None:
+            check_amounts(record)
+            if not supersedes(record, self._resources.get(name)):
+                return
         _put(self._resources, name, record)
         self._changed[name] = None
 
@@ -225,7 +229,8 @@ class Offers:
         return there._replace(amounts=tuple(amounts_on(said)))
 
     def _put(self, name: str, offer: Offer) -> None:
-        if self._change(name, offer) is None:
+        change = self._change(name, offer)
+        if change is None:
             self._writer.drop(_WHAT, name)
             if self._mode == "observe" and offer.is_due:
                 self._observe(name, offer)
@@ -240,7 +245,9 @@ class Offers:
             self._changed[name] = None
             self._say(name, self._known(name), offer, "failed", str(error))
 
-        self._writer.put(_WHAT, name, Write(do, failed))
+        had = self._having(name).amounts
+        is_less = any(new < old for new, old in zip(offer.amounts, had, strict=True))
+        self._writer.put(_WHAT, name, Write(do, failed), takes_away=change.undoes or is_less)
 
     def _change(self, name: str, offer: Offer) -> _Change | None:
         """What is to be done for this offer, None where nothing is."""

@@ -1,8 +1,11 @@
-"""Writing what is due: one at a time, paced by the budget, each feature in its turn.
+"""Writing what is due: one at a time, paced by the budget, what takes away first, else each feature
+in its turn.
 
 Owes the rest: no two writes nearer to each other than the budget has it, failed ones counted; a
-node that is asked for again while it waits keeps its place; a feature with much to write does not
-keep another from writing, nor does what the API server refuses: that rests, longer each time.
+node that is asked for again while it waits keeps its place; however much waits, what takes away
+waits for no more than others of its kind, and every tenth write is for the rest; a feature with
+much to write does not keep another from writing, nor does what the API server refuses: that rests,
+longer each time.
 """
 
 import asyncio
@@ -29,6 +32,8 @@ _AWAY_SECONDS: Final = (0.5, 30.0)
 _FORBIDDEN_SECONDS: Final = 60.0
 _REST_SECONDS: Final = (0.5, 60.0)
 _ASK_SECONDS: Final = 0.2
+# So many writes that take away are done before one of the rest is.
+_FIRST_IN_A_ROW: Final = 9
 
 
 class Write(NamedTuple):
@@ -70,22 +75,30 @@ class Writer:
         self._may_write = may_write
         self._waiting: dict[str, dict[str, Write]] = {}
         self._turn: list[str] = []
+        # What of it takes away, in the order in which it came.
+        self._first: dict[tuple[str, str], None] = {}
+        self._firsts_done = 0
         self._some = asyncio.Event()
         self._held: dict[str, float] = {}
         self._rests: dict[tuple[str, str], _Rest] = {}
 
-    def put(self, what: str, key: str, write: Write) -> None:
+    def put(self, what: str, key: str, write: Write, *, takes_away: bool = False) -> None:
         """Wait for a turn; what waits for the same key is replaced, in its place."""
         if what not in self._waiting:
             self._waiting[what] = {}
             self._turn.append(what)
         self._waiting[what][key] = write
+        if takes_away:
+            self._first.setdefault((what, key))
+        else:
+            self._first.pop((what, key), None)
         WAITING.labels(what).set(len(self._waiting[what]))
         self._some.set()
 
     def drop(self, what: str, key: str) -> None:
         """What waits for this key is not wanted any more."""
         self._rests.pop((what, key), None)
+        self._first.pop((what, key), None)
         if self._waiting.get(what, {}).pop(key, None) is not None:
             WAITING.labels(what).set(len(self._waiting[what]))
 
@@ -128,19 +141,42 @@ class Writer:
                 WRITES.labels(what, "done").inc()
 
     def _next(self) -> tuple[str, str, Write] | None:
-        """The longest waiting write, of those that do not rest, of the feature whose turn it is."""
+        """The write that is to be done now, of those that do not rest."""
         now = self._clock.monotonic()
+        ways = [self._next_first, self._next_in_turn]
+        if self._firsts_done >= _FIRST_IN_A_ROW:
+            ways.reverse()
+        found = ways[0](now) or ways[1](now)
+        if found is None:
+            return None
+        self._firsts_done = self._firsts_done + 1 if found in self._first else 0
+        what, key = found
+        self._first.pop(found, None)
+        write = self._waiting[what].pop(key)
+        WAITING.labels(what).set(len(self._waiting[what]))
+        return what, key, write
+
+    def _next_first(self, now: float) -> tuple[str, str] | None:
+        """The longest waiting of what takes away."""
+        return next(
+            (
+                (what, key)
+                for what, key in self._first
+                if self._held.get(what, now) <= now and not self._is_resting(what, key, now)
+            ),
+            None,
+        )
+
+    def _next_in_turn(self, now: float) -> tuple[str, str] | None:
+        """The longest waiting of the rest, of the feature whose turn it is."""
         for _ in range(len(self._turn)):
             what = self._turn.pop(0)
             self._turn.append(what)
-            waiting = self._waiting[what]
             if self._held.get(what, now) > now:
                 continue
-            key = next((key for key in waiting if not self._is_resting(what, key, now)), None)
-            if key is not None:
-                write = waiting.pop(key)
-                WAITING.labels(what).set(len(waiting))
-                return what, key, write
+            for key in self._waiting[what]:
+                if (what, key) not in self._first and not self._is_resting(what, key, now):
+                    return what, key
         return None
 
     def _is_resting(self, what: str, key: str, now: float) -> bool:

@@ -42,6 +42,7 @@ class FakeApi:
         return msgspec.json.decode(await self.request("POST", path, body=body))
 
     async def request(self, method: str, path: str, *, body: Any = None, **_: Any) -> bytes:
+        msgspec.json.encode(body)
         self.asked.append(Asked(method, path, body))
         if self.seconds:
             await self.clock.sleep(self.seconds)

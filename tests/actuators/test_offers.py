@@ -8,7 +8,7 @@ import pytest
 
 from actuators.cluster.cooling import COOLED
 from actuators.cluster.offers import OFFERED, RECOMMENDED, Mode, Offers
-from actuators.cluster.writing import Budget, Writer
+from actuators.cluster.writing import Budget, Write, Writer
 from pipeline.clock import ManualClock
 from pipeline.errors import ApiRefusedError, ApiUnavailableError
 from pipeline.kube.client import Api
@@ -259,3 +259,30 @@ async def test_a_node_that_goes_while_it_waits_is_not_asked_for() -> None:
     world.offers.decide()
     world.offers.gone("n")
     assert await world.settle() == []
+
+
+@pytest.mark.parametrize("how", ["off", "less", "observe"])
+async def test_what_takes_away_is_written_before_all_that_waits(how: str) -> None:
+    world = World()
+    await world.settle()
+    if how == "off":
+        world.offers.learn_node("n", NodeRecord(node="n"))
+    elif how == "less":
+        await world.clock.advance(10.0)
+        world.learn(500)
+    else:
+        world = World("observe")
+        world.see(
+            metadata={"annotations": {OFFERED: "x"}}, status={"allocatable": {WRITTEN[2]: "5"}}
+        )
+
+    async def other() -> None:
+        await world.api.request("PATCH", "/api/v1/nodes/other/status", body={})
+
+    for number in range(100):
+        world.writer.put("offer", f"other-{number}", Write(other, lambda _: None))
+    world.offers.decide()
+    world.api.put("other")
+    asked = await world.settle()
+    assert asked[0].path == "/api/v1/nodes/n/status"
+    assert len(asked) > 20

@@ -31,13 +31,15 @@ class World:
         self.failed: list[str] = []
         self.answers: dict[str, KubernetesError] = {}
 
-    def put(self, what: str, key: str, says: str = "", *, again: bool = False) -> None:
+    def put(
+        self, what: str, key: str, says: str = "", *, again: bool = False, takes: bool = False
+    ) -> None:
         def failed(error: KubernetesError) -> None:
             self.failed.append(key)
             if again:
-                self.put(what, key, says, again=True)
+                self.put(what, key, says, again=True, takes=takes)
 
-        self.writer.put(what, key, Write(self._do(says or key), failed))
+        self.writer.put(what, key, Write(self._do(says or key), failed), takes_away=takes)
 
     def _do(self, text: str) -> Callable[[], Awaitable[None]]:
         async def do() -> None:
@@ -80,6 +82,60 @@ async def test_who_is_asked_for_again_keeps_its_place_and_who_is_dropped_loses_i
     async with writing(world):
         await world.clock.advance(1.0)
     assert world.texts == ["new a", "old c"]
+
+
+async def test_what_takes_away_waits_for_nothing_but_others_that_do() -> None:
+    """With 20 a second the last of 5,000 that waited behind refreshes was written after 500 s."""
+    world = World(20.0)
+    for number in range(5000):
+        world.put("offer", f"node-{number}")
+        world.put("NodeMetric status", f"node-{number}", "report")
+    world.put("offer", "node-4999", "take", takes=True)
+    async with writing(world):
+        await world.clock.advance(0.2)
+    assert world.texts[0] == "take"
+
+
+async def test_of_ten_writes_one_is_for_those_that_take_nothing_away() -> None:
+    world = World()
+    for number in range(100):
+        world.put("offer", f"take-{number}", takes=True)
+        world.put("offer", f"give-{number}")
+        world.put("NodeSLO", f"rules-{number}")
+    async with writing(world):
+        await world.clock.advance(11.5)
+        rest = [(at, text) for at, text in enumerate(world.texts) if not text.startswith("take")]
+        assert rest[:4] == [(9, "give-0"), (19, "rules-0"), (29, "give-1"), (39, "rules-1")]
+        assert sum(text.startswith("take") for text in world.texts) == 100
+        await world.clock.advance(20.0)
+    assert len(world.texts) == 300
+
+
+async def test_what_takes_nothing_away_any_more_is_not_first_any_more() -> None:
+    world = World()
+    for key in ("a", "b"):
+        world.put("offer", key)
+    world.put("offer", "b", takes=True)
+    world.put("offer", "b", "gives again")
+    world.put("offer", "c", takes=True)
+    world.writer.drop("offer", "c")
+    async with writing(world):
+        await world.clock.advance(1.0)
+    assert world.texts == ["a", "gives again"]
+
+
+async def test_what_takes_away_and_is_refused_keeps_nobody() -> None:
+    world = World()
+    world.answers["bad"] = ApiRefusedError("no")
+    world.answers["secret"] = ForbiddenError("no")
+    world.put("offer", "bad", again=True, takes=True)
+    world.put("hidden", "secret", again=True, takes=True)
+    world.put("offer", "good", takes=True)
+    async with writing(world):
+        await world.clock.advance(0.35)
+        world.put("NodeSLO", "rules")
+        await world.clock.advance(1.2)
+    assert [text for text in world.texts if text != "bad"] == ["secret", "good", "rules"]
 
 
 @given(st.floats(0.5, 200), st.lists(st.floats(0, 0.5), max_size=30))

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 from hypothesis import strategies as st
 
+from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.checkpoints import Claim, NodeCheckpoint, RoundMarker
 from pipeline.topics.codec import Record
@@ -15,6 +16,7 @@ from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.predictions import PredictionRecord
+from pipeline.topics.results import Result
 from pipeline.topics.workloads import WorkloadRecord
 
 JSON_RECORDS: tuple[type[Record], ...] = (
@@ -46,14 +48,21 @@ _SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     ),
 }
 
+_TIMES = st.integers(0, 253_402_300_799).map(format_time)
 _SCALARS[msgspec.Raw] = _SCALARS[Any].map(msgspec.json.encode).map(msgspec.Raw)
 
 
 def records(kind: type[Record]) -> st.SearchStrategy[Any]:
     """Any valid record of `kind`, in the version of today."""
+    return _built(kind, left_out={"version"})
+
+
+def _built(kind: type, left_out: frozenset[str] | set[str] = frozenset()) -> Any:
     hints = get_type_hints(kind, include_extras=True)
-    hints.pop("version")
-    return st.builds(kind, **{name: _values(hint) for name, hint in hints.items()})
+    values = {name: _values(hint) for name, hint in hints.items() if name not in left_out}
+    if issubclass(kind, Result):
+        values["as_of"] = _TIMES
+    return st.builds(kind, **values)
 
 
 def _values(hint: Any) -> st.SearchStrategy[Any]:
@@ -73,8 +82,7 @@ def _values(hint: Any) -> st.SearchStrategy[Any]:
     if origin is tuple:
         return st.lists(_values(arguments[0]), max_size=2).map(tuple)
     assert issubclass(hint, msgspec.Struct), hint
-    hints = get_type_hints(hint, include_extras=True)
-    return st.builds(hint, **{name: _values(inner) for name, inner in hints.items()})
+    return _built(hint)
 
 
 def _within(kind: type, meta: msgspec.Meta) -> st.SearchStrategy[Any]:

@@ -3,15 +3,20 @@
 from random import Random
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.errors import InvalidRecordError
+from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.results import Result, supersedes
 
+END = "2023-11-14T22:14:00Z"
+
 
 def result(generation: int, offset: int, epoch: int = 0) -> Result:
-    return Result(node="n", as_of="x", generation=generation, offset=offset, epoch=epoch)
+    return Result(node="n", as_of=END, generation=generation, offset=offset, epoch=epoch)
 
 
 def test_anything_supersedes_nothing() -> None:
@@ -45,7 +50,7 @@ def test_the_newest_wins_in_any_order_of_arrival(
 
 def test_what_a_node_state_does_not_say_is_unknown_or_none() -> None:
     state = NodeStateRecord(
-        node="n", as_of="2023-11-14T22:14:00Z", generation=1, offset=1, epoch=1,
+        node="n", as_of=END, generation=1, offset=1, epoch=1,
         window_seconds=30.0, coverage=1.0,
     )  # fmt: skip
     said = msgspec.to_builtins(state)
@@ -58,3 +63,11 @@ def test_what_a_node_state_does_not_say_is_unknown_or_none() -> None:
     rest = ("simulated", "node_known", "skew_seconds", "class_usage", "pods", "unknown_pods",
             "aggregated", "deviation", "predictor", "peaks")  # fmt: skip
     assert [said[name] for name in rest] == [False, False, None, {}, 0, 0, {}, {}, "", {}]
+
+
+@pytest.mark.parametrize("as_of", ["", "yesterday", "2024-02-30T00:00:00Z", "2024-02-01T00:00:00"])
+def test_a_result_as_of_no_time_is_not_read(as_of: str) -> None:
+    data = encode_json(result(0, 5))
+    assert decode_json(Result, data) == result(0, 5)
+    with pytest.raises(InvalidRecordError, match="as_of"):
+        decode_json(Result, data.replace(END.encode(), as_of.encode()))

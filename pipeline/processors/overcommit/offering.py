@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pipeline.errors import InvalidPolicyError
+from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.overcommit.facts import IntArray, is_fresh, strategies
 from pipeline.processors.overcommit.third_party import origin_on, origin_text, taken
 from pipeline.processors.overcommit.writing import ABSENT, WRITTEN, Known, is_due, written
@@ -26,6 +26,7 @@ from pipeline.topics.resources import BATCH, Resources
 _NOTHING: Final = (0, 0)
 # The next window is not late while it could not be there yet.
 _WINDOWS: Final = 2.0
+_MOST: Final = 2**53
 
 
 class Case(NamedTuple):
@@ -60,6 +61,16 @@ class _Wanted(NamedTuple):
     mid: tuple[int, int] | None
     batch: tuple[int, int] | None
     why: str
+
+
+def check_amounts(record: NodeResourcesRecord) -> None:
+    """Raise `InvalidRecordError` where a record offers what is no amount: less than nothing, or
+    more than could be reckoned with."""
+    for name in ("mid", "mid_lower_bound", "batch"):
+        of: Resources | None = getattr(record, name)
+        for amount in () if of is None else _pair(of):
+            if not 0 <= amount <= _MOST:
+                raise InvalidRecordError(f"{name} has an amount that is not from 0 to 2**53")
 
 
 def offers_now(cases: Sequence[Case], now: float) -> list[Offer]:

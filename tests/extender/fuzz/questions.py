@@ -49,8 +49,8 @@ nodes = st.builds(
     ),
 )  # fmt: skip
 offers = st.builds(
-    OfferedResources, node=names, as_of=st.just(""), generation=st.just(1), offset=st.just(0),
-    epoch=st.just(1), window_seconds=st.sampled_from([0.0, 30.0, 300.0]),
+    OfferedResources, node=names, as_of=st.just("2023-11-14T22:14:00Z"), generation=st.just(1),
+    offset=st.just(0), epoch=st.just(1), window_seconds=st.sampled_from([0.0, 30.0, 300.0]),
     mid_lower_bound=st.none() | st.builds(
         Resources, cpu_millicores=st.integers(0, 4000), memory_bytes=st.integers(0, 8 << 30)
     ),

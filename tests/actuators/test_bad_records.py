@@ -1,0 +1,228 @@
+"""No record, whatever its fields say, costs the actuator more than itself."""
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actuators.cluster.actuator import BAD, Actuator
+from actuators.inputs import Input
+from pipeline.clock import ManualClock
+from pipeline.kube.client import Api
+from pipeline.kube.lease import Lease
+from pipeline.processors.policy.in_force import load_policies, with_policy
+from pipeline.settings import ActuatorSettings, Settings
+from pipeline.times import format_time
+from pipeline.topics.codec import Record, encode_json
+from pipeline.topics.eviction_plans import EvictionPlanRecord
+from pipeline.topics.node_resources import NodeResourcesRecord
+from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord
+from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.overcommit import Overcommit
+from pipeline.topics.registry import EVICTION_PLANS, NODE_STATE, NODES, RESOURCES, WINDOWS, Topic
+from pipeline.topics.resources import Resources, Usage
+from pipeline.topics.windows import Window, encode_window
+from tests.actuators.fake_api import FakeApi
+from tests.processors.joined import END_MS, NODE_ROW, VIEWS, header, joined, rows
+
+NAME: Final = "node-1"
+END: Final = format_time(END_MS / 1000)
+_SOME: Final = Resources(cpu_millicores=1000, memory_bytes=2**30)
+_RESULT: Final[dict[str, Any]] = {"node": NAME, "as_of": END, "generation": 1, "offset": 5}
+_POLICY: Final = load_policies(
+    {
+        "colocation-config": '{"enable":true,"metricReportIntervalSeconds":30}',
+        "resource-threshold-config": '{"clusterStrategy":{"enable":true}}',
+    }
+)[0]
+NODE: Final = with_policy(NodeRecord(node=NAME, uid="uid"), _POLICY)[0]
+OFFERED: Final = NodeResourcesRecord(
+    **_RESULT, epoch=1, strategy=Overcommit(), predictor="p90", window_seconds=30.0,
+    mid=_SOME, mid_lower_bound=_SOME, batch=_SOME,
+)  # fmt: skip
+STATE: Final = NodeStateRecord(
+    **_RESULT, epoch=1, window_seconds=30.0, coverage=1.0,
+    allocatable=Usage(cpu_cores=16.0, memory_bytes=1e11),
+    usage=Usage(cpu_cores=15.0, memory_bytes=1e9), aggregated={"5m": AggregatedUsage()},
+    prod_peak=Usage(cpu_cores=1.0, memory_bytes=1e9),
+)  # fmt: skip
+PLAN: Final = EvictionPlanRecord(
+    node=NAME, id="w/n", at=END, valid_until=END, planner="extender", why="", pods=()
+)
+GOOD: Final[dict[str, tuple[Topic, Record]]] = {
+    "nodes": (NODES, NODE), "resources": (RESOURCES, OFFERED), "state": (NODE_STATE, STATE),
+    "plans": (EVICTION_PLANS, PLAN),
+}  # fmt: skip
+ODD: Final = (
+        None, True, "", "yesterday", "2024-02-30T00:00:00Z", "0000-01-01T00:00:00Z", "NaN", "5m",
+        -1, 0, 1, 2**53, 2**63 - 1, 2**63, 2**70, -(2**70), 10**400, 0.5, -1e308, 1e308, [], [""],
+        {}, {"": ""}, {"enable": True}, {"durations": ["5m", "x"]}, [[[]]],
+)  # fmt: skip
+
+
+class World:
+    """An actuator in mode act that writes all that it can, for a Node of an API server that is not
+    there."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(now=END_MS / 1000 + 1.0)
+        self.api = FakeApi(self.clock)
+        actuator = ActuatorSettings(
+            mode="act", node_metrics=True, node_slos=True, writes_per_second=100.0
+        )
+        lease = cast(Lease, SimpleNamespace(is_held=True))
+        settings = Settings(actuator=actuator)
+        self.actuator = Actuator(cast(Api, self.api), settings, self.clock, lease)
+        self.actuator._cooling.is_on = True  # type: ignore[union-attr]
+        self.api.put(NAME, metadata={"uid": "uid"}, status={})
+        self.actuator._offers.see(msgspec.json.encode(self.api.objects[NAME]))
+
+    def take(self, topic: Topic, value: bytes) -> None:
+        self.actuator._take(Input(topic.name, 0, 0, NAME.encode(), value))
+
+    def take_good(self, *others_than: Topic) -> None:
+        self.take(WINDOWS, encode_window(joined(NODE_ROW)))
+        for topic, record in GOOD.values():
+            if topic not in others_than:
+                self.take(topic, encode_json(record))
+
+    async def work(self) -> None:
+        """Decide and write for a while, and once more when all that is known is late."""
+        writing = asyncio.create_task(self.actuator._writer.run())
+        for seconds in (0.0, 0.0, 400.0, 1000.0):
+            self.clock.jump(seconds)
+            self.actuator._put_what_is_due(everything=True)
+            await self.clock.advance(1.0)
+        if writing.done():
+            writing.result()
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+
+
+def live(topic: Topic, *values: bytes) -> World:
+    """An actuator that was told these, among good ones of other topics, and what it then did."""
+
+    async def run() -> World:
+        world = World()
+        world.take_good(topic)
+        for value in values:
+            world.take(topic, value)
+        await world.work()
+        return world
+
+    return asyncio.run(run())
+
+
+def bad(topic: Topic) -> float:
+    return BAD.labels(topic.name)._value.get()
+
+
+def places(of: Any, path: Sequence[Any] = ()) -> Iterator[Sequence[Any]]:
+    """The paths of all that a document says."""
+    yield path
+    if isinstance(of, dict | list):
+        inner = of.items() if isinstance(of, dict) else enumerate(of)
+        for key, value in inner:
+            yield from places(value, (*path, key))
+
+
+def put(of: Any, path: Sequence[Any], value: Any) -> Any:
+    """The document with another value at this path."""
+    if not path:
+        return value
+    found = dict(of) if isinstance(of, dict) else list(of)
+    found[path[0]] = put(found[path[0]], path[1:], value)
+    return found
+
+
+@st.composite
+def odd_records(draw: st.DrawFn) -> tuple[Topic, bytes]:
+    """A record of a topic with up to three odd values, at any place."""
+    topic, good = GOOD[draw(st.sampled_from(sorted(GOOD)))]
+    found = msgspec.json.decode(msgspec.json.encode(good))
+    for _ in range(draw(st.integers(1, 3))):
+        path = draw(st.sampled_from(list(places(found))))
+        found = put(found, path, draw(st.sampled_from(ODD)))
+    return topic, encoded(found)
+
+
+def encoded(of: Any) -> bytes:
+    """As JSON with numbers of any length, which msgspec reads and does not write."""
+    return json.dumps(of).encode()
+
+
+@pytest.mark.parametrize("of", sorted(GOOD))
+def test_no_value_anywhere_ends_it(of: str) -> None:
+    topic, good = GOOD[of]
+    found = msgspec.json.decode(msgspec.json.encode(good))
+
+    async def run(path: Sequence[Any]) -> None:
+        world = World()
+        world.take_good(topic)
+        for value in ODD:
+            world.take(topic, encoded(put(found, path, value)))
+            world.actuator._put_what_is_due(everything=True)
+        await world.work()
+
+    for path in places(found):
+        asyncio.run(run(path))
+
+
+@given(odd_records())
+def test_no_record_ends_it(odd: tuple[Topic, bytes]) -> None:
+    topic, value = odd
+    live(topic, value)
+    live(topic, encode_json(next(good for of, good in GOOD.values() if of is topic)), value)
+
+
+@given(st.lists(st.tuples(rows(), VIEWS), min_size=1, max_size=3))
+def test_no_window_ends_it(some: list[tuple[Any, Any]]) -> None:
+    windows: list[Window] = [
+        joined(*of, view=view, of=header(end=end)) for end, (of, view) in enumerate(some)
+    ]
+    live(WINDOWS, *map(encode_window, windows))
+
+
+@pytest.mark.parametrize(
+    ("of", "path", "value"),
+    [
+        ("resources", ["as_of"], "yesterday"),
+        ("resources", ["as_of"], ""),
+        ("state", ["as_of"], "2024-02-30T00:00:00Z"),
+        ("resources", ["mid", "cpu_millicores"], 2**70),
+        ("resources", ["batch", "memory_bytes"], 10**400),
+        ("resources", ["mid_lower_bound", "memory_bytes"], 2**53 + 1),
+        ("resources", ["mid", "cpu_millicores"], -5),
+        ("nodes", ["colocation", "metricReportIntervalSeconds"], "often"),
+        ("nodes", ["colocation", "enable"], "perhaps"),
+        ("nodes", ["slo", "resourceUsedThresholdWithBE"], []),
+        ("plans", ["at"], "soon"),
+    ],
+)
+def test_a_record_of_no_use_is_counted_and_what_was_known_stays(
+    of: str, path: list[str], value: Any
+) -> None:
+    topic, good = GOOD[of]
+    odd = encoded(put(msgspec.json.decode(msgspec.json.encode(good)), path, value))
+    before = bad(topic)
+    world = live(topic, encode_json(good), odd)
+    assert bad(topic) == before + 1
+    offered = [one.body for one in world.api.asked if one.path == f"/api/v1/nodes/{NAME}/status"]
+    assert offered[0]["status"]["allocatable"]["kubernetes.io/mid-cpu"] == "1000"
+
+
+def test_of_good_records_everything_is_written() -> None:
+    """Else the tests above show nothing."""
+    world = live(NODES, encode_json(NODE))
+    paths = {(one.method, one.path.removeprefix("/apis/slo.koordinator.sh/v1alpha1"))
+             for one in world.api.asked}  # fmt: skip
+    assert {
+        ("PATCH", f"/api/v1/nodes/{NAME}/status"), ("POST", "/nodemetrics"),
+        ("POST", "/nodeslos"), ("PATCH", f"/nodemetrics/{NAME}/status"),
+    } <= paths  # fmt: skip

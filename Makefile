@@ -31,7 +31,9 @@ $(LOCKED):
 	@echo "setup: making $(VENV) with $$($(PYTHON) -V) from requirements-dev.lock; the first time this fetches about 270 MB"
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install --require-hashes -r requirements-dev.lock
+	@# The lock names everything: nothing is to be resolved, by what is newest today.
+	@$(PIP) install --require-hashes --no-deps -r requirements-dev.lock
+	@$(PIP) check
 	@touch $@
 
 $(INSTALLED): $(LOCKED)

@@ -1,4 +1,4 @@
-"""How often a node reports and over which span: defaults and lower limits."""
+"""How often a node reports and over which span: defaults and limits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ DEFAULT_REPORT_SECONDS: Final = 60
 MIN_REPORT_SECONDS: Final = 30
 DEFAULT_AGGREGATE_SECONDS: Final = 300
 MIN_AGGREGATE_SECONDS: Final = 60
+LONGEST_SECONDS: Final = 86_400
+"""Of both. What is asked beyond it would never be due, and no clock of Go's counts to it."""
 
 
 class CollectInterval(NamedTuple):
@@ -21,4 +23,7 @@ def collect_interval(report_seconds: int | None, aggregate_seconds: int | None) 
     """What is in force when a policy asks for these; None is not set."""
     report = DEFAULT_REPORT_SECONDS if report_seconds is None else report_seconds
     span = DEFAULT_AGGREGATE_SECONDS if aggregate_seconds is None else aggregate_seconds
-    return CollectInterval(max(report, MIN_REPORT_SECONDS), max(span, MIN_AGGREGATE_SECONDS))
+    return CollectInterval(
+        min(max(report, MIN_REPORT_SECONDS), LONGEST_SECONDS),
+        min(max(span, MIN_AGGREGATE_SECONDS), LONGEST_SECONDS),
+    )

@@ -12,9 +12,11 @@ from pipeline.processors.intervals import collect_interval
         ((30, 60), (30, 60)),
         ((29, 59), (30, 60)),
         ((0, -5), (30, 60)),
+        ((86_400, 86_400), (86_400, 86_400)),
+        ((86_401, 2**63 - 1), (86_400, 86_400)),
     ],
 )
-def test_defaults_and_lower_limits(
+def test_defaults_and_limits(
     asked: tuple[int | None, int | None], effective: tuple[int, int]
 ) -> None:
     assert collect_interval(*asked) == effective

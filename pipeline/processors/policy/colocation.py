@@ -9,9 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
+from pipeline.processors.intervals import LONGEST_SECONDS
 from pipeline.processors.policy.durations import seconds_of
 from pipeline.processors.policy.sections import (
     MOST,
+    Said,
     Section,
     keys_of,
     out_of_range,
@@ -117,9 +119,18 @@ _RANGES: Final[Mapping[str, _Range]] = {
     "mid_unallocated_percent": _PERCENT,
 }
 # Upstream's controller takes more, its admission does not.
-_USUAL_RANGES: Final[Mapping[str, _Range]] = {
+_OF_STATIC: Final[dict[str, _Range]] = {
     "mid_static_cpu_reserved_percent": _PERCENT,
     "mid_static_memory_reserved_percent": _PERCENT,
+}
+# Upstream takes more. Go counts no more than 292 years in nanoseconds, and nothing would be due.
+_OF_MEASURING: Final[dict[str, _Range]] = {
+    "metric_aggregate_duration_seconds": (1, LONGEST_SECONDS),
+    "metric_report_interval_seconds": (1, LONGEST_SECONDS),
+}
+_OF_PREDICTING: Final[dict[str, _Range]] = {
+    "resource_diff_threshold_percent": (0, 1000),
+    "cold_start_period_seconds": (0, 31_536_000),
 }
 _TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
     "metric_memory_collect_policy": MEMORY_COLLECT_POLICIES,
@@ -165,10 +176,31 @@ def problems_of(of: Colocation) -> Iterator[tuple[str, str]]:
             yield "node_predict_policy", f"{name} is {said}, allowed is 0 to {MOST}"
 
 
+def bounded(of: Colocation) -> Colocation:
+    """What is taken of how usage is measured and predicted: of a value beyond belief the largest
+    that is usual."""
+    predict = of.node_predict_policy
+    return msgspec.structs.replace(
+        _at_most(of, _OF_MEASURING),
+        node_predict_policy=predict and _at_most(predict, _OF_PREDICTING),
+    )
+
+
+def _at_most(of: Said, ranges: Mapping[str, _Range]) -> Said:
+    said = {name: getattr(of, name) for name in ranges}
+    most = {name: min(n, ranges[name][1]) for name, n in said.items() if n is not None}
+    return msgspec.structs.replace(of, **most)
+
+
 def oddities_of(of: Colocation) -> Iterator[str]:
-    """What is taken, and hardly meant: a text that no formula knows acts as the default does, and
-    of a span that is not measured nothing is reported."""
-    for _, text in (*strange_texts(of, _TEXTS), *out_of_range(of, _USUAL_RANGES, "usual")):
+    """What is taken, and hardly meant: a text that no formula knows acts as the default does, of a
+    span that is not measured nothing is reported, and `bounded` says what of others is taken."""
+    predict = of.node_predict_policy or PredictPolicy()
+    for _, text in (
+        *strange_texts(of, _TEXTS),
+        *out_of_range(of, _OF_STATIC | _OF_MEASURING, "usual"),
+        *out_of_range(predict, _OF_PREDICTING, "usual"),
+    ):
         yield text
     if (of.resource_diff_threshold or 0) > 1:
         yield (

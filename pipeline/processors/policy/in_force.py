@@ -12,7 +12,13 @@ import msgspec
 
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.policy.amplification import AMPLIFICATION, Amplification
-from pipeline.processors.policy.colocation import COLOCATION, DEFAULTS, Colocation, PredictPolicy
+from pipeline.processors.policy.colocation import (
+    COLOCATION,
+    DEFAULTS,
+    Colocation,
+    PredictPolicy,
+    bounded,
+)
 from pipeline.processors.policy.contradictions import (
     FilterLimits,
     contradictions,
@@ -223,20 +229,21 @@ def _of_node(
 def node_strategy(strategy: Colocation, own: Own) -> NodeStrategy | None:
     """What is different for a node in how it is predicted; None if nothing is. A period that is
     Koordinator's default says nothing: the worker's setting holds."""
-    predict = strategy.node_predict_policy or PredictPolicy()
-    interval = strategy.metric_report_interval_seconds
+    taken = bounded(strategy)
+    predict = taken.node_predict_policy or PredictPolicy()
+    interval = taken.metric_report_interval_seconds
     if interval == DEFAULTS.metric_report_interval_seconds:
         interval = None
     cold = predict.cold_start_period_seconds
     threshold = predict.resource_diff_threshold_percent
     found = NodeStrategy(
         safety_margin_percent=own.safety_margin_percent,
-        cold_start_seconds=None if cold is None else float(min(cold, _YEAR_SECONDS)),
+        cold_start_seconds=None if cold is None else float(cold),
         cold_start_samples=own.cold_start_samples,
         nsigma_multiplier=own.nsigma_multiplier,
         predictor=own.predictor,
-        resource_diff_threshold_percent=None if threshold is None else float(min(threshold, 1000)),
-        report_interval_seconds=None if interval is None else float(min(interval, _YEAR_SECONDS)),
+        resource_diff_threshold_percent=None if threshold is None else float(threshold),
+        report_interval_seconds=None if interval is None else float(interval),
     )
     return None if found == NodeStrategy() else found
 

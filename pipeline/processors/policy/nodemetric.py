@@ -12,6 +12,7 @@ from pipeline.processors.policy.colocation import (
     MEMORY_COLLECT_POLICIES,
     Colocation,
     PredictPolicy,
+    bounded,
 )
 from pipeline.processors.policy.durations import duration_text, seconds_of
 from pipeline.processors.policy.sections import document
@@ -23,11 +24,14 @@ def metric_spec(node: NodeRecord) -> dict[str, Any] | None:
     not to be touched.
 
     Where colocation is off, or something is not said, it is that of the defaults. A span that is no
-    duration is left out, and a definition of memory that nobody knows is the default.
+    duration is left out, a definition of memory that nobody knows is the default, and of a value
+    beyond belief the largest that is taken is there.
     """
     if node.colocation is None:
         return None
-    said = COLOCATION.convert(node.colocation) if node.overcommit is not None else DEFAULTS
+    said = DEFAULTS
+    if node.overcommit is not None:
+        said = bounded(COLOCATION.convert(node.colocation))
     spec: dict[str, Any] = {"metricCollectPolicy": _collect_policy(said)}
     if predict := document(said.node_predict_policy or PredictPolicy()):
         spec["predictPolicy"] = predict

@@ -416,22 +416,21 @@ def test_the_hash_is_of_all_that_the_policy_says() -> None:
 
 def test_values_beyond_belief_fit_into_a_record() -> None:
     huge = 2**62
-    record = in_force(
-        policies(
-            {
-                **ON,
-                "cpuReclaimThresholdPercent": 100,
-                "batchMemoryThresholdPercent": huge,
-                "degradeTimeMinutes": huge,
-                "updateTimeThresholdSeconds": huge,
-                "metricReportIntervalSeconds": huge,
-                "nodePredictPolicy": {
-                    "resourceDiffThresholdPercent": huge,
-                    "coldStartPeriodSeconds": huge,
-                },
-            },
-        )
-    )
+    said = {
+        **ON,
+        "cpuReclaimThresholdPercent": 100,
+        "batchMemoryThresholdPercent": huge,
+        "degradeTimeMinutes": huge,
+        "updateTimeThresholdSeconds": huge,
+        "metricReportIntervalSeconds": huge,
+        "nodePredictPolicy": {
+            "resourceDiffThresholdPercent": huge,
+            "coldStartPeriodSeconds": huge,
+        },
+    }
+    found, problems = load_policies(data(said))
+    assert all(problem.taken for problem in problems)
+    record = in_force(found)
     assert decode_json(NodeRecord, encode_json(record)) == record
 
 

@@ -112,6 +112,40 @@ def test_node_and_worker_are_told_the_same(
     assert bool(predict) is is_on
 
 
+@pytest.mark.parametrize("huge", [31_536_001, 2**62, 2**63 - 1])
+def test_no_value_is_beyond_what_can_be_due(huge: int) -> None:
+    config = {
+        "enable": True,
+        "metricAggregateDurationSeconds": huge,
+        "metricReportIntervalSeconds": huge,
+        "nodePredictPolicy": {"coldStartPeriodSeconds": huge, "resourceDiffThresholdPercent": huge},
+    }
+    policies, problems = load_policies({COLOCATION.key: json.dumps(config)})
+    record, _ = with_policy(NodeRecord(node="a"), policies)
+    asked = metric_spec(record)
+    assert asked is not None
+    assert asked["metricCollectPolicy"]["reportIntervalSeconds"] == 86_400
+    assert asked["metricCollectPolicy"]["aggregateDurationSeconds"] == 86_400
+    year = 31_536_000
+    assert asked["predictPolicy"] == {
+        "coldStartPeriodSeconds": year,
+        "resourceDiffThresholdPercent": 1000,
+    }
+    assert record.strategy == NodeStrategy(
+        report_interval_seconds=86_400,
+        cold_start_seconds=year,
+        resource_diff_threshold_percent=1000,
+    )
+    for key, most in (
+        ("metricAggregateDurationSeconds", "1 to 86400"),
+        ("metricReportIntervalSeconds", "1 to 86400"),
+        ("coldStartPeriodSeconds", "0 to 31536000"),
+        ("resourceDiffThresholdPercent", "0 to 1000"),
+    ):
+        assert f"{key} is {huge}, usual is {most}" in [problem.text for problem in problems]
+    assert all(problem.taken for problem in problems)
+
+
 def test_before_any_policy_was_read_nothing_is_touched() -> None:
     assert metric_spec(NodeRecord(node="a")) is None
     assert spec({"degradeTimeMinutes": -1}) is None

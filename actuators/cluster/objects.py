@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from actuators.cluster.writing import Write, Writer
+from actuators.cluster.writing import Write, Writer, answered
 from pipeline.errors import ConflictError, KubernetesError, NotFoundError
 from pipeline.kube.client import JSON_PATCH, Api
 from pipeline.processors.slo.fields import API_VERSION, GROUP
@@ -102,7 +102,10 @@ class Objects:
 
     def see(self, of: bytes | msgspec.Raw) -> None:
         """An object is there."""
-        metadata = _objects.decode(of).metadata
+        self._see(_objects.decode(of))
+
+    def _see(self, of: _Object) -> None:
+        metadata = of.metadata
         name = metadata.name
         self._listed.add(name)
         ours = (metadata.labels or {}).get(MANAGED_BY) == OURS
@@ -212,9 +215,9 @@ class Objects:
         return change
 
     def _wrote(self, name: str, wanted: Wanted, found: bytes) -> None:
-        metadata = _objects.decode(found).metadata
-        self._written[name] = _Written(wanted.spec, metadata.uid, metadata.generation)
-        self.see(found)
+        of = answered(_objects, found)
+        self._written[name] = _Written(wanted.spec, of.metadata.uid, of.metadata.generation)
+        self._see(of)
 
     def _deletion(self, name: str) -> Any:
         async def delete() -> None:

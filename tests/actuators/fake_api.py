@@ -17,13 +17,14 @@ class Asked(NamedTuple):
 
 class FakeApi:
     """Answers with `objects` by their names, after `seconds`; `failures` say by method what is
-    raised instead."""
+    raised instead, `answers` what is answered although it was done."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.asked: list[Asked] = []
         self.objects: dict[str, Any] = {}
         self.failures: dict[str, KubernetesError] = {}
+        self.answers: dict[str, bytes] = {}
         self.seconds = 0.0
         self._version = 100
 
@@ -48,6 +49,10 @@ class FakeApi:
             await self.clock.sleep(self.seconds)
         if method in self.failures:
             raise self.failures[method]
+        done = self._do(method, path, body)
+        return self.answers.get(method, done)
+
+    def _do(self, method: str, path: str, body: Any) -> bytes:
         name = path.removesuffix("/status").rpartition("/")[2]
         if method == "POST":
             of = body["metadata"]

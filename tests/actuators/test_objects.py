@@ -4,6 +4,7 @@ import asyncio
 from typing import Any, cast
 
 import msgspec
+import pytest
 
 from actuators.cluster.objects import MANAGED_BY, NODE_SLO, OURS, Objects, Wanted
 from actuators.cluster.writing import Budget, Writer
@@ -176,4 +177,16 @@ async def test_of_a_change_whose_answer_was_lost_nothing_is_taken_for_granted() 
     del world.api.failures["PATCH"]
     world.want("n", SPEC)
     await world.settle(5.0)
+    assert world.api.objects["n"]["spec"] == SPEC
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+async def test_an_answer_that_is_no_object_is_none(method: str) -> None:
+    world = World(*(["n"] if method == "PATCH" else []))
+    world.want("n", SPEC)
+    world.api.answers[method] = b"<html>busy</html>"
+    assert [one.method for one in await world.settle(0.4)] == [method]
+    del world.api.answers[method]
+    world.tell()
+    assert "PATCH" in [one.method for one in await world.settle(5.0)]
     assert world.api.objects["n"]["spec"] == SPEC

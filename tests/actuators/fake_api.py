@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pipeline.clock import ManualClock
-from pipeline.errors import KubernetesError
+from pipeline.errors import ApiRefusedError, KubernetesError
 
 
 class Asked(NamedTuple):
@@ -64,11 +64,24 @@ class FakeApi:
             return msgspec.json.encode(before)
         if isinstance(body, dict):
             return self.put(name, **_merged(before, body))
-        spec = copy.deepcopy(before.get("spec") or {})
-        for operation in body:
-            part = operation["path"].removeprefix("/spec").removeprefix("/")
-            spec = {**spec, part: operation["value"]} if part else operation["value"]
-        return self.put(name, spec=spec)
+        return self.put(name, **_patched(before, body))
+
+
+def _patched(before: Any, patch: Any) -> Any:
+    """As RFC 6902 has it, for `add` and `test` in objects; refused where it does not apply."""
+    found = copy.deepcopy(before)
+    for operation in patch:
+        *path, last = operation["path"].removeprefix("/").split("/")
+        inner = found
+        for key in path:
+            if key not in inner:
+                raise ApiRefusedError(f"422 doc is missing path: {operation['path']}")
+            inner = inner[key]
+        if operation["op"] == "add":
+            inner[last] = operation["value"]
+        elif inner.get(last) != operation["value"]:
+            raise ApiRefusedError(f"422 testing value {operation['path']} failed")
+    return found
 
 
 def _merged(before: Any, patch: Any) -> Any:

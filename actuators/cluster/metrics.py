@@ -5,6 +5,7 @@ the time of aggregation that its policy says. What a report says is worked out w
 so that one that waited is not old.
 """
 
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -24,7 +25,7 @@ from pipeline.processors.policy.nodemetric import metric_spec
 from pipeline.processors.slo.report import HostReport, NodeReport, pods_of, status_of, usage_of
 from pipeline.processors.slo.rolling import Rolling
 from pipeline.times import parse_time
-from pipeline.topics.node_state import AGGREGATED, NodeStateRecord
+from pipeline.topics.node_state import AGGREGATED, AggregatedUsage, NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.results import supersedes
 from pipeline.topics.windows import Window
@@ -166,10 +167,15 @@ class NodeMetrics:
         return msgspec.to_builtins(status_of(report))
 
     def _spans(self, name: str, state: NodeStateRecord) -> dict[str, Any]:
-        """The spans that the policy asks for, of those that there are."""
+        """The spans that the policy asks for; of one that is not measured nothing is known."""
         policy = self._collect_policy(name).get("nodeAggregatePolicy") or {}
-        asked = {seconds_of(text) for text in policy.get("durations") or ()}
-        return {span: of for span, of in state.aggregated.items() if AGGREGATED.get(span) in asked}
+        measured = {Decimal(of): state.aggregated.get(span) for span, of in AGGREGATED.items()}
+        texts = {seconds_of(text): text for text in policy.get("durations") or ()}
+        return {
+            text: measured.get(seconds) or AggregatedUsage()
+            for seconds, text in texts.items()
+            if seconds is not None
+        }
 
 
 def _predicted(state: NodeStateRecord) -> dict[str, Any]:

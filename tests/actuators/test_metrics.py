@@ -11,9 +11,10 @@ from pipeline.clock import ManualClock
 from pipeline.errors import ApiRefusedError
 from pipeline.kube.client import Api
 from pipeline.times import format_time
-from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.overcommit import Overcommit
+from pipeline.topics.resources import Usage
 from pipeline.topics.windows import Window
 from tests.actuators.fake_api import FakeApi
 from tests.processors.joined import (
@@ -135,3 +136,35 @@ async def test_a_report_that_failed_is_due_again() -> None:
     task.cancel()
     statuses = [one for one in api.asked if one.path.endswith("/status")]
     assert len(statuses) == 2
+
+
+async def test_a_span_that_is_not_measured_is_there_without_usage() -> None:
+    """As koordlet has a duration of which it has no data."""
+    clock = ManualClock()
+    api = FakeApi(clock)
+    writer = Writer(Budget(20.0, clock), clock, lambda: True)
+    metrics = NodeMetrics(cast(Api, api), writer, lambda _: "uid", "usageWithoutPageCache")
+    spans = {"metricAggregatePolicy": {"durations": ["7m", "1.5s", "5m0s", "10m"]}}
+    metrics.learn_node(
+        "node-1", NodeRecord(node="node-1", uid="uid", overcommit=Overcommit(), colocation=spans)
+    )
+    metrics.objects.see(api.put("node-1", spec={}))
+    metrics.learn_window(window(1, 1))
+    as_of = {"as_of": format_time(END_MS / 1000 + 30), "generation": 1, "offset": 1, "epoch": 1}
+    known = {"5m": AggregatedUsage(avg=Usage(cpu_cores=1.0, memory_bytes=1024.0))}
+    metrics.learn_state(
+        "node-1",
+        NodeStateRecord(node="node-1", window_seconds=30, coverage=1.0, aggregated=known, **as_of),
+    )
+    task = asyncio.create_task(writer.run())
+    metrics.decide()
+    await clock.advance(1.0)
+    assert not task.done()
+    task.cancel()
+    (body,) = (one.body for one in api.asked if one.path.endswith("/status"))
+    assert list(body[0]["value"]["nodeMetric"]["aggregatedNodeUsages"]) == [
+        {"duration": "1.5s"},
+        {"duration": "5m0s", "usage": {"avg": {"resources": {"cpu": "1", "memory": "1Ki"}}}},
+        {"duration": "7m0s"},
+        {"duration": "10m0s"},
+    ]

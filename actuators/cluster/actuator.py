@@ -23,6 +23,7 @@ from pipeline.kube.lease import Lease
 from pipeline.kube.watching import Alive, Began, Changed, Complete, Event, Page, follow
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
+from pipeline.processors.placement.config import Placement
 from pipeline.processors.policy.node_slo import slo_spec
 from pipeline.settings import Settings
 from pipeline.tasks import together
@@ -56,9 +57,11 @@ class _Gone(msgspec.Struct):
 
 
 class Actuator:
-    """What one leader knows; made anew for each turn."""
+    """What one leader knows; made anew for each turn. `placement` is what the extender runs."""
 
-    def __init__(self, api: Api, settings: Settings, clock: Clock, lease: Lease) -> None:
+    def __init__(
+        self, api: Api, settings: Settings, placement: Placement, clock: Clock, lease: Lease
+    ) -> None:
         self._api = api
         self._settings = settings
         self._clock = clock
@@ -73,7 +76,7 @@ class Actuator:
         self._reports = acts and actuator.node_metrics
         self._rules = Objects(api, NODE_SLO, self._writer, uid_of)
         self._writes_rules = acts and actuator.node_slos
-        self._cooling = Cooling(api, self._writer, settings.extender, clock) if acts else None
+        self._cooling = Cooling(api, self._writer, placement, clock) if acts else None
         self._done = Counter[str]()
         self._topics_known = asyncio.Event()
         self._nodes_known = asyncio.Event()
@@ -121,6 +124,8 @@ class Actuator:
         if one.topic == NODES.name:
             record = None if value is None else decode_json(NodeRecord, value)
             self._offers.learn_node(name, record)
+            if self._cooling:
+                self._cooling.learn_node(name, record)
             if self._reports:
                 self._metrics.learn_node(name, record)
             if self._writes_rules:

@@ -1,24 +1,27 @@
 """Telling the scheduler that a node has cooled: pods that were refused because of it wait for that.
 
-Owes the rest: a Node that was above the extender's thresholds and is not any more gets one change
-of an annotation, one that pods were to leave for another gets one with each window for a while. The
-scheduler tries pods again when a Node changes, else only after minutes.
+Owes the rest: a Node that was above the extender's thresholds, or its own, for any pods and is not
+any more gets one change of an annotation, one that pods were to leave for another gets one with
+each window for a while. The scheduler tries pods again when a Node changes, else only after
+minutes.
 """
 
+from collections.abc import Set
 from typing import Final
-
-import numpy as np
 
 from actuators.cluster.writing import Write, Writer
 from pipeline.clock import Clock
 from pipeline.errors import InvalidRecordError, KubernetesError, NotFoundError
 from pipeline.kube.client import MERGE, Api
 from pipeline.processors.loadaware.counted import seconds_of
-from pipeline.processors.thresholds import RESOURCES, filter_by_usage
-from pipeline.settings import ExtenderSettings
+from pipeline.processors.loadaware.hot import hot_for
+from pipeline.processors.loadaware.limits import ANNOTATION
+from pipeline.processors.placement.config import LOAD_AWARE, TIME_SHARED, Placement
+from pipeline.processors.placement.schedule import in_force
 from pipeline.times import parse_time
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.results import supersedes
 
 COOLED: Final = "springtide/cooled"
@@ -37,21 +40,25 @@ class Cooling:
     hands; what `learn_state` learned before `is_on` lay on the topic at the start, and is no
     change."""
 
-    def __init__(
-        self, api: Api, writer: Writer, thresholds: ExtenderSettings, clock: Clock
-    ) -> None:
+    def __init__(self, api: Api, writer: Writer, placement: Placement, clock: Clock) -> None:
         self.is_on = False
         self._api = api
         self._writer = writer
-        self._thresholds = {
-            "cpu": thresholds.cpu_threshold_percent,
-            "memory": thresholds.memory_threshold_percent,
-        }
+        self._placement = placement
         self._states: dict[str, NodeStateRecord] = {}
-        self._hot: set[str] = set()
+        self._hot_for: dict[str, Set[str]] = {}
+        self._own_thresholds: dict[str, str] = {}
         self._making_room: dict[str, float] = {}
         self._due: dict[str, float] = {}
         self._clock = clock
+
+    def learn_node(self, name: str, record: NodeRecord | None) -> None:
+        """What is known of a node: its own thresholds."""
+        said = None if record is None else record.annotations.get(ANNOTATION)
+        if said is None:
+            self._own_thresholds.pop(name, None)
+        else:
+            self._own_thresholds[name] = said
 
     def learn_plan(self, plan: EvictionPlanRecord) -> None:
         """Pods are to leave a node for one that waits; how soon the node cools nobody knows."""
@@ -64,20 +71,18 @@ class Cooling:
         """The row of a node in the state table."""
         if record is None:
             self._states.pop(name, None)
-            self._hot.discard(name)
+            self._hot_for.pop(name, None)
             self._due.pop(name, None)
             return
         if not supersedes(record, self._states.get(name)):
             return
         self._states[name] = record
-        if self._is_hot(record):
-            self._hot.add(name)
+        before, now = self._hot_for.get(name, frozenset()), self._find_hot(name, record)
+        self._hot_for[name] = now
+        if now - before:
             self._due.pop(name, None)
             self._writer.drop(_WHAT, name)
-        elif name in self._hot:
-            self._hot.discard(name)
-            self._tell_soon(name)
-        elif self._is_making_room(name, record):
+        if before - now or (not now and self._is_making_room(name, record)):
             self._tell_soon(name)
 
     def decide(self) -> None:
@@ -101,23 +106,14 @@ class Cooling:
         if self.is_on:
             self._due.setdefault(name, self._clock.monotonic() + READERS_SECONDS)
 
-    def _is_hot(self, record: NodeStateRecord) -> bool:
-        used, room = record.usage, record.allocatable
-        amounts = {
-            "cpu": (used.cpu_cores, room.cpu_cores),
-            "memory": (used.memory_bytes, room.memory_bytes),
-        }
-        columns = {
-            name: [np.array([np.nan if of is None else of]) for of in both]
-            for name, both in amounts.items()
-        }
-        verdict = filter_by_usage(
-            {name: columns[name][0] for name in RESOURCES},
-            {name: columns[name][1] for name in RESOURCES},
-            np.ones(1, np.bool_),
-            thresholds_percent=self._thresholds,
-        )
-        return bool(verdict.refused[0])
+    def _find_hot(self, name: str, record: NodeStateRecord) -> Set[str]:
+        """Which pods the extender refuses on a node because of its usage."""
+        if LOAD_AWARE not in self._placement.filters:
+            return frozenset()
+        args = self._placement.load_aware
+        if TIME_SHARED in self._placement.filters:
+            args = in_force(self._placement.args[TIME_SHARED], args, self._clock.now())
+        return hot_for(record, args, self._own_thresholds.get(name))
 
     def _write(self, name: str, as_of: str) -> Write:
         async def do() -> None:
@@ -129,7 +125,7 @@ class Cooling:
             # Done twice it says the same; a Node that is gone has nobody waiting for it.
             state = self._states.get(name)
             is_there = not isinstance(error, NotFoundError)
-            if is_there and state is not None and name not in self._hot and state.as_of == as_of:
+            if is_there and state is not None and state.as_of == as_of:
                 self._writer.put(_WHAT, name, self._write(name, as_of))
 
         return Write(do, failed)

@@ -5,6 +5,7 @@ the time of aggregation that its policy says. What a report says is worked out w
 so that one that waited is not old.
 """
 
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -24,7 +25,7 @@ from pipeline.processors.policy.nodemetric import metric_spec
 from pipeline.processors.slo.report import HostReport, NodeReport, pods_of, status_of, usage_of
 from pipeline.processors.slo.rolling import Rolling
 from pipeline.times import parse_time
-from pipeline.topics.node_state import AGGREGATED, NodeStateRecord
+from pipeline.topics.node_state import AGGREGATED, AggregatedUsage, NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.results import supersedes
 from pipeline.topics.windows import Window
@@ -49,6 +50,8 @@ class NodeMetrics:
         self._newest: dict[str, Window] = {}
         self._reported_ms: dict[str, int] = {}
         self._known_ms: dict[str, int] = {}
+        # Of which something has come since the last look: only by that a report becomes due.
+        self._changed: dict[str, None] = {}
 
     def learn_node(self, name: str, record: NodeRecord | None) -> None:
         """What is known of a node, and its policy. Raises `InvalidRecordError` for one that cannot
@@ -64,6 +67,7 @@ class NodeMetrics:
         self.objects.want(name, Wanted(spec, record.uid))
         self._specs[name] = spec
         self._host_apps[name] = record.host_apps
+        self._changed[name] = None
 
     def learn_state(self, name: str, record: NodeStateRecord | None) -> None:
         """The row of a node in the state table."""
@@ -73,6 +77,7 @@ class NodeMetrics:
         elif supersedes(record, self._states.get(name)):
             self._states[name] = record
             self._known_ms[name] = round(parse_time(record.as_of) * 1000)
+            self._changed[name] = None
 
     def learn_window(self, window: Window) -> None:
         """What a node used; its report may be due by it."""
@@ -87,21 +92,29 @@ class NodeMetrics:
         (is_taken,) = self._rolling.apply([window], [seconds], memory)
         if is_taken:
             self._newest[name] = window
+            self._changed[name] = None
 
     def decide(self, *, everything: bool = False) -> None:
-        """Put what is due into the writer's hands."""
+        """Put what is due into the writer's hands: of nodes of which something has come, or of all,
+        which is for those whose object is there by now."""
         self.objects.decide(everything=everything)
-        for name, window in self._newest.items():
-            end_ms = window.header.window_end_ms
-            interval = self._interval(name).report_seconds
-            length_ms = end_ms - window.header.window_start_ms
-            # Windows end on a grid that the interval need not be a multiple of.
-            due_ms = self._reported_ms.get(name, 0) + 1000 * interval - length_ms // 2
-            # Peaks of a window come after it, and belong to its report.
-            is_known = self._known_ms.get(name, 0) >= end_ms and name in self._specs
-            if end_ms >= due_ms and is_known and self.objects.exists(name):
-                self._reported_ms[name] = end_ms
+        names = list(self._newest if everything else self._changed)
+        self._changed = {}
+        for name in names:
+            window = self._newest.get(name)
+            if window is not None and self._is_due(name, window):
+                self._reported_ms[name] = window.header.window_end_ms
                 self._writer.put(_STATUS, name, self._report(name))
+
+    def _is_due(self, name: str, window: Window) -> bool:
+        end_ms = window.header.window_end_ms
+        # Peaks of a window come after it, and belong to its report.
+        if self._known_ms.get(name, 0) < end_ms or not self.objects.exists(name):
+            return False
+        length_ms = end_ms - window.header.window_start_ms
+        # Windows end on a grid that the interval need not be a multiple of.
+        interval_ms = 1000 * self._interval(name).report_seconds - length_ms // 2
+        return name in self._specs and end_ms >= self._reported_ms.get(name, 0) + interval_ms
 
     def _collect_policy(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self._specs.get(name, {}).get("metricCollectPolicy", {})
@@ -124,6 +137,7 @@ class NodeMetrics:
 
         def failed(error: KubernetesError) -> None:
             self._reported_ms.pop(name, None)
+            self._changed[name] = None
             if isinstance(error, NotFoundError):
                 self.objects.gone(name)
 
@@ -153,10 +167,15 @@ class NodeMetrics:
         return msgspec.to_builtins(status_of(report))
 
     def _spans(self, name: str, state: NodeStateRecord) -> dict[str, Any]:
-        """The spans that the policy asks for, of those that there are."""
+        """The spans that the policy asks for; of one that is not measured nothing is known."""
         policy = self._collect_policy(name).get("nodeAggregatePolicy") or {}
-        asked = {seconds_of(text) for text in policy.get("durations") or ()}
-        return {span: of for span, of in state.aggregated.items() if AGGREGATED.get(span) in asked}
+        measured = {Decimal(of): state.aggregated.get(span) for span, of in AGGREGATED.items()}
+        texts = {seconds_of(text): text for text in policy.get("durations") or ()}
+        return {
+            text: measured.get(seconds) or AggregatedUsage()
+            for seconds, text in texts.items()
+            if seconds is not None
+        }
 
 
 def _predicted(state: NodeStateRecord) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from actuators.cluster.cooling import COOLED
-from actuators.cluster.writing import Write, Writer
+from actuators.cluster.writing import Write, Writer, answered
 from pipeline.clock import Clock
 from pipeline.errors import ApiUnavailableError, KubernetesError
 from pipeline.kube.client import MERGE, Api
@@ -125,7 +125,9 @@ class Offers:
 
     def see(self, of: bytes | msgspec.Raw) -> None:
         """A Node as it is now."""
-        found = _nodes.decode(of)
+        self._see(_nodes.decode(of))
+
+    def _see(self, found: _Node) -> None:
         name = found.metadata.name
         self._listed.add(name)
         before, now = self._on_server.get(name), _on_server(found)
@@ -279,10 +281,10 @@ class Offers:
         path = f"/api/v1/nodes/{name}"
         if name in self._unsure:
             # The last write may have been done: what is wanted then is for the next turn to say.
-            found = await self._api.request("GET", path, attempts=1)
+            found = answered(_nodes, await self._api.request("GET", path, attempts=1))
             self._unsure.discard(name)
             self._changed[name] = None
-            self.see(found)
+            self._see(found)
             return
         if name not in self._on_server:
             return
@@ -293,15 +295,16 @@ class Offers:
             return
         # The watch may tell of the patch before its answer is here.
         written, had = self._on_server[name].amounts, self._having(name).amounts
-        found = await self._api.request(
+        answer = await self._api.request(
             "PATCH", f"{path}/status", body=change.patch, kind=MERGE, attempts=1
         )
+        found = answered(_nodes, answer)
         if change.undoes:
             self._say(name, written, offer._replace(amounts=_NOTHING), "done", action="undo")
         else:
             self._say(name, had, offer, _OUTCOMES[self._mode])
             self._tell_of_withdrawal(name, had, offer)
-        self.see(found)
+        self._see(found)
         there = self._on_server.get(name)
         if there is not None:
             self._on_server[name] = there._replace(since=self._clock.monotonic())

@@ -10,7 +10,9 @@ longer each time.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
 
 from pipeline.clock import Clock
 from pipeline.errors import (
@@ -34,6 +36,18 @@ _REST_SECONDS: Final = (0.5, 60.0)
 _ASK_SECONDS: Final = 0.2
 # So many writes that take away are done before one of the rest is.
 _FIRST_IN_A_ROW: Final = 9
+
+
+T = TypeVar("T")
+
+
+def answered(decoder: msgspec.json.Decoder[T], answer: bytes) -> T:
+    """The object in an answer. Raises `ApiUnavailableError` for what is none: a proxy that has
+    something to say, of which nobody knows whether the server was asked."""
+    try:
+        return decoder.decode(answer)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise ApiUnavailableError(f"the answer is no object: {error}") from error
 
 
 class Write(NamedTuple):

@@ -13,6 +13,7 @@ from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
 from pipeline.settings import Settings
+from pipeline.sources.scheduler import placement_of
 from pipeline.topics.admin import require_topics
 
 log = get_logger(__name__)
@@ -33,6 +34,8 @@ LEASE = "springtide-actuator"
     "actuator.*",
     "extender.cpu_threshold_percent",
     "extender.memory_threshold_percent",
+    "extender.scheduler_config_file",
+    "extender.scheduler_name",
 )
 def command(settings: Settings) -> None:
     """Write what springtide.resources says to the status of Nodes: mid-cpu, mid-memory, batch-cpu
@@ -43,8 +46,9 @@ def command(settings: Settings) -> None:
     resources. What a mode wrote is taken back when it runs in another, observe included: give a
     standby the mode of the leader. So it is when a node takes part no longer, or data is stale.
 
-    A node that was above the extender's thresholds and is not any more gets an annotation changed,
-    so that the scheduler tries waiting pods again at once.
+    A node that was above the extender's thresholds, or its own, and is not any more gets an
+    annotation changed, so that the scheduler tries waiting pods again at once. Give it the
+    thresholds, or the --scheduler-config-file, of the extender.
 
     A Node is written to when its offer changes by more than resourceDiffThreshold, or by anything
     after updateTimeThresholdSeconds; never more than --writes-per-second in all. Of several
@@ -60,13 +64,13 @@ def command(settings: Settings) -> None:
 
 async def _run(settings: Settings) -> None:
     clock = SystemClock()
-    actuator = settings.actuator
+    actuator, placement = settings.actuator, placement_of(settings.extender)
     await require_topics(settings.kafka)
     metrics = serve_metrics("actuator", actuator.metrics_host, actuator.metrics_port)
     if metrics is not None:
         log.info("metrics page", host=metrics.host, port=metrics.port)
 
     async def work(api: Api, lease: Lease) -> None:
-        await Actuator(api, settings, clock, lease).run()
+        await Actuator(api, settings, placement, clock, lease).run()
 
     await lead_until_stopped(settings, LEASE, clock, work)

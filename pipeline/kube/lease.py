@@ -134,7 +134,7 @@ class Lease:
             lease = await self._get_or_make()
             self._was_allowed = True
             self._holder = str((lease.get("spec") or {}).get("holderIdentity") or "nobody")
-            if lease is None or not self._may_take(lease):
+            if not self._may_take(lease):
                 self._renewed_at = float("-inf")
                 return False
             await self._api.replace(self._path, self._renewed(lease))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pipeline.clock import ManualClock
-from pipeline.errors import KubernetesError
+from pipeline.errors import ApiRefusedError, KubernetesError
 
 
 class Asked(NamedTuple):
@@ -17,13 +17,14 @@ class Asked(NamedTuple):
 
 class FakeApi:
     """Answers with `objects` by their names, after `seconds`; `failures` say by method what is
-    raised instead."""
+    raised instead, `answers` what is answered although it was done."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.asked: list[Asked] = []
         self.objects: dict[str, Any] = {}
         self.failures: dict[str, KubernetesError] = {}
+        self.answers: dict[str, bytes] = {}
         self.seconds = 0.0
         self._version = 100
 
@@ -48,6 +49,10 @@ class FakeApi:
             await self.clock.sleep(self.seconds)
         if method in self.failures:
             raise self.failures[method]
+        done = self._do(method, path, body)
+        return self.answers.get(method, done)
+
+    def _do(self, method: str, path: str, body: Any) -> bytes:
         name = path.removesuffix("/status").rpartition("/")[2]
         if method == "POST":
             of = body["metadata"]
@@ -59,11 +64,24 @@ class FakeApi:
             return msgspec.json.encode(before)
         if isinstance(body, dict):
             return self.put(name, **_merged(before, body))
-        spec = copy.deepcopy(before.get("spec") or {})
-        for operation in body:
-            part = operation["path"].removeprefix("/spec").removeprefix("/")
-            spec = {**spec, part: operation["value"]} if part else operation["value"]
-        return self.put(name, spec=spec)
+        return self.put(name, **_patched(before, body))
+
+
+def _patched(before: Any, patch: Any) -> Any:
+    """As RFC 6902 has it, for `add` and `test` in objects; refused where it does not apply."""
+    found = copy.deepcopy(before)
+    for operation in patch:
+        *path, last = operation["path"].removeprefix("/").split("/")
+        inner = found
+        for key in path:
+            if key not in inner:
+                raise ApiRefusedError(f"422 doc is missing path: {operation['path']}")
+            inner = inner[key]
+        if operation["op"] == "add":
+            inner[last] = operation["value"]
+        elif inner.get(last) != operation["value"]:
+            raise ApiRefusedError(f"422 testing value {operation['path']} failed")
+    return found
 
 
 def _merged(before: Any, patch: Any) -> Any:

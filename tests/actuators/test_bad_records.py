@@ -18,6 +18,7 @@ from pipeline.kube.client import Api
 from pipeline.kube.lease import Lease
 from pipeline.processors.policy.in_force import load_policies, with_policy
 from pipeline.settings import ActuatorSettings, Settings
+from pipeline.sources.scheduler import placement_of
 from pipeline.times import format_time
 from pipeline.topics.codec import Record, encode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord
@@ -78,7 +79,9 @@ class World:
         )
         lease = cast(Lease, SimpleNamespace(is_held=True))
         settings = Settings(actuator=actuator)
-        self.actuator = Actuator(cast(Api, self.api), settings, self.clock, lease)
+        self.actuator = Actuator(
+            cast(Api, self.api), settings, placement_of(settings.extender), self.clock, lease
+        )
         self.actuator._cooling.is_on = True  # type: ignore[union-attr]
         self.api.put(NAME, metadata={"uid": "uid"}, status={})
         self.actuator._offers.see(msgspec.json.encode(self.api.objects[NAME]))

@@ -16,12 +16,18 @@ from pipeline.errors import (
     NotFoundError,
 )
 from pipeline.kube.client import Api
+from pipeline.processors.loadaware.limits import ANNOTATION
+from pipeline.processors.placement.config import Placement, read_config
 from pipeline.settings import ExtenderSettings
+from pipeline.sources.scheduler import placement_of
 from pipeline.times import format_time
 from pipeline.topics.eviction_plans import EvictionPlanRecord
-from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord
+from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.resources import Usage
 from tests.actuators.fake_api import Asked, FakeApi
+
+PLACEMENT = placement_of(ExtenderSettings())
 
 
 def state(cores: float, offset: int) -> NodeStateRecord:
@@ -35,12 +41,12 @@ def state(cores: float, offset: int) -> NodeStateRecord:
 
 
 class World:
-    def __init__(self) -> None:
+    def __init__(self, placement: Placement = PLACEMENT) -> None:
         self.clock = ManualClock()
         self.api = FakeApi(self.clock)
         self.api.put("n")
         self.writer = Writer(Budget(20.0, self.clock), self.clock, lambda: True)
-        self.cooling = Cooling(cast(Api, self.api), self.writer, ExtenderSettings(), self.clock)
+        self.cooling = Cooling(cast(Api, self.api), self.writer, placement, self.clock)
         self.cooling.is_on = True
         self._offset = 0
 
@@ -133,3 +139,86 @@ async def test_a_plan_of_no_time_is_no_plan() -> None:
         world.cooling.learn_plan(msgspec.structs.replace(plan(1), at="soon"))
     world.uses(1.0, 1.0)
     assert await world.settle() == []
+
+
+def configured(**args: object) -> Placement:
+    """What a KubeSchedulerConfiguration enables: LoadAware, and the hours if there are any."""
+    hours = args.pop("hours", None)
+    plugins = [{"name": "LoadAwareScheduling"}]
+    config: list[dict[str, object]] = [{"name": "LoadAwareScheduling", "args": args}]
+    if hours is not None:
+        plugins.append({"name": "TimeSharedThresholds"})
+        config.append({"name": "TimeSharedThresholds", "args": {"windows": [hours]}})
+    profile = {
+        "schedulerName": "s", "plugins": {"filter": {"enabled": plugins}}, "pluginConfig": config,
+    }  # fmt: skip
+    tree = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+        "profiles": [profile],
+    }  # fmt: skip
+    return read_config(tree)
+
+
+async def test_a_node_that_only_its_own_thresholds_kept_has_cooled() -> None:
+    world = World()
+    own = NodeRecord(node="n", annotations={ANNOTATION: '{"usageThresholds":{"cpu":30}}'})
+    world.cooling.learn_node("n", own)
+    world.uses(4.0, 2.0)
+    assert len(await world.settle()) == 1
+    # Those of all hold again.
+    world.cooling.learn_node("n", NodeRecord(node="n"))
+    world.uses(4.0, 2.0)
+    assert await world.settle() == []
+
+
+async def test_an_annotation_of_no_use_changes_nothing() -> None:
+    world = World()
+    world.cooling.learn_node("n", NodeRecord(node="n", annotations={ANNOTATION: "{"}))
+    world.uses(4.0, 2.0)
+    assert await world.settle() == []
+    world.uses(8.0, 2.0)
+    assert len(await world.settle()) == 1
+
+
+@pytest.mark.parametrize(
+    ("placement", "times"),
+    [
+        (configured(usageThresholds={"cpu": 30}), 1),
+        (configured(usageThresholds={"cpu": 60}), 0),
+        (configured(hours={"from": "00:00", "to": "00:00", "usageThresholds": {"cpu": 30}}), 1),
+        (Placement((), (), PLACEMENT.args), 0),
+    ],
+)
+async def test_it_goes_by_the_thresholds_that_the_extender_has(
+    placement: Placement, times: int
+) -> None:
+    world = World(placement)
+    world.uses(4.0, 2.0)
+    assert len(await world.settle()) == times
+
+
+@pytest.mark.parametrize(("cores", "times"), [(8.0, 0), (1.0, 1)])
+async def test_of_aggregated_usage_the_statistic_is_judged(cores: float, times: int) -> None:
+    """However busy the last window is."""
+    aggregated = {"usageThresholds": {"cpu": 50}, "usageAggregationType": "p95",
+                  "usageAggregatedDuration": "5m"}  # fmt: skip
+    world = World(configured(aggregated=aggregated))
+    for offset, p95 in enumerate((8.0, cores)):
+        usage = {"5m": AggregatedUsage(p95=Usage(cpu_cores=p95, memory_bytes=1.0))}
+        now = msgspec.structs.replace(state(8.0, offset), aggregated=usage)
+        world.cooling.learn_state("n", now)
+    assert len(await world.settle()) == times
+
+
+async def test_who_stays_too_hot_for_some_pods_has_cooled_for_the_others() -> None:
+    world = World(configured(usageThresholds={"cpu": 60}, prodUsageThresholds={"cpu": 20}))
+    for offset, (all_of_it, prod) in enumerate(((7.0, 3.0), (4.0, 3.0), (4.0, 3.0))):
+        usage = {"prod": Usage(cpu_cores=prod, memory_bytes=1.0)}
+        now = msgspec.structs.replace(state(all_of_it, offset), class_usage=usage)
+        world.cooling.learn_state("n", now)
+    assert len(await world.settle()) == 1
+    for offset, prod in ((4, 1.0), (5, 1.0)):
+        usage = {"prod": Usage(cpu_cores=prod, memory_bytes=1.0)}
+        now = msgspec.structs.replace(state(4.0, offset), class_usage=usage)
+        world.cooling.learn_state("n", now)
+    assert len(await world.settle()) == 1

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any, cast
 
 import msgspec
+import pytest
 
 from actuators.cluster.objects import MANAGED_BY, NODE_SLO, OURS, Objects, Wanted
 from actuators.cluster.writing import Budget, Writer
@@ -15,6 +16,7 @@ from tests.actuators.fake_api import Asked, FakeApi
 PATH = "/apis/slo.koordinator.sh/v1alpha1/nodeslos"
 SPEC = {"extensions": {"a": 1, "b": 1}}
 OTHER = {"extensions": {"a": 2}}
+BARE = {"name": "n", "uid": "n", "generation": 1, "resourceVersion": "1"}
 
 
 class World:
@@ -39,12 +41,17 @@ class World:
     def want(self, name: str, spec: Any, uid: str = "uid-1") -> None:
         self.objects.want(name, None if spec is None else Wanted(spec, uid))
 
+    def owners(self, name: str) -> list[str]:
+        """The uids of those with which an object goes."""
+        return [of["uid"] for of in self.api.objects[name]["metadata"].get("ownerReferences", [])]
+
     async def settle(self, seconds: float = 1.0, *, sweep: bool = False) -> list[Asked]:
         """Decide and write for a while; gives what was asked for."""
         task = asyncio.create_task(self.writer.run())
         for _ in range(round(seconds / 0.2)):
             self.objects.decide(everything=sweep)
             await self.clock.advance(0.2)
+        assert not task.done()
         task.cancel()
         asked, self.api.asked = self.api.asked, []
         return asked
@@ -146,7 +153,9 @@ async def test_one_that_somebody_was_quicker_to_make_is_changed() -> None:
     world.want("n", SPEC)
     world.api.failures["POST"] = ConflictError("exists")
     world.api.put("n", spec={})
-    assert [one.method for one in await world.settle(3.0)] == ["POST", "PATCH"]
+    # Whose it is the answer to the first change tells.
+    assert [one.method for one in await world.settle(3.0)] == ["POST", "PATCH", "PATCH"]
+    assert world.owners("n") == ["uid-1"]
 
 
 async def test_one_that_somebody_was_quicker_to_delete_is_made() -> None:
@@ -177,3 +186,89 @@ async def test_of_a_change_whose_answer_was_lost_nothing_is_taken_for_granted() 
     world.want("n", SPEC)
     await world.settle(5.0)
     assert world.api.objects["n"]["spec"] == SPEC
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+async def test_an_answer_that_is_no_object_is_none(method: str) -> None:
+    world = World(*(["n"] if method == "PATCH" else []))
+    world.want("n", SPEC)
+    world.api.answers[method] = b"<html>busy</html>"
+    assert [one.method for one in await world.settle(0.4)] == [method]
+    del world.api.answers[method]
+    world.tell()
+    assert "PATCH" in [one.method for one in await world.settle(5.0)]
+    assert world.api.objects["n"]["spec"] == SPEC
+
+
+async def test_what_has_lost_its_owner_gets_it_again() -> None:
+    world = World()
+    world.want("n", SPEC)
+    await world.settle()
+    world.objects.see(world.api.put("n", metadata={"ownerReferences": []}))
+    assert asked(await world.settle()) == [("PATCH", f"{PATH}/n")]
+    assert world.owners("n") == ["uid-1"]
+    world.tell()
+    assert await world.settle(6.0, sweep=True) == []
+
+
+async def test_the_object_of_a_node_that_was_made_anew_goes_with_the_new_one() -> None:
+    world = World()
+    world.want("n", SPEC)
+    await world.settle()
+    world.want("n", SPEC, "uid-2")
+    # The Node of which the topic speaks is not there yet.
+    assert await world.settle(6.0, sweep=True) == []
+    world.nodes["n"] = "uid-2"
+    assert len(await world.settle(sweep=True)) == 1
+    assert world.owners("n") == ["uid-2"]
+    assert await world.settle(6.0, sweep=True) == []
+
+
+async def test_what_others_made_goes_with_its_node_and_keeps_its_other_owners() -> None:
+    world = World("n", ours=False)
+    theirs = {"apiVersion": "v1", "kind": "ConfigMap", "name": "n", "uid": "theirs"}
+    world.api.put("n", metadata={"ownerReferences": [theirs]})
+    world.tell()
+    world.want("n", SPEC)
+    assert len(await world.settle()) == 1
+    assert world.owners("n") == ["theirs", "uid-1"]
+    assert world.api.objects["n"]["spec"] == SPEC
+    world.want("n", None)
+    assert await world.settle() == []
+
+
+async def test_owners_that_somebody_has_changed_meanwhile_stay() -> None:
+    world = World("n")
+    world.api.put("n", metadata={"ownerReferences": [{"kind": "Node", "name": "n", "uid": "old"}]})
+    world.tell()
+    told = world.api.put("n", metadata={"ownerReferences": [{"kind": "Job", "uid": "theirs"}]})
+    world.want("n", SPEC)
+    await world.settle(0.4)
+    assert world.owners("n") == ["theirs"]
+    world.objects.see(told)
+    await world.settle(3.0)
+    assert world.owners("n") == ["theirs", "uid-1"]
+    assert world.api.objects["n"]["spec"] == SPEC
+
+
+async def test_one_without_a_spec_gets_it_as_a_whole() -> None:
+    world = World()
+    world.api.objects = {"n": {"metadata": BARE}}
+    world.tell()
+    world.want("n", SPEC)
+    assert [one.method for one in await world.settle(5.0)] == ["PATCH", "GET", "PATCH"]
+    assert world.api.objects["n"]["spec"] == SPEC
+    world.want("n", OTHER)
+    assert [one.method for one in await world.settle(5.0)] == ["PATCH"]
+
+
+async def test_of_one_that_has_a_spec_by_now_nothing_is_lost() -> None:
+    world = World()
+    world.api.objects = {"n": {"metadata": BARE}}
+    world.tell()
+    world.want("n", SPEC)
+    await world.settle(0.4)
+    world.api.put("n", spec={"theirs": 1})
+    world.want("n", OTHER)
+    assert [one.method for one in await world.settle(5.0)] == ["GET", "PATCH"]
+    assert world.api.objects["n"]["spec"] == {"theirs": 1, **OTHER}

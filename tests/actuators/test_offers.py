@@ -247,6 +247,17 @@ async def test_of_a_write_without_an_answer_the_node_is_asked_first() -> None:
     assert world.outcomes() == [("offer", "failed"), ("offer", "done")]
 
 
+@pytest.mark.parametrize("answer", [b"<html>busy</html>", b"{}", b"", b"\xff"])
+async def test_an_answer_that_is_no_node_is_none(answer: bytes) -> None:
+    world = World()
+    world.api.answers = {"PATCH": answer, "GET": answer}
+    assert methods(await world.settle(3.0))[:2] == ["PATCH", "GET"]
+    world.api.answers = {}
+    assert methods(await world.settle(60.0)) == ["GET"]
+    assert world.outcomes()[0] == ("offer", "failed")
+    assert world.cpu == "1000"
+
+
 async def test_a_node_that_is_refused_is_not_asked_for_at_every_tick() -> None:
     world = World()
     world.api.failures["PATCH"] = ApiRefusedError("422")

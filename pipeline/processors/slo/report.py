@@ -6,11 +6,13 @@ out, so that who reads it counts what the pod asked for, and not 0.
 
 import math
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Final
 
 import msgspec
 
 from pipeline.processors.classes import class_label
+from pipeline.processors.policy.durations import duration_text, seconds_of
 from pipeline.processors.slo.fields import Resources
 from pipeline.processors.slo.nodemetric import (
     AGGREGATIONS,
@@ -54,7 +56,7 @@ class HostReport(msgspec.Struct, frozen=True, kw_only=True):
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a node. Averages are over the time of aggregation, `aggregated` and
-    `aggregated_system` by span as in `springtide.node-state`; peaks contain the margin."""
+    `aggregated_system` by span, as Go writes durations; peaks contain the margin."""
 
     updated_seconds: float
     usage: Usage
@@ -70,7 +72,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
 def status_of(report: NodeReport) -> NodeMetricStatus:
     """The status of the node's NodeMetric.
 
-    Raises KeyError for a span that `springtide.node-state` does not have.
+    Raises ValueError for a span that is no duration.
     """
     pods = sorted(report.pods, key=lambda pod: (pod.namespace, pod.name))
     hosts = sorted(report.host_apps, key=lambda host: host.name)
@@ -115,19 +117,6 @@ def usage_of(used: Floats) -> Usage:
     return Usage(cpu_cores=cpu, memory_bytes=memory)
 
 
-def go_duration(seconds: int) -> str:
-    """A span of whole seconds as Go writes it.
-
-    >>> go_duration(300), go_duration(3660), go_duration(45)
-    ('5m0s', '1h1m0s', '45s')
-    """
-    minutes, rest = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}h{minutes}m{rest}s"
-    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
-
-
 def _pod(pod: PodReport) -> PodMetric:
     return PodMetric(
         name=pod.name,
@@ -153,14 +142,18 @@ def _aggregated(
     """The spans from the shortest on; a span of which nothing is known has no usage."""
     if not spans:
         return None
-    by_length = sorted(spans, key=lambda span: node_state.AGGREGATED[span])
+    by_length = sorted((_seconds(span), span) for span in spans)
     return tuple(
-        AggregatedUsage(
-            duration=go_duration(node_state.AGGREGATED[span]),
-            usage=_statistics(spans[span]) or None,
-        )
-        for span in by_length
+        AggregatedUsage(duration=duration_text(seconds), usage=_statistics(spans[span]) or None)
+        for seconds, span in by_length
     )
+
+
+def _seconds(span: str) -> Decimal:
+    seconds = seconds_of(span)
+    if seconds is None:
+        raise ValueError(f"{span!r:.80} is no duration")
+    return seconds
 
 
 def _statistics(of: node_state.AggregatedUsage) -> dict[str, ResourceMap]:

@@ -29,8 +29,8 @@ class Change(NamedTuple):
 
 
 class Seen:
-    """Not for several threads. Texts of nodes are kept once; uids that are no UUID (a file, a test)
-    are kept as texts."""
+    """Not for several threads. Texts of nodes are kept once, while there are pods on them; uids
+    that are no UUID (a file, a test) are kept as texts."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -51,6 +51,7 @@ class Seen:
     def put(self, uid: str, node: str, value: bytes) -> Change:
         """Note that the record of `uid` lies under `node` and has this value."""
         key, is_odd = _key(uid)
+        number = self._number(node)
         digest = int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "little")
         place, is_held = self._find(key)
         before, differs = None, True
@@ -67,7 +68,7 @@ class Seen:
             self._high_at[place], self._low_at[place] = key
             if is_odd:
                 self._odd[key] = uid
-        self._node_at[place] = self._number(node)
+        self._node_at[place] = number
         self._digest_at[place] = digest
         self._listed_at[place] = True
         return Change(differs, before)
@@ -166,9 +167,19 @@ class Seen:
     def _number(self, node: str) -> int:
         number = self._numbers.get(node)
         if number is None:
+            if len(self._names) >= max(_LEAST, 2 * self._held):
+                self._forget_names()
             number = self._numbers[node] = len(self._names)
             self._names.append(node)
         return number
+
+    def _forget_names(self) -> None:
+        """Let go of nodes of which there is no pod any more: autoscaled ones come for ever."""
+        held = np.flatnonzero(self._states == _HELD)
+        used, numbers = np.unique(self._nodes[held], return_inverse=True)
+        self._nodes[held] = numbers
+        self._names = [self._names[number] for number in used.tolist()]
+        self._numbers = {name: number for number, name in enumerate(self._names)}
 
     def _text(self, key: Uid) -> str:
         odd = self._odd.get(key)

@@ -20,7 +20,7 @@ UIDS = st.sampled_from(
     ]
     + ["0_000000-0000-0000-0000-00000000000", "-" * 4 + "0" * 32]
 )
-NODES = st.sampled_from(["", "n1", "n2"])
+NODES = st.sampled_from(["", *(f"n{number}" for number in range(20))])
 VALUES = st.sampled_from([b"", b"a", b"b"])
 
 
@@ -51,6 +51,10 @@ class Remembers(RuleBasedStateMachine):
     def drop(self, uid: str) -> None:
         before = self.known.pop(uid, None)
         assert self.seen.drop(uid) == (None if before is None else before[0])
+
+    @rule()
+    def forget(self) -> None:
+        self.seen._forget_names()
 
     @rule()
     def begin(self) -> None:
@@ -90,6 +94,20 @@ def test_it_grows_and_is_emptied_without_losing_any() -> None:
         seen.put(uid, "", b"")
         seen.drop(uid)
     assert seen.nbytes <= most
+
+
+def test_names_of_nodes_that_are_gone_are_not_kept() -> None:
+    """An autoscaler makes new ones for ever."""
+    seen, kept = Seen(), [str(uuid.uuid4()) for _ in range(50)]
+    for i, uid in enumerate(kept):
+        seen.put(uid, f"stays-{i}", b"")
+    for i in range(20_000):
+        uid = str(uuid.UUID(int=i))
+        assert seen.put(uid, f"comes-and-goes-{i}", b"") == (True, None)
+        assert seen.drop(uid) == f"comes-and-goes-{i}"
+    assert len(seen._names) == len(seen._numbers) < 2000
+    for i, uid in enumerate(kept):
+        assert seen.put(uid, f"stays-{i}", b"") == (False, f"stays-{i}")
 
 
 def test_a_pod_takes_few_bytes() -> None:

@@ -1,6 +1,7 @@
 """`springtide scheduler`: the configuration of kube-scheduler that asks an extender."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -248,6 +249,8 @@ def simulated(
       springtide scheduler simulate
       springtide scheduler simulate --wanted 60 --nodes 50 --pods 800 --deviation 0.5
     """
+    if not all(map(math.isfinite, (wanted, used, deviation))):
+        raise click.UsageError("--wanted, --used and --deviation are numbers")
     load = Load(nodes, cores * 1000, pods, _USUAL.pods_per_window, request, used, deviation)
     found = [simulate(load, wanted - less, wanted, seed) for less in (0.0, 5.0, 10.0, 15.0)]
     if as_json:

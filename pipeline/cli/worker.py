@@ -81,7 +81,6 @@ def run_worker(settings: Settings) -> None:
         quiet=True,
         override_logging=False,
         redirect_stdouts=False,
-        workdir=data_dir,
     )
     worker.spinner = None
     worker.execute_from_commandline()

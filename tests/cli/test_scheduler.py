@@ -120,6 +120,8 @@ def test_lower_targets_overshoot_less() -> None:
     found = json.loads(run("simulate", "--wanted", "60", "--json").stdout)
     assert [one["target_percent"] for one in found] == [60, 55, 50, 45]
     assert run("simulate", "--nodes", "0").exit_code == 2
+    assert run("simulate", "--wanted", "nan").exit_code == 2
+    assert run("simulate", "--used", "nan", "--json").exit_code == 2
 
 
 def test_what_cannot_be_simulated_well_is_said() -> None:

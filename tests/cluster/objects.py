@@ -12,6 +12,7 @@ from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KafkaSettings
 from pipeline.topics.client import COMMITTED, client_options
 from pipeline.topics.registry import Topic
+from tests.processes import eventually
 
 Object = dict[str, Any]
 
@@ -75,6 +76,18 @@ def _affinity(names: Sequence[str]) -> Object:
 def apply(plane: ControlPlane, *objects: Object) -> None:
     listing = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
     plane.kubectl("apply", "-f", "-", given=json.dumps(listing))
+
+
+def define(plane: ControlPlane, path: str) -> None:
+    """Apply definitions of custom resources, a file or a folder of them; return when the server
+    serves them. `kubectl wait` fails where one has no condition at all yet."""
+    plane.kubectl("apply", "-f", path)
+    assert eventually(lambda: all(map(_is_served, items(plane, "crd"))), 60)
+
+
+def _is_served(definition: Object) -> bool:
+    conditions = definition.get("status", {}).get("conditions") or ()
+    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
 
 
 def delete(plane: ControlPlane, kind: str, *names: str) -> None:

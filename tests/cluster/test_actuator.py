@@ -15,7 +15,17 @@ from pipeline.topics.actions import ActionRecord
 from pipeline.topics.client import client_options
 from pipeline.topics.codec import decode_json
 from pipeline.topics.registry import ACTIONS
-from tests.cluster.objects import apply, delete, items, messages, node, pod, until, write_policy
+from tests.cluster.objects import (
+    apply,
+    define,
+    delete,
+    items,
+    messages,
+    node,
+    pod,
+    until,
+    write_policy,
+)
 from tests.cluster.results import Results
 from tests.cluster.watching import Role, in_step
 
@@ -156,8 +166,7 @@ async def test_its_service_account_may_do_what_it_needs_and_no_more(
     kubernetes = KubernetesSettings(kubeconfig=account)
     own = Settings(kafka=settings.kafka, kubernetes=kubernetes)
     definitions = str(project / "deploy" / "crds")
-    plane.kubectl("apply", "-f", definitions)
-    plane.kubectl("wait", "--for=condition=Established", "crd", "--all")
+    define(plane, definitions)
     flags = ("--mode", "act", "--node-metrics", "--node-slos")
     with Role("actuator", own, *flags) as actuator:
         await until(lambda: offer(plane, "g1") == results.last["g1"])

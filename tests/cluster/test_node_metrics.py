@@ -10,7 +10,7 @@ from pipeline.local.control_plane import ControlPlane
 from pipeline.processors.slo.nodemetric import NodeMetric
 from pipeline.processors.slo.nodeslo import NodeSLO
 from pipeline.settings import Settings
-from tests.cluster.objects import apply, delete, items, node, pod, until, write_policy
+from tests.cluster.objects import apply, define, delete, items, node, pod, until, write_policy
 from tests.cluster.usage import Exporters, used_by
 from tests.cluster.watching import Role, in_step, worker
 from tests.processors.slo.recorded import strictly
@@ -23,8 +23,7 @@ GOLD = {"nodeSelector": {"matchLabels": {"pool": "gold"}}}
 @pytest.fixture(scope="module", autouse=True)
 def definitions(plane: ControlPlane) -> Iterator[None]:
     folder = Path(__file__).parents[2] / "deploy" / "crds"
-    plane.kubectl("apply", "-f", str(folder))
-    plane.kubectl("wait", "--for=condition=Established", "crd", "--all")
+    define(plane, str(folder))
     yield
     plane.kubectl("delete", "-f", str(folder))
 

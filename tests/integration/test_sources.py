@@ -3,6 +3,8 @@ them, and neither touches what the other wrote."""
 
 import asyncio
 import json
+import os
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
@@ -315,3 +317,37 @@ async def loaded(kafka: KafkaSettings) -> dict[str, str]:
         for partition in range(PARTITIONS):
             await topics.load(reader, partition, inventory, {})
     return {name: of.uid for name, of in inventory.nodes.items()}
+
+
+async def test_a_worker_finds_files_from_where_it_was_started(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """Its data are elsewhere, and Faust would have gone there."""
+    node = {"kind": "Node", "metadata": {"name": "here"}}
+    listing = {"apiVersion": "v1", "kind": "List", "items": [node]}
+    (tmp_path / "nodes.json").write_text(json.dumps(listing))
+    kafka = settings.kafka
+    command = [
+        *(sys.executable, "-m", "pipeline.cli.main", "worker", "--no-supervise"),
+        *("--bootstrap-servers", kafka.bootstrap_servers, "--topic-prefix", kafka.topic_prefix),
+        *("--partitions", str(PARTITIONS), "--metrics-port", "0", "--id", kafka.topic_prefix),
+        *("--nodes-file", "nodes.json", "--data-dir", str(tmp_path / "data")),
+    ]
+    project = Path(__file__).parents[2]
+    path = os.pathsep.join(map(str, (project, project / "node-exporter")))
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+
+        async def is_there() -> bool:
+            return b"here" in await latest(kafka, NODES)
+
+        await until(is_there, 60)
+    finally:
+        process.terminate()
+        await process.wait()

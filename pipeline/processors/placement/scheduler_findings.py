@@ -19,6 +19,7 @@ from pipeline.processors.placement.kube_config import (
     EVERYWHERE,
     FILTER_POINTS,
     KEYS,
+    POINTS,
     SCORE_POINTS,
     VERSIONS,
     Profile,
@@ -85,6 +86,11 @@ def findings(tree: Any, mode: Mode, url: str | None = None) -> Iterator[Finding]
     said = enumerate(_entries(configuration, "extenders"))
     extenders = {f"extenders[{place}]": _extender(place, one) for place, one in said}
     ours = _ours(extenders, url)
+    prefixes = Counter(one.url_prefix.rstrip("/") for one in ours.values())
+    for prefix, count in prefixes.items():
+        if count > 1:
+            found = f"{prefix:.80} is there {count} times, and its scores count as often"
+            yield Finding("extenders", found, "name it once")
     for where, one in extenders.items():
         yield from _refused(where, one)
         if where in ours:
@@ -119,6 +125,10 @@ def _of_document(configuration: Mapping[str, Any]) -> Iterator[Finding]:
             found = "kube-scheduler knows no such key"
             yield Finding(f"{key!s:.80}", found, "leave it out", is_refused=True)
     yield from _of_share("percentageOfNodesToScore", configuration.get("percentageOfNodesToScore"))
+    workers = configuration.get("parallelism", 1)
+    if not isinstance(workers, int) or workers < 1:
+        found = f"{workers!r:.40} is no whole number above 0"
+        yield Finding("parallelism", found, "leave it out", is_refused=True)
 
 
 def _of_share(where: str, share: Any) -> Iterator[Finding]:
@@ -284,6 +294,9 @@ def _of_profile(profile: Profile) -> Iterator[Finding]:
     where, of = f"profile {profile.scheduler_name:.80}", _running(profile)
     yield from _of_share(f"{where}: percentageOfNodesToScore", profile.percentage_of_nodes_to_score)
     for point, tree in (profile.plugins or {}).items():
+        if point not in POINTS:
+            found = f"plugins.{point:.80} is no extension point"
+            yield Finding(where, found, f"choose of {', '.join(POINTS)}", is_refused=True)
         if isinstance(tree, list):
             found = f"plugins.{point} is a list, and kube-scheduler takes none there"
             yield Finding(where, found, "write enabled and disabled", is_refused=True)

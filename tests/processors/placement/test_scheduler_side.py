@@ -141,9 +141,17 @@ def test_which_extender_is_meant_may_have_to_be_said() -> None:
     assert found.is_refused
 
 
+def test_an_extender_that_is_there_twice_counts_twice() -> None:
+    tree = generated(Wanted("http://springtide:8888", "act"))
+    tree["extenders"] *= 2
+    (found,) = findings(tree, "act")
+    assert "there 2 times" in found.says
+
+
 def test_what_the_scheduler_of_today_does_not_read_is_refused() -> None:
     for change in (
         {"apiVersion": "kubescheduler.config.k8s.io/v1beta3"}, {"zzz": 1},
+        {"parallelism": 0}, {"parallelism": "x"}, {"profiles": [{"plugins": {"zzz": {}}}]},
         {"percentageOfNodesToScore": 300}, {"percentageOfNodesToScore": float("nan")},
         {"profiles": [{"percentageOfNodesToScore": -1}]},
         {"profiles": [{"schedulerName": "a"}, {"schedulerName": "a"}]},

@@ -9,6 +9,7 @@ import pytest
 from pipeline.errors import ControlPlaneError
 from pipeline.local.control_plane import ControlPlane, local_control_plane
 from pipeline.processors.slo.schema import KINDS, Kind
+from tests.cluster.objects import define
 from tests.crds import path_of
 from tests.processors.slo.recorded import Json, load, names, strictly
 from tests.processors.slo.test_objects import changed, example
@@ -21,9 +22,7 @@ pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 def plane() -> Iterator[ControlPlane]:
     with local_control_plane() as plane:
         for kind in KINDS:
-            plane.kubectl("apply", "-f", str(path_of(kind)))
-            resource = f"crd/{kind.plural}.slo.koordinator.sh"
-            plane.kubectl("wait", "--for=condition=Established", resource, "--timeout=60s")
+            define(plane, str(path_of(kind)))
         yield plane
 
 

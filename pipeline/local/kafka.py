@@ -249,6 +249,7 @@ class LocalKafka:
         (self._dir / "tmp").mkdir(exist_ok=True)
         if self.log_file.exists() and self.log_file.stat().st_size > _LOG_KEPT_BYTES:
             self.log_file.replace(self.log_file.with_suffix(".log.1"))
+        self.log_file.touch()
         if self._child is None:
             remove = self._dir if self._given_dir is None else None
             self._child = KeptChild(self.log_file, remove)

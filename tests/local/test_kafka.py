@@ -112,6 +112,18 @@ def test_stop_and_kill_and_start_keep_port_and_data(broker: LocalKafka) -> None:
 
 
 @pytest.mark.broker
+def test_a_long_log_is_set_aside_at_the_next_start(
+    broker: LocalKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "_LOG_KEPT_BYTES", 1)
+    broker.stop()
+    said = broker.log_file.stat().st_size
+    broker.start()
+    assert broker.log_file.with_suffix(".log.1").stat().st_size == said
+    assert "Kafka Server started" in broker.log_file.read_text()
+
+
+@pytest.mark.broker
 def test_a_port_lost_in_the_race_is_given_up_and_nothing_stays(
     broker: LocalKafka, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

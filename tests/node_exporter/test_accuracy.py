@@ -1,7 +1,7 @@
 """On real cgroups with real processes: what is reported is what was used (NP-02, K14-34, K14-35).
 
-Ten windows: CPU within 1 % of the process' own getrusage, half a core of quota as 0.50, memory
-within 1 % of the pages that were touched and locked.
+Ten windows: CPU within 1 % of the process' own getrusage, half a core of quota within 1 % of what
+the scheduler gave the process of it, memory within 1 % of the pages that were touched and locked.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,6 +105,11 @@ def own_seconds(process: subprocess.Popen[str]) -> float:
     return float(hear(process))
 
 
+def given_seconds(process: subprocess.Popen[str]) -> float:
+    """CPU time by the scheduler's own count, for a process that is too throttled to be asked."""
+    return int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0]) / 1e9
+
+
 def by_id(rows: Any) -> dict[str, Any]:
     return {row["id"]: row for row in rows}
 
@@ -114,7 +120,7 @@ async def test_ten_windows_report_what_was_used(tree: CgroupTree) -> None:
     tree.write("cpu", half_dir, "cpu.cfs_quota_us", 50_000)
     tree.make("host-app")
     bursty = start(tree, bursty_dir, BURSTY)
-    start(tree, half_dir, BUSY)
+    half = start(tree, half_dir, BUSY)
     hungry = start(tree, hungry_dir, HUNGRY)
     start(tree, idle_dir, "import time; time.sleep(600)")
     tree.python("host-app", "import time; x = b'x' * (32 << 20); time.sleep(600)")
@@ -132,11 +138,13 @@ async def test_ten_windows_report_what_was_used(tree: CgroupTree) -> None:
     ticker = Ticker(clock, 1000)
     windows: list[dict[str, Any]] = []
     own: list[tuple[float, float]] = []
+    given: list[tuple[float, float]] = []
     while len(windows) < WINDOWS + 1:
         tick = await ticker.next()
-        before = own_seconds(bursty)
+        before, given_before = own_seconds(bursty), given_seconds(half)
         _, finished = maker.collect(tick)
         for batch in finished:
+            given.append((given_before, given_seconds(half)))
             own.append((before, own_seconds(bursty)))
             windows.append(by_id(batch.rows))
             if len(windows) in (3, 6):
@@ -148,20 +156,23 @@ async def test_ten_windows_report_what_was_used(tree: CgroupTree) -> None:
     measured = windows[1:]  # the first begins wherever this test began
     assert [window["bursty"]["coverage"] for window in measured] == [1.0] * WINDOWS
 
-    reported = sum(window["bursty"]["cpu_cores_avg"] for window in measured) * WINDOW_SECONDS
-    # Asked just before and just after each reading: what the process used between two readings
-    # lies between these bounds, however long this machine kept us from asking.
-    least, most = own[-1][0] - own[0][1], own[-1][1] - own[0][0]
-    assert 0.99 * least <= reported <= 1.01 * most
-    assert 0.3 < reported / (WINDOWS * WINDOW_SECONDS) < 0.95  # it did work in bursts
+    # Asked just before and just after each reading: what a process used between two readings lies
+    # between these bounds, however long this machine kept us from asking.
+    cores = {}
+    for name, asked in (("bursty", own), ("half", given)):
+        reported = sum(window[name]["cpu_cores_avg"] for window in measured) * WINDOW_SECONDS
+        least, most = asked[-1][0] - asked[0][1], asked[-1][1] - asked[0][0]
+        assert 0.99 * least <= reported <= 1.01 * most, name
+        cores[name] = reported / (WINDOWS * WINDOW_SECONDS)
+    assert 0.3 < cores["bursty"] < 0.95  # it did work in bursts
 
-    half = [window["half"] for window in measured]
-    mean = sum(row["cpu_cores_avg"] for row in half) / WINDOWS
-    assert round(mean, 2) == 0.50
-    ratios = [row["cpu_throttled_ratio"] for row in half]
+    # All that the quota allows, unless this machine itself did not get what it runs on.
+    assert 0.45 < cores["half"] < 0.505
+    halves = [window["half"] for window in measured]
+    ratios = [row["cpu_throttled_ratio"] for row in halves]
     assert sum(ratios) / WINDOWS > 0.9, ratios
     # How long it waited depends on who else wanted the CPU.
-    assert sum(row["cpu_throttled_seconds"] for row in half) > 0
+    assert sum(row["cpu_throttled_seconds"] for row in halves) > 0
 
     small, locked, cached = (windows[i]["hungry"] for i in (2, 5, WINDOWS))
     grown = locked["memory_bytes_last"] - small["memory_bytes_last"]

@@ -2,7 +2,7 @@
 what is wrong with a policy, wherever it came from.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,8 @@ def tell(problems: Iterable[Problem]) -> None:
 def read_config_map(file: Path) -> Mapping[str, str]:
     """The data of the ConfigMap in `file`, YAML or JSON, by itself or in a List.
 
-    Raises `UsageError` if the file cannot be read, `InvalidPolicyError` if it has no such object.
+    Raises `UsageError` if the file cannot be read, `InvalidPolicyError` if it has no such object or
+    several.
     """
     try:
         trees = list(yaml.safe_load_all(file.read_text()))
@@ -53,15 +54,22 @@ def read_config_map(file: Path) -> Mapping[str, str]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         first = str(error).partition("\n")[0]
         raise InvalidPolicyError(f"{file} is neither YAML nor JSON: {first:.200}") from error
+    found = [one for one in _objects(trees) if _name_of(one) == ("ConfigMap", CONFIG_MAP)]
+    if len(found) != 1:
+        count = f"{len(found)} ConfigMaps {CONFIG_MAP}, of which one can be in force"
+        raise InvalidPolicyError(
+            f"{file} has {count if found else f'no ConfigMap {CONFIG_MAP}'}",
+            hint=f"kubectl get configmap {CONFIG_MAP} -n koordinator-system -o yaml",
+        )
+    return data_of(found[0], str(file))
+
+
+def _objects(trees: Iterable[Any]) -> Iterator[dict[str, Any]]:
     for tree in trees:
         items = tree.get("items", [tree]) if isinstance(tree, dict) else []
         for one in items if isinstance(items, list) else []:
-            if isinstance(one, dict) and _name_of(one) == ("ConfigMap", CONFIG_MAP):
-                return data_of(one, str(file))
-    raise InvalidPolicyError(
-        f"{file} has no ConfigMap {CONFIG_MAP}",
-        hint=f"kubectl get configmap {CONFIG_MAP} -n koordinator-system -o yaml",
-    )
+            if isinstance(one, dict):
+                yield one
 
 
 def data_of(config_map: Mapping[str, Any], where: str) -> Mapping[str, str]:

@@ -179,6 +179,11 @@ def test_what_contradicts_the_extender_is_told_and_ends_with_0(tmp_path: Path) -
         (node("n"), 1, "has no ConfigMap slo-controller-config"),
         ("", 1, "has no ConfigMap slo-controller-config"),
         ("a: [", 1, "is neither YAML nor JSON"),
+        (
+            {"kind": "List", "items": [configmap("{}"), configmap("{}")]},
+            1,
+            "has 2 ConfigMaps slo-controller-config, of which one can be in force",
+        ),
         ({**configmap("{}"), "data": {"colocation-config": {}}}, 1, "is not an object of texts"),
     ],
 )

@@ -1,6 +1,6 @@
 """Which thresholds hold for a node, and for which usage (scheduling 1.6, 1.7)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -14,7 +14,13 @@ from pipeline.processors.loadaware.args import (
     Percents,
     span_seconds,
 )
-from pipeline.processors.policy.sections import convert, read_object
+from pipeline.processors.policy.sections import (
+    convert,
+    keys_of,
+    named,
+    read_object,
+    unknown_keys,
+)
 
 ANNOTATION: Final = "scheduling.koordinator.sh/usage-thresholds"
 
@@ -85,9 +91,18 @@ def read_own(annotation: str | None) -> Any:
 
 @lru_cache(maxsize=256)
 def problem(annotation: str | None) -> str | None:
-    """What is wrong with a node's annotation; None for nothing."""
+    """What is wrong with a node's annotation, or with its keys; None for nothing."""
     try:
         read_own(annotation)
+        wrong = next(_unread(annotation), None)
     except InvalidPolicyError as error:
-        return f"annotation {ANNOTATION}: {error.message}"
-    return None
+        wrong = error.message
+    return None if wrong is None else f"annotation {ANNOTATION}: {wrong}"
+
+
+def _unread(annotation: str | None) -> Iterator[str]:
+    """Keys that may be written wrongly: what they say does not hold."""
+    found = read_object(annotation) if annotation else {}
+    yield from unknown_keys(found, keys_of(_Own).values(), only_near=False)
+    within = named(found, keys_of(_Own).values()).get("aggregatedUsage") or {}
+    yield from unknown_keys(within, keys_of(Aggregated).values(), only_near=False)

@@ -128,6 +128,22 @@ def test_an_annotation_of_no_use_changes_nothing_and_is_told(annotation: str) ->
 
 
 @pytest.mark.parametrize(
+    ("annotation", "says"),
+    [
+        (
+            '{"usageThreshold":{"cpu":9}}',
+            "nobody reads 'usageThreshold': is usageThresholds meant?",
+        ),
+        ('{"aggregatedUsage":{"usageType":"p99"}}', "nobody reads 'usageType'"),
+        ('{"cpu":9,"USAGETHRESHOLDS":{}}', "nobody reads 'cpu'"),
+    ],
+)
+def test_a_key_that_nobody_reads_is_told(annotation: str, says: str) -> None:
+    assert limits.limits_of(ARGS, annotation, is_prod=False).thresholds == {"cpu": 65, "memory": 95}
+    assert says in (limits.problem(annotation) or "")
+
+
+@pytest.mark.parametrize(
     ("said", "factors"),
     [
         ('{"cpu":50}', {"cpu": 50, "memory": 70}),

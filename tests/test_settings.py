@@ -106,6 +106,8 @@ def test_variables_and_flags_tell_keys_apart() -> None:
         ("kafka.bootstrap_servers", "", "host:port"),
         ("kafka.bootstrap_servers", "localhost", "host:port"),
         ("kafka.bootstrap_servers", "a:1, b:2", "host:port"),
+        ("kafka.bootstrap_servers", "a:65536", "host:port"),
+        ("kafka.bootstrap_servers", "a:9092,b:0", "host:port"),
         ("kafka.topic_prefix", "my topics", "a name of"),
         ("kafka.security_protocol", "ssl", "one of"),
         ("kafka.security_protocol", "SASL_SSL", "a value, because security_protocol is SASL_SSL"),

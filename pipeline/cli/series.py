@@ -108,6 +108,8 @@ def _range(last: str | None, since: str | None, until: str | None, now: float) -
         found = _Range(parse_time(since), now if until is None else parse_time(until))
     except ValueError as error:
         raise UsageError(str(error), hint="give times such as 2023-11-14T22:13:30Z") from error
+    if until is None and found.first > now:
+        raise UsageError(f"--from {since} is in the future", hint="give a time that has passed")
     if found.first > found.last:
         raise UsageError("the range ends before it begins", hint="give --from before --to")
     return found

@@ -9,7 +9,8 @@ SECONDS_OF_A_DAY = 86_400
 
 # RFC 1123 subdomain, as the API server asks of a Node's name.
 NODE_NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
-_SERVER = r"([^\s,:\[\]/]+|\[[0-9a-fA-F:]+\]):\d{1,5}"
+_PORT = r"(6553[0-5]|655[0-2]\d|65[0-4]\d\d|6[0-4]\d{3}|[1-5]\d{4}|[1-9]\d{0,3})"
+_SERVER = rf"([^\s,:\[\]/]+|\[[0-9a-fA-F:]+\]):{_PORT}"
 _SERVERS = rf"^{_SERVER}(,{_SERVER})*$"
 
 Port = Annotated[int, Meta(ge=0, le=65535)]

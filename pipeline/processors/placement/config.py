@@ -199,7 +199,8 @@ def _idle(enabled: Mapping[str, Mapping[str, int]], used: Collection[str]) -> It
 def _weight(one: Enabled, point: str) -> int:
     weight = one.weight or 1
     if not 0 < weight <= _MOST_WEIGHT:
-        raise InvalidPolicyError(f"plugins.{point}: weight {weight} of {one.name} is not above 0")
+        wrong = f"more than {_MOST_WEIGHT}" if weight > 0 else "not above 0"
+        raise InvalidPolicyError(f"plugins.{point}: weight {weight} of {one.name} is {wrong}")
     return weight
 
 

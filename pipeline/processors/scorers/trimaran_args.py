@@ -112,7 +112,8 @@ def _check_requests(args: TargetLoadPackingArgs) -> None:
         raise InvalidRecordError(f"targetUtilization: {args.target_utilization} is over 100")
     multiplier = args.default_requests_multiplier
     if multiplier is not None and not _MULTIPLIER.fullmatch(multiplier):
-        raise InvalidRecordError(f"defaultRequestsMultiplier: {multiplier!r:.80} is no number")
+        wrong = f"{multiplier!r:.80} is no number from 0 on"
+        raise InvalidRecordError(f"defaultRequestsMultiplier: {wrong}")
 
 
 def _check_resources(args: LoadVariationRiskBalancingArgs) -> None:

@@ -38,7 +38,7 @@ def tell(table: Table, told: Mapping[str, str]) -> Mapping[str, str]:
             nodes_of[problem(annotation)].append(node)
     for reason, nodes in nodes_of.items():
         _log.warning(
-            "usage thresholds of nodes cannot be used: those of the settings hold",
+            "usage thresholds of nodes are not all in force: those of the settings fill in",
             reason=reason,
             count=len(nodes),
             nodes=nodes[:_NAMED],

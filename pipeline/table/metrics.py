@@ -50,7 +50,7 @@ class _TableCollector(Collector):
             ("oldest_window_age_seconds", oldest, "Age of the oldest window in the table."),
             ("lag_records", behind, "Records of the topics that are not in the table yet."),
             ("contact_age_seconds", contact, "Seconds since the broker last answered."),
-            ("unusable_threshold_nodes", unusable, "Nodes whose own thresholds cannot be used."),
+            ("unusable_threshold_nodes", unusable, "Nodes whose own thresholds are not all used."),
             ("pods", len(table.pods), "Pods on nodes of the table."),
             ("pods_in_flight", table.pods.in_flight, "Pods that are not in their node's usage."),
             ("pods_placed", table.pods.tentative, "Pods that were placed, and not seen there yet."),

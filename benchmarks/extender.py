@@ -59,6 +59,7 @@ _ORDERS = 64
 _FIRST = 10
 _PATIENCE_SECONDS = 600.0
 _WHOLE_QUESTIONS = 25
+_LARGEST_ANSWER = 1 << 23
 
 
 class Fleet(NamedTuple):
@@ -281,30 +282,57 @@ def pods() -> Iterator[dict[str, Any]]:
         }
 
 
-class Connection:
-    """One that stays open and does nothing but send and receive: what a client of more parts does
-    beside it would be counted as the extender's, on processors that both share."""
+class Connection(asyncio.BufferedProtocol):
+    """One that stays open and does nothing but send and receive, into one place: what a client of
+    more parts does beside it would be counted as the extender's, on processors that both share."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+    def __init__(self) -> None:
+        self._received = bytearray(_LARGEST_ANSWER)
+        self._view = memoryview(self._received)
+        self._length = self._body = self._end = 0
 
     @classmethod
     async def open(cls, port: int) -> "Connection":
-        return cls(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 24))
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(cls, "127.0.0.1", port)
+        return connection
 
-    async def post(self, verb: str, body: bytes) -> bytes:
-        """The answer's body. Raises AssertionError for one that is not 200."""
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view[self._length :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._length += nbytes
+        if not self._body:
+            self._read_head()
+        if self._body and self._length >= self._end:
+            self._answered.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._answered.done():
+            self._answered.set_exception(exc or ConnectionResetError("gone before the answer"))
+
+    def _read_head(self) -> None:
+        head, found, _ = bytes(self._view[: min(self._length, 4096)]).partition(b"\r\n\r\n")
+        if found:
+            assert head.startswith(b"HTTP/1.1 200"), head
+            self._body = len(head) + len(found)
+            self._end = self._body + int(head.lower().partition(b"content-length:")[2].split()[0])
+
+    async def post(self, verb: str, body: bytes) -> memoryview:
+        """The answer's body, until the next. Raises AssertionError for one that is not 200."""
         head = f"POST /{verb} HTTP/1.1\r\nHost: extender\r\nContent-Length: {len(body)}\r\n\r\n"
-        self._writer.writelines((head.encode(), body))
-        await self._writer.drain()
-        said = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower()
-        length = int(said.partition("content-length:")[2].split()[0])
-        answer = await self._reader.readexactly(length)
-        assert said.startswith("http/1.1 200"), answer[:200]
-        return answer
+        self._length = self._body = self._end = 0
+        self._answered = asyncio.get_running_loop().create_future()
+        self._transport.writelines((head.encode(), body))
+        await self._answered
+        return self._view[self._body : self._end]
 
     def close(self) -> None:
-        self._writer.close()
+        self._transport.close()
 
 
 async def ask(
@@ -318,7 +346,7 @@ async def ask(
     orders, asked = itertools.cycle(shuffled(fleet)), pods()
     took: dict[str, list[float]] = {"filter": [], "prioritize": []}
 
-    async def post(connection: Connection, verb: str, body: bytes) -> bytes:
+    async def post(connection: Connection, verb: str, body: bytes) -> memoryview:
         began = time.perf_counter()
         answer = await connection.post(verb, body)
         took[verb].append(time.perf_counter() - began)
@@ -328,7 +356,7 @@ async def ask(
         connection, done = await Connection.open(port), 0
         while time.monotonic() < until:
             head = b'{"Pod":%s,"NodeNames":' % json.dumps(next(asked)).encode()
-            reply = await post(connection, "filter", head + next(orders) + b"}")
+            reply = bytes(await post(connection, "filter", head + next(orders) + b"}"))
             _, _, left = reply.partition(b'"NodeNames":')
             await post(connection, "prioritize", head + left[: left.index(b"]") + 1] + b"}")
             done += 1

@@ -57,8 +57,8 @@ class Bodies:
             raise BadRequestError(f"the body is not readable: {error}") from error
 
     async def _read(self, request: web.Request) -> bytes:
-        body = bytearray()
-        size = request.content_length or 0
+        chunks: list[bytes] = []
+        length, size = 0, request.content_length or 0
         while True:
             if size > MAX_BODY_BYTES:
                 raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, size)
@@ -67,13 +67,14 @@ class Bodies:
                 await self._take_slot(request)
             chunk = await request.content.readany()
             if not chunk:
-                return bytes(body)
-            body += chunk
+                return b"".join(chunks)
+            chunks.append(chunk)
+            length += len(chunk)
             if id(request) not in self._large:
-                self._small[id(request)] = len(body)
+                self._small[id(request)] = length
                 self._small_bytes += len(chunk)
             # What was announced may be missing or, of what is compressed, too little.
-            size = max(size, len(body))
+            size = max(size, length)
 
     async def _take_slot(self, request: web.Request) -> None:
         try:

@@ -299,7 +299,7 @@ class Decisions:
 
     def _is_unjudged(self, moment: Moment, refused: Mapping[int, Refusal]) -> BoolArray:
         known = moment.is_fresh(self.rules.placement.load_aware.node_metric_expiration_seconds or 0)
-        known &= np.isfinite(moment.usage("usage", ("cpu", "memory"))).any(axis=1)
+        known &= moment.has_usage("usage", ("cpu", "memory"))
         known[list(refused)] = True
         found: BoolArray = ~known
         return found

@@ -88,9 +88,10 @@ def _compared(moment: Moment, args: LoadAwareArgs, of: Limits, *, in_flight: boo
         of_prod = np.nan_to_num(used).astype(np.int64)
         prod_flight = moment.flight(prod=True) if in_flight else nothing
         return compare.compared_prod(Sums(flight, of_prod, prod_flight, nothing))
-    estimated = by_node([moment.counted(f"estimate:{name}") for name in resources])
+    usage, estimated = moment.usage("usage", resources), nothing
+    if of.of == limits.AGGREGATED or not moment.has_usage("usage", resources).all():
+        estimated = by_node([moment.counted(f"estimate:{name}") for name in resources])
     sums = Sums(flight, nothing, nothing, estimated)
-    usage = moment.usage("usage", resources)
     if moment.is_new().any():
         usage = np.where(moment.is_new()[:, None], 0.0, usage)
     if of.of == limits.AGGREGATED:
@@ -106,9 +107,10 @@ def nodes_of(moment: Moment, args: LoadAwareArgs, used: IntArray, of: Limits) ->
     """What LoadAware looks at."""
     resources = args.resources
     new = moment.is_new()
-    as_of = np.where(new, moment.now, moment.column("as_of_seconds"))
-    column = "prod_usage" if of.of == limits.PROD else "usage"
-    has_usage = np.isfinite(moment.usage(column, resources)).any(axis=1)
+    as_of = moment.column("as_of_seconds")
+    if new.any():
+        as_of = np.where(new, moment.now, as_of)
+    has_usage = moment.has_usage("prod_usage" if of.of == limits.PROD else "usage", resources)
     capacity = by_node([moment.allocatable(name, "raw") for name in resources])
     return Nodes(capacity, used, np.isfinite(as_of), has_usage | new, as_of)
 

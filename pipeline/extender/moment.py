@@ -103,21 +103,12 @@ class Moment:
         """A column of the table; NaN where nothing is known. KeyError for one that is none."""
         return self.once(name, lambda: self._table[name][self._at])
 
-    def whole(self, name: str) -> IntArray:
-        """A column of cores or bytes in whole millicores or bytes, 0 where nothing is known."""
-        return self.once(f"whole {name}", lambda: self._whole(name))
-
-    def _whole(self, name: str) -> IntArray:
-        values = self.column(name) * (1000.0 if name.endswith("_cpu_cores") else 1.0)
-        with np.errstate(invalid="ignore"):
-            known = np.isfinite(values) & (values > 0) & (values <= 2.0**53)
-        return np.rint(np.where(known, values, 0.0)).astype(np.int64)
-
     def allocatable(self, resource: str, kind: str = "allocatable") -> IntArray:
         """What pods may ask for, whole, 0 for nothing; as `kind` `raw` before amplification."""
         column = _COLUMNS.get(resource)
         if column is not None:
-            return self.whole(f"{kind}_{column}")
+            name = f"{kind}_{column}"
+            return self.once(f"whole {name}", lambda: self._table.whole(name)[self._at])
         return self.once(f"scalar {resource}", lambda: self._table.scalar(resource, self.rows))
 
     @property
@@ -127,7 +118,7 @@ class Moment:
 
     def usage(self, column: str, resources: Sequence[str]) -> FloatArray:
         """What is used as the columns that begin so have it, (nodes, resources) in millicores,
-        bytes and bytes a second; NaN where that is not known, or out of all bounds."""
+        bytes and bytes a second; NaN where that is not known."""
         return by_node([self._used(column, resource) for resource in resources])
 
     def _used(self, column: str, resource: str) -> FloatArray:
@@ -136,13 +127,22 @@ class Moment:
         return self.once(f"used {column} {resource}", lambda: self._read_used(column, resource))
 
     def _read_used(self, column: str, resource: str) -> FloatArray:
-        values = self.column(f"{column}_{_COLUMNS.get(resource, resource)}")
-        with np.errstate(invalid="ignore"):
-            known = (values >= 0) & (values <= _LARGEST_USAGE)
-        used = np.where(known, values * (1000.0 if resource == "cpu" else 1.0), np.nan)
+        used = self.column(f"{column}_{_COLUMNS.get(resource, resource)}")
+        if resource == "cpu":
+            used = used * 1000.0
         if resource in self._freed and column.startswith(_OF_ALL):
             used = np.maximum(used - self._freed[resource], 0.0)
         return used
+
+    def has_usage(self, column: str, resources: Sequence[str]) -> BoolArray:
+        """Where any of that is known."""
+        return self.once(f"has {column} {resources}", lambda: self._has_usage(column, resources))
+
+    def _has_usage(self, column: str, resources: Sequence[str]) -> BoolArray:
+        found = np.zeros(len(self), np.bool_)
+        for resource in resources:
+            found |= np.isfinite(self._used(column, resource))
+        return found
 
     def counted(self, name: str) -> IntArray:
         """What counts of the pods of each node, those on their way to it, too."""
@@ -274,7 +274,6 @@ def by_node(columns: Sequence[Array]) -> Array:
     return found
 
 
-_LARGEST_USAGE: Final = 2.0**43
 _OF_ALL: Final = "usage"
 # What of a moment is worked out of usage.
 _GOES: Final = ("used ", "compared ")

@@ -6,6 +6,7 @@ than their name); for everything that is no question a `BadRequestError` that sa
 """
 
 from collections.abc import Callable, Mapping, Sequence, Sized
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -137,22 +138,20 @@ def read_question(
     of NodeNames and Nodes, or more than `MOST_NAMES` of them. Unknown keys are accepted. A name
     that is given twice counts once.
     """
-    top = decode_part(_top, body, "body")
-    parts = {key.lower(): value for key, value in top.items()}
+    parts, said = _parts(body)
     if "pod" not in parts:
         raise BadRequestError("Pod is missing", hint=f"send {FILTER_KEYS}")
     pod = decode_part(_pod, parts["pod"], "Pod")
-    said = parts.get("nodenames")
     before = (sent or {}).get(pod.metadata.uid)
     alone = said is not None and parts.get("nodes", _NULL) == _NULL
-    if before is not None and alone and before.json == bytes(said or b""):
+    if before is not None and alone and before.json == said:
         return Question(pod, manifest(parts["pod"]), before.names)
     if len(said or b"") > _MOST_NAMES_BYTES:
         raise too_many()
-    plain = Names.read(bytes(said)) if alone and said is not None else None
+    plain = Names.read(said) if alone and said is not None else None
     must_be_few(plain or ())
-    if plain is not None and not may_repeat(plain):
-        return Question(pod, manifest(parts["pod"]), plain, None, bytes(said or b""))
+    if said is not None and plain is not None and not may_repeat(plain):
+        return Question(pod, manifest(parts["pod"]), plain, None, said)
     names = None if said is None else decode_part(_names, said, "NodeNames")
     listed = decode_part(_nodes, parts["nodes"], "Nodes") if "nodes" in parts else None
     if (names is None) == (listed is None):
@@ -164,12 +163,33 @@ def read_question(
     record = manifest(parts["pod"])
     if names is not None:
         each = tuple(dict.fromkeys(names))
-        return Question(pod, record, each, None, bytes(said or b"") * (len(each) == len(names)))
+        return Question(pod, record, each, None, (said or b"") * (len(each) == len(names)))
     by_name: dict[str, msgspec.Raw] = {}
     for position, item in enumerate((listed and listed.items) or ()):
         name = decode_part(_node, item, f"Nodes.items[{position}]").metadata.name
         by_name.setdefault(name, item)
     return Question(pod, record, tuple(by_name), tuple(by_name.values()))
+
+
+def _parts(body: bytes) -> tuple[dict[str, msgspec.Raw], bytes | None]:
+    """The parts of a question by their keys in small letters, and its names, None for no key.
+
+    A scheduler writes the names last, and with no other bracket behind the one that opens them: all
+    that comes before is then an object with whatever else in their place, and read for itself.
+    """
+    begins = body.find(_LAST) + len(_LAST) - 1
+    ends = body.find(b"]", begins)
+    if begins >= len(_LAST) and body[ends:] == b"]}":
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            top = _top.decode(body[:begins] + b"null}")
+            return {key.lower(): value for key, value in top.items()}, body[begins:-1]
+    top = decode_part(_top, body, "body")
+    parts = {key.lower(): value for key, value in top.items()}
+    said = parts.get("nodenames")
+    return parts, None if said is None else bytes(said)
+
+
+_LAST: Final = b'"NodeNames":['
 
 
 def must_be_few(names: Sized) -> None:
@@ -223,7 +243,7 @@ def filter_answer(question: Question, refused: Mapping[str, Refusal], kept: Sent
 
 def prioritize_answer(names: Sequence[str], scores: IntArray) -> bytes:
     """The reply to prioritize: a whole number per node (kube-scheduler drops a reply with 7.0)."""
-    if isinstance(names, Names) and len(names):
+    if isinstance(names, Names) and len(names) and names.are_alike:
         return _written_beside(names, scores)
     return _encoder.encode([*map(_HostPriority, names, scores.tolist())])
 
@@ -233,21 +253,25 @@ _BETWEEN: Final = b',"Score":'
 
 
 def _written_beside(names: Names, scores: IntArray) -> bytes:
-    """The same, the array of names as it is with a place for digits behind each: there is no object
-    of any name."""
+    """The same with each node in as many bytes, blanks where it needs fewer: there is no object of
+    any name."""
     most = int(scores.max())
-    blank = b" " * len(str(most))
-    behind = _BETWEEN + blank + b"}"
-    text = names.json()[1:-1].replace(b'","', b'"' + behind + b"," + _BEFORE + b'"')
-    answer = bytearray(b"[" + _BEFORE + text + behind + b"]")
-    each = names.lengths() + len(b'""' + _BEFORE + behind + b",")
-    # From the end of each to the end of the digits of the one before it.
-    ends = np.cumsum(each) - len(b"},") + len(b"[")
-    digits = np.array([b"%*d" % (len(blank), score) for score in range(most + 1)])
-    columns = digits.view(np.uint8).reshape(most + 1, len(blank))
-    written = np.frombuffer(answer, np.uint8)
-    for at in range(len(blank)):
-        written[ends - len(blank) + at] = columns[scores, at]
+    texts = np.array([b"%*d" % (len(str(most)), score) for score in range(most + 1)])
+    quoted = names.quoted()
+    each = _BEFORE + bytes(quoted.itemsize) + _BETWEEN + bytes(texts.itemsize) + b"},"
+    places = {"host": len(_BEFORE), "score": len(each) - len(b"},") - texts.itemsize}
+    row = np.dtype(
+        {
+            "names": [*places],
+            "formats": [quoted.dtype, texts.dtype],
+            "offsets": [*places.values()],
+            "itemsize": len(each),
+        }
+    )
+    answer = bytearray(b"[" + each * len(names))
+    rows = np.frombuffer(answer, row, offset=1)
+    rows["host"], rows["score"] = quoted, texts[scores]
+    answer[-1:] = b"]"
     return bytes(answer)
 
 

@@ -29,6 +29,8 @@ from pipeline.topics.nodes import KnownNode
 from pipeline.topics.resources import RATES, Resources, Scalars, Usage
 from pipeline.topics.results import Result
 
+_LARGEST_USAGE: Final = 2.0**43
+_LARGEST: Final = 2**53
 _NOTHING: Final = Usage()
 _NO_PODS: Final = Usage(cpu_cores=0.0, memory_bytes=0.0)
 
@@ -60,7 +62,7 @@ class Column:
     """One column: `get` reads its value out of a row's records, None is unknown; `of` is the only
     one of the records that it reads, if it is one.
 
-    A column of floats holds NaN where nothing is known, one of flags False.
+    A column of floats holds NaN where nothing is known, one of flags False, one of whole numbers 0.
     """
 
     name: str
@@ -70,8 +72,10 @@ class Column:
     of: str = ""
 
     @property
-    def missing(self) -> float | bool:
-        return False if self.dtype is np.bool_ else np.nan
+    def missing(self) -> float | bool | int:
+        if self.dtype is np.float64:
+            return np.nan
+        return False if self.dtype is np.bool_ else 0
 
 
 def _of_state(name: str, unit: str, get: Callable[[NodeStateRecord], Any]) -> Column:
@@ -92,9 +96,18 @@ def _flag(name: str, get: Callable[[NodeStateRecord], bool]) -> Column:
 
 def _usage(name: str, get: Callable[[NodeStateRecord], Usage]) -> tuple[Column, Column]:
     return (
-        _of_state(f"{name}_cpu_cores", "cores", lambda state: get(state).cpu_cores),
-        _of_state(f"{name}_memory_bytes", "bytes", lambda state: get(state).memory_bytes),
+        _used(f"{name}_cpu_cores", "cores", lambda state: get(state).cpu_cores),
+        _used(f"{name}_memory_bytes", "bytes", lambda state: get(state).memory_bytes),
     )
+
+
+def _used(name: str, unit: str, get: Callable[[NodeStateRecord], float | None]) -> Column:
+    return _of_state(name, unit, lambda state: _within_bounds(get(state)))
+
+
+def _within_bounds(used: float | None) -> float | None:
+    """Of what nothing can use nothing is known."""
+    return used if used is not None and 0 <= used <= _LARGEST_USAGE else None
 
 
 def _aggregated(statistic: str, span: str) -> tuple[Column, Column]:
@@ -114,7 +127,7 @@ def _deviation(statistic: str, span: str) -> tuple[Column, Column]:
 
 
 def _rate(name: str) -> Column:
-    return _of_state(f"usage_{name}", "bytes per second", lambda state: state.rates.get(name))
+    return _used(f"usage_{name}", "bytes per second", lambda state: state.rates.get(name))
 
 
 def _prod_usage(state: NodeStateRecord) -> Usage:
@@ -243,18 +256,36 @@ COLUMNS: Final[tuple[Column, ...]] = (
     _offered(
         "mid_lower_bound_cpu_cores",
         "cores",
-        lambda offered: _cores(_lower_bound(offered).cpu_millicores),
+        lambda offered: _within_bounds(_cores(_lower_bound(offered).cpu_millicores)),
     ),
     _offered(
         "mid_lower_bound_memory_bytes",
         "bytes",
-        lambda offered: _lower_bound(offered).memory_bytes,
+        lambda offered: _within_bounds(_lower_bound(offered).memory_bytes),
     ),
     _flag("simulated", lambda state: state.simulated),
     _flag("node_known", lambda state: state.node_known),
 )
 """Every column of the table. A new one is one line here, and a field of `Row` if it is read from
 a topic that was not read before."""
+
+COUNTED_WHOLE: Final = frozenset(
+    f"{kind}_{resource}"
+    for kind in ("allocatable", "capacity", "raw")
+    for resource in ("cpu_cores", "memory_bytes")
+)
+"""Those that a table has as whole numbers, too: what pods ask for is compared with them."""
+
+
+def whole(column: Column) -> Column:
+    """What a column of cores or bytes shows, in whole millicores or bytes."""
+    times = 1000.0 if column.unit == "cores" else 1.0
+
+    def amount(row: Row) -> int:
+        value = (column.get(row) or 0.0) * times
+        return round(value) if 0 < value <= _LARGEST else 0
+
+    return Column(f"whole {column.name}", f"whole {column.unit}", amount, np.int64, column.of)
 
 
 def value_of(column: Column, records: Row) -> float | bool:

@@ -20,7 +20,8 @@ _WORD: Final = 8
 _BEHIND: Final = LONGEST + _WORD
 # By how many bytes of a word are left: which of its bits count.
 _LEFT: Final = np.array([(1 << 8 * count) - 1 for count in range(_WORD + 1)], np.uint64)
-_QUOTE, _BACKSLASH, _COMMA = b'"\\,'
+_QUOTE, _COMMA, _BLANK = b'", '
+_FIRST_PLAIN, _LAST_PLAIN = b" ~"
 _ROOMY: Final = 4
 # Odd, and its bits without order: those of the golden ratio.
 _ODD: Final = 0x9E3779B97F4A7C15
@@ -49,9 +50,11 @@ class Names(Sequence[str]):
     def read(cls, json: bytes) -> "Names | None":
         """The names of an array of plain texts, written without blanks; None for any other, and
         where one is longer than `LONGEST`."""
+        if json[:2] != b'["' or json[-2:] != b'"]' or b"\\" in json:
+            return None
         data = np.frombuffer(json + bytes(_BEHIND), np.uint8)
         text = data[:-_BEHIND]
-        if json[:2] != b'["' or json[-2:] != b'"]' or not _is_plain(text):
+        if text.min() < _FIRST_PLAIN or text.max() > _LAST_PLAIN:
             return None
         quotes = np.flatnonzero(text == _QUOTE)
         starts, ends = quotes[::2] + 1, quotes[1::2]
@@ -112,16 +115,40 @@ class Names(Sequence[str]):
         """How many bytes each has."""
         return self._ends - self._starts
 
+    @property
+    def are_alike(self) -> bool:
+        """Whether all in as many bytes as the longest are at most twice as long together."""
+        lengths = self.lengths()
+        return bool(lengths.max(initial=0) * len(lengths) <= 2 * lengths.sum())
+
     def words(self) -> Words:
         """The bytes of each name as words, (names,) each; what is behind its end is 0."""
         if self._words is None:
-            every = np.ndarray((len(self._data) - _WORD + 1,), np.uint64, self._data, strides=(1,))
             left = self.lengths()
             shortest, longest = (int(left.min()), int(left.max())) if len(left) else (0, 0)
-            self._words = [every[self._starts + at] for at in range(0, longest, _WORD)]
-            for at in range(shortest // _WORD, len(self._words)):
+            count = -(-longest // _WORD)
+            each = self._pieces(self._starts, _WORD * count).view(np.uint64)
+            self._words = [*each.reshape(len(self), count).T.copy()]
+            for at in range(shortest // _WORD, count):
                 self._words[at] &= _LEFT[np.clip(left - _WORD * at, 0, _WORD)]
         return self._words
+
+    def quoted(self) -> npt.NDArray[np.void]:
+        """Each name in quotes, with blanks behind where others are longer, (names,)."""
+        lengths = self.lengths()
+        shortest, longest = (int(lengths.min()), int(lengths.max())) if len(self) else (0, 0)
+        found = self._pieces(self._starts - 1, longest + len('""'))
+        if shortest < longest:
+            texts = found.view(np.uint8).reshape(len(self), -1)[:, shortest + len('""') :]
+            behind = (lengths - shortest).astype(np.uint16)[:, None]
+            texts[np.arange(longest - shortest, dtype=np.uint16) >= behind] = _BLANK
+        return found
+
+    def _pieces(self, starts: RowArray, size: int) -> npt.NDArray[np.void]:
+        """The bytes from each of these on, (starts,)."""
+        many = len(self._data) - size + 1
+        every: npt.NDArray[np.void] = np.ndarray((many,), f"V{size}", self._data, strides=(1,))
+        return every[starts]
 
     def mixed(self) -> npt.NDArray[np.uint64]:
         """A number of all of each name, (names,), spread over all of its bits."""
@@ -179,7 +206,7 @@ class NameIndex:
         # Whoever finds another name looks further; behind nobody there is nothing.
         left = np.flatnonzero(~same & (places >= 0))
         while len(left):
-            slots[left] = (slots[left] + 1) % len(self._places)
+            slots[left] = (slots[left] + 1) & (len(self._places) - 1)
             places = self._places[slots[left]].astype(np.intp)
             same = self._are(places, [word[left] for word in asked])
             found[left[same]] = places[same]
@@ -206,7 +233,7 @@ class NameIndex:
             free = self._places[slots[left]] == -1
             self._places[slots[left[free]]] = places[left[free]]
             left = left[self._places[slots[left]] != places[left]]
-            slots[left] = (slots[left] + 1) % len(self._places)
+            slots[left] = (slots[left] + 1) & (len(self._places) - 1)
 
 
 def _shift(names: int) -> np.uint64:
@@ -220,11 +247,6 @@ def _size(shift: np.uint64) -> int:
 
 def _slots(mixed: npt.NDArray[np.uint64], shift: np.uint64) -> npt.NDArray[np.int64]:
     return (mixed >> shift).astype(np.int64)
-
-
-def _is_plain(text: npt.NDArray[np.uint8]) -> bool:
-    """Whether no byte of it means another than itself."""
-    return bool(((text >= 32) & (text < 127) & (text != _BACKSLASH)).all())
 
 
 def _is_plain_text(name: str) -> bool:

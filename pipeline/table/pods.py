@@ -7,6 +7,7 @@ node yet is there for `TENTATIVE_SECONDS`, so that the next pod does not take it
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from heapq import heappop, heappush
 from itertools import chain
 from typing import Any, Final
 
@@ -72,6 +73,10 @@ class Pods:
         self._flying: dict[int, set[int]] = {}
         self._changed: set[int] = set()
         self._tentative: dict[str, float] = {}
+        # When the next of them may be over, and until when the last may last, of those that were
+        # removed, too: so nobody looks at each.
+        self._due: list[tuple[float, str]] = []
+        self._latest = -np.inf
         # Each amount of all rows lies in one piece: so it is read.
         self.sums = np.zeros((_SMALLEST, len(self._names)), np.int64, order="F")
         self.flight = np.zeros((_SMALLEST, len(self._resources)), np.int64, order="F")
@@ -178,7 +183,9 @@ class Pods:
         self._flying.setdefault(row, set()).add(place)
         self._changed.add(row)
         if now is not None:
-            self._tentative[pod.uid] = now + seconds
+            self._tentative[pod.uid] = until = now + seconds
+            heappush(self._due, (until, pod.uid))
+            self._latest = max(until, self._latest)
         return before
 
     def remove(self, uid: str) -> int | None:
@@ -225,7 +232,16 @@ class Pods:
     def expired(self, now: float) -> list[str]:
         """Who was placed, and was not seen on the node in time: to be removed."""
         longest = now + LONGEST_TENTATIVE_SECONDS
-        return [uid for uid, until in self._tentative.items() if not now < until <= longest]
+        due: list[str] = []
+        if self._latest > longest:
+            # A clock was set back.
+            self._latest = -np.inf
+            due = [uid for uid, until in self._tentative.items() if until > longest]
+        while self._due and self._due[0][0] <= now:
+            until, uid = heappop(self._due)
+            if self._tentative.get(uid) == until:
+                due.append(uid)
+        return due
 
     def reported(self, row: int) -> None:
         """What is known of the usage of this row is another now."""

@@ -20,11 +20,13 @@ from pipeline.processors.loadaware.counted import Counting, Pod
 from pipeline.processors.thresholds import is_fresh
 from pipeline.table.columns import (
     COLUMNS,
+    COUNTED_WHOLE,
     Column,
     OfferedResources,
     Row,
     TableNode,
     value_of,
+    whole,
 )
 from pipeline.table.history import History
 from pipeline.table.names import NameIndex, Names
@@ -56,6 +58,7 @@ class Table:
         self, columns: Sequence[Column] = COLUMNS, counting: Counting = USUAL_COUNTING
     ) -> None:
         self.columns = tuple(columns)
+        self._kept = (*columns, *(whole(one) for one in columns if one.name in COUNTED_WHOLE))
         self.version = 0
         """Another number whenever anything of a row, or whose it is, may be another."""
         self.names_version = 0
@@ -79,7 +82,7 @@ class Table:
         self._capacity = _SMALLEST
         self._free: list[int] = []
         self._arrays: dict[str, npt.NDArray[Any]] = {
-            column.name: np.full(_SMALLEST, column.missing, column.dtype) for column in self.columns
+            column.name: np.full(_SMALLEST, column.missing, column.dtype) for column in self._kept
         }
         # Where the last result lay of a node that has left: a paused worker that wakes up and
         # writes it again must not bring the node back.
@@ -101,6 +104,11 @@ class Table:
         Index it at once and keep the result, not the column: it changes and is replaced.
         """
         return self._arrays[column]
+
+    def whole(self, column: str) -> npt.NDArray[np.int64]:
+        """A column of what nodes have in whole millicores or bytes, 0 where nothing is known, as
+        above. KeyError for one that is none of `COUNTED_WHOLE`."""
+        return self._arrays[f"whole {column}"]
 
     def lookup(self, names: Sequence[str]) -> RowArray:
         """The row of each name, in their order; `UNKNOWN_ROW` for a name not in the table."""
@@ -138,8 +146,11 @@ class Table:
         """Whether each row's last window is young enough to speak for the present: younger than
         `stale_after_seconds`, or than two of its windows where these are long."""
         window = self._arrays["window_seconds"][rows]
+        long = window > _LONG_WINDOW_SECONDS
+        if not long.any():
+            return is_fresh(self.ages(rows, now), stale_after_seconds)
         longest = np.fmax(stale_after_seconds, _WINDOWS_UNTIL_STALE * window)
-        stale_after = np.where(window > _LONG_WINDOW_SECONDS, longest, stale_after_seconds)
+        stale_after = np.where(long, longest, stale_after_seconds)
         return is_fresh(self.ages(rows, now), stale_after)
 
     def put_state(self, record: NodeStateRecord) -> bool:
@@ -273,7 +284,8 @@ class Table:
 
     def adopt(self, other: "Table") -> None:
         """Become `other` in one step: what a fresh reading of the topics gave. `other` is spent."""
-        self.columns, self._index, self._rows = other.columns, other._index, other._rows
+        self.columns, self._kept = other.columns, other._kept
+        self._index, self._rows = other._index, other._rows
         self._free, self._arrays, self._buried = other._free, other._arrays, other._buried
         self._names, self._states, self._scalars = other._names, other._states, other._scalars
         self._capacity, self.pods = other._capacity, other.pods
@@ -293,7 +305,7 @@ class Table:
         before = self.snapshot(name)
         # What reads only records that are as before is as before.
         same = {part for part in Row._fields if getattr(before, part) is getattr(records, part)}
-        columns = [column for column in self.columns if column.of not in same]
+        columns = [column for column in self._kept if column.of not in same]
         values = [value_of(column, records) for column in columns]
         self.version += 1
         row = self._row(name)
@@ -340,7 +352,7 @@ class Table:
         self.pods.reserve(len(self._rows) + 1)
         # The last place of every array is the unknown row, so it is never given away.
         if len(self._rows) >= self._capacity:
-            for column in self.columns:
+            for column in self._kept:
                 empty: npt.NDArray[Any] = np.full(self._capacity, column.missing, column.dtype)
                 self._arrays[column.name] = np.concatenate([self._arrays[column.name], empty])
             for kind, amounts in self._scalars.items():
@@ -359,5 +371,5 @@ class Table:
         self._free.append(row)
         for amounts in self._scalars.values():
             amounts[row] = 0
-        for column in self.columns:
+        for column in self._kept:
             self._arrays[column.name][row] = column.missing

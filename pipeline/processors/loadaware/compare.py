@@ -97,7 +97,8 @@ def judge(
     with np.errstate(all="ignore"):
         percent = (nodes.compared + asked) / nodes.capacity * 100
     # What is rounded, a half away from zero, is above a number from a half above its whole part on.
-    over = (percent >= np.floor(thresholds) + 0.5) & (thresholds > 0) & (nodes.capacity > 0)
+    limits = np.where(thresholds > 0, np.floor(thresholds) + 0.5, np.inf)
+    over = (percent >= limits) & (nodes.capacity > 0)
     is_over = over.any(axis=1)
     is_judged = thresholds.any(axis=1) & nodes.is_reported
     too_much = is_judged & nodes.has_usage & is_over & ~(expired & passes_expired)
@@ -123,9 +124,10 @@ def score(
     total = int(weights.sum()) + dominant_weight
     if total <= 0:
         return np.zeros(len(nodes.has_usage), np.int64)
-    left = nodes.capacity - nodes.compared - asked
-    shares = np.maximum(left, 0) * MAX_SCORE // np.maximum(nodes.capacity, 1)
-    shares = np.where((nodes.capacity > 0) & (left >= 0), shares, 0)
-    worst = np.minimum(shares.min(axis=1), MAX_SCORE)
-    mean = (shares @ weights + dominant_weight * worst) // total
-    return np.where(nodes.is_reported & nodes.has_usage & ~expired, mean, 0)
+    left = np.maximum(nodes.capacity - nodes.compared - asked, 0)
+    shares = left * MAX_SCORE // np.maximum(nodes.capacity, 1)
+    # Column by column: each lies in one piece.
+    summed = sum(share * weight for share, weight in zip(shares.T, weights.tolist(), strict=True))
+    if dominant_weight:
+        summed = summed + dominant_weight * np.minimum(shares.min(axis=1), MAX_SCORE)
+    return np.where(nodes.is_reported & nodes.has_usage & ~expired, summed // total, 0)

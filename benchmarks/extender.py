@@ -60,6 +60,9 @@ _FIRST = 10
 _PATIENCE_SECONDS = 600.0
 _WHOLE_QUESTIONS = 25
 _LARGEST_ANSWER = 1 << 23
+# Scheduler, broker and writer are elsewhere in earnest: where there are two processors they share
+# the others, and none of them is put before the extender.
+*_OF_OTHERS, _OF_EXTENDER = sorted(os.sched_getaffinity(0))
 
 
 class Fleet(NamedTuple):
@@ -75,6 +78,8 @@ class Fleet(NamedTuple):
 
 def main() -> None:
     arguments = _arguments()
+    if _OF_OTHERS:
+        os.sched_setaffinity(0, _OF_OTHERS)
     with local_kafka() as kafka:
         # Who keeps and writes the topics is elsewhere in earnest, and lets neither client nor
         # extender wait for a processor; only root may say so.
@@ -244,7 +249,9 @@ def start(settings: KafkaSettings, port: int, snapshot: Path) -> "subprocess.Pop
     environment = {variable_name(key): value for key, value in told.items()}
     command = [sys.executable, "-m", "pipeline.cli.main", "extender", "--mode", "act"]
     command += ["--host", "127.0.0.1", "--port", str(port)]
-    return subprocess.Popen(command, env=os.environ | environment)
+    extender = subprocess.Popen(command, env=os.environ | environment)
+    os.sched_setaffinity(extender.pid, {_OF_EXTENDER})
+    return extender
 
 
 async def ready(session: aiohttp.ClientSession) -> None:

@@ -248,7 +248,7 @@ def prioritize_answer(names: Sequence[str], scores: IntArray) -> bytes:
     return _encoder.encode([*map(_HostPriority, names, scores.tolist())])
 
 
-_BEFORE: Final = b'{"Host":'
+_BEFORE: Final = b'{"Host":"'
 _BETWEEN: Final = b',"Score":'
 
 
@@ -257,20 +257,20 @@ def _written_beside(names: Names, scores: IntArray) -> bytes:
     any name."""
     most = int(scores.max())
     texts = np.array([b"%*d" % (len(str(most)), score) for score in range(most + 1)])
-    quoted = names.quoted()
-    each = _BEFORE + bytes(quoted.itemsize) + _BETWEEN + bytes(texts.itemsize) + b"},"
+    hosts = names.ended()
+    each = _BEFORE + bytes(hosts.itemsize) + _BETWEEN + bytes(texts.itemsize) + b"},"
     places = {"host": len(_BEFORE), "score": len(each) - len(b"},") - texts.itemsize}
     row = np.dtype(
         {
             "names": [*places],
-            "formats": [quoted.dtype, texts.dtype],
+            "formats": [hosts.dtype, texts.dtype],
             "offsets": [*places.values()],
             "itemsize": len(each),
         }
     )
     answer = bytearray(b"[" + each * len(names))
     rows = np.frombuffer(answer, row, offset=1)
-    rows["host"], rows["score"] = quoted, texts[scores]
+    rows["host"], rows["score"] = hosts, texts[scores]
     answer[-1:] = b"]"
     return bytes(answer)
 

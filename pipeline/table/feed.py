@@ -64,10 +64,11 @@ _START_TIMEOUT_SECONDS: Final = 30.0
 _STOP_TIMEOUT_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = (0.25, 5.0)
 _RECORDS_AT_ONCE: Final = 100
-# So few that a request, which takes some turns of the event loop, never waits long for them; fewer
-# where no more lies ready.
+# So few that a request, which takes some turns of the event loop, never waits long for them.
 _RECORDS_IN_A_TURN: Final = 8
-_TRICKLING_IN_A_TURN: Final = 2
+# Where no more lies ready each comes by itself, so long after the one before it: of all requests a
+# few more wait for one of them, and none waits for many.
+_TRICKLING_SECONDS: Final = 0.001
 _POLL_MS: Final = 250
 # A fetch costs more than the records in it: of those that trickle in some are taken together.
 _FETCH_BYTES: Final = 1 << 18
@@ -380,11 +381,11 @@ class Feed:
         """Apply the next records to `table` and move `positions`; whether anything came."""
         batches = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE)
         records = [*chain.from_iterable(batches.values())]
-        trickles = len(records) < _RECORDS_AT_ONCE
-        turn = _TRICKLING_IN_A_TURN if trickles else _RECORDS_IN_A_TURN
+        trickles = self.state.caught_up and len(records) < _RECORDS_AT_ONCE
+        turn, pause = (1, _TRICKLING_SECONDS) if trickles else (_RECORDS_IN_A_TURN, 0.0)
         for at, record in enumerate(records):
             if at % turn == 0:
-                await asyncio.sleep(0)
+                await asyncio.sleep(pause if at else 0)
             await self._apply(table, record)
         # Where more lies ready the next call would return at once, and nobody else have a turn.
         await asyncio.sleep(0)

@@ -27,6 +27,7 @@ _ROOMY: Final = 4
 _ODD: Final = 0x9E3779B97F4A7C15
 _FACTOR: Final = np.uint64(_ODD)
 _HALF: Final = np.uint64(32)
+_LAST_NUMBER: Final = np.uint64((1 << 64) - 1)
 
 
 class Names(Sequence[str]):
@@ -41,6 +42,7 @@ class Names(Sequence[str]):
         self._starts = starts
         self._ends = ends
         self._texts: list[str] | None = None
+        self._each: npt.NDArray[np.void] | None = None
         self._words: Words | None = None
         self._mixed: npt.NDArray[np.uint64] | None = None
         self.found: tuple[NameIndex, RowArray] | None = None
@@ -127,28 +129,31 @@ class Names(Sequence[str]):
             left = self.lengths()
             shortest, longest = (int(left.min()), int(left.max())) if len(left) else (0, 0)
             count = -(-longest // _WORD)
-            each = self._pieces(self._starts, _WORD * count).view(np.uint64)
-            self._words = [*each.reshape(len(self), count).T.copy()]
+            each = self._pieces().view(np.uint64).reshape(len(self), -1)
+            self._words = [*each.T[:count].copy()]
             for at in range(shortest // _WORD, count):
                 self._words[at] &= _LEFT[np.clip(left - _WORD * at, 0, _WORD)]
         return self._words
 
-    def quoted(self) -> npt.NDArray[np.void]:
-        """Each name in quotes, with blanks behind where others are longer, (names,)."""
-        lengths = self.lengths()
+    def ended(self) -> npt.NDArray[np.void]:
+        """Each name with the quote at its end, and blanks where others are longer, (names,)."""
+        lengths, pieces = self.lengths(), self._pieces()
         shortest, longest = (int(lengths.min()), int(lengths.max())) if len(self) else (0, 0)
-        found = self._pieces(self._starts - 1, longest + len('""'))
         if shortest < longest:
-            texts = found.view(np.uint8).reshape(len(self), -1)[:, shortest + len('""') :]
+            pieces = pieces.copy()
+            texts = pieces.view(np.uint8).reshape(len(self), -1)[:, shortest + 1 : longest + 1]
             behind = (lengths - shortest).astype(np.uint16)[:, None]
             texts[np.arange(longest - shortest, dtype=np.uint16) >= behind] = _BLANK
-        return found
+        return np.ndarray((len(self),), f"V{longest + 1}", pieces, strides=pieces.strides)
 
-    def _pieces(self, starts: RowArray, size: int) -> npt.NDArray[np.void]:
-        """The bytes from each of these on, (starts,)."""
-        many = len(self._data) - size + 1
-        every: npt.NDArray[np.void] = np.ndarray((many,), f"V{size}", self._data, strides=(1,))
-        return every[starts]
+    def _pieces(self) -> npt.NDArray[np.void]:
+        """The bytes from the first of each name on, in words enough for any with its end."""
+        if self._each is None:
+            size = _WORD * (int(self.lengths().max(initial=0)) // _WORD + 1)
+            many = len(self._data) - size + 1
+            every: npt.NDArray[np.void] = np.ndarray((many,), f"V{size}", self._data, strides=(1,))
+            self._each = every[self._starts]
+        return self._each
 
     def mixed(self) -> npt.NDArray[np.uint64]:
         """A number of all of each name, (names,), spread over all of its bits."""
@@ -188,9 +193,23 @@ class NameIndex:
         for mine, word in zip(self._words, words, strict=True):
             mine[plain] = word
         self._shift = _shift(len(plain))
-        self._places = np.full(_size(self._shift), -1, np.int32)
+        self._first = np.full(_size(self._shift), -1, np.int32)
+        # Those whose slots others have, by their numbers, and the last of all numbers behind them.
+        self._others = np.array([_LAST_NUMBER])
+        self._other_places = np.array([-1])
+        self._alike = 1
         if known:
-            self._fill(_slots(known.mixed(), self._shift), plain)
+            self._fill(known.mixed(), plain)
+
+    def _fill(self, mixed: npt.NDArray[np.uint64], places: npt.NDArray[np.int32]) -> None:
+        slots = _slots(mixed, self._shift)
+        self._first[slots] = places
+        others = np.flatnonzero(self._first[slots] != places)
+        others = others[np.argsort(mixed[others])]
+        self._others = np.append(mixed[others], _LAST_NUMBER)
+        self._other_places = np.append(places[others], -1)
+        _, counts = np.unique(self._others, return_counts=True)
+        self._alike = int(counts.max())
 
     def rows(self, names: Names) -> RowArray:
         """The place of each name, (names,); -1 for one that is not known."""
@@ -199,18 +218,18 @@ class NameIndex:
         return names.found[1]
 
     def _find(self, names: Names) -> RowArray:
-        slots, asked = _slots(names.mixed(), self._shift), self._of_ours(names)
-        places = self._places[slots].astype(np.intp)
+        mixed, asked = names.mixed(), self._of_ours(names)
+        places = self._first[_slots(mixed, self._shift)].astype(np.intp)
         same = self._are(places, asked)
         found: RowArray = np.where(same, places, -1)
-        # Whoever finds another name looks further; behind nobody there is nothing.
+        # Whoever finds another name there may be among the others.
         left = np.flatnonzero(~same & (places >= 0))
-        while len(left):
-            slots[left] = (slots[left] + 1) & (len(self._places) - 1)
-            places = self._places[slots[left]].astype(np.intp)
-            same = self._are(places, [word[left] for word in asked])
+        at = np.searchsorted(self._others, mixed[left])
+        asked = [word[left] for word in asked]
+        for step in range(self._alike):
+            places = self._other_places[np.minimum(at + step, len(self._others) - 1)]
+            same = self._are(places, asked)
             found[left[same]] = places[same]
-            left = left[~same & (places >= 0)]
         for word in names.words()[len(self._words) :]:
             found[word != 0] = -1
         return found
@@ -226,14 +245,6 @@ class NameIndex:
         for known, word in zip(self._words, asked, strict=True):
             same &= known[places] == word
         return same
-
-    def _fill(self, slots: npt.NDArray[np.int64], places: npt.NDArray[np.int32]) -> None:
-        left = np.arange(len(slots))
-        while len(left):
-            free = self._places[slots[left]] == -1
-            self._places[slots[left[free]]] = places[left[free]]
-            left = left[self._places[slots[left]] != places[left]]
-            slots[left] = (slots[left] + 1) & (len(self._places) - 1)
 
 
 def _shift(names: int) -> np.uint64:

@@ -96,6 +96,28 @@ def test_long_names_and_a_name_that_is_not_plain() -> None:
     assert Names.read(compact(["b", "c" * 257])) is None
 
 
+def test_names_of_one_number_are_told_apart() -> None:
+    """Of two words, the second such that the number of both is that of another name."""
+    odd, bits = 0x9E3779B97F4A7C15, (1 << 64) - 1
+    wanted, found = 0x1234567890ABCDEF, list[str]()
+    undo = pow(pow(odd, 2, 1 << 64), -1, 1 << 64)
+    for number in range(40_000):
+        first = f"n-{number:06d}"
+        word = int.from_bytes(first.encode(), "little")
+        left = (wanted - (word ^ word >> 32) * odd) * undo & bits
+        second = (left ^ left >> 32).to_bytes(8, "little")
+        if all(32 <= byte < 127 and byte not in b'"\\' for byte in second):
+            found.append(first + second.decode())
+    assert len(found) > 4
+    known, *unknown = found
+    names = Names.of(found)
+    assert names is not None
+    assert len(set(names.mixed().tolist())) == 1
+    few = NameIndex([known, "other", unknown[0], unknown[1]])
+    assert few.rows(names).tolist() == [0, 2, 3, *[-1] * (len(found) - 3)]
+    assert NameIndex(found).rows(names).tolist() == [*range(len(found))]
+
+
 def test_one_of_many_is_there_twice() -> None:
     known = [f"node-{at:05d}.fleet.example" for at in range(20_000)]
     once, twice = Names.of(known), Names.of([*known, known[4711]])

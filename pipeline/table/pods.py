@@ -231,17 +231,17 @@ class Pods:
 
     def expired(self, now: float) -> list[str]:
         """Who was placed, and was not seen on the node in time: to be removed."""
-        longest = now + LONGEST_TENTATIVE_SECONDS
-        due: list[str] = []
+        longest, due = now + LONGEST_TENTATIVE_SECONDS, dict[str, None]()
         if self._latest > longest:
             # A clock was set back.
-            self._latest = -np.inf
-            due = [uid for uid, until in self._tentative.items() if until > longest]
+            due |= {uid: None for uid, until in self._tentative.items() if until > longest}
+            stay = (until for until in self._tentative.values() if until <= longest)
+            self._latest = max(stay, default=-np.inf)
         while self._due and self._due[0][0] <= now:
             until, uid = heappop(self._due)
             if self._tentative.get(uid) == until:
-                due.append(uid)
-        return due
+                due[uid] = None
+        return [*due]
 
     def reported(self, row: int) -> None:
         """What is known of the usage of this row is another now."""

@@ -86,7 +86,7 @@ class Question(msgspec.Struct, frozen=True):
     """What filter and prioritize are asked: about which pod, and which nodes, each once.
 
     `nodes` holds the Node objects as they came, in the order of `names`; None in the form with
-    names alone, of which `json` is as they came, if each came once.
+    names alone, of which `json` is as they came, if each came once. So is `pod_json` the pod.
     """
 
     pod: Pod
@@ -94,6 +94,7 @@ class Question(msgspec.Struct, frozen=True):
     names: Sequence[str]
     nodes: tuple[msgspec.Raw, ...] | None = None
     json: bytes = b""
+    pod_json: bytes = b""
 
 
 class _FilterAnswer(msgspec.Struct, frozen=True, rename="pascal"):
@@ -119,20 +120,23 @@ _NULL: Final = msgspec.Raw(b"null")
 
 
 class Sent(NamedTuple):
-    """Names as they were sent in an answer, and as the JSON that they were sent as, and when."""
+    """Names as they were sent in an answer, and as the JSON that they were sent as, when, and about
+    which pod."""
 
     names: Sequence[str]
     json: bytes
+    pod: Pod
+    record: PodRecord
     at: float = 0.0
 
 
 def read_question(
     body: bytes,
-    sent: Mapping[str, Sent] | None = None,
+    sent: Mapping[bytes, Sent] | None = None,
     may_repeat: Callable[[Names], bool] = Names.may_repeat,
 ) -> Question:
     """The question in the body of a filter or prioritize request. A scheduler asks which of the
-    names that filter left is best: of what was `sent`, by the pod's uid, nothing is read again.
+    names that filter left is best: of what was `sent`, by the pod's JSON, nothing is read again.
 
     Raises `BadRequestError`: not JSON, no object, a part of the wrong type, no pod, not exactly one
     of NodeNames and Nodes, or more than `MOST_NAMES` of them. Unknown keys are accepted. A name
@@ -141,17 +145,18 @@ def read_question(
     parts, said = _parts(body)
     if "pod" not in parts:
         raise BadRequestError("Pod is missing", hint=f"send {FILTER_KEYS}")
-    pod = decode_part(_pod, parts["pod"], "Pod")
-    before = (sent or {}).get(pod.metadata.uid)
+    pod_json = bytes(parts["pod"])
+    before = (sent or {}).get(pod_json)
     alone = said is not None and parts.get("nodes", _NULL) == _NULL
     if before is not None and alone and before.json == said:
-        return Question(pod, manifest(parts["pod"]), before.names)
+        return Question(before.pod, before.record, before.names, pod_json=pod_json)
+    pod = decode_part(_pod, pod_json, "Pod")
     if len(said or b"") > _MOST_NAMES_BYTES:
         raise too_many()
     plain = Names.read(said) if alone and said is not None else None
     must_be_few(plain or ())
     if said is not None and plain is not None and not may_repeat(plain):
-        return Question(pod, manifest(parts["pod"]), plain, None, said)
+        return Question(pod, manifest(pod_json), plain, None, said, pod_json)
     names = None if said is None else decode_part(_names, said, "NodeNames")
     listed = decode_part(_nodes, parts["nodes"], "Nodes") if "nodes" in parts else None
     if (names is None) == (listed is None):
@@ -160,10 +165,11 @@ def read_question(
             hint=f"send {FILTER_KEYS}, as nodeCacheCapable says",
         )
     must_be_few(names or (listed and listed.items) or ())
-    record = manifest(parts["pod"])
+    record = manifest(pod_json)
     if names is not None:
         each = tuple(dict.fromkeys(names))
-        return Question(pod, record, each, None, (said or b"") * (len(each) == len(names)))
+        json = (said or b"") * (len(each) == len(names))
+        return Question(pod, record, each, None, json, pod_json)
     by_name: dict[str, msgspec.Raw] = {}
     for position, item in enumerate((listed and listed.items) or ()):
         name = decode_part(_node, item, f"Nodes.items[{position}]").metadata.name
@@ -204,7 +210,7 @@ def too_many() -> BadRequestError:
     )
 
 
-def manifest(pod: msgspec.Raw) -> PodRecord:
+def manifest(pod: bytes | msgspec.Raw) -> PodRecord:
     """What counts of a pod of a question. Raises `BadRequestError`."""
     try:
         return read_manifest(pod)
@@ -214,9 +220,10 @@ def manifest(pod: msgspec.Raw) -> PodRecord:
 
 def kept_names(question: Question, left: Sequence[str]) -> Sent:
     """The names that filter leaves of a question, in its order."""
-    if len(left) == len(question.names) and question.json:
-        return Sent(left, question.json)
-    return Sent(left, left.json() if isinstance(left, Names) else _encoder.encode(left))
+    json = question.json
+    if len(left) < len(question.names) or not json:
+        json = left.json() if isinstance(left, Names) else _encoder.encode(left)
+    return Sent(left, json, question.pod, question.record)
 
 
 def filter_answer(question: Question, refused: Mapping[str, Refusal], kept: Sent) -> bytes:

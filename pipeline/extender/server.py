@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from itertools import islice
 from typing import Any, Final
 
@@ -82,6 +83,10 @@ CYCLES = counter(
 )
 PLANS = counter("extender_eviction_plans", "Plans to make room for a Prod pod.")
 
+# To look a metric up by its labels takes longer than to count.
+_latency, _requests = cache(LATENCY.labels), cache(REQUESTS.labels)
+_verdicts = cache(VERDICTS.labels)
+
 _log = get_logger(__name__)
 _json = msgspec.json.Encoder()
 
@@ -127,7 +132,7 @@ class Extender:
         self._asks_who = settings.tls_client_ca_file is not None
         self._clock = clock
         self._load_watcher = LoadWatcher(table, state, clock, settings.stale_after_seconds)
-        self._sent: dict[str, Sent] = {}
+        self._sent: dict[bytes, Sent] = {}
         self._query = Query(table, state, self._decisions, settings, clock, self._bodies)
         self._node_views = node_views or NodeViews(Views(), FeedState())
         self._series = series or NodeSeriesHandler(History(), FeedState(), clock)
@@ -206,7 +211,7 @@ class Extender:
             self._place_if_alone(question, refused, now)
             self._push_out_for(question, refused, now)
         for verdict, count in counts.items():
-            VERDICTS.labels(self._mode, verdict).inc(count)
+            _verdicts(self._mode, verdict).inc(count)
         reasons = [refusal.reason for refusal in islice(refused.values(), 3)]
         self._say("filter", question, counts, reasons)
         stages.done("decide")
@@ -219,12 +224,12 @@ class Extender:
 
     def _remember(self, question: Question, kept: Sent) -> None:
         """What is left is asked about next."""
-        if question.nodes is None and question.pod.metadata.uid:
+        if question.nodes is None:
             now = self._clock.monotonic()
             self._sent = {
-                uid: sent for uid, sent in self._sent.items() if now - sent.at < CYCLE_SECONDS
+                pod: sent for pod, sent in self._sent.items() if now - sent.at < CYCLE_SECONDS
             }
-            self._sent[question.pod.metadata.uid] = kept._replace(at=now)
+            self._sent[question.pod_json] = kept._replace(at=now)
             while len(self._sent) > CYCLES_KEPT:
                 del self._sent[next(iter(self._sent))]
 
@@ -257,7 +262,7 @@ class Extender:
         body = await self._bodies.read(request)
         stages.done("receive")
         question = read_question(body, self._sent, self._table.may_repeat)
-        self._sent.pop(question.pod.metadata.uid, None)
+        self._sent.pop(question.pod_json, None)
         stages.done("read")
         scores = np.zeros(len(question.names), np.int64)
         if self._may_judge():
@@ -355,8 +360,8 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
     response = await _answered(request, handler)
     resource = request.match_info.route.resource
     verb = resource.canonical.strip("/") if resource else "unknown"
-    LATENCY.labels(verb).observe(time.perf_counter() - began)
-    REQUESTS.labels(verb, str(response.status)).inc()
+    _latency(verb).observe(time.perf_counter() - began)
+    _requests(verb, str(response.status)).inc()
     return response
 
 

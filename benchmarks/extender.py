@@ -1,7 +1,7 @@
 """What a scheduler waits for: filter and prioritize over fleets of any size, and the start.
 
     python -m benchmarks.extender [--nodes 100 1000 5000 10000] [--pods 100] [--seconds 5]
-                                  [--clients 1 16] [--full 5000]
+                                  [--clients 1 16] [--whole 100 1000 5000 10000]
 
 A real extender (a process of its own, with its HTTP server and its feed from a real broker) is
 asked by real clients, by names, about pods that differ, while 333 node states a second flow in. A
@@ -9,7 +9,8 @@ pod is a filter and then a prioritize of the nodes that were left, as kube-sched
 it, in the same run, the baseline: a plain Python loop over the records of all nodes that judges and
 scores one question. Times are wall clock as the client sees them, which does little else: what it
 sends lies ready, each in another order of the nodes, and a process of its own writes the states.
-CPU is that of the extender's process. `--full`: the form with whole Node objects.
+CPU is that of the extender's process. With `--whole` sizes are named for which whole Node objects
+are sent as well; an extender reads few such bodies at once, and who is refused asks again.
 
 Goals at 10,000 names: one client p99 5 ms each; 16 clients 150 pods/s and p99 60 ms; 5,000 full
 Nodes (32 MB) in 500 ms; from start to ready with 10,000 nodes and 1 M pods in 60 s, from a snapshot
@@ -18,26 +19,23 @@ in 5 s.
 
 import argparse
 import asyncio
-import gc
 import itertools
 import json
 import multiprocessing
 import os
-import random
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
-import numpy as np
 from aiokafka import AIOKafkaProducer
 
+from benchmarks.asking import ask, ask_whole, memory
 from pipeline.local.kafka import LocalKafka, local_kafka
 from pipeline.local.probe import free_port
 from pipeline.settings import KafkaSettings, variable_name
@@ -55,10 +53,7 @@ from pipeline.topics.resources import Resources, Usage
 PARTITIONS = 16
 STATES_PER_SECOND = 333
 GIB = 2.0**30
-_ORDERS = 64
 _PATIENCE_SECONDS = 600.0
-_WHOLE_QUESTIONS = 25
-_LARGEST_ANSWER = 1 << 23
 # Scheduler, broker and writer are elsewhere in earnest: of two processors they share one, and the
 # extender has the other.
 *_OF_OTHERS, _OF_EXTENDER = sorted(os.sched_getaffinity(0))
@@ -95,7 +90,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--pods", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16])
-    parser.add_argument("--full", type=int, default=5_000)
+    parser.add_argument("--whole", type=int, nargs="*", default=[100, 1_000, 5_000, 10_000])
     return parser.parse_args()
 
 
@@ -122,9 +117,10 @@ async def measure(kafka: LocalKafka, fleet: Fleet, arguments: argparse.Namespace
             extender = await started(settings, port, snapshot, session, "from a snapshot")
             flowing.start()
             for clients in arguments.clients:
-                await ask(port, extender, fleet, clients, arguments.seconds)
-            if fleet.nodes == arguments.full:
-                await ask_full(session, extender, fleet)
+                await ask(port, extender, fleet.names, clients, arguments.seconds)
+            if fleet.nodes in arguments.whole:
+                for clients in arguments.clients:
+                    await ask_whole(port, extender, fleet.names, clients)
         print(f"  plain loop, one question: {plain_loop(fleet) * 1000:.1f} ms", flush=True)
     finally:
         if flowing.is_alive():
@@ -264,169 +260,6 @@ async def ready(session: aiohttp.ClientSession) -> None:
             pass
         await asyncio.sleep(0.05)
     raise SystemExit("the extender did not become ready")
-
-
-def cpu_seconds(process: "subprocess.Popen[bytes]") -> float:
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def memory(process: "subprocess.Popen[bytes]") -> int:
-    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-    (line,) = (line for line in lines if line.startswith("VmRSS"))
-    return int(line.split()[1]) // 1024
-
-
-def pods() -> Iterator[dict[str, Any]]:
-    for number in itertools.count():
-        asked = {"cpu": f"{100 + number % 400}m", "memory": "256Mi"}
-        yield {
-            "metadata": {"name": f"p{number}", "namespace": "shop", "uid": f"asked-{number}"},
-            "spec": {
-                "containers": [{"name": "main", "resources": {"requests": asked, "limits": asked}}]
-            },
-        }
-
-
-class Connection(asyncio.BufferedProtocol):
-    """One that stays open and does nothing but send and receive, into one place: what a client of
-    more parts does beside it would be counted as the extender's, on processors that both share."""
-
-    def __init__(self) -> None:
-        self._received = bytearray(_LARGEST_ANSWER)
-        self._view = memoryview(self._received)
-        self._length = self._body = self._end = 0
-
-    @classmethod
-    async def open(cls, port: int) -> "Connection":
-        loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(cls, "127.0.0.1", port)
-        return connection
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._view[self._length :]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._length += nbytes
-        if not self._body:
-            self._read_head()
-        if self._body and self._length >= self._end:
-            self._answered.set_result(None)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self._answered.done():
-            self._answered.set_exception(exc or ConnectionResetError("gone before the answer"))
-
-    def _read_head(self) -> None:
-        head, found, _ = bytes(self._view[: min(self._length, 4096)]).partition(b"\r\n\r\n")
-        if found:
-            assert head.startswith(b"HTTP/1.1 200"), head
-            self._body = len(head) + len(found)
-            self._end = self._body + int(head.lower().partition(b"content-length:")[2].split()[0])
-
-    async def post(self, verb: str, body: bytes) -> memoryview:
-        """The answer's body, until the next. Raises AssertionError for one that is not 200."""
-        head = f"POST /{verb} HTTP/1.1\r\nHost: extender\r\nContent-Length: {len(body)}\r\n\r\n"
-        self._length = self._body = self._end = 0
-        self._answered = asyncio.get_running_loop().create_future()
-        self._transport.writelines((head.encode(), body))
-        await self._answered
-        return self._view[self._body : self._end]
-
-    def close(self) -> None:
-        self._transport.close()
-
-
-async def ask(
-    port: int,
-    extender: "subprocess.Popen[bytes]",
-    fleet: Fleet,
-    clients: int,
-    seconds: float,
-) -> None:
-    """Filter and prioritize one pod after the other, each client for itself."""
-    orders, asked = itertools.cycle(shuffled(fleet)), pods()
-    took: dict[str, list[float]] = {"filter": [], "prioritize": []}
-
-    async def post(connection: Connection, verb: str, body: bytes) -> memoryview:
-        began = time.perf_counter()
-        answer = await connection.post(verb, body)
-        took[verb].append(time.perf_counter() - began)
-        return answer
-
-    async def client(until: float) -> int:
-        connection, done = await Connection.open(port), 0
-        while time.monotonic() < until:
-            head = b'{"Pod":%s,"NodeNames":' % json.dumps(next(asked)).encode()
-            reply = bytes(await post(connection, "filter", head + next(orders) + b"}"))
-            _, _, left = reply.partition(b'"NodeNames":')
-            await post(connection, "prioritize", head + left[: left.index(b"]") + 1] + b"}")
-            done += 1
-        connection.close()
-        return done
-
-    # Nor does it collect what all that came before has left.
-    gc.collect()
-    gc.freeze()
-    await client(time.monotonic() + 0.5)
-    for times in took.values():
-        times.clear()
-    before, began = cpu_seconds(extender), time.monotonic()
-    done = await asyncio.gather(*(client(began + seconds) for _ in range(clients)))
-    elapsed = time.monotonic() - began
-    spent = cpu_seconds(extender) - before
-    said = ", ".join(f"{verb} {_spread(times)}" for verb, times in took.items())
-    print(
-        f"  {clients:2d} clients, names: {said}; {sum(done) / elapsed:.0f} pods/s, "
-        f"{spent / sum(done) * 1000:.1f} ms CPU a pod, {memory(extender)} MiB",
-        flush=True,
-    )
-
-
-def shuffled(fleet: Fleet) -> list[bytes]:
-    """The names in some orders, as Go writes them: without spaces."""
-    names, found = fleet.names, []
-    for _ in range(_ORDERS):
-        random.shuffle(names)
-        found.append(json.dumps(names, separators=(",", ":")).encode())
-    return found
-
-
-def _spread(times: Sequence[float]) -> str:
-    p50, p99 = np.percentile(times, [50, 99]) * 1000
-    return f"p50 {p50:.1f} p99 {p99:.1f} ms"
-
-
-async def ask_full(
-    session: aiohttp.ClientSession, extender: "subprocess.Popen[bytes]", fleet: Fleet
-) -> None:
-    """The form with whole Node objects of some 6 KB each."""
-    filler = {f"feature.node.kubernetes.io/cpu-{number}": "true" for number in range(142)}
-    nodes = [
-        {
-            "metadata": {"name": name, "labels": filler},
-            "status": {"allocatable": {"cpu": "32", "memory": "128Gi"}},
-        }
-        for name in fleet.names
-    ]
-    asked = pods()
-    took: dict[str, list[float]] = {"filter": [], "prioritize": []}
-    size = 0
-    for _ in range(_WHOLE_QUESTIONS):
-        body = json.dumps({"Pod": next(asked), "Nodes": {"items": nodes}}).encode()
-        size = len(body)
-        for verb, times in took.items():
-            began = time.perf_counter()
-            async with session.post(f"/{verb}", data=body) as response:
-                assert response.status == 200
-                await response.read()
-            times.append(time.perf_counter() - began)
-    said = ", ".join(f"{verb} {_spread(times)}" for verb, times in took.items())
-    print(f"   1 client, whole Nodes ({size / 1e6:.0f} MB): {said}; {memory(extender)} MiB")
 
 
 def plain_loop(fleet: Fleet) -> float:

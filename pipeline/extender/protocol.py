@@ -183,9 +183,8 @@ def _parts(body: bytes) -> tuple[dict[str, msgspec.Raw], bytes | None]:
     A scheduler writes the names last, and with no other bracket behind the one that opens them: all
     that comes before is then an object with whatever else in their place, and read for itself.
     """
-    begins = body.find(_LAST) + len(_LAST) - 1
-    ends = body.find(b"]", begins)
-    if begins >= len(_LAST) and body[ends:] == b"]}":
+    begins = body.find(_LAST) + len(_LAST) - 1 if body.endswith(_END) else 0
+    if begins >= len(_LAST) and body.find(b"]", begins) == len(body) - len(_END):
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             top = _top.decode(body[:begins] + b"null}")
             return {key.lower(): value for key, value in top.items()}, body[begins:-1]
@@ -196,6 +195,7 @@ def _parts(body: bytes) -> tuple[dict[str, msgspec.Raw], bytes | None]:
 
 
 _LAST: Final = b'"NodeNames":['
+_END: Final = b"]}"
 
 
 def must_be_few(names: Sized) -> None:

@@ -181,20 +181,27 @@ def _parts(body: bytes) -> tuple[dict[str, msgspec.Raw], bytes | None]:
     """The parts of a question by their keys in small letters, and its names, None for no key.
 
     A scheduler writes the names last, and with no other bracket behind the one that opens them: all
-    that comes before is then an object with whatever else in their place, and read for itself.
+    that comes before is then an object with whatever else in their place, and read for itself. A
+    comma and a quote, neither of them escaped, are in no text.
     """
     begins = body.find(_LAST) + len(_LAST) - 1 if body.endswith(_END) else 0
     if begins >= len(_LAST) and body.find(b"]", begins) == len(body) - len(_END):
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            top = _top.decode(body[:begins] + b"null}")
-            return {key.lower(): value for key, value in top.items()}, body[begins:-1]
-    top = decode_part(_top, body, "body")
-    parts = {key.lower(): value for key, value in top.items()}
+            parts, keys = _small(_top.decode(body[:begins] + b"null}"))
+            if keys.count("nodenames") == 1:
+                return parts, body[begins:-1]
+    parts, _ = _small(decode_part(_top, body, "body"))
     said = parts.get("nodenames")
     return parts, None if said is None else bytes(said)
 
 
-_LAST: Final = b'"NodeNames":['
+def _small(top: dict[str, msgspec.Raw]) -> tuple[dict[str, msgspec.Raw], list[str]]:
+    """Parts by their keys in small letters, and all of these keys."""
+    keys = [key.lower() for key in top]
+    return dict(zip(keys, top.values(), strict=True)), keys
+
+
+_LAST: Final = b',"NodeNames":['
 _END: Final = b"]}"
 
 

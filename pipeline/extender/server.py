@@ -56,6 +56,9 @@ from pipeline.topics.eviction_plans import EvictionPlanRecord
 
 LOG_PERIOD_SECONDS: Final = 1.0
 
+# Of larger ones each question is read for itself: some of them would fill the memory.
+_LARGEST_POD_BYTES: Final = 256 * 1024
+
 VERBS: Final = ("filter", "prioritize", "preempt")
 _FOR_ANYBODY: Final = ("/healthz", "/readyz")
 
@@ -85,7 +88,7 @@ PLANS = counter("extender_eviction_plans", "Plans to make room for a Prod pod.")
 
 # To look a metric up by its labels takes longer than to count.
 _latency, _requests = cache(LATENCY.labels), cache(REQUESTS.labels)
-_verdicts = cache(VERDICTS.labels)
+_verdicts, _cycles = cache(VERDICTS.labels), cache(CYCLES.labels)
 
 _log = get_logger(__name__)
 _json = msgspec.json.Encoder()
@@ -224,7 +227,7 @@ class Extender:
 
     def _remember(self, question: Question, kept: Sent) -> None:
         """What is left is asked about next."""
-        if question.nodes is None:
+        if question.nodes is None and len(question.pod_json) <= _LARGEST_POD_BYTES:
             now = self._clock.monotonic()
             self._sent = {
                 pod: sent for pod, sent in self._sent.items() if now - sent.at < CYCLE_SECONDS
@@ -268,7 +271,7 @@ class Extender:
         if self._may_judge():
             now = self._clock.now()
             found = self._decisions.prioritize(question.record, question.names, now)
-            CYCLES.labels(found.cycle).inc()
+            _cycles(found.cycle).inc()
             if found.best is not None:
                 best = question.names[found.best]
                 counts: dict[str, Any] = {"best": int(found.steps[found.best])}

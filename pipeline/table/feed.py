@@ -34,6 +34,7 @@ from pipeline.logs import get_logger
 from pipeline.table.records import apply
 from pipeline.table.snapshot import Copied, copied, load, save
 from pipeline.table.table import Table
+from pipeline.table.turns import by_turns
 from pipeline.topics.client import COMMITTED
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
 from pipeline.topics.registry import (
@@ -64,11 +65,6 @@ _START_TIMEOUT_SECONDS: Final = 30.0
 _STOP_TIMEOUT_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = (0.25, 5.0)
 _RECORDS_AT_ONCE: Final = 100
-# So few that a request, which takes some turns of the event loop, never waits long for them.
-_RECORDS_IN_A_TURN: Final = 8
-# Where no more lies ready each comes by itself, so long after the one before it: of all requests a
-# few more wait for one of them, and none waits for many.
-_TRICKLING_SECONDS: Final = 0.001
 _POLL_MS: Final = 250
 # A fetch costs more than the records in it: of those that trickle in some are taken together.
 _FETCH_BYTES: Final = 1 << 18
@@ -381,11 +377,9 @@ class Feed:
         """Apply the next records to `table` and move `positions`; whether anything came."""
         batches = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE)
         records = [*chain.from_iterable(batches.values())]
-        trickles = self.state.caught_up and len(records) < _RECORDS_AT_ONCE
-        turn, pause = (1, _TRICKLING_SECONDS) if trickles else (_RECORDS_IN_A_TURN, 0.0)
-        for at, record in enumerate(records):
-            if at % turn == 0:
-                await asyncio.sleep(pause if at else 0)
+        is_read = table is self.table and self.state.caught_up
+        trickling = is_read and len(records) < _RECORDS_AT_ONCE
+        async for record in by_turns(records, trickling=trickling):
             await self._apply(table, record)
         # Where more lies ready the next call would return at once, and nobody else have a turn.
         await asyncio.sleep(0)

@@ -129,7 +129,8 @@ class Names(Sequence[str]):
             left = self.lengths()
             shortest, longest = (int(left.min()), int(left.max())) if len(left) else (0, 0)
             count = -(-longest // _WORD)
-            each = self._pieces().view(np.uint64).reshape(len(self), -1)
+            pieces = self._pieces()
+            each = pieces.view(np.uint64).reshape(len(self), pieces.itemsize // _WORD)
             self._words = [*each.T[:count].copy()]
             for at in range(shortest // _WORD, count):
                 self._words[at] &= _LEFT[np.clip(left - _WORD * at, 0, _WORD)]
@@ -141,7 +142,8 @@ class Names(Sequence[str]):
         shortest, longest = (int(lengths.min()), int(lengths.max())) if len(self) else (0, 0)
         if shortest < longest:
             pieces = pieces.copy()
-            texts = pieces.view(np.uint8).reshape(len(self), -1)[:, shortest + 1 : longest + 1]
+            texts = pieces.view(np.uint8).reshape(len(self), pieces.itemsize)
+            texts = texts[:, shortest + 1 : longest + 1]
             behind = (lengths - shortest).astype(np.uint16)[:, None]
             texts[np.arange(longest - shortest, dtype=np.uint16) >= behind] = _BLANK
         return np.ndarray((len(self),), f"V{longest + 1}", pieces, strides=pieces.strides)
@@ -226,6 +228,7 @@ class NameIndex:
         left = np.flatnonzero(~same & (places >= 0))
         at = np.searchsorted(self._others, mixed[left])
         asked = [word[left] for word in asked]
+        # So many may have one number; whoever else comes behind has other words.
         for step in range(self._alike):
             places = self._other_places[np.minimum(at + step, len(self._others) - 1)]
             same = self._are(places, asked)

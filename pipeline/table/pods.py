@@ -230,7 +230,7 @@ class Pods:
             self._changed.add(row)
 
     def expired(self, now: float) -> list[str]:
-        """Who was placed, and was not seen on the node in time: to be removed."""
+        """Who was placed, and was not seen on the node in time: to be removed, and told once."""
         longest, due = now + LONGEST_TENTATIVE_SECONDS, dict[str, None]()
         if self._latest > longest:
             # A clock was set back.

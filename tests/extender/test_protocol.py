@@ -12,7 +12,6 @@ from pipeline.errors import BadRequestError
 from pipeline.extender.protocol import Question, prioritize_answer, read_question
 from pipeline.table.names import Names
 
-NAMES_KEY = '"NodeNames":'
 plain = st.text(
     st.characters(min_codepoint=32, max_codepoint=126, exclude_characters='"\\'), max_size=40
 )
@@ -55,7 +54,18 @@ names_of_nodes = st.lists(
 )
 values = st.sampled_from(TRICKY)
 keys = st.sampled_from(
-    ["Pod", "pod", "Nodes", "NodeNames", "nodenames", "More", "NodeNames\\u0020"]
+    [
+        "Pod",
+        "pod",
+        "Nodes",
+        "NodeNames",
+        "nodenames",
+        "More",
+        "NodeNames ",
+        'x"NodeNames',
+        ',"NodeNames',
+        '\\"NodeNames',
+    ]
 )
 pods = st.fixed_dictionaries(
     {"metadata": st.fixed_dictionaries({"name": st.sampled_from(["p", '"NodeNames":["p"]}'])})},
@@ -76,6 +86,7 @@ def answered(body: bytes) -> Question | str:
     st.lists(st.tuples(keys, values), max_size=2),
     st.lists(st.tuples(keys, values), max_size=1),
     st.sampled_from(["", "}", "]", "]}", " ", "x", '"', ',"More":1}', "\x00"]),
+    st.just("NodeNames") | keys,
 )
 def test_a_question_is_read_as_if_it_were_read_whole(
     pod: dict[str, Any],
@@ -83,14 +94,15 @@ def test_a_question_is_read_as_if_it_were_read_whole(
     before: list[tuple[str, Any]],
     behind: list[tuple[str, Any]],
     rubbish: str,
+    key: str,
 ) -> None:
-    parts = [("Pod", pod), *before, ("NodeNames", names), *behind]
+    parts = [("Pod", pod), *before, (key, names), *behind]
     pieces = [
         f"{json.dumps(key)}:{json.dumps(value, separators=(',', ':'))}" for key, value in parts
     ]
     text = "{" + ",".join(pieces) + "}" + rubbish
     # The same, but nobody finds the names without reading all.
-    spread = text.replace(NAMES_KEY, '"NodeNames" :')
+    spread = text.replace(',"', ', "')
     found, plainly = answered(text.encode()), answered(spread.encode())
     if isinstance(found, str) or isinstance(plainly, str):
         assert found == plainly

@@ -96,6 +96,19 @@ def test_long_names_and_a_name_that_is_not_plain() -> None:
     assert Names.read(compact(["b", "c" * 257])) is None
 
 
+def test_no_names() -> None:
+    some = Names.of(["a", "node"])
+    assert some is not None
+    none = some.take(np.array([], np.intp))
+    assert [*none] == none.texts() == none.words() == []
+    assert none.json() == b"[]"
+    assert not none.may_repeat()
+    assert len(none.mixed()) == len(none.ended()) == len(none.lengths()) == 0
+    for index in (NameIndex([]), NameIndex(["a", "b"])):
+        assert index.rows(none).tolist() == []
+    assert NameIndex([]).rows(some).tolist() == [-1, -1]
+
+
 def test_names_of_one_number_are_told_apart() -> None:
     """Of two words, the second such that the number of both is that of another name."""
     odd, bits = 0x9E3779B97F4A7C15, (1 << 64) - 1

@@ -120,7 +120,8 @@ def score(
     dominant_weight: int = 0,
 ) -> IntArray:
     """How much of each node is left with the pod, (nodes,) from 0 to 100: the mean by `weights`
-    (resources,), with the worst resource by `dominant_weight`. 0 where nothing is known."""
+    (resources,), with the worst resource by `dominant_weight`. 0 where nothing is known. No amount
+    is below 0."""
     total = int(weights.sum()) + dominant_weight
     if total <= 0:
         return np.zeros(len(nodes.has_usage), np.int64)

@@ -118,6 +118,7 @@ async def measure(kafka: LocalKafka, fleet: Fleet, arguments: argparse.Namespace
             flowing.start()
             for clients in arguments.clients:
                 await ask(port, extender, fleet.names, clients, arguments.seconds)
+                print(f"              then {await behind(session)} records behind", flush=True)
             if fleet.nodes in arguments.whole:
                 for clients in arguments.clients:
                     await ask_whole(port, extender, fleet.names, clients)
@@ -232,6 +233,12 @@ async def _flow(settings: KafkaSettings, prefix: str, fleet: Fleet) -> None:
         ahead = sent / STATES_PER_SECOND - (time.monotonic() - began)
         if ahead > 0.01:
             await asyncio.sleep(ahead)
+
+
+async def behind(session: aiohttp.ClientSession) -> int:
+    """How many records are not in the table yet, as it was found two seconds ago at most."""
+    async with session.get("/readyz") as response:
+        return int((await response.json())["lag_records"])
 
 
 def start(settings: KafkaSettings, port: int, snapshot: Path) -> "subprocess.Popen[bytes]":

@@ -1,8 +1,8 @@
-"""Running asyncio tasks side by side, and ending them so that they have ended when one goes on."""
+"""Running asyncio tasks side by side or for a time, and ending them before one goes on."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pipeline.errors import StateError
 from pipeline.logs import get_logger
@@ -11,6 +11,8 @@ from pipeline.logs import get_logger
 _AGAIN_SECONDS: Final = 6.0
 
 log = get_logger(__name__)
+
+T = TypeVar("T")
 
 
 async def end(*tasks: "asyncio.Future[Any]") -> None:
@@ -43,3 +45,21 @@ async def together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     # A client may raise the cancellation of its own tasks, which the group takes for one of ours.
     if any(task.cancelled() for task in tasks):
         raise StateError("what was done for a partition was cut off before its end")
+
+
+async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, or `TimeoutError` after `seconds` (an OSError, as all that comes of
+    connections). A client that is stopped while its broker is away may raise the cancellation of
+    its own tasks; that must not look like one of ours.
+    """
+    task = asyncio.create_task(work)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+    finally:
+        task.cancel()
+    if not done:
+        task.add_done_callback(lambda late: late.cancelled() or late.exception())
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    if task.cancelled():
+        raise ConnectionError("the client gave up")
+    return task.result()

@@ -23,7 +23,7 @@ from pipeline.processors.placement.config import HINT, LOAD_AWARE, TIME_SHARED, 
 from pipeline.processors.placement.preempt import least_dear
 from pipeline.processors.scorers.rounding import BoolArray, FloatArray, IntArray
 from pipeline.table import RowArray, Table
-from pipeline.table.pods import TENTATIVE_SECONDS
+from pipeline.table.tentative import TENTATIVE_SECONDS
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resources import MID
 

@@ -11,7 +11,7 @@ A bad record costs itself: it goes to `on_bad` as a dead letter, is counted, and
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -35,6 +35,7 @@ from pipeline.table.records import apply
 from pipeline.table.snapshot import Copied, copied, load, save
 from pipeline.table.table import Table
 from pipeline.table.turns import by_turns
+from pipeline.tasks import within
 from pipeline.topics.client import COMMITTED
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
 from pipeline.topics.registry import (
@@ -249,7 +250,7 @@ class Feed:
         self._troubled.set()
 
     async def _connect_and_follow(self) -> None:
-        partitions = await _within(_START_TIMEOUT_SECONDS, self._partitions())
+        partitions = await within(_START_TIMEOUT_SECONDS, self._partitions())
         consumer = AIOKafkaConsumer(
             **self._client,
             group_id=None,
@@ -261,7 +262,7 @@ class Feed:
             **COMMITTED,
         )
         try:
-            await _within(_START_TIMEOUT_SECONDS, consumer.start())
+            await within(_START_TIMEOUT_SECONDS, consumer.start())
             consumer.assign(partitions)
             if not self._positions:
                 await self._load(consumer, partitions)
@@ -272,7 +273,7 @@ class Feed:
             ) from error
         finally:
             with suppress(kafka_errors.KafkaError, OSError):
-                await _within(_STOP_TIMEOUT_SECONDS, consumer.stop())
+                await within(_STOP_TIMEOUT_SECONDS, consumer.stop())
 
     async def _partitions(self) -> list[TopicPartition]:
         """All partitions of the topics. Raises `TopicDriftError` if one is missing.
@@ -299,7 +300,7 @@ class Feed:
     async def _load(self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> None:
         """Read all that is there now into a fresh table, then let ours become it."""
         began = self._clock.monotonic()
-        ends: Positions = await _within(_START_TIMEOUT_SECONDS, consumer.end_offsets(partitions))
+        ends: Positions = await within(_START_TIMEOUT_SECONDS, consumer.end_offsets(partitions))
         positions = await self._beginnings(consumer, ends)
         for partition, offset in positions.items():
             consumer.seek(partition, offset)
@@ -330,9 +331,9 @@ class Feed:
     async def _beginnings(self, consumer: AIOKafkaConsumer, ends: Positions) -> Positions:
         if self._recent_seconds is None:
             asked = consumer.beginning_offsets(list(ends))
-            return dict(await _within(_START_TIMEOUT_SECONDS, asked))
+            return dict(await within(_START_TIMEOUT_SECONDS, asked))
         since_ms = int((self._clock.now() - self._recent_seconds) * 1000)
-        found = await _within(
+        found = await within(
             _START_TIMEOUT_SECONDS, consumer.offsets_for_times(dict.fromkeys(ends, since_ms))
         )
         # Where nothing has been written since, reading begins at the end.
@@ -359,7 +360,7 @@ class Feed:
 
     async def _probe(self, consumer: AIOKafkaConsumer, positions: Positions) -> None:
         """Ask where the logs end: only so is a broker that is away told from one that is quiet."""
-        ends: Positions = await _within(
+        ends: Positions = await within(
             _PROBE_TIMEOUT_SECONDS, consumer.end_offsets(list(positions))
         )
         if any(ends[partition] < position for partition, position in positions.items()):
@@ -407,21 +408,3 @@ class Feed:
                     record.topic, record.partition, record.offset, record.key, record.value, error
                 )
             )
-
-
-async def _within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, or `TimeoutError` after `seconds` (an OSError, as all that comes of
-    connections). A client that is stopped while its broker is away may raise the cancellation of
-    its own tasks; that must not look like one of ours.
-    """
-    task = asyncio.create_task(work)
-    try:
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-    finally:
-        task.cancel()
-    if not done:
-        task.add_done_callback(lambda late: late.cancelled() or late.exception())
-        raise TimeoutError(f"no answer within {seconds:g} s")
-    if task.cancelled():
-        raise ConnectionError("the client gave up")
-    return task.result()

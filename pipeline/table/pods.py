@@ -7,7 +7,6 @@ node yet is there for `TENTATIVE_SECONDS`, so that the next pod does not take it
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from heapq import heappop, heappush
 from itertools import chain
 from typing import Any, Final
 
@@ -30,9 +29,7 @@ from pipeline.table.pod_columns import (
     grown,
     priority_of,
 )
-
-TENTATIVE_SECONDS: Final = 5.0
-LONGEST_TENTATIVE_SECONDS: Final = 3600.0
+from pipeline.table.tentative import TENTATIVE_SECONDS, Tentative
 
 _PROD: Final = CLASS_CODES["prod"]
 _UNKNOWN: Final = CLASS_CODES["unknown"]
@@ -72,11 +69,7 @@ class Pods:
         self._amounts = np.zeros((_SMALLEST, len(self._names)), np.int64)
         self._flying: dict[int, set[int]] = {}
         self._changed: set[int] = set()
-        self._tentative: dict[str, float] = {}
-        # When the next of them may be over, and until when the last may last, of those that were
-        # removed, too: so nobody looks at each.
-        self._due: list[tuple[float, str]] = []
-        self._latest = -np.inf
+        self._tentative = Tentative()
         # Each amount of all rows lies in one piece: so it is read.
         self.sums = np.zeros((_SMALLEST, len(self._names)), np.int64, order="F")
         self.flight = np.zeros((_SMALLEST, len(self._resources)), np.int64, order="F")
@@ -183,14 +176,12 @@ class Pods:
         self._flying.setdefault(row, set()).add(place)
         self._changed.add(row)
         if now is not None:
-            self._tentative[pod.uid] = until = now + seconds
-            heappush(self._due, (until, pod.uid))
-            self._latest = max(until, self._latest)
+            self._tentative.put(pod.uid, now + seconds)
         return before
 
     def remove(self, uid: str) -> int | None:
         """A pod is gone. Returns the row that it was on."""
-        self._tentative.pop(uid, None)
+        self._tentative.remove(uid)
         place = self._index.pop(uid, None)
         if place is None:
             return None
@@ -231,17 +222,7 @@ class Pods:
 
     def expired(self, now: float) -> list[str]:
         """Who was placed, and was not seen on the node in time: to be removed, and told once."""
-        longest, due = now + LONGEST_TENTATIVE_SECONDS, dict[str, None]()
-        if self._latest > longest:
-            # A clock was set back.
-            due |= {uid: None for uid, until in self._tentative.items() if until > longest}
-            stay = (until for until in self._tentative.values() if until <= longest)
-            self._latest = max(stay, default=-np.inf)
-        while self._due and self._due[0][0] <= now:
-            until, uid = heappop(self._due)
-            if self._tentative.get(uid) == until:
-                due[uid] = None
-        return [*due]
+        return self._tentative.due(now)
 
     def reported(self, row: int) -> None:
         """What is known of the usage of this row is another now."""

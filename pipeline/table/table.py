@@ -31,7 +31,8 @@ from pipeline.table.columns import (
 from pipeline.table.history import History
 from pipeline.table.names import NameIndex, Names
 from pipeline.table.pod_columns import Columns, Reported
-from pipeline.table.pods import TENTATIVE_SECONDS, Pods
+from pipeline.table.pods import Pods
+from pipeline.table.tentative import TENTATIVE_SECONDS
 from pipeline.table.views import Views
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.results import supersedes

@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.table.pods import LONGEST_TENTATIVE_SECONDS, Pods
+from pipeline.table.pods import Pods
 from pipeline.table.table import USUAL_COUNTING
+from pipeline.table.tentative import LONGEST_TENTATIVE_SECONDS
 from pipeline.topics.pods import CountedPod
 
 uids = st.sampled_from("abcdef")

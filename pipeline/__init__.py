@@ -5,3 +5,6 @@ not an actuator (`actuators`). Importing it costs nothing; each part is imported
 """
 
 __version__ = "0.1.0"
+
+API_VERSION = "springtide/v1"
+"""Of the JSON documents that are served and printed."""

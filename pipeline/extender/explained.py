@@ -9,9 +9,9 @@ from typing import Final, Literal
 
 import msgspec
 
+from pipeline import API_VERSION
 from pipeline.clock import format_time
 from pipeline.extender.decide import Explained, Rules
-from pipeline.table.document import API_VERSION
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resources import Resources
 

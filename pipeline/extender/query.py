@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 from aiohttp import web
 
+from pipeline import API_VERSION
 from pipeline.clock import Clock
 from pipeline.errors import BadRequestError, NotReadyError, RecordError
 from pipeline.extender.bodies import Bodies
@@ -22,7 +23,7 @@ from pipeline.extender.stages import Stages
 from pipeline.processors.inventory import read_manifest
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
-from pipeline.table.document import API_VERSION, beside, node_item, node_list
+from pipeline.table.document import beside, node_item, node_list
 from pipeline.topics.codec import decode_json
 from pipeline.topics.pods import PodRecord
 

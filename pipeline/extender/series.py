@@ -11,13 +11,13 @@ import msgspec
 import numpy as np
 from aiohttp import web
 
+from pipeline import API_VERSION
 from pipeline.clock import Clock, format_time, parse_time
 from pipeline.errors import BadRequestError
 from pipeline.extender.query import must_be_caught_up
 from pipeline.extender.replies import error_reply, json_reply
 from pipeline.processors.series import SeriesStatistics, statistics_of
 from pipeline.table import FeedState
-from pipeline.table.document import API_VERSION
 from pipeline.table.history import History, Series
 
 RESOURCES: Final = {"cpu": "cpu_cores", "memory": "memory_bytes"}

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from pipeline import API_VERSION
 from pipeline.processors.aggregate import percent_of, percentile_rows
 from pipeline.times import format_time, parse_time
 from pipeline.topics.samples import STATISTICS
@@ -63,7 +64,7 @@ class UsageSeries(msgspec.Struct, frozen=True, kw_only=True):
     """The windows that ended in a range, oldest first; `statistics` are of their averages.
     `missing_windows` were measured, as their neighbours' numbers say, and are not there."""
 
-    apiVersion: str = "springtide/v1"  # noqa: N815
+    apiVersion: str = API_VERSION  # noqa: N815
     kind: str = "UsageSeries"
     node: str
     pod: str | None

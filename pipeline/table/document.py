@@ -6,12 +6,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
+from pipeline import API_VERSION
 from pipeline.clock import format_time
 from pipeline.processors.loadaware.limits import problem
 from pipeline.table.oddities import odd_by_row, unusable_thresholds
 from pipeline.table.table import Table
-
-API_VERSION = "springtide/v1"
 
 
 class LimitsRatio(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,17 +33,17 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors import recent
-from pipeline.processors.bank import Bank
 from pipeline.processors.classes import CLASS_CODES
-from pipeline.processors.histogram import (
+from pipeline.processors.model import day_slots
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.histogram import (
     CPU_LAYOUT,
     MEMORY_LAYOUT,
     Layout,
     decay_factor,
     nearest_reference_ms,
 )
-from pipeline.processors.window import KOORDINATOR, NodeWindow
+from pipeline.processors.model.model_config import KOORDINATOR, NodeWindow
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -172,10 +172,10 @@ def fill_rings(bank: Bank, usage: Usage) -> None:
     newest = store["recent_slot"]
     rows = np.flatnonzero(newest >= 0)
     some = [np.resize(usage.window(2 + number), (len(rows), 2)) for number in range(8)]
-    for times in np.random.default_rng(3).lognormal(0.0, 0.05, recent.SLOTS):
+    for times in np.random.default_rng(3).lognormal(0.0, 0.05, day_slots.SLOTS):
         values = some[round(times * 1e6) % len(some)] * times
-        end_ms = (newest[rows] + 2) * recent.SLOT_MS
-        recent.observe(store["recent"], newest, rows, values, end_ms)
+        end_ms = (newest[rows] + 2) * day_slots.SLOT_MS
+        day_slots.observe(store["recent"], newest, rows, values, end_ms)
 
 
 # -- the same in C
@@ -214,18 +214,18 @@ def _c_cost(library: ctypes.CDLL, usage: Usage, windows: int) -> Cost:
         CLayout(layout.starts.ctypes.data, layout.ends.ctypes.data, layout.num_buckets, fraction,
                 lowest, step)
         for layout, fraction, lowest, step in zip(
-            LAYOUTS, FRACTIONS, recent._LOWEST, recent._STEP, strict=True)
+            LAYOUTS, FRACTIONS, day_slots._LOWEST, day_slots._STEP, strict=True)
     ))  # fmt: skip
     before = resident_bytes()
     histograms = [np.zeros((pods, layout.num_buckets)) for layout in LAYOUTS]
     weight, mean, squares = (np.zeros((pods, 2)) for _ in range(3))
-    samples, ring = np.zeros((pods, 2), np.int64), np.zeros((pods, 2, recent.SLOTS), np.uint16)
+    samples, ring = np.zeros((pods, 2), np.int64), np.zeros((pods, 2, day_slots.SLOTS), np.uint16)
     quantiles, sigmas = np.empty((pods, 2)), np.empty((pods, 2))
     step = PODS_PER_NODE * NODES_PER_BATCH
     update = peaks = math.inf
     for number in range(2 + windows):
         values, by = usage.window(number), np.array(factors(number))
-        slot = ctypes.c_int64(number % recent.SLOTS)
+        slot = ctypes.c_int64(number % day_slots.SLOTS)
         learning = answering = 0.0
         for first in range(0, pods, step):
             own = slice(first, first + step)

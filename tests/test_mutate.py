@@ -53,4 +53,4 @@ def test_tests_of_the_module_come_before_those_of_its_package() -> None:
     package = ["tests/processors", "tests/vectors"]
     mirror = ["tests/processors/test_join.py"]
     assert runs_for(ROOT / "pipeline/processors/join.py") == [mirror, package]
-    assert runs_for(ROOT / "pipeline/processors/rows.py") == [package]
+    assert runs_for(ROOT / "pipeline/processors/model/entity_columns.py") == [package]

@@ -5,8 +5,8 @@ from typing import TypeVar
 import msgspec
 
 from pipeline.errors import SettingsError
-from pipeline.processors.histogram import Layout, exponential_layout
-from pipeline.processors.window import KOORDINATOR, VPA, ModelConfig, Profile
+from pipeline.processors.model.histogram import Layout, exponential_layout
+from pipeline.processors.model.model_config import KOORDINATOR, VPA, ModelConfig, Profile
 from pipeline.settings import (
     BucketSettings,
     HalfLifeSettings,

@@ -24,12 +24,12 @@ from pipeline.errors import (
     RecordError,
     StateError,
 )
-from pipeline.processors import snapshot
-from pipeline.processors.bank import Bank
 from pipeline.processors.exports import put_back
 from pipeline.processors.imports import Learned, Taken, taken_over
-from pipeline.processors.snapshot import NodeState
-from pipeline.processors.window import ENTITIES, ModelConfig
+from pipeline.processors.model import state_codec
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.model_config import ENTITIES, ModelConfig
+from pipeline.processors.model.state_codec import NodeState
 from pipeline.times import format_time
 from pipeline.topics.checkpoints import (
     IMPORT,
@@ -145,10 +145,10 @@ def _with_import(
     """
     bank = Bank(config)
     bank.restore(node, data)
-    state = snapshot.decode(data)
+    state = state_codec.decode(data)
     known = {name: learned[name] for name in (*ENTITIES, *state.uids) if name in learned}
     merged, taken = taken_over(state, known or learned, config.profiles)
-    encoded = snapshot.encode(merged)
+    encoded = state_codec.encode(merged)
     bank.restore(node, encoded)
     return encoded, taken
 
@@ -157,7 +157,7 @@ def _sound(fit: Sequence[NodeCheckpoint]) -> NodeCheckpoint:
     """The one that a worker would start from: the first of `fit` that is not damaged."""
     for checkpoint in fit:
         try:
-            snapshot.decode(checkpoint.state)
+            state_codec.decode(checkpoint.state)
         except CheckpointLayoutError:
             return checkpoint
         except CheckpointError:

@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from pipeline.agents.profile import amounts_of
 from pipeline.metrics import counter, gauge
-from pipeline.processors import bank
 from pipeline.processors.columns import WindowUsage, node_windows, window_usages
+from pipeline.processors.model import bank
+from pipeline.processors.model.model_config import Outcome, rounds
+from pipeline.processors.model.peaks import AllPeaks, Headline
+from pipeline.processors.model.result_records import node_state_record, prediction_record
 from pipeline.processors.overcommit.joined import Prod
 from pipeline.processors.overcommit.offers import offers, records
-from pipeline.processors.peaks import AllPeaks, Headline
-from pipeline.processors.report import node_state_record, prediction_record
-from pipeline.processors.window import Outcome, rounds
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters

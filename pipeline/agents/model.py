@@ -27,7 +27,7 @@ from pipeline.agents.shard import Ownership
 from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
-from pipeline.processors.bank import Bank
+from pipeline.processors.model.bank import Bank
 from pipeline.tasks import together
 from pipeline.topics.node_state import Counters
 from pipeline.topics.registry import NODE_STATE, PREDICTIONS, RESOURCES, WINDOWS

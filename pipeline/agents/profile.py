@@ -16,8 +16,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from pipeline.metrics import REGISTRY
-from pipeline.processors.peaks import AllPeaks
-from pipeline.processors.reclaimable import TO_KUBERNETES
+from pipeline.processors.model.peaks import AllPeaks
+from pipeline.processors.model.reclaimable import TO_KUBERNETES
 
 Floats = npt.NDArray[np.float64]
 

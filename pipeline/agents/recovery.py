@@ -31,7 +31,7 @@ from pipeline.clock import Clock
 from pipeline.errors import CheckpointError, CheckpointLayoutError, StateError
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, histogram
-from pipeline.processors.bank import Bank
+from pipeline.processors.model.bank import Bank
 from pipeline.times import format_time
 from pipeline.topics.checkpoints import Claim, NodeCheckpoint, claim_key
 from pipeline.topics.codec import encode_pack

@@ -12,7 +12,7 @@ from pipeline.agents.inventory import Refuse
 from pipeline.agents.log import LogReader
 from pipeline.errors import CheckpointError, CheckpointLayoutError, RecordError
 from pipeline.logs import get_logger
-from pipeline.processors.bank import Bank
+from pipeline.processors.model.bank import Bank
 from pipeline.topics.checkpoints import (
     IMPORT,
     Claim,

@@ -40,7 +40,7 @@ from pipeline.clock import Clock
 from pipeline.errors import RecordError, StateError
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
-from pipeline.processors.bank import Bank
+from pipeline.processors.model.bank import Bank
 from pipeline.settings import Settings
 from pipeline.sources.files import run_file_source
 from pipeline.tasks import end

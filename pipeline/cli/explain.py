@@ -16,7 +16,7 @@ from pipeline.processors.derivation import RESOURCES
 from pipeline.processors.explain import explain, predictors_of
 from pipeline.processors.explain_offers import TIERS, explain_offers
 from pipeline.processors.explain_part import part_of
-from pipeline.processors.window import ENTITIES
+from pipeline.processors.model.model_config import ENTITIES
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.topics.admin import require_topics
 from pipeline.topics.codec import decode_json

@@ -13,9 +13,9 @@ from pipeline.cli.model_import import import_
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
 from pipeline.cli.printing import say
 from pipeline.errors import CheckpointError, RecordError, UsageError
-from pipeline.processors import snapshot
-from pipeline.processors.bank import Bank
 from pipeline.processors.inspection import head, names_of, table
+from pipeline.processors.model import state_codec
+from pipeline.processors.model.bank import Bank
 from pipeline.processors.predictors.registry import available, package_of, packages_with
 from pipeline.settings import Settings
 from pipeline.topics.checkpoints import NodeCheckpoint
@@ -76,7 +76,7 @@ def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool) ->
     where = f"checkpoint {found.key.decode()!r:.120} at offset {found.offset}"
     try:
         checkpoint = decode_pack(NodeCheckpoint, found.value)
-        state = snapshot.decode(checkpoint.state)
+        state = state_codec.decode(checkpoint.state)
         if strangers := [name for name in rows if name not in names_of(state)]:
             raise UsageError(
                 f"there is no model of {', '.join(strangers):.300} on node {node}",
@@ -89,7 +89,7 @@ def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool) ->
         f"{where}: round {checkpoint.round}, generation {checkpoint.generation}, covers "
         f"windows below offset {checkpoint.covers}"
     )
-    click.echo(f"state of {len(checkpoint.state)} bytes, layout {snapshot.VERSION}")
+    click.echo(f"state of {len(checkpoint.state)} bytes, layout {state_codec.VERSION}")
     if state.fingerprint != (ours := Bank(model_config(settings)).fingerprint):
         click.echo(f"a worker with these settings has model {ours} and would rebuild this one")
     say(lines)

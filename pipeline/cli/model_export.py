@@ -12,10 +12,10 @@ from pipeline.cli.explain import no_node
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
 from pipeline.cli.printing import say
 from pipeline.errors import CheckpointError, RecordError, SpringtideError, UsageError
-from pipeline.processors import snapshot
-from pipeline.processors.bank import Bank
 from pipeline.processors.exports import to_koordinator
 from pipeline.processors.inspection import brief
+from pipeline.processors.model import state_codec
+from pipeline.processors.model.bank import Bank
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.topics.admin import require_topics
 from pipeline.topics.checkpoints import NodeCheckpoint, parse_key
@@ -60,7 +60,7 @@ def export(settings: Settings, node: str, output: Path, form: str, overwrite: bo
     found = asyncio.run(newest_checkpoint(settings.kafka, node))
     try:
         data = decode_pack(NodeCheckpoint, found.value).state
-        state = snapshot.decode(data)
+        state = state_codec.decode(data)
         files = {output: data}
         if form == "koordinator":
             config = model_config(settings)

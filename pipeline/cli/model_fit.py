@@ -12,12 +12,12 @@ from pipeline.cli.model_export import require_new, write_whole
 from pipeline.cli.options import settings_options
 from pipeline.cli.printing import say
 from pipeline.errors import InvalidRecordError, UsageError
-from pipeline.processors import snapshot
-from pipeline.processors.bank import Bank
 from pipeline.processors.columns import node_windows
 from pipeline.processors.inspection import brief, peaks_table
+from pipeline.processors.model import state_codec
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.model_config import NODE, ModelConfig
 from pipeline.processors.traces import read_trace
-from pipeline.processors.window import NODE, ModelConfig
 from pipeline.settings import Settings
 from pipeline.sources.traces import read_table
 from pipeline.topics.nodes import check_node_name
@@ -73,7 +73,7 @@ def fit(settings: Settings, file: Path, node: str, output: Path | None, overwrit
             "memory_bytes_avg of its rows",
         )
     data = bank.state_of(node)
-    state = snapshot.decode(data)
+    state = state_codec.decode(data)
     if output is not None:
         write_whole(output, data)
     say([f"{node}: {brief(state)}, {state.gaps} missing, {trained} learned"])

@@ -18,11 +18,11 @@ from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
 from pipeline.cli.printing import say
 from pipeline.clock import SystemClock
 from pipeline.errors import CheckpointError, UsageError
-from pipeline.processors import snapshot
 from pipeline.processors.imports import Learned, Received, Taken, from_koordinator, from_vpa
 from pipeline.processors.inspection import brief
-from pipeline.processors.snapshot import NodeState
-from pipeline.processors.window import ENTITIES, RESOURCES
+from pipeline.processors.model import state_codec
+from pipeline.processors.model.model_config import ENTITIES, RESOURCES
+from pipeline.processors.model.state_codec import NodeState
 from pipeline.settings import Settings
 from pipeline.topics.admin import find_group, require_topics
 from pipeline.topics.client import client_options, our_errors
@@ -111,7 +111,7 @@ def _put_back(
     (path,) = files
     data = _bytes(path)
     try:
-        state = snapshot.decode(data)
+        state = state_codec.decode(data)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error.message}", hint=_EXPORT) from error
     try:

@@ -15,9 +15,9 @@ from pipeline.agents.recommending import add_nodes
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
 from pipeline.cli.printing import printable, say
 from pipeline.errors import CheckpointError, NotReadyError, UsageError
-from pipeline.processors.recommendation import Advice, Owner, Recommendation, Workloads
-from pipeline.processors.rows import NEVER
-from pipeline.processors.window import RESOURCES
+from pipeline.processors.model.entity_columns import NEVER
+from pipeline.processors.model.model_config import RESOURCES
+from pipeline.processors.model.recommendation import Advice, Owner, Recommendation, Workloads
 from pipeline.settings import Settings
 from pipeline.times import format_time
 from pipeline.topics.admin import require_topics

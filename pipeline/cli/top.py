@@ -23,7 +23,7 @@ from pipeline.cli.options import KAFKA_CLIENT, quiet, settings_options
 from pipeline.cli.reading import read_table
 from pipeline.clock import SystemClock
 from pipeline.errors import NotReadyError, SpringtideError
-from pipeline.processors.quality import ODDITIES
+from pipeline.processors.model.usage_anomalies import ODDITIES
 from pipeline.settings import Settings
 from pipeline.table import Table
 from pipeline.table.columns import TableNode

@@ -18,7 +18,7 @@ from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError
 from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
-from pipeline.processors.bank import Bank
+from pipeline.processors.model.bank import Bank
 from pipeline.settings import Settings, state_directory
 from pipeline.sources.files import file_paths, read_at_start
 from pipeline.topics.admin import require_topics

@@ -18,7 +18,7 @@ from pipeline.extender.replies import json_reply
 from pipeline.extender.series import RESOURCES, NodeSeries
 from pipeline.processors.load_watcher import WINDOWS, Document
 from pipeline.processors.loadaware.limits import ANNOTATION as USAGE_THRESHOLDS
-from pipeline.processors.quality import ODDITIES
+from pipeline.processors.model.usage_anomalies import ODDITIES
 from pipeline.table.document import LimitsRatio
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.node_views import NodeViewRecord

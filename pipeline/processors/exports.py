@@ -15,13 +15,19 @@ from typing import Any, Final
 import msgspec
 
 from pipeline.errors import CheckpointError, CheckpointLayoutError
-from pipeline.processors import snapshot
-from pipeline.processors.bank import Bank
-from pipeline.processors.histogram import save_checkpoint
 from pipeline.processors.imports import KOORDINATOR_IDS
-from pipeline.processors.rows import NEVER
-from pipeline.processors.snapshot import NodeState, dense_weights, unpack
-from pipeline.processors.window import ENTITIES, KOORDINATOR, FloatArray, ModelConfig, Profile
+from pipeline.processors.model import state_codec
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.entity_columns import NEVER
+from pipeline.processors.model.histogram import save_checkpoint
+from pipeline.processors.model.model_config import (
+    ENTITIES,
+    KOORDINATOR,
+    FloatArray,
+    ModelConfig,
+    Profile,
+)
+from pipeline.processors.model.state_codec import NodeState, dense_weights, unpack
 from pipeline.times import format_time
 
 _EARLY_MS: Final = 3_600_000
@@ -40,7 +46,7 @@ def put_back(
     machine is the node's. Raises CheckpointError if it is damaged, of another node or of a time
     that has not come, CheckpointLayoutError if a bank of `config` has another layout.
     """
-    state = snapshot.decode(theirs)
+    state = state_codec.decode(theirs)
     if state.node != node:
         raise CheckpointError(
             f"it has the models of node {state.node!r:.100}, not of {node!r:.100}",
@@ -61,12 +67,12 @@ def put_back(
             "docs/models.md names those that shape models",
         ) from error
     try:
-        replaced = snapshot.decode(mine)
+        replaced = state_codec.decode(mine)
     except CheckpointError:
         return theirs, None
     if not state.machine_id:
         state = msgspec.structs.replace(state, machine_id=replaced.machine_id, epoch=replaced.epoch)
-        return snapshot.encode(state), replaced
+        return state_codec.encode(state), replaced
     return theirs, replaced
 
 

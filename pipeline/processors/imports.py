@@ -18,16 +18,16 @@ import msgspec
 import numpy as np
 
 from pipeline.errors import CheckpointError
-from pipeline.processors.histogram import (
+from pipeline.processors.model.entity_columns import NEVER
+from pipeline.processors.model.histogram import (
     MAX_HALF_LIVES,
     FloatArray,
     Layout,
     load_checkpoint,
     nearest_reference_ms,
 )
-from pipeline.processors.rows import NEVER
-from pipeline.processors.snapshot import NodeState, dense_weights, pack, unpack
-from pipeline.processors.window import ENTITIES, KOORDINATOR, RESOURCES, VPA, Profile
+from pipeline.processors.model.model_config import ENTITIES, KOORDINATOR, RESOURCES, VPA, Profile
+from pipeline.processors.model.state_codec import NodeState, dense_weights, pack, unpack
 from pipeline.times import format_time, parse_time
 
 KOORDINATOR_IDS: Final[Mapping[str, str]] = {

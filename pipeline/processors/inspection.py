@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors import moments
-from pipeline.processors.peaks import NodePeaks
-from pipeline.processors.rows import NEVER
-from pipeline.processors.snapshot import NodeState, unpack
-from pipeline.processors.window import ENTITIES, RESOURCES
+from pipeline.processors.model import moments
+from pipeline.processors.model.entity_columns import NEVER
+from pipeline.processors.model.model_config import ENTITIES, RESOURCES
+from pipeline.processors.model.peaks import NodePeaks
+from pipeline.processors.model.state_codec import NodeState, unpack
 from pipeline.times import format_time
 
 _TITLES: Final = (

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline import API_VERSION
-from pipeline.processors.aggregate import percent_of, percentile_rows
+from pipeline.processors.model.rank_percentiles import percent_of, percentile_rows
 from pipeline.times import format_time, parse_time
 from pipeline.topics.samples import STATISTICS
 from pipeline.topics.windows import Window

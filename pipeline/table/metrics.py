@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from pipeline.clock import Clock
 from pipeline.metrics import NAMESPACE, REGISTRY
-from pipeline.processors.quality import ODDITIES
+from pipeline.processors.model.usage_anomalies import ODDITIES
 from pipeline.table.document import LimitsRatio, limits_ratios
 from pipeline.table.feed import FeedState
 from pipeline.table.oddities import odd

@@ -3,7 +3,7 @@
 import random
 
 from pipeline.processors.join import NodeView, join
-from pipeline.processors.window import ModelConfig
+from pipeline.processors.model.model_config import ModelConfig
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.sample_rows import read_rows
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples

@@ -15,8 +15,8 @@ from pipeline.agents.rounds import Rounds
 from pipeline.agents.shard import Ownership, Shard
 from pipeline.clock import ManualClock
 from pipeline.errors import RecordError
-from pipeline.processors.bank import Bank
-from pipeline.processors.window import ModelConfig
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.model_config import ModelConfig
 from pipeline.topics.nodes import Strategy
 from tests.agents.fakes import MemoryBroker, MemoryOutput
 from tests.agents.logs import CONFIG

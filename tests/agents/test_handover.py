@@ -16,7 +16,7 @@ from pipeline.agents.model import ModelCursor
 from pipeline.agents.shard import Ownership
 from pipeline.clock import ManualClock
 from pipeline.errors import StateError
-from pipeline.processors.bank import Bank
+from pipeline.processors.model.bank import Bank
 from pipeline.tasks import end
 from pipeline.topics.windows import decode_window
 from tests.agents.fakes import MemoryBroker, MemoryOutput

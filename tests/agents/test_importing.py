@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from pipeline.agents.importing import adding, change_models, putting_back
 from pipeline.clock import ManualClock
 from pipeline.errors import CheckpointLayoutError, NotReadyError, StateError
-from pipeline.processors import snapshot
-from pipeline.processors.bank import Bank
-from pipeline.processors.histogram import CPU_LAYOUT
 from pipeline.processors.imports import Histogram, Learned
-from pipeline.processors.window import ModelConfig, Profile
+from pipeline.processors.model import state_codec
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.histogram import CPU_LAYOUT
+from pipeline.processors.model.model_config import ModelConfig, Profile
 from pipeline.topics.checkpoints import (
     Claim,
     NodeCheckpoint,
@@ -70,8 +70,8 @@ async def with_a_round() -> tuple[MemoryBroker, LogWriter, Owner]:
 
 def samples(owner: Owner, node: str) -> int:
     """Of cpu of the node itself."""
-    state = snapshot.decode(owner.model.bank.state_of(node))
-    return int(snapshot.unpack(state.samples, "<i8", 8 + len(state.uids), 2)[0, 0])
+    state = state_codec.decode(owner.model.bank.state_of(node))
+    return int(state_codec.unpack(state.samples, "<i8", 8 + len(state.uids), 2)[0, 0])
 
 
 async def test_the_next_owner_has_it_and_all_that_the_log_says() -> None:
@@ -166,7 +166,7 @@ async def test_a_dry_run_says_the_same_and_writes_nothing() -> None:
     assert list(broker.records("t.checkpoints")) == before
 
 
-async def put_back(broker: MemoryBroker, node: str, data: bytes) -> snapshot.NodeState | None:
+async def put_back(broker: MemoryBroker, node: str, data: bytes) -> state_codec.NodeState | None:
     async def running(claimed: Collection[str]) -> tuple[str, ...]:
         return ()
 
@@ -188,7 +188,7 @@ async def test_the_next_owner_goes_on_from_what_was_put_back_bit_for_bit() -> No
     assert exported["a"] != newer["a"]
     replaced = await put_back(broker, "a", exported["a"])
     assert replaced is not None
-    assert snapshot.encode(replaced) == newer["a"]
+    assert state_codec.encode(replaced) == newer["a"]
     second = await Owner(broker, "y").load()
     assert second.model.bank.state_of("a") == exported["a"]
     assert {node: second.model.bank.state_of(node) for node in "bc"} == {

@@ -12,7 +12,7 @@ from pipeline.agents import model as module
 from pipeline.agents.learning import Report
 from pipeline.agents.model import ModelCursor
 from pipeline.agents.shard import Ownership
-from pipeline.processors.bank import Bank
+from pipeline.processors.model.bank import Bank
 from tests.agents.fakes import MemoryBroker, MemoryOutput
 from tests.agents.logs import CONFIG, LogWriter, window
 from tests.agents.owners import MODEL_RULES, canonical, content, published, undisturbed

@@ -11,8 +11,8 @@ from pipeline.agents import profile
 from pipeline.agents.model import ModelCursor
 from pipeline.agents.shard import Ownership
 from pipeline.metrics import page
-from pipeline.processors.bank import Bank
-from pipeline.processors.window import ModelConfig
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.model_config import ModelConfig
 from tests.agents.fakes import MemoryBroker
 from tests.agents.logs import LogWriter
 from tests.agents.owners import MODEL_RULES

@@ -12,7 +12,7 @@ from pipeline.agents.output import Keyed
 from pipeline.agents.recovery import join_start
 from pipeline.agents.saved import Checkpoints, replay_start
 from pipeline.errors import StateError
-from pipeline.processors.window import Profile
+from pipeline.processors.model.model_config import Profile
 from pipeline.topics.checkpoints import (
     NodeCheckpoint,
     RoundMarker,

@@ -8,10 +8,10 @@ import pytest
 from benchmarks import fleet, ingest, inventory
 from pipeline.agents.inventory import Inventory
 from pipeline.agents.log import LogRecord
-from pipeline.processors.bank import Bank
 from pipeline.processors.classes import CLASS_CODES
 from pipeline.processors.columns import node_windows
 from pipeline.processors.join import join, put_beside
+from pipeline.processors.model.bank import Bank
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.registry import NODES
 from pipeline.topics.sample_rows import read_rows

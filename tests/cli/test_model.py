@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 
 from pipeline.cli import model, model_export
 from pipeline.cli.main import cli
-from pipeline.processors import snapshot
-from pipeline.processors.bank import Bank
+from pipeline.processors.model import state_codec
+from pipeline.processors.model.bank import Bank
 from pipeline.processors.predictors.registry import GROUP, available
 from pipeline.topics.checkpoints import NodeCheckpoint
 from pipeline.topics.codec import encode_pack
@@ -172,7 +172,7 @@ def test_a_fit_shows_what_predictors_say_and_writes_the_models(tmp_path: Path) -
     assert ["ENTITY", "RESOURCE", "PERCENTILE", "VPA"] in [
         line.split() for line in result.output.splitlines()
     ]
-    state = snapshot.decode(output.read_bytes())
+    state = state_codec.decode(output.read_bytes())
     assert (state.node, state.machine_id, state.applied) == ("n", "", 2)
     assert fitting(file, "--output", str(output)).exit_code == 2
     assert fitting(file, "--output", str(output), "--overwrite").exit_code == 0

@@ -28,10 +28,10 @@ from pipeline.cli.main import cli
 from pipeline.clock import SystemClock, format_time
 from pipeline.errors import RecordError
 from pipeline.local.kafka import LocalKafka
-from pipeline.processors import snapshot
-from pipeline.processors.bank import Bank
-from pipeline.processors.histogram import CPU_LAYOUT
-from pipeline.processors.window import ENTITIES
+from pipeline.processors.model import state_codec
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.histogram import CPU_LAYOUT
+from pipeline.processors.model.model_config import ENTITIES
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.topics.admin import apply_topics
 from pipeline.topics.checkpoints import NodeCheckpoint
@@ -226,7 +226,7 @@ async def test_models_that_were_fit_offline_are_taken_over(
     assert shown.exit_code == 0, shown.output
     assert "another machine" not in shown.output
     async with owner(kafka) as (shard, _):
-        state = snapshot.decode(shard.model.bank.state_of(NODE))
+        state = state_codec.decode(shard.model.bank.state_of(NODE))
         assert (state.machine_id, state.applied) == ("m", 100)
     found, peak = await samples(kafka)
     assert (found, peak >= 6.5) == (100, True)

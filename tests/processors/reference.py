@@ -1,7 +1,7 @@
 """The mathematics of the models once more, slowly: exact fractions, one object per histogram.
 
 Weights are kept relative to the newest sample; nothing here shares code with the product except
-the bucket edges, which tests/processors/test_histogram.py holds against their formula.
+the bucket edges, which tests/processors/model/test_histogram.py holds against their formula.
 """
 
 from collections.abc import Sequence

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.processors.bank import Bank
 from pipeline.processors.columns import node_window
-from pipeline.processors.histogram import CPU_LAYOUT, MEMORY_LAYOUT, Layout
-from pipeline.processors.peaks import NodePeaks
-from pipeline.processors.report import prediction_record
-from pipeline.processors.snapshot import decode
-from pipeline.processors.window import ENTITIES, ModelConfig, Profile
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT, Layout
+from pipeline.processors.model.model_config import ENTITIES, ModelConfig, Profile
+from pipeline.processors.model.peaks import NodePeaks
+from pipeline.processors.model.result_records import prediction_record
+from pipeline.processors.model.state_codec import decode
 from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
 from pipeline.topics.predictions import PredictionRecord
 from pipeline.topics.resources import Resources

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.processors.bank import Bank
 from pipeline.processors.columns import (
     MEMORY_COLUMNS,
     WindowUsage,
@@ -22,7 +21,8 @@ from pipeline.processors.columns import (
     window_usages,
 )
 from pipeline.processors.join import NodeView
-from pipeline.processors.window import ENTITIES, SYSTEM, ModelConfig, NodeWindow
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.model_config import ENTITIES, SYSTEM, ModelConfig, NodeWindow
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.resources import Resources
 from pipeline.topics.windows import CLASSES, Window, encode_window, window_rows

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.processors.bank import Bank
 from pipeline.processors.columns import node_window
 from pipeline.processors.derivation import RESOURCES
 from pipeline.processors.explain import entity_of, explain, predictors_of
-from pipeline.processors.histogram import CPU_LAYOUT, MEMORY_LAYOUT
 from pipeline.processors.join import NodeView
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT
+from pipeline.processors.model.model_config import ENTITIES, ModelConfig
+from pipeline.processors.model.result_records import prediction_record
 from pipeline.processors.predictors.registry import available
-from pipeline.processors.report import prediction_record
-from pipeline.processors.window import ENTITIES, ModelConfig
 from pipeline.topics.codec import Record, decode_json, encode_json
 from pipeline.topics.node_state import Counters, NodeStateRecord
 from pipeline.topics.nodes import NodeRecord, NodeStrategy

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.processors.derivation import RESOURCES
 from pipeline.processors.explain_part import part_of
-from pipeline.processors.window import ENTITIES
+from pipeline.processors.model.model_config import ENTITIES
 from pipeline.topics.codec import encode_json
 from pipeline.topics.predictions import PredictionRecord
 from pipeline.topics.resources import ByResource

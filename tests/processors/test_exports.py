@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from pipeline.errors import CheckpointError, CheckpointLayoutError
-from pipeline.processors import snapshot
-from pipeline.processors.bank import Bank
 from pipeline.processors.exports import put_back, to_koordinator
 from pipeline.processors.imports import from_koordinator
-from pipeline.processors.window import ENTITIES, VPA, ModelConfig
+from pipeline.processors.model import state_codec
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.model_config import ENTITIES, VPA, ModelConfig
 from tests.processors.windows import GIB, START_MS, Pod, window
 
 CONFIG = ModelConfig()
@@ -39,7 +39,7 @@ def test_what_comes_back_is_what_went() -> None:
     assert back(exported) == exported
     _, replaced = put_back(NODE, state_of(9), exported, CONFIG, now_ms=LATER_MS)
     assert replaced is not None
-    assert (replaced.applied, snapshot.decode(exported).applied) == (9, 3)
+    assert (replaced.applied, state_codec.decode(exported).applied) == (9, 3)
 
 
 def test_of_what_it_replaces_nothing_need_be_readable() -> None:
@@ -48,10 +48,10 @@ def test_of_what_it_replaces_nothing_need_be_readable() -> None:
 
 
 def test_what_knows_of_no_machine_is_the_nodes() -> None:
-    found = snapshot.decode(back(state_of(3, machine="")))
-    learned = snapshot.decode(state_of(3, machine=""))
+    found = state_codec.decode(back(state_of(3, machine="")))
+    learned = state_codec.decode(state_of(3, machine=""))
     assert found == msgspec.structs.replace(learned, machine_id="machine-1", epoch=1)
-    damaged = snapshot.decode(back(state_of(3, machine=""), state_of(9)[:-1]))
+    damaged = state_codec.decode(back(state_of(3, machine=""), state_of(9)[:-1]))
     assert damaged == learned
 
 
@@ -91,7 +91,7 @@ def test_what_is_no_export_is_refused() -> None:
 
 
 def test_koordinator_reads_what_was_learned_here() -> None:
-    state = snapshot.decode(state_of(30))
+    state = state_codec.decode(state_of(30))
     documents = json.loads(json.dumps(to_koordinator(state, CONFIG.profiles)))
     assert documents.keys() == {
         "__node__", "__node-sys__", "__node-__", "web", "job",
@@ -105,7 +105,7 @@ def test_koordinator_reads_what_was_learned_here() -> None:
         assert learned.last_ms == state.end_ms
         for resource, histogram in enumerate(learned.histograms):
             assert histogram is not None
-            weights = snapshot.dense_weights(state, resource, CONFIG.profiles)[row]
+            weights = state_codec.dense_weights(state, resource, CONFIG.profiles)[row]
             assert histogram.reference_ms == state.reference_ms[0][resource]
             heaviest = float(weights.max())
             np.testing.assert_allclose(histogram.weights, weights, atol=heaviest / 9_000)
@@ -114,7 +114,7 @@ def test_koordinator_reads_what_was_learned_here() -> None:
 
 def test_what_koordinator_would_read_wrongly_is_refused() -> None:
     config = ModelConfig(class_profiles={"batch": VPA})
-    state = snapshot.decode(state_of(3, config))
+    state = state_codec.decode(state_of(3, config))
     with pytest.raises(CheckpointError, match="half-lives of batch are not those of Koordinator"):
         to_koordinator(state, config.profiles)
 
@@ -124,4 +124,4 @@ def test_a_uid_that_leads_elsewhere_is_no_file(uid: str) -> None:
     bank = Bank(CONFIG)
     bank.apply([window(1, [Pod(uid, (1.0, GIB))])])
     with pytest.raises(CheckpointError, match="is no name of a file"):
-        to_koordinator(snapshot.decode(bank.state_of(NODE)), CONFIG.profiles)
+        to_koordinator(state_codec.decode(bank.state_of(NODE)), CONFIG.profiles)

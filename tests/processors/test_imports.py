@@ -11,17 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import CheckpointError, CheckpointLayoutError
-from pipeline.processors import snapshot
-from pipeline.processors.bank import Bank
-from pipeline.processors.histogram import (
-    CPU_LAYOUT,
-    MEMORY_LAYOUT,
-    VPA_CPU_LAYOUT,
-    VPA_MEMORY_LAYOUT,
-    Layout,
-    quantiles,
-    save_checkpoint,
-)
 from pipeline.processors.imports import (
     Histogram,
     Learned,
@@ -30,8 +19,19 @@ from pipeline.processors.imports import (
     from_vpa,
     taken_over,
 )
-from pipeline.processors.peaks import NodePeaks
-from pipeline.processors.window import ENTITIES, KOORDINATOR, VPA, ModelConfig, Profile
+from pipeline.processors.model import state_codec
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.histogram import (
+    CPU_LAYOUT,
+    MEMORY_LAYOUT,
+    VPA_CPU_LAYOUT,
+    VPA_MEMORY_LAYOUT,
+    Layout,
+    quantiles,
+    save_checkpoint,
+)
+from pipeline.processors.model.model_config import ENTITIES, KOORDINATOR, VPA, ModelConfig, Profile
+from pipeline.processors.model.peaks import NodePeaks
 from pipeline.times import format_time
 from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, window
 
@@ -75,13 +75,13 @@ def bank_of(config: ModelConfig, windows: int = 1) -> Bank:
 
 def after(
     learned: dict[str, Learned], config: ModelConfig | None = None, windows: int = 1
-) -> tuple[Bank, snapshot.NodeState]:
+) -> tuple[Bank, state_codec.NodeState]:
     """A bank that has taken the import over, and its state."""
     config = config or ModelConfig()
-    state = snapshot.decode(bank_of(config, windows).state_of("node-a"))
+    state = state_codec.decode(bank_of(config, windows).state_of("node-a"))
     state, _ = taken_over(state, learned, config.profiles)
     bank = Bank(config)
-    bank.restore("node-a", snapshot.encode(state))
+    bank.restore("node-a", state_codec.encode(state))
     return bank, state
 
 
@@ -127,9 +127,9 @@ def test_an_imported_class_predicts_what_was_imported() -> None:
 def test_what_was_learned_here_stays_and_is_added_to() -> None:
     """Nine samples of weight 1 in bucket 60, and one of our own."""
     bank, state = after({"node": from_koordinator(koordinator("__node__", stored(b60=9_000)))})
-    before = snapshot.decode(bank_of(ModelConfig()).state_of("node-a"))
+    before = state_codec.decode(bank_of(ModelConfig()).state_of("node-a"))
     count = len(ENTITIES) + 1
-    samples = snapshot.unpack(state.samples, "<i8", count, 2)
+    samples = state_codec.unpack(state.samples, "<i8", count, 2)
     now = 2.0 ** ((START_MS + LENGTH_MS - reference_ms()) / (12 * HOUR_MS))
     assert samples[0].tolist() == [1 + int(9.0 / now), 1]  # as many as are left of nine
     assert state.bucket_counts[1] == before.bucket_counts[1]
@@ -172,7 +172,7 @@ def test_an_old_import_weighs_little() -> None:
     bank, state = after({"node": learned}, windows=3)
     raw = peaks_of(bank).predictors["percentile"].raw[0, 0]
     assert raw < CPU_LAYOUT.ends[120]
-    assert snapshot.unpack(state.samples, "<i8", len(ENTITIES) + 1, 2)[0, 0] == 3 + 1
+    assert state_codec.unpack(state.samples, "<i8", len(ENTITIES) + 1, 2)[0, 0] == 3 + 1
 
 
 def test_another_half_life_is_taken_at_the_time_of_the_file() -> None:
@@ -182,7 +182,7 @@ def test_another_half_life_is_taken_at_the_time_of_the_file() -> None:
     histogram = Histogram(VPA_CPU_LAYOUT, weights, START_MS - 24 * HOUR_MS, 24 * HOUR_MS)
     _, state = after({"a": Learned("a", (histogram, None), START_MS)})
     row = len(ENTITIES)
-    weight = snapshot.unpack(state.weight, "<f8", row + 1, 2)[row, 0]
+    weight = state_codec.unpack(state.weight, "<f8", row + 1, 2)[row, 0]
     (reference, _), *_ = state.reference_ms
     assert reference is not None
     at_file = 2.0 ** ((START_MS - reference) / (12 * HOUR_MS))
@@ -200,8 +200,8 @@ def test_a_vpa_checkpoint_goes_to_the_pod_that_is_named() -> None:
     bank, state = after({"a": learned}, ModelConfig(profile=VPA))
     row = len(ENTITIES)
     count = row + 1
-    assert snapshot.unpack(state.samples, "<i8", count, 2)[row].tolist() == [1235, 1235]
-    assert snapshot.unpack(state.first_ms, "<i8", count)[row] == 1_698_796_800_000
+    assert state_codec.unpack(state.samples, "<i8", count, 2)[row].tolist() == [1235, 1235]
+    assert state_codec.unpack(state.first_ms, "<i8", count)[row] == 1_698_796_800_000
     raw = peaks_of(bank).predictors["percentile"].pod_raw[0]
     assert raw.tolist() == [
         max(VPA_CPU_LAYOUT.ends[20], raw[0]), max(VPA_MEMORY_LAYOUT.ends[30], raw[1])
@@ -255,7 +255,7 @@ def test_it_is_said_what_each_model_took() -> None:
     """By its own buckets, and not where all has decayed to nothing."""
     batch = Profile(half_life_seconds=(600.0, 600.0), layouts=(VPA_CPU_LAYOUT, VPA_MEMORY_LAYOUT))
     config = ModelConfig(class_profiles={"batch": batch})
-    state = snapshot.decode(bank_of(config).state_of("node-a"))
+    state = state_codec.decode(bank_of(config).state_of("node-a"))
     old = {"referenceTimestamp": "2023-11-01T00:00:00Z"}
     documents = {
         "prod": koordinator("p", stored(b60=1, b61=1)),
@@ -292,7 +292,9 @@ def test_an_empty_histogram_is_unknown_and_changes_nothing(empty: Any) -> None:
     assert learned.histograms[1] is None
     config = ModelConfig(profile=VPA)
     bank, state = after({"free": from_koordinator(koordinator("x", empty, empty))}, config)
-    assert snapshot.encode(state) == bank_of(config).state_of("node-a") == bank.state_of("node-a")
+    assert (
+        state_codec.encode(state) == bank_of(config).state_of("node-a") == bank.state_of("node-a")
+    )
 
 
 def test_of_nothing_at_all_nothing_is_known() -> None:

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.processors import histogram
-from pipeline.processors.bank import Bank
 from pipeline.processors.classes import CLASS_CODES
-from pipeline.processors.histogram import CPU_LAYOUT, MEMORY_LAYOUT, VPA_CPU_LAYOUT
-from pipeline.processors.peaks import NodePeaks
-from pipeline.processors.rows import Rows
-from pipeline.processors.window import ENTITIES, ModelConfig, NodeWindow, Profile
+from pipeline.processors.model import histogram
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.entity_columns import Rows
+from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT, VPA_CPU_LAYOUT
+from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWindow, Profile
+from pipeline.processors.model.peaks import NodePeaks
 from tests.processors.reference import bucket_of
 from tests.processors.windows import GIB, LENGTH_MS, Pod, streams, window
 

@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import RecordError
-from pipeline.processors.bank import Bank
 from pipeline.processors.columns import node_window, window_usage
 from pipeline.processors.join import NodeView, join
-from pipeline.processors.report import node_state_record, prediction_record
-from pipeline.processors.window import ModelConfig, Profile
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.model_config import ModelConfig, Profile
+from pipeline.processors.model.result_records import node_state_record, prediction_record
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters
 from pipeline.topics.pods import PodRecord

@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import InvalidRecordError
-from pipeline.processors.bank import Bank
 from pipeline.processors.classes import CLASSES
 from pipeline.processors.columns import node_windows
 from pipeline.processors.inspection import peaks_table
 from pipeline.processors.join import NodeView, join
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.model_config import ENTITIES, ModelConfig
 from pipeline.processors.pod_row import pod_row
 from pipeline.processors.traces import TYPES, read_trace
-from pipeline.processors.window import ENTITIES, ModelConfig
 from pipeline.sources.simulation import SimulatedNode
 from pipeline.times import format_time
 from pipeline.topics.nodes import Strategy

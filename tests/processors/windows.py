@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from pipeline.processors.classes import CLASS_CODES
-from pipeline.processors.window import NodeWindow
+from pipeline.processors.model.model_config import NodeWindow
 
 START_MS = 1_700_000_040_000
 LENGTH_MS = 120_000

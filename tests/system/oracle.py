@@ -18,7 +18,7 @@ from pipeline.agents.model import ModelCursor, ModelRules
 from pipeline.agents.output import Output
 from pipeline.agents.shard import Ownership
 from pipeline.agents.worker import model_config
-from pipeline.processors.bank import Bank
+from pipeline.processors.model.bank import Bank
 from pipeline.settings import Settings
 from pipeline.topics.checkpoints import NodeCheckpoint, parse_key
 from pipeline.topics.codec import decode_pack

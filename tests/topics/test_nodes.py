@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import InvalidRecordError
-from pipeline.processors.node import NodeModels
-from pipeline.processors.predictor import settings_of
+from pipeline.processors.model.node_models import NodeModels
+from pipeline.processors.model.predictor import settings_of
 from pipeline.settings.model import ModelSettings
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy

@@ -15,10 +15,10 @@ from pipeline.agents.output import Keyed, Output
 from pipeline.agents.rounds import Rounds
 from pipeline.agents.shard import Shard
 from pipeline.clock import ManualClock
-from pipeline.processors.bank import Bank
-from pipeline.processors.peaks import NodePeaks
-from pipeline.processors.snapshot import decode
-from pipeline.processors.window import ENTITIES, ModelConfig, NodeWindow
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWindow
+from pipeline.processors.model.peaks import NodePeaks
+from pipeline.processors.model.state_codec import decode
 from pipeline.topics.checkpoints import NodeCheckpoint, parse_key
 from pipeline.topics.codec import decode_pack
 from pipeline.topics.node_state import Counters

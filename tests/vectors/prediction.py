@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.processors.bank import Bank
 from pipeline.processors.classes import CLASS_CODES, class_label
-from pipeline.processors.peaks import NodePeaks, ProdReclaimable
-from pipeline.processors.predictor import Peaks, View
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.model_config import ENTITIES, FloatArray, ModelConfig, NodeWindow
+from pipeline.processors.model.peaks import NodePeaks, ProdReclaimable
+from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.percentile import Percentile
-from pipeline.processors.window import ENTITIES, FloatArray, ModelConfig, NodeWindow
 from tests.vectors.usage import class_of
 
 Case = dict[str, Any]

@@ -34,7 +34,7 @@ UNCALLED = {
     "pipeline.processors.load_watcher.average_of": _LOAD_WATCHER,
     "pipeline.processors.load_watcher.decode": _LOAD_WATCHER,
     "pipeline.processors.load_watcher.latest_of": _LOAD_WATCHER,
-    "pipeline.processors.histogram.linear_layout": "no model has buckets of equal size",
+    "pipeline.processors.model.histogram.linear_layout": "no model has buckets of equal size",
     "pipeline.processors.overcommit.devices.gpu_resources": _DEVICES,
     "pipeline.processors.overcommit.numa.Bindings": _TOPOLOGY,
     "pipeline.processors.overcommit.numa.Zones": _TOPOLOGY,
@@ -133,7 +133,7 @@ def asked() -> set[str]:
 def test_the_adapters_call_what_the_commands_lead_to() -> None:
     names, found = asked(), reached()
     assert len(names) > 50
-    assert "pipeline.processors.bank.Bank" in names
+    assert "pipeline.processors.model.bank.Bank" in names
     assert names - found - set(UNCALLED) == set(), "the product does not come here"
     assert set(UNCALLED) - (names - found) == set(), "has a caller now, or is not asked for"
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeline.processors.classes import CLASS_CODES
+from pipeline.processors.model.pairs import pairs
 from pipeline.processors.overcommit.facts import (
     MAX_USAGE_REQUEST,
     NO_LIMIT,
@@ -19,7 +20,6 @@ from pipeline.processors.overcommit.facts import (
     by_node,
     percent_of,
 )
-from pipeline.processors.pairs import pairs
 
 
 class Batch(NamedTuple):

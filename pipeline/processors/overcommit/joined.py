@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from pipeline.processors.classes import CLASS_CODES
 from pipeline.processors.columns import WindowUsage, amounts
+from pipeline.processors.model.reclaimable import TO_KUBERNETES
 from pipeline.processors.overcommit.facts import BoolArray, IntArray, Nodes, Pods
 from pipeline.processors.overcommit.reserved import kubelet_reserved
-from pipeline.processors.reclaimable import TO_KUBERNETES
 from pipeline.topics.resources import Resources
 from pipeline.topics.windows import Window
 

@@ -11,17 +11,17 @@ from typing import Final, Literal
 
 import numpy as np
 
-from pipeline.processors import recent
-from pipeline.processors.histogram import quantile_buckets
-from pipeline.processors.predictor import Peaks, View
+from pipeline.processors.model import day_slots
+from pipeline.processors.model.entity_columns import IntArray, Rows
+from pipeline.processors.model.histogram import quantile_buckets
+from pipeline.processors.model.model_config import FloatArray
+from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.options import check_between, check_fraction
 from pipeline.processors.predictors.stateless import Stateless
-from pipeline.processors.rows import IntArray, Rows
-from pipeline.processors.window import FloatArray
 
 _CPU, _MEMORY = range(2)
-_SLOT_SECONDS: Final = recent.SLOT_MS / 1000
-_DAY_SECONDS: Final = recent.SLOTS * _SLOT_SECONDS
+_SLOT_SECONDS: Final = day_slots.SLOT_MS / 1000
+_DAY_SECONDS: Final = day_slots.SLOTS * _SLOT_SECONDS
 
 
 class Autopilot(Stateless):
@@ -45,7 +45,7 @@ class Autopilot(Stateless):
         rows, at = view.rows, view.all_rows
         slots = math.ceil(self._window_seconds / _SLOT_SECONDS)
         kept = rows.store["recent"], rows.store["recent_slot"]
-        memory = recent.highest(*kept, at, _MEMORY, slots)
+        memory = day_slots.highest(*kept, at, _MEMORY, slots)
         cpu = load_weighted_quantile(rows, at, self._fraction)
         entities, pods = view.split(np.stack([cpu, memory], axis=1))
         terms = {

@@ -15,11 +15,11 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.predictor import Peaks, View
+from pipeline.processors.model.column_store import Column
+from pipeline.processors.model.entity_columns import NEVER, IntArray, Rows
+from pipeline.processors.model.model_config import FIRST_CLASS, FloatArray
+from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.options import check_between
-from pipeline.processors.rows import NEVER, IntArray, Rows
-from pipeline.processors.store import Column
-from pipeline.processors.window import FIRST_CLASS, FloatArray
 
 _HOURS: Final = 24
 _HOUR_MS: Final = 3_600_000

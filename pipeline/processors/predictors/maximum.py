@@ -11,11 +11,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.predictor import Peaks, Predictor, View, never_known
+from pipeline.processors.model.entity_columns import IntArray, Rows
+from pipeline.processors.model.model_config import ENTITIES, FloatArray
+from pipeline.processors.model.predictor import Peaks, Predictor, View, never_known
 from pipeline.processors.predictors.options import check_mapping
 from pipeline.processors.predictors.registry import Keys, build
-from pipeline.processors.rows import IntArray, Rows
-from pipeline.processors.window import ENTITIES, FloatArray
 
 
 class Maximum:

@@ -6,9 +6,9 @@ from typing import Literal
 
 import numpy as np
 
-from pipeline.processors import moments
-from pipeline.processors.pairs import pairs
-from pipeline.processors.predictor import Peaks, View
+from pipeline.processors.model import moments
+from pipeline.processors.model.pairs import pairs
+from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.stateless import Stateless
 
 

@@ -7,13 +7,13 @@ from typing import Final, Literal
 
 import numpy as np
 
-from pipeline.processors.buckets import BUCKET_TERMS
 from pipeline.processors.classes import CLASSES
-from pipeline.processors.predictor import Peaks, View
+from pipeline.processors.model.bucket_weights import BUCKET_TERMS
+from pipeline.processors.model.entity_columns import IntArray, Rows
+from pipeline.processors.model.model_config import ENTITIES, FIRST_CLASS, FloatArray
+from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.options import check_fraction, check_mapping
 from pipeline.processors.predictors.stateless import Stateless
-from pipeline.processors.rows import IntArray, Rows
-from pipeline.processors.window import ENTITIES, FIRST_CLASS, FloatArray
 
 
 class Percentile(Stateless):

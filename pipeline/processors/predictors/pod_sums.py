@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.processors.classes import CLASSES
-from pipeline.processors.predictor import View
-from pipeline.processors.reclaimable import sum_by
-from pipeline.processors.window import ENTITIES, FIRST_CLASS, NODE, FloatArray
+from pipeline.processors.model.model_config import ENTITIES, FIRST_CLASS, NODE, FloatArray
+from pipeline.processors.model.predictor import View
+from pipeline.processors.model.reclaimable import sum_by
 
 
 @dataclass(frozen=True, slots=True)

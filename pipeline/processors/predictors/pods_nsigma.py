@@ -6,11 +6,11 @@ from typing import Literal
 
 import numpy as np
 
-from pipeline.processors.predictor import Peaks, View
+from pipeline.processors.model.model_config import ENTITIES, SYSTEM
+from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.nsigma_v1 import NSigmaV1
 from pipeline.processors.predictors.pod_sums import pod_sums, with_system
 from pipeline.processors.predictors.stateless import Stateless
-from pipeline.processors.window import ENTITIES, SYSTEM
 
 
 class PodsNSigma(Stateless):

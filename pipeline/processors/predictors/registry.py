@@ -13,7 +13,7 @@ from inspect import signature
 from typing import Any, Final, NamedTuple
 
 from pipeline.errors import PredictorError
-from pipeline.processors.predictor import Predictor, fault_of
+from pipeline.processors.model.predictor import Predictor, fault_of
 
 GROUP: Final = "springtide.predictors"
 

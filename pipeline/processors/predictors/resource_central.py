@@ -9,18 +9,18 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors import recent
-from pipeline.processors.predictor import Peaks, View
+from pipeline.processors.model import day_slots
+from pipeline.processors.model.entity_columns import Rows
+from pipeline.processors.model.model_config import SYSTEM, FloatArray
+from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.options import check_between, check_fraction
 from pipeline.processors.predictors.pod_sums import pod_sums, with_system
 from pipeline.processors.predictors.stateless import Stateless
-from pipeline.processors.rows import Rows
-from pipeline.processors.window import SYSTEM, FloatArray
 
 IntArray = npt.NDArray[np.int64]
 
-_SLOT_SECONDS: Final = recent.SLOT_MS / 1000
-_DAY_SECONDS: Final = recent.SLOTS * _SLOT_SECONDS
+_SLOT_SECONDS: Final = day_slots.SLOT_MS / 1000
+_DAY_SECONDS: Final = day_slots.SLOTS * _SLOT_SECONDS
 
 
 class ResourceCentral(Stateless):
@@ -56,7 +56,7 @@ class ResourceCentral(Stateless):
         """Of the slots of these rows that have a value, (n, 2); NaN where none has."""
         kept = rows.store["recent"], rows.store["recent_slot"]
         columns = [
-            recent.percentile(*kept, at, r, self._slots, ranks)
+            day_slots.percentile(*kept, at, r, self._slots, ranks)
             for r, ranks in enumerate(self._ranks)
         ]
         return np.stack(columns, axis=1)
@@ -66,4 +66,4 @@ def _ranks(fraction: float) -> IntArray:
     """Where a percentile of n ascending values stands, by n: the first one that at least this
     share of them does not exceed. Whole numbers, so that no rounding moves a rank."""
     exact = Fraction(str(fraction))
-    return np.array([max(math.ceil(n * exact) - 1, 0) for n in range(recent.SLOTS + 1)])
+    return np.array([max(math.ceil(n * exact) - 1, 0) for n in range(day_slots.SLOTS + 1)])

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.rows import IntArray, Rows
-from pipeline.processors.store import Column
-from pipeline.processors.window import FloatArray
+from pipeline.processors.model.column_store import Column
+from pipeline.processors.model.entity_columns import IntArray, Rows
+from pipeline.processors.model.model_config import FloatArray
 
 
 class Stateless:

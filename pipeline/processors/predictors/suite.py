@@ -16,16 +16,16 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors import recent
-from pipeline.processors.bank import Bank
 from pipeline.processors.classes import CLASSES
-from pipeline.processors.peaks import PredictorPeaks
-from pipeline.processors.predictor import Peaks, Predictor, View, fault_of, never_known
+from pipeline.processors.model import day_slots
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.column_store import Column
+from pipeline.processors.model.entity_columns import IntArray, Rows
+from pipeline.processors.model.model_config import ENTITIES, FloatArray, ModelConfig, NodeWindow
+from pipeline.processors.model.peaks import PredictorPeaks
+from pipeline.processors.model.predictor import Peaks, Predictor, View, fault_of, never_known
 from pipeline.processors.predictors.stateless import Stateless
 from pipeline.processors.predictors.streams import GIB, random_windows, reversed_pods, steady_window
-from pipeline.processors.rows import IntArray, Rows
-from pipeline.processors.store import Column
-from pipeline.processors.window import ENTITIES, FloatArray, ModelConfig, NodeWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ class _Witness(Stateless):
         self._note(rows.weight[at], rows.mean[at], rows.squares[at], rows.samples[at])
         self._note(rows.first_ms[at], rows.last_ms[at], rows.seen_ms[at], rows.profile[at])
         self._note(*(rows.sparse(at, r)[part] for r in range(2) for part in range(3)))
-        self._note(*(rows.store[name][at] for name in recent.COLUMNS))
+        self._note(*(rows.store[name][at] for name in day_slots.COLUMNS))
         self._note(rows.store["witness"][at])
         return Peaks(*view.split(np.full((len(at), 2), np.nan)))
 

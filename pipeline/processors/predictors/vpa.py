@@ -10,10 +10,10 @@ from typing import Final, Literal
 
 import numpy as np
 
-from pipeline.processors.predictor import Peaks, View
+from pipeline.processors.model.model_config import PLAUSIBLE
+from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.options import check_between, check_fraction
 from pipeline.processors.predictors.stateless import Stateless
-from pipeline.processors.window import PLAUSIBLE
 
 TARGET: Final = 0.9
 MARGIN_PERCENT: Final = 15.0

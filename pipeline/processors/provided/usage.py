@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from pipeline.processors.window import PLAUSIBLE
+from pipeline.processors.model.model_config import PLAUSIBLE
 
 MAX_CPU_CORES, MAX_BYTES = float(PLAUSIBLE[0]), float(PLAUSIBLE[1])
 _PERCENTILES: Final = (("p90", 90), ("p95", 95))

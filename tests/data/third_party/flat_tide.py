@@ -6,10 +6,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.predictor import Peaks, View
-from pipeline.processors.rows import IntArray, Rows
-from pipeline.processors.store import Column
-from pipeline.processors.window import FloatArray
+from pipeline.processors.model.column_store import Column
+from pipeline.processors.model.entity_columns import IntArray, Rows
+from pipeline.processors.model.model_config import FloatArray
+from pipeline.processors.model.predictor import Peaks, View
 
 
 class FlatTide:

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.processors.bank import Bank
 from pipeline.processors.classes import CLASSES
-from pipeline.processors.peaks import NodePeaks
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWindow
+from pipeline.processors.model.peaks import NodePeaks
 from pipeline.processors.predictors.registry import build
-from pipeline.processors.window import ENTITIES, ModelConfig, NodeWindow
 
 ALL = (
     "percentile", "nsigma-v1", "nsigma-v2", "borg-default", "resource-central", "max", "autopilot",

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.processors.histogram import CPU_LAYOUT, VPA_CPU_LAYOUT
+from pipeline.processors.model.histogram import CPU_LAYOUT, VPA_CPU_LAYOUT
+from pipeline.processors.model.model_config import ENTITIES, NODE, VPA, Profile
 from pipeline.processors.predictors.autopilot import Autopilot
-from pipeline.processors.window import ENTITIES, NODE, VPA, Profile
 from tests.processors.predictors.answers import answer
 from tests.processors.reference import bucket_of
 from tests.processors.windows import GIB, Pod, window

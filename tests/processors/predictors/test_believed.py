@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from pipeline.errors import PredictorError
-from pipeline.processors.bank import Bank
-from pipeline.processors.peaks import NodePeaks
-from pipeline.processors.predictor import Peaks, View
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.column_store import Column
+from pipeline.processors.model.model_config import ENTITIES, ModelConfig
+from pipeline.processors.model.peaks import NodePeaks
+from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.stateless import Stateless
-from pipeline.processors.store import Column
-from pipeline.processors.window import ENTITIES, ModelConfig
 from tests.processors.windows import GIB, Pod, window
 
 SHAPE = (1, len(ENTITIES), 2)

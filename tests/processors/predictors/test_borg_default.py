@@ -5,8 +5,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from pipeline.errors import PredictorError
+from pipeline.processors.model.model_config import ENTITIES, NODE, SYSTEM, NodeWindow
 from pipeline.processors.predictors.borg_default import BorgDefault
-from pipeline.processors.window import ENTITIES, NODE, SYSTEM, NodeWindow
 from tests.processors.predictors.answers import answer, learned, same
 from tests.processors.windows import GIB, Pod, streams, window
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from pipeline.processors.peaks import NodePeaks
-from pipeline.processors.reclaimable import held
-from pipeline.processors.window import NodeWindow
+from pipeline.processors.model.model_config import NodeWindow
+from pipeline.processors.model.peaks import NodePeaks
+from pipeline.processors.model.reclaimable import held
 from pipeline.topics.nodes import Strategy
 from tests.processors.predictors.answers import ALL, answer
 from tests.processors.windows import GIB, LENGTH_MS, Pod, window

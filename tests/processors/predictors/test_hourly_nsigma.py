@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import CheckpointLayoutError
+from pipeline.processors.model.model_config import ENTITIES, NODE, NodeWindow
 from pipeline.processors.predictors.hourly_nsigma import HourlyNSigma
-from pipeline.processors.window import ENTITIES, NODE, NodeWindow
 from tests.processors.predictors.answers import answer, learned
 from tests.processors.windows import GIB, Pod, window
 

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import PredictorError
+from pipeline.processors.model.model_config import NODE, SYSTEM, NodeWindow
 from pipeline.processors.predictors.maximum import Maximum
-from pipeline.processors.window import NODE, SYSTEM, NodeWindow
 from tests.processors.predictors.answers import ALL, answer, learned
 from tests.processors.windows import GIB, Pod, streams, window
 

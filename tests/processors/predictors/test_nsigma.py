@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.processors.window import ENTITIES, NODE, SYSTEM, NodeWindow, Profile
+from pipeline.processors.model.model_config import ENTITIES, NODE, SYSTEM, NodeWindow, Profile
 from tests.processors.predictors.answers import answer, learned, same, sums_of
 from tests.processors.windows import GIB, LENGTH_MS, Pod, streams, window
 

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 
 from pipeline.cli.main import cli
 from pipeline.errors import PredictorError
-from pipeline.processors.bank import Bank
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.model_config import ModelConfig
 from pipeline.processors.predictors import registry
 from pipeline.processors.predictors.nsigma_v1 import NSigmaV1
 from pipeline.processors.predictors.registry import available, build
-from pipeline.processors.window import ModelConfig
 from pipeline.topics.nodes import Strategy
 from tests.processors.predictors.answers import ALL
 from tests.processors.windows import window

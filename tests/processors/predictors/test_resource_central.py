@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipeline.processors.model.model_config import ENTITIES, NODE, SYSTEM, NodeWindow
 from pipeline.processors.predictors.resource_central import ResourceCentral, _ranks
-from pipeline.processors.window import ENTITIES, NODE, SYSTEM, NodeWindow
 from tests.processors.predictors.answers import answer, learned, same, sums_of
 from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, streams, window
 

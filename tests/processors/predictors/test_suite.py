@@ -6,13 +6,13 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from pipeline.processors.predictor import Peaks, View
+from pipeline.processors.model.column_store import Column
+from pipeline.processors.model.entity_columns import IntArray, Rows
+from pipeline.processors.model.model_config import FloatArray
+from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.nsigma_v1 import NSigmaV1
 from pipeline.processors.predictors.registry import available
 from pipeline.processors.predictors.suite import LAWS, Subject, check_predictor
-from pipeline.processors.rows import IntArray, Rows
-from pipeline.processors.store import Column
-from pipeline.processors.window import FloatArray
 
 
 @pytest.mark.parametrize("law", LAWS)

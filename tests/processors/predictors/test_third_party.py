@@ -13,19 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.processors.bank import Bank
-from pipeline.processors.predictor import Peaks, View
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.model_config import ENTITIES, ModelConfig
+from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.stateless import Stateless
-from pipeline.processors.window import ENTITIES, ModelConfig
 from tests.processors.windows import GIB, Pod, window
 
 # A process of its own sees the other package as if it had been installed beside ours.
 CHECK = """
 import numpy as np
-from pipeline.processors.bank import Bank
+from pipeline.processors.model.bank import Bank
 from pipeline.processors.predictors.registry import available
 from pipeline.processors.predictors.suite import check_predictor
-from pipeline.processors.window import ModelConfig
+from pipeline.processors.model.model_config import ModelConfig
 from pipeline.topics.nodes import Strategy
 from tests.processors.windows import GIB, Pod, window
 

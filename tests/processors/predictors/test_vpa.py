@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from pipeline.processors.histogram import VPA_CPU_LAYOUT, VPA_MEMORY_LAYOUT
+from pipeline.processors.model.histogram import VPA_CPU_LAYOUT, VPA_MEMORY_LAYOUT
+from pipeline.processors.model.model_config import ENTITIES, NODE, VPA, NodeWindow
 from pipeline.processors.predictors.vpa import Vpa
-from pipeline.processors.window import ENTITIES, NODE, VPA, NodeWindow
 from pipeline.topics.nodes import Strategy
 from tests.processors.predictors.answers import answer, learned
 from tests.processors.windows import GIB, Pod, streams, window

@@ -3,9 +3,9 @@ an exporter takes over."""
 
 import numpy as np
 
-from pipeline.processors.bank import Bank
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.model_config import ModelConfig, NodeWindow
 from pipeline.processors.provided.sampling import EPOCH, MACHINE_ID
-from pipeline.processors.window import ModelConfig, NodeWindow
 
 START_MS = 1_700_000_040_000
 

@@ -1,0 +1,267 @@
+"""The model bank of one partition: the life of its nodes' models, and the peaks in them.
+
+Owes the rest: a pure function of the windows applied. Each window of a node counts once, in the
+order of event time; the bits of a node's models and peaks depend on its own windows alone, not on
+which other nodes share the bank or how windows were batched, and `restore(state_of(..))` goes on
+as if nothing had happened.
+
+A batch is worked off in rounds in which no node occurs twice. In a round everything per pod is an
+array operation over all its nodes (`learner.py`); only the bookkeeping per window, which is here,
+is a Python loop. Banks of several partitions may have their rows in the same columns: then a batch
+may span them, for a few nodes at once take little longer than one.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from pipeline.processors.model.learner import Learner
+from pipeline.processors.model.model_config import ModelConfig, NodeWindow, Outcome, Status, rounds
+from pipeline.processors.model.node_models import BoolArray, NodeModels
+from pipeline.processors.model.peaks import AllPeaks
+from pipeline.processors.model.predictor import Predictor
+from pipeline.processors.model.usage_points import RecentUsage
+
+MAX_PODS: Final = 4096
+"""Pods of one node with models, as many as a window can list: a state must fit into a record."""
+
+
+class Bank:
+    """Models of all nodes of one partition. Not for several threads at once.
+
+    `predictors` run in place of those that `config` names, so that one can be tried that is not
+    installed. Raises `PredictorError` if those of `config` cannot be made.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig | None = None,
+        predictors: Mapping[str, Predictor] | None = None,
+    ) -> None:
+        self.config = config or ModelConfig()
+        self._learner = Learner(self.config, predictors)
+        self._nodes: dict[str, NodeModels] = {}
+        self._strategy = self.config.strategy
+        self._expiration_ms = round(self.config.expiration_seconds * 1000)
+        self.fingerprint = self._learner.fingerprint
+
+    def beside(self) -> Bank:
+        """An empty bank with its rows in the columns of this one. Whoever drops one of them must
+        `clear` it: its rows are lost to the others otherwise."""
+        other = copy.copy(self)
+        other._nodes = {}
+        return other
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the nodes with models, ascending."""
+        return tuple(sorted(self._nodes))
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes with models."""
+        return len(self._nodes)
+
+    @property
+    def predictors(self) -> tuple[str, ...]:
+        """Names under which peaks are given."""
+        return tuple(self._learner.predictors)
+
+    @property
+    def num_rows(self) -> int:
+        """Entities with a model, in all banks of these columns."""
+        return len(self._learner.rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the model columns, spare rows included."""
+        return self._learner.nbytes
+
+    def end_ms(self, node: str) -> int | None:
+        """End of the last window applied to a node; None if it has none."""
+        known = self._nodes.get(node)
+        return None if known is None else known.end_ms
+
+    # -- learning
+
+    def apply(self, windows: Sequence[NodeWindow]) -> list[Outcome]:
+        """Apply windows in the order given; one outcome for each."""
+        return apply([self] * len(windows), windows)
+
+    def _status(self, window: NodeWindow) -> Status:
+        known = self._nodes.get(window.node)
+        if known is None:
+            return "applied"
+        if window.end_ms > known.end_ms:
+            # Else two machines of one name would begin anew at each other's windows, for ever.
+            other = _is_of_another(known, window)
+            silent_ms = window.start_ms - known.end_ms
+            return "second_exporter" if other and silent_ms < known.window_ms else "applied"
+        if window.end_ms < known.end_ms:
+            return "late"
+        same = (window.machine_id, window.epoch) == (known.machine_id, known.epoch)
+        return "duplicate" if same else "second_exporter"
+
+    def _admit(self, window: NodeWindow) -> tuple[NodeModels, Outcome]:
+        """Bring what is kept of the node up to this window; its models learn afterwards."""
+        node = self._nodes.get(window.node)
+        gap, restarted = 0, False
+        if node is None:
+            node = self._learner.new_node(window.machine_id, window.epoch)
+            self._nodes[window.node] = node
+        else:
+            length = max(window.end_ms - window.start_ms, 1)
+            gap = max((window.start_ms - node.end_ms + length // 2) // length, 0)
+            restarted = _is_of_another(node, window)
+        if restarted:
+            self._learner.begin_anew(node)
+        node.machine_id, node.epoch = window.machine_id, window.epoch
+        node.end_ms, node.window_ms = window.end_ms, window.end_ms - window.start_ms
+        node.coverage = window.coverage
+        node.strategy = window.strategy or self._strategy
+        node.applied += 1
+        node.gaps += gap
+        trained = self._learner.prepare(node, window)
+        return node, Outcome(window.node, window.end_ms, "applied", trained, gap, restarted)
+
+    # -- forgetting
+
+    def _expire(self, node: NodeModels) -> tuple[str, ...]:
+        """Drop the models of pods that were not listed for long, and where pods are more than
+        `MAX_PODS` those of the longest absent, however short that is."""
+        oldest = node.end_ms - self._expiration_ms
+        seen = self._learner.last_listed_ms(node)
+        surplus = len(node.pods) - MAX_PODS
+        longest = sorted(seen, key=lambda uid: (seen[uid], uid))[: max(surplus, 0)]
+        gone = {uid for uid in seen if seen[uid] < oldest}.union(longest)
+        expired = tuple(sorted(gone))
+        if expired:
+            self._learner.release_pods(node, expired)
+        return expired
+
+    def forget(self, node: str) -> bool:
+        """Drop all models of a node that has departed; False if there were none."""
+        gone = self._nodes.pop(node, None)
+        if gone is None:
+            return False
+        self._learner.release([gone])
+        return True
+
+    def clear(self) -> None:
+        """Drop all models of this bank."""
+        if not self._nodes:
+            return
+        gone = list(self._nodes.values())
+        self._nodes.clear()
+        self._learner.release(gone)
+
+    # -- peaks
+
+    def peaks(self, nodes: Iterable[str]) -> AllPeaks:
+        """Peaks of these nodes. Raises KeyError for a node without models, ValueError for none."""
+        names = list(nodes)
+        return self._learner.peaks(names, [self._nodes[name] for name in names])
+
+    def due(self, peaks: AllPeaks) -> BoolArray:
+        """Which of these are to be published, and from now on count as if they were.
+
+        `peaks` are those of distinct nodes after their last windows. Asked once after each window
+        that is applied, the answer is a function of the node's windows. Raises KeyError for a
+        node without models.
+        """
+        return self._learner.due(peaks, [self._nodes[name] for name in peaks.names])
+
+    def recent_usage(self, nodes: Iterable[str]) -> list[RecentUsage]:
+        """Statistics of these nodes over the half hour up to the end of their last windows.
+
+        Raises KeyError for a node without models.
+        """
+        return self._learner.recent_usage([self._nodes[name] for name in nodes])
+
+    # -- state
+
+    def state_of(self, node: str) -> bytes:
+        """The exact state of a node's models. Raises KeyError for a node without models."""
+        return self._learner.state_of(node, self._nodes[node])
+
+    def restore(self, node: str, data: bytes) -> None:
+        """Take over the state of a node, in place of what was known of it.
+
+        Raises CheckpointError, and leaves the bank as it was, if the bytes are damaged, of another
+        version, of another node, or of models that learn otherwise: of another fingerprint.
+        """
+        state = self._learner.checked(node, data)
+        self.forget(node)
+        self._nodes[node] = self._learner.restored(state)
+
+
+Place = tuple[Bank, str]
+"""A node's models: those of this name in this bank."""
+
+
+def apply(banks: Sequence[Bank], windows: Sequence[NodeWindow]) -> list[Outcome]:
+    """Apply each window to its bank, in the order given; one outcome for each.
+
+    All `banks` have their rows in the same columns.
+    """
+    if not windows:
+        return []
+    learner = _learner_of(banks)
+    outcomes: list[Outcome | None] = [None] * len(windows)
+    for positions in rounds(window.node for window in windows):
+        applied: list[tuple[int, NodeWindow, NodeModels]] = []
+        for position in positions:
+            bank, window = banks[position], windows[position]
+            status = bank._status(window)
+            if status == "applied":
+                node, outcome = bank._admit(window)
+                applied.append((position, window, node))
+            else:
+                outcome = Outcome(window.node, window.end_ms, status)
+            outcomes[position] = outcome
+        if applied:
+            learner.learn([(window, node) for _, window, node in applied])
+        for position, _, node in applied:
+            learned = outcomes[position]
+            if learned and node.absent and (expired := banks[position]._expire(node)):
+                outcomes[position] = dataclasses.replace(learned, expired=expired)
+    return [outcome for outcome in outcomes if outcome is not None]
+
+
+def peaks(places: Sequence[Place]) -> AllPeaks:
+    """`Bank.peaks` over several banks with their rows in the same columns."""
+    return _learner_of([bank for bank, _ in places]).peaks(
+        [name for _, name in places], _models(places)
+    )
+
+
+def due(places: Sequence[Place], of: AllPeaks) -> BoolArray:
+    """`Bank.due` over several banks: `of` are the peaks of these places."""
+    return _learner_of([bank for bank, _ in places]).due(of, _models(places))
+
+
+def recent_usage(places: Sequence[Place]) -> list[RecentUsage]:
+    """`Bank.recent_usage` over several banks with their rows in the same columns."""
+    return _learner_of([bank for bank, _ in places]).recent_usage(_models(places))
+
+
+def _is_of_another(node: NodeModels, window: NodeWindow) -> bool:
+    """Whether a window is of another machine than the node's models; those that were fitted are of
+    none, and the first machine's."""
+    return node.machine_id not in ("", window.machine_id)
+
+
+def _learner_of(banks: Sequence[Bank]) -> Learner:
+    """What all of `banks` share. Raises ValueError if they share nothing, or are none: rows of one
+    would be taken for those of another."""
+    learners = {id(bank._learner) for bank in banks}
+    if len(learners) != 1:
+        raise ValueError(f"{len(banks)} banks of {len(learners)} learners, not of one")
+    return banks[0]._learner
+
+
+def _models(places: Sequence[Place]) -> list[NodeModels]:
+    return [bank._nodes[name] for bank, name in places]

@@ -1,0 +1,269 @@
+"""Bucket weights of one resource for many rows, of which only the span in use is kept.
+
+Owes the rest: the bits of a dense array (rows, buckets) in a fraction of its memory and time. An
+entity's usage stays within a few dozen of the layout's buckets, so a row has a stretch of cells
+for the buckets around its own, and moves to a wider one when a sample falls outside. Buckets
+outside the stretch are 0 and add nothing to a running sum, so where a row lies never shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.processors.model.histogram import (
+    FloatArray,
+    IntArray,
+    Layout,
+    is_empty,
+    quantile_buckets,
+)
+
+ByteArray = npt.NDArray[np.int8]
+_Units = npt.NDArray[np.int32]
+
+_NARROW: Final = (16, 32, 64)
+_UNIT: Final = 16
+"""Stretches are whole units of cells, so that those of all widths can lie in one array."""
+_FIRST_CAPACITY: Final = 256
+
+BUCKET_TERMS: Final = ("bucket", "first", "ratio", "start", "end")
+"""What there is to be said of a bucket: its number, first size and growth of its layout, and from
+where to where it goes. The last one has no end."""
+
+
+class Cells:
+    """Stretches of float64 cells, handed out by width; whoever takes one writes all of it."""
+
+    def __init__(self, widths: Sequence[int]) -> None:
+        self.units: FloatArray = np.zeros((0, _UNIT))
+        self._used = 0
+        self._free: dict[int, list[int]] = {width: [] for width in widths}
+
+    @property
+    def flat(self) -> FloatArray:
+        """All cells one after the other, to be read and written in place until the next `take`."""
+        return self.units.reshape(-1)
+
+    def take(self, count: int, width: int) -> _Units:
+        """The first unit of each of `count` stretches."""
+        free, length = self._free[width], width // _UNIT
+        split = max(len(free) - count, 0)
+        again = np.array(free[split:][::-1], dtype=np.int32)
+        del free[split:]
+        more = count - len(again)
+        first = self._used
+        self._used += more * length
+        if self._used > len(self.units):
+            capacity = max(self._used, len(self.units) * 5 // 4, _FIRST_CAPACITY)
+            grown = np.zeros((capacity, _UNIT))
+            grown[:first] = self.units[:first]
+            self.units = grown
+        new = np.arange(first, self._used, length, dtype=np.int32)
+        return np.concatenate([again, new])
+
+    def give_back(self, units: _Units, width: int) -> None:
+        self._free[width].extend(units[::-1].tolist())
+
+    def read(self, units: _Units, width: int) -> FloatArray:
+        """The cells of stretches of one width, (n, width)."""
+        every = units[:, None] + np.arange(width // _UNIT)
+        return self.units.take(every, axis=0).reshape(len(units), width)
+
+    def write(self, units: _Units, cells: FloatArray) -> None:
+        """Put `cells` (n, width) into stretches of that width."""
+        every = units[:, None] + np.arange(cells.shape[1] // _UNIT)
+        self.units[every] = cells.reshape(*every.shape, _UNIT)
+
+    def empty(self, units: _Units, width: int) -> None:
+        """Put zeros into stretches of that width."""
+        self.units[units[:, None] + np.arange(width // _UNIT)] = 0.0
+
+
+class Buckets:
+    """Histograms by row number; rows have nothing until a sample comes.
+
+    Each row has one of `layouts`, given by number (its profile) with the first sample.
+    """
+
+    def __init__(self, layouts: Sequence[Layout]) -> None:
+        self.layouts = tuple(layouts)
+        self._most = max(layout.num_buckets for layout in layouts)
+        whole = -(-self._most // _UNIT) * _UNIT
+        self._widths = np.array([*(width for width in _NARROW if width < whole), whole], np.int64)
+        self._cells = Cells(self._widths.tolist())
+        # Behind the place of no bucket, -1; of other layouts there may be more.
+        self._ends = np.full((len(layouts), 1 + self._most), np.nan)
+        for ends, layout in zip(self._ends, layouts, strict=True):
+            ends[1 : 1 + layout.num_buckets] = layout.ends
+        self._terms = np.full((*self._ends.shape, len(BUCKET_TERMS)), np.nan)
+        for terms, layout in zip(self._terms, layouts, strict=True):
+            terms[1 : 1 + layout.num_buckets] = _described(layout)
+        self.epsilon: FloatArray = np.array([layout.epsilon for layout in layouts])
+        # Of a row that is nowhere the width is 0: whatever it gets falls outside.
+        self._width: npt.NDArray[np.uint16] = np.zeros(0, np.uint16)
+        self._unit: _Units = np.zeros(0, np.int32)
+        self._base: npt.NDArray[np.uint16] = np.zeros(0, np.uint16)
+
+    @property
+    def nbytes(self) -> int:
+        return self._cells.units.nbytes + self._width.nbytes + self._unit.nbytes + self._base.nbytes
+
+    def grow(self, rows: int) -> None:
+        """Make room for row numbers below `rows`."""
+        more = rows - len(self._width)
+        self._width = np.concatenate([self._width, np.zeros(more, np.uint16)])
+        self._unit = np.concatenate([self._unit, np.zeros(more, np.int32)])
+        self._base = np.concatenate([self._base, np.zeros(more, np.uint16)])
+
+    def add(
+        self, rows: IntArray, values: FloatArray, weights: FloatArray, profiles: ByteArray
+    ) -> None:
+        """One sample per row; `rows` are distinct, no value is NaN, weights are >= epsilon."""
+        found = self._find(values, profiles)
+        short = found.astype(np.uint16)
+        # Below the base it wraps around, to beyond any width.
+        offset = short - self._base.take(rows)
+        outside = (offset >= self._width.take(rows)).nonzero()[0]
+        if len(outside):
+            self._make_room(rows.take(outside), found.take(outside))
+            offset = short - self._base.take(rows)
+        cells = self._unit.take(rows) * np.int64(_UNIT) + offset
+        self._cells.flat[cells] += weights
+
+    def quantile(self, rows: IntArray, fractions: FloatArray, profiles: ByteArray) -> FloatArray:
+        """A quantile of each row, `fractions` (n,) one for each; NaN where it is empty."""
+        return self.ends(self.quantile_buckets(rows, fractions), profiles)
+
+    def quantile_buckets(self, rows: IntArray, fractions: FloatArray) -> IntArray:
+        """The bucket of a quantile of each row; -1 where it is empty."""
+        answer = np.full(len(rows), -1)
+        for width, at in self._by_width(rows):
+            mine = rows.take(at)
+            weights = self._cells.read(self._unit.take(mine), width)
+            found = quantile_buckets(weights, (fractions.take(at),))[0]
+            answer[at] = np.where(found < 0, -1, self._base.take(mine) + found)
+        return answer
+
+    def ends(self, buckets: IntArray, profiles: ByteArray) -> FloatArray:
+        """What a quantile in these buckets answers; NaN for the bucket -1."""
+        return self._ends.take(self._places(buckets, profiles))
+
+    def described(self, buckets: IntArray, profiles: ByteArray) -> FloatArray:
+        """`BUCKET_TERMS` of these buckets, (.., 5); NaN for the bucket -1."""
+        terms = self._terms.reshape(-1, len(BUCKET_TERMS))
+        return terms.take(self._places(buckets, profiles), axis=0)
+
+    def _places(self, buckets: IntArray, profiles: ByteArray) -> IntArray:
+        """Where buckets of these profiles lie in a table of all layouts."""
+        return profiles * np.int64(1 + self._most) + 1 + buckets
+
+    def scale(self, rows: IntArray, factor: float, profiles: ByteArray) -> npt.NDArray[np.bool_]:
+        """Multiply all weights of these rows; what falls below epsilon becomes 0.
+
+        Gives which rows still hold something, (n,).
+        """
+        filled = np.zeros(len(rows), np.bool_)
+        for width, at in self._by_width(rows):
+            units = self._unit[rows[at]]
+            weights = self._cells.read(units, width) * factor
+            weights[weights < self.epsilon[profiles[at]][:, None]] = 0.0
+            self._cells.write(units, weights)
+            filled[at] = ~is_empty(weights)
+        return filled
+
+    def clear(self, rows: IntArray) -> None:
+        """Leave nothing in these rows."""
+        for width, at in self._by_width(rows):
+            self._cells.give_back(self._unit[rows[at]], width)
+        self._width[rows] = 0
+        self._base[rows] = 0
+
+    def dense(self, rows: IntArray) -> FloatArray:
+        """All weights of these rows, (n, buckets of the largest layout)."""
+        weights = np.zeros((len(rows), self._most))
+        at, buckets, kept = self._filled(rows)
+        weights[at, buckets] = kept
+        return weights
+
+    def load(self, rows: IntArray, counts: IntArray, buckets: IntArray, kept: FloatArray) -> None:
+        """Fill empty rows: `counts` (n,) of the ascending `buckets` and weights `kept` each has."""
+        filled = counts > 0
+        ends = np.cumsum(counts)[filled]
+        self._place(rows[filled], buckets[ends - counts[filled]], buckets[ends - 1])
+        self._fill(rows.repeat(counts), buckets, kept)
+
+    def _filled(self, rows: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
+        """Where these rows hold something, in no order: position in `rows`, bucket and weight."""
+        found = []
+        for width, at in self._by_width(rows):
+            mine = rows.take(at)
+            cells = self._cells.read(self._unit.take(mine), width).reshape(-1)
+            filled = (cells > 0.0).nonzero()[0]
+            which, column = np.divmod(filled, width)
+            buckets = np.add(self._base.take(mine).take(which), column)
+            found.append((at.take(which), buckets, cells.take(filled)))
+        if len(found) == 1:
+            return found[0]
+        nothing = np.zeros(0, np.int64)
+        places, held, weights = zip((nothing, nothing, np.zeros(0)), *found, strict=True)
+        return np.concatenate(places), np.concatenate(held), np.concatenate(weights)
+
+    def _fill(self, rows: IntArray, buckets: IntArray, weights: FloatArray) -> None:
+        """Put weights into buckets that lie in the rows' stretches."""
+        cells = self._unit.take(rows) * np.int64(_UNIT) + (buckets - self._base.take(rows))
+        self._cells.flat[cells] = weights
+
+    def _find(self, values: FloatArray, profiles: ByteArray) -> IntArray:
+        if len(self.layouts) == 1:
+            return self.layouts[0].find(values)
+        found = np.zeros(len(values), np.int64)
+        for profile, layout in enumerate(self.layouts):
+            at = np.flatnonzero(profiles == profile)
+            found[at] = layout.find(values[at])
+        return found
+
+    def _by_width(self, rows: IntArray) -> Iterator[tuple[int, IntArray]]:
+        """The widths that some of these rows have, and the positions in `rows` of those."""
+        widths, left = self._width.take(rows), len(rows)
+        for width in self._widths.tolist():
+            if left == 0:
+                break
+            at = (widths == width).nonzero()[0]
+            if len(at):
+                left -= len(at)
+                yield width, at
+
+    def _make_room(self, rows: IntArray, buckets: IntArray) -> None:
+        """Move these rows so that each has its one of `buckets` inside, besides what it holds."""
+        at, held, weights = self._filled(rows)
+        low, high = buckets.copy(), buckets.copy()
+        np.minimum.at(low, at, held)
+        np.maximum.at(high, at, held)
+        self.clear(rows)
+        self._place(rows, low, high)
+        self._fill(rows.take(at), held, weights)
+
+    def _place(self, rows: IntArray, low: IntArray, high: IntArray) -> None:
+        """Give rows that are nowhere stretches of zeros, with buckets `low` to `high` in them."""
+        span = high - low + 1
+        widths = self._widths.take(self._widths.searchsorted(span))
+        base = np.minimum(low - (widths - span) // 2, self._most - widths)
+        self._width[rows] = widths
+        self._base[rows] = np.maximum(base, 0)
+        for width, at in self._by_width(rows):
+            units = self._cells.take(len(at), width)
+            self._cells.empty(units, width)
+            self._unit[rows.take(at)] = units
+
+
+def _described(layout: Layout) -> FloatArray:
+    """`BUCKET_TERMS` of every bucket, (buckets, 5)."""
+    first, ratio, _ = layout.buckets or (np.nan, np.nan, np.nan)
+    numbers = np.arange(layout.num_buckets, dtype=np.float64)
+    ends = np.append(layout.starts[1:], np.nan)
+    sizes = np.broadcast_to([[first], [ratio]], (2, len(numbers)))
+    return np.stack([numbers, *sizes, layout.starts, ends], axis=1)

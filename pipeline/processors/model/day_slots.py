@@ -1,0 +1,146 @@
+"""The recent past of each row: what it used in each of the last 288 slots of five minutes.
+
+Owes the rest: a day of values in 576 bytes per row and resource. A slot keeps the highest sample
+that ended in it, so what is read from slots never understates, and a code of 16 bits on a
+logarithmic scale: less than 0.12 % too high, and exact for 0. Below 1e-4 cores (100 bytes) the
+lowest code answers 1e-4 (100).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.processors.model.column_store import Column
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+SLOT_MS: Final = 300_000
+SLOTS: Final = 288
+
+# Code 0 is no value, 1 is zero, the others lie on lowest * exp(step * (code - 2)).
+_LOWEST: Final = np.array([1e-4, 100.0])
+_HIGHEST: Final = np.array([1.01e6, 1.01 * 2.0**60])
+_CODES: Final = 65_533
+_STEP: Final = np.log(_HIGHEST / _LOWEST) / _CODES
+_RESOURCES: Final = np.arange(2)[:, None]
+_VALUES: Final = np.stack(
+    [
+        np.concatenate([[np.nan, 0.0], low * np.exp(step * np.arange(_CODES + 1))])
+        for low, step in zip(_LOWEST, _STEP, strict=True)
+    ]
+)
+
+COLUMNS: Final = {
+    "recent": Column((2, SLOTS), "<u2", by_row=False),
+    "recent_slot": Column((), "<i8", -1),
+}
+"""`recent` are codes by slot number modulo the slots, `recent_slot` the newest slot of a row."""
+
+
+def observe(
+    recent: npt.NDArray[np.uint16],
+    newest: IntArray,
+    at: IntArray,
+    values: FloatArray,
+    end_ms: IntArray,
+) -> None:
+    """Put one sample per row, `values` (n, 2), in place; NaN is no sample. `at` are distinct rows,
+    no row goes back in time."""
+    # A window that ends on a boundary belongs to the slot that ends there.
+    slot = (end_ms - 1) // SLOT_MS
+    before = newest.take(at)
+    passed = slot - before
+    if passed.any():
+        # A row without a slot is empty: to empty it again would touch a day of every new pod.
+        _forget(recent, at, slot, np.where(before < 0, 0, passed))
+        newest[at] = slot
+    codes = encode(np.ascontiguousarray(values.T), _RESOURCES)
+    for each, which in _by_value(slot):
+        rows = at[which]
+        for r in range(2):
+            # Of all rows the items of one slot lie together.
+            kept = recent[:, r, each % SLOTS]
+            kept[rows] = np.maximum(kept.take(rows), codes[r][which])
+
+
+def _forget(recent: npt.NDArray[np.uint16], at: IntArray, slot: IntArray, passed: IntArray) -> None:
+    """Empty the slots of each row up to `slot`, of which `passed` are new."""
+    for steps, stepped in _by_value(passed):
+        for now, which in _by_value(slot[stepped]):
+            for old in range(now - min(steps, SLOTS) + 1, now + 1):
+                recent[at[stepped][which], :, old % SLOTS] = 0
+
+
+def _by_value(values: IntArray) -> list[tuple[int, IntArray | slice]]:
+    """The distinct values, and where each is."""
+    if len(values) and values.min() == values.max():
+        return [(int(values[0]), slice(None))]
+    return [(int(value), np.flatnonzero(values == value)) for value in np.unique(values)]
+
+
+def read(
+    recent: npt.NDArray[np.uint16], newest: IntArray, at: IntArray, resource: int, slots: int
+) -> FloatArray:
+    """The last `slots` slots of these rows, (n, slots), oldest first; NaN where there is none."""
+    order = (newest[at][:, None] - np.arange(slots - 1, -1, -1)) % SLOTS
+    values: FloatArray = _VALUES[resource][recent[at[:, None], resource, order]]
+    return values
+
+
+def highest(
+    recent: npt.NDArray[np.uint16], newest: IntArray, at: IntArray, resource: int, slots: int
+) -> FloatArray:
+    """The highest value in the last `slots` slots of each of these rows, (n,); NaN without one."""
+    codes = _codes_of(recent, newest, at, resource, slots)
+    return np.asarray(_VALUES[resource][codes.max(axis=1, initial=0)])
+
+
+def percentile(
+    recent: npt.NDArray[np.uint16],
+    newest: IntArray,
+    at: IntArray,
+    resource: int,
+    slots: int,
+    ranks: IntArray,
+) -> FloatArray:
+    """One of the values in the last `slots` slots of each of these rows, (n,): of c ascending
+    values the one at `ranks[c]`; NaN without one."""
+    codes = _codes_of(recent, newest, at, resource, slots)
+    # Codes ascend as values do. Of 16 bits this is a radix sort, the fastest there is.
+    codes.sort(axis=1, kind="stable")
+    empty = (codes == 0).sum(axis=1)
+    place = np.minimum(empty + ranks[SLOTS - empty], SLOTS - 1)
+    return np.asarray(_VALUES[resource][codes[np.arange(len(at)), place]])
+
+
+def _codes_of(
+    recent: npt.NDArray[np.uint16], newest: IntArray, at: IntArray, resource: int, slots: int
+) -> npt.NDArray[np.uint16]:
+    """The codes of these rows in no order of time, (n, SLOTS), 0 in all but the last `slots`."""
+    codes = np.empty((len(at), SLOTS), np.uint16)
+    for place in range(SLOTS):
+        codes[:, place] = recent[:, resource, place].take(at)
+    if slots < SLOTS:
+        codes[(newest[at][:, None] - np.arange(SLOTS)) % SLOTS >= slots] = 0
+    return codes
+
+
+def encode(values: FloatArray, resource: int | IntArray) -> npt.NDArray[np.uint16]:
+    """The lowest code that does not understate each value; 0 for NaN. `resource` is that of all
+    values, or broadcasts to that of each."""
+    known = ~np.isnan(values)
+    safe = np.where(known, values, 0.0)
+    with np.errstate(divide="ignore"):
+        steps = np.log(safe / _LOWEST[resource]) / _STEP[resource]
+    codes = np.minimum(np.maximum(np.ceil(steps), 0.0), _CODES).astype(np.int64) + 2
+    # Rounding of logarithm and exponential may leave a code one too low or one too high, and not on
+    # every kind of CPU alike.
+    first = resource * _VALUES.shape[1]
+    codes += (codes < _CODES + 2) & (_VALUES.take(codes + first) < safe)
+    codes -= (codes > 2) & (_VALUES.take(codes + (first - 1)) >= safe)
+    codes[safe == 0.0] = 1
+    return np.where(known, codes, 0).astype(np.uint16)

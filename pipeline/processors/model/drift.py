@@ -1,0 +1,218 @@
+"""Changes of level: ADWIN over every entity and resource of a node, many nodes at once, as columns.
+
+Owes the rest: whether the window just learned shows that usage is no longer what it was, and when
+that was last so. A series is one entity and resource; a pod has none. What is found depends on
+the node's own windows alone, to the last bit.
+
+Method: A. Bifet and R. Gavalda, Learning from time-changing data with adaptive windowing (2007),
+with the choices of the `river` library (`drift.ADWIN`), which this follows decision by decision:
+the past is cut at every bucket, and where the means of both sides lie further apart than chance
+allows there was a change, after which the series begins anew.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.processors.model.column_store import Column, Columns, IntArray
+from pipeline.processors.model.model_config import ENTITIES, PLAUSIBLE, RESOURCES, FloatArray
+
+BoolArray = npt.NDArray[np.bool_]
+
+DELTA: Final = 0.002
+"""How likely a change may be found where there is none, at one check."""
+CLOCK: Final = 32
+"""Values between two checks."""
+SHORTEST: Final = 5
+"""Values that either side of a cut must have."""
+
+BUCKETS: Final = 5
+"""Buckets of each size; one more, and the oldest two become one of the next size."""
+LEVELS: Final = 11
+"""Sizes, powers of two: 8,188 to 10,235 values. Of more the oldest 2,048 are forgotten."""
+
+HALF_LIVES: Final = 4
+"""For so long a change is told of; what was before it then weighs a sixteenth by itself."""
+SHORTENED: Final = 2.0**-HALF_LIVES
+"""What the past is multiplied by where a change shortens it: as if that time had gone by."""
+
+_SERIES: Final = (len(ENTITIES), len(RESOURCES))
+_WIDTH: Final = BUCKETS * LEVELS
+
+COLUMNS: Final = {
+    "drift_buckets": Column((*_SERIES, _WIDTH)),
+    "drift_total": Column(_SERIES),
+    "drift_squares": Column(_SERIES),
+    "drift_values": Column(_SERIES, "<i4"),
+    "drift_scale": Column((len(RESOURCES),), "<f8", 1.0),
+    "drift_ms": Column(_SERIES, "<i8", -1),
+    "drift_count": Column(_SERIES, "<i4"),
+}
+"""Per node, 7.4 KiB. `drift_buckets` are sums of values, the oldest first: five places for each
+size from 1,024 down to 1, of which those that are not in use are 0. Together they make
+`drift_total`, and `drift_squares` is the sum of squared deviations from their mean. How full the
+places are follows from `drift_values`, the number of values since the series began. `drift_scale`
+is what usage is divided by; `drift_ms` and `drift_count` tell of the changes found."""
+
+_BUCKET_LEVEL: Final = np.arange(LEVELS - 1, -1, -1).repeat(BUCKETS)
+_BUCKET_SIZE: Final = 1 << _BUCKET_LEVEL
+_BUCKET_PLACE: Final = np.tile(np.arange(BUCKETS), LEVELS)
+
+# ln(2/delta') of the paper by width, which is a multiple of CLOCK whenever it is asked for. From
+# the C library's logarithm: numpy's may differ in the last bit from one kind of CPU to another.
+_CONFIDENCE: Final = np.array(
+    [math.nan, *(math.log(2.0 * math.log(w) / DELTA) for w in range(CLOCK, 1 << 14, CLOCK))]
+)
+
+
+def observe(
+    columns: Columns, slots: IntArray, usage: FloatArray, allocatable: FloatArray, end_ms: IntArray
+) -> BoolArray:
+    """Learn one window of each of the distinct node `slots` (k,), which ends at `end_ms` (k,).
+
+    `usage` (k, entities, 2) and `allocatable` (k, 2) are cores and bytes; NaN usage is no value.
+    Gives which series changed, (k, entities, 2).
+    """
+    shares = _shares(columns, slots, usage, allocatable).ravel()
+    series = (slots[:, None] * math.prod(_SERIES) + np.arange(math.prod(_SERIES))).ravel()
+    known = np.flatnonzero(~np.isnan(shares))
+    changed = np.zeros(usage.shape, np.bool_)
+    changed.reshape(-1)[known] = update(columns, series[known], shares[known])
+    if changed.any():
+        at, entity, resource = np.nonzero(changed)
+        columns["drift_ms"][slots[at], entity, resource] = end_ms[at]
+        columns["drift_count"][slots[at], entity, resource] += 1
+    return changed
+
+
+def changes(
+    columns: Columns, slots: IntArray, end_ms: IntArray, told_ms: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Of nodes whose last windows ended at `end_ms` (k,): when each series last changed, -1 where
+    that is more than `told_ms` (entities, 2) ago or never was, and how often it has so far; both
+    (k, entities, 2)."""
+    at = columns["drift_ms"].take(slots, axis=0)
+    recent = (at >= 0) & (end_ms[:, None, None] - at <= told_ms)
+    return np.where(recent, at, -1), columns["drift_count"].take(slots, axis=0)
+
+
+def update(columns: Columns, series: IntArray, values: FloatArray) -> BoolArray:
+    """Add one of `values` (n,), each 0..1, to each of the distinct `series` (n,), numbered by
+    slot, entity and resource. Gives which of them changed, (n,); those have begun anew."""
+    buckets = columns["drift_buckets"].reshape(-1, _WIDTH)
+    total, squares, count = (
+        columns[name].reshape(-1) for name in ("drift_total", "drift_squares", "drift_values")
+    )
+    before = count.take(series).astype(np.int64)
+    width = _width(before)
+    deviations = values - total.take(series) / np.maximum(width, 1)
+    squares[series] += width * deviations * deviations / (width + 1)
+    total[series] += values
+    count[series] = before + 1
+    full, lost = _insert(buckets, series, values, before)
+    if len(full):
+        total[full] -= lost
+        # What is lost takes its share of the squares along; its own are not kept.
+        left = _width(count[full].astype(np.int64))
+        squares[full] *= left / (left + (1 << LEVELS))
+    changed = np.zeros(len(series), np.bool_)
+    if len(due := ((before + 1) % CLOCK == 0).nonzero()[0]):
+        at = series[due]
+        changed[due] = _has_cut(buckets[at], total[at], squares[at], before[due] + 1)
+        for column in (buckets, total, squares, count):
+            column[series[changed]] = 0
+    return changed
+
+
+def _shares(
+    columns: Columns, slots: IntArray, usage: FloatArray, allocatable: FloatArray
+) -> FloatArray:
+    """Usage as a share, 0..1, of the power of two, at least 1, at or above what is allocatable or,
+    where that is not known or not to be believed, of what it was before and the highest usage
+    seen. Where that changes, so does what is kept: by a power of two, which rounds nothing."""
+    known = (allocatable > 0.0) & (allocatable <= PLAUSIBLE)
+    highest = np.fmax.reduce(usage, axis=1, initial=0.0)
+    mantissa, exponent = np.frexp(np.where(known, allocatable, highest))
+    old = columns["drift_scale"].take(slots, axis=0)
+    # An odd allocatable must not blind a series for good, so a known one is followed down, too.
+    least = np.where(known, 1.0, old)
+    scale = np.maximum(least, np.ldexp(1.0, exponent - (mantissa == 0.5)))
+    other = np.flatnonzero((scale != old).any(axis=1))
+    if len(other):
+        at, factor = slots[other], (old / scale)[other, None]
+        columns["drift_buckets"][at] *= factor[..., None]
+        columns["drift_total"][at] *= factor
+        columns["drift_squares"][at] *= factor * factor
+        columns["drift_scale"][at] = scale[other]
+    shares: FloatArray = np.minimum(usage / scale[:, None], 1.0)
+    return shares
+
+
+def _inserted(values: IntArray, level: int | IntArray) -> IntArray:
+    """How many buckets have come to a level by the time that a series has had `values`: the closed
+    form of "when there is one too many, the oldest two go up as one"."""
+    kept = BUCKETS - 1
+    inserted: IntArray = np.maximum(((values + kept) >> level) - kept, 0)
+    return inserted
+
+
+def _filled(values: IntArray, level: int | IntArray) -> IntArray:
+    """How many of them are there now."""
+    inserted, kept = _inserted(values, level), BUCKETS - 1
+    filled: IntArray = np.minimum(inserted, kept + ((inserted - kept) & 1))
+    return filled
+
+
+def _width(values: IntArray) -> IntArray:
+    """How many values are in the buckets of a series that has had `values`."""
+    return values - (_inserted(values, LEVELS) << LEVELS)
+
+
+def _insert(
+    buckets: FloatArray, series: IntArray, sums: FloatArray, before: IntArray
+) -> tuple[IntArray, FloatArray]:
+    """Make `sums` (n,) the newest buckets of the smallest size in their series, which have had
+    `before` values. Gives the series whose oldest values had to go, and their sums."""
+    for level in range(LEVELS):
+        first = _WIDTH - (level + 1) * BUCKETS
+        filled = _filled(before, level)
+        full = filled == BUCKETS
+        buckets[series[~full], first + filled[~full]] = sums[~full]
+        series, sums, before = series[full], sums[full], before[full]
+        if not len(series):
+            break
+        place = slice(first, first + BUCKETS)
+        old = buckets[series, place]
+        buckets[series, place] = np.concatenate(
+            [old[:, 2:], sums[:, None], np.zeros((len(sums), 1))], axis=1
+        )
+        sums = old[:, 0] + old[:, 1]
+    return series, sums
+
+
+def _has_cut(
+    buckets: FloatArray, total: FloatArray, squares: FloatArray, values: IntArray
+) -> BoolArray:
+    """Which series, by their columns (n, ..), fall into two parts with different means."""
+    # Where buckets end, and so all that does not depend on usage, follows from the number of
+    # values, which is the same for most series.
+    counts, which = np.unique(values, return_inverse=True)
+    width = _width(counts)
+    filled = _filled(counts[:, None], _BUCKET_LEVEL)
+    older = np.cumsum(np.where(filled > _BUCKET_PLACE, _BUCKET_SIZE, 0.0), axis=1)
+    newer = width[:, None] - older
+    allowed = (older >= SHORTEST) & (newer >= SHORTEST)
+    older, newer = np.maximum(older, SHORTEST), np.maximum(newer, SHORTEST)
+    share = 1.0 / (older - SHORTEST + 1.0) + 1.0 / (newer - SHORTEST + 1.0)
+    confidence = _CONFIDENCE[width // CLOCK][:, None]
+    least = np.where(allowed, 2.0 / 3.0 * confidence * share, np.inf)
+
+    newer_sum = np.subtract.accumulate(np.column_stack([total, buckets]), axis=1)[:, 1:]
+    apart = np.abs(np.cumsum(buckets, axis=1) / older[which] - newer_sum / newer[which])
+    variance = (squares / width[which])[:, None]
+    chance = np.sqrt(2.0 * share[which] * variance * confidence[which]) + least[which]
+    return np.asarray((apart > chance).any(axis=1))

@@ -1,0 +1,198 @@
+"""The columns of a model bank: one row per entity, histograms and moments of cpu and memory.
+
+Owes the rest: rows that are handed out empty, trained, scaled, read and given back by arrays of
+row numbers. What happens to a row depends on that row alone, to the last bit. What a predictor
+keeps beside histogram and moments is in `store`, under the names that the predictor gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.processors.model import moments
+from pipeline.processors.model.bucket_weights import Buckets
+from pipeline.processors.model.column_store import Column, Columns
+from pipeline.processors.model.model_config import FloatArray, Profile
+
+IntArray = npt.NDArray[np.int64]
+_T = TypeVar("_T", bound=np.generic)
+
+NEVER: Final = -1
+"""The time of something that has not happened, in columns of milliseconds."""
+
+_FIRST_CAPACITY: Final = 1024
+
+
+class Rows:
+    """`buckets[r]` are the histograms of resource r; `weight`, `mean`, `squares` and `samples` are
+    (rows, 2); `first_ms`, `last_ms` are the ends of the first and last window that trained the
+    row, `seen_ms` of the last one that listed it. `profile` numbers how the row remembers."""
+
+    def __init__(self, profiles: Sequence[Profile], columns: Mapping[str, Column]) -> None:
+        self.buckets = [Buckets([profile.layouts[r] for profile in profiles]) for r in range(2)]
+        self.store = Columns(columns)
+        self.profile: npt.NDArray[np.int8] = np.zeros(0, np.int8)
+        self.weight: FloatArray = np.zeros((0, 2))
+        self.mean: FloatArray = np.zeros((0, 2))
+        self.squares: FloatArray = np.zeros((0, 2))
+        self.samples: IntArray = np.zeros((0, 2), np.int64)
+        self.first_ms: IntArray = np.zeros(0, np.int64)
+        self.last_ms: IntArray = np.zeros(0, np.int64)
+        self.seen_ms: IntArray = np.zeros(0, np.int64)
+        self._free: list[int] = []
+        self._capacity = 0
+
+    def __len__(self) -> int:
+        """Rows in use."""
+        return self._capacity - len(self._free)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all columns, used or not."""
+        moments_bytes = self.weight.nbytes + self.mean.nbytes + self.squares.nbytes
+        times = self.first_ms.nbytes + self.last_ms.nbytes + self.seen_ms.nbytes
+        buckets = sum(buckets.nbytes for buckets in self.buckets)
+        others = self.samples.nbytes + self.profile.nbytes + self.store.nbytes
+        return moments_bytes + times + buckets + others
+
+    def allocate(self, profiles: npt.NDArray[np.int8]) -> IntArray:
+        """An empty row of each of these profiles."""
+        count = len(profiles)
+        if count > len(self._free):
+            self._grow(self._capacity + count - len(self._free))
+        split = len(self._free) - count
+        taken = np.array(self._free[split:][::-1], dtype=np.int64)
+        del self._free[split:]
+        self.profile[taken] = profiles
+        return taken
+
+    def release(self, rows: IntArray) -> None:
+        """Empty these rows and take them back."""
+        self.clear(rows)
+        self._free.extend(rows[::-1].tolist())
+
+    def clear(self, rows: IntArray) -> None:
+        """Make these rows as they were when handed out."""
+        for buckets in self.buckets:
+            buckets.clear(rows)
+        for moment in (self.weight, self.mean, self.squares):
+            moment[rows] = 0.0
+        self.samples[rows] = 0
+        self.store.clear(rows)
+        for times in (self.first_ms, self.last_ms, self.seen_ms):
+            times[rows] = NEVER
+
+    def train(
+        self, rows: IntArray, values: FloatArray, factors: FloatArray, end_ms: IntArray
+    ) -> None:
+        """One sample per row, `values` (n, 2) with decay `factors` (n, 2); NaN is no sample.
+
+        `rows` are distinct; `end_ms` (n,) is the end of each row's window.
+        """
+        profiles = self.profile.take(rows)
+        learned = ~np.isnan(values)
+        for r, buckets in enumerate(self.buckets):
+            known = learned[:, r] & (factors[:, r] >= buckets.epsilon.take(profiles))
+            at = slice(None) if known.all() else np.flatnonzero(known)
+            buckets.add(rows[at], values[at, r], factors[at, r], profiles[at])
+        weight, mean, squares = moments.add(
+            self.weight.take(rows, axis=0),
+            self.mean.take(rows, axis=0),
+            self.squares.take(rows, axis=0),
+            values,
+            factors,
+        )
+        _put(self.weight, rows, weight)
+        _put(self.mean, rows, mean)
+        _put(self.squares, rows, squares)
+        _put(self.samples, rows, self.samples.take(rows, axis=0) + learned)
+        fed = learned[:, 0] | learned[:, 1]
+        if not fed.all():
+            rows, end_ms = rows[fed], end_ms[fed]
+        first = self.first_ms.take(rows)
+        self.first_ms[rows] = np.where(first == NEVER, end_ms, first)
+        self.last_ms[rows] = end_ms
+
+    def shift(self, rows: IntArray, resource: int, factor: float) -> None:
+        """Scale what these rows hold of a resource because its decay reference moved; of what has
+        vanished altogether the samples are forgotten too."""
+        kept = self.buckets[resource].scale(rows, factor, self.profile[rows])
+        at = (rows, resource)
+        self.weight[at] = np.where(kept, self.weight[at] * factor, 0.0)
+        self.mean[at] = np.where(kept, self.mean[at], 0.0)
+        self.squares[at] = np.where(kept, self.squares[at] * factor, 0.0)
+        self.samples[at] = np.where(kept, self.samples[at], 0)
+
+    def quantile(self, rows: IntArray, fractions: FloatArray) -> FloatArray:
+        """One quantile per row and resource, `fractions` and answer (n, 2), cores and bytes; NaN
+        where a row has no sample."""
+        return self.ends(rows, self.quantile_buckets(rows, fractions))
+
+    def quantile_buckets(self, rows: IntArray, fractions: FloatArray) -> IntArray:
+        """The bucket of a quantile per row and resource, (n, 2); -1 where a row has no sample."""
+        answer = np.empty((len(rows), 2), np.int64)
+        for r, buckets in enumerate(self.buckets):
+            answer[:, r] = buckets.quantile_buckets(rows, fractions[:, r])
+        return answer
+
+    def ends(self, rows: IntArray, found: IntArray) -> FloatArray:
+        """What the buckets `found` (n, 2) of these rows answer for a quantile, (n, 2)."""
+        answer, profiles = np.empty((len(rows), 2)), self.profile.take(rows)
+        for r, buckets in enumerate(self.buckets):
+            answer[:, r] = buckets.ends(found[:, r], profiles)
+        return answer
+
+    def idle(self, rows: IntArray) -> npt.NDArray[np.bool_]:
+        """Where there are samples and all of them were 0, (n, 2)."""
+        return np.asarray(
+            (self.mean.take(rows, axis=0) == 0.0) & (self.weight.take(rows, axis=0) > 0.0)
+        )
+
+    def sparse(self, rows: IntArray, resource: int) -> tuple[IntArray, IntArray, FloatArray]:
+        """The filled buckets of these rows: how many each has, which, and their weights."""
+        weights = self.buckets[resource].dense(rows)
+        filled = np.flatnonzero(weights > 0.0)
+        at, buckets = np.divmod(filled, weights.shape[1])
+        return np.bincount(at, minlength=len(rows)), buckets, weights.reshape(-1)[filled]
+
+    def load_sparse(
+        self, rows: IntArray, resource: int, counts: IntArray, buckets: IntArray, kept: FloatArray
+    ) -> None:
+        """Put what `sparse` gave into empty rows."""
+        self.buckets[resource].load(rows, counts, buckets, kept)
+
+    def _grow(self, needed: int) -> None:
+        capacity = max(needed, self._capacity * 3 // 2, _FIRST_CAPACITY)
+        for buckets in self.buckets:
+            buckets.grow(capacity)
+        self.store.grow(capacity)
+        self.profile = _resized(self.profile, capacity)
+        self.weight = _resized(self.weight, capacity)
+        self.mean = _resized(self.mean, capacity)
+        self.squares = _resized(self.squares, capacity)
+        self.samples = _resized(self.samples, capacity)
+        self.first_ms = _resized(self.first_ms, capacity, NEVER)
+        self.last_ms = _resized(self.last_ms, capacity, NEVER)
+        self.seen_ms = _resized(self.seen_ms, capacity, NEVER)
+        # Taken from the end, so that rows of one node lie side by side.
+        self._free[:0] = range(capacity - 1, self._capacity - 1, -1)
+        self._capacity = capacity
+
+
+def _put(column: npt.NDArray[_T], rows: IntArray, pairs: npt.NDArray[_T]) -> None:
+    """`column[rows] = pairs`, both of two items of 8 bytes, which numpy moves one by one; as one
+    item of 16 bytes they go three times as fast."""
+    column.view(np.complex128)[rows] = pairs.view(np.complex128)
+
+
+def _resized(column: npt.NDArray[_T], rows: int, fill: int = 0) -> npt.NDArray[_T]:
+    # np.zeros leaves pages untouched that no row uses yet; a fill would claim them all.
+    grown = np.zeros((rows, *column.shape[1:]), dtype=column.dtype)
+    grown[: len(column)] = column
+    if fill:
+        grown[len(column) :] = fill
+    return grown

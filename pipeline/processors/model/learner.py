@@ -1,0 +1,328 @@
+"""The learner: what banks share, the models of their nodes in the same columns.
+
+Owes the rest: all work in these columns, over many nodes at once, whichever banks they belong to:
+handing out rows and taking them back, learning windows, answering. A call for a few nodes costs
+hardly more than one for one; what becomes of a node in it depends on the node alone, to the last
+bit. Which nodes there are, and which windows count, is the banks' affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from pipeline.errors import PredictorError
+from pipeline.processors.model import (
+    day_slots,
+    drift,
+    publish_policy,
+    state_codec,
+    training_samples,
+    usage_points,
+)
+from pipeline.processors.model.column_store import Column, Columns
+from pipeline.processors.model.entity_columns import NEVER, IntArray, Rows
+from pipeline.processors.model.histogram import shift_factor, shifted_reference_ms
+from pipeline.processors.model.model_config import (
+    ENTITIES,
+    FIRST_CLASS,
+    UNKNOWN,
+    FloatArray,
+    ModelConfig,
+    NodeWindow,
+)
+from pipeline.processors.model.node_models import BoolArray, ByteArray, NodeModels
+from pipeline.processors.model.pairs import pairs, stacked
+from pipeline.processors.model.peaks import AllPeaks, peaks_of
+from pipeline.processors.model.predictor import Predictor, may_decide
+from pipeline.processors.predictors.registry import build
+
+NODE_COLUMNS: Final[Mapping[str, Column]] = {
+    **publish_policy.COLUMNS,
+    **usage_points.COLUMNS,
+    **drift.COLUMNS,
+}
+"""What is kept per node, by slot."""
+
+
+class Learner:
+    """`rows` are those of all entities of all nodes, `predictors` what answers from them, by name;
+    `fingerprint` names all that shapes what is learned and kept.
+
+    `NodeModels` say which rows are a node's: these belong to the caller until `release`.
+    Raises `PredictorError` if the predictors of `config` cannot be made, two of them mean one
+    column, or the one that is to decide is not among them or lacks what that takes.
+    """
+
+    def __init__(self, config: ModelConfig, predictors: Mapping[str, Predictor] | None) -> None:
+        self.config = config
+        self.predictors: Mapping[str, Predictor] = (
+            build(config.predictors, config.options) if predictors is None else dict(predictors)
+        )
+        if config.predictor not in self.predictors:
+            raise PredictorError(
+                f"model.predictor: {config.predictor!r:.100} is to decide but does not run",
+                key="model.predictor",
+                hint=f"choose one of {', '.join(self.predictors)}, or add it to model.predictors",
+            )
+        # Predictors that are given are there to be tried.
+        if predictors is None and not may_decide(self.predictors[config.predictor]):
+            raise PredictorError(
+                f"model.predictor: {config.predictor!r:.100} is not allowed, allowed is one that "
+                "has a peak of the system and of Prod, without which nothing could be handed out",
+                key="model.predictor",
+                hint="let it run beside another one, or as a member of `max`",
+            )
+        self.rows = Rows(config.profiles, day_slots.COLUMNS | _columns(self.predictors))
+        self._slots = Columns(NODE_COLUMNS)
+        self._free_slots: list[int] = []
+        profiles = [config.profile_of(entity) for entity in ENTITIES]
+        self._profiles: ByteArray = np.array(profiles, np.int8)
+        self._half_life_ms = [profile.half_life_ms for profile in config.profiles]
+        # For so long a change is told of, by entity and resource.
+        half_lives = np.array([self._half_life_ms[profile] for profile in profiles], np.int64)
+        self._told_ms = half_lives * drift.HALF_LIVES
+        self._horizons = np.array([config.horizon_of(entity) for entity in ENTITIES])
+        self._answering = config.answering(self.predictors)
+        columns = self.rows.store.fingerprint + self._slots.fingerprint
+        self.fingerprint = config.fingerprint(columns)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the columns, spare rows included."""
+        return self.rows.nbytes + self._slots.nbytes
+
+    # -- rows and slots
+
+    def new_node(self, machine_id: str, epoch: int) -> NodeModels:
+        """A node whose models are empty, without pods."""
+        return NodeModels(
+            machine_id=machine_id,
+            epoch=epoch,
+            fixed=self.rows.allocate(self._profiles),
+            slot=self._new_slot(),
+            reference_ms=[[None, None] for _ in self._half_life_ms],
+        )
+
+    def _new_slot(self) -> int:
+        if not self._free_slots:
+            have = len(self._slots["points_second"])
+            more = max((have + 1) * 3 // 2, 16)
+            self._slots.grow(more)
+            self._free_slots.extend(range(more - 1, have - 1, -1))
+        return self._free_slots.pop()
+
+    def begin_anew(self, node: NodeModels) -> None:
+        """Empty what is kept of the node itself, its system and its classes, not of its pods."""
+        self.rows.clear(node.fixed)
+        self._slots.clear(np.array([node.slot]))
+
+    def last_listed_ms(self, node: NodeModels) -> dict[str, int]:
+        """The end of the last window that listed each absent pod, by UID."""
+        return {uid: int(self.rows.seen_ms[node.pods[uid]]) for uid in node.absent}
+
+    def release_pods(self, node: NodeModels, uids: Sequence[str]) -> None:
+        """Drop the models of some of the absent pods."""
+        self.rows.release(np.array([node.pods.pop(uid) for uid in uids], dtype=np.int64))
+        node.absent = tuple(uid for uid in node.absent if uid in node.pods)
+
+    def release(self, nodes: Sequence[NodeModels]) -> None:
+        """Drop all models of these nodes, of which there are some; none is to be used again."""
+        self.rows.release(np.concatenate([node.all_rows() for node in nodes]))
+        slots = [node.slot for node in nodes]
+        self._slots.clear(np.array(slots))
+        self._free_slots.extend(slots)
+
+    # -- learning
+
+    def prepare(self, node: NodeModels, window: NodeWindow) -> bool:
+        """Have a row for each pod of the node's next window, and know which are absent from it.
+
+        True if the window covers enough to be learned: then what the models hold weighs as of its
+        end.
+        """
+        self._list_pods(node, window)
+        enough = self._covers_enough(window)
+        if enough:
+            self._move_references(node, window.end_ms)
+        return enough
+
+    def _covers_enough(self, window: NodeWindow) -> bool:
+        return window.coverage >= self.config.minimum_coverage
+
+    def _list_pods(self, node: NodeModels, window: NodeWindow) -> None:
+        listing = tuple(window.pod_uids)
+        if listing is not node.listing and listing != node.listing:
+            # Of a UID that is there twice the first counts.
+            first = {uid: at for at, uid in reversed(list(enumerate(listing)))}
+            node.uids = tuple(sorted(first))
+            node.order = np.array([first[uid] for uid in node.uids], dtype=np.int64)
+            new = [uid for uid in node.uids if uid not in node.pods]
+            # Their profile is that of their class, which comes with `_take_profiles`.
+            rows = self.rows.allocate(np.zeros(len(new), np.int8))
+            node.pods.update(zip(new, rows.tolist(), strict=True))
+            node.rows = np.array([node.pods[uid] for uid in node.uids], dtype=np.int64)
+            node.absent = tuple(uid for uid in node.pods if uid not in first)
+            node.listing, node.told = listing, None
+
+    def _move_references(self, node: NodeModels, end_ms: int) -> None:
+        """One reference per node, profile and resource, for all histograms and moments of it."""
+        for profile, half_lives in enumerate(self._half_life_ms):
+            references = node.reference_ms[profile]
+            for r, half_life_ms in enumerate(half_lives):
+                old = references[r]
+                new = shifted_reference_ms(old, end_ms, half_life_ms)
+                if old is not None and new != old:
+                    rows = node.all_rows()
+                    rows = rows[self.rows.profile[rows] == profile]
+                    self.rows.shift(rows, r, shift_factor(old, new, half_life_ms))
+                references[r] = new
+
+    def learn(self, admitted: Sequence[training_samples.Pair]) -> None:
+        """Keep what these windows, of which there are some, say of their nodes and pods, and have
+        the models learn those that cover enough.
+
+        The nodes are distinct; the `end_ms` of each is its window's, and `prepare` has seen both.
+        """
+        training_samples.keep_points(self._slots, admitted)
+        pods = training_samples.describe_pods(admitted)
+        rows = np.concatenate([node.rows for _, node in admitted])
+        self._take_profiles(rows, pods.classes)
+        ends = np.array([node.end_ms for _, node in admitted], np.int64)
+        self.rows.seen_ms[rows] = ends.take(pods.window_of)
+        covered = [self._covers_enough(window) for window, _ in admitted]
+        if all(covered):
+            self._teach(admitted, pods)
+        elif any(covered):
+            taught = [pair for pair, enough in zip(admitted, covered, strict=True) if enough]
+            self._teach(taught, pods.of(covered))
+
+    def _take_profiles(self, rows: IntArray, classes: ByteArray) -> None:
+        """A pod remembers as its class does; one that changes to a class of another profile begins
+        anew, for its weights would mean something else there. A class that is not known is no
+        change of it: one lost record would cost all that a pod has learned."""
+        if len(self._half_life_ms) == 1:
+            return
+        wanted = self._profiles[FIRST_CLASS + classes]
+        other = np.flatnonzero(self.rows.profile.take(rows) != wanted)
+        unknown = classes[other] == training_samples.UNKNOWN_CLASS
+        other = other[~unknown | (self.rows.last_ms[rows[other]] == NEVER)]
+        if len(other):
+            self.rows.clear(rows[other])
+            self.rows.profile[rows[other]] = wanted[other]
+
+    def _teach(
+        self, taught: Sequence[training_samples.Pair], pods: training_samples.Described
+    ) -> None:
+        """Have all models of these nodes learn their windows."""
+        windows, nodes = [window for window, _ in taught], [node for _, node in taught]
+        fixed = stacked([node.fixed for node in nodes])
+        coverage = np.array([window.coverage for window in windows])
+        shares = training_samples.shares(pods, coverage)
+        unknown_begun = self.rows.last_ms[fixed[:, UNKNOWN]] != NEVER
+        # What a pod did in a moment of the window says little of the pod, but is in the sums.
+        short = pods.seen < self.config.minimum_coverage
+        values = training_samples.entity_values(
+            windows,
+            unknown_begun,
+            pods,
+            pods.usage * pairs(shares),
+            short | np.concatenate([node.ended for node in nodes]),
+        )
+        if self.config.drift != "off":
+            shorten = self.config.drift == "shorten"
+            training_samples.watch(self.rows, self._slots, nodes, values, shorten)
+        usage = np.where(pairs(short), np.nan, pods.usage)
+        factors = training_samples.factors(nodes, self._half_life_ms)
+        ends = np.array([node.end_ms for node in nodes], np.int64)
+        rows = np.concatenate([fixed.ravel(), *(node.rows for node in nodes)])
+        node_of = np.concatenate([np.arange(len(nodes)).repeat(len(ENTITIES)), pods.window_of])
+        place = node_of * factors.shape[1] + self.rows.profile.take(rows)
+        self._train(
+            rows,
+            np.concatenate([values.reshape(-1, 2), usage]),
+            factors.reshape(-1, 2).take(place, axis=0),
+            ends.take(node_of),
+        )
+
+    def _train(
+        self, rows: IntArray, values: FloatArray, factors: FloatArray, end_ms: IntArray
+    ) -> None:
+        """One sample for each row: histogram and moments, recent past, then the predictors."""
+        self.rows.train(rows, values, factors, end_ms)
+        store = self.rows.store
+        day_slots.observe(store["recent"], store["recent_slot"], rows, values, end_ms)
+        for predictor in self.predictors.values():
+            predictor.observe(self.rows, rows, values, end_ms)
+
+    # -- answers
+
+    def peaks(self, names: Sequence[str], nodes: Sequence[NodeModels]) -> AllPeaks:
+        """Peaks of `nodes`, called `names`, as of the end of their last windows.
+
+        Raises ValueError for none.
+        """
+        slots = np.array([node.slot for node in nodes], np.int64)
+        ends = np.array([node.end_ms for node in nodes], np.int64)
+        changes = drift.changes(self._slots, slots, ends, self._told_ms)
+        return peaks_of(
+            names, nodes, self.rows, self.predictors, self._horizons, self.config.predictor,
+            changes,
+        )  # fmt: skip
+
+    def due(self, peaks: AllPeaks, nodes: Sequence[NodeModels]) -> BoolArray:
+        """Which of `peaks`, those of `nodes`, are to be published, (k,); these count from now on
+        as if they were."""
+        strategies = [node.strategy for node in nodes]
+        return publish_policy.due(
+            self._slots,
+            np.array([node.slot for node in nodes], np.int64),
+            publish_policy.watched(peaks),
+            np.array(
+                [
+                    publish_policy.terms_of(strategy, decides, self._answering)
+                    for strategy, decides in zip(strategies, peaks.decides, strict=True)
+                ],
+                np.int64,
+            ),
+            peaks.end_ms,
+            threshold_percent=np.array([s.resource_diff_threshold_percent for s in strategies]),
+            report_interval_ms=_ms([s.report_interval_seconds for s in strategies]),
+            force_update_ms=_ms([s.force_update_seconds for s in strategies]),
+        )
+
+    def recent_usage(self, nodes: Sequence[NodeModels]) -> list[usage_points.RecentUsage]:
+        """Statistics of these nodes over the half hour up to the end of their last windows."""
+        slots = np.array([node.slot for node in nodes], np.int64)
+        return usage_points.read(self._slots["points"], self._slots["points_second"], slots)
+
+    # -- state
+
+    def state_of(self, name: str, node: NodeModels) -> bytes:
+        """The exact state of the models of `node`, called `name`."""
+        return state_codec.capture(name, node, self.rows, self._slots, self.fingerprint)
+
+    def checked(self, name: str, data: bytes) -> state_codec.Checked:
+        """The state in `data`, fit for `restored`. Raises CheckpointError if it is damaged, of
+        another version, of another node than `name`, or of another fingerprint."""
+        return state_codec.read(name, data, self.rows, self._slots, self.fingerprint)
+
+    def restored(self, state: state_codec.Checked) -> NodeModels:
+        """A node that goes on from a state."""
+        return state_codec.install(state, self.rows, self._slots, self._new_slot())
+
+
+def _ms(seconds: Sequence[float]) -> IntArray:
+    return np.rint(1000.0 * np.array(seconds)).astype(np.int64)
+
+
+def _columns(predictors: Mapping[str, Predictor]) -> dict[str, Column]:
+    """What the predictors keep per row. Raises `PredictorError` where two mean one name."""
+    found: dict[str, Column] = {}
+    for name, predictor in predictors.items():
+        if taken := sorted(predictor.columns.keys() & {*found, *day_slots.COLUMNS}):
+            raise PredictorError(f"predictor {name}: column {taken[0]!r} is another one's")
+        found |= predictor.columns
+    return found

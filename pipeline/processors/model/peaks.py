@@ -1,0 +1,430 @@
+"""Peaks of nodes: each predictor's, for every entity, and what Prod leaves unused.
+
+Owes the rest: one answer per node, computed for many nodes at once from the rows of their models
+and what their last windows said of their pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Final, NamedTuple, overload
+
+import numpy as np
+
+from pipeline.processors.classes import CLASS_CODES
+from pipeline.processors.model import reclaimable
+from pipeline.processors.model.entity_columns import NEVER, IntArray, Rows
+from pipeline.processors.model.model_config import FIRST_CLASS, NODE, SYSTEM, UNKNOWN, FloatArray
+from pipeline.processors.model.node_models import BoolArray, ByteArray, NodeModels
+from pipeline.processors.model.pairs import pairs, stacked
+from pipeline.processors.model.predictor import (
+    Peaks,
+    PeakSettings,
+    Predictor,
+    View,
+    believed,
+    may_decide,
+    settings_of,
+)
+from pipeline.processors.model.reclaimable import TO_KUBERNETES, kubernetes_units
+from pipeline.topics.node_state import YOUNG_SECONDS
+
+_PROD, _NONE = (FIRST_CLASS + CLASS_CODES[name] for name in ("prod", "none"))
+
+
+@dataclass(frozen=True, slots=True)
+class ProdReclaimable:
+    """What both views of one node come to, each (2,) millicores and bytes; NaN unknown. `pair`
+    says whether both count, or that of whole classes alone.
+
+    `unpredicted` are the requests that stand in `pods_peak` for cold pods, `surplus` what is added
+    for them to `classes_peak`, `held` what is in it already; `system` is what is added to
+    `pods_peak`, being in the other. `left_out` counts the pods, by resource, that `pods_peak`
+    lacks: of them nothing is known.
+    """
+
+    pair: bool
+    amount: FloatArray
+    peak: FloatArray
+    unpredicted: FloatArray
+    requests: FloatArray
+    pods_amount: FloatArray
+    pods_peak: FloatArray
+    classes_amount: FloatArray
+    classes_peak: FloatArray
+    surplus: FloatArray
+    held: FloatArray
+    system: FloatArray
+    left_out: FloatArray
+
+    def of(self, i: int) -> ProdReclaimable:
+        """Where this is of k nodes, arrays (k, 2): that of the i-th."""
+        return ProdReclaimable(self.pair, *(getattr(self, name)[i] for name in _AMOUNTS))
+
+
+_AMOUNTS: Final = tuple(field.name for field in fields(ProdReclaimable) if field.name != "pair")
+
+
+@dataclass(frozen=True, slots=True)
+class PredictorPeaks:
+    """One predictor's answer for one node, cores and bytes, NaN unknown.
+
+    `raw` (entities, 2) and `pod_raw` (pods, 2) are before the safety margin, `peaks` are `raw`
+    with it; `terms` are what `raw` was made of.
+    """
+
+    raw: FloatArray
+    peaks: FloatArray
+    pod_raw: FloatArray
+    terms: Mapping[str, FloatArray]
+    reclaimable: ProdReclaimable
+
+
+@dataclass(frozen=True, slots=True)
+class NodePeaks:
+    """Peaks of a node as of the end of its last window, by predictor; `decides` names the one
+    that the node's strategy trusts.
+
+    Samples are (.., 2) per resource, times are milliseconds, -1 for never. Entities are in the
+    order of `ENTITIES`, pods those of the last window in UID order. `drift_ms` and `drifts` say
+    when the usage of each entity last changed its level, and how often, (entities, 2).
+    """
+
+    node: str
+    end_ms: int
+    decides: str
+    predictors: Mapping[str, PredictorPeaks]
+    samples: IntArray
+    first_ms: IntArray
+    last_ms: IntArray
+    drift_ms: IntArray
+    drifts: IntArray
+    pod_uids: tuple[str, ...]
+    pod_classes: ByteArray
+    pod_requests: FloatArray
+    pod_samples: IntArray
+    pod_cold: BoolArray
+    pod_active: BoolArray
+    pod_ended: BoolArray
+    allocatable: FloatArray
+
+    @property
+    def decided(self) -> PredictorPeaks:
+        """The answer that counts."""
+        return self.predictors[self.decides]
+
+    @property
+    def reclaimable(self) -> ProdReclaimable:
+        """What Prod leaves unused, by the predictor that decides."""
+        return self.decided.reclaimable
+
+
+class Headline(NamedTuple):
+    """What a node's state says of its peaks, each (cpu, memory), NaN unknown: that of the node by
+    predictor, in cores; what Prod leaves unused and its peak by the one that `decides`, in
+    millicores, and both by all predictors in their order, there without the system. `young` are
+    the pods of the last window, by UID, that were first measured lately."""
+
+    decides: str
+    peaks: dict[str, list[float]]
+    amount: list[float]
+    peak: list[float]
+    prod_amounts: list[list[float]]
+    prod_peaks: list[list[float]]
+    young: list[str]
+
+    @property
+    def deciding(self) -> int:
+        """Which of the predictors decides."""
+        return list(self.peaks).index(self.decides)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The fields of `PredictorPeaks` for k nodes and their n pods: `raw` and `peaks` are
+    (k, entities, 2), the arrays of `reclaimable` (k, 2)."""
+
+    raw: FloatArray
+    peaks: FloatArray
+    pod_raw: FloatArray
+    terms: Mapping[str, FloatArray]
+    reclaimable: ProdReclaimable
+    may_decide: bool
+
+    def of(self, i: int, pods: slice) -> PredictorPeaks:
+        """What it says of the i-th node."""
+        return PredictorPeaks(
+            raw=self.raw[i],
+            peaks=self.peaks[i],
+            pod_raw=self.pod_raw[pods],
+            terms={term: values[i] for term, values in self.terms.items()},
+            reclaimable=self.reclaimable.of(i),
+        )
+
+
+class AllPeaks(Sequence[NodePeaks]):
+    """Peaks of k nodes, in the order asked for.
+
+    They are found for all at once, as columns; what is said of one node is cut out of these when
+    it is read, for most of the time that takes is spent on making small objects.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        known: Sequence[NodeModels],
+        view: View,
+        answers: Mapping[str, Answer],
+        usual: str,
+        changes: tuple[IntArray, IntArray],
+    ) -> None:
+        self.names = tuple(names)
+        self.answers = answers
+        able = {name for name, answer in answers.items() if answer.may_decide}
+        wanted = (node.strategy.predictor for node in known)
+        self.decides = [name if name in able else usual for name in wanted]
+        self._made: list[NodePeaks | None] = [None] * len(self.names)
+        self._view = view
+        self._drift_ms, self._drifts = changes
+        self._uids = [node.uids for node in known]
+        self._facts = [(node.classes, node.requests, node.active, node.ended) for node in known]
+        self._allocatable = [node.allocatable for node in known]
+        self._starts = np.cumsum([0, *map(len, self._uids)]).tolist()
+        self._samples = view.split(view.rows.samples.take(view.all_rows, axis=0))
+        self._first_ms = view.rows.first_ms.take(view.entities)
+        self._last_ms = view.rows.last_ms.take(view.entities)
+
+    @property
+    def end_ms(self) -> IntArray:
+        """The end of each node's last window, (k,)."""
+        return self._view.end_ms
+
+    def decided(self, of: Callable[[Answer], FloatArray]) -> FloatArray:
+        """What is found in the answer of the predictor that decides, (k, ..)."""
+        first, *others = dict.fromkeys(self.decides)
+        found = of(self.answers[first])
+        for name in others:
+            at = np.array([decides == name for decides in self.decides])
+            found = np.where(at.reshape(-1, *[1] * (found.ndim - 1)), of(self.answers[name]), found)
+        return found
+
+    def headline(self, i: int) -> Headline:
+        """What the state of the i-th node says of its peaks."""
+        return self._headlines[i]
+
+    @cached_property
+    def _headlines(self) -> list[Headline]:
+        peaks = [answer.peaks[:, NODE].tolist() for answer in self.answers.values()]
+        prods = [answer.reclaimable for answer in self.answers.values()]
+        amounts = np.stack([prod.amount for prod in prods], axis=1).tolist()
+        own = np.stack([prod.peak - prod.system for prod in prods], axis=1).tolist()
+        return [
+            Headline(decides, dict(zip(self.answers, of_node, strict=True)), *told)
+            for decides, *of_node, told in zip(
+                self.decides,
+                *peaks,
+                zip(
+                    self.decided(lambda answer: answer.reclaimable.amount).tolist(),
+                    self.decided(lambda answer: answer.reclaimable.peak).tolist(),
+                    amounts,
+                    own,
+                    self._young(),
+                    strict=True,
+                ),
+                strict=True,
+            )
+        ]
+
+    def _young(self) -> list[list[str]]:
+        """The pods of each node that were first measured lately, or never yet."""
+        view = self._view
+        found: list[list[str]] = [[] for _ in self.names]
+        first = view.rows.first_ms.take(view.pods)
+        lately = view.end_ms[view.node_of] - YOUNG_SECONDS * 1000
+        for place in ((first == NEVER) | (first > lately)).nonzero()[0].tolist():
+            node = int(view.node_of[place])
+            found[node].append(self._uids[node][place - self._starts[node]])
+        return found
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, i: int) -> NodePeaks: ...
+
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[NodePeaks]: ...
+
+    def __getitem__(self, i: int | slice) -> NodePeaks | Sequence[NodePeaks]:
+        if isinstance(i, slice):
+            return [self[k] for k in range(*i.indices(len(self)))]
+        made = self._made[i]
+        if made is None:
+            made = self._made[i] = self._of(range(len(self))[i])
+        return made
+
+    def _of(self, i: int) -> NodePeaks:
+        pods = slice(self._starts[i], self._starts[i + 1])
+        classes, requests, active, ended = self._facts[i]
+        return NodePeaks(
+            node=self.names[i],
+            end_ms=int(self._view.end_ms[i]),
+            decides=self.decides[i],
+            predictors={name: answer.of(i, pods) for name, answer in self.answers.items()},
+            samples=self._samples[0][i],
+            first_ms=self._first_ms[i],
+            last_ms=self._last_ms[i],
+            drift_ms=self._drift_ms[i],
+            drifts=self._drifts[i],
+            pod_uids=self._uids[i],
+            pod_classes=classes,
+            pod_requests=requests,
+            pod_samples=self._samples[1][pods],
+            pod_cold=self._view.cold[pods],
+            pod_active=active,
+            pod_ended=ended,
+            allocatable=self._allocatable[i],
+        )
+
+
+def peaks_of(
+    names: Sequence[str],
+    known: Sequence[NodeModels],
+    rows: Rows,
+    predictors: Mapping[str, Predictor],
+    horizon_seconds: FloatArray,
+    usual: str,
+    changes: tuple[IntArray, IntArray],
+) -> AllPeaks:
+    """Peaks of the nodes `names`, of which there are some, with the models `known`, in that order.
+
+    Where a strategy names one that does not run or cannot decide, `usual` does. `changes` are
+    `drift_ms` and `drifts` of all, (k, entities, 2).
+    """
+    view = view_of(known, rows, horizon_seconds)
+    asked = _asked(known, view)
+    answers = {name: _answer(view, asked, predictor) for name, predictor in predictors.items()}
+    return AllPeaks(names, known, view, answers, usual, changes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the views of Prod start from, whatever the predictor; `requests` and `allocatable` are
+    (nodes, 2) millicores and bytes."""
+
+    pods: reclaimable.Pods
+    requests: FloatArray
+    allocatable: FloatArray
+
+
+def _asked(nodes: Sequence[NodeModels], view: View) -> _Asked:
+    pods = reclaimable.Pods(
+        node_of=view.node_of,
+        classes=view.classes,
+        requests=np.concatenate([node.requests for node in nodes]),
+        cold=view.cold,
+        active=view.active,
+        ended=view.ended,
+    )
+    allocatable = stacked([node.allocatable for node in nodes])
+    return _Asked(pods, pods.request_sums(len(nodes)), allocatable)
+
+
+def _answer(view: View, asked: _Asked, predictor: Predictor) -> Answer:
+    found = believed(predictor, view)
+    return Answer(
+        raw=found.entities,
+        peaks=found.entities * view.settings.margin[:, None, None],
+        pod_raw=found.pods,
+        terms=found.terms,
+        reclaimable=_reclaimable(view, asked, found, predictor.prod == "pair"),
+        may_decide=may_decide(predictor),
+    )
+
+
+def view_of(known: Sequence[NodeModels], rows: Rows, horizon_seconds: FloatArray) -> View:
+    """What predictors see of these nodes."""
+    settings = settings_of(known)
+    node_of = np.arange(len(known)).repeat([len(node.rows) for node in known])
+    pods = np.concatenate([node.rows for node in known])
+    end_ms = np.array([node.end_ms for node in known], np.int64)
+    ages = np.concatenate([node.ages for node in known])
+    requests = np.concatenate([node.requests for node in known])
+    requests[:, 0] /= TO_KUBERNETES[0]
+    return View(
+        rows=rows,
+        entities=stacked([node.fixed for node in known]),
+        pods=pods,
+        node_of=node_of,
+        classes=np.concatenate([node.classes for node in known]),
+        requests=requests,
+        active=np.concatenate([node.active for node in known]),
+        ended=np.concatenate([node.ended for node in known]),
+        cold=_cold(rows, pods, ages, end_ms[node_of], node_of, settings),
+        end_ms=end_ms,
+        horizon_seconds=horizon_seconds,
+        settings=settings,
+    )
+
+
+def _cold(
+    rows: Rows,
+    pods: IntArray,
+    ages: FloatArray,
+    end_ms: IntArray,
+    node_of: IntArray,
+    settings: PeakSettings,
+) -> BoolArray:
+    """Which pods are at most the cold start old (of unknown age: since their first sample), or
+    have too few samples of a resource to be trusted, however old they are. A resource that was
+    never measured has no model to trust or not, unless neither was."""
+    first = rows.first_ms.take(pods)
+    seen = np.where(first == NEVER, 0.0, (end_ms - first) / 1000.0)
+    young = np.where(np.isnan(ages), seen, ages) <= settings.cold_start_seconds[node_of]
+    samples = rows.samples.take(pods, axis=0)
+    few = samples < pairs(settings.cold_start_samples[node_of])
+    begun = samples > 0
+    cpu, memory = (few & (begun | ~begun[:, ::-1])).T
+    return np.asarray(young | cpu | memory)
+
+
+def _reclaimable(view: View, asked: _Asked, answer: Peaks, pair: bool) -> ProdReclaimable:
+    """That of all nodes, arrays (nodes, 2)."""
+    requests, allocatable, margin = asked.requests, asked.allocatable, view.settings.margin
+    quantiles = kubernetes_units(answer.pods)
+    pods, surplus = reclaimable.pod_view(asked.pods, quantiles, allocatable, margin)
+    entities = kubernetes_units(answer.entities)
+    begun = view.rows.last_ms.take(view.entities[:, UNKNOWN]) != NEVER
+    used = _used_by_prod(entities, begun)
+    held = np.zeros_like(surplus)
+    if answer.bare is not None:
+        bare = _used_by_prod(kubernetes_units(answer.bare), begun)
+        held = reclaimable.held(surplus, used, bare, margin)
+    surplus = surplus - held
+    whole = reclaimable.class_view(used, surplus, requests, allocatable, margin)
+    system = reclaimable.with_margin(entities[:, SYSTEM], margin)
+    both = reclaimable.combine(pods, whole, system) if pair else whole
+    return ProdReclaimable(
+        pair=pair,
+        amount=both.amount,
+        peak=both.peak,
+        unpredicted=pods.unpredicted,
+        requests=requests,
+        pods_amount=pods.amount,
+        pods_peak=pods.peak,
+        classes_amount=whole.amount,
+        classes_peak=whole.peak,
+        surplus=surplus,
+        held=held,
+        system=system,
+        left_out=reclaimable.left_out(asked.pods, quantiles, len(allocatable)),
+    )
+
+
+def _used_by_prod(entities: FloatArray, begun: BoolArray) -> FloatArray:
+    """Peaks (nodes, E, 2) of system, prod, none and unknown together, (nodes, 2); unknown if one
+    is. A node that never had a pod of unknown class, not `begun`, has none of it to add."""
+    known = entities[:, SYSTEM] + entities[:, _PROD] + entities[:, _NONE]
+    return known + np.where(begun[:, None], entities[:, UNKNOWN], 0.0)

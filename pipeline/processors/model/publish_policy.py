@@ -1,0 +1,121 @@
+"""When the peaks of a node are published: at once when they get worse, calmly when they ease.
+
+Owes the rest: a function of the node's own windows alone. What was last told is kept in columns per
+node, which the bank saves, so that a replay tells the same peaks at the same windows. Told is
+
+- whatever was never told, is older than the force interval, or rests on other terms;
+- a value that becomes known or unknown;
+- a value that got worse by more than the threshold, in percent of what was last told;
+- a value that eased by as much, once it has stayed so for the report interval. So a value that
+  swings is told where it is worst, and not at every turn. One that got worse again within the force
+  interval after it was told to have eased must stay twice as long the next time, up to the force
+  interval: however slowly a value swings, it alone is told little more often than by force.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.processors.classes import CLASS_CODES
+from pipeline.processors.model.column_store import Column, Columns
+from pipeline.processors.model.entity_columns import NEVER
+from pipeline.processors.model.model_config import FIRST_CLASS, NODE, FloatArray
+from pipeline.processors.model.peaks import AllPeaks, Answer
+from pipeline.topics.nodes import Strategy
+
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
+
+VALUES: Final = ("node_peak", "prod_class_peak", "prod_peak", "prod_reclaimable")
+"""What is watched, of cpu and memory each."""
+
+_WORSE: Final = np.array([1.0, 1.0, 1.0, -1.0])[:, None]
+"""A peak is worse when it is higher, what can be reclaimed when it is lower."""
+_PROD: Final = FIRST_CLASS + CLASS_CODES["prod"]
+
+COLUMNS: Final = {
+    "told": Column((len(VALUES), 2), "<f8", np.nan),
+    "told_ms": Column((), "<i8", NEVER),
+    "told_terms": Column((), "<i8"),
+    "eased_ms": Column((len(VALUES), 2), "<i8", NEVER),
+    "let_go_ms": Column((len(VALUES), 2), "<i8", NEVER),
+    "hold_ms": Column((len(VALUES), 2), "<i8"),
+}
+"""`told` are the values last told, `told_ms` the end of their window, `told_terms` what they rest
+on; `eased_ms` is the first window since which a value has been better than told, `let_go_ms` the
+one at which it was told to have eased, until it gets worse, and `hold_ms` how long it must stay so
+where it swings."""
+
+
+def watched(peaks: AllPeaks) -> FloatArray:
+    """The watched values of k nodes by their deciding predictors, (k, 4, 2), NaN unknown."""
+    return peaks.decided(_watched)
+
+
+def _watched(answer: Answer) -> FloatArray:
+    prod = answer.reclaimable
+    own = (answer.peaks[:, NODE], answer.peaks[:, _PROD], prod.peak, prod.amount)
+    return np.concatenate(own, axis=1).reshape(-1, len(own), 2)
+
+
+@lru_cache(maxsize=4096)
+def terms_of(strategy: Strategy, predictor: str, answering: str) -> int:
+    """A number that stands for the strategy, the predictor that decides, and all that shapes what
+    the predictors answer (`ModelConfig.answering`)."""
+    text = msgspec.json.encode((strategy, predictor, answering))
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "little", signed=True)
+
+
+def due(
+    columns: Columns,
+    at: IntArray,
+    values: FloatArray,
+    terms: IntArray,
+    end_ms: IntArray,
+    *,
+    threshold_percent: FloatArray,
+    report_interval_ms: IntArray,
+    force_update_ms: IntArray,
+) -> BoolArray:
+    """Which of k nodes are to be told after their windows; these count as told from now on.
+
+    `at` (k,) are distinct rows of `columns`, changed in place; `values` (k, 4, 2) as `watched`
+    gives them; all others (k,) are of each node.
+    """
+    told, ends = columns["told"].take(at, axis=0), end_ms[:, None, None]
+    change = values - told
+    # In whole numbers, as amounts are, exactly the threshold is not more than it.
+    moved = np.abs(change) * 100.0 > threshold_percent[:, None, None] * told
+    worse = moved & (change * _WORSE > 0.0)
+    eased = moved & ~worse
+    before = columns["eased_ms"].take(at, axis=0)
+    since = np.where(eased, np.where(before == NEVER, ends, before), NEVER)
+    hold_ms = np.maximum(columns["hold_ms"].take(at, axis=0), report_interval_ms[:, None, None])
+    held = eased & (ends - since >= hold_ms)
+    appeared_or_vanished = np.isnan(values) != np.isnan(told)
+    last = columns["told_ms"].take(at)
+    now = (
+        (worse | held | appeared_or_vanished).any(axis=(1, 2))
+        | (terms != columns["told_terms"].take(at))
+        | (last == NEVER)
+        | (end_ms - last >= force_update_ms)
+    )
+    columns["eased_ms"][at] = np.where(now[:, None, None], NEVER, since)
+    if now.any():
+        rows, end = at[now], ends[now]
+        columns["told"][rows] = values[now]
+        columns["told_ms"][rows] = end_ms[now]
+        columns["told_terms"][rows] = terms[now]
+        let_go, longest_ms = columns["let_go_ms"][rows], force_update_ms[now, None, None]
+        # Of several steps for the worse only the first is a turn.
+        turned = worse[now] & (let_go != NEVER)
+        longer = np.where(end - let_go < longest_ms, np.minimum(2 * hold_ms[now], longest_ms), 0)
+        columns["hold_ms"][rows] = np.where(turned, longer, columns["hold_ms"][rows])
+        columns["let_go_ms"][rows] = np.where(eased[now], end, np.where(turned, NEVER, let_go))
+    return np.asarray(now)

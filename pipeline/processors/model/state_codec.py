@@ -1,0 +1,323 @@
+"""The exact state of one node's models as bytes.
+
+Owes the rest: equal state gives equal bytes (pods in UID order, nothing of row numbers or of other
+nodes in it), and what is read back goes on bit for bit. Layout: 8 bytes of magic and version, a
+CRC-32 of the rest: 4 bytes of size, then that many of MessagePack, compressed by zstd.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.errors import CheckpointError, CheckpointLayoutError
+from pipeline.processors.model.column_store import Columns
+from pipeline.processors.model.entity_columns import IntArray, Rows
+from pipeline.processors.model.model_config import ENTITIES, RESOURCES, FloatArray, Profile
+from pipeline.processors.model.node_models import NodeModels
+from pipeline.topics.nodes import Strategy
+
+MAGIC: Final = b"STBANK"
+VERSION: Final = 2
+_HEADER: Final = struct.Struct("<6sHI")
+_SIZE: Final = struct.Struct("<I")
+# Weights are near random bits: more effort costs time and saves next to nothing.
+_COMPRESSION: Final = pa.Codec("zstd", compression_level=1)
+_LARGEST: Final = 1 << 30
+
+
+class NodeState(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a bank knows of a node. Columns are little-endian array bytes: first the entities
+    of every node, then the pods in the order of `uids`, which is ascending.
+
+    `columns` are what predictors keep per row, `node_columns` what is kept per node.
+    `listed` holds the positions in `uids` of the pods of the last window; `classes`, `requests`,
+    `ages`, `active`, `ended` are of those. `buckets` and the like are one entry per resource.
+    """
+
+    fingerprint: str
+    node: str
+    machine_id: str
+    epoch: int
+    end_ms: int
+    window_ms: int
+    coverage: float
+    strategy: Strategy
+    applied: int
+    gaps: int
+    reference_ms: tuple[tuple[int | None, int | None], ...]
+    allocatable: bytes
+    uids: tuple[str, ...]
+    listed: bytes
+    classes: bytes
+    requests: bytes
+    ages: bytes
+    active: bytes
+    ended: bytes
+    weight: bytes
+    mean: bytes
+    squares: bytes
+    samples: bytes
+    first_ms: bytes
+    last_ms: bytes
+    seen_ms: bytes
+    profile: bytes
+    columns: dict[str, bytes]
+    node_columns: dict[str, bytes]
+    bucket_counts: tuple[bytes, bytes]
+    buckets: tuple[bytes, bytes]
+    bucket_weights: tuple[bytes, bytes]
+
+
+def pack(column: npt.NDArray[Any], dtype: str) -> bytes:
+    """A column as little-endian bytes of `dtype`."""
+    return np.ascontiguousarray(column, dtype=dtype).tobytes()
+
+
+def unpack(data: bytes, dtype: str, rows: int, columns: int = 0) -> npt.NDArray[Any]:
+    """What `pack` gave, (rows,) or (rows, columns). Raises CheckpointError for another length."""
+    size = np.dtype(dtype).itemsize * rows * max(columns, 1)
+    if len(data) != size:
+        raise CheckpointError(
+            f"a column of the node state has {len(data)} bytes instead of {size}",
+            hint="rebuild the node from the windows log",
+        )
+    column = np.frombuffer(data, dtype).astype(np.dtype(dtype).newbyteorder("="))
+    return column.reshape(rows, columns) if columns else column
+
+
+def encode(state: NodeState) -> bytes:
+    """The state as bytes; equal states give equal bytes."""
+    plain = msgspec.msgpack.encode(state)
+    body: bytes = _SIZE.pack(len(plain)) + _COMPRESSION.compress(plain, asbytes=True)
+    return _HEADER.pack(MAGIC, VERSION, zlib.crc32(body)) + body
+
+
+def decode(data: bytes) -> NodeState:
+    """The state in `data`. Raises CheckpointError if it is not one of this version, or damaged."""
+    if len(data) < _HEADER.size or not data.startswith(MAGIC):
+        raise CheckpointError(f"not a node state: {len(data)} bytes that begin {data[:8]!r}")
+    _, version, crc = _HEADER.unpack_from(data)
+    if version != VERSION:
+        raise CheckpointLayoutError(
+            f"node state of layout version {version}; this release reads {VERSION}",
+            hint="rebuild the node from the windows log, or use the release that wrote it",
+        )
+    body = data[_HEADER.size :]
+    if zlib.crc32(body) != crc:
+        raise CheckpointError(
+            f"node state of {len(data)} bytes is damaged: its checksum does not match",
+            hint="rebuild the node from the windows log",
+        )
+    try:
+        return msgspec.msgpack.decode(_unpacked(body), type=NodeState)
+    except (struct.error, OSError, ValueError, msgspec.DecodeError) as error:
+        raise CheckpointError(f"node state cannot be read: {error}") from error
+
+
+def _unpacked(body: bytes) -> pa.Buffer:
+    (size,) = _SIZE.unpack_from(body)
+    if size > _LARGEST:
+        raise ValueError(f"it would have {size} bytes")
+    return _COMPRESSION.decompress(body[_SIZE.size :], decompressed_size=size)
+
+
+def dense_weights(state: NodeState, resource: int, profiles: Sequence[Profile]) -> FloatArray:
+    """The histograms of one resource, a row per entity and pod, as wide as the widest layout of
+    `profiles`, which are those of the model that the state is of."""
+    most = max(profile.layouts[resource].num_buckets for profile in profiles)
+    counts, at, kept = _sparse(state, resource)
+    weights = np.zeros((len(counts), most))
+    weights[np.repeat(np.arange(len(counts)), counts), at] = kept
+    return weights
+
+
+def capture(name: str, node: NodeModels, rows: Rows, slots: Columns, fingerprint: str) -> bytes:
+    """The state of a node as bytes."""
+    uids = tuple(sorted(node.pods))
+    at = np.concatenate([node.fixed, np.array([node.pods[uid] for uid in uids], np.int64)])
+    position = {uid: i for i, uid in enumerate(uids)}
+    of_cpu, of_memory = (rows.sparse(at, r) for r in range(len(RESOURCES)))
+    return encode(
+        NodeState(
+            fingerprint=fingerprint,
+            node=name,
+            machine_id=node.machine_id,
+            epoch=node.epoch,
+            end_ms=node.end_ms,
+            window_ms=node.window_ms,
+            coverage=node.coverage,
+            strategy=node.strategy,
+            applied=node.applied,
+            gaps=node.gaps,
+            reference_ms=tuple((cpu, memory) for cpu, memory in node.reference_ms),
+            allocatable=pack(node.allocatable, "<f8"),
+            uids=uids,
+            listed=pack(np.array([position[uid] for uid in node.uids], np.int64), "<u4"),
+            classes=pack(node.classes, "<i1"),
+            requests=pack(node.requests, "<f8"),
+            ages=pack(node.ages, "<f8"),
+            active=pack(node.active, "<u1"),
+            ended=pack(node.ended, "<u1"),
+            weight=pack(rows.weight[at], "<f8"),
+            mean=pack(rows.mean[at], "<f8"),
+            squares=pack(rows.squares[at], "<f8"),
+            samples=pack(rows.samples[at], "<i8"),
+            first_ms=pack(rows.first_ms[at], "<i8"),
+            last_ms=pack(rows.last_ms[at], "<i8"),
+            seen_ms=pack(rows.seen_ms[at], "<i8"),
+            profile=pack(rows.profile[at], "<i1"),
+            columns=rows.store.pack(at),
+            node_columns=slots.pack(np.array([node.slot])),
+            bucket_counts=(pack(of_cpu[0], "<u2"), pack(of_memory[0], "<u2")),
+            buckets=(pack(of_cpu[1], "<u2"), pack(of_memory[1], "<u2")),
+            bucket_weights=(pack(of_cpu[2], "<f8"), pack(of_memory[2], "<f8")),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A state that fits the models here, and its arrays. `columns` are those of `Rows`, `facts`
+    what the last window said of its pods, `listed` the positions in `state.uids` of these."""
+
+    state: NodeState
+    profiles: npt.NDArray[np.int8]
+    columns: dict[str, npt.NDArray[Any]]
+    histograms: list[tuple[IntArray, IntArray, FloatArray]]
+    listed: IntArray
+    facts: dict[str, npt.NDArray[Any]]
+    allocatable: FloatArray
+
+
+def read(name: str, data: bytes, rows: Rows, slots: Columns, fingerprint: str) -> Checked:
+    """The state in `data`, checked for `install`. Raises CheckpointError if it does not fit."""
+    state = decode(data)
+    if state.node != name:
+        raise CheckpointError(f"state of node {state.node!r:.100} given for node {name!r:.100}")
+    if state.fingerprint != fingerprint:
+        raise CheckpointLayoutError(
+            f"state of node {name!r:.100} is of model {state.fingerprint!r:.40}, not of "
+            f"{fingerprint!r}: settings that shape what is learned or what predictors keep differ",
+            hint="rebuild the node from the windows log; docs/models.md names these settings",
+        )
+    profiles = unpack(state.profile, "<i1", len(ENTITIES) + len(state.uids))
+    histograms = [_sparse(state, r) for r in range(len(RESOURCES))]
+    _check_profiles(state, profiles, histograms, rows)
+    listed = unpack(state.listed, "<u4", len(state.listed) // 4).astype(np.int64)
+    if len(listed) and listed.max() >= len(state.uids):
+        raise CheckpointError(f"state of node {name!r:.100} lists a pod that it does not hold")
+    found = Checked(
+        state=state,
+        profiles=profiles,
+        columns=_columns(state),
+        histograms=histograms,
+        listed=listed,
+        facts=_facts(state, len(listed)),
+        allocatable=unpack(state.allocatable, "<f8", 2),
+    )
+    rows.store.check(state.columns, len(ENTITIES) + len(state.uids))
+    slots.check(state.node_columns, 1)
+    return found
+
+
+def _check_profiles(
+    state: NodeState,
+    profiles: npt.NDArray[np.int8],
+    histograms: list[tuple[IntArray, IntArray, FloatArray]],
+    rows: Rows,
+) -> None:
+    num_profiles = len(rows.buckets[0].layouts)
+    if (
+        len(state.reference_ms) != num_profiles
+        or not ((profiles >= 0) & (profiles < num_profiles)).all()
+    ):
+        raise CheckpointError(f"state of node {state.node!r:.100} has a profile that there is not")
+    for buckets, (counts, found, _) in zip(rows.buckets, histograms, strict=True):
+        most = np.array([layout.num_buckets for layout in buckets.layouts])[profiles]
+        if (found >= np.repeat(most, counts)).any():
+            raise CheckpointError(
+                f"state of node {state.node!r:.100} has a bucket outside the layout"
+            )
+
+
+def install(checked: Checked, rows: Rows, slots: Columns, slot: int) -> NodeModels:
+    """Put a state that `read` has checked into new rows and `slot`; the node that goes on from
+    there."""
+    state, listed, facts = checked.state, checked.listed, checked.facts
+    at = rows.allocate(checked.profiles)
+    rows.store.unpack(at, state.columns)
+    slots.unpack(np.array([slot]), state.node_columns)
+    for name, column in checked.columns.items():
+        getattr(rows, name)[at] = column
+    for r, histogram in enumerate(checked.histograms):
+        rows.load_sparse(at, r, *histogram)
+    uids = tuple(state.uids[i] for i in listed.tolist())
+    shown = set(uids)
+    pods = at[len(ENTITIES) :]
+    return NodeModels(
+        machine_id=state.machine_id,
+        epoch=state.epoch,
+        fixed=at[: len(ENTITIES)],
+        slot=slot,
+        end_ms=state.end_ms,
+        window_ms=state.window_ms,
+        coverage=state.coverage,
+        strategy=state.strategy,
+        applied=state.applied,
+        gaps=state.gaps,
+        reference_ms=[list(pair) for pair in state.reference_ms],
+        allocatable=checked.allocatable,
+        pods=dict(zip(state.uids, pods.tolist(), strict=True)),
+        uids=uids,
+        rows=pods[listed],
+        absent=tuple(uid for uid in state.uids if uid not in shown),
+        classes=facts["classes"],
+        requests=facts["requests"],
+        ages=facts["ages"],
+        active=facts["active"],
+        ended=facts["ended"],
+    )
+
+
+def _columns(state: NodeState) -> dict[str, npt.NDArray[Any]]:
+    """The columns of `Rows` that are kept as they are."""
+    count = len(ENTITIES) + len(state.uids)
+    return {
+        "weight": unpack(state.weight, "<f8", count, 2),
+        "mean": unpack(state.mean, "<f8", count, 2),
+        "squares": unpack(state.squares, "<f8", count, 2),
+        "samples": unpack(state.samples, "<i8", count, 2),
+        "first_ms": unpack(state.first_ms, "<i8", count),
+        "last_ms": unpack(state.last_ms, "<i8", count),
+        "seen_ms": unpack(state.seen_ms, "<i8", count),
+    }
+
+
+def _facts(state: NodeState, pods: int) -> dict[str, npt.NDArray[Any]]:
+    """What the last window said of its pods."""
+    return {
+        "classes": unpack(state.classes, "<i1", pods),
+        "requests": unpack(state.requests, "<f8", pods, 2),
+        "ages": unpack(state.ages, "<f8", pods),
+        "active": unpack(state.active, "<u1", pods).astype(np.bool_),
+        "ended": unpack(state.ended, "<u1", pods).astype(np.bool_),
+    }
+
+
+def _sparse(state: NodeState, resource: int) -> tuple[IntArray, IntArray, FloatArray]:
+    counts = unpack(state.bucket_counts[resource], "<u2", len(ENTITIES) + len(state.uids))
+    filled = int(counts.sum())
+    return (
+        counts.astype(np.int64),
+        unpack(state.buckets[resource], "<u2", filled).astype(np.int64),
+        unpack(state.bucket_weights[resource], "<f8", filled),
+    )

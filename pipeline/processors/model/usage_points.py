@@ -1,0 +1,191 @@
+"""The last half hour of each node, second by second, and exact statistics of it.
+
+Owes the rest: averages, percentiles and deviations that follow from the points alone, to the last
+bit the same whichever nodes are read together. A second holds what was measured at its end or
+within it, of several points the later one; the values are kept as they came, for a float of 32 bits
+would report 0.7 cores as 699 millicores.
+
+A statistic of a span is unknown where first and last point of the span are less than half of it
+apart, as in Koordinator's report of aggregated usage; that is judged for each resource by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.processors.model.column_store import Column
+from pipeline.processors.model.model_config import PLAUSIBLE, FloatArray
+from pipeline.processors.model.rank_percentiles import percent_of, percentile_rows
+from pipeline.topics.node_state import AGGREGATED, DEVIATION, AggregatedUsage
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+_T = TypeVar("_T", bound=np.generic)
+
+SECONDS: Final = 1800
+
+STATISTICS: Final = AggregatedUsage.__struct_fields__
+
+COLUMNS: Final = {
+    "points": Column((2, SECONDS)),
+    "points_second": Column((), "<i8", -1),
+}
+"""`points` are values by Unix second modulo the seconds kept, NaN unknown; `points_second` is the
+newest second, -1 where nothing was observed yet, and then `points` say nothing."""
+
+_PERCENTS: Final = [p for p in map(percent_of, STATISTICS) if p is not None]
+_SPANS: Final = np.array(sorted({*AGGREGATED.values(), *DEVIATION.values()}))
+_PLACES: Final = np.arange(SECONDS)
+_NODES_AT_ONCE: Final = 32  # what is worked on stays in the cache of a core
+
+
+@dataclass(frozen=True, slots=True)
+class RecentUsage:
+    """Statistics of one node, cores and bytes, NaN unknown.
+
+    `aggregated` (3, 5, 2) by `AGGREGATED` and `STATISTICS`; `deviation` (3, 2, 2) by `DEVIATION`,
+    mean and population standard deviation.
+    """
+
+    aggregated: FloatArray
+    deviation: FloatArray
+
+
+def observe(
+    ring: FloatArray,
+    newest: IntArray,
+    at: IntArray,
+    start_ms: IntArray,
+    end_ms: IntArray,
+    points: Sequence[FloatArray],
+) -> None:
+    """Put the points of one window per row in place; `at` are distinct rows, none goes back in
+    time.
+
+    `points` are (m, 3) for each row: seconds after the window's start, cores, bytes. What lies
+    outside its window or is a bad value (NaN, negative, beyond belief) is no point.
+    """
+    last = _second(end_ms)
+    _forget(ring, newest, at, last)
+    newest[at] = last
+    counts = [len(own) for own in points]
+    if not any(counts):
+        return
+    of = np.arange(len(at)).repeat(counts)
+    offsets, *usages = np.concatenate(points).T
+    with np.errstate(over="ignore"):
+        offset_ms = np.rint(offsets * 1000.0)
+    inside = (offset_ms >= 0.0) & (offset_ms <= (end_ms - start_ms)[of])
+    second = _second(start_ms[of] + np.where(inside, offset_ms, 0.0).astype(np.int64))
+    inside &= second > last[of] - SECONDS
+    for r, usage in enumerate(usages):
+        known = np.flatnonzero(inside & (usage >= 0.0) & (usage <= PLAUSIBLE[r]))
+        # Of a place that is there twice the last value stays. Adding 0 makes -0 into 0.
+        ring[at[of[known]], r, second[known] % SECONDS] = usage[known] + 0.0
+
+
+def _second(time_ms: IntArray) -> IntArray:
+    """The second that a moment belongs to: a window is (start, end], and so is a second."""
+    return -(-time_ms // 1000)
+
+
+def _forget(ring: FloatArray, newest: IntArray, at: IntArray, last: IntArray) -> None:
+    """Empty the places of the seconds after the newest one, up to `last`."""
+    before = newest.take(at)
+    passed = np.where(before < 0, SECONDS, np.minimum(last - before, SECONDS))
+    first = (last - passed + 1) % SECONDS
+    for row, start, steps in zip(at.tolist(), first.tolist(), passed.tolist(), strict=True):
+        end = start + steps
+        ring[row, :, start:end] = np.nan
+        if end > SECONDS:
+            ring[row, :, : end - SECONDS] = np.nan
+
+
+def read(ring: FloatArray, newest: IntArray, at: IntArray) -> list[RecentUsage]:
+    """The statistics of these rows, each of which has observed a window; computed for many at
+    once, the bits of each depend on its own points alone."""
+    aggregated = np.full((len(at), 2, len(AGGREGATED), len(STATISTICS)), np.nan)
+    deviation = np.full((len(at), 2, len(DEVIATION), 2), np.nan)
+    # Of a node that measures no points nothing is known, and it need not be worked out.
+    some = [i for i, row in enumerate(at.tolist()) if not np.isnan(ring[row]).all()]
+    for first in range(0, len(some), _NODES_AT_ONCE):
+        own = some[first : first + _NODES_AT_ONCE]
+        aggregated[own], deviation[own] = _statistics(_newest_first(ring, newest, at[own]))
+    # By span and statistic, then resource.
+    both = zip(aggregated.transpose(0, 2, 3, 1), deviation.transpose(0, 2, 3, 1), strict=True)
+    return [RecentUsage(*own) for own in both]
+
+
+def fractions(usage: FloatArray, allocatable: FloatArray) -> FloatArray:
+    """`usage` (.., 2) as fractions of what pods may use (2,); NaN where that is 0 or unknown."""
+    room = np.where(allocatable > 0.0, allocatable, np.nan)
+    parts: FloatArray = usage / room
+    return parts
+
+
+def _newest_first(ring: FloatArray, newest: IntArray, at: IntArray) -> FloatArray:
+    """The points of these rows, (n, 2, SECONDS)."""
+    series = np.empty((len(at), 2, SECONDS))
+    places = (newest.take(at) % SECONDS).tolist()
+    for own, row, place in zip(series, at.tolist(), places, strict=True):
+        # Two stretches are copied in a fraction of the time that so many places take.
+        own[:, : place + 1] = ring[row, :, place::-1]
+        own[:, place + 1 :] = ring[row, :, :place:-1]
+    return series
+
+
+def _statistics(series: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """What `RecentUsage` holds of n rows, by resource, then span and statistic."""
+    aggregated = np.empty((len(series), 2, len(AGGREGATED), len(STATISTICS)))
+    deviation = np.empty((len(series), 2, len(DEVIATION), 2))
+    known = ~np.isnan(series)
+    values = np.where(known, series, 0.0)
+    counts, means = _means(values, known)
+    for i, span in enumerate(AGGREGATED.values()):
+        mean = means[span]
+        aggregated[:, :, i, 0] = mean
+        aggregated[:, :, i, 1:] = _percentiles(series[..., :span], mean)
+    for i, span in enumerate(DEVIATION.values()):
+        mean = means[span]
+        off = (values[..., :span] - mean[..., None]) * known[..., :span]
+        deviation[:, :, i, 0] = mean
+        deviation[:, :, i, 1] = np.sqrt((off * off).sum(axis=-1) / counts[span])
+    return aggregated, deviation
+
+
+def _means(
+    values: FloatArray, known: BoolArray
+) -> tuple[dict[int, IntArray], dict[int, FloatArray]]:
+    """By span, (n, 2): the number of points, at least 1, and their mean, which is NaN where they do
+    not reach over half of the span.
+
+    A sum has as many places for every node, those without a point being 0, and so one order.
+    """
+    counts = np.maximum(_over_spans(np.add, known.astype(np.int64)), 1)
+    oldest = _over_spans(np.maximum, np.where(known, _PLACES, -1))
+    reaches = 2 * (oldest - known.argmax(axis=-1)[..., None]) >= _SPANS
+    sums = _over_spans(np.add, values)
+    means = np.where(reaches, sums / counts, np.nan)
+    spans = _SPANS.tolist()
+    return (
+        dict(zip(spans, np.moveaxis(counts, -1, 0), strict=True)),
+        dict(zip(spans, np.moveaxis(means, -1, 0), strict=True)),
+    )
+
+
+def _over_spans(operation: np.ufunc, values: npt.NDArray[_T]) -> npt.NDArray[_T]:
+    """`operation` over each of the spans of `values` (n, 2, SECONDS), (n, 2, spans)."""
+    parts = operation.reduceat(values, [0, *_SPANS[:-1]], axis=-1)
+    spans: npt.NDArray[_T] = operation.accumulate(parts, axis=-1)
+    return spans
+
+
+def _percentiles(series: FloatArray, mean: FloatArray) -> FloatArray:
+    """Percentiles (n, 2, percents) of `series` (n, 2, span), unknown where the mean is."""
+    found = percentile_rows(series.reshape(-1, series.shape[-1]), _PERCENTS)
+    return np.where(np.isnan(mean)[..., None], np.nan, found.reshape(*mean.shape, -1))

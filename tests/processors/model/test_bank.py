@@ -1,0 +1,612 @@
+"""What a bank does with windows, one behaviour at a time."""
+
+import dataclasses
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+
+from pipeline.processors.model import bank as module
+from pipeline.processors.model import state_codec
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.histogram import (
+    CPU_LAYOUT,
+    MEMORY_LAYOUT,
+    Layout,
+    exponential_layout,
+)
+from pipeline.processors.model.model_config import ENTITIES, ModelConfig, Outcome, Profile
+from pipeline.processors.model.peaks import NodePeaks
+from pipeline.topics.nodes import Strategy
+from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, window
+
+NAN = np.nan
+
+
+def _bank(**settings: float) -> Bank:
+    warm = {"cold_start_seconds": 0.0, "cold_start_samples": 0}
+    return Bank(ModelConfig(**(warm | settings)))
+
+
+def _peaks(bank: Bank, node: str = "node-a") -> NodePeaks:
+    return bank.peaks([node])[0]
+
+
+def _samples(bank: Bank) -> dict[str, list[float | None]]:
+    """The last single sample of each entity, from the mean (the bank got one window)."""
+    peaks, margin = _peaks(bank), 1.0 + bank.config.safety_margin_percent / 100.0
+    found = {}
+    for i, entity in enumerate(ENTITIES):
+        values = peaks.predictors["nsigma-v1"].peaks[i] / margin
+        found[entity] = [None if np.isnan(v) else round(float(v), 6) for v in values]
+    return found
+
+
+def _end(cores: float) -> float:
+    return float(CPU_LAYOUT.ends[CPU_LAYOUT.find(cores)])
+
+
+# -- what is learned
+
+
+def test_node_system_and_classes_get_their_samples() -> None:
+    bank = _bank()
+    bank.apply(
+        [
+            window(
+                1,
+                [
+                    Pod("b", (1.0, GIB), "batch"),
+                    Pod("a", (2.0, GIB), "prod"),
+                    Pod("c", (0.5, GIB), "prod"),
+                ],
+                usage=(8.0, 10 * GIB),
+                host_apps=(0.25, GIB),
+            )
+        ]
+    )
+    samples = _samples(bank)
+    assert samples["node"] == [8.0, 10 * GIB]
+    assert samples["prod"] == [2.5, 2 * GIB]
+    assert samples["batch"] == [1.0, GIB]
+    assert samples["mid"] == samples["free"] == samples["none"] == [0.0, 0.0]
+    assert samples["system"] == [4.25, 6 * GIB]
+
+
+def test_unknown_host_applications_leave_the_system_unknown() -> None:
+    bank = _bank()
+    bank.apply([window(1, host_apps=(NAN, 0.0))])
+    assert _samples(bank)["system"] == [None, 8 * GIB]
+
+
+def test_a_pod_without_usage_leaves_its_class_unknown_and_no_other_pod() -> None:
+    bank = _bank()
+    pods = [Pod("a", (NAN, GIB)), Pod("b", (1.0, GIB)), Pod("c", (1.0, GIB), "mid")]
+    bank.apply([window(1, pods)])
+    assert _samples(bank)["prod"] == [None, 2 * GIB]
+    assert _samples(bank)["mid"] == [1.0, GIB]
+    peaks = _peaks(bank)
+    assert peaks.pod_samples.tolist() == [[0, 1], [1, 1], [1, 1]]
+    assert np.isnan(peaks.predictors["percentile"].pod_raw[0, 0])
+    assert not np.isnan(peaks.predictors["percentile"].pod_raw[0, 1])
+
+
+def test_a_pod_that_has_ended_or_was_there_for_a_moment_leaves_its_class_known() -> None:
+    bank = _bank()
+    pods = [Pod("a", (NAN, NAN), ended=True), Pod("b", (NAN, NAN)), Pod("c", (1.0, GIB))]
+    seen = np.array([1.0, 0.05, 1.0])
+    bank.apply([dataclasses.replace(window(1, pods), pod_coverages=seen)])
+    assert _samples(bank)["prod"] == [1.0, GIB]
+
+
+@pytest.mark.parametrize("bad", [NAN, -1.0, np.inf, -np.inf, 1e300])
+def test_a_bad_value_is_no_sample(bad: float) -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod("a", (bad, bad))], usage=(bad, bad))])
+    peaks = _peaks(bank)
+    assert peaks.pod_samples.tolist() == [[0, 0]]
+    assert peaks.samples[ENTITIES.index("node")].tolist() == [0, 0]
+    assert _samples(bank)["prod"] == [None, None]
+
+
+def test_the_largest_usage_that_is_believed() -> None:
+    bank = _bank()
+    beyond = (np.nextafter(1e6, 2e6), np.nextafter(2.0**60, 2.0**61))
+    bank.apply([window(1, [Pod("a", (1e6, 2.0**60)), Pod("b", beyond)])])
+    assert _peaks(bank).pod_samples.tolist() == [[1, 1], [0, 0]]
+
+
+def test_a_sum_beyond_belief_is_no_sample_of_its_class() -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod("a", (1.0, 2.0**60)), Pod("b", (1.0, 2.0**60))])])
+    assert _samples(bank)["prod"] == [2.0, None]
+    assert _peaks(bank).pod_samples.tolist() == [[1, 1], [1, 1]]
+
+
+def test_pods_above_the_node_leave_an_idle_system() -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod("a", (9.0, 9 * GIB))], usage=(8.0, 8 * GIB))])
+    assert _samples(bank)["system"] == [0.0, 0.0]
+
+
+def test_the_unknown_class_has_no_model_before_its_first_pod() -> None:
+    bank = _bank()
+    unknown = ENTITIES.index("unknown")
+    bank.apply([window(1)])
+    assert _peaks(bank).samples[unknown].tolist() == [0, 0]
+    bank.apply([window(2, [Pod("a", (1.0, GIB), "unknown")])])
+    bank.apply([window(3)])
+    assert _peaks(bank).samples[unknown].tolist() == [2, 2]
+
+
+def test_a_class_code_that_nobody_knows_is_unknown() -> None:
+    odd = window(1, [Pod("a", (1.0, GIB))])
+    odd.pod_classes[0] = 77
+    bank = _bank()
+    bank.apply([odd])
+    assert _samples(bank)["unknown"] == [1.0, GIB]
+    assert _peaks(bank).pod_classes.tolist() == [5]
+
+
+def test_of_a_uid_that_is_there_twice_the_first_counts() -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod("a", (1.0, GIB)), Pod("a", (2.0, GIB))])])
+    assert _samples(bank)["prod"] == [1.0, GIB]
+    assert _peaks(bank).pod_uids == ("a",)
+
+
+def test_low_coverage_trains_nothing_but_time_goes_on() -> None:
+    bank = _bank()
+    first, low = bank.apply([window(1), window(2, [Pod("a", (1.0, GIB))], coverage=0.49)])
+    assert (first.trained, low.status, low.trained) == (True, "applied", False)
+    assert bank.end_ms("node-a") == START_MS + 2 * LENGTH_MS
+    assert _peaks(bank).samples[0].tolist() == [1, 1]
+    assert _peaks(bank).pod_samples.tolist() == [[0, 0]]
+    assert bank.apply([window(2)])[0].status == "duplicate"
+
+
+def test_times_of_the_first_and_last_sample() -> None:
+    bank = _bank()
+    bank.apply([window(i, [Pod("a", (1.0, GIB))]) for i in (1, 2, 5)])
+    peaks = _peaks(bank)
+    assert peaks.first_ms[0] == START_MS + LENGTH_MS
+    assert peaks.last_ms[0] == START_MS + 5 * LENGTH_MS
+    assert peaks.pod_samples.tolist() == [[3, 3]]
+    assert peaks.end_ms == START_MS + 5 * LENGTH_MS
+
+
+# -- order, duplicates, gaps
+
+
+@pytest.mark.parametrize(
+    ("end", "epoch", "machine", "status"),
+    [
+        (5, 1, "machine-1", "duplicate"),
+        (5, 2, "machine-1", "second_exporter"),
+        (5, 1, "machine-2", "second_exporter"),
+        (4, 1, "machine-1", "late"),
+        (4, 2, "machine-2", "late"),
+        (6, 2, "machine-1", "applied"),
+        (6, 2, "machine-2", "second_exporter"),
+        (7, 2, "machine-2", "applied"),
+    ],
+)
+def test_a_window_counts_only_if_it_ends_later(
+    end: int, epoch: int, machine: str, status: str
+) -> None:
+    bank = _bank()
+    bank.apply([window(5)])
+    before = bank.state_of("node-a")
+    (outcome,) = bank.apply([window(end, usage=(9.0, GIB), epoch=epoch, machine=machine)])
+    assert outcome.status == status
+    assert (bank.state_of("node-a") == before) == (status != "applied")
+
+
+def test_missing_windows_are_counted() -> None:
+    bank = _bank()
+    outcomes = bank.apply([window(1), window(2), window(5), window(6)])
+    assert [outcome.gap for outcome in outcomes] == [0, 0, 2, 0]
+    assert state_codec.decode(bank.state_of("node-a")).gaps == 2
+
+
+def test_outcomes_come_in_the_order_of_the_windows() -> None:
+    bank = _bank()
+    outcomes = bank.apply(
+        [window(1), window(1, node="node-b"), window(1), window(2), window(1, node="node-c")]
+    )
+    assert [(o.node[-1], o.status) for o in outcomes] == [
+        ("a", "applied"), ("b", "applied"), ("a", "duplicate"), ("a", "applied"), ("c", "applied"),
+    ]  # fmt: skip
+    assert bank.nodes == ("node-a", "node-b", "node-c")
+
+
+def test_nothing_to_apply() -> None:
+    assert Bank().apply([]) == []
+    with pytest.raises(ValueError, match="at least one"):
+        Bank().peaks([])
+
+
+def test_banks_that_share_nothing_are_not_taught_together() -> None:
+    """Rows of one would be trained in the columns of the other."""
+    one, other = Bank(), Bank()
+    windows = [window(1), window(1, node="node-b")]
+    with pytest.raises(ValueError, match="2 banks of 2 learners"):
+        module.apply([one, other], windows)
+    for bank, mine in zip((one, other), windows, strict=True):
+        bank.apply([mine])
+    places = [(one, "node-a"), (other, "node-b")]
+    with pytest.raises(ValueError, match="not of one"):
+        module.peaks(places)
+    with pytest.raises(ValueError, match="not of one"):
+        module.recent_usage(places)
+
+
+# -- life and death
+
+
+def test_the_first_window_restarts_nothing_and_misses_none() -> None:
+    (outcome,) = _bank().apply([window(5, [Pod("a", (1.0, GIB))])])
+    assert outcome == Outcome(
+        "node-a", START_MS + 5 * LENGTH_MS, "applied", trained=True, gap=0, restarted=False
+    )
+
+
+def test_another_machine_starts_node_system_and_classes_anew_but_not_the_pods() -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod("a", (1.0, GIB))]), window(2, [Pod("a", (1.0, GIB))])])
+    (outcome,) = bank.apply([window(4, [Pod("a", (1.0, GIB))], machine="machine-2")])
+    assert outcome.restarted
+    peaks = _peaks(bank)
+    assert peaks.samples[0].tolist() == [1, 1]
+    assert peaks.samples[ENTITIES.index("prod")].tolist() == [1, 1]
+    assert peaks.pod_samples.tolist() == [[3, 3]]
+
+
+def test_two_machines_of_one_name_whose_windows_come_in_any_order_do_not_begin_anew() -> None:
+    bank = _bank()
+    machines = ("machine-1", "machine-2")
+    outcomes = bank.apply(
+        [window(end, machine=machines[(end + turn) % 2]) for end in range(20) for turn in (0, 1)]
+    )
+    applied = [outcome for outcome in outcomes if outcome.status == "applied"]
+    assert len(applied) == 20
+    assert not any(outcome.restarted for outcome in applied)
+    assert {outcome.status for outcome in outcomes} == {"applied", "second_exporter"}
+
+
+def test_a_pod_is_dropped_30_minutes_after_it_was_last_seen() -> None:
+    bank = _bank(expiration_seconds=3 * LENGTH_MS / 1000)
+    outcomes = bank.apply(
+        [window(1, [Pod("a", (1.0, GIB)), Pod("b", (1.0, GIB))])]
+        + [window(i, [Pod("b", (1.0, GIB))]) for i in range(2, 6)]
+    )
+    # Exactly the limit is kept, beyond it is dropped.
+    assert [outcome.expired for outcome in outcomes] == [(), (), (), (), ("a",)]
+    assert bank.num_rows == len(ENTITIES) + 1
+    bank.apply([window(6, [Pod("a", (1.0, GIB)), Pod("b", (1.0, GIB))])])
+    assert _peaks(bank).pod_samples.tolist() == [[1, 1], [6, 6]]
+
+
+def test_absent_pods_make_room_for_listed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PODS", 3)
+    listings = ["ab", "c", "cd", "defg", "a"]
+    outcomes = _bank().apply(
+        [window(i, [Pod(uid, (1.0, GIB)) for uid in pods]) for i, pods in enumerate(listings, 1)]
+    )
+    # What is listed is kept, more than three of them too; of what is absent the last seen.
+    assert [outcome.expired for outcome in outcomes] == [(), (), ("a",), ("b", "c"), ("d", "e")]
+
+
+def test_a_pod_that_comes_back_in_time_keeps_its_model() -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod("a", (1.0, GIB))]), window(2), window(3, [Pod("a", (1.0, GIB))])])
+    assert _peaks(bank).pod_samples.tolist() == [[2, 2]]
+
+
+def test_after_an_outage_of_hours_pods_that_are_still_there_keep_their_models() -> None:
+    bank = _bank()
+    (_, outcome) = bank.apply(
+        [window(1, [Pod("a", (1.0, GIB))]), window(99, [Pod("a", (1.0, GIB))])]
+    )
+    assert outcome.expired == ()
+    assert _peaks(bank).pod_samples.tolist() == [[2, 2]]
+
+
+@pytest.mark.parametrize("own", ["prod", "unknown"])
+def test_a_window_without_metadata_costs_a_pod_nothing_of_what_it_learned(own: str) -> None:
+    other = Profile(half_life_seconds=(3600.0, 3600.0))
+    bank, steady = (Bank(ModelConfig(class_profiles={own: other})) for _ in range(2))
+    bank.apply([window(i, [Pod("a", (1.0, GIB))]) for i in range(1, 10)])
+    bank.apply([window(10, [Pod("a", (1.0, GIB), "unknown")])])
+    assert _peaks(bank).pod_samples.tolist() == [[10, 10]]
+    bank.apply([window(11, [Pod("a", (1.0, GIB))])])
+    steady.apply([window(i, [Pod("a", (1.0, GIB))]) for i in range(1, 12)])
+    found, same = (_peaks(b).predictors["nsigma-v1"].pod_raw for b in (bank, steady))
+    assert _peaks(bank).pod_samples.tolist() == [[11, 11]]
+    assert found.tobytes() == same.tobytes()
+
+
+def test_a_pod_that_changes_to_a_class_of_another_profile_begins_anew() -> None:
+    other = Profile(half_life_seconds=(3600.0, 3600.0))
+    bank = Bank(ModelConfig(class_profiles={"batch": other}))
+    for end, name in enumerate(("prod", "prod", "batch", "batch", "unknown", "prod"), 1):
+        bank.apply([window(end, [Pod("a", (1.0, GIB), name)])])
+        assert _peaks(bank).pod_samples[0, 0] == [0, 1, 2, 1, 2, 3, 1][end]
+
+
+def test_a_departed_node_is_forgotten_and_begins_anew() -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod("a", (1.0, GIB))]), window(1, node="node-b")])
+    assert bank.forget("node-a")
+    assert not bank.forget("node-a")
+    assert bank.nodes == ("node-b",)
+    assert bank.end_ms("node-a") is None
+    assert bank.num_rows == len(ENTITIES)
+    with pytest.raises(KeyError):
+        bank.peaks(["node-a"])
+    bank.apply([window(1)])
+    fresh = _bank()
+    fresh.apply([window(1)])
+    assert bank.state_of("node-a") == fresh.state_of("node-a")
+
+
+def test_rows_are_used_again() -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod(f"p{i}", (1.0, GIB)) for i in range(3000)])])
+    bytes_before = bank.nbytes
+    for i in range(2, 12):
+        bank.forget("node-a")
+        bank.apply([window(i, [Pod(f"q{i}-{j}", (1.0, GIB)) for j in range(3000)])])
+    assert bank.nbytes == bytes_before
+    assert bank.num_rows == 3000 + len(ENTITIES)
+
+
+def test_a_restore_that_runs_out_of_memory_gives_no_slot_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, bank, alone = _bank(), _bank(), _bank()
+    one.apply([window(1)])
+    with monkeypatch.context() as patched:
+        patched.setattr(state_codec, "install", Mock(side_effect=MemoryError))
+        for _ in range(3):
+            with pytest.raises(MemoryError):
+                bank.restore("node-a", one.state_of("node-a"))
+    names = [f"node-{i:02}" for i in range(40)]
+    usages = [(1.0 + i, GIB) for i in range(40)]
+    for end in (1, 2):
+        bank.apply([window(end, node=n, usage=u) for n, u in zip(names, usages, strict=True)])
+    for name, usage in zip(names, usages, strict=True):
+        alone.apply([window(end, node=name, usage=usage) for end in (1, 2)])
+        assert bank.state_of(name) == alone.state_of(name)
+        alone.forget(name)
+
+
+# -- peaks
+
+
+def test_percentile_is_the_bucket_end_times_the_margin() -> None:
+    bank = _bank()
+    bank.apply([window(i, [Pod("a", (2.0, GIB))], usage=(3.0, GIB)) for i in range(1, 30)])
+    found = _peaks(bank).predictors["percentile"]
+    memory = float(MEMORY_LAYOUT.ends[MEMORY_LAYOUT.find(GIB)])
+    assert found.pod_raw[0].tolist() == [_end(2.0), memory]
+    assert found.raw[0].tolist() == [_end(3.0), memory]
+    assert found.peaks[0].tolist() == [_end(3.0) * 1.1, memory * 1.1]
+
+
+def test_nsigma_is_mean_and_deviations_times_the_margin() -> None:
+    bank = _bank(nsigma_multiplier=2.0, safety_margin_percent=50.0)
+    bank.apply([window(i, usage=(cores, GIB)) for i, cores in enumerate((1.0, 2.0, 6.0), 1)])
+    cpu, memory = _peaks(bank).predictors["nsigma-v1"].peaks[0]
+    assert cpu == pytest.approx((3.0 + 2.0 * np.std([1, 2, 6])) * 1.5, rel=1e-2)
+    assert memory == pytest.approx(GIB * 1.5)
+
+
+def test_a_pod_is_cold_up_to_its_cold_start_and_then_not() -> None:
+    bank = _bank(cold_start_seconds=100.0)
+    pods = [Pod("a", (0.5, GIB), age=100.0), Pod("b", (0.5, GIB), age=100.5)]
+    bank.apply([window(1, pods)])
+    peaks = _peaks(bank)
+    assert peaks.pod_cold.tolist() == [True, False]
+    assert peaks.reclaimable.unpredicted.tolist() == [1000.0, GIB]
+
+
+def test_a_pod_of_unknown_age_is_cold_until_its_model_is_old_enough() -> None:
+    bank = _bank(cold_start_seconds=2 * LENGTH_MS / 1000)
+    cold = []
+    for i in range(1, 6):
+        bank.apply([window(i, [Pod("a", (0.5, GIB), age=NAN)])])
+        cold.append(bool(_peaks(bank).pod_cold[0]))
+    assert cold == [True, True, True, False, False]
+
+
+def test_reclaimable_is_the_careful_one_of_both_views() -> None:
+    bank = _bank()
+    pods = [
+        Pod("a", (0.5, GIB / 4), requests=(2000.0, GIB)),
+        Pod("b", (0.5, GIB / 4), "batch", requests=(4000.0, GIB)),
+    ]
+    bank.apply([window(1, pods, usage=(1.25, GIB))])
+    result = _peaks(bank).reclaimable
+    pod_peak = np.trunc(1.1 * np.trunc(_end(0.5) * 1000))
+    assert result.pods_peak[0] == pod_peak
+    assert result.pods_amount[0] == 2000 - pod_peak
+    class_peak = np.trunc(1.1 * sum(np.trunc(_end(v) * 1000) for v in (0.25, 0.5)))
+    assert result.classes_peak[0] == class_peak
+    assert result.classes_amount[0] == 2000 - class_peak
+    assert result.amount[0] == min(result.pods_amount[0], result.classes_amount[0])
+    assert result.system[0] == np.trunc(1.1 * np.trunc(_end(0.25) * 1000))
+    assert result.peak[0] == max(pod_peak + result.system[0], class_peak)
+    assert result.requests.tolist() == [2000.0, GIB]
+
+
+def test_a_pod_of_unknown_class_is_in_the_peak_and_gives_nothing() -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod("a", (0.5, GIB), "unknown", requests=(4000.0, 8 * GIB))])])
+    result = _peaks(bank).reclaimable
+    assert result.pods_peak[0] == np.trunc(1.1 * np.trunc(_end(0.5) * 1000))
+    assert result.amount.tolist() == result.pods_amount.tolist() == [0.0, 0.0]
+    assert result.requests.tolist() == [0.0, 0.0]
+    assert result.classes_peak[0] > result.pods_peak[0]
+
+
+def test_a_peak_of_the_unknown_class_that_is_not_known_yet_is_not_nothing() -> None:
+    """A pod without metadata came an hour ago: by the hour of the day its class is unknown, and it
+    uses what would be handed out."""
+    hour = 3_600_000 // LENGTH_MS
+    bank = _bank(predictors=("hourly-nsigma",), predictor="hourly-nsigma", horizon_seconds=60.0,
+                 options={"hourly-nsigma": {"history_seconds": 3600}})  # fmt: skip
+    prod = Pod("a", (2.0, GIB), requests=(20_000.0, 20 * GIB))
+    bank.apply([window(i, [prod], usage=(3.0, 2 * GIB)) for i in range(2 * hour)])
+    assert (_peaks(bank).reclaimable.amount > 0.0).all()
+    other = Pod("b", (10.0, GIB), "unknown")
+    bank.apply([window(2 * hour, [prod, other], usage=(13.0, 3 * GIB))])
+    assert np.isnan(_peaks(bank).reclaimable.amount).all()
+
+
+def test_a_pod_above_its_request_takes_nothing_from_what_others_leave() -> None:
+    bank = _bank()
+    above = Pod("a", (2.0, GIB), requests=(1000.0, GIB))
+    bank.apply([window(1, [above, Pod("b", (0.5, GIB), requests=(3000.0, GIB))])])
+    left = 3000.0 - np.trunc(1.1 * np.trunc(_end(0.5) * 1000))
+    assert _peaks(bank).reclaimable.pods_amount[0] == left
+
+
+def test_unknown_allocatable_or_system_leaves_reclaimable_unknown() -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod("a", (0.5, GIB))], allocatable=(NAN, 64 * GIB))])
+    assert np.isnan(_peaks(bank).reclaimable.amount).tolist() == [True, False]
+    bank.apply([window(1, [Pod("a", (0.5, GIB))], node="node-b", usage=(NAN, 8 * GIB))])
+    result = _peaks(bank, "node-b").reclaimable
+    assert np.isnan(result.peak).tolist() == [True, False]
+
+
+def test_a_cold_pod_without_known_request_counts_its_model() -> None:
+    bank = Bank(ModelConfig(cold_start_seconds=100.0))
+    bank.apply([window(1, [Pod("a", (0.5, GIB), age=1.0, requests=(NAN, NAN))])])
+    result = _peaks(bank).reclaimable
+    assert result.pods_peak[0] == np.trunc(1.1 * np.trunc(_end(0.5) * 1000))
+    assert result.pods_amount.tolist() == [0.0, 0.0]
+
+
+def test_peaks_of_a_node_without_any_sample_are_unknown() -> None:
+    bank = _bank()
+    bank.apply([window(1, [Pod("a", (1.0, GIB))], coverage=0.0)])
+    peaks = _peaks(bank)
+    for name in bank.predictors:
+        assert np.isnan(peaks.predictors[name].peaks).all()
+        assert np.isnan(peaks.predictors[name].pod_raw).all()
+    assert peaks.first_ms.tolist() == [-1] * len(ENTITIES)
+
+
+def test_a_strategy_takes_effect_with_the_window_that_carries_it() -> None:
+    bank = _bank()
+    strict = Strategy(safety_margin_percent=50.0, cold_start_seconds=1e6, nsigma_multiplier=9.0)
+    for i, strategy in enumerate((None, strict, None), 1):
+        at = window(i, [Pod("a", (2.0, GIB), age=1e5)], usage=(float(i), GIB))
+        at.strategy = strategy
+        bank.apply([at, window(i, [Pod("a", (2.0, GIB), age=1e5)], node="node-b")])
+        own, other = bank.peaks(["node-a", "node-b"])
+        margin = 1.5 if strategy else 1.1
+        for found, factor in ((own, margin), (other, 1.1)):
+            percentile = found.predictors["percentile"]
+            np.testing.assert_array_equal(percentile.peaks, percentile.raw * factor)
+        assert own.pod_cold.tolist() == [strategy is not None]
+        assert other.pod_cold.tolist() == [False]
+        if strategy:
+            cpu = own.predictors["nsigma-v1"].peaks[0, 0]
+            assert cpu == pytest.approx((1.5 + 9.0 * 0.5) * 1.5, rel=1e-2)
+            assert own.reclaimable.unpredicted[0] == 1000.0
+            restored = Bank()
+            restored.restore("node-a", bank.state_of("node-a"))
+            again = restored.peaks(["node-a"])[0]
+            for name in bank.predictors:
+                np.testing.assert_array_equal(
+                    again.predictors[name].peaks, own.predictors[name].peaks
+                )
+
+
+# -- settings
+
+
+def test_the_fingerprint_names_what_shapes_the_state() -> None:
+    base = ModelConfig()
+    usual = Bank(base).fingerprint
+    for same in (
+        base,
+        dataclasses.replace(base, safety_margin_percent=20.0, cold_start_seconds=1.0),
+        dataclasses.replace(base, nsigma_multiplier=5.0, predictors=("percentile",)),
+    ):
+        assert Bank(same).fingerprint == usual
+    short = Profile(half_life_seconds=(43_200.0, 43_200.0))
+    for other in (
+        dataclasses.replace(base, profile=short),
+        dataclasses.replace(base, profile=Profile(layouts=(CPU_LAYOUT, CPU_LAYOUT))),
+        dataclasses.replace(base, class_profiles={"batch": short}),
+        dataclasses.replace(base, training_statistic="avg"),
+        dataclasses.replace(base, memory_collect_policy="usageWithPageCache"),
+        dataclasses.replace(base, minimum_coverage=0.25),
+        dataclasses.replace(base, expiration_seconds=60.0),
+        dataclasses.replace(base, drift="off"),
+        dataclasses.replace(base, predictors=("percentile", "hourly-nsigma")),
+    ):
+        assert Bank(other).fingerprint != usual
+
+
+def test_the_order_in_which_profiles_are_set_changes_nothing() -> None:
+    own = {name: Profile(half_life_seconds=(at, at)) for name, at in [("mid", 6e3), ("batch", 6e2)]}
+    base = ModelConfig(class_profiles=own)
+    turned = dataclasses.replace(base, class_profiles=dict(reversed(own.items())))
+    assert turned.profiles == base.profiles
+    first, second = Bank(base), Bank(turned)
+    assert first.fingerprint == second.fingerprint
+    windows = [window(i, pods=(Pod("a", (1.0, GIB), "mid"),)) for i in range(20)]
+    first.apply(windows[:19])
+    second.restore("node-a", first.state_of("node-a"))
+    for bank in (first, second):
+        bank.apply(windows[19:])
+    assert second.state_of("node-a") == first.state_of("node-a")
+
+
+def test_of_every_sample_the_histogram_has_its_part() -> None:
+    def layout(epsilon: float) -> Layout:
+        return exponential_layout(
+            max_value=64.0, first_bucket_size=0.025, ratio=1.05, epsilon=epsilon
+        )
+
+    with pytest.raises(ValueError, match=r"epsilon is 0\.70"):
+        Profile(layouts=(CPU_LAYOUT, layout(0.7072)))
+    half_life_ms = 3_600_000
+    heavy = Profile(layouts=(layout(0.7), MEMORY_LAYOUT), half_life_seconds=(3600.0, 3600.0))
+    for minute in range(0, 60, 2):  # wherever the reference lies from it
+        bank = Bank(ModelConfig(profile=heavy))
+        bank.apply([window(half_life_ms * 7 // LENGTH_MS + minute // 2)])
+        peaks = bank.peaks(["node-a"])[0]
+        assert peaks.samples[0, 0] == 1
+        assert peaks.predictors["percentile"].raw[0, 0] >= 4.0
+
+
+def test_outcomes_are_values() -> None:
+    assert Outcome("n", 1, "late") == Outcome("n", 1, "late")
+
+
+def test_banks_beside_one_another_learn_in_one_call_what_each_learns_alone() -> None:
+    one, others = Bank(), [Bank(), Bank()]
+    side_by_side = [one.beside(), one.beside()]
+    for step in range(1, 5):
+        windows = [
+            window(step, [Pod("a", (step, GIB), "prod")], node=n) for n in ("node-a", "node-b")
+        ]
+        outcomes = module.apply(side_by_side, windows)
+        assert outcomes == [
+            other.apply([own])[0] for other, own in zip(others, windows, strict=True)
+        ]
+    places = [(side_by_side[0], "node-a"), (side_by_side[1], "node-b")]
+    for (mine, node), other in zip(places, others, strict=True):
+        assert mine.nodes == other.nodes == (node,)
+        assert mine.state_of(node) == other.state_of(node)
+    told = module.due(places, module.peaks(places))
+    assert told.tolist() == [bool(o.due(o.peaks(o.nodes))[0]) for o in others]
+    side_by_side[0].clear()
+    assert one.num_rows == others[1].num_rows
+    assert side_by_side[1].state_of("node-b") == others[1].state_of("node-b")

@@ -1,0 +1,324 @@
+import bisect
+import math
+from collections.abc import Iterable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import CheckpointError
+from pipeline.processors.model import histogram
+from pipeline.processors.model.bucket_weights import Buckets
+from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT, Layout
+from tests.processors.reference import SlowHistogram
+
+HALF_LIFE_MS = 43_200_000
+START_MS = 1_700_000_000_000
+LAYOUTS = [CPU_LAYOUT, MEMORY_LAYOUT]
+FRACTIONS = (-0.5, 0.0, 0.1, 0.5, 0.9, 0.95, 0.98, 1.0, 1.5)
+
+cores = st.floats(min_value=0, max_value=2000)
+weights_above_epsilon = st.integers(1, 1000).map(lambda n: n / 64)
+
+
+ROW, PROFILE = np.zeros(1, np.int64), np.zeros(1, np.int8)
+
+
+def _filled(layout: Layout, samples: Iterable[tuple[float, float]]) -> Buckets:
+    """A single row that has learned these values and weights."""
+    buckets = Buckets([layout])
+    buckets.grow(1)
+    for value, weight in samples:
+        buckets.add(ROW, np.array([value]), np.array([weight]), PROFILE)
+    return buckets
+
+
+def _weights(layout: Layout, samples: Iterable[tuple[float, float]]) -> histogram.FloatArray:
+    return _filled(layout, samples).dense(ROW)
+
+
+def test_the_models_layouts_are_koordinators() -> None:
+    assert (CPU_LAYOUT.num_buckets, MEMORY_LAYOUT.num_buckets) == (158, 205)
+    assert CPU_LAYOUT.epsilon == MEMORY_LAYOUT.epsilon == 1e-4
+    assert CPU_LAYOUT.starts[1] == 0.025
+    assert MEMORY_LAYOUT.starts[1] == 5 << 20
+
+
+@pytest.mark.parametrize(
+    ("layout", "first", "ratio"), [(CPU_LAYOUT, 0.025, 1.05), (MEMORY_LAYOUT, 5 << 20, 1.05)]
+)
+def test_stored_edges_agree_with_the_logarithm_formula(
+    layout: Layout, first: float, ratio: float
+) -> None:
+    """find() looks edges up; away from an edge that is trunc(log_r(v*(r-1)/f + 1)), clamped. On an
+    edge the formula's own rounding decides either way, ours always begins the next bucket."""
+    rng = np.random.default_rng(7)
+    values = np.concatenate(
+        [rng.uniform(0, 3 * first, 500), np.exp(rng.uniform(0, 25, 2000)) * first / 100]
+    )
+    away = np.abs(values[:, None] / np.maximum(layout.starts, 1e-9) - 1).min(axis=1) > 1e-9
+    values = np.concatenate([values[away], [0.0, -1.0, 1e300]])
+    for value, found in zip(values.tolist(), layout.find(values).tolist(), strict=True):
+        index = 0
+        if value >= first:
+            index = math.trunc(math.log(value * (ratio - 1) / first + 1) / math.log(ratio))
+        assert found == min(index, layout.num_buckets - 1), value
+    assert layout.find(layout.starts).tolist() == list(range(layout.num_buckets))
+
+
+ODD_LAYOUTS = [
+    histogram.VPA_CPU_LAYOUT,
+    histogram.VPA_MEMORY_LAYOUT,
+    histogram.linear_layout(max_value=10.0, bucket_size=0.1, epsilon=1e-4),
+    histogram.linear_layout(max_value=1.0, bucket_size=1.0, epsilon=1e-4),
+    histogram.exponential_layout(max_value=10.0, first_bucket_size=1e-5, ratio=1.01, epsilon=1e-4),
+    histogram.exponential_layout(max_value=1e9, first_bucket_size=3.0, ratio=40.0, epsilon=1e-4),
+]
+
+
+@given(st.sampled_from(LAYOUTS + ODD_LAYOUTS), st.lists(st.floats(allow_nan=False), max_size=30))
+@settings(deadline=None)
+def test_a_value_belongs_to_the_last_bucket_that_starts_at_or_below_it(
+    layout: Layout, values: list[float]
+) -> None:
+    edges = np.concatenate([np.nextafter(layout.starts, to) for to in (-np.inf, np.inf)])
+    odd = [-0.0, 5e-324, -5e-324, np.inf, -np.inf]
+    every = np.concatenate([values, odd, edges, layout.starts])
+    starts = layout.starts.tolist()
+    expected = [max(bisect.bisect_right(starts, value) - 1, 0) for value in every.tolist()]
+    assert layout.find(every).tolist() == expected
+
+
+def test_edges_are_the_geometric_sums() -> None:
+    size, edge = Fraction(5 << 20), Fraction(0)
+    for start in MEMORY_LAYOUT.starts.tolist():
+        assert start == pytest.approx(float(edge), rel=1e-12)
+        edge += size
+        size *= Fraction(105, 100)
+
+
+def test_layouts_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        CPU_LAYOUT.starts[0] = 1.0
+    with pytest.raises(ValueError, match="read-only"):
+        CPU_LAYOUT.ends[0] = 1.0
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("key", ["max_value", "first_bucket_size", "ratio", "epsilon"])
+def test_bad_exponential_layouts_are_refused(key: str, bad: float) -> None:
+    good = {"max_value": 10.0, "first_bucket_size": 1.0, "ratio": 2.0, "epsilon": 0.1}
+    with pytest.raises(ValueError, match=key):
+        histogram.exponential_layout(**(good | {key: bad}))
+
+
+def test_ratio_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="ratio"):
+        histogram.exponential_layout(max_value=1.0, first_bucket_size=0.1, ratio=1.0, epsilon=1e-4)
+
+
+@pytest.mark.parametrize("key", ["max_value", "bucket_size", "epsilon"])
+def test_bad_linear_layouts_are_refused(key: str) -> None:
+    good = {"max_value": 10.0, "bucket_size": 1.0, "epsilon": 0.1}
+    with pytest.raises(ValueError, match=key):
+        histogram.linear_layout(**(good | {key: 0.0}))
+
+
+@given(
+    st.lists(st.tuples(cores, weights_above_epsilon), max_size=25),
+    st.sampled_from(FRACTIONS),
+)
+@example([(1024.0, 1.0)], 1.0)
+def test_quantiles_are_those_of_the_slow_reference(
+    samples: list[tuple[float, float]], fraction: float
+) -> None:
+    slow = SlowHistogram(CPU_LAYOUT.starts.tolist())
+    for value, weight in samples:
+        slow.add(value, Fraction(weight))
+    found = histogram.quantiles(_weights(CPU_LAYOUT, samples), CPU_LAYOUT, (fraction,))[0, 0]
+    expected = slow.quantile(Fraction(fraction))
+    if expected is None:
+        assert np.isnan(found)
+    else:
+        # Weights are multiples of 1/64, so sums are exact and no threshold can be missed; only
+        # fraction * total is rounded, and then by less than a weight.
+        total = sum(weight for _, weight in samples)
+        assert found == expected or (fraction * total * 64) % 1 == pytest.approx(0, abs=1e-9)
+
+
+@given(
+    st.lists(st.tuples(cores, weights_above_epsilon), max_size=15),
+    st.lists(st.tuples(cores, weights_above_epsilon), max_size=15),
+)
+def test_merge_equals_adding_one_after_the_other(
+    first: list[tuple[float, float]], second: list[tuple[float, float]]
+) -> None:
+    merged = _weights(CPU_LAYOUT, first)
+    histogram.merge(merged, _weights(CPU_LAYOUT, second))
+    assert (merged == _weights(CPU_LAYOUT, first + second)).all()
+
+
+def test_merge_of_other_layouts_is_an_error() -> None:
+    with pytest.raises(ValueError, match="158 and 205"):
+        histogram.merge(np.zeros((1, 158)), np.zeros((1, 205)))
+
+
+@given(st.lists(st.tuples(cores, weights_above_epsilon), min_size=1, max_size=30))
+def test_quantiles_rise_with_the_fraction(samples: list[tuple[float, float]]) -> None:
+    found = histogram.quantiles(_weights(CPU_LAYOUT, samples), CPU_LAYOUT, FRACTIONS)[:, 0]
+    assert (np.diff(found) >= 0).all()
+
+
+def test_the_idle_model_answers_one_bucket() -> None:
+    assert histogram.quantiles(_weights(CPU_LAYOUT, [(0.0, 1.0)]), CPU_LAYOUT, (0.95,))[0, 0] == (
+        0.025
+    )
+
+
+# -- decay
+
+
+@given(st.integers(-(10**14), 10**14), st.integers(1, 10**9))
+def test_the_reference_is_the_nearest_multiple_from_year_one(time_ms: int, half: int) -> None:
+    reference = histogram.nearest_reference_ms(time_ms, half)
+    assert (reference + histogram.YEAR_ONE_MS) % half == 0
+    distance = Fraction(time_ms - reference)
+    assert -Fraction(half, 2) <= distance < Fraction(half, 2)  # a tie is the later one
+
+
+def test_the_reference_is_counted_from_year_one_not_from_1970() -> None:
+    # 0001-01-01 was a Monday and 1970-01-01 a Thursday, so weeks tell the two apart.
+    day = 86_400_000
+    reference = histogram.nearest_reference_ms(1_700_000_000_000, 7 * day)
+    assert reference % day == 0
+    assert (reference // day + 3) % 7 == 0
+
+
+def test_the_reference_moves_only_beyond_100_half_lives() -> None:
+    reference = histogram.shifted_reference_ms(None, START_MS, HALF_LIFE_MS)
+    edge = reference + 100 * HALF_LIFE_MS
+    assert histogram.shifted_reference_ms(reference, edge, HALF_LIFE_MS) == reference
+    moved = histogram.shifted_reference_ms(reference, edge + 1, HALF_LIFE_MS)
+    assert moved == edge
+    assert histogram.shift_factor(reference, moved, HALF_LIFE_MS) == 2.0**-100
+    assert histogram.decay_factor(edge, reference, HALF_LIFE_MS) == 2.0**100
+    assert histogram.decay_factor(reference - HALF_LIFE_MS, reference, HALF_LIFE_MS) == 0.5
+
+
+@given(st.lists(st.tuples(cores, st.integers(0, 40)), min_size=1, max_size=20), st.integers(0, 60))
+def test_moving_the_reference_changes_no_quantile(
+    samples: list[tuple[float, int]], distance: int
+) -> None:
+    """Scaling by a power of two is exact, so the answer has the same bits."""
+    weights = _weights(CPU_LAYOUT, ((value, 2.0**exponent) for value, exponent in samples))
+    before = histogram.quantiles(weights, CPU_LAYOUT, FRACTIONS)
+    later = ((value, 2.0 ** (exponent + distance)) for value, exponent in samples)
+    moved = _filled(CPU_LAYOUT, later)
+    assert moved.scale(ROW, 2.0**-distance, PROFILE).all()
+    assert (moved.dense(ROW) == weights).all()
+    assert (histogram.quantiles(moved.dense(ROW), CPU_LAYOUT, FRACTIONS) == before).all()
+
+
+def test_tiny_weights_vanish_when_the_reference_moves() -> None:
+    filled = _filled(CPU_LAYOUT, [(1.0, 1.0), (2.0, 2.0**100)])
+    filled.scale(ROW, 2.0**-100, PROFILE)
+    weights = filled.dense(ROW)
+    assert np.count_nonzero(weights) == 1
+    assert histogram.quantiles(weights, CPU_LAYOUT, (0.0,))[0, 0] > 2.0
+
+
+# -- bits
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 40),
+    st.sampled_from(["together", "strided", "transposed", "unaligned"]),
+)
+def test_a_row_has_the_same_bits_in_any_company_and_memory_order(
+    seed: int, rows: int, form: str
+) -> None:
+    rng = np.random.default_rng(seed)
+    plain = rng.exponential(size=(rows, 158)) * (rng.random((rows, 158)) < 0.3)
+    plain[plain < 1e-4] = 0.0
+    alone = [
+        histogram.quantiles(plain[i : i + 1].copy(), CPU_LAYOUT, FRACTIONS) for i in range(rows)
+    ]
+    if form == "strided":
+        wide = np.zeros((rows * 2, 158 * 2))
+        wide[::2, ::2] = plain
+        given_ = wide[::2, ::2]
+    elif form == "transposed":
+        given_ = np.asfortranarray(plain)
+    elif form == "unaligned":
+        raw = np.zeros(plain.nbytes + 1, np.uint8)
+        given_ = raw[1:].view(np.float64).reshape(plain.shape)
+        given_[:] = plain
+    else:
+        given_ = plain
+    together = histogram.quantiles(given_, CPU_LAYOUT, FRACTIONS)
+    assert together.tobytes() == np.concatenate(alone, axis=1).tobytes()
+
+
+# -- rounded checkpoints
+
+
+def test_checkpoint_there_and_back() -> None:
+    weights = _weights(CPU_LAYOUT, [(1.0, 3.0), (2.0, 1.0), (900.0, 2.0)])[0]
+    stored = histogram.save_checkpoint(weights)
+    assert stored["totalWeight"] == 6.0
+    assert sorted(stored["bucketWeights"].values()) == [3333, 6667, 10000]
+    loaded = histogram.load_checkpoint(CPU_LAYOUT, stored)
+    assert loaded == pytest.approx(weights, rel=1e-3)
+
+
+def test_half_is_rounded_up() -> None:
+    weights = np.zeros(158)
+    weights[:2] = 20_000.0, 1.0
+    assert histogram.save_checkpoint(weights)["bucketWeights"] == {"0": 10000, "1": 1}
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        None,
+        {},
+        {"totalWeight": 1},
+        {"totalWeight": "x", "bucketWeights": {}},
+        {"totalWeight": 1, "bucketWeights": []},
+        {"totalWeight": -1, "bucketWeights": {"0": 1}},
+        {"totalWeight": math.inf, "bucketWeights": {"0": 1}},
+        {"totalWeight": 1, "bucketWeights": {"158": 1}},
+        {"totalWeight": 1, "bucketWeights": {"-1": 1}},
+        {"totalWeight": 1, "bucketWeights": {"0": -1}},
+        {"totalWeight": 1, "bucketWeights": {"zero": 1}},
+    ],
+)
+def test_bad_checkpoints_are_refused(stored: dict[str, object] | None) -> None:
+    with pytest.raises(CheckpointError):
+        histogram.load_checkpoint(CPU_LAYOUT, stored)
+
+
+@pytest.mark.parametrize("total", [0, 5])
+def test_a_checkpoint_without_weights_is_empty(total: int) -> None:
+    loaded = histogram.load_checkpoint(CPU_LAYOUT, {"totalWeight": total, "bucketWeights": {}})
+    assert not loaded.any()
+
+
+def test_a_stored_weight_of_zero_is_fine() -> None:
+    stored = {"totalWeight": 2, "bucketWeights": {"3": 0, "4": 5}}
+    assert np.flatnonzero(histogram.load_checkpoint(CPU_LAYOUT, stored)).tolist() == [4]
+
+
+def test_an_empty_histogram_is_saved_as_empty() -> None:
+    stored = histogram.save_checkpoint(np.zeros(158))
+    assert stored == {"totalWeight": 0.0, "bucketWeights": {}}
+
+
+def test_linear_buckets() -> None:
+    layout = histogram.linear_layout(max_value=5, bucket_size=0.3, epsilon=0.001)
+    assert layout.num_buckets == 18
+    assert layout.find([-1, 0, 1.3, 100]).tolist() == [0, 0, 4, 17]
+    assert layout.ends[16:].tolist() == [layout.starts[17], layout.starts[17]]

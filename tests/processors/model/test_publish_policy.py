@@ -1,0 +1,452 @@
+"""When peaks are published: on both sides of each threshold, without flapping, from the log alone.
+
+NP-10: early where a value has moved by more than the threshold, else after the force interval.
+"""
+
+import dataclasses
+import itertools
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.processors.model import publish_policy
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.column_store import Columns
+from pipeline.processors.model.entity_columns import NEVER
+from pipeline.processors.model.model_config import ModelConfig, NodeWindow
+from pipeline.topics.nodes import Strategy
+from tests.processors.windows import GIB, Pod, streams, window
+
+WINDOW_MS = 30_000
+INTERVAL_MS, FORCE_MS = 60_000, 600_000
+UNKNOWN = float("nan")
+USUAL = np.array([[2000.0, 4e9], [1000.0, 2e9], [1000.0, 2e9], [500.0, 1e9]])
+PEAKS = ("node_peak", "prod_class_peak", "prod_peak")
+
+
+class Node:
+    """One node's windows on a grid of 30 s."""
+
+    def __init__(self) -> None:
+        self._columns = Columns(publish_policy.COLUMNS)
+        self._columns.grow(3)
+        self._window = 0
+
+    def told(
+        self,
+        values: npt.NDArray[np.float64] = USUAL,
+        *,
+        terms: int = 7,
+        threshold: float = 5.0,
+        windows: int = 1,
+    ) -> list[bool]:
+        """Whether each of the next windows, all with these values, is told."""
+        found = []
+        for _ in range(windows):
+            self._window += 1
+            (now,) = publish_policy.due(
+                self._columns,
+                np.array([1]),
+                values[None],
+                np.array([terms]),
+                np.array([self._window * WINDOW_MS]),
+                threshold_percent=np.array([threshold]),
+                report_interval_ms=np.array([INTERVAL_MS]),
+                force_update_ms=np.array([FORCE_MS]),
+            )
+            found.append(bool(now))
+        return found
+
+
+def begun() -> Node:
+    """A node whose usual values have been told."""
+    node = Node()
+    assert node.told() == [True]
+    return node
+
+
+def usual(name: str, resource: int, factor: float) -> npt.NDArray[np.float64]:
+    """The usual values, but for one of them."""
+    values = USUAL.copy()
+    at = publish_policy.VALUES.index(name), resource
+    values[at] = np.round(values[at] * factor, 3)
+    return values
+
+
+def worse(name: str, percent: float) -> float:
+    """The factor that makes this value worse by so much."""
+    return 1 + percent / 100 * (1 if name in PEAKS else -1)
+
+
+ALL = [(name, resource) for name in publish_policy.VALUES for resource in (0, 1)]
+
+
+@pytest.mark.parametrize(("name", "resource"), ALL)
+@pytest.mark.parametrize(
+    ("percent", "told"),
+    [
+        (5.0, [False, False, False, False]),
+        (5.2, [True, False, False, False]),
+        (50.0, [True, False, False, False]),
+        (-5.0, [False, False, False, False]),
+        # Noticed at the first window, it has lasted for a minute at the third.
+        (-5.2, [False, False, True, False]),
+        (-50.0, [False, False, True, False]),
+        (0.0, [False, False, False, False]),
+    ],
+)
+def test_worse_at_once_and_better_once_it_has_held_but_never_for_the_threshold_itself(
+    name: str, resource: int, percent: float, told: list[bool]
+) -> None:
+    values = usual(name, resource, worse(name, percent))
+    assert begun().told(values, windows=4) == told
+
+
+@pytest.mark.parametrize(("name", "resource"), ALL)
+def test_known_and_unknown_are_told_at_once(name: str, resource: int) -> None:
+    node, unknown = begun(), usual(name, resource, UNKNOWN)
+    assert node.told(unknown, windows=3) == [True, False, False]
+    assert node.told(USUAL, windows=3) == [True, False, False]
+
+
+def test_nothing_known_is_told_once_and_then_by_force() -> None:
+    node = Node()
+    told = node.told(np.full((4, 2), UNKNOWN), windows=22)
+    assert [at for at, now in enumerate(told) if now] == [0, 20]
+
+
+def test_other_terms_are_told_at_once() -> None:
+    node = begun()
+    assert node.told(terms=8, windows=2) == [True, False]
+    assert node.told(terms=7, windows=2) == [True, False]
+
+
+def test_all_is_told_again_after_the_force_interval_and_not_a_window_before() -> None:
+    node = begun()
+    # 600 s are 20 windows.
+    assert node.told(windows=19) == [False] * 19
+    assert node.told(windows=21) == [True] + [False] * 19 + [True]
+
+
+def test_what_is_told_early_puts_the_force_interval_off() -> None:
+    node = begun()
+    node.told(windows=10)
+    assert node.told(usual("node_peak", 0, 2.0), windows=21) == [True] + [False] * 19 + [True]
+
+
+@pytest.mark.parametrize(
+    ("threshold", "percent", "told"),
+    [(0.0, 0.001, True), (0.0, 0.0, False), (50.0, 50.0, False), (50.0, 50.1, True)],
+)
+def test_each_node_has_the_threshold_of_its_strategy(
+    threshold: float, percent: float, told: bool
+) -> None:
+    values = usual("node_peak", 0, 1 + percent / 100)
+    assert begun().told(values, threshold=threshold) == [told]
+
+
+def test_from_nothing_any_rise_is_more_than_the_threshold() -> None:
+    node = Node()
+    nothing, something = usual("prod_peak", 0, 0.0), usual("prod_peak", 0, 0.001)
+    assert node.told(nothing, windows=2) == [True, False]
+    assert node.told(something, windows=2) == [True, False]
+
+
+def test_nothing_left_to_reclaim_is_told_at_once_and_something_when_it_has_held() -> None:
+    node = begun()
+    assert node.told(usual("prod_reclaimable", 0, 0.0), windows=2) == [True, False]
+    assert node.told(USUAL, windows=3) == [False, False, True]
+
+
+def test_a_slow_drift_is_told_when_it_adds_up() -> None:
+    node = begun()
+    told = [node.told(usual("node_peak", 0, 1.01**step))[0] for step in range(1, 13)]
+    # 1.01^5 is the first power above 1.05; then from there again.
+    assert [step for step, now in enumerate(told, start=1) if now] == [5, 10]
+
+
+def test_a_value_that_swings_is_told_where_it_is_worst_and_not_at_every_turn() -> None:
+    node, high = begun(), usual("node_peak", 0, 1.2)
+    assert node.told(high) == [True]
+    swing = [node.told(values)[0] for _ in range(6) for values in (USUAL, USUAL, high)]
+    assert not any(swing)
+
+
+def test_what_comes_back_before_it_has_held_begins_anew() -> None:
+    node, low = begun(), usual("node_peak", 0, 0.5)
+    assert node.told(low, windows=2) == [False, False]
+    assert node.told(USUAL) == [False]
+    assert node.told(low, windows=3) == [False, False, True]
+
+
+@pytest.mark.parametrize("windows_a_turn", range(1, 61))
+def test_however_slowly_a_value_swings_it_is_told_little_more_often_than_by_force(
+    windows_a_turn: int,
+) -> None:
+    node, high = begun(), usual("node_peak", 0, 1.2)
+    turns = [high if (at // windows_a_turn) % 2 else USUAL for at in range(2880)]
+    told = sum(node.told(values)[0] for values in turns)
+    # A day has 144 force intervals; a turn may be told by itself where it lasts as long as one.
+    assert told <= 2 * 144 + 10
+
+
+def test_what_got_worse_soon_after_it_eased_must_hold_twice_as_long() -> None:
+    node, high = begun(), usual("node_peak", 0, 1.2)
+    assert node.told(high) == [True]
+    assert node.told(USUAL, windows=3) == [False, False, True]
+    assert node.told(high) == [True]
+    assert node.told(USUAL, windows=5) == [False, False, False, False, True]
+    # 600 s after it eased it may have settled: the usual time is enough again.
+    assert not any(node.told(USUAL, windows=19))
+    assert node.told(USUAL) == [True]
+    assert node.told(high) == [True]
+    assert node.told(USUAL, windows=3) == [False, False, True]
+
+
+def test_several_steps_for_the_worse_are_one_turn() -> None:
+    node = begun()
+    node.told(usual("node_peak", 0, 1.2))
+    assert node.told(USUAL, windows=3)[-1]
+    for factor in (1.1, 1.2, 1.3, 1.4):
+        assert node.told(usual("node_peak", 0, factor)) == [True]
+    assert node.told(USUAL, windows=5) == [False, False, False, False, True]
+
+
+VALUE = st.sampled_from([0.0, 1.0, 100.0, 104.9, 105.0, 105.1, 95.0, 94.9, 1e18, UNKNOWN])
+WINDOWS = st.lists(
+    st.tuples(
+        st.integers(1, 700),
+        st.lists(VALUE, min_size=8, max_size=8),
+        st.integers(0, 1),
+    ),
+    max_size=30,
+)
+
+
+def slowly(windows: list[tuple[int, list[float], int]]) -> list[bool]:
+    """The same decisions, value by value and as the sentences say them."""
+    now, told, told_s, told_terms = 0, [UNKNOWN] * 8, NEVER, 0
+    since: list[int | None] = [None] * 8
+    let_go, hold = [NEVER] * 8, [60] * 8
+    found = []
+    for seconds, values, terms in windows:
+        now += seconds
+        due = told_s == NEVER or terms != told_terms or now - told_s >= 600
+        got_worse, got_better = [False] * 8, [False] * 8
+        for i, (old, new) in enumerate(zip(told, values, strict=True)):
+            if (old != old) != (new != new):
+                due = True
+            moved = abs(new - old) * 100 > 5 * old
+            rose = new > old
+            got_worse[i] = moved and rose == (i < 6)
+            got_better[i] = moved and rose != (i < 6)
+            since[i] = None if not got_better[i] else since[i] if since[i] is not None else now
+            began = since[i]
+            if got_worse[i] or (began is not None and now - began >= hold[i]):
+                due = True
+        if due:
+            for i in range(8):
+                if got_worse[i] and let_go[i] != NEVER:
+                    hold[i] = min(2 * hold[i], 600) if now - let_go[i] < 600 else 60
+                    let_go[i] = NEVER
+                if got_better[i]:
+                    let_go[i] = now
+            told, told_s, told_terms, since = values, now, terms, [None] * 8
+        found.append(due)
+    return found
+
+
+@settings(deadline=None)
+@given(st.lists(WINDOWS, min_size=1, max_size=4))
+def test_many_nodes_at_once_are_decided_as_each_by_itself_and_slowly(
+    nodes: list[list[tuple[int, list[float], int]]],
+) -> None:
+    columns = Columns(publish_policy.COLUMNS)
+    columns.grow(2 * len(nodes))
+    found: list[list[bool]] = [[] for _ in nodes]
+    ends = [0] * len(nodes)
+    for turn in range(max(map(len, nodes))):
+        here = [n for n, windows in enumerate(nodes) if turn < len(windows)]
+        for n in here:
+            ends[n] += nodes[n][turn][0] * 1000
+        told = publish_policy.due(
+            columns,
+            np.array([2 * n for n in here]),
+            np.array([nodes[n][turn][1] for n in here]).reshape(-1, 4, 2),
+            np.array([nodes[n][turn][2] for n in here]),
+            np.array([ends[n] for n in here]),
+            threshold_percent=np.full(len(here), 5.0),
+            report_interval_ms=np.full(len(here), INTERVAL_MS),
+            force_update_ms=np.full(len(here), FORCE_MS),
+        )
+        for n, now in zip(here, told.tolist(), strict=True):
+            found[n].append(now)
+    assert found == [slowly(windows) for windows in nodes]
+
+
+# -- with a bank
+
+
+CONFIG = ModelConfig(cold_start_seconds=0.0, cold_start_samples=0)
+
+
+def told_by(bank: Bank, windows: list[NodeWindow]) -> list[tuple[str, int]]:
+    """Node and end of what is due, window by window."""
+    found = []
+    for one in windows:
+        (outcome,) = bank.apply([one])
+        if outcome.status == "applied":
+            peaks = bank.peaks([one.node])
+            if bank.due(peaks)[0]:
+                found.append((one.node, one.end_ms))
+    return found
+
+
+def warm(**changes: Any) -> Strategy:
+    """The strategy of CONFIG, with changes."""
+    return msgspec.structs.replace(CONFIG.strategy, **changes)
+
+
+def test_a_bank_watches_the_deciding_predictor_and_its_strategy() -> None:
+    bank = Bank(CONFIG)
+    pods = [Pod("a", (1.0, GIB), requests=(4000.0, 4 * GIB))]
+
+    def due(end: int, strategy: Strategy, **changes: float) -> bool:
+        given = dataclasses.replace(window(end, pods), strategy=strategy)
+        return bool(told_by(bank, [given]))
+
+    usual = CONFIG.strategy
+    assert due(0, usual)
+    assert not due(1, usual)
+    for number, change in enumerate(
+        (
+            {"safety_margin_percent": 11.0},
+            {"predictor": "nsigma-v1"},
+            {"cold_start_seconds": 1.0},
+            {"resource_diff_threshold_percent": 6.0},
+            {"report_interval_seconds": 61.0},
+            {"force_update_seconds": 601.0},
+        )
+    ):
+        changed = warm(**change)
+        assert due(2 + 3 * number, changed)
+        assert not due(3 + 3 * number, changed)
+        assert due(4 + 3 * number, usual)
+
+
+def test_among_nodes_with_other_predictors_each_is_told_by_its_own() -> None:
+    bank = Bank(CONFIG)
+    pods = [Pod("a", (1.0, GIB), requests=(4000.0, 4 * GIB))]
+    deciding = {"node-a": "nsigma-v1", "node-b": "percentile", "node-c": "nsigma-v1"}
+    bank.apply(
+        [
+            dataclasses.replace(
+                window(0, pods, node=node, usage=(1.5, 2 * GIB)), strategy=warm(predictor=name)
+            )
+            for node, name in deciding.items()
+        ]
+    )
+    peaks = bank.peaks(deciding)
+    for i, node in enumerate(peaks):
+        headline = peaks.headline(i)
+        assert headline.decides == node.decides == deciding[node.node]
+        assert headline.amount == node.reclaimable.amount.tolist()
+        assert headline.peak == node.reclaimable.peak.tolist()
+        assert headline.peaks == {
+            name: answer.peaks[0].tolist() for name, answer in node.predictors.items()
+        }
+        (alone,) = publish_policy.watched(bank.peaks([node.node]))
+        assert publish_policy.watched(peaks)[i].tolist() == alone.tolist()
+        assert alone[3].tolist() == node.reclaimable.amount.tolist()
+    first, second = peaks.headline(0), peaks.headline(1)
+    assert first.amount != second.amount
+
+
+def test_a_pod_that_leaves_takes_what_it_left_unused_with_it_at_once() -> None:
+    bank = Bank(CONFIG)
+    both = [Pod(uid, (1.0, GIB), requests=(4000.0, 4 * GIB)) for uid in "ab"]
+    assert len(told_by(bank, [window(0, both), window(1, both)])) == 1
+    assert told_by(bank, [window(2, both[:1])]) == [("node-a", window(2).end_ms)]
+
+
+def test_another_machine_is_told_at_once() -> None:
+    bank = Bank(CONFIG)
+    assert len(told_by(bank, [window(0), window(1), window(3, machine="other")])) == 2
+
+
+def test_a_node_that_returns_is_told_at_once() -> None:
+    bank = Bank(CONFIG)
+    assert len(told_by(bank, [window(0), window(1)])) == 1
+    bank.forget("node-a")
+    assert len(told_by(bank, [window(2)])) == 1
+
+
+@settings(deadline=None, max_examples=25)
+@given(streams(), st.integers(0, 13))
+def test_restored_from_its_state_a_bank_tells_the_same_windows(
+    windows: list[NodeWindow], cut: int
+) -> None:
+    whole, first, second = Bank(CONFIG), Bank(CONFIG), Bank(CONFIG)
+    expected = told_by(whole, windows)
+    found = told_by(first, windows[:cut])
+    for node in first.nodes:
+        second.restore(node, first.state_of(node))
+    assert found + told_by(second, windows[cut:]) == expected
+    assert {n: whole.state_of(n) for n in whole.nodes} == {
+        n: second.state_of(n) for n in second.nodes
+    }
+
+
+@settings(deadline=None, max_examples=25)
+@given(streams())
+def test_batches_change_nothing(windows: list[NodeWindow]) -> None:
+    """All nodes that have a next window in one batch, against one window at a time."""
+    one_by_one, together = Bank(CONFIG), Bank(CONFIG)
+    expected = sorted(told_by(one_by_one, windows))
+    found = []
+    queues = {n: [w for w in windows if w.node == n] for n in {w.node for w in windows}}
+    for turn in itertools.zip_longest(*queues.values()):
+        batch = [w for w in turn if w is not None]
+        outcomes = together.apply(batch)
+        if applied := [o.node for o in outcomes if o.status == "applied"]:
+            peaks = together.peaks(applied)
+            told = together.due(peaks)
+            found += [(p.node, p.end_ms) for p, now in zip(peaks, told, strict=True) if now]
+    assert sorted(found) == expected
+
+
+def test_the_number_of_terms_is_of_strategy_predictor_and_what_shapes_answers() -> None:
+    base = publish_policy.terms_of(Strategy(), "percentile", "")
+    assert publish_policy.terms_of(Strategy(), "percentile", "") == base
+    assert publish_policy.terms_of(Strategy(), "other", "") != base
+    assert publish_policy.terms_of(Strategy(nsigma_multiplier=2.0), "percentile", "") != base
+    assert publish_policy.terms_of(Strategy(), "percentile", "more") != base
+    assert -(2**63) <= base < 2**63
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, 0),
+        ({"predictors": (*CONFIG.predictors, "vpa")}, 1),
+        ({"predictors": ("percentile",)}, 1),
+        ({"predictors": CONFIG.predictors[::-1]}, 0),
+        ({"options": {"percentile": {"cpu": 0.9}}}, 1),
+        ({"class_horizon_seconds": {"batch": 3600.0}}, 1),
+        ({"report_interval_seconds": 61.0}, 1),
+        ({"minimum_coverage": 0.5}, 0),
+    ],
+)
+def test_after_a_restart_with_other_predictors_the_next_window_is_told(
+    changes: dict[str, Any], told: int
+) -> None:
+    """And not the force interval later: the old record has neither new names nor new numbers."""
+    before, after = Bank(CONFIG), Bank(dataclasses.replace(CONFIG, **changes))
+    assert len(told_by(before, [window(0), window(1)])) == 1
+    after.restore("node-a", before.state_of("node-a"))
+    assert len(told_by(after, [window(2), window(3)])) == told

@@ -1,0 +1,112 @@
+import zlib
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import CheckpointError
+from pipeline.processors.model import state_codec
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.model_config import ModelConfig
+from tests.processors.windows import GIB, Pod, window
+
+
+def _bank() -> Bank:
+    bank = Bank()
+    bank.apply(
+        [
+            window(1, [Pod("b", (1.0, GIB)), Pod("a", (2.0, GIB), age=np.nan)]),
+            window(2, [Pod("a", (3.0, GIB), "batch")]),
+        ]
+    )
+    return bank
+
+
+STATE = _bank().state_of("node-a")
+
+
+def _changed(**fields: object) -> bytes:
+    return state_codec.encode(msgspec.structs.replace(state_codec.decode(STATE), **fields))
+
+
+def test_it_holds_absent_pods_and_the_last_window() -> None:
+    state = state_codec.decode(STATE)
+    assert state.uids == ("a", "b")
+    assert state_codec.unpack(state.listed, "<u4", 1).tolist() == [0]
+    assert state.applied == 2
+
+
+def test_restored_state_is_the_same_bytes_and_replaces_what_was_there() -> None:
+    other = Bank()
+    other.apply([window(9, [Pod("z", (1.0, GIB))])])
+    other.restore("node-a", STATE)
+    assert other.state_of("node-a") == STATE
+    assert other.num_rows == _bank().num_rows
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "not a node state"),
+        (b"hello", "not a node state"),
+        (b"x" * 100, "not a node state"),
+        (STATE[:20], "damaged"),
+        (STATE[:-1], "damaged"),
+        (STATE + b"x", "damaged"),
+        (STATE[:6] + b"\x01\x00" + STATE[8:], "version 1; this release reads 2"),
+        (_changed(node="node-b"), "state of node 'node-b' given for node 'node-a'"),
+        (_changed(fingerprint="0"), "shape what is learned or what predictors keep"),
+        (_changed(weight=b"123"), "3 bytes instead of"),
+        (_changed(samples=b""), "0 bytes instead of"),
+        (_changed(classes=b""), "0 bytes instead of"),
+        (_changed(allocatable=b""), "0 bytes instead of"),
+        (_changed(listed=b"\x05\x00\x00\x00"), "lists a pod that it does not hold"),
+        (_changed(bucket_counts=(b"", b"")), "0 bytes instead of"),
+        (
+            _changed(buckets=(state_codec.decode(STATE).buckets[0][:-2] + b"\xff\xff",) * 2),
+            "bytes|bucket",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_leaves_the_bank_as_it_was(data: bytes, says: str) -> None:
+    bank = _bank()
+    rows = bank.num_rows
+    with pytest.raises(CheckpointError, match=says):
+        bank.restore("node-a", data)
+    assert bank.state_of("node-a") == STATE
+    assert bank.num_rows == rows
+
+
+def test_a_bucket_beyond_the_layout_is_refused() -> None:
+    state = state_codec.decode(STATE)
+    far = np.full(len(state.buckets[0]) // 2, 5000, "<u2").tobytes()
+    with pytest.raises(CheckpointError, match="bucket outside the layout"):
+        Bank().restore("node-a", _changed(buckets=(far, state.buckets[1])))
+
+
+def test_valid_checksum_but_no_state_is_refused() -> None:
+    no_state = state_codec._COMPRESSION.compress(b"\x80", asbytes=True)
+    sized = [(8, b"not zstd"), *((size, no_state) for size in (0, 1, 9, 0xFFFFFFFF))]
+    for body in (b"", b"123", *(state_codec._SIZE.pack(size) + rest for size, rest in sized)):
+        data = (
+            state_codec._HEADER.pack(state_codec.MAGIC, state_codec.VERSION, zlib.crc32(body))
+            + body
+        )
+        with pytest.raises(CheckpointError, match="cannot be read"):
+            state_codec.decode(data)
+
+
+@given(st.integers(0, len(STATE) - 1), st.integers(1, 255))
+def test_any_flipped_byte_is_noticed(at: int, by: int) -> None:
+    damaged = bytearray(STATE)
+    damaged[at] ^= by
+    with pytest.raises(CheckpointError):
+        state_codec.decode(bytes(damaged))
+
+
+def test_other_settings_of_peaks_can_take_the_state_over() -> None:
+    bank = Bank(ModelConfig(safety_margin_percent=20.0))
+    bank.restore("node-a", STATE)
+    assert bank.state_of("node-a") == STATE

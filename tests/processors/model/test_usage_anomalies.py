@@ -1,0 +1,56 @@
+"""Odd metrics: each oddity is found by itself, and nothing in what is as it should be."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.processors.model.usage_anomalies import ODDITIES, Told, oddities
+
+GOOD = {
+    "usage": [2.0, 8.0], "mean": [1.9, 8.0], "deviation": [0.3, 0.0], "capacity": [4.0, 16.0],
+    "coverage": 1.0, "since_gap_seconds": math.nan, "since_bad_value_seconds": 901.0,
+}  # fmt: skip
+
+
+def found(fresh: bool = True, **changes: Any) -> set[str]:
+    one = GOOD | changes
+    told = Told(**{name: np.array([value, GOOD[name]], float) for name, value in one.items()})
+    flags = oddities(told, np.array([fresh, True]))
+    assert flags.keys() == ODDITIES.keys()
+    assert not any(where[1] for where in flags.values())
+    return {name for name, where in flags.items() if where[0]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({}, set()),
+        ({"usage": [math.nan, 8.0]}, {"missing"}),
+        ({"usage": [math.nan] * 2, "mean": [math.nan] * 2, "deviation": [math.nan] * 2},
+         {"missing"}),
+        ({"coverage": 0.5}, {"partial"}),
+        ({"coverage": 0.51}, set()),
+        ({"usage": [4.3, 8.0], "mean": [4.0, 8.0]}, {"beyond"}),
+        ({"usage": [4.1, 8.0], "mean": [4.0, 8.0]}, set()),
+        ({"usage": [2.0, 17.0], "mean": [1.9, 16.0]}, {"beyond"}),
+        ({"deviation": [0.0, 0.0]}, {"frozen"}),
+        # A machine that does nothing at all stands still.
+        ({"usage": [0.0, 8.0], "mean": [0.0, 8.0], "deviation": [0.0, 0.0]}, set()),
+        ({"usage": [3.9, 8.0], "mean": [1.0, 8.0]}, {"spike"}),
+        ({"usage": [0.1, 8.0], "mean": [3.0, 8.0], "deviation": [0.1, 0.0]}, {"spike"}),
+        # Six deviations of hardly anything are no spike.
+        ({"usage": [1.3, 8.0], "mean": [1.0, 8.0], "deviation": [0.01, 0.0]}, set()),
+        ({"capacity": [math.nan, math.nan]}, set()),
+        ({"since_gap_seconds": 0.0}, {"gaps"}),
+        ({"since_gap_seconds": 901.0}, set()),
+        ({"since_bad_value_seconds": 900.0}, {"impossible"}),
+    ],
+)  # fmt: skip
+def test_each_oddity_is_found_by_itself(changes: dict[str, Any], names: set[str]) -> None:
+    assert found(**changes) == names
+
+
+def test_of_what_is_stale_nothing_else_is_said() -> None:
+    assert found(fresh=False, coverage=0.1, deviation=[0.0, 0.0]) == {"stale"}

@@ -34,11 +34,11 @@ from benchmarks.roles import springtide
 from pipeline.agents.log import open_reader
 from pipeline.agents.output import Keyed, open_output
 from pipeline.local.kafka import local_kafka
-from pipeline.processors.columns import node_windows, window_usages
-from pipeline.processors.join import Beside, NodeView, join, put_beside
+from pipeline.processors.join.pod_facts import pod_row
+from pipeline.processors.join.sample_join import Beside, NodeView, join, put_beside
+from pipeline.processors.join.window_batch import node_windows, window_usages
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.result_records import node_state_record, prediction_record
-from pipeline.processors.pod_row import pod_row
 from pipeline.settings import Settings, load_settings
 from pipeline.topics.admin import apply_topics, find_group
 from pipeline.topics.arrow import write_stream

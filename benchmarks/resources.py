@@ -26,8 +26,9 @@ import numpy as np
 
 from benchmarks import ingest, inventory
 from pipeline.processors.classes import CLASS_CODES
-from pipeline.processors.columns import WindowUsage, window_usages
-from pipeline.processors.join import NodeView, join, put_beside
+from pipeline.processors.join.pod_facts import pod_row
+from pipeline.processors.join.sample_join import NodeView, join, put_beside
+from pipeline.processors.join.window_batch import WindowUsage, window_usages
 from pipeline.processors.overcommit.batch import batch
 from pipeline.processors.overcommit.facts import (
     MAX_USAGE_REQUEST,
@@ -41,7 +42,6 @@ from pipeline.processors.overcommit.facts import (
 from pipeline.processors.overcommit.joined import Prod, is_known, nodes_of, pods_of
 from pipeline.processors.overcommit.mid import Percents, allocated, mid
 from pipeline.processors.overcommit.offers import Offers, offers, records
-from pipeline.processors.pod_row import pod_row
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.overcommit import Overcommit

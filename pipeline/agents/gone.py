@@ -8,7 +8,7 @@ the tombstone and that of the windows: no clock.
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from pipeline.processors.pod_row import PodRow, gone_row
+from pipeline.processors.join.pod_facts import PodRow, gone_row
 
 LONGEST_MS: Final = 3_600_000
 """How long one is kept on a node of which no window comes, by the time of the tombstones."""

@@ -15,8 +15,8 @@ from pipeline.agents.gone import GonePods
 from pipeline.agents.log import LogReader, LogRecord, record_of
 from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.logs import get_logger
-from pipeline.processors.join import NodeView
-from pipeline.processors.pod_row import PodRow, pod_row
+from pipeline.processors.join.pod_facts import PodRow, pod_row
+from pipeline.processors.join.sample_join import NodeView
 from pipeline.topics.client import COMMITTED
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import KnownNode, check_node_name

@@ -23,8 +23,8 @@ from pipeline.errors import (
 )
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
-from pipeline.processors.join import Beside, check_not_future, join, put_beside
-from pipeline.processors.node_facts import node_facts
+from pipeline.processors.join.node_facts import node_facts
+from pipeline.processors.join.sample_join import Beside, check_not_future, join, put_beside
 from pipeline.topics.dead_letters import dead_letter
 from pipeline.topics.nodes import KnownNode, Strategy
 from pipeline.topics.partition import partition_of

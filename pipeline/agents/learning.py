@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from pipeline.agents.profile import amounts_of
 from pipeline.metrics import counter, gauge
-from pipeline.processors.columns import WindowUsage, node_windows, window_usages
+from pipeline.processors.join.window_batch import WindowUsage, node_windows, window_usages
 from pipeline.processors.model import bank
 from pipeline.processors.model.model_config import Outcome, rounds
 from pipeline.processors.model.peaks import AllPeaks, Headline

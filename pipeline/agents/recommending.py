@@ -12,8 +12,8 @@ from pipeline.agents.inventory import Inventory
 from pipeline.agents.log import LogReader, LogRecord
 from pipeline.agents.saved import read_checkpoints
 from pipeline.errors import CheckpointError, RecordError
+from pipeline.processors.join.pod_facts import PodRow
 from pipeline.processors.model.recommendation import Owner, Workloads
-from pipeline.processors.pod_row import PodRow
 from pipeline.topics.checkpoints import NodeCheckpoint
 from pipeline.topics.registry import CHECKPOINTS, PODS
 

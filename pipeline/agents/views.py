@@ -14,7 +14,7 @@ from pipeline.clock import Clock
 from pipeline.errors import RecordError
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
-from pipeline.processors.node_view import (
+from pipeline.processors.join.view_documents import (
     generation_of,
     must_tell,
     node_view,

@@ -12,8 +12,8 @@ from pipeline.cli.model_export import require_new, write_whole
 from pipeline.cli.options import settings_options
 from pipeline.cli.printing import say
 from pipeline.errors import InvalidRecordError, UsageError
-from pipeline.processors.columns import node_windows
 from pipeline.processors.inspection import brief, peaks_table
+from pipeline.processors.join.window_batch import node_windows
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import NODE, ModelConfig

@@ -14,9 +14,9 @@ import numpy as np
 
 from pipeline.clock import parse_time
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
+from pipeline.processors.join.node_facts import raw_allocatable
 from pipeline.processors.loadaware.limits import ANNOTATION as USAGE_THRESHOLDS
 from pipeline.processors.loadaware.limits import problem as thresholds_problem
-from pipeline.processors.node_facts import raw_allocatable
 from pipeline.processors.overcommit.reserved import Reservation, reservation
 from pipeline.topics.node_state import (
     AGGREGATED,

@@ -2,7 +2,7 @@
 
 import random
 
-from pipeline.processors.join import NodeView, join
+from pipeline.processors.join.sample_join import NodeView, join
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.sample_rows import read_rows

@@ -11,7 +11,7 @@ from pipeline.agents.inventory import Inventory
 from pipeline.agents.join import JoinCursor, JoinRules
 from pipeline.agents.log import LogRecord
 from pipeline.agents.shard import Ownership
-from pipeline.processors.columns import window_usages
+from pipeline.processors.join.window_batch import window_usages
 from pipeline.processors.overcommit.joined import Prod
 from pipeline.processors.overcommit.offers import offers, records
 from pipeline.topics.codec import encode_json

@@ -14,7 +14,7 @@ from pipeline.agents.inventory import Inventory
 from pipeline.agents.join import JoinCursor, JoinRules
 from pipeline.agents.log import LogRecord
 from pipeline.agents.shard import Ownership
-from pipeline.processors.columns import node_windows, window_usages
+from pipeline.processors.join.window_batch import node_windows, window_usages
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord, Strategy
 from pipeline.topics.partition import partition_of

@@ -9,7 +9,7 @@ from pipeline.agents import views
 from pipeline.agents.output import Keyed
 from pipeline.agents.views import VIEWS, Views
 from pipeline.clock import ManualClock
-from pipeline.processors.pod_row import pod_row as row_of_pod
+from pipeline.processors.join.pod_facts import pod_row as row_of_pod
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.nodes import NodeRecord

@@ -11,7 +11,7 @@ import pytest
 from pipeline.agents.configure import model_config
 from pipeline.agents.learning import GENERATION
 from pipeline.local.control_plane import ControlPlane
-from pipeline.processors.columns import node_window, window_usage
+from pipeline.processors.join.window_batch import node_window, window_usage
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.overcommit.joined import Prod
 from pipeline.processors.overcommit.offering import Case, offers_now

@@ -6,11 +6,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from pipeline.processors.join import NodeView, join
-from pipeline.processors.node_facts import RAW_ALLOCATABLE
+from pipeline.processors.join.node_facts import RAW_ALLOCATABLE
+from pipeline.processors.join.pod_facts import pod_row as row_of_pod
+from pipeline.processors.join.sample_join import NodeView, join
 from pipeline.processors.overcommit.mid import FORMULAS
 from pipeline.processors.overcommit.reserved import ANNOTATION as RESERVATION
-from pipeline.processors.pod_row import pod_row as row_of_pod
 from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
 from pipeline.topics.overcommit import Overcommit
 from pipeline.topics.pods import Owner, PodRecord

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.processors.columns import node_window
+from pipeline.processors.join.window_batch import node_window
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT, Layout
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig, Profile

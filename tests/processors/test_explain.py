@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.processors.columns import node_window
 from pipeline.processors.derivation import RESOURCES
 from pipeline.processors.explain import entity_of, explain, predictors_of
-from pipeline.processors.join import NodeView
+from pipeline.processors.join.sample_join import NodeView
+from pipeline.processors.join.window_batch import node_window
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import RecordError
-from pipeline.processors.columns import node_window, window_usage
-from pipeline.processors.join import NodeView, join
+from pipeline.processors.join.sample_join import NodeView, join
+from pipeline.processors.join.window_batch import node_window, window_usage
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig, Profile
 from pipeline.processors.model.result_records import node_state_record, prediction_record

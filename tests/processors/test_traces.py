@@ -9,12 +9,12 @@ import pytest
 
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.classes import CLASSES
-from pipeline.processors.columns import node_windows
 from pipeline.processors.inspection import peaks_table
-from pipeline.processors.join import NodeView, join
+from pipeline.processors.join.pod_facts import pod_row
+from pipeline.processors.join.sample_join import NodeView, join
+from pipeline.processors.join.window_batch import node_windows
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig
-from pipeline.processors.pod_row import pod_row
 from pipeline.processors.traces import TYPES, read_trace
 from pipeline.sources.simulation import SimulatedNode
 from pipeline.times import format_time

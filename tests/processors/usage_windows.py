@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from pipeline.processors.join import NodeView, join
-from pipeline.processors.pod_row import PodRow
+from pipeline.processors.join.pod_facts import PodRow
+from pipeline.processors.join.sample_join import NodeView, join
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.sample_rows import read_rows
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples

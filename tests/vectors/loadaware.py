@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from pipeline.processors.classes import class_label, pod_class
+from pipeline.processors.join.node_facts import RAW_ALLOCATABLE, raw_allocatable
 from pipeline.processors.loadaware import compare, limits
 from pipeline.processors.loadaware.args import (
     LoadAwareArgs,
@@ -35,7 +36,6 @@ from pipeline.processors.loadaware.in_flight import (
     Sums,
     sums,
 )
-from pipeline.processors.node_facts import RAW_ALLOCATABLE, raw_allocatable
 from pipeline.processors.thresholds import is_fresh
 from pipeline.topics.nodes import KnownNode
 from pipeline.topics.resources import Resources

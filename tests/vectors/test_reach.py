@@ -47,7 +47,7 @@ UNCALLED = {
     "pipeline.processors.policy.amplification.read_ratios": _ADMISSION,
     "pipeline.processors.policy.amplification.requested": _ADMISSION,
     "pipeline.processors.policy.normalization.must_write": _WRITES,
-    "pipeline.processors.system_usage.numa_remainder": _NUMA,
+    "pipeline.processors.join.system_usage.numa_remainder": _NUMA,
     "pipeline.processors.thresholds.whole_percent": _DEVICES,
 }
 """What only the vectors call, and why it is there. What gets a caller leaves this list."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from pipeline.processors.columns import WindowUsage
+from pipeline.processors.join.window_batch import WindowUsage
 from pipeline.processors.overcommit.batch import Batch, batch
 from pipeline.processors.overcommit.facts import (
     BoolArray,

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.columns import WindowUsage, window_usages
+from pipeline.processors.join.window_batch import WindowUsage, window_usages
 from pipeline.topics.listings import Listing
 from pipeline.topics.samples import KINDS
 from pipeline.topics.windows import Window

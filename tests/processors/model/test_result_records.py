@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.processors.classes import CLASSES
-from pipeline.processors.columns import node_window, window_usage
-from pipeline.processors.join import NodeView
+from pipeline.processors.join.sample_join import NodeView
+from pipeline.processors.join.window_batch import node_window, window_usage
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.processors.model.result_records import node_state_record, prediction_record

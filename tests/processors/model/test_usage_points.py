@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.processors.columns import node_window
+from pipeline.processors.join.window_batch import node_window
 from pipeline.processors.model import usage_points
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.column_store import Columns

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.processors.columns import window_usages
-from pipeline.processors.join import NodeView
+from pipeline.processors.join.sample_join import NodeView
+from pipeline.processors.join.window_batch import window_usages
 from pipeline.processors.overcommit.joined import Prod
 from pipeline.processors.overcommit.mid import FORMULAS
 from pipeline.processors.overcommit.offers import offers, records

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.processors.join import NodeView
-from pipeline.processors.pod_row import gone_row
-from pipeline.processors.pod_row import pod_row as row_of_pod
+from pipeline.processors.join.pod_facts import gone_row
+from pipeline.processors.join.pod_facts import pod_row as row_of_pod
+from pipeline.processors.join.sample_join import NodeView
 from pipeline.processors.policy.durations import duration_text
 from pipeline.processors.slo.quantities import cpu_quantity, memory_quantity
 from pipeline.processors.slo.report import (

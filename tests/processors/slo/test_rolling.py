@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.processors.columns import window_usage
+from pipeline.processors.join.window_batch import window_usage
 from pipeline.processors.slo.rolling import Rolling, RollingUsage
 from pipeline.topics.windows import Window, departure
 from tests.processors.joined import END_MS, NODE_ROW, Row, header, joined, logged, pod_row

@@ -1,6 +1,6 @@
 import numpy as np
 
-from pipeline.processors.system_usage import numa_remainder, remainder
+from pipeline.processors.join.system_usage import numa_remainder, remainder
 
 NAN = np.nan
 

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors.classes import CLASSES
+from pipeline.processors.join.system_usage import remainder
 from pipeline.processors.model.model_config import PLAUSIBLE, NodeWindow
 from pipeline.processors.model.pairs import paired, pairs
 from pipeline.processors.model.reclaimable import TO_KUBERNETES, sum_by
-from pipeline.processors.system_usage import remainder
 from pipeline.topics.known import CREATED, Known
 from pipeline.topics.resources import RATES, Resources
 from pipeline.topics.sample_rows import Listing

@@ -12,8 +12,8 @@ import numpy as np
 
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.classes import CLASSES
+from pipeline.processors.join.pod_facts import PodRow
 from pipeline.processors.overcommit.reserved import reservation
-from pipeline.processors.pod_row import PodRow
 from pipeline.topics.known import LISTED
 from pipeline.topics.nodes import KnownNode, NodeStrategy, Strategy
 from pipeline.topics.resources import Resources, millicores, whole_bytes

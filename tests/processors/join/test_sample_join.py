@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import FutureWindowError
-from pipeline.processors.columns import node_window, window_usage
-from pipeline.processors.join import (
+from pipeline.processors.join.node_facts import node_facts
+from pipeline.processors.join.sample_join import (
     NodeView,
     check_not_future,
     clean_sample,
@@ -21,7 +21,7 @@ from pipeline.processors.join import (
     put_beside,
     without_bad_values,
 )
-from pipeline.processors.node_facts import node_facts
+from pipeline.processors.join.window_batch import node_window, window_usage
 from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
 from pipeline.topics.pods import Owner, PodRecord
 from pipeline.topics.resources import Resources

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.processors.node_view import (
+from pipeline.processors.join.view_documents import (
     GENERATIONS,
     LONGEST_ANNOTATION,
     generation_of,

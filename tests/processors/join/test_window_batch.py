@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.processors.columns import (
+from pipeline.processors.join.sample_join import NodeView
+from pipeline.processors.join.window_batch import (
     MEMORY_COLUMNS,
     WindowUsage,
     amounts,
@@ -20,7 +21,6 @@ from pipeline.processors.columns import (
     window_usage,
     window_usages,
 )
-from pipeline.processors.join import NodeView
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, SYSTEM, ModelConfig, NodeWindow
 from pipeline.topics.nodes import NodeRecord

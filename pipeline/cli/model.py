@@ -13,7 +13,7 @@ from pipeline.cli.model_import import import_
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
 from pipeline.cli.printing import say
 from pipeline.errors import CheckpointError, RecordError, UsageError
-from pipeline.processors.inspection import head, names_of, table
+from pipeline.processors.explain.model_state_text import head, names_of, table
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.predictors.registry import available, package_of, packages_with

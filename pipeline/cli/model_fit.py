@@ -12,7 +12,7 @@ from pipeline.cli.model_export import require_new, write_whole
 from pipeline.cli.options import settings_options
 from pipeline.cli.printing import say
 from pipeline.errors import InvalidRecordError, UsageError
-from pipeline.processors.inspection import brief, peaks_table
+from pipeline.processors.explain.model_state_text import brief, peaks_table
 from pipeline.processors.join.window_batch import node_windows
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank

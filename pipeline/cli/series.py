@@ -13,8 +13,7 @@ from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
 from pipeline.cli.printing import printable, say
 from pipeline.clock import SystemClock
 from pipeline.errors import RecordError, UsageError
-from pipeline.processors.policy.durations import seconds_of
-from pipeline.processors.series import (
+from pipeline.processors.explain.usage_series import (
     PodSought,
     SeenWindow,
     UsageSeries,
@@ -22,6 +21,7 @@ from pipeline.processors.series import (
     seen,
     usage_series,
 )
+from pipeline.processors.policy.durations import seconds_of
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.tasks import end as end_task
 from pipeline.times import format_time, parse_time

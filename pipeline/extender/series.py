@@ -16,7 +16,7 @@ from pipeline.clock import Clock, format_time, parse_time
 from pipeline.errors import BadRequestError
 from pipeline.extender.query import must_be_caught_up
 from pipeline.extender.replies import error_reply, json_reply
-from pipeline.processors.series import SeriesStatistics, statistics_of
+from pipeline.processors.explain.usage_series import SeriesStatistics, statistics_of
 from pipeline.table import FeedState
 from pipeline.table.history import History, Series
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline.clock import ManualClock, format_time
 from pipeline.extender.series import NodeSeriesHandler
 from pipeline.extender.server import Extender
-from pipeline.processors.series import statistics_of
+from pipeline.processors.explain.usage_series import statistics_of
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
 from pipeline.table.history import History

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.classes import CLASSES
-from pipeline.processors.inspection import peaks_table
+from pipeline.processors.explain.model_state_text import peaks_table
 from pipeline.processors.join.pod_facts import pod_row
 from pipeline.processors.join.sample_join import NodeView, join
 from pipeline.processors.join.window_batch import node_windows

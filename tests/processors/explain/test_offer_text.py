@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.processors.explain_offers import explain_offers
+from pipeline.processors.explain.offer_text import explain_offers
 from pipeline.processors.overcommit.mid import FORMULAS
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_resources import NodeResourcesRecord

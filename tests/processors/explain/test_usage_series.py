@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.processors.series import PodSought, pod_names, seen, usage_series
+from pipeline.processors.explain.usage_series import PodSought, pod_names, seen, usage_series
 from tests.processors.usage_windows import GIB, LENGTH_MS, usage_window
 
 AT_MS = 1_700_000_010_000

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from pipeline.processors.derivation import (
+from pipeline.processors.explain.derivation import (
     RESOURCES,
     Resource,
     added,
@@ -21,8 +21,8 @@ from pipeline.processors.derivation import (
     step,
     unknown,
 )
-from pipeline.processors.explain_case import POD_SUMS, Case, why_unknown
-from pipeline.processors.explain_prod import margin_of, unused
+from pipeline.processors.explain.prod_text import margin_of, unused
+from pipeline.processors.explain.unknown_reasons import POD_SUMS, Case, why_unknown
 from pipeline.times import parse_time
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.predictions import EntityPeaks, ModelTerms, PredictionRecord

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.processors.inspection import head, names_of, table
+from pipeline.processors.explain.model_state_text import head, names_of, table
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES

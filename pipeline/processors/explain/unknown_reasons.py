@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from pipeline.processors.derivation import Pod, Resource
+from pipeline.processors.explain.derivation import Pod, Resource
 
 POD_SUMS: Final = ("nsigma-v2", "pods-nsigma", "resource-central")
 """Predictors that add up the peaks of pods, and for the node that of the system."""

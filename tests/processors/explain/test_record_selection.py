@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from pipeline.processors.derivation import RESOURCES
-from pipeline.processors.explain_part import part_of
+from pipeline.processors.explain.derivation import RESOURCES
+from pipeline.processors.explain.record_selection import part_of
 from pipeline.processors.model.model_config import ENTITIES
 from pipeline.topics.codec import encode_json
 from pipeline.topics.predictions import PredictionRecord
 from pipeline.topics.resources import ByResource
-from tests.processors.test_explain import PREDICTORS, of_seed
+from tests.processors.explain.test_prediction_text import PREDICTORS, of_seed
 
 
 def of(record: PredictionRecord, **chosen: Any) -> Any:

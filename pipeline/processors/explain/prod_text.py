@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from pipeline.processors.derivation import Pod, Resource, added, given, pods_of, step, unknown
+from pipeline.processors.explain.derivation import (
+    Pod,
+    Resource,
+    added,
+    given,
+    pods_of,
+    step,
+    unknown,
+)
 from pipeline.topics.predictions import EntityPeaks, PredictionRecord, Reclaimable
 
 COUNTED: Final = ("prod", "none", "unknown")

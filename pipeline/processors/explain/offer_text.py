@@ -9,7 +9,14 @@ from typing import Final
 
 import msgspec
 
-from pipeline.processors.derivation import RESOURCES, Resource, filled_in, given, step, unknown
+from pipeline.processors.explain.derivation import (
+    RESOURCES,
+    Resource,
+    filled_in,
+    given,
+    step,
+    unknown,
+)
 from pipeline.processors.policy.colocation import STATIC
 from pipeline.times import parse_time
 from pipeline.topics.node_resources import BatchTerms, MidTerms, NodeResourcesRecord

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from pipeline.processors.derivation import RESOURCES
-from pipeline.processors.explain_prod import COUNTED
+from pipeline.processors.explain.derivation import RESOURCES
+from pipeline.processors.explain.prod_text import COUNTED
 from pipeline.topics.predictions import PredictionRecord
 
 Document = dict[str, Any]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.processors.derivation import RESOURCES
-from pipeline.processors.explain import entity_of, explain, predictors_of
+from pipeline.processors.explain.derivation import RESOURCES
+from pipeline.processors.explain.prediction_text import entity_of, explain, predictors_of
 from pipeline.processors.join.sample_join import NodeView
 from pipeline.processors.join.window_batch import node_window
 from pipeline.processors.model.bank import Bank

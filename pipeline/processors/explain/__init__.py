@@ -1,0 +1,1 @@
+"""Text that explains published records: predictions, offers, model state, usage series."""

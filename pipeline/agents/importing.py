@@ -24,8 +24,8 @@ from pipeline.errors import (
     RecordError,
     StateError,
 )
-from pipeline.processors.exports import put_back
-from pipeline.processors.imports import Learned, Taken, taken_over
+from pipeline.processors.exchange.export_models import put_back
+from pipeline.processors.exchange.import_models import Learned, Taken, taken_over
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig

@@ -12,8 +12,8 @@ from pipeline.cli.explain import no_node
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
 from pipeline.cli.printing import say
 from pipeline.errors import CheckpointError, RecordError, SpringtideError, UsageError
+from pipeline.processors.exchange.export_models import to_koordinator
 from pipeline.processors.explain.model_state_text import brief
-from pipeline.processors.exports import to_koordinator
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.settings import KafkaSettings, Settings

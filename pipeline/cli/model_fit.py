@@ -12,12 +12,12 @@ from pipeline.cli.model_export import require_new, write_whole
 from pipeline.cli.options import settings_options
 from pipeline.cli.printing import say
 from pipeline.errors import InvalidRecordError, UsageError
+from pipeline.processors.exchange.trace_windows import read_trace
 from pipeline.processors.explain.model_state_text import brief, peaks_table
 from pipeline.processors.join.window_batch import node_windows
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import NODE, ModelConfig
-from pipeline.processors.traces import read_trace
 from pipeline.settings import Settings
 from pipeline.sources.traces import read_table
 from pipeline.topics.nodes import check_node_name

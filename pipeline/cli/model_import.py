@@ -18,8 +18,14 @@ from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
 from pipeline.cli.printing import say
 from pipeline.clock import SystemClock
 from pipeline.errors import CheckpointError, UsageError
+from pipeline.processors.exchange.import_models import (
+    Learned,
+    Received,
+    Taken,
+    from_koordinator,
+    from_vpa,
+)
 from pipeline.processors.explain.model_state_text import brief
-from pipeline.processors.imports import Learned, Received, Taken, from_koordinator, from_vpa
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES
 from pipeline.processors.model.state_codec import NodeState

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from pipeline.clock import Clock
 from pipeline.errors import BadRequestError
-from pipeline.processors.load_watcher import WINDOWS, encode
+from pipeline.processors.exchange.load_watcher_document import WINDOWS, encode
 from pipeline.table import FeedState, Table
 from pipeline.table.load_watcher import watched
 

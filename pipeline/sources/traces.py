@@ -7,7 +7,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from pipeline.errors import InvalidRecordError, UsageError
-from pipeline.processors.traces import TYPES
+from pipeline.processors.exchange.trace_windows import TYPES
 
 _PARQUET = b"PAR1"
 _SCALARS = {name: kind for name, kind in TYPES.items() if not pa.types.is_nested(kind)}

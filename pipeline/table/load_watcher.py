@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pipeline.processors.load_watcher import (
+from pipeline.processors.exchange.load_watcher_document import (
     AVERAGE,
     DEVIATION,
     LATEST,

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from pipeline.agents.importing import adding, change_models, putting_back
 from pipeline.clock import ManualClock
 from pipeline.errors import CheckpointLayoutError, NotReadyError, StateError
-from pipeline.processors.imports import Histogram, Learned
+from pipeline.processors.exchange.import_models import Histogram, Learned
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import CPU_LAYOUT

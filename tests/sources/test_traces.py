@@ -7,7 +7,7 @@ import pyarrow.parquet
 import pytest
 
 from pipeline.errors import InvalidRecordError, UsageError
-from pipeline.processors.traces import read_trace
+from pipeline.processors.exchange.trace_windows import read_trace
 from pipeline.sources.traces import read_table
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.windows import encode_window

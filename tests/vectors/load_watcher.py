@@ -19,7 +19,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from pipeline.clock import ManualClock
 from pipeline.extender.server import Extender
-from pipeline.processors.load_watcher import (
+from pipeline.processors.exchange.load_watcher_document import (
     Metric,
     NodeMetrics,
     average_of,

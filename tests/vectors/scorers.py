@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 
 from pipeline.clock import format_time
+from pipeline.processors.exchange.load_watcher_document import Metric, average_of, latest_of
 from pipeline.processors.inventory import pod_record
-from pipeline.processors.load_watcher import Metric, average_of, latest_of
 from pipeline.processors.scorers import (
     beta,
     fit_plus,

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pipeline.processors.imports import Histogram, converted
+from pipeline.processors.exchange.import_models import Histogram, converted
 from pipeline.processors.model.entity_columns import NEVER
 from pipeline.processors.model.histogram import (
     FloatArray,

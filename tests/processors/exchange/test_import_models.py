@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import CheckpointError, CheckpointLayoutError
-from pipeline.processors.imports import (
+from pipeline.processors.exchange.import_models import (
     Histogram,
     Learned,
     converted,

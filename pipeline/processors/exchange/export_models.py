@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from pipeline.errors import CheckpointError, CheckpointLayoutError
-from pipeline.processors.imports import KOORDINATOR_IDS
+from pipeline.processors.exchange.import_models import KOORDINATOR_IDS
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.entity_columns import NEVER

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import CheckpointError, CheckpointLayoutError
-from pipeline.processors.exports import put_back, to_koordinator
-from pipeline.processors.imports import from_koordinator
+from pipeline.processors.exchange.export_models import put_back, to_koordinator
+from pipeline.processors.exchange.import_models import from_koordinator
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, VPA, ModelConfig

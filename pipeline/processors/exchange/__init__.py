@@ -1,0 +1,1 @@
+"""Models and histories in the formats of other systems: import, export, traces."""

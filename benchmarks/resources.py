@@ -25,10 +25,10 @@ import msgspec
 import numpy as np
 
 from benchmarks import ingest, inventory
-from pipeline.processors.classes import CLASS_CODES
 from pipeline.processors.join.pod_facts import pod_row
 from pipeline.processors.join.sample_join import NodeView, join, put_beside
 from pipeline.processors.join.window_batch import WindowUsage, window_usages
+from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.overcommit.batch import batch
 from pipeline.processors.overcommit.facts import (
     MAX_USAGE_REQUEST,

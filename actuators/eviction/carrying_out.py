@@ -19,7 +19,7 @@ from pipeline.kube.client import Api
 from pipeline.kube.events import Reporter
 from pipeline.processors.eviction.budgets import Budget, overdrawn
 from pipeline.processors.eviction.objections import leaving, objection
-from pipeline.processors.inventory import read_manifest
+from pipeline.processors.kubernetes.object_records import read_manifest
 from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord, Outcome
 from pipeline.topics.eviction_plans import EvictionPlanRecord

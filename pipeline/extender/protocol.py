@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeline.errors import BadRequestError, InvalidRecordError
 from pipeline.extender.filters import Refusal
-from pipeline.processors.inventory import read_manifest
+from pipeline.processors.kubernetes.object_records import read_manifest
 from pipeline.processors.scorers.rounding import IntArray
 from pipeline.table.names import Names
 from pipeline.topics.pods import PodRecord

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pipeline.extender.decide import Decisions
 from pipeline.extender.filters import RESOURCES, Refusal, amount
 from pipeline.extender.moment import Ask, Moment
-from pipeline.processors.classes import CLASS_CODES, CLASSES
+from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, CLASSES
 from pipeline.processors.loadaware.args import LoadAwareArgs
 from pipeline.processors.loadaware.limits import AGGREGATED, limits_of
 from pipeline.processors.placement.push_out import (

@@ -20,7 +20,7 @@ from pipeline.extender.explained import Explanation, explanation
 from pipeline.extender.protocol import Pod, must_be_few
 from pipeline.extender.replies import error_reply, json_reply
 from pipeline.extender.stages import Stages
-from pipeline.processors.inventory import read_manifest
+from pipeline.processors.kubernetes.object_records import read_manifest
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
 from pipeline.table.document import beside, node_item, node_list

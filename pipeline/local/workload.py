@@ -27,7 +27,7 @@ from node_exporter.kernel.paths import Driver, KubeQOS, pod_dir, qos_dir
 from pipeline.clock import format_time
 from pipeline.errors import KernelError, KernelFileError
 from pipeline.local import load
-from pipeline.processors.classes import LABEL_PRIORITY_CLASS, LABEL_QOS_CLASS
+from pipeline.processors.kubernetes.pod_classes import LABEL_PRIORITY_CLASS, LABEL_QOS_CLASS
 from pipeline.topics.resources import millicores
 
 CGROUP_ROOT: Final = Path("/sys/fs/cgroup")

@@ -31,7 +31,7 @@ from pipeline.errors import (
 )
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
-from pipeline.processors.inventory import node_record, pod_record
+from pipeline.processors.kubernetes.object_records import node_record, pod_record
 from pipeline.processors.policy.in_force import Policies, load_policies, with_policy
 from pipeline.processors.policy.loading import Problem as PolicyProblem
 from pipeline.settings import KafkaSettings, Settings

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.classes import LABEL_PRIORITY_CLASS, class_label, pod_class
+from pipeline.processors.kubernetes.pod_classes import LABEL_PRIORITY_CLASS, class_label, pod_class
 from pipeline.times import format_time
 from pipeline.topics.nodes import Condition, NodeRecord
 from pipeline.topics.pods import Container, Owner, PodRecord

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.classes import CLASS_CODES, CLASSES
+from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, CLASSES
 from pipeline.processors.loadaware.counted import Counting, Pod, seconds_of
 from pipeline.processors.loadaware.in_flight import Assigned, Sums, is_flying, sums
 from pipeline.processors.placement.push_out import PUSHED_OUT

@@ -12,7 +12,7 @@ from actuators.cluster.writing import Budget, Write, Writer
 from pipeline.clock import ManualClock
 from pipeline.errors import ApiRefusedError, ApiUnavailableError
 from pipeline.kube.client import Api
-from pipeline.processors.inventory import node_record
+from pipeline.processors.kubernetes.object_records import node_record
 from pipeline.processors.overcommit.third_party import ORIGIN, TAKEN
 from pipeline.processors.overcommit.writing import WRITTEN
 from pipeline.times import format_time

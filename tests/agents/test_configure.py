@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.agents.configure import model_config
 from pipeline.errors import SettingsError
-from pipeline.processors.classes import CLASSES
+from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.model_config import KOORDINATOR, VPA, ModelConfig, Profile
 from pipeline.settings import BucketSettings, HistogramSettings, Settings, load_settings
 from pipeline.settings.model import CLASSES as CLASSES_OF_THE_SETTINGS

@@ -8,7 +8,7 @@ from pipeline.agents.gone import LONGEST_MS
 from pipeline.agents.inventory import DEPARTED_AT_MOST, Inventory, InventoryTopics
 from pipeline.agents.log import LogRecord
 from pipeline.errors import KeyMismatchError, RecordError
-from pipeline.processors.classes import CLASS_CODES
+from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.topics.codec import encode_json
 from pipeline.topics.known import GONE
 from pipeline.topics.nodes import NodeRecord

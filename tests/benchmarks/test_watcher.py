@@ -15,7 +15,7 @@ from pipeline.clock import SystemClock
 from pipeline.kube.client import Api, open_api
 from pipeline.kube.lease import Lease
 from pipeline.kube.watching import Began, Changed, Complete, Page, follow
-from pipeline.processors.inventory import read_node, read_pod
+from pipeline.processors.kubernetes.object_records import read_node, read_pod
 from pipeline.settings import KubernetesSettings
 from pipeline.topics.resources import Resources
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pipeline.local.control_plane import ControlPlane, local_control_plane
-from pipeline.processors.amounts import amounts
-from pipeline.processors.inventory import pod_record
+from pipeline.processors.kubernetes.object_records import pod_record
+from pipeline.processors.kubernetes.pod_resources import amounts
 from pipeline.processors.loadaware.counted import asked_of, limits_of
 from tests.cluster.asking import Cluster, all_bound, configured, in_file, join, read
 from tests.cluster.objects import Object, apply, delete, items, node, pod, until

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.processors.classes import (
+from pipeline.processors.kubernetes.pod_classes import (
     LABEL_PRIORITY_CLASS,
     LABEL_QOS_CLASS,
     PodClass,

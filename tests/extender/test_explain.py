@@ -16,7 +16,7 @@ from pipeline.clock import ManualClock
 from pipeline.extender.decide import Decisions
 from pipeline.extender.query import EXPLAIN_KEYS
 from pipeline.extender.server import Extender, rules_of
-from pipeline.processors.inventory import read_manifest
+from pipeline.processors.kubernetes.object_records import read_manifest
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
 from pipeline.table.columns import TableNode

@@ -24,7 +24,7 @@ from pipeline.local.workload import (
     pod_object,
     remove_leftovers,
 )
-from pipeline.processors.inventory import node_record, pod_record
+from pipeline.processors.kubernetes.object_records import node_record, pod_record
 from tests.processes import eventually, is_alive
 
 cgroups = pytest.mark.cgroups

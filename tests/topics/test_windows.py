@@ -18,7 +18,7 @@ from pipeline.errors import (
     UndecodableRecordError,
     UnsupportedVersionError,
 )
-from pipeline.processors.classes import CLASSES as PROCESSOR_CLASSES
+from pipeline.processors.kubernetes.pod_classes import CLASSES as PROCESSOR_CLASSES
 from pipeline.topics.arrow import read_samples
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.windows import (

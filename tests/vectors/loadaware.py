@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pipeline.processors.classes import class_label, pod_class
 from pipeline.processors.join.node_facts import RAW_ALLOCATABLE, raw_allocatable
+from pipeline.processors.kubernetes.pod_classes import class_label, pod_class
 from pipeline.processors.loadaware import compare, limits
 from pipeline.processors.loadaware.args import (
     LoadAwareArgs,

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.processors.classes import CLASS_CODES, LABEL_PRIORITY_CLASS, pod_class
+from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, LABEL_PRIORITY_CLASS, pod_class
 from pipeline.processors.overcommit.batch import batch
 from pipeline.processors.overcommit.facts import Nodes, Pods, Strategies, is_fresh, strategies
 from pipeline.processors.overcommit.mid import Percents, allocated, mid

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.processors.classes import CLASS_CODES, class_label
+from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, class_label
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, FloatArray, ModelConfig, NodeWindow
 from pipeline.processors.model.peaks import NodePeaks, ProdReclaimable

@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeline.clock import format_time
 from pipeline.processors.exchange.load_watcher_document import Metric, average_of, latest_of
-from pipeline.processors.inventory import pod_record
+from pipeline.processors.kubernetes.object_records import pod_record
 from pipeline.processors.scorers import (
     beta,
     fit_plus,

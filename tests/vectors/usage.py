@@ -25,10 +25,10 @@ from node_exporter.system import system_usage as exporter_system_usage
 from node_exporter.usage import NODE, Collection, Entity
 from node_exporter.usage import Usage as Reading
 from node_exporter.window import Window as ExporterWindow
-from pipeline.processors.classes import class_label, explicit_class, pod_class
 from pipeline.processors.intervals import collect_interval as effective_intervals
 from pipeline.processors.join.system_usage import numa_remainder
 from pipeline.processors.join.window_batch import node_windows, window_usages
+from pipeline.processors.kubernetes.pod_classes import class_label, explicit_class, pod_class
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import FloatArray
 from pipeline.processors.model.rank_percentiles import percent_of, percentile_rows

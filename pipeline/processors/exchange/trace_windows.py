@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.errors import InvalidRecordError, UndecodableRecordError
-from pipeline.processors.classes import CLASS_CODES
 from pipeline.processors.join.pod_facts import PodRow
 from pipeline.processors.join.sample_join import NodeView, join
+from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.times import format_time, parse_time
 from pipeline.topics.arrow import SAMPLE_FIELDS, write_stream
 from pipeline.topics.known import CREATED, POD_FIELDS

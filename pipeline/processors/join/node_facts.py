@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
-from pipeline.processors.classes import CLASSES
 from pipeline.processors.join.pod_facts import PodRow
+from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.overcommit.reserved import reservation
 from pipeline.topics.known import LISTED
 from pipeline.topics.nodes import KnownNode, NodeStrategy, Strategy

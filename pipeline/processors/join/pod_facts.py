@@ -4,8 +4,8 @@ import sys
 from functools import lru_cache
 from typing import NamedTuple
 
-from pipeline.processors.classes import CLASS_CODES
 from pipeline.processors.join.view_documents import pod_view
+from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.times import parse_time
 from pipeline.topics.known import GONE
 from pipeline.topics.pods import PodFacts, PodRecord

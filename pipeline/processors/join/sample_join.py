@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.errors import FutureWindowError
-from pipeline.processors.classes import CLASS_CODES
 from pipeline.processors.join.node_facts import facts_of_sample, node_facts, with_unmeasured
 from pipeline.processors.join.pod_facts import PodRow
+from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.model_config import PLAUSIBLE
 from pipeline.topics.known import CLASSES, CREATED, POD_FIELDS, Known, known_of, read_known
 from pipeline.topics.nodes import KnownNode, Strategy

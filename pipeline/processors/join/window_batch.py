@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.classes import CLASSES
 from pipeline.processors.join.system_usage import remainder
+from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.model_config import PLAUSIBLE, NodeWindow
 from pipeline.processors.model.pairs import paired, pairs
 from pipeline.processors.model.reclaimable import TO_KUBERNETES, sum_by

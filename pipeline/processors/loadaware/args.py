@@ -10,9 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from pipeline.errors import InvalidPolicyError
+from pipeline.processors.kubernetes.resource_names import objection
 from pipeline.processors.policy.durations import seconds_of
 from pipeline.processors.policy.sections import keys_of
-from pipeline.processors.resource_names import objection
 from pipeline.topics.node_state import AGGREGATED
 from pipeline.topics.resources import MEASURED, RATES
 

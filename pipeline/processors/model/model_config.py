@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.classes import CLASSES
+from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.histogram import (
     CPU_LAYOUT,
     MEMORY_LAYOUT,

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, overload
 
 import numpy as np
 
-from pipeline.processors.classes import CLASS_CODES
+from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model import reclaimable
 from pipeline.processors.model.entity_columns import NEVER, IntArray, Rows
 from pipeline.processors.model.model_config import FIRST_CLASS, NODE, SYSTEM, UNKNOWN, FloatArray

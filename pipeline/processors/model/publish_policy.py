@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.classes import CLASS_CODES
+from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.column_store import Column, Columns
 from pipeline.processors.model.entity_columns import NEVER
 from pipeline.processors.model.model_config import FIRST_CLASS, NODE, FloatArray

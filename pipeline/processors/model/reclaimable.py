@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.classes import CLASS_CODES
+from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.model_config import FloatArray
 from pipeline.processors.model.pairs import pairs
 

@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.classes import CLASSES
 from pipeline.processors.join.window_batch import WindowUsage, amounts
+from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.entity_columns import NEVER
 from pipeline.processors.model.model_config import FIRST_CLASS, NODE, SYSTEM
 from pipeline.processors.model.peaks import Headline, NodePeaks, ProdReclaimable

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.processors.classes import CLASS_CODES
+from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.pairs import pairs
 from pipeline.processors.overcommit.facts import (
     MAX_USAGE_REQUEST,

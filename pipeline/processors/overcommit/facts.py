@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.classes import CLASS_CODES
+from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.policy.colocation import STATIC
 from pipeline.topics.overcommit import Overcommit
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.classes import CLASS_CODES
 from pipeline.processors.join.window_batch import WindowUsage, amounts
+from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.reclaimable import TO_KUBERNETES
 from pipeline.processors.overcommit.facts import BoolArray, IntArray, Nodes, Pods
 from pipeline.processors.overcommit.reserved import kubelet_reserved

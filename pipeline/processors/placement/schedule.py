@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Meta
 
 from pipeline.errors import InvalidPolicyError
+from pipeline.processors.kubernetes.resource_names import objection
 from pipeline.processors.loadaware.args import Aggregated, LoadAwareArgs
-from pipeline.processors.resource_names import objection
 
 DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 

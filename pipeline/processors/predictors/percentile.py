@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from pipeline.processors.classes import CLASSES
+from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.bucket_weights import BUCKET_TERMS
 from pipeline.processors.model.entity_columns import IntArray, Rows
 from pipeline.processors.model.model_config import ENTITIES, FIRST_CLASS, FloatArray

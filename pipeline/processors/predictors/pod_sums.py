@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.processors.classes import CLASSES
+from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.model_config import ENTITIES, FIRST_CLASS, NODE, FloatArray
 from pipeline.processors.model.predictor import View
 from pipeline.processors.model.reclaimable import sum_by

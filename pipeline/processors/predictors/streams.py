@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.processors.classes import CLASSES
+from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.model_config import FloatArray, NodeWindow
 
 _START_MS: Final = 1_700_000_000_000 // 86_400_000 * 86_400_000

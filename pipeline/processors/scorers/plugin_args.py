@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Meta
 
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
+from pipeline.processors.kubernetes.resource_names import objection
 from pipeline.processors.policy.sections import keys_of
-from pipeline.processors.resource_names import objection
 from pipeline.processors.scorers.fit_plus import Resource, Strategy
 from pipeline.processors.scorers.hints import MAX_HINT_NODES
 from pipeline.processors.scorers.metadata import Kind, Order

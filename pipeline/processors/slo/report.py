@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from pipeline.processors.classes import class_label
+from pipeline.processors.kubernetes.pod_classes import class_label
 from pipeline.processors.policy.durations import duration_text, seconds_of
 from pipeline.processors.slo.fields import Resources
 from pipeline.processors.slo.nodemetric import (

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import InvalidRecordError
-from pipeline.processors.classes import CLASSES
 from pipeline.processors.exchange.trace_windows import TYPES, read_trace
 from pipeline.processors.explain.model_state_text import peaks_table
 from pipeline.processors.join.pod_facts import pod_row
 from pipeline.processors.join.sample_join import NodeView, join
 from pipeline.processors.join.window_batch import node_windows
+from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig
 from pipeline.sources.simulation import SimulatedNode

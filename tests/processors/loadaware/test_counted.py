@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pipeline.processors.inventory import pod_record
+from pipeline.processors.kubernetes.object_records import pod_record
 from pipeline.processors.loadaware.args import LoadAwareArgs, with_defaults
 from pipeline.processors.loadaware.counted import Counting
 from pipeline.topics.codec import decode_json, encode_json

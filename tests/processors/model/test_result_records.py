@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.processors.classes import CLASSES
 from pipeline.processors.join.sample_join import NodeView
 from pipeline.processors.join.window_batch import node_window, window_usage
+from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.processors.model.result_records import node_state_record, prediction_record

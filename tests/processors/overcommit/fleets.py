@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
-from pipeline.processors.classes import CLASS_CODES
+from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.overcommit.facts import Nodes, Pods, Strategies, strategies
 from pipeline.processors.policy.colocation import DEFAULTS, Colocation
 from pipeline.processors.policy.in_force import overcommit_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.processors.classes import CLASSES
+from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWindow
 from pipeline.processors.model.peaks import NodePeaks

@@ -8,9 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from pipeline.processors.amounts import Amounts, Stated, effective_limits, effective_requests
-from pipeline.processors.amounts import kube_qos as qos_of
-from pipeline.processors.inventory import pod_record
+from pipeline.processors.kubernetes.object_records import pod_record
+from pipeline.processors.kubernetes.pod_resources import (
+    Amounts,
+    Stated,
+    effective_limits,
+    effective_requests,
+)
+from pipeline.processors.kubernetes.pod_resources import kube_qos as qos_of
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.pods import Container, CountedPod, PodRecord
 from pipeline.topics.resources import Resources

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidRecordError
-from pipeline.processors.inventory import cgroup_uid, node_record, pod_record
+from pipeline.processors.kubernetes.object_records import cgroup_uid, node_record, pod_record
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.nodes import Condition, NodeRecord, Taint
 from pipeline.topics.pods import Container, Owner, PodRecord

@@ -1,6 +1,6 @@
 import pytest
 
-from pipeline.processors.classes import (
+from pipeline.processors.kubernetes.pod_classes import (
     CLASS_CODES,
     CLASSES,
     PodClass,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import InvalidRecordError
-from pipeline.processors.workloads import BUDGET, read_workload
+from pipeline.processors.kubernetes.workload_records import BUDGET, read_workload
 from pipeline.topics.pods import Owner
 from pipeline.topics.workloads import Budget, WorkloadRecord, workload_key
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from msgspec import UNSET, UnsetType
 
 from pipeline.errors import InvalidRecordError
-from pipeline.processors.kube_objects import ContainerSpec, PodSpec, Quantity, Requirements
+from pipeline.processors.kubernetes.objects import ContainerSpec, PodSpec, Quantity, Requirements
 from pipeline.topics.pods import Container
 from pipeline.topics.resources import Resources, Scalars, millicores, whole_bytes
 

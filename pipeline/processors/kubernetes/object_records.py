@@ -11,9 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from pipeline.errors import InvalidRecordError
-from pipeline.processors.amounts import NATIVE, amounts, asked_for, native, scalars
-from pipeline.processors.classes import pod_class
-from pipeline.processors.kube_objects import (
+from pipeline.processors.kubernetes.objects import (
     Metadata,
     NodeObject,
     OwnerReference,
@@ -24,6 +22,8 @@ from pipeline.processors.kube_objects import (
     pod_of_json,
     pod_of_tree,
 )
+from pipeline.processors.kubernetes.pod_classes import pod_class
+from pipeline.processors.kubernetes.pod_resources import NATIVE, amounts, asked_for, native, scalars
 from pipeline.processors.overcommit.third_party import ORIGIN
 from pipeline.times import parse_time
 from pipeline.topics.nodes import Condition, NodeRecord, Taint, check_node_name

@@ -1,0 +1,1 @@
+"""Kubernetes objects as records: pods, nodes and workloads, their classes and resources."""

@@ -30,7 +30,9 @@ from pipeline.processors.join.sample_join import NodeView, join, put_beside
 from pipeline.processors.join.window_batch import WindowUsage, window_usages
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.overcommit.batch import batch
-from pipeline.processors.overcommit.facts import (
+from pipeline.processors.overcommit.mid import Percents, allocated, mid
+from pipeline.processors.overcommit.node_offers import Offers, offers, records
+from pipeline.processors.overcommit.resource_columns import (
     MAX_USAGE_REQUEST,
     REQUEST,
     IntArray,
@@ -39,9 +41,7 @@ from pipeline.processors.overcommit.facts import (
     Strategies,
     strategies,
 )
-from pipeline.processors.overcommit.joined import Prod, is_known, nodes_of, pods_of
-from pipeline.processors.overcommit.mid import Percents, allocated, mid
-from pipeline.processors.overcommit.offers import Offers, offers, records
+from pipeline.processors.overcommit.window_columns import Prod, is_known, nodes_of, pods_of
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.overcommit import Overcommit

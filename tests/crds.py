@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from pipeline.processors.slo.schema import KINDS, Kind, definition
+from pipeline.processors.slo.crd_schema import KINDS, Kind, definition
 
 FOLDER = Path(__file__).parents[1] / "deploy/crds"
 _HEAD = "# Made of the fields in pipeline/processors/slo by `python -m tests.crds`.\n"

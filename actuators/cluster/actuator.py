@@ -23,8 +23,8 @@ from pipeline.kube.lease import Lease
 from pipeline.kube.watching import Alive, Began, Changed, Complete, Event, Page, follow
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
-from pipeline.processors.placement.config import Placement
-from pipeline.processors.policy.node_slo import slo_spec
+from pipeline.processors.placement.plugin_config import Placement
+from pipeline.processors.policy.nodeslo_spec import slo_spec
 from pipeline.settings import Settings
 from pipeline.tasks import together
 from pipeline.topics.actions import ActionRecord

@@ -13,11 +13,11 @@ from actuators.cluster.writing import Write, Writer
 from pipeline.clock import Clock
 from pipeline.errors import InvalidRecordError, KubernetesError, NotFoundError
 from pipeline.kube.client import MERGE, Api
-from pipeline.processors.loadaware.counted import seconds_of
-from pipeline.processors.loadaware.hot import hot_for
-from pipeline.processors.loadaware.limits import ANNOTATION
-from pipeline.processors.placement.config import LOAD_AWARE, TIME_SHARED, Placement
-from pipeline.processors.placement.schedule import in_force
+from pipeline.processors.loadaware.hot_nodes import hot_for
+from pipeline.processors.loadaware.node_thresholds import ANNOTATION
+from pipeline.processors.loadaware.pod_amounts import seconds_of
+from pipeline.processors.placement.plugin_config import LOAD_AWARE, TIME_SHARED, Placement
+from pipeline.processors.placement.threshold_hours import in_force
 from pipeline.times import parse_time
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.node_state import NodeStateRecord

@@ -19,11 +19,17 @@ from pipeline.errors import (
     NotFoundError,
 )
 from pipeline.kube.client import JSON_PATCH, Api
-from pipeline.processors.intervals import CollectInterval, collect_interval
+from pipeline.processors.policy.collect_interval import CollectInterval, collect_interval
 from pipeline.processors.policy.durations import seconds_of
-from pipeline.processors.policy.nodemetric import metric_spec
-from pipeline.processors.slo.report import HostReport, NodeReport, pods_of, status_of, usage_of
-from pipeline.processors.slo.rolling import Rolling
+from pipeline.processors.policy.nodemetric_spec import metric_spec
+from pipeline.processors.slo.nodemetric_status import (
+    HostReport,
+    NodeReport,
+    pods_of,
+    status_of,
+    usage_of,
+)
+from pipeline.processors.slo.rolling_usage import Rolling
 from pipeline.times import parse_time
 from pipeline.topics.node_state import AGGREGATED, AggregatedUsage, NodeStateRecord
 from pipeline.topics.nodes import NodeRecord

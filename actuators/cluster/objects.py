@@ -14,7 +14,7 @@ import msgspec
 from actuators.cluster.writing import Write, Writer, answered
 from pipeline.errors import ApiRefusedError, ConflictError, KubernetesError, NotFoundError
 from pipeline.kube.client import JSON_PATCH, Api
-from pipeline.processors.slo.fields import API_VERSION, GROUP
+from pipeline.processors.slo.crd_fields import API_VERSION, GROUP
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OURS: Final = "springtide"

@@ -17,8 +17,8 @@ from pipeline.clock import Clock
 from pipeline.errors import ApiUnavailableError, KubernetesError, NotFoundError
 from pipeline.kube.client import Api
 from pipeline.kube.events import Reporter
-from pipeline.processors.eviction.budgets import Budget, overdrawn
-from pipeline.processors.eviction.objections import leaving, objection
+from pipeline.processors.eviction.disruption_budgets import Budget, overdrawn
+from pipeline.processors.eviction.eviction_objections import leaving, objection
 from pipeline.processors.kubernetes.object_records import read_manifest
 from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord, Outcome

@@ -18,7 +18,7 @@ from pipeline.kube.client import Api
 from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
-from pipeline.processors.placement.push_out import SETTLE_SECONDS
+from pipeline.processors.placement.victim_selection import SETTLE_SECONDS
 from pipeline.settings import Settings
 from pipeline.tasks import together
 from pipeline.times import parse_time

@@ -21,8 +21,8 @@ from pipeline.processors.model import bank
 from pipeline.processors.model.model_config import Outcome, rounds
 from pipeline.processors.model.peaks import AllPeaks, Headline
 from pipeline.processors.model.result_records import node_state_record, prediction_record
-from pipeline.processors.overcommit.joined import Prod
-from pipeline.processors.overcommit.offers import offers, records
+from pipeline.processors.overcommit.node_offers import offers, records
+from pipeline.processors.overcommit.window_columns import Prod
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters

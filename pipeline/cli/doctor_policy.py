@@ -19,7 +19,7 @@ from pipeline.errors import (
     RecordError,
     SpringtideError,
 )
-from pipeline.processors.policy.in_force import Policies, load_policies, with_policy
+from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources import files
 from pipeline.sources.policy import data_of, filter_limits, read_config_map

@@ -11,7 +11,7 @@ import numpy as np
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from pipeline.processors.thresholds import usage_percent
+from pipeline.processors.loadaware.usage_thresholds import usage_percent
 from pipeline.table import Table
 from pipeline.table.document import NOTHING_BESIDE, Beside, LimitsRatio
 from pipeline.table.oddities import odd_by_row

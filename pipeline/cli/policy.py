@@ -12,23 +12,23 @@ from pipeline.cli.options import settings_options
 from pipeline.cli.printing import printable, say
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.policy.amplification import AMPLIFICATION, node_ratios, ratios_text
-from pipeline.processors.policy.in_force import KEYS, Policies, load_policies, with_policy
-from pipeline.processors.policy.loading import Policy, Problem
-from pipeline.processors.policy.nodemetric import metric_spec
-from pipeline.processors.policy.normalization import (
-    NORMALIZATION,
-    CpuInfo,
-    node_ratio,
-    read_cpu_info,
-)
-from pipeline.processors.policy.sections import Section, document
-from pipeline.processors.policy.slo_loading import (
+from pipeline.processors.policy.config_sections import Section, document
+from pipeline.processors.policy.load_configmap import Policy, Problem
+from pipeline.processors.policy.load_slo_config import (
     BURST,
     HOST_APPLICATIONS,
     QOS,
     SYSTEM,
     THRESHOLD,
 )
+from pipeline.processors.policy.nodemetric_spec import metric_spec
+from pipeline.processors.policy.normalization import (
+    NORMALIZATION,
+    CpuInfo,
+    node_ratio,
+    read_cpu_info,
+)
+from pipeline.processors.policy.policy_in_force import KEYS, Policies, load_policies, with_policy
 from pipeline.settings import Settings
 from pipeline.sources.files import read_objects
 from pipeline.sources.policy import filter_limits, read_config_map

@@ -17,8 +17,8 @@ from pipeline.kube.access import NO_CLUSTER
 from pipeline.kube.client import Api, open_api
 from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
+from pipeline.processors.provided.fetched_usage import Fetched, window_before
 from pipeline.processors.provided.promql import queries
-from pipeline.processors.provided.usage import Fetched, window_before
 from pipeline.settings import Settings
 from pipeline.sources.providers.metrics_server import open_metrics_server
 from pipeline.sources.providers.page import Status, serve

@@ -12,9 +12,9 @@ import yaml
 from pipeline.cli.options import settings_options
 from pipeline.cli.printing import printable, say
 from pipeline.errors import InvalidPolicyError, SpringtideError
+from pipeline.processors.placement.extender_config import Wanted, generated
 from pipeline.processors.placement.scheduler_findings import Finding, findings
-from pipeline.processors.placement.scheduler_side import Wanted, generated
-from pipeline.processors.placement.simulate import Load, Outcome, simulate
+from pipeline.processors.placement.target_simulation import Load, Outcome, simulate
 from pipeline.settings import Settings
 from pipeline.sources.scheduler import read_document
 

@@ -14,7 +14,7 @@ from pipeline.cli.options import quiet, settings_options
 from pipeline.cli.printing import say
 from pipeline.errors import NotReadyError
 from pipeline.extender.explained import Explanation, NodeExplanation
-from pipeline.processors.thresholds import age_text
+from pipeline.processors.loadaware.usage_thresholds import age_text
 from pipeline.settings import Settings
 
 _BEFORE: Final = ("NODE", "SCORE")

@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 
 from pipeline.clock import Clock
 from pipeline.logs import get_logger
-from pipeline.processors.loadaware.limits import problem
+from pipeline.processors.loadaware.node_thresholds import problem
 from pipeline.table import Table
 from pipeline.table.oddities import unusable_thresholds
 

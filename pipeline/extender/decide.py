@@ -16,11 +16,11 @@ from pipeline.extender.filters import Refusal
 from pipeline.extender.moment import Ask, Moment, Places, ask, by_row, some_of
 from pipeline.extender.preemption import Victims
 from pipeline.extender.scores import BY_LOAD, SCORERS, STALE_SECONDS
-from pipeline.processors.loadaware.counted import Counting, Packing
-from pipeline.processors.placement import schedule
-from pipeline.processors.placement.combine import best_fit, combined, in_steps, one_best
-from pipeline.processors.placement.config import HINT, LOAD_AWARE, TIME_SHARED, Placement
-from pipeline.processors.placement.preempt import least_dear
+from pipeline.processors.loadaware.pod_amounts import Counting, Packing
+from pipeline.processors.placement import threshold_hours
+from pipeline.processors.placement.combine_scores import best_fit, combined, in_steps, one_best
+from pipeline.processors.placement.plugin_config import HINT, LOAD_AWARE, TIME_SHARED, Placement
+from pipeline.processors.placement.preemption_order import least_dear
 from pipeline.processors.scorers.rounding import BoolArray, FloatArray, IntArray
 from pipeline.table import RowArray, Table
 from pipeline.table.tentative import TENTATIVE_SECONDS
@@ -292,7 +292,7 @@ class Decisions:
             in_flight = self.rules.in_flight == "all"
             args = placement.load_aware
             if TIME_SHARED in placement.filters:
-                args = schedule.in_force(placement.args[TIME_SHARED], args, moment.now)
+                args = threshold_hours.in_force(placement.args[TIME_SHARED], args, moment.now)
             yield from filters.load_aware(moment, asked, args, in_flight=in_flight)
         yield from filters.reserved(moment, asked)
         yield from filters.certain_mid(moment, asked, self.rules.stale_after_seconds)

@@ -11,14 +11,18 @@ import msgspec
 import numpy as np
 
 from pipeline.extender.moment import Ask, Moment, by_node
-from pipeline.processors.loadaware import compare, limits
-from pipeline.processors.loadaware.args import LoadAwareArgs
-from pipeline.processors.loadaware.compare import Nodes, Verdict
+from pipeline.processors.loadaware import filter_score, node_thresholds
+from pipeline.processors.loadaware.filter_score import Nodes, Verdict
 from pipeline.processors.loadaware.in_flight import Sums
-from pipeline.processors.loadaware.limits import Limits
-from pipeline.processors.placement.bounds import Bounded, beyond_certain, beyond_reservation
+from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
+from pipeline.processors.loadaware.node_thresholds import Limits
+from pipeline.processors.loadaware.usage_thresholds import age_text
+from pipeline.processors.placement.reservation_bounds import (
+    Bounded,
+    beyond_certain,
+    beyond_reservation,
+)
 from pipeline.processors.scorers.rounding import BoolArray, IntArray
-from pipeline.processors.thresholds import age_text
 from pipeline.topics.node_state import AGGREGATED
 from pipeline.topics.resources import MID, RATES
 
@@ -29,9 +33,9 @@ HINTS: Final = (
 RESOURCES: Final = ("cpu", "memory")
 
 _WHAT: Final = {
-    limits.USAGE: "usage",
-    limits.PROD: "usage of Prod",
-    limits.AGGREGATED: "aggregated usage",
+    node_thresholds.USAGE: "usage",
+    node_thresholds.PROD: "usage of Prod",
+    node_thresholds.AGGREGATED: "aggregated usage",
 }
 
 
@@ -81,26 +85,26 @@ def _compared(moment: Moment, args: LoadAwareArgs, of: Limits, *, in_flight: boo
     resources = args.resources
     nothing = np.zeros((1, len(resources)), np.int64)
     flight = moment.flight() if in_flight else nothing
-    if of.of == limits.PROD:
+    if of.of == node_thresholds.PROD:
         used = moment.usage("prod_usage", resources)
         if args.prod_usage_include_sys:
             used = used + np.nan_to_num(moment.usage("system_usage", resources))
         of_prod = np.nan_to_num(used).astype(np.int64)
         prod_flight = moment.flight(prod=True) if in_flight else nothing
-        return compare.compared_prod(Sums(flight, of_prod, prod_flight, nothing))
+        return filter_score.compared_prod(Sums(flight, of_prod, prod_flight, nothing))
     usage, estimated = moment.usage("usage", resources), nothing
-    if of.of == limits.AGGREGATED or not moment.has_usage("usage", resources).all():
+    if of.of == node_thresholds.AGGREGATED or not moment.has_usage("usage", resources).all():
         estimated = by_node([moment.counted(f"estimate:{name}") for name in resources])
     sums = Sums(flight, nothing, nothing, estimated)
     if moment.is_new().any():
         usage = np.where(moment.is_new()[:, None], 0.0, usage)
-    if of.of == limits.AGGREGATED:
+    if of.of == node_thresholds.AGGREGATED:
         spans = {
             seconds: moment.usage(f"usage_{of.statistic}_{span}", resources)
             for span, seconds in AGGREGATED.items()
         }
-        usage = compare.aggregated_usage(spans, of.span_seconds, usage)
-    return compare.compared_usage(usage, sums)
+        usage = filter_score.aggregated_usage(spans, of.span_seconds, usage)
+    return filter_score.compared_usage(usage, sums)
 
 
 def nodes_of(moment: Moment, args: LoadAwareArgs, used: IntArray, of: Limits) -> Nodes:
@@ -110,7 +114,9 @@ def nodes_of(moment: Moment, args: LoadAwareArgs, used: IntArray, of: Limits) ->
     as_of = moment.column("as_of_seconds")
     if new.any():
         as_of = np.where(new, moment.now, as_of)
-    has_usage = moment.has_usage("prod_usage" if of.of == limits.PROD else "usage", resources)
+    has_usage = moment.has_usage(
+        "prod_usage" if of.of == node_thresholds.PROD else "usage", resources
+    )
     capacity = by_node([moment.allocatable(name, "raw") for name in resources])
     return Nodes(capacity, used, np.isfinite(as_of), has_usage | new, as_of)
 
@@ -130,7 +136,7 @@ def load_aware(
         used = compared(part, args, of, in_flight=in_flight)
         nodes = nodes_of(part, args, used, of)
         thresholds = np.array([of.thresholds.get(name, 0) for name in args.resources])
-        verdict = compare.judge(
+        verdict = filter_score.judge(
             nodes,
             estimate,
             thresholds[None, :],
@@ -147,11 +153,11 @@ def _limits(
     """The thresholds that hold, and for which nodes: those with an annotation have their own. Where
     it is not known what Prod uses, those hold that look at all that is used."""
     for text, places in _annotated(moment):
-        of = limits.limits_of(args, text, is_prod=is_prod)
-        if of.of == limits.PROD:
+        of = node_thresholds.limits_of(args, text, is_prod=is_prod)
+        if of.of == node_thresholds.PROD:
             usage = moment.usage("prod_usage", args.resources)[places]
             known = np.logical_or.reduce(np.isfinite(usage), axis=1)
-            yield limits.limits_of(args, text, is_prod=False), places[~known]
+            yield node_thresholds.limits_of(args, text, is_prod=False), places[~known]
             places = places[known]
         yield of, places
 
@@ -165,7 +171,7 @@ def _annotated(
     alike: dict[str | None, list[int]] = {}
     for place in np.flatnonzero(own).tolist():
         node = moment.node(place).node
-        text = None if node is None else node.annotations.get(limits.ANNOTATION)
+        text = None if node is None else node.annotations.get(node_thresholds.ANNOTATION)
         alike.setdefault(text, []).append(place)
     for text, found in alike.items():
         yield text, np.array(found)
@@ -176,14 +182,14 @@ def _refusal(
     verdict: Verdict, at: int,
 ) -> Refusal:  # fmt: skip
     age = age_text(float(moment.ages()[at]))
-    if verdict.code[at] == compare.EXPIRED:
+    if verdict.code[at] == filter_score.EXPIRED:
         limit = args.node_metric_expiration_seconds
         when = f"its last window ended {age}" if np.isfinite(moment.ages()[at]) else "never heard"
         return Refusal(f"usage is not known: {when}, and counts for {limit} s")
     resource = int(verdict.resource[at])
     name = args.resources[resource]
     used, room = int(nodes.compared[at, resource]), int(nodes.capacity[at, resource])
-    flying = int(moment.flight(prod=of.of == limits.PROD)[at, resource])
+    flying = int(moment.flight(prod=of.of == node_thresholds.PROD)[at, resource])
     parts = [f"{amount(name, used - flying)} used {age}", f"{amount(name, flying)} on its way"]
     parts = [*parts[: 1 + (flying > 0)], f"{amount(name, int(estimate[resource]))} for this pod"]
     # No percent sign: kube-scheduler takes the Event's text for a format, and loses the Event.

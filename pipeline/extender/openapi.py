@@ -17,7 +17,7 @@ from pipeline.extender.node_views import LONGEST_WAIT_SECONDS
 from pipeline.extender.replies import json_reply
 from pipeline.extender.series import RESOURCES, NodeSeries
 from pipeline.processors.exchange.load_watcher_document import WINDOWS, Document
-from pipeline.processors.loadaware.limits import ANNOTATION as USAGE_THRESHOLDS
+from pipeline.processors.loadaware.node_thresholds import ANNOTATION as USAGE_THRESHOLDS
 from pipeline.processors.model.usage_anomalies import ODDITIES
 from pipeline.table.document import LimitsRatio
 from pipeline.topics.node_state import NodeStateRecord

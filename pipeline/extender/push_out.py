@@ -19,9 +19,9 @@ from pipeline.extender.decide import Decisions
 from pipeline.extender.filters import RESOURCES, Refusal, amount
 from pipeline.extender.moment import Ask, Moment
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, CLASSES
-from pipeline.processors.loadaware.args import LoadAwareArgs
-from pipeline.processors.loadaware.limits import AGGREGATED, limits_of
-from pipeline.processors.placement.push_out import (
+from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
+from pipeline.processors.loadaware.node_thresholds import AGGREGATED, limits_of
+from pipeline.processors.placement.victim_selection import (
     PUSHED_OUT,
     SETTLE_SECONDS,
     Cost,

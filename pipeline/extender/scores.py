@@ -11,28 +11,28 @@ import numpy as np
 
 from pipeline.extender.filters import compared, hint_of, nodes_of
 from pipeline.extender.moment import Ask, Moment
-from pipeline.processors.loadaware import compare, limits
-from pipeline.processors.loadaware.args import Aggregated, LoadAwareArgs, span_seconds
-from pipeline.processors.loadaware.counted import fitted
-from pipeline.processors.loadaware.limits import Limits
-from pipeline.processors.placement.config import HEADROOM, HINT, LOAD_AWARE
+from pipeline.processors.loadaware import filter_score, node_thresholds
+from pipeline.processors.loadaware.loadaware_args import Aggregated, LoadAwareArgs, span_seconds
+from pipeline.processors.loadaware.node_thresholds import Limits
+from pipeline.processors.loadaware.pod_amounts import fitted
+from pipeline.processors.loadaware.usage_thresholds import usage_percent
+from pipeline.processors.placement.plugin_config import HEADROOM, HINT, LOAD_AWARE
 from pipeline.processors.scorers import plugin_args, trimaran_args
 from pipeline.processors.scorers.fit_plus import fit_plus
-from pipeline.processors.scorers.headroom import headroom
-from pipeline.processors.scorers.hints import preferred_nodes
-from pipeline.processors.scorers.limits import limit_aware, limit_room
-from pipeline.processors.scorers.load import Load, of_percent
+from pipeline.processors.scorers.load_statistics import Load, of_percent
 from pipeline.processors.scorers.load_variation import load_variation, risk_score
 from pipeline.processors.scorers.low_risk import BEST_EFFORT, low_risk
 from pipeline.processors.scorers.low_risk import asked as risked
 from pipeline.processors.scorers.low_risk import risk as low_risk_of
-from pipeline.processors.scorers.metadata import by_metadata, raw_metadata
+from pipeline.processors.scorers.node_metadata import by_metadata, raw_metadata
 from pipeline.processors.scorers.node_size import by_size, raw_size
-from pipeline.processors.scorers.power import PowerModel, cheapest_first, costs, power_rise
+from pipeline.processors.scorers.power_peaks import PowerModel, cheapest_first, costs, power_rise
+from pipeline.processors.scorers.predicted_headroom import headroom
+from pipeline.processors.scorers.resource_limits import limit_aware, limit_room
 from pipeline.processors.scorers.rounding import MAX_SCORE, FloatArray, IntArray
-from pipeline.processors.scorers.scarce import scarce_resources
+from pipeline.processors.scorers.scarce_resources import scarce_resources
+from pipeline.processors.scorers.scheduling_hint import preferred_nodes
 from pipeline.processors.scorers.target_load import busier, predicted_percent, target_load
-from pipeline.processors.thresholds import usage_percent
 
 Scorer = Callable[[Moment, Ask, Any], IntArray]
 
@@ -50,12 +50,12 @@ def load_aware(moment: Moment, asked: Ask, args: LoadAwareArgs) -> IntArray:
     aggregated = args.aggregated or Aggregated()
     of = Limits({})
     if args.score_according_prod_usage and asked.is_prod:
-        of = Limits({}, limits.PROD)
+        of = Limits({}, node_thresholds.PROD)
     elif aggregated.score_aggregation_type:
         span = span_seconds(aggregated.score_aggregated_duration) or 0
-        of = Limits({}, limits.AGGREGATED, aggregated.score_aggregation_type, span)
+        of = Limits({}, node_thresholds.AGGREGATED, aggregated.score_aggregation_type, span)
     weights = np.array([args.resource_weights.get(name, 0) for name in args.resources])
-    return compare.score(
+    return filter_score.score(
         nodes_of(moment, args, compared(moment, args, of), of),
         asked.amounts("estimate", args.resources),
         ~moment.is_fresh(args.node_metric_expiration_seconds or 0),

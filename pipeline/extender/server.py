@@ -45,7 +45,7 @@ from pipeline.extender.series import NodeSeriesHandler
 from pipeline.extender.stages import Stages
 from pipeline.logs import get_logger
 from pipeline.metrics import CONTENT_TYPE, counter, histogram, page
-from pipeline.processors.placement.combine import MAX_EXTENDER_SCORE
+from pipeline.processors.placement.combine_scores import MAX_EXTENDER_SCORE
 from pipeline.processors.scorers.rounding import MAX_SCORE as FINE_SCORE
 from pipeline.settings import ExtenderSettings
 from pipeline.sources.scheduler import placement_of

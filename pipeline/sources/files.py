@@ -32,8 +32,8 @@ from pipeline.errors import (
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
 from pipeline.processors.kubernetes.object_records import node_record, pod_record
-from pipeline.processors.policy.in_force import Policies, load_policies, with_policy
-from pipeline.processors.policy.loading import Problem as PolicyProblem
+from pipeline.processors.policy.load_configmap import Problem as PolicyProblem
+from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources.policy import filter_limits, read_config_map, tell
 from pipeline.sources.publish import (

@@ -8,7 +8,7 @@ import numpy as np
 
 from pipeline import API_VERSION
 from pipeline.clock import format_time
-from pipeline.processors.loadaware.limits import problem
+from pipeline.processors.loadaware.node_thresholds import problem
 from pipeline.table.oddities import odd_by_row, unusable_thresholds
 from pipeline.table.table import Table
 

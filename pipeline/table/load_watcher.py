@@ -24,7 +24,7 @@ from pipeline.processors.exchange.load_watcher_document import (
     metric,
     served_window,
 )
-from pipeline.processors.thresholds import usage_percent
+from pipeline.processors.loadaware.usage_thresholds import usage_percent
 from pipeline.table.table import RowArray, Table
 from pipeline.topics.node_state import AGGREGATED
 

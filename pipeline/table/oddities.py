@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pipeline.processors.loadaware.limits import ANNOTATION
+from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.processors.model.usage_anomalies import BoolArray, FloatArray, Told, oddities
 from pipeline.table.table import RowArray, Table
 

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.eviction.objections import stays
-from pipeline.processors.loadaware.counted import Pod
+from pipeline.processors.eviction.eviction_objections import stays
+from pipeline.processors.loadaware.pod_amounts import Pod
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.resources import Usage
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.errors import CheckpointError, RecordError
-from pipeline.processors.loadaware.counted import Counting
+from pipeline.processors.loadaware.pod_amounts import Counting
 from pipeline.table.columns import OfferedResources, Row, TableNode
 from pipeline.table.pod_columns import ARRAYS, Columns
 from pipeline.table.table import Table

@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.loadaware.args import LoadAwareArgs, with_defaults
-from pipeline.processors.loadaware.counted import Counting, Pod
-from pipeline.processors.thresholds import is_fresh
+from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs, with_defaults
+from pipeline.processors.loadaware.pod_amounts import Counting, Pod
+from pipeline.processors.loadaware.usage_thresholds import is_fresh
 from pipeline.table.columns import (
     COLUMNS,
     COUNTED_WHOLE,

@@ -16,7 +16,7 @@ from actuators.inputs import Input
 from pipeline.clock import ManualClock
 from pipeline.kube.client import Api
 from pipeline.kube.lease import Lease
-from pipeline.processors.policy.in_force import load_policies, with_policy
+from pipeline.processors.policy.policy_in_force import load_policies, with_policy
 from pipeline.settings import ActuatorSettings, Settings
 from pipeline.sources.scheduler import placement_of
 from pipeline.times import format_time

@@ -16,8 +16,8 @@ from pipeline.errors import (
     NotFoundError,
 )
 from pipeline.kube.client import Api
-from pipeline.processors.loadaware.limits import ANNOTATION
-from pipeline.processors.placement.config import Placement, read_config
+from pipeline.processors.loadaware.node_thresholds import ANNOTATION
+from pipeline.processors.placement.plugin_config import Placement, read_config
 from pipeline.settings import ExtenderSettings
 from pipeline.sources.scheduler import placement_of
 from pipeline.times import format_time

@@ -13,8 +13,8 @@ from pipeline.clock import ManualClock
 from pipeline.errors import ApiRefusedError, ApiUnavailableError
 from pipeline.kube.client import Api
 from pipeline.processors.kubernetes.object_records import node_record
+from pipeline.processors.overcommit.status_patch import WRITTEN
 from pipeline.processors.overcommit.third_party import ORIGIN, TAKEN
-from pipeline.processors.overcommit.writing import WRITTEN
 from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.node_resources import NodeResourcesRecord

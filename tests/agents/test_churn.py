@@ -12,8 +12,8 @@ from pipeline.agents.join import JoinCursor, JoinRules
 from pipeline.agents.log import LogRecord
 from pipeline.agents.shard import Ownership
 from pipeline.processors.join.window_batch import window_usages
-from pipeline.processors.overcommit.joined import Prod
-from pipeline.processors.overcommit.offers import offers, records
+from pipeline.processors.overcommit.node_offers import offers, records
+from pipeline.processors.overcommit.window_columns import Prod
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord, Strategy
 from pipeline.topics.overcommit import Overcommit

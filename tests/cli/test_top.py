@@ -12,7 +12,7 @@ from pipeline.cli import node_lines, top
 from pipeline.cli.main import cli
 from pipeline.cli.node_lines import COLUMNS, Sort, lines, plain, render
 from pipeline.clock import format_time
-from pipeline.processors.loadaware.limits import ANNOTATION as USAGE_THRESHOLDS
+from pipeline.processors.loadaware.node_thresholds import ANNOTATION as USAGE_THRESHOLDS
 from pipeline.table import Table
 from pipeline.table.columns import TableNode
 from pipeline.table.document import (

@@ -9,7 +9,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from pipeline.local.control_plane import ControlPlane
-from pipeline.processors.overcommit.writing import ABSENT, amounts_on
+from pipeline.processors.overcommit.status_patch import ABSENT, amounts_on
 from pipeline.settings import KubernetesSettings, Settings
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.client import client_options

@@ -13,10 +13,10 @@ from pipeline.agents.learning import GENERATION
 from pipeline.local.control_plane import ControlPlane
 from pipeline.processors.join.window_batch import node_window, window_usage
 from pipeline.processors.model.bank import Bank
-from pipeline.processors.overcommit.joined import Prod
-from pipeline.processors.overcommit.offering import Case, offers_now
-from pipeline.processors.overcommit.offers import offers, records
-from pipeline.processors.overcommit.writing import ABSENT, WRITTEN, amounts_on
+from pipeline.processors.overcommit.node_offers import offers, records
+from pipeline.processors.overcommit.offer_decision import Case, offers_now
+from pipeline.processors.overcommit.status_patch import ABSENT, WRITTEN, amounts_on
+from pipeline.processors.overcommit.window_columns import Prod
 from pipeline.settings import Settings
 from pipeline.times import parse_time
 from pipeline.topics.codec import decode_json, encode_json

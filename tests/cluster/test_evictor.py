@@ -10,7 +10,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from pipeline.local.control_plane import ControlPlane
-from pipeline.processors.placement.push_out import SETTLE_SECONDS
+from pipeline.processors.placement.victim_selection import SETTLE_SECONDS
 from pipeline.settings import Settings
 from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord

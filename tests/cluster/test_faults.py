@@ -20,7 +20,7 @@ from pipeline.clock import SystemClock
 from pipeline.kube.client import open_api
 from pipeline.kube.watching import Changed, Page, follow
 from pipeline.local.control_plane import ControlPlane
-from pipeline.processors.overcommit.writing import amounts_on
+from pipeline.processors.overcommit.status_patch import amounts_on
 from pipeline.settings import KubernetesSettings, Settings
 from pipeline.tasks import end
 from pipeline.topics.client import client_options

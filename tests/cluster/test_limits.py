@@ -14,7 +14,7 @@ import pytest
 from pipeline.local.control_plane import ControlPlane, local_control_plane
 from pipeline.processors.kubernetes.object_records import pod_record
 from pipeline.processors.kubernetes.pod_resources import amounts
-from pipeline.processors.loadaware.counted import asked_of, limits_of
+from pipeline.processors.loadaware.pod_amounts import asked_of, limits_of
 from tests.cluster.asking import Cluster, all_bound, configured, in_file, join, read
 from tests.cluster.objects import Object, apply, delete, items, node, pod, until
 from tests.cluster.watching import Role

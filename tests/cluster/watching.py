@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.local.control_plane import ControlPlane
 from pipeline.processors.kubernetes.object_records import node_record, pod_record
 from pipeline.processors.kubernetes.workload_records import read_workload
-from pipeline.processors.policy.in_force import load_policies, with_policy
+from pipeline.processors.policy.policy_in_force import load_policies, with_policy
 from pipeline.settings import Settings, variable_name
 from pipeline.topics.codec import encode_json
 from pipeline.topics.pods import pod_key

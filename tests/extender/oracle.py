@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from pipeline.processors.loadaware.counted import Counting
+from pipeline.processors.loadaware.pod_amounts import Counting
 from pipeline.table.columns import OfferedResources, TableNode
 from pipeline.times import parse_time
 from pipeline.topics.node_state import NodeStateRecord

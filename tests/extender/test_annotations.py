@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.clock import ManualClock
 from pipeline.extender.annotations import LOOK_EVERY_SECONDS, keep_telling, tell
-from pipeline.processors.loadaware.limits import ANNOTATION
+from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.table import Table
 from pipeline.table.columns import TableNode
 from pipeline.tasks import end

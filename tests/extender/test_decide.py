@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pipeline.clock import format_time
 from pipeline.extender.decide import BEST_FIT, Decisions
 from pipeline.extender.server import rules_of
-from pipeline.processors.loadaware.counted import Counting
+from pipeline.processors.loadaware.pod_amounts import Counting
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Table
 from pipeline.table.columns import OfferedResources, TableNode

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.clock import format_time
 from pipeline.extender.decide import Decisions, Judgement, Rules
-from pipeline.processors.placement.config import Placement, read_config
+from pipeline.processors.placement.plugin_config import Placement, read_config
 from pipeline.table import Table
 from pipeline.table.columns import OfferedResources, TableNode
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord

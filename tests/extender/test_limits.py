@@ -14,7 +14,7 @@ from pipeline.clock import ManualClock
 from pipeline.extender.decide import Decisions, Rules
 from pipeline.extender.server import Extender, rules_of
 from pipeline.processors.kubernetes.object_records import node_record, pod_record
-from pipeline.processors.placement.config import read_config
+from pipeline.processors.placement.plugin_config import read_config
 from pipeline.settings import ExtenderSettings
 from pipeline.sources.publish import Entry, node_entry, pod_entry
 from pipeline.table import FeedState, Table

@@ -9,7 +9,7 @@ from pipeline.clock import format_time, parse_time
 from pipeline.extender.decide import Decisions
 from pipeline.extender.push_out import BEGUN_SECONDS, PLANS_OF_A_POD, VALID_SECONDS, PushingOut
 from pipeline.extender.server import rules_of
-from pipeline.processors.placement.push_out import SETTLE_SECONDS
+from pipeline.processors.placement.victim_selection import SETTLE_SECONDS
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Table
 from pipeline.table.columns import TableNode

@@ -7,7 +7,7 @@ import msgspec
 from pipeline.clock import format_time
 from pipeline.extender.decide import BEST_FIT, Decisions, Rules
 from pipeline.extender.scores import SCORERS
-from pipeline.processors.placement.config import PLUGINS, TIME_SHARED, read_config
+from pipeline.processors.placement.plugin_config import PLUGINS, TIME_SHARED, read_config
 from pipeline.table import Table
 from pipeline.table.columns import TableNode
 from pipeline.topics.node_state import NodeStateRecord, UsageDeviation

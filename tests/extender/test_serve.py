@@ -13,7 +13,7 @@ import pytest
 from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError
 from pipeline.extender.service import serve
-from pipeline.processors.loadaware.limits import ANNOTATION
+from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed, Table
 from pipeline.table.columns import TableNode

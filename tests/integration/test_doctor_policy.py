@@ -14,7 +14,7 @@ from pipeline.cli.checks import Check
 from pipeline.cli.doctor_policy import Given, actuator, nodes, policy
 from pipeline.cli.main import cli
 from pipeline.local.kafka import LocalKafka
-from pipeline.processors.policy.in_force import load_policies, with_policy
+from pipeline.processors.policy.policy_in_force import load_policies, with_policy
 from pipeline.settings import KafkaSettings, KubernetesSettings, Settings, WorkerSettings
 from pipeline.sources.publish import node_entry, open_producer, write
 from pipeline.topics.admin import apply_topics

@@ -23,7 +23,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from node_exporter.kernel.paths import Driver, KubeQOS, pod_dir
 from pipeline.local.kafka import LocalKafka
-from pipeline.processors.policy.in_force import Policies, load_policies, with_policy
+from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
 from pipeline.settings import KafkaSettings
 from pipeline.topics.admin import apply_topics
 from pipeline.topics.arrow import read_samples

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.clock import SystemClock
-from pipeline.processors.provided.sampling import Place, Sampler
-from pipeline.processors.provided.usage import Columns, Fetched, Window, window_before
+from pipeline.processors.provided.fetched_usage import Columns, Fetched, Window, window_before
+from pipeline.processors.provided.usage_samples import Place, Sampler
 from pipeline.settings import Settings
 from pipeline.sources.providers.known import Known
 from pipeline.sources.providers.metrics_server import MetricsServer

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from pipeline.clock import SystemClock
 from pipeline.errors import ProviderError
 from pipeline.local.prometheus import LocalPrometheus
-from pipeline.processors.provided.usage import Fetched, PodName, Window, window_before
+from pipeline.processors.provided.fetched_usage import Fetched, PodName, Window, window_before
 from pipeline.settings import ProviderSettings
 from pipeline.sources.providers.prometheus import open_prometheus
 from tests.providers import machines

@@ -19,7 +19,7 @@ import pytest
 from pipeline.clock import SystemClock
 from pipeline.local.probe import free_port
 from pipeline.local.prometheus import LocalPrometheus
-from pipeline.processors.provided.usage import Window
+from pipeline.processors.provided.fetched_usage import Window
 from pipeline.settings import KafkaSettings, Settings, variable_name
 from pipeline.sources.providers.prometheus import open_prometheus
 from pipeline.sources.providers.stream import open_stream

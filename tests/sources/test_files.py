@@ -14,7 +14,7 @@ import yaml
 from pipeline.clock import ManualClock
 from pipeline.errors import InvalidRecordError, SettingsError
 from pipeline.metrics import REGISTRY
-from pipeline.processors.policy.node_slo import slo_spec
+from pipeline.processors.policy.nodeslo_spec import slo_spec
 from pipeline.settings import KafkaSettings, Settings, WorkerSettings
 from pipeline.sources import files
 from pipeline.sources.files import (

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.clock import ManualClock, format_time
 from pipeline.errors import InvalidRecordError
-from pipeline.processors.loadaware.limits import ANNOTATION
+from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.processors.model.usage_anomalies import ODDITIES
 from pipeline.table import FeedState, Table
 from pipeline.table.columns import TableNode

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipeline.clock import format_time
 from pipeline.errors import CheckpointError
 from pipeline.extender.decide import Decisions, Rules
-from pipeline.processors.placement.config import read_config, usual
+from pipeline.processors.placement.plugin_config import read_config, usual
 from pipeline.table import Table, snapshot
 from pipeline.table.columns import TableNode
 from pipeline.table.snapshot import copied, load, save

@@ -30,10 +30,10 @@ from pipeline.processors.exchange.load_watcher_document import (
     metric,
     served_window,
 )
-from pipeline.processors.provided.prometheus import gather, read_matrix
+from pipeline.processors.loadaware.usage_thresholds import usage_percent
+from pipeline.processors.provided.fetched_usage import Window
+from pipeline.processors.provided.prometheus_answers import gather, read_matrix
 from pipeline.processors.provided.promql import Grid, queries
-from pipeline.processors.provided.usage import Window
-from pipeline.processors.thresholds import usage_percent
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState
 from pipeline.topics.resources import Usage

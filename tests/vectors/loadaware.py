@@ -13,15 +13,21 @@ import numpy as np
 
 from pipeline.processors.join.node_facts import RAW_ALLOCATABLE, raw_allocatable
 from pipeline.processors.kubernetes.pod_classes import class_label, pod_class
-from pipeline.processors.loadaware import compare, limits
-from pipeline.processors.loadaware.args import (
+from pipeline.processors.loadaware import filter_score, node_thresholds
+from pipeline.processors.loadaware.in_flight import (
+    DEFAULT_REPORT_SECONDS,
+    Assigned,
+    Sums,
+    sums,
+)
+from pipeline.processors.loadaware.loadaware_args import (
     LoadAwareArgs,
     problems,
     read_args,
     stated,
     with_defaults,
 )
-from pipeline.processors.loadaware.estimate import (
+from pipeline.processors.loadaware.pod_estimate import (
     SCALING_FACTORS,
     SECONDS_AFTER_INITIALIZED,
     SECONDS_AFTER_SCHEDULED,
@@ -30,13 +36,7 @@ from pipeline.processors.loadaware.estimate import (
     own_factors,
     own_seconds,
 )
-from pipeline.processors.loadaware.in_flight import (
-    DEFAULT_REPORT_SECONDS,
-    Assigned,
-    Sums,
-    sums,
-)
-from pipeline.processors.thresholds import is_fresh
+from pipeline.processors.loadaware.usage_thresholds import is_fresh
 from pipeline.topics.nodes import KnownNode
 from pipeline.topics.resources import Resources
 
@@ -191,7 +191,7 @@ def aggregated_of(
         if one["type"] == statistic and one["usage"]:
             spans[one["duration_s"]] = np.full((NODES, len(resources)), np.nan)
             spans[one["duration_s"]][NODE] = _row(one["usage"], resources)
-    return compare.aggregated_usage(spans, span, usage_of(metric, resources))
+    return filter_score.aggregated_usage(spans, span, usage_of(metric, resources))
 
 
 def loadaware_aggregate_selection(case: Case) -> object:
@@ -200,12 +200,12 @@ def loadaware_aggregate_selection(case: Case) -> object:
     return {"usage": None if cpu != cpu else {"cpu": cpu, "memory": memory}}
 
 
-def nodes_of(case: Case, args: LoadAwareArgs, compared: np.ndarray) -> compare.Nodes:
+def nodes_of(case: Case, args: LoadAwareArgs, compared: np.ndarray) -> filter_score.Nodes:
     metric, resources = case["metric"], args.resources
     capacity = np.zeros((NODES, len(resources)), np.int64)
     capacity[NODE] = _row(_capacity(case["node"]), resources)  # type: ignore[arg-type]
     at = np.arange(NODES) == NODE
-    return compare.Nodes(
+    return filter_score.Nodes(
         capacity=capacity,
         compared=compared,
         is_reported=at & (metric is not None),
@@ -217,7 +217,7 @@ def nodes_of(case: Case, args: LoadAwareArgs, compared: np.ndarray) -> compare.N
 def loadaware_filter(case: Case) -> object:
     args, metric, pod = read_args(case["config"]), case["metric"] or {}, case["pod"]
     resources = args.resources
-    found = limits.limits_of(
+    found = node_thresholds.limits_of(
         args,
         case["node"].get("usage_thresholds_annotation"),
         is_prod=pod["priority_class"] == "koord-prod",
@@ -226,18 +226,18 @@ def loadaware_filter(case: Case) -> object:
     if not pod.get("daemonset"):
         thresholds[NODE] = _row(found.thresholds, resources)
     flight = in_flight(case, args)
-    if found.of == limits.PROD:
-        compared = compare.compared_prod(flight)
-    elif found.of == limits.AGGREGATED:
+    if found.of == node_thresholds.PROD:
+        compared = filter_score.compared_prod(flight)
+    elif found.of == node_thresholds.AGGREGATED:
         usage = aggregated_of(metric, found.statistic, found.span_seconds, resources)
-        compared = compare.compared_usage(usage, flight)
+        compared = filter_score.compared_usage(usage, flight)
     else:
-        compared = compare.compared_usage(usage_of(metric, resources), flight)
+        compared = filter_score.compared_usage(usage_of(metric, resources), flight)
     nodes = nodes_of(case, args, compared)
     expired = ~is_fresh(
         case["now_s"] - nodes.updated_seconds, args.node_metric_expiration_seconds or 0
     )
-    verdict = compare.judge(
+    verdict = filter_score.judge(
         nodes,
         np.array(_row(estimated(pod, args.estimated_scaling_factors), resources), np.int64),
         thresholds,
@@ -245,10 +245,10 @@ def loadaware_filter(case: Case) -> object:
         passes_expired=bool(args.enable_schedule_when_node_metrics_expired),
     )
     code, at = int(verdict.code[NODE]), int(verdict.resource[NODE])
-    reason = "aggregated_usage" if found.of == limits.AGGREGATED else "usage"
+    reason = "aggregated_usage" if found.of == node_thresholds.AGGREGATED else "usage"
     return {
-        "pass": code == compare.PASSES,
-        "reason": {compare.PASSES: None, compare.EXPIRED: "expired"}.get(code, reason),
+        "pass": code == filter_score.PASSES,
+        "reason": {filter_score.PASSES: None, filter_score.EXPIRED: "expired"}.get(code, reason),
         "resource": resources[at] if at >= 0 else None,
     }
 
@@ -258,15 +258,15 @@ def loadaware_score(case: Case) -> object:
     resources, flight = args.resources, in_flight(case, args)
     aggregated = args.aggregated
     if args.score_according_prod_usage and pod["priority_class"] == "koord-prod":
-        compared = compare.compared_prod(flight)
+        compared = filter_score.compared_prod(flight)
     elif aggregated is not None and aggregated.score_aggregation_type:
-        span = limits.span_seconds(aggregated.score_aggregated_duration) or 0
+        span = node_thresholds.span_seconds(aggregated.score_aggregated_duration) or 0
         usage = aggregated_of(metric, aggregated.score_aggregation_type, span, resources)
-        compared = compare.compared_usage(usage, flight)
+        compared = filter_score.compared_usage(usage, flight)
     else:
-        compared = compare.compared_usage(usage_of(metric, resources), flight)
+        compared = filter_score.compared_usage(usage_of(metric, resources), flight)
     nodes = nodes_of(case, args, compared)
-    found = compare.score(
+    found = filter_score.score(
         nodes,
         np.array(_row(estimated(pod, args.estimated_scaling_factors), resources), np.int64),
         ~is_fresh(case["now_s"] - nodes.updated_seconds, args.node_metric_expiration_seconds or 0),

@@ -23,10 +23,9 @@ from pipeline.processors.policy.amplification import (
     read_ratios,
     requested,
 )
-from pipeline.processors.policy.colocation import DEFAULTS
-from pipeline.processors.policy.in_force import Policies, load_policies, with_policy
-from pipeline.processors.policy.loading import Policy
-from pipeline.processors.policy.nodemetric import metric_spec
+from pipeline.processors.policy.colocation_config import DEFAULTS
+from pipeline.processors.policy.load_configmap import Policy
+from pipeline.processors.policy.nodemetric_spec import metric_spec
 from pipeline.processors.policy.normalization import (
     CPU_INFO,
     ENABLED,
@@ -37,7 +36,8 @@ from pipeline.processors.policy.normalization import (
     read_cpu_info,
     read_ratio,
 )
-from pipeline.processors.policy.springtide import DEFAULTS as OWN_DEFAULTS
+from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
+from pipeline.processors.policy.springtide_config import DEFAULTS as OWN_DEFAULTS
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.resources import Resources

@@ -18,13 +18,23 @@ import numpy as np
 
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, LABEL_PRIORITY_CLASS, pod_class
 from pipeline.processors.overcommit.batch import batch
-from pipeline.processors.overcommit.facts import Nodes, Pods, Strategies, is_fresh, strategies
 from pipeline.processors.overcommit.mid import Percents, allocated, mid
-from pipeline.processors.overcommit.reserved import ANNOTATION, kubelet_reserved, reservation
-from pipeline.processors.policy.colocation import COLOCATION, DEFAULTS
-from pipeline.processors.policy.in_force import overcommit_of
-from pipeline.processors.policy.sections import merged
-from pipeline.processors.policy.springtide import Own
+from pipeline.processors.overcommit.node_reservation import (
+    ANNOTATION,
+    kubelet_reserved,
+    reservation,
+)
+from pipeline.processors.overcommit.resource_columns import (
+    Nodes,
+    Pods,
+    Strategies,
+    is_fresh,
+    strategies,
+)
+from pipeline.processors.policy.colocation_config import COLOCATION, DEFAULTS
+from pipeline.processors.policy.config_sections import merged
+from pipeline.processors.policy.policy_in_force import overcommit_of
+from pipeline.processors.policy.springtide_config import Own
 from pipeline.topics.overcommit import Overcommit
 
 Case = dict[str, Any]

@@ -11,10 +11,15 @@ What each passes through:
 import json
 from typing import Any
 
-from pipeline.processors.policy.colocation import COLOCATION, DEFAULTS, Colocation, problems_of
-from pipeline.processors.policy.effective import effective
-from pipeline.processors.policy.loading import Policy, load
-from pipeline.processors.policy.sections import document
+from pipeline.processors.policy.colocation_config import (
+    COLOCATION,
+    DEFAULTS,
+    Colocation,
+    problems_of,
+)
+from pipeline.processors.policy.config_sections import document
+from pipeline.processors.policy.effective_strategy import effective
+from pipeline.processors.policy.load_configmap import Policy, load
 
 KEY = COLOCATION.key
 

@@ -18,18 +18,18 @@ from pipeline.processors.kubernetes.object_records import pod_record
 from pipeline.processors.scorers import (
     beta,
     fit_plus,
-    hints,
-    limits,
-    load,
+    load_statistics,
     load_variation,
     low_risk,
-    metadata,
     node_size,
-    power,
-    scarce,
+    power_peaks,
+    resource_limits,
+    scarce_resources,
+    scheduling_hint,
     target_load,
     trimaran_args,
 )
+from pipeline.processors.scorers import node_metadata as metadata_scores
 from pipeline.processors.scorers.rounding import FloatArray, half_away
 from pipeline.table import Table
 from pipeline.topics.pods import Container as PodContainer
@@ -124,10 +124,10 @@ def trimaran_metric_selection(case: Case) -> object:
     return {"avg": found.average, "std": found.deviation, "valid": True}
 
 
-def load_of(resource: str, capacity: float, case: Case) -> load.Load:
+def load_of(resource: str, capacity: float, case: Case) -> load_statistics.Load:
     found = average_of(NAMES[resource], metrics(case))
     average, deviation = (None, None) if found is None else found
-    return load.of_percent(column(capacity), column(average), column(deviation))
+    return load_statistics.of_percent(column(capacity), column(average), column(deviation))
 
 
 def trimaran_resource_stats(case: Case) -> object:
@@ -143,8 +143,8 @@ def trimaran_resource_stats(case: Case) -> object:
 
 
 def trimaran_mu_sigma(case: Case) -> object:
-    used = load.Load(column(case["used_avg"]), column(case["used_std"]))
-    found = load.shares(column(case["capacity"]), used, case["request"])
+    used = load_statistics.Load(column(case["used_avg"]), column(case["used_std"]))
+    found = load_statistics.shares(column(case["capacity"]), used, case["request"])
     return {"mu": of(found.mean), "sigma": of(found.deviation)}
 
 
@@ -200,7 +200,7 @@ def trimaran_node_requests_limits(case: Case) -> object:
 
 
 def load_variation_risk_balancing(case: Case) -> object:
-    used = load.Load(column(case["used_avg"]), column(case["used_std"]))
+    used = load_statistics.Load(column(case["used_avg"]), column(case["used_std"]))
     found = load_variation.risk_score(
         column(case["capacity"]), used, case["request"],
         margin=case["margin"], sensitivity=case["sensitivity"],
@@ -229,7 +229,7 @@ def low_risk_overcommitment(case: Case) -> object:
     )
     capacity = column(case["capacity"])
     average, deviation = (column(case[f"used_{name}_percent"]) for name in ("avg", "std"))
-    used = load.of_percent(capacity, average, deviation)
+    used = load_statistics.of_percent(capacity, average, deviation)
     smoothing = case["smoothing_window"]
     return {
         "risk_limit": of(low_risk.limit_risk(capacity, asked)),
@@ -270,17 +270,19 @@ def beta_distribution(case: Case) -> object:
 
 
 def peaks(case: Case) -> object:
-    model = power.PowerModel(*(column(case["power_model"][name]) for name in ("k0", "k1", "k2")))
+    model = power_peaks.PowerModel(
+        *(column(case["power_model"][name]) for name in ("k0", "k1", "k2"))
+    )
     used = latest_of("CPU", metrics(case), first=True)
-    rise = power.power_rise(
+    rise = power_peaks.power_rise(
         model, column(used), column(case["node_capacity_cpu_m"]), case["pod_request_cpu_m"]
     )
-    return {"power_jump": of(rise), "raw_score": of(power.costs(rise))}
+    return {"power_jump": of(rise), "raw_score": of(power_peaks.costs(rise))}
 
 
 def peaks_normalize(case: Case) -> object:
     cost = np.array([*case["costs"].values()], np.int64)
-    scores = power.cheapest_first(cost, np.ones(len(cost), np.bool_))
+    scores = power_peaks.cheapest_first(cost, np.ones(len(cost), np.bool_))
     return {"scores": dict(zip(case["costs"], scores.tolist(), strict=True))}
 
 
@@ -297,7 +299,7 @@ def limit_aware_score(case: Case) -> object:
             "overhead": pod.get("overhead"),
         }
     )["limits"]
-    room = limits.limit_room(
+    room = resource_limits.limit_room(
         {name: column(amount) for name, amount in allocatable.items()},
         {name: column(amount) for name, amount in on_node.items()},
         ask,
@@ -308,7 +310,9 @@ def limit_aware_score(case: Case) -> object:
 
 def limit_aware_normalize(case: Case) -> object:
     raw = np.array([*case["raw"].values()], np.float64)
-    return {"scores": dict(zip(case["raw"], limits.limit_aware(raw).tolist(), strict=True))}
+    return {
+        "scores": dict(zip(case["raw"], resource_limits.limit_aware(raw).tolist(), strict=True))
+    }
 
 
 def whole(value: int) -> np.ndarray:
@@ -343,14 +347,14 @@ def noderesourcesfitplus_pod_request(case: Case) -> object:
 
 
 def scarce_resource_avoidance(case: Case) -> object:
-    found = scarce.scarce_resources(
+    found = scarce_resources.scarce_resources(
         _by_name(case["node_allocatable"]), case["pod_requests"], case["scarce_resources"], 3
     )
     return {"score": of(found)}
 
 
 def scheduling_hint_preferred(case: Case) -> object:
-    found = hints.preferred_nodes(
+    found = scheduling_hint.preferred_nodes(
         case["preferred"], case["prefilter_nodes"], case["max_hint_nodes"]
     )
     return {"skip": not found, "nodes": found or None}
@@ -372,10 +376,10 @@ def node_resources_allocatable(case: Case) -> object:
 
 def node_metadata(case: Case) -> object:
     names, texts = zip(*case["nodes"].items(), strict=True)
-    raw = metadata.raw_metadata(
+    raw = metadata_scores.raw_metadata(
         [one.get(case["key"]) for one in texts], case["type"], case["strategy"], case["now_s"]
     )
-    scores = metadata.by_metadata(raw)
+    scores = metadata_scores.by_metadata(raw)
     known = [None if value != value else value for value in raw.tolist()]
     return {
         "raw": dict(zip(names, known, strict=True)),

@@ -42,13 +42,13 @@ UNCALLED = {
     "pipeline.processors.overcommit.numa.shares": _TOPOLOGY,
     "pipeline.processors.overcommit.numa.spread": _TOPOLOGY,
     "pipeline.processors.overcommit.numa.zone_batch": _TOPOLOGY,
-    "pipeline.processors.overcommit.reserved.trimmed": _SEEN,
+    "pipeline.processors.overcommit.node_reservation.trimmed": _SEEN,
     "pipeline.processors.policy.amplification.admitted": _ADMISSION,
     "pipeline.processors.policy.amplification.read_ratios": _ADMISSION,
     "pipeline.processors.policy.amplification.requested": _ADMISSION,
     "pipeline.processors.policy.normalization.must_write": _WRITES,
     "pipeline.processors.join.system_usage.numa_remainder": _NUMA,
-    "pipeline.processors.thresholds.whole_percent": _DEVICES,
+    "pipeline.processors.loadaware.usage_thresholds.whole_percent": _DEVICES,
 }
 """What only the vectors call, and why it is there. What gets a caller leaves this list."""
 

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.processors.overcommit.devices import VENDOR, gpu_resources
-from pipeline.processors.overcommit.reserved import reservation, trimmed
-from pipeline.processors.overcommit.third_party import TAKEN, origin_text, taken
-from pipeline.processors.overcommit.writing import (
+from pipeline.processors.overcommit.node_reservation import reservation, trimmed
+from pipeline.processors.overcommit.status_patch import (
     ABSENT,
     WRITTEN,
     Known,
@@ -27,6 +26,7 @@ from pipeline.processors.overcommit.writing import (
     status_patch,
     written,
 )
+from pipeline.processors.overcommit.third_party import TAKEN, origin_text, taken
 from pipeline.processors.policy.normalization import RATIO, read_ratio
 from pipeline.topics.resources import whole_bytes
 from tests.vectors.overcommit import amounts, annotated

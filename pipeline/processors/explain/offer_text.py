@@ -17,7 +17,7 @@ from pipeline.processors.explain.derivation import (
     step,
     unknown,
 )
-from pipeline.processors.policy.colocation import STATIC
+from pipeline.processors.policy.colocation_config import STATIC
 from pipeline.times import parse_time
 from pipeline.topics.node_resources import BatchTerms, MidTerms, NodeResourcesRecord
 from pipeline.topics.overcommit import Overcommit

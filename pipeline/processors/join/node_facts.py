@@ -13,7 +13,7 @@ import numpy as np
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.join.pod_facts import PodRow
 from pipeline.processors.kubernetes.pod_classes import CLASSES
-from pipeline.processors.overcommit.reserved import reservation
+from pipeline.processors.overcommit.node_reservation import reservation
 from pipeline.topics.known import LISTED
 from pipeline.topics.nodes import KnownNode, NodeStrategy, Strategy
 from pipeline.topics.resources import Resources, millicores, whole_bytes

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import msgspec
 import numpy as np
 
-from pipeline.processors.overcommit.writing import is_due
+from pipeline.processors.overcommit.status_patch import is_due
 from pipeline.times import parse_time
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_views import NodeViewRecord, ViewPod

@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.pairs import pairs
-from pipeline.processors.overcommit.facts import (
+from pipeline.processors.overcommit.resource_columns import (
     MAX_USAGE_REQUEST,
     NO_LIMIT,
     REQUEST,

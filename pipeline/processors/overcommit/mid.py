@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pipeline.processors.overcommit.facts import (
+from pipeline.processors.overcommit.resource_columns import (
     IntArray,
     Nodes,
     Pods,

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.overcommit.batch import Batch, batch
-from pipeline.processors.overcommit.facts import IntArray, Nodes, Pods, Strategies
+from pipeline.processors.overcommit.resource_columns import IntArray, Nodes, Pods, Strategies
 
 RESOURCE_STATUS: Final = "scheduling.koordinator.sh/resource-status"
 """Annotation of a Pod: the CPUs and NUMA nodes that a scheduler gave it."""

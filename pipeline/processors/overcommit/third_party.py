@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.overcommit.writing import UNREADABLE, amounts_on
+from pipeline.processors.overcommit.status_patch import UNREADABLE, amounts_on
 from pipeline.topics.resources import BATCH, whole_bytes
 
 TAKEN: Final = "node.koordinator.sh/thirdPartyAllocations"

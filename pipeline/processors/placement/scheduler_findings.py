@@ -14,7 +14,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.placement.config import PLUGINS
+from pipeline.processors.placement.extender_config import (
+    BY_REQUESTS,
+    TIMEOUT_SECONDS,
+    VERBS,
+    Mode,
+)
 from pipeline.processors.placement.kube_config import (
     EVERYWHERE,
     FILTER_POINTS,
@@ -28,12 +33,7 @@ from pipeline.processors.placement.kube_config import (
     read_configuration,
     read_profile,
 )
-from pipeline.processors.placement.scheduler_side import (
-    BY_REQUESTS,
-    TIMEOUT_SECONDS,
-    VERBS,
-    Mode,
-)
+from pipeline.processors.placement.plugin_config import PLUGINS
 
 _FIT: Final = BY_REQUESTS[0]
 _USUAL_TIMEOUT_SECONDS: Final = 5.0

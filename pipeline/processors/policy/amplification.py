@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from pipeline.errors import InvalidPolicyError
+from pipeline.processors.policy.config_sections import Section
 from pipeline.processors.policy.normalization import read_ratio
-from pipeline.processors.policy.sections import Section
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.resources import Resources
 

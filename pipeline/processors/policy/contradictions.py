@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pipeline.processors.policy.colocation import COLOCATION, STATIC, Colocation
-from pipeline.processors.policy.loading import Policy, Problem
-from pipeline.processors.policy.sections import Said, merged
+from pipeline.processors.policy.colocation_config import COLOCATION, STATIC, Colocation
+from pipeline.processors.policy.config_sections import Said, merged
+from pipeline.processors.policy.load_configmap import Policy, Problem
+from pipeline.processors.policy.load_slo_config import THRESHOLD
 from pipeline.processors.policy.selectors import Selector
-from pipeline.processors.policy.slo_loading import THRESHOLD
-from pipeline.processors.policy.springtide import SPRINGTIDE, Own
+from pipeline.processors.policy.springtide_config import SPRINGTIDE, Own
 from pipeline.processors.slo.nodeslo import ThresholdStrategy
 
 

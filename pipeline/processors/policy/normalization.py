@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.policy.sections import Section, keys_of
+from pipeline.processors.policy.config_sections import Section, keys_of
 from pipeline.topics.nodes import NodeRecord
 
 RATIO: Final = "node.koordinator.sh/cpu-normalization-ratio"

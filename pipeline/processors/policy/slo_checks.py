@@ -13,14 +13,14 @@ from typing import Any, Final
 import msgspec
 
 from pipeline.errors import InvalidRecordError
-from pipeline.processors.slo.fields import Document
+from pipeline.processors.slo.crd_fields import Document
+from pipeline.processors.slo.crd_schema import Schema, schema_of
 from pipeline.processors.slo.nodeslo import (
     HostApplication,
     QosStrategy,
     ResctrlQos,
     ThresholdStrategy,
 )
-from pipeline.processors.slo.schema import Schema, schema_of
 from pipeline.topics.resources import parse_quantity
 
 HOST_CLASSES: Final[Mapping[str, str]] = {

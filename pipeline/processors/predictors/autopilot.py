@@ -16,7 +16,7 @@ from pipeline.processors.model.entity_columns import IntArray, Rows
 from pipeline.processors.model.histogram import quantile_buckets
 from pipeline.processors.model.model_config import FloatArray
 from pipeline.processors.model.predictor import Peaks, View
-from pipeline.processors.predictors.options import check_between, check_fraction
+from pipeline.processors.predictors.option_checks import check_between, check_fraction
 from pipeline.processors.predictors.stateless import Stateless
 
 _CPU, _MEMORY = range(2)

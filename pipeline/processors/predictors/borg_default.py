@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from pipeline.processors.model.predictor import Peaks, View
-from pipeline.processors.predictors.options import check_positive
+from pipeline.processors.predictors.option_checks import check_positive
 from pipeline.processors.predictors.pod_sums import by_entity
 from pipeline.processors.predictors.stateless import Stateless
 

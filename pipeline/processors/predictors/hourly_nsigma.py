@@ -19,7 +19,7 @@ from pipeline.processors.model.column_store import Column
 from pipeline.processors.model.entity_columns import NEVER, IntArray, Rows
 from pipeline.processors.model.model_config import FIRST_CLASS, FloatArray
 from pipeline.processors.model.predictor import Peaks, View
-from pipeline.processors.predictors.options import check_between
+from pipeline.processors.predictors.option_checks import check_between
 
 _HOURS: Final = 24
 _HOUR_MS: Final = 3_600_000

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pipeline.processors.model.entity_columns import IntArray, Rows
 from pipeline.processors.model.model_config import ENTITIES, FloatArray
 from pipeline.processors.model.predictor import Peaks, Predictor, View, never_known
-from pipeline.processors.predictors.options import check_mapping
+from pipeline.processors.predictors.option_checks import check_mapping
 from pipeline.processors.predictors.registry import Keys, build
 
 

@@ -13,7 +13,7 @@ from pipeline.processors.model import day_slots
 from pipeline.processors.model.entity_columns import Rows
 from pipeline.processors.model.model_config import SYSTEM, FloatArray
 from pipeline.processors.model.predictor import Peaks, View
-from pipeline.processors.predictors.options import check_between, check_fraction
+from pipeline.processors.predictors.option_checks import check_between, check_fraction
 from pipeline.processors.predictors.pod_sums import pod_sums, with_system
 from pipeline.processors.predictors.stateless import Stateless
 

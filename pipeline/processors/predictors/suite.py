@@ -25,7 +25,12 @@ from pipeline.processors.model.model_config import ENTITIES, FloatArray, ModelCo
 from pipeline.processors.model.peaks import PredictorPeaks
 from pipeline.processors.model.predictor import Peaks, Predictor, View, fault_of, never_known
 from pipeline.processors.predictors.stateless import Stateless
-from pipeline.processors.predictors.streams import GIB, random_windows, reversed_pods, steady_window
+from pipeline.processors.predictors.suite_windows import (
+    GIB,
+    random_windows,
+    reversed_pods,
+    steady_window,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeline.processors.model.model_config import PLAUSIBLE
 from pipeline.processors.model.predictor import Peaks, View
-from pipeline.processors.predictors.options import check_between, check_fraction
+from pipeline.processors.predictors.option_checks import check_between, check_fraction
 from pipeline.processors.predictors.stateless import Stateless
 
 TARGET: Final = 0.9

@@ -17,7 +17,7 @@ import msgspec
 
 from pipeline.errors import InvalidRecordError, ProviderError
 from pipeline.processors.policy.durations import seconds_of
-from pipeline.processors.provided.usage import (
+from pipeline.processors.provided.fetched_usage import (
     MAX_BYTES,
     MAX_CPU_CORES,
     Columns,

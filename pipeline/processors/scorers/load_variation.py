@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pipeline.processors.scorers.load import Load, shares
+from pipeline.processors.scorers.load_statistics import Load, shares
 from pipeline.processors.scorers.rounding import FloatArray, IntArray, clamp, half_away
 
 

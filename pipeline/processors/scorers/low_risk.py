@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pipeline.processors.scorers.beta import below, fit
-from pipeline.processors.scorers.load import Load, shares
+from pipeline.processors.scorers.load_statistics import Load, shares
 from pipeline.processors.scorers.rounding import FloatArray, IntArray, clamp, half_away
 
 BEST_EFFORT: Final = 0

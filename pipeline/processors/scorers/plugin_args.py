@@ -12,10 +12,10 @@ from msgspec import Meta
 
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.kubernetes.resource_names import objection
-from pipeline.processors.policy.sections import keys_of
+from pipeline.processors.policy.config_sections import keys_of
 from pipeline.processors.scorers.fit_plus import Resource, Strategy
-from pipeline.processors.scorers.hints import MAX_HINT_NODES
-from pipeline.processors.scorers.metadata import Kind, Order
+from pipeline.processors.scorers.node_metadata import Kind, Order
+from pipeline.processors.scorers.scheduling_hint import MAX_HINT_NODES
 from pipeline.topics.resources import millicores, whole_bytes
 
 Weight = Annotated[int, Meta(ge=1, le=2**31)]

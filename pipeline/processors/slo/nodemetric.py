@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from msgspec import Meta
 
-from pipeline.processors.slo.fields import (
+from pipeline.processors.slo.crd_fields import (
     AboveZero,
     Document,
     Duration,

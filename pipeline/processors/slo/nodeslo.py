@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta
 
-from pipeline.processors.slo.fields import (
+from pipeline.processors.slo.crd_fields import (
     AboveZero,
     BelowProd,
     BurstPercent,

@@ -16,8 +16,8 @@ from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.kubernetes.object_records import read_node, read_pod
 from pipeline.processors.kubernetes.workload_records import read_workload
-from pipeline.processors.policy.in_force import Policies, with_policy
-from pipeline.processors.policy.loading import Problem
+from pipeline.processors.policy.load_configmap import Problem
+from pipeline.processors.policy.policy_in_force import Policies, with_policy
 from pipeline.sources.cluster.seen import Seen
 from pipeline.sources.publish import Entry, node_entry, pod_entry
 from pipeline.topics.codec import decode_json, encode_json

@@ -22,8 +22,8 @@ from pipeline.kube.events import Reporter
 from pipeline.kube.watching import Alive, Began, Changed, Complete, Event, Page, follow
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
-from pipeline.processors.policy.in_force import load_policies
-from pipeline.processors.policy.loading import Problem
+from pipeline.processors.policy.load_configmap import Problem
+from pipeline.processors.policy.policy_in_force import load_policies
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources.cluster.kinds import Kind, Nodes, Pods, Workloads
 from pipeline.sources.policy import filter_limits, tell

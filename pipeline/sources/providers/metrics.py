@@ -3,8 +3,8 @@
 from typing import Final
 
 from pipeline.metrics import counter, gauge, histogram
-from pipeline.processors.provided.sampling import Sampled
-from pipeline.processors.provided.usage import Fetched
+from pipeline.processors.provided.fetched_usage import Fetched
+from pipeline.processors.provided.usage_samples import Sampled
 
 WINDOWS: Final = counter("provider_windows", "Windows, by what became of them.", ["result"])
 LAST_WINDOW_END: Final = gauge(

@@ -13,8 +13,8 @@ from typing import Final
 from pipeline.errors import KubernetesError, ProviderError
 from pipeline.kube.client import Api
 from pipeline.logs import get_logger
+from pipeline.processors.provided.fetched_usage import Fetched, PodName, Window
 from pipeline.processors.provided.metrics_api import Readings, gather, read_list
-from pipeline.processors.provided.usage import Fetched, PodName, Window
 from pipeline.tasks import end
 
 log = get_logger(__name__)

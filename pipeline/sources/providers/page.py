@@ -9,7 +9,7 @@ from aiohttp import web
 from pipeline.clock import Clock
 from pipeline.errors import SettingsError
 from pipeline.metrics import CONTENT_TYPE, declare_role, page
-from pipeline.processors.provided.usage import Window
+from pipeline.processors.provided.fetched_usage import Window
 from pipeline.settings import ProviderSettings
 from pipeline.times import format_time
 

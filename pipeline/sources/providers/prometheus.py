@@ -16,9 +16,9 @@ import aiohttp
 from pipeline.clock import Clock
 from pipeline.errors import ProviderError, SettingsError
 from pipeline.logs import get_logger
-from pipeline.processors.provided.prometheus import Matrix, gather, read_matrix, said_error
+from pipeline.processors.provided.fetched_usage import Fetched, Window
+from pipeline.processors.provided.prometheus_answers import Matrix, gather, read_matrix, said_error
 from pipeline.processors.provided.promql import Grid, Query, queries
-from pipeline.processors.provided.usage import Fetched, Window
 from pipeline.settings import ProviderSettings
 from pipeline.sources.providers.metrics import CLOCK_AHEAD, REQUESTS
 

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from pipeline.processors.provided.usage import Fetched, Window
+from pipeline.processors.provided.fetched_usage import Fetched, Window
 
 
 class Provider(Protocol):

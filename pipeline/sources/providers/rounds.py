@@ -13,8 +13,8 @@ from aiokafka import AIOKafkaProducer
 from pipeline.clock import Clock
 from pipeline.errors import KafkaError, ProviderError, TopicDriftError
 from pipeline.logs import get_logger
-from pipeline.processors.provided.sampling import Sampler
-from pipeline.processors.provided.usage import Fetched, Window, window_before
+from pipeline.processors.provided.fetched_usage import Fetched, Window, window_before
+from pipeline.processors.provided.usage_samples import Sampler
 from pipeline.settings import Settings
 from pipeline.sources.providers import metrics
 from pipeline.sources.providers.known import WINDOWS_SERVED, Follower, Known

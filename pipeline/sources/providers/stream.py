@@ -8,7 +8,7 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from pipeline.errors import ProviderError, RecordError
-from pipeline.processors.provided.usage import Columns, Fetched, PodName, Window
+from pipeline.processors.provided.fetched_usage import Columns, Fetched, PodName, Window
 from pipeline.settings import KafkaSettings
 from pipeline.topics.arrow import read_samples
 from pipeline.topics.client import client_options, our_errors

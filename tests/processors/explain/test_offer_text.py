@@ -16,7 +16,7 @@ from pipeline.topics.overcommit import Overcommit
 from pipeline.topics.resources import Resources
 from tests.processors.derivations import Checked, check, numbers
 from tests.processors.joined import NODE_ROW, joined, logged, view_of
-from tests.processors.overcommit.test_offers import (
+from tests.processors.overcommit.test_node_offers import (
     RECORD,
     SYSTEM,
     amount,

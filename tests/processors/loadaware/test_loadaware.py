@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.loadaware import compare, limits
-from pipeline.processors.loadaware.args import LoadAwareArgs, read_args, span_seconds
-from pipeline.processors.loadaware.estimate import (
+from pipeline.processors.loadaware import filter_score, node_thresholds
+from pipeline.processors.loadaware.in_flight import Assigned, sums
+from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs, read_args, span_seconds
+from pipeline.processors.loadaware.pod_estimate import (
     SCALING_FACTORS,
     deadline,
     estimate,
     own_factors,
     own_seconds,
 )
-from pipeline.processors.loadaware.in_flight import Assigned, sums
-from pipeline.processors.thresholds import is_fresh
+from pipeline.processors.loadaware.usage_thresholds import is_fresh
 
 
 def test_a_sample_of_upstream_is_taken_whole() -> None:
@@ -96,24 +96,26 @@ ARGS = read_args({"prodUsageThresholds": {"cpu": 55}})
 @pytest.mark.parametrize(
     ("annotation", "is_prod", "found"),
     [
-        (None, False, limits.Limits({"cpu": 65, "memory": 95})),
-        (None, True, limits.Limits({"cpu": 55}, limits.PROD)),
-        ('{"usageThresholds":{"cpu":30}}', False, limits.Limits({"cpu": 30})),
-        ('{"prodUsageThresholds":{"cpu":10}}', True, limits.Limits({"cpu": 10}, limits.PROD)),
-        ('{"prodUsageThresholds":{"cpu":0}}', True, limits.Limits({"cpu": 65, "memory": 95})),
+        (None, False, node_thresholds.Limits({"cpu": 65, "memory": 95})),
+        (None, True, node_thresholds.Limits({"cpu": 55}, node_thresholds.PROD)),
+        ('{"usageThresholds":{"cpu":30}}', False, node_thresholds.Limits({"cpu": 30})),
+        ('{"prodUsageThresholds":{"cpu":10}}', True, node_thresholds.Limits({"cpu": 10}, node_thresholds.PROD)),
+        ('{"prodUsageThresholds":{"cpu":0}}', True, node_thresholds.Limits({"cpu": 65, "memory": 95})),
         (
             '{"aggregatedUsage":{"usageThresholds":{"cpu":9},"usageAggregationType":"p99"}}',
             False,
-            limits.Limits({"cpu": 9}, limits.AGGREGATED, "p99", 0),
+            node_thresholds.Limits({"cpu": 9}, node_thresholds.AGGREGATED, "p99", 0),
         ),
         # Without a type it is none.
         ('{"aggregatedUsage":{"usageThresholds":{"cpu":9}}}', False,
-         limits.Limits({"cpu": 65, "memory": 95})),
+         node_thresholds.Limits({"cpu": 65, "memory": 95})),
     ],
 )  # fmt: skip
-def test_which_thresholds_hold(annotation: str | None, is_prod: bool, found: limits.Limits) -> None:
-    assert limits.limits_of(ARGS, annotation, is_prod=is_prod) == found
-    assert limits.problem(annotation) is None
+def test_which_thresholds_hold(
+    annotation: str | None, is_prod: bool, found: node_thresholds.Limits
+) -> None:
+    assert node_thresholds.limits_of(ARGS, annotation, is_prod=is_prod) == found
+    assert node_thresholds.problem(annotation) is None
 
 
 @pytest.mark.parametrize(
@@ -123,8 +125,11 @@ def test_which_thresholds_hold(annotation: str | None, is_prod: bool, found: lim
      '{"aggregatedUsage":{"usageAggregatedDuration":"soon"}}', "\\ud800"],
 )  # fmt: skip
 def test_an_annotation_of_no_use_changes_nothing_and_is_told(annotation: str) -> None:
-    assert limits.limits_of(ARGS, annotation, is_prod=False).thresholds == {"cpu": 65, "memory": 95}
-    assert limits.ANNOTATION in (limits.problem(annotation) or "")
+    assert node_thresholds.limits_of(ARGS, annotation, is_prod=False).thresholds == {
+        "cpu": 65,
+        "memory": 95,
+    }
+    assert node_thresholds.ANNOTATION in (node_thresholds.problem(annotation) or "")
 
 
 @pytest.mark.parametrize(
@@ -139,8 +144,11 @@ def test_an_annotation_of_no_use_changes_nothing_and_is_told(annotation: str) ->
     ],
 )
 def test_a_key_that_nobody_reads_is_told(annotation: str, says: str) -> None:
-    assert limits.limits_of(ARGS, annotation, is_prod=False).thresholds == {"cpu": 65, "memory": 95}
-    assert says in (limits.problem(annotation) or "")
+    assert node_thresholds.limits_of(ARGS, annotation, is_prod=False).thresholds == {
+        "cpu": 65,
+        "memory": 95,
+    }
+    assert says in (node_thresholds.problem(annotation) or "")
 
 
 @pytest.mark.parametrize(
@@ -274,33 +282,33 @@ def test_filter_and_score_are_those_of_a_loop_over_nodes(
     rows: list[Any], asked: tuple[int, int], passes_expired: bool, weights: tuple[int, int, int]
 ) -> None:
     capacity, compared, reported, has_usage, updated, thresholds = zip(*rows, strict=True)
-    nodes = compare.Nodes(
+    nodes = filter_score.Nodes(
         np.array(capacity), np.array(compared), np.array(reported), np.array(has_usage),
         np.array([math.nan if at is None else at for at in updated], float),
     )  # fmt: skip
     expired = ~is_fresh(1000.0 - nodes.updated_seconds, 180.0)
-    found = compare.judge(
+    found = filter_score.judge(
         nodes, np.array(asked), np.array(thresholds), expired, passes_expired=passes_expired
     )
-    scores = compare.score(nodes, np.array(asked), expired, np.array(weights[:2]), weights[2])
+    scores = filter_score.score(nodes, np.array(asked), expired, np.array(weights[:2]), weights[2])
     for i in range(COUNT):
         is_old = updated[i] is None or abs(1000.0 - updated[i]) >= 180.0
         assert expired[i] == is_old
         used = [compared[i][r] + asked[r] for r in (0, 1)]
-        code = compare.PASSES
+        code = filter_score.PASSES
         if any(thresholds[i]) and reported[i]:
             if is_old:
-                code = compare.PASSES if passes_expired else compare.EXPIRED
+                code = filter_score.PASSES if passes_expired else filter_score.EXPIRED
             elif has_usage[i]:
                 for r in (0, 1):
                     if not thresholds[i][r] or not capacity[i][r]:
                         continue
                     percent = used[r] / capacity[i][r] * 100
                     if math.floor(percent + 0.5) > thresholds[i][r]:
-                        code = compare.USAGE
+                        code = filter_score.USAGE
                         break
         assert found.code[i] == code
-        if code == compare.USAGE:
+        if code == filter_score.USAGE:
             assert (found.resource[i], found.percent[i]) == (r, percent)
         left = [
             (capacity[i][r] - used[r]) * 100 // capacity[i][r]
@@ -319,7 +327,7 @@ def test_without_an_exact_span_there_is_nothing_and_the_longest_stands_in_for_no
     usage = np.array([[1.0, 2.0], [3.0, 4.0]])
     nothing = np.full((2, 2), np.nan)
     spans = {300: np.array([[5.0, 6.0], [7.0, 8.0]]), 600: np.array([[9.0, 9.0], [np.nan] * 2])}
-    assert np.isnan(compare.aggregated_usage(spans, 900, usage)).all()
-    assert compare.aggregated_usage(spans, 0, usage).tolist() == [[9.0, 9.0], [7.0, 8.0]]
-    assert compare.aggregated_usage({300: nothing}, 0, usage).tolist() == usage.tolist()
+    assert np.isnan(filter_score.aggregated_usage(spans, 900, usage)).all()
+    assert filter_score.aggregated_usage(spans, 0, usage).tolist() == [[9.0, 9.0], [7.0, 8.0]]
+    assert filter_score.aggregated_usage({300: nothing}, 0, usage).tolist() == usage.tolist()
     assert LoadAwareArgs().resources == ("cpu", "memory")

@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
-from pipeline.processors.overcommit.facts import Nodes, Pods, Strategies, strategies
-from pipeline.processors.policy.colocation import DEFAULTS, Colocation
-from pipeline.processors.policy.in_force import overcommit_of
-from pipeline.processors.policy.sections import merged
-from pipeline.processors.policy.springtide import Own
+from pipeline.processors.overcommit.resource_columns import Nodes, Pods, Strategies, strategies
+from pipeline.processors.policy.colocation_config import DEFAULTS, Colocation
+from pipeline.processors.policy.config_sections import merged
+from pipeline.processors.policy.policy_in_force import overcommit_of
+from pipeline.processors.policy.springtide_config import Own
 
 AMOUNT = st.tuples(st.integers(0, 10**6), st.integers(0, 2**50))
 PERCENT = st.integers(0, 1000)

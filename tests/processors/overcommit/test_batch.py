@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from pipeline.processors.overcommit.batch import Batch, batch
-from pipeline.processors.overcommit.facts import Pods as PodColumns
-from pipeline.processors.overcommit.facts import by_node, percent_of
-from pipeline.processors.policy.colocation import DEFAULTS, Colocation
-from pipeline.processors.policy.sections import merged
+from pipeline.processors.overcommit.resource_columns import Pods as PodColumns
+from pipeline.processors.overcommit.resource_columns import by_node, percent_of
+from pipeline.processors.policy.colocation_config import DEFAULTS, Colocation
+from pipeline.processors.policy.config_sections import merged
 from tests.processors.overcommit.fleets import AMOUNT, FLEET, Fleet, Node, Pod, columns
 
 CAPS = ("batch_cpu_threshold_percent", "batch_memory_threshold_percent")

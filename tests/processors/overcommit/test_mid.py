@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.processors.overcommit.facts import is_fresh, strategies
 from pipeline.processors.overcommit.mid import FORMULAS, Mid, Percents, allocated, mid
-from pipeline.processors.policy.colocation import DEFAULTS, Colocation
-from pipeline.processors.policy.sections import merged
+from pipeline.processors.overcommit.resource_columns import is_fresh, strategies
+from pipeline.processors.policy.colocation_config import DEFAULTS, Colocation
+from pipeline.processors.policy.config_sections import merged
 from pipeline.topics.overcommit import Overcommit
 from tests.processors.overcommit.fleets import FLEET, Fleet, Node, Pod, columns
 

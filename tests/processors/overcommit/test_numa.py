@@ -18,7 +18,7 @@ from pipeline.processors.overcommit.numa import (
     shares,
     zone_batch,
 )
-from pipeline.processors.policy.colocation import Colocation
+from pipeline.processors.policy.colocation_config import Colocation
 from tests.processors.overcommit.fleets import AMOUNT, FLEET, NODE, POD, Node, Pod, columns
 from tests.processors.overcommit.test_batch import oracle
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidPolicyError
+from pipeline.processors.overcommit.status_patch import amounts_on
 from pipeline.processors.overcommit.third_party import TAKEN, origin_text, taken
-from pipeline.processors.overcommit.writing import amounts_on
 from pipeline.topics.resources import BATCH, MID
 
 CPU, MEMORY = BATCH

@@ -21,7 +21,7 @@ from pipeline.processors.policy.amplification import (
     read_ratios,
     requested,
 )
-from pipeline.processors.policy.loading import load
+from pipeline.processors.policy.load_configmap import load
 from pipeline.topics.resources import Resources
 
 KEY = AMPLIFICATION.key

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pipeline.processors.policy.contradictions import FilterLimits
-from pipeline.processors.policy.in_force import load_policies
-from pipeline.processors.policy.loading import Problem
+from pipeline.processors.policy.load_configmap import Problem
+from pipeline.processors.policy.policy_in_force import load_policies
 
 ON = {"enable": True}
 NAMES = ("colocation-config", "springtide-config", "resource-threshold-config")

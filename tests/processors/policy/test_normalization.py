@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.policy.loading import load
+from pipeline.processors.policy.load_configmap import load
 from pipeline.processors.policy.normalization import (
     CPU_INFO,
     ENABLED,

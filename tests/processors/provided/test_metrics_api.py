@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import ProviderError
+from pipeline.processors.provided.fetched_usage import Fetched, PodName, Window
 from pipeline.processors.provided.metrics_api import Reading, Readings, gather, read_list
-from pipeline.processors.provided.usage import Fetched, PodName, Window
 from pipeline.times import format_time
 
 WINDOW = Window(600_000, 660_000)

@@ -5,7 +5,7 @@ import numpy as np
 
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig, NodeWindow
-from pipeline.processors.provided.sampling import EPOCH, MACHINE_ID
+from pipeline.processors.provided.usage_samples import EPOCH, MACHINE_ID
 
 START_MS = 1_700_000_040_000
 

@@ -15,14 +15,14 @@ from scipy import special
 from pipeline.processors.scorers import (
     beta,
     fit_plus,
-    limits,
-    load,
+    load_statistics,
     load_variation,
     low_risk,
-    metadata,
+    node_metadata,
     node_size,
-    power,
-    scarce,
+    power_peaks,
+    resource_limits,
+    scarce_resources,
     target_load,
 )
 from pipeline.processors.scorers.rounding import FloatArray, IntArray, between_extremes, half_away
@@ -38,28 +38,30 @@ def by_target(columns: Columns) -> IntArray:
 
 def by_variation(columns: Columns) -> IntArray:
     capacity, used, deviation, _ = columns
-    of = load.of_percent(capacity, used, deviation)
+    of = load_statistics.of_percent(capacity, used, deviation)
     return load_variation.load_variation([load_variation.risk_score(capacity, of, 100.0)])
 
 
 def by_risk(columns: Columns) -> IntArray:
     capacity, used, deviation, asked = columns
     found = low_risk.asked(asked, 1.5 * asked, 100.0, 200.0).capped(capacity)
-    of = load.of_percent(capacity, used, deviation)
+    of = load_statistics.of_percent(capacity, used, deviation)
     return low_risk.low_risk([low_risk.risk(capacity, found, of)])
 
 
 def by_power(columns: Columns) -> IntArray:
     capacity, used, _, _ = columns
     constants = np.full_like(capacity, 0.05)
-    rise = power.power_rise(power.PowerModel(capacity, capacity, constants), used, capacity, 100.0)
-    return power.cheapest_first(power.costs(rise), ~np.isnan(rise))
+    rise = power_peaks.power_rise(
+        power_peaks.PowerModel(capacity, capacity, constants), used, capacity, 100.0
+    )
+    return power_peaks.cheapest_first(power_peaks.costs(rise), ~np.isnan(rise))
 
 
 def by_limits(columns: Columns) -> IntArray:
     capacity, _, _, asked = columns
-    room = limits.limit_room({"cpu": capacity}, {"cpu": asked}, {"cpu": 100.0}, {"cpu": 1})
-    return limits.limit_aware(room)
+    room = resource_limits.limit_room({"cpu": capacity}, {"cpu": asked}, {"cpu": 100.0}, {"cpu": 1})
+    return resource_limits.limit_aware(room)
 
 
 def by_fit(columns: Columns) -> IntArray:
@@ -72,7 +74,7 @@ def by_fit(columns: Columns) -> IntArray:
 def by_scarcity(columns: Columns) -> IntArray:
     gpus = (np.nan_to_num(columns[3]) > 1000).astype(np.int64)
     kinds = {"cpu": np.nan_to_num(columns[0]).astype(np.int64), "nvidia.com/gpu": gpus}
-    return scarce.scarce_resources(kinds, {"memory": 1}, ["nvidia.com/gpu"], len(gpus))
+    return scarce_resources.scarce_resources(kinds, {"memory": 1}, ["nvidia.com/gpu"], len(gpus))
 
 
 def by_size(columns: Columns) -> IntArray:
@@ -82,7 +84,7 @@ def by_size(columns: Columns) -> IntArray:
 
 def by_label(columns: Columns) -> IntArray:
     texts = [None if math.isnan(one) else str(one) for one in columns[1].tolist()]
-    return metadata.by_metadata(metadata.raw_metadata(texts, "Number", "Highest", 0.0))
+    return node_metadata.by_metadata(node_metadata.raw_metadata(texts, "Number", "Highest", 0.0))
 
 
 ALONE: dict[str, Callable[[Columns], IntArray]] = {
@@ -193,8 +195,8 @@ def test_a_window_that_ended_long_before_a_pod_came_does_not_have_it() -> None:
 
 def test_costs_beyond_64_bits_keep_their_order() -> None:
     rise = np.array([1e3, 1e10, -1e10, math.nan])
-    cost = power.costs(rise)
-    assert power.cheapest_first(cost, ~np.isnan(rise)).tolist() == [45, 0, 100, 0]
+    cost = power_peaks.costs(rise)
+    assert power_peaks.cheapest_first(cost, ~np.isnan(rise)).tolist() == [45, 0, 100, 0]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +213,7 @@ def test_costs_beyond_64_bits_keep_their_order() -> None:
     ],
 )
 def test_metadata_that_is_no_value_counts_as_missing(
-    text: str, kind: metadata.Kind, raw: float | None
+    text: str, kind: node_metadata.Kind, raw: float | None
 ) -> None:
-    found = metadata.raw_metadata([text, None], kind, "Oldest", 1_700_000_100.0)
+    found = node_metadata.raw_metadata([text, None], kind, "Oldest", 1_700_000_100.0)
     assert [None if math.isnan(one) else one for one in found.tolist()] == [raw, None]

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.errors import ControlPlaneError
 from pipeline.local.control_plane import ControlPlane, local_control_plane
-from pipeline.processors.slo.schema import KINDS, Kind
+from pipeline.processors.slo.crd_schema import KINDS, Kind
 from tests.cluster.objects import define
 from tests.crds import path_of
 from tests.processors.slo.recorded import Json, load, names, strictly

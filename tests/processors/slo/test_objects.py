@@ -10,10 +10,10 @@ import msgspec
 import pytest
 import yaml
 
-from pipeline.processors.slo.fields import Document, go_name
+from pipeline.processors.slo.crd_fields import Document, go_name
+from pipeline.processors.slo.crd_schema import KINDS, Kind, definition
 from pipeline.processors.slo.nodemetric import AGGREGATIONS, NodeMetric, PodMetric
 from pipeline.processors.slo.nodeslo import NodeSLO
-from pipeline.processors.slo.schema import KINDS, Kind, definition
 from tests.crds import path_of, text_of
 from tests.processors.slo.recorded import FOLDER, Json, everything, load, names, strictly
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pipeline.errors import RecordError
-from pipeline.processors.policy.in_force import load_policies
+from pipeline.processors.policy.policy_in_force import load_policies
 from pipeline.sources.cluster.kinds import REFUSED, Kind, Nodes, Pods, Workloads
 from pipeline.sources.publish import Entry
 from pipeline.topics.codec import decode_json

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import RecordError
-from pipeline.processors.provided.sampling import Place
-from pipeline.processors.provided.usage import Window
+from pipeline.processors.provided.fetched_usage import Window
+from pipeline.processors.provided.usage_samples import Place
 from pipeline.sources.providers.known import Known
 from pipeline.topics.codec import encode_json
 from pipeline.topics.pods import PodRecord, pod_key

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ProviderError
-from pipeline.processors.provided.usage import PodName, Window
+from pipeline.processors.provided.fetched_usage import PodName, Window
 from pipeline.sources.providers.metrics_server import MetricsServer, open_metrics_server
 from pipeline.times import format_time
 from tests.kube.fake_server import Answer, fake, status

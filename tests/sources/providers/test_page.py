@@ -5,7 +5,7 @@ import pytest
 
 from pipeline.clock import ManualClock
 from pipeline.errors import SettingsError
-from pipeline.processors.provided.usage import Window
+from pipeline.processors.provided.fetched_usage import Window
 from pipeline.settings import ProviderSettings
 from pipeline.sources.providers.page import Status, serve
 

@@ -13,7 +13,7 @@ import pytest
 from pipeline.clock import SystemClock
 from pipeline.errors import ProviderError, SettingsError
 from pipeline.local.pki import Authority
-from pipeline.processors.provided.usage import Fetched, Window
+from pipeline.processors.provided.fetched_usage import Fetched, Window
 from pipeline.settings import ProviderSettings
 from pipeline.sources.providers.metrics import CLOCK_AHEAD
 from pipeline.sources.providers.prometheus import open_prometheus

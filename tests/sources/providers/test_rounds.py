@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.clock import ManualClock
 from pipeline.errors import ProviderError
-from pipeline.processors.provided.usage import Fetched, Window
+from pipeline.processors.provided.fetched_usage import Fetched, Window
 from pipeline.settings import ProviderSettings, Settings
 from pipeline.sources.providers import rounds
 from pipeline.sources.providers.page import Status

@@ -1,0 +1,209 @@
+"""What LoadAwareSchedulingArgs may say, with upstream's names and defaults (scheduling 1.1).
+
+Owes the rest: arguments as they are pasted from a KubeSchedulerConfiguration, every key known or
+refused by name, each value in its range.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from pipeline.errors import InvalidPolicyError
+from pipeline.processors.kubernetes.resource_names import objection
+from pipeline.processors.policy.config_sections import keys_of
+from pipeline.processors.policy.durations import seconds_of
+from pipeline.topics.node_state import AGGREGATED
+from pipeline.topics.resources import MEASURED, RATES
+
+ESTIMATOR: Final = "defaultEstimator"
+AGGREGATIONS: Final = ("avg", "p50", "p90", "p95", "p99")
+
+Percents = dict[str, int]
+
+
+class Aggregated(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):
+    """Which statistic of usage is compared, over which span; an empty type compares none."""
+
+    usage_thresholds: Percents = {}
+    usage_aggregation_type: str = ""
+    usage_aggregated_duration: str = ""
+    score_aggregation_type: str = ""
+    score_aggregated_duration: str = ""
+
+
+class LoadAwareArgs(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):
+    """The arguments as they are given; what is None or empty was not said."""
+
+    api_version: str = ""
+    kind: str = ""
+    filter_expired_node_metrics: bool | None = None
+    node_metric_expiration_seconds: int | None = None
+    enable_schedule_when_node_metrics_expired: bool | None = None
+    resource_weights: Percents = {}
+    dominant_resource_weight: int = 0
+    usage_thresholds: Percents = {}
+    prod_usage_thresholds: Percents = {}
+    prod_usage_include_sys: bool = False
+    score_according_prod_usage: bool = False
+    estimator: str = ""
+    estimated_scaling_factors: Percents = {}
+    estimated_seconds_after_pod_scheduled: int | None = None
+    estimated_seconds_after_initialized: int | None = None
+    allow_customize_estimation: bool = False
+    aggregated: Aggregated | None = None
+    supported_resources: tuple[str, ...] = ()
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The resources that are looked at, by name; others are left alone, whoever names them."""
+        aggregated = self.aggregated or Aggregated()
+        named = {
+            "cpu", "memory",
+            *self.usage_thresholds, *self.prod_usage_thresholds, *aggregated.usage_thresholds,
+            *self.resource_weights, *self.estimated_scaling_factors, *self.supported_resources,
+        }  # fmt: skip
+        return tuple(sorted(named))
+
+
+_THRESHOLDS: Final = {"cpu": 65, "memory": 95}
+_FACTORS: Final = {"cpu": 85, "memory": 70}
+_WEIGHTS: Final = {"cpu": 1, "memory": 1}
+_EXPIRATION_SECONDS: Final = 180
+_YEAR_SECONDS: Final = 31_536_000
+
+
+def read_args(tree: Mapping[str, Any]) -> LoadAwareArgs:
+    """The arguments in an object, with defaults. Raises InvalidPolicyError that names what is
+    unknown, of another type or out of its range."""
+    args = with_defaults(stated(tree))
+    if found := [f"{key}: {text}" for key, text in problems(args)]:
+        raise InvalidPolicyError(f"LoadAwareSchedulingArgs: {'; '.join(found)}")
+    return args
+
+
+def stated(tree: Mapping[str, Any]) -> LoadAwareArgs:
+    """The arguments as they are given. Raises InvalidPolicyError for a key or a type of no use."""
+    try:
+        return msgspec.convert(tree, LoadAwareArgs)
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise InvalidPolicyError(f"LoadAwareSchedulingArgs: {error}") from error
+
+
+def with_defaults(args: LoadAwareArgs) -> LoadAwareArgs:
+    """The arguments with what holds where they say nothing: thresholds and weights as a whole,
+    factors one by one."""
+
+    def said(value: Any, usual: Any) -> Any:
+        return usual if value is None else value
+
+    weights = args.resource_weights
+    if not weights and not args.dominant_resource_weight:
+        weights = _WEIGHTS
+    return msgspec.structs.replace(
+        args,
+        filter_expired_node_metrics=said(args.filter_expired_node_metrics, True),
+        node_metric_expiration_seconds=said(
+            args.node_metric_expiration_seconds, _EXPIRATION_SECONDS
+        ),
+        enable_schedule_when_node_metrics_expired=said(
+            args.enable_schedule_when_node_metrics_expired, False
+        ),
+        resource_weights=weights,
+        usage_thresholds=args.usage_thresholds or _THRESHOLDS,
+        estimated_scaling_factors=_FACTORS | args.estimated_scaling_factors,
+    )
+
+
+def problems(args: LoadAwareArgs) -> Iterator[tuple[str, str]]:
+    """What is out of range, by the key that users write, defaults or not. Thresholds of Prod are
+    looked at, too, which upstream forgets."""
+    expiration = args.node_metric_expiration_seconds
+    if expiration is not None and not 0 < expiration <= _YEAR_SECONDS:
+        yield "nodeMetricExpirationSeconds", f"{expiration} is not more than 0, and up to a year"
+    if not 0 <= args.dominant_resource_weight <= 100:
+        yield "dominantResourceWeight", f"{args.dominant_resource_weight} is not from 0 to 100"
+    yield from _outside("resourceWeights", args.resource_weights, 1)
+    yield from _outside("usageThresholds", args.usage_thresholds, 0)
+    yield from _outside("prodUsageThresholds", args.prod_usage_thresholds, 0)
+    yield from _outside("estimatedScalingFactors", args.estimated_scaling_factors, 1)
+    yield from _no_resources(args)
+    for name in args.resource_weights:
+        if name not in args.estimated_scaling_factors:
+            yield "estimatedScalingFactors", f"has none for {name}, which has a weight"
+    for name in ("estimated_seconds_after_pod_scheduled", "estimated_seconds_after_initialized"):
+        seconds = getattr(args, name)
+        if seconds is not None and not 0 <= seconds <= _YEAR_SECONDS:
+            yield keys_of(LoadAwareArgs)[name], f"{seconds} is not from 0 to a year"
+    if args.aggregated is not None:
+        yield from _of_aggregated(args.aggregated)
+
+
+def oddities(args: LoadAwareArgs) -> Iterator[str]:
+    """What is taken, and nothing comes of it."""
+    if args.estimator not in ("", ESTIMATOR):
+        yield f"estimator {args.estimator!r:.80} is not known: {ESTIMATOR} estimates"
+    named = {*args.usage_thresholds, *args.prod_usage_thresholds, *args.resource_weights}
+    for name in sorted(named - {*MEASURED}):
+        yield f"of {name:.80} no usage is measured: it is not judged"
+    for name in sorted(RATES.keys() & args.prod_usage_thresholds.keys()):
+        yield f"prodUsageThresholds: of {name} it is not known what Prod uses"
+    one = args.aggregated or Aggregated()
+    if bool(one.usage_aggregation_type) != bool(one.usage_thresholds):
+        yield "aggregated: usageThresholds and usageAggregationType say something together alone"
+    for key, span in (
+        ("usageAggregatedDuration", one.usage_aggregated_duration),
+        ("scoreAggregatedDuration", one.score_aggregated_duration),
+    ):
+        if (span_seconds(span) or 0) not in (0, *AGGREGATED.values()):
+            spans = ", ".join(AGGREGATED)
+            yield f"aggregated.{key}: usage is known over {spans}: over {span} it is estimated"
+
+
+def _no_resources(args: LoadAwareArgs) -> Iterator[tuple[str, str]]:
+    named = {"aggregated.usageThresholds": (args.aggregated or Aggregated()).usage_thresholds} | {
+        keys_of(LoadAwareArgs)[field]: getattr(args, field)
+        for field in (
+            "resource_weights", "usage_thresholds", "prod_usage_thresholds",
+            "estimated_scaling_factors", "supported_resources",
+        )
+    }  # fmt: skip
+    for key, names in named.items():
+        for wrong in filter(None, map(objection, names)):
+            yield key, wrong
+
+
+def _of_aggregated(args: Aggregated) -> Iterator[tuple[str, str]]:
+    yield from _outside("aggregated.usageThresholds", args.usage_thresholds, 0)
+    for name in ("usage", "score"):
+        kind = getattr(args, f"{name}_aggregation_type")
+        if kind and kind not in AGGREGATIONS:
+            text = f"{kind!r:.80} is none of {', '.join(AGGREGATIONS)}"
+            yield f"aggregated.{name}AggregationType", text
+        duration = getattr(args, f"{name}_aggregated_duration")
+        if span_seconds(duration) is None:
+            text = f"{duration!r:.80} is no duration, such as 5m"
+            yield f"aggregated.{name}AggregatedDuration", text
+
+
+def _outside(key: str, percents: Percents, least: int) -> Iterator[tuple[str, str]]:
+    for name, percent in percents.items():
+        if not least <= percent <= 100:
+            yield key, f"{percent} for {name:.80} is not from {least} to 100"
+
+
+def span_seconds(duration: str) -> int | None:
+    """The seconds of a span as Go writes it; 0, which is the longest there is, for none and for
+    none said. None for what is no span, and for a fraction of a second.
+
+    >>> span_seconds("5m"), span_seconds("0s"), span_seconds("-5m")
+    (300, 0, None)
+    """
+    if duration.strip("+-0hms") == "" and not duration.startswith("-"):
+        return 0
+    seconds = seconds_of(duration)
+    return None if seconds is None or seconds % 1 else int(seconds)

@@ -1,0 +1,185 @@
+"""What a node is to offer now, from what was worked out for it and how old that is.
+
+Owes the rest: what is stale never offers capacity. While what is known is younger than the node's
+`updateTimeThresholdSeconds`, or than two of its windows, it is offered as it is; after that the
+lower bound of Mid, and of all no more than there is; after `degradeTimeMinutes` nothing. Exactly at
+a limit the younger rule holds. An offer goes where the node takes no part, or what it is made of is
+unknown. What third parties have is still theirs while nobody can read it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from pipeline.errors import InvalidPolicyError, InvalidRecordError
+from pipeline.processors.overcommit.resource_columns import IntArray, is_fresh, strategies
+from pipeline.processors.overcommit.status_patch import ABSENT, WRITTEN, Known, is_due, written
+from pipeline.processors.overcommit.third_party import origin_on, origin_text, taken
+from pipeline.processors.policy.normalization import read_ratio
+from pipeline.times import parse_time
+from pipeline.topics.node_resources import NodeResourcesRecord
+from pipeline.topics.overcommit import Overcommit
+from pipeline.topics.resources import BATCH, Resources
+
+_NOTHING: Final = (0, 0)
+# The next window is not late while it could not be there yet.
+_WINDOWS: Final = 2.0
+_MOST: Final = 2**53
+
+
+class Case(NamedTuple):
+    """A node: its strategy, None where it takes no part; what was worked out for it, None where
+    nothing was; the annotations and `amounts` (in the order of `WRITTEN`) that it has now; for how
+    many seconds it has had these, NaN where nobody knows; and whether it is to say what there was
+    before third parties took theirs, too."""
+
+    strategy: Overcommit | None
+    resources: NodeResourcesRecord | None
+    annotations: Mapping[str, str]
+    amounts: Sequence[int]
+    unchanged_seconds: float
+    says_origin: bool = True
+
+
+class Offer(NamedTuple):
+    """What a node is to have, `ABSENT` where a resource goes, and why; whether that is to be
+    written now. `origin` is the annotation that goes with it. `problems` are of the node's
+    annotations that cannot be read."""
+
+    amounts: tuple[int, ...]
+    origin: str
+    why: str
+    is_due: bool
+    problems: tuple[str, ...]
+
+
+class _Wanted(NamedTuple):
+    """Amounts before normalization and third parties, None where there is none."""
+
+    mid: tuple[int, int] | None
+    batch: tuple[int, int] | None
+    why: str
+
+
+def check_amounts(record: NodeResourcesRecord) -> None:
+    """Raise `InvalidRecordError` where a record offers what is no amount: less than nothing, or
+    more than could be reckoned with."""
+    for name in ("mid", "mid_lower_bound", "batch"):
+        of: Resources | None = getattr(record, name)
+        for amount in () if of is None else _pair(of):
+            if not 0 <= amount <= _MOST:
+                raise InvalidRecordError(f"{name} has an amount that is not from 0 to 2**53")
+
+
+def offers_now(cases: Sequence[Case], now: float) -> list[Offer]:
+    """What each of these nodes is to offer at `now`, UTC seconds."""
+    if not cases:
+        return []
+    in_force = [case.strategy or Overcommit() for case in cases]
+    ages = np.array([_age(case, now) for case in cases])
+    fresh = is_fresh(ages, strategies(in_force)).tolist()
+    wanted = [_wanted(*one) for one in zip(cases, ages.tolist(), fresh, strict=True)]
+    ratios, parties, problems = zip(*(_annotated(case.annotations) for case in cases), strict=True)
+    old = np.array([case.amounts for case in cases], np.int64)
+    origin = np.array([origin_on(case.annotations) for case in cases], np.int64)
+    is_unread = np.array([one is None for one in parties])[:, None]
+    party = np.where(is_unread, _taken_before(old, origin), _column(parties))
+    found = written(
+        _column([one.batch for one in wanted]),
+        _column([one.mid for one in wanted]),
+        Known(
+            np.array([one.batch is not None for one in wanted]),
+            np.array([one.mid is not None for one in wanted]),
+        ),
+        np.array(ratios, float),
+        party,
+    )
+    amounts = found.amounts
+    late = np.array([one.why.startswith(_LATE) for one in wanted])[:, None]
+    bounded = late | (is_unread & _IS_BATCH)
+    amounts = np.where(bounded, np.where(old < 0, ABSENT, np.minimum(amounts, old)), amounts)
+    # What others hand out counts like what Kubernetes does.
+    says = (amounts >= 0).any(axis=1) & np.array([case.says_origin for case in cases])
+    # Of what others hand out there is no more either.
+    most = np.where(origin < 0, np.maximum(amounts[:, : len(BATCH)], 0), origin)
+    origins = np.where(late | is_unread, np.minimum(found.origin, most), found.origin)
+    before = np.hstack([old, np.where(says[:, None], origin, ABSENT)])
+    after = np.hstack([amounts, np.where(says[:, None], origins, ABSENT)])
+    due = is_due(
+        before,
+        after,
+        np.array([one.resource_diff_threshold for one in in_force]),
+        np.array([case.unchanged_seconds for case in cases]),
+        np.array([one.update_time_threshold_seconds for one in in_force], float),
+    )
+    # Written again it would say the same.
+    due = due & (before != after).any(axis=1)
+    return [
+        Offer(tuple(of), origin_text(origin), one.why, is_due, wrong)
+        for of, origin, one, is_due, wrong in zip(
+            amounts.tolist(), origins.tolist(), wanted, due.tolist(), problems, strict=True
+        )
+    ]
+
+
+_LATE: Final = "late"
+_IS_BATCH: Final = np.array([name in BATCH for name in WRITTEN])
+
+
+def _taken_before(amounts: IntArray, origin: IntArray) -> IntArray:
+    """What third parties had when they could be read, (nodes, 2): what the node lacks of its
+    `origin`, 0 where it does not say both."""
+    batch = amounts[:, : len(BATCH)]
+    return np.where(np.minimum(batch, origin) < 0, 0, np.maximum(origin - batch, 0))
+
+
+def _age(case: Case, now: float) -> float:
+    """Seconds since the end of the window that was the last; NaN where there is none."""
+    return math.nan if case.resources is None else now - parse_time(case.resources.as_of)
+
+
+def _wanted(case: Case, age: float, is_fresh: bool) -> _Wanted:
+    strategy, found = case.strategy, case.resources
+    if strategy is None:
+        return _Wanted(None, None, "the node takes no part")
+    if found is None:
+        return _Wanted(None, None, "nothing was worked out yet")
+    if not is_fresh:
+        return _Wanted(None, None, f"stale: as of {found.as_of}")
+    mid, batch = found.mid, found.batch
+    if mid is None or batch is None:
+        return _Wanted(None, None, "usage or size of the node is unknown")
+    late_after = max(strategy.update_time_threshold_seconds, _WINDOWS * found.window_seconds)
+    if abs(age) > late_after:
+        why = f"{_LATE}: as of {found.as_of}, the lower bound"
+        return _Wanted(_pair(found.mid_lower_bound or Resources()), _pair(batch), why)
+    return _Wanted(_pair(mid), _pair(batch), f"as of {found.as_of}")
+
+
+def _annotated(
+    annotations: Mapping[str, str],
+) -> tuple[float, tuple[int, int] | None, tuple[str, ...]]:
+    """CPU ratio, what third parties have, None where that cannot be read, and what cannot of both.
+    Without a ratio there is the least Batch."""
+    problems: list[str] = []
+    ratio, party = float("nan"), None
+    try:
+        said = read_ratio(annotations)
+        ratio = float("nan") if said is None else float(said)
+    except InvalidPolicyError as error:
+        problems.append(error.message)
+    try:
+        party = taken(annotations)
+    except InvalidPolicyError as error:
+        problems.append(error.message)
+    return ratio, party, tuple(problems)
+
+
+def _pair(amount: Resources) -> tuple[int, int]:
+    return amount.cpu_millicores or 0, amount.memory_bytes or 0
+
+
+def _column(of: Sequence[tuple[int, int] | None]) -> IntArray:
+    return np.array([one or _NOTHING for one in of], np.int64).reshape(len(of), 2)

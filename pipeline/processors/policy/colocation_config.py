@@ -1,0 +1,222 @@
+"""The keys of `colocation-config`: their types, ranges and defaults (colocation 7).
+
+Owes the rest: `Colocation`, where None means not said; `decode`, which reads one as Go does;
+`problems_of`, which names every value that is out of range.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from pipeline.processors.policy.collect_interval import LONGEST_SECONDS
+from pipeline.processors.policy.config_sections import (
+    MOST,
+    Said,
+    Section,
+    keys_of,
+    out_of_range,
+    read_object,
+    strange_texts,
+)
+from pipeline.processors.policy.durations import seconds_of
+from pipeline.topics.node_state import AGGREGATED
+
+STATIC: Final = "static"
+CPU_POLICIES: Final = ("usage", "maxUsageRequest")
+MEMORY_POLICIES: Final = ("usage", "request", "maxUsageRequest")
+MEMORY_COLLECT_POLICIES: Final = (
+    "usageWithoutPageCache",
+    "usageWithHotPageCache",
+    "usageWithPageCache",
+)
+
+
+def _key(name: str) -> Any:
+    return msgspec.field(default=None, name=name)
+
+
+class AggregatePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Spans over which usage is aggregated, as Go writes durations ("5m0s")."""
+
+    durations: tuple[str, ...] | None = None
+
+
+class PredictPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How different a result must be to be told, and how long a pod counts its request (NP-13)."""
+
+    resource_diff_threshold_percent: int | None = None
+    cold_start_period_seconds: int | None = None
+
+
+class Colocation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What one place says: the cluster, an entry of `nodeConfigs`, or a node's annotation."""
+
+    enable: bool | None = None
+    metric_aggregate_duration_seconds: int | None = None
+    metric_report_interval_seconds: int | None = None
+    metric_aggregate_policy: AggregatePolicy | None = None
+    metric_memory_collect_policy: str | None = None
+    node_predict_policy: PredictPolicy | None = None
+    cpu_reclaim_threshold_percent: int | None = None
+    cpu_calculate_policy: str | None = None
+    memory_reclaim_threshold_percent: int | None = None
+    memory_calculate_policy: str | None = None
+    degrade_time_minutes: int | None = None
+    update_time_threshold_seconds: int | None = None
+    resource_diff_threshold: float | None = None
+    batch_cpu_threshold_percent: int | None = _key("batchCPUThresholdPercent")
+    batch_memory_threshold_percent: int | None = None
+    mid_cpu_threshold_percent: int | None = _key("midCPUThresholdPercent")
+    mid_memory_threshold_percent: int | None = None
+    mid_unallocated_percent: int | None = None
+    mid_reclaim_mode: str | None = None
+    mid_static_cpu_reserved_percent: int | None = _key("midStaticCPUReservedPercent")
+    mid_static_memory_reserved_percent: int | None = None
+    extensions: dict[str, Any] | None = None
+
+
+DEFAULTS: Final = Colocation(
+    enable=False,
+    metric_aggregate_duration_seconds=300,
+    metric_report_interval_seconds=60,
+    metric_aggregate_policy=AggregatePolicy(durations=("5m0s", "10m0s", "30m0s")),
+    metric_memory_collect_policy="usageWithoutPageCache",
+    cpu_reclaim_threshold_percent=60,
+    cpu_calculate_policy="usage",
+    memory_reclaim_threshold_percent=65,
+    memory_calculate_policy="usage",
+    degrade_time_minutes=15,
+    update_time_threshold_seconds=300,
+    resource_diff_threshold=0.1,
+    mid_cpu_threshold_percent=100,
+    mid_memory_threshold_percent=100,
+    mid_unallocated_percent=0,
+    mid_static_cpu_reserved_percent=0,
+    mid_static_memory_reserved_percent=0,
+)
+
+KEYS: Final = keys_of(Colocation)
+"""By our name of a field the one that users write."""
+
+_Range = tuple[int, int]
+_ABOVE_ZERO: Final[_Range] = (1, MOST)
+_NOT_NEGATIVE: Final[_Range] = (0, MOST)
+_PERCENT: Final[_Range] = (0, 100)
+_RANGES: Final[Mapping[str, _Range]] = {
+    "metric_aggregate_duration_seconds": _ABOVE_ZERO,
+    "metric_report_interval_seconds": _ABOVE_ZERO,
+    "degrade_time_minutes": _ABOVE_ZERO,
+    "update_time_threshold_seconds": _ABOVE_ZERO,
+    "cpu_reclaim_threshold_percent": _NOT_NEGATIVE,
+    "memory_reclaim_threshold_percent": _NOT_NEGATIVE,
+    "batch_cpu_threshold_percent": _NOT_NEGATIVE,
+    "batch_memory_threshold_percent": _NOT_NEGATIVE,
+    "mid_static_cpu_reserved_percent": _NOT_NEGATIVE,
+    "mid_static_memory_reserved_percent": _NOT_NEGATIVE,
+    "mid_cpu_threshold_percent": _PERCENT,
+    "mid_memory_threshold_percent": _PERCENT,
+    "mid_unallocated_percent": _PERCENT,
+}
+# Upstream's controller takes more, its admission does not.
+_OF_STATIC: Final[dict[str, _Range]] = {
+    "mid_static_cpu_reserved_percent": _PERCENT,
+    "mid_static_memory_reserved_percent": _PERCENT,
+}
+# Upstream takes more. Go counts no more than 292 years in nanoseconds, and nothing would be due.
+_OF_MEASURING: Final[dict[str, _Range]] = {
+    "metric_aggregate_duration_seconds": (1, LONGEST_SECONDS),
+    "metric_report_interval_seconds": (1, LONGEST_SECONDS),
+}
+_OF_PREDICTING: Final[dict[str, _Range]] = {
+    "resource_diff_threshold_percent": (0, 1000),
+    "cold_start_period_seconds": (0, 31_536_000),
+}
+_TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "metric_memory_collect_policy": MEMORY_COLLECT_POLICIES,
+    "cpu_calculate_policy": CPU_POLICIES,
+    "memory_calculate_policy": MEMORY_POLICIES,
+    "mid_reclaim_mode": (STATIC, "dynamic"),
+}
+
+
+def decode(text: str | bytes) -> Colocation:
+    """What a JSON object says; unknown keys are left alone, and null says nothing.
+
+    Raises InvalidPolicyError for what is none, and for a value of another type.
+    """
+    return COLOCATION.convert(read_object(text))
+
+
+def problems_of(of: Colocation) -> Iterator[tuple[str, str]]:
+    """Every value that is out of range, as our name of the field and what is wrong with it."""
+    yield from out_of_range(of, _RANGES)
+    threshold = of.resource_diff_threshold
+    if threshold is not None and not 0 < threshold < float("inf"):
+        yield (
+            "resource_diff_threshold",
+            f"resourceDiffThreshold is {threshold:g}, allowed is more than 0",
+        )
+    if of.metric_memory_collect_policy == "":
+        yield "metric_memory_collect_policy", "metricMemoryCollectPolicy is empty"
+    spans = of.metric_aggregate_policy or AggregatePolicy()
+    for text in spans.durations or ():
+        if seconds_of(text) is None:
+            yield (
+                "metric_aggregate_policy",
+                f"metricAggregatePolicy.durations has {text!r:.60}, which is no span such as 5m "
+                "from a second to a year",
+            )
+    predict = of.node_predict_policy or PredictPolicy()
+    for name, said in (
+        ("resourceDiffThresholdPercent", predict.resource_diff_threshold_percent),
+        ("coldStartPeriodSeconds", predict.cold_start_period_seconds),
+    ):
+        if said is not None and not 0 <= said <= MOST:
+            yield "node_predict_policy", f"{name} is {said}, allowed is 0 to {MOST}"
+
+
+def bounded(of: Colocation) -> Colocation:
+    """What is taken of how usage is measured and predicted: of a value beyond belief the largest
+    that is usual."""
+    predict = of.node_predict_policy
+    return msgspec.structs.replace(
+        _at_most(of, _OF_MEASURING),
+        node_predict_policy=predict and _at_most(predict, _OF_PREDICTING),
+    )
+
+
+def _at_most(of: Said, ranges: Mapping[str, _Range]) -> Said:
+    said = {name: getattr(of, name) for name in ranges}
+    most = {name: min(n, ranges[name][1]) for name, n in said.items() if n is not None}
+    return msgspec.structs.replace(of, **most)
+
+
+def oddities_of(of: Colocation) -> Iterator[str]:
+    """What is taken, and hardly meant: a text that no formula knows acts as the default does, of a
+    span that is not measured nothing is reported, and `bounded` says what of others is taken."""
+    predict = of.node_predict_policy or PredictPolicy()
+    for _, text in (
+        *strange_texts(of, _TEXTS),
+        *out_of_range(of, _OF_STATIC | _OF_MEASURING, "usual"),
+        *out_of_range(predict, _OF_PREDICTING, "usual"),
+    ):
+        yield text
+    if (of.resource_diff_threshold or 0) > 1:
+        yield (
+            f"resourceDiffThreshold is {of.resource_diff_threshold:g}, which is "
+            f"{of.resource_diff_threshold:.0%} of what is there: usual is up to 1"
+        )
+    spans = of.metric_aggregate_policy or AggregatePolicy()
+    for span in spans.durations or ():
+        if seconds_of(span) not in AGGREGATED.values():
+            yield (
+                f"metricAggregatePolicy.durations has {span!r:.60}, which is not reported: known "
+                f"are {', '.join(AGGREGATED)}"
+            )
+
+
+COLOCATION: Final = Section(
+    "colocation-config", DEFAULTS, problems_of, oddities_of, switch="enable"
+)
+"""How, and on which nodes, what Prod leaves unused is handed on."""

@@ -1,0 +1,58 @@
+"""What a node's annotations say while they cannot be used: what they said when they could.
+
+A slip of the pen in what holds capacity back must not hand it out. So the record of a node carries
+what can be used, for all who read it, and who writes the next record has it from there.
+"""
+
+import msgspec
+
+from pipeline.errors import InvalidPolicyError
+from pipeline.processors.overcommit.node_reservation import ANNOTATION as RESERVATION
+from pipeline.processors.overcommit.node_reservation import reservation
+from pipeline.processors.policy.colocation_config import COLOCATION
+from pipeline.processors.policy.config_sections import Said, Section
+from pipeline.processors.policy.effective_strategy import ANNOTATION as OF_KOORDINATOR
+from pipeline.processors.policy.load_configmap import Problem, annotated
+from pipeline.processors.policy.springtide_config import ANNOTATION, SPRINGTIDE
+from pipeline.topics.nodes import NodeRecord
+
+
+def usable(record: NodeRecord, before: NodeRecord) -> tuple[NodeRecord, list[Problem]]:
+    """The record with annotations that can be used, and what is wrong with those that cannot.
+
+    A value of a strategy that cannot be used is the one that the record of `before` has, or is not
+    said; so is a reservation as a whole, which stays as it is where that one has none either.
+    """
+    of_koordinator, problems = _strategy(COLOCATION, OF_KOORDINATOR, record, before)
+    of_ours, more = _strategy(SPRINGTIDE, ANNOTATION, record, before)
+    kept, problems = of_koordinator | of_ours, problems + more
+    try:
+        reservation(record.annotations)
+    except InvalidPolicyError as error:
+        where, _, text = error.message.partition(": ")
+        problems.append(Problem(where, text))
+        kept |= _reservation_of(before)
+    if kept:
+        annotations = {**record.annotations, **kept}
+        record = msgspec.structs.replace(record, annotations=annotations)
+    return record, problems
+
+
+def _strategy(
+    section: Section[Said], annotation: str, record: NodeRecord, before: NodeRecord
+) -> tuple[dict[str, str], list[Problem]]:
+    """The annotation as it can be used, and all that is to be told, where it cannot as it is."""
+    last, _ = annotated(section, annotation, before.annotations.get(annotation))
+    own, problems = annotated(section, annotation, record.annotations.get(annotation), last)
+    if all(problem.taken for problem in problems):
+        return {}, []
+    return {annotation: msgspec.json.encode(own, order="deterministic").decode()}, problems
+
+
+def _reservation_of(before: NodeRecord) -> dict[str, str]:
+    try:
+        reservation(before.annotations)
+    except InvalidPolicyError:
+        return {}
+    text = before.annotations.get(RESERVATION)
+    return {} if text is None else {RESERVATION: text}

@@ -1,0 +1,276 @@
+"""From the ConfigMap to what a node's record carries: the policy in force, resolved.
+
+Owes the rest: one pure function from policies and a Node to its record, for whichever source; what
+cannot be used keeps what was in force, and is named.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from pipeline.errors import InvalidPolicyError
+from pipeline.processors.policy.amplification import AMPLIFICATION, Amplification
+from pipeline.processors.policy.colocation_config import (
+    COLOCATION,
+    DEFAULTS,
+    Colocation,
+    PredictPolicy,
+    bounded,
+)
+from pipeline.processors.policy.config_sections import Said, Section, document, merged, unknown_keys
+from pipeline.processors.policy.contradictions import (
+    FilterLimits,
+    contradictions,
+    own_contradictions,
+)
+from pipeline.processors.policy.effective_strategy import ANNOTATION as OF_KOORDINATOR
+from pipeline.processors.policy.effective_strategy import effective
+from pipeline.processors.policy.load_configmap import CONFIG_MAP, Policy, Problem, annotated, load
+from pipeline.processors.policy.load_slo_config import (
+    NO_RULES,
+    SLO_KEYS,
+    THRESHOLD,
+    SloPolicy,
+    load_slo,
+)
+from pipeline.processors.policy.node_annotations import usable
+from pipeline.processors.policy.nodeslo_spec import node_rules, slo_spec
+from pipeline.processors.policy.normalization import (
+    ENABLED,
+    NORMALIZATION,
+    Normalization,
+    is_on,
+)
+from pipeline.processors.policy.slo_checks import HOST_CLASSES
+from pipeline.processors.policy.springtide_config import ANNOTATION, SPRINGTIDE, Own
+from pipeline.processors.slo.nodeslo import NodeSLOSpec
+from pipeline.topics.nodes import NOT_SAID, NodeRecord, NodeStrategy, shared
+from pipeline.topics.overcommit import MOST_LETTERS, Overcommit
+
+_MOST_PERCENT: Final = 1_000_000
+_YEAR_SECONDS: Final = 31_536_000
+_USUAL: Final = Overcommit()
+
+
+_SECTIONS: Final = (COLOCATION, SPRINGTIDE, NORMALIZATION, AMPLIFICATION)
+KEYS: Final = (*(one.key for one in _SECTIONS), *SLO_KEYS)
+"""Those of the ConfigMap; a problem whose place is one of them is of the cluster's part."""
+
+
+class Policies(NamedTuple):
+    """What each section of the ConfigMap says; None while there was no usable one."""
+
+    colocation: Policy[Colocation] | None = None
+    springtide: Policy[Own] | None = None
+    normalization: Policy[Normalization] | None = None
+    amplification: Policy[Amplification] | None = None
+    slo: SloPolicy = NO_RULES
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether there ever was a usable part for the cluster of each section."""
+        return None not in (*self, *self.slo)
+
+
+def load_policies(
+    data: Mapping[str, str] | None,
+    last: Policies | None = None,
+    limits: FilterLimits | None = None,
+) -> tuple[Policies, tuple[Problem, ...]]:
+    """The policies after reading the data of the ConfigMap, None if there is no such object, and
+    all that is wrong in it. `limits` are those of our scheduler extender."""
+    last = last or Policies()
+    colocation = load(COLOCATION, data, last.colocation)
+    springtide = load(SPRINGTIDE, data, last.springtide)
+    normalization = load(NORMALIZATION, data, last.normalization)
+    amplification = load(AMPLIFICATION, data, last.amplification)
+    rules, _, of_rules = load_slo(data, last.slo)
+    sections = (colocation, springtide, normalization, amplification)
+    problems = [*(problem for one in sections for problem in one.problems), *of_rules]
+    if colocation.policy is not None and springtide.policy is not None:
+        problems += contradictions(
+            colocation.policy,
+            springtide.policy,
+            rules.threshold or Policy(THRESHOLD.defaults),
+            limits,
+        )
+    found = Policies(
+        colocation.policy, springtide.policy, normalization.policy, amplification.policy, rules
+    )
+    strange = unknown_keys(data or {}, KEYS, only_near=True)
+    problems += [Problem(CONFIG_MAP, text, True) for text in strange]
+    return found, tuple(dict.fromkeys(problems))
+
+
+def with_policy(
+    record: NodeRecord, policies: Policies, before: NodeRecord | None = None
+) -> tuple[NodeRecord, tuple[Problem, ...]]:
+    """The record of a node with what is in force for it, and what of its own is wrong.
+
+    Where there is no usable policy for it, as after a start with a broken ConfigMap, that of
+    `before` stays, which is what was last published of the node; a broken section, and a broken
+    entry, cost themselves alone. So does an annotation of its own: the record has what of it can
+    be used.
+    """
+    before = before or record
+    record, of_own = usable(record, before)
+    strategies, problems = _strategies(record, policies, before)
+    ratios, of_ratios = _ratios(record, policies, before)
+    rules, of_rules = _rules(record, policies.slo, before)
+    filled = strategies | ratios | rules
+    found = msgspec.structs.replace(record, **filled)
+    if found != record:
+        found = msgspec.structs.replace(found, strategy_hash=_hash(filled))
+    told = (*of_own, *problems, *of_ratios, *of_rules)
+    return found, tuple(dict.fromkeys(told))
+
+
+_Filled = tuple[dict[str, Any], Iterable[Problem]]
+"""Fields of a record, and what of the node's own is not in them."""
+
+
+def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _Filled:
+    labels = record.labels
+    colocation = _usable(policies.colocation, record, before.colocation)
+    springtide = _usable(policies.springtide, record, before.springtide)
+    if before.colocation is None and (colocation is None or springtide is None):
+        return {name: getattr(before, name) for name in _STRATEGIES}, ()
+    problems: list[Problem] = []
+    if colocation is not None:
+        found = effective(colocation, labels, record.annotations)
+        strategy, is_on = found.strategy, found.is_on
+        problems += found.problems
+    else:
+        # What the node says itself counts all the same: it must be able to switch itself off.
+        text = record.annotations.get(OF_KOORDINATOR)
+        said, of_own = annotated(COLOCATION, OF_KOORDINATOR, text)
+        problems += of_own
+        strategy = merged(COLOCATION.convert(before.colocation or {}), said)
+        is_on = before.overcommit is not None and said.enable is not False
+        if policies.colocation is not None:
+            # An entry that cannot be used can be switched off, and so can the cluster beside it.
+            cluster, usual = policies.colocation.cluster, policies.colocation.of_labels(labels)
+            is_on = is_on and bool(cluster.enable) and bool(usual.enable)
+    if springtide is not None:
+        own, of_own = _of_node(SPRINGTIDE, springtide, ANNOTATION, record)
+        problems += of_own
+    else:
+        own = SPRINGTIDE.convert(before.springtide or {})
+    if colocation is not None and springtide is not None:
+        without = colocation.of_labels(labels), springtide.of_labels(labels)
+        if without != (strategy, own):
+            threshold = policies.slo.threshold or Policy(THRESHOLD.defaults)
+            problems += own_contradictions(without, (strategy, own), threshold.of_labels(labels))
+    filled = {
+        # As the spec of its NodeMetric: what is measured of a node that is off is as by default.
+        "strategy": node_strategy(strategy if is_on else DEFAULTS, own),
+        "overcommit": overcommit_of(strategy, own) if is_on else None,
+        "colocation": document(strategy),
+        "springtide": document(own),
+    }
+    return filled, problems
+
+
+_STRATEGIES: Final = ("strategy", "overcommit", "colocation", "springtide")
+
+
+def _usable(
+    policy: Policy[Said] | None, record: NodeRecord, known: Mapping[str, Any] | None
+) -> Policy[Said] | None:
+    """The policy, if it says what is meant for this node, or nothing better is known."""
+    if policy is None or (known is not None and not policy.is_certain_of(record.labels)):
+        return None
+    return policy
+
+
+def _ratios(record: NodeRecord, policies: Policies, before: NodeRecord) -> _Filled:
+    normalization, amplification = before.cpu_normalization, before.amplification
+    problems = []
+    if policies.amplification is not None:
+        amplification = _raw(policies.amplification.of_labels(record.labels))
+    if policies.normalization is not None:
+        found = policies.normalization.of_labels(record.labels)
+        try:
+            # A table of all models of CPU is of no use to a node that is off.
+            found = found if is_on(found, record.labels) else Normalization(enable=False)
+        except InvalidPolicyError as error:
+            text = error.message.removeprefix(f"label {ENABLED} ")
+            problems.append(Problem(f"label {ENABLED}", text))
+        normalization = _raw(found)
+    return {"cpu_normalization": normalization, "amplification": amplification}, problems
+
+
+def _rules(record: NodeRecord, policy: SloPolicy, before: NodeRecord) -> _Filled:
+    kept = slo_spec(before) if None in policy else None
+    spec, problems = node_rules(policy, record.labels, record.annotations, kept)
+    return {
+        "slo": NOT_SAID if spec == NodeSLOSpec() else _raw(spec),
+        "host_apps": {
+            one.name: HOST_CLASSES[one.priority]
+            for one in spec.host_applications or ()
+            if one.name and one.priority and one.priority in HOST_CLASSES
+        },
+    }, problems
+
+
+def _raw(of: msgspec.Struct) -> msgspec.Raw:
+    return shared(msgspec.json.encode(of, order="deterministic"))
+
+
+def _of_node(
+    section: Section[Said], policy: Policy[Said], annotation: str, record: NodeRecord
+) -> tuple[Said, list[Problem]]:
+    own, problems = annotated(section, annotation, record.annotations.get(annotation))
+    return merged(policy.of_labels(record.labels), own), problems
+
+
+def node_strategy(strategy: Colocation, own: Own) -> NodeStrategy | None:
+    """What is different for a node in how it is predicted; None if nothing is. A period that is
+    Koordinator's default says nothing: the worker's setting holds."""
+    taken = bounded(strategy)
+    predict = taken.node_predict_policy or PredictPolicy()
+    interval = taken.metric_report_interval_seconds
+    if interval == DEFAULTS.metric_report_interval_seconds:
+        interval = None
+    cold = predict.cold_start_period_seconds
+    threshold = predict.resource_diff_threshold_percent
+    found = NodeStrategy(
+        safety_margin_percent=own.safety_margin_percent,
+        cold_start_seconds=None if cold is None else float(cold),
+        cold_start_samples=own.cold_start_samples,
+        nsigma_multiplier=own.nsigma_multiplier,
+        predictor=own.predictor,
+        resource_diff_threshold_percent=None if threshold is None else float(threshold),
+        report_interval_seconds=None if interval is None else float(interval),
+    )
+    return None if found == NodeStrategy() else found
+
+
+def overcommit_of(strategy: Colocation, own: Own) -> Overcommit:
+    """How Mid and Batch are worked out where both say something, or their defaults do."""
+    said: dict[str, Any] = {}
+    for of in (strategy, own):
+        said |= {n: v for n, v in msgspec.structs.asdict(of).items() if v is not None}
+    fields = Overcommit.__struct_fields__
+    values = {name: _bounded(name, value) for name, value in said.items() if name in fields}
+    # A text that is equal to the default, but is another, would be written, and change the hash.
+    return Overcommit(**{n: v for n, v in values.items() if v != getattr(_USUAL, n)})
+
+
+def _bounded(name: str, value: Any) -> Any:
+    """What a record takes: more than a year, or ten thousand times as much, means no more, and a
+    long word is as unknown as its beginning."""
+    if isinstance(value, str):
+        return value[:MOST_LETTERS]
+    if name.endswith("_percent"):
+        return min(value, _MOST_PERCENT)
+    if name == "degrade_time_minutes":
+        return min(value, _YEAR_SECONDS // 60)
+    return min(value, _YEAR_SECONDS) if name.endswith("_seconds") else value
+
+
+def _hash(filled: Mapping[str, Any]) -> str:
+    text = msgspec.json.encode(filled, order="deterministic")
+    return hashlib.sha256(text).hexdigest()[:16]

@@ -1,0 +1,147 @@
+"""Definitions of custom resources, made of the Structs that have their fields.
+
+Owes the rest: what is in `deploy/crds`, so that an API server refuses what a Struct could not
+read. Words, bounds and texts are those of the Structs; the columns that kubectl prints are here.
+"""
+
+from collections.abc import Iterable, Mapping
+from inspect import getdoc
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import inspect
+
+from pipeline.processors.slo.crd_fields import API_VERSION, GROUP
+from pipeline.processors.slo.nodemetric import NodeMetric
+from pipeline.processors.slo.nodeslo import NodeSLO
+
+Schema = dict[str, Any]
+
+_USAGE: Final = ".status.nodeMetric.nodeUsage.resources"
+_AGE: Final = ("Age", "date", ".metadata.creationTimestamp")
+_OWN: Final = frozenset({"apiVersion", "kind", "metadata"})
+
+
+class Kind(NamedTuple):
+    """A custom resource: its Struct, and what kubectl prints of it by header, type and path."""
+
+    struct: type[msgspec.Struct]
+    columns: tuple[tuple[str, str, str], ...]
+
+    @property
+    def name(self) -> str:
+        return self.struct.__name__
+
+    @property
+    def plural(self) -> str:
+        return f"{self.name.lower()}s"
+
+
+KINDS: Final = (
+    Kind(
+        NodeMetric,
+        (
+            ("CPU", "string", f"{_USAGE}.cpu"),
+            ("Memory", "string", f"{_USAGE}.memory"),
+            ("Interval", "integer", ".spec.metricCollectPolicy.reportIntervalSeconds"),
+            ("Updated", "date", ".status.updateTime"),
+            _AGE,
+        ),
+    ),
+    Kind(
+        NodeSLO,
+        (
+            ("Threshold", "boolean", ".spec.resourceUsedThresholdWithBE.enable"),
+            ("Suppress", "string", ".spec.resourceUsedThresholdWithBE.cpuSuppressPolicy"),
+            ("Burst", "string", ".spec.cpuBurstStrategy.policy"),
+            _AGE,
+        ),
+    ),
+)
+
+
+def definition(kind: Kind) -> Schema:
+    """The CustomResourceDefinition of a kind."""
+    version = {
+        "name": API_VERSION.rpartition("/")[2],
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": [
+            {"name": name, "type": of, "jsonPath": path} for name, of, path in kind.columns
+        ],
+        "schema": {"openAPIV3Schema": _resource(kind.struct)},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.plural}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "scope": "Cluster",
+            "names": {
+                "kind": kind.name,
+                "listKind": f"{kind.name}List",
+                "plural": kind.plural,
+                "singular": kind.name.lower(),
+            },
+            "versions": [version],
+        },
+    }
+
+
+def _resource(struct: type[msgspec.Struct]) -> Schema:
+    """The schema of a whole object, whose type and metadata the API server knows by itself."""
+    found = schema_of(inspect.type_info(struct))
+    own = {name: of for name, of in found["properties"].items() if name not in _OWN}
+    plain = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
+    found["properties"] = {**plain, "metadata": {"type": "object"}, **own}
+    del found["required"]
+    return found
+
+
+def schema_of(of: inspect.Type) -> Schema:
+    """The structural schema of a type. Raises TypeError for one that has none."""
+    match of:
+        case inspect.Metadata(type=inner, extra_json_schema=extra):
+            return schema_of(inner) | dict(extra or {})
+        case inspect.UnionType(types=types):
+            return _of_any(types)
+        case inspect.StructType(cls=struct, fields=fields):
+            return _object(fields) | {"description": " ".join((getdoc(struct) or "").split())}
+        case inspect.DictType(value_type=inspect.AnyType()):
+            return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        case inspect.DictType(value_type=value):
+            return {"type": "object", "additionalProperties": schema_of(value)}
+        case inspect.VarTupleType(item_type=item):
+            return {"type": "array", "items": schema_of(item)}
+        case inspect.LiteralType(values=words):
+            return {"type": "string", "enum": list(words)}
+        case inspect.IntType():
+            return {"type": "integer", "format": "int64"}
+        case inspect.StrType():
+            return {"type": "string"}
+        case inspect.BoolType():
+            return {"type": "boolean"}
+        case _:
+            raise TypeError(f"{of} has no schema")
+
+
+def _of_any(types: Iterable[inspect.Type]) -> Schema:
+    """The schema of a type that may be left out, or of a whole number or a text."""
+    said = [one for one in types if not isinstance(one, inspect.NoneType)]
+    if len(said) == 1:
+        return schema_of(said[0])
+    if {type(one) for one in said} != {inspect.IntType, inspect.StrType}:
+        raise TypeError(f"{said} has no schema")
+    return {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
+
+
+def _object(fields: Iterable[inspect.Field]) -> Schema:
+    found: Schema = {"type": "object"}
+    properties: Mapping[str, Schema] = {one.encode_name: schema_of(one.type) for one in fields}
+    if properties:
+        found["properties"] = properties
+    if required := [one.encode_name for one in fields if one.required]:
+        found["required"] = required
+    return found

@@ -1,0 +1,187 @@
+"""From what is known of a node to the status of its NodeMetric, as koordlet would report it.
+
+Owes the rest: whole millicores and bytes, cut; nothing of what is not known. An unknown pod is left
+out, so that who reads it counts what the pod asked for, and not 0.
+"""
+
+import math
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Final
+
+import msgspec
+
+from pipeline.processors.kubernetes.pod_classes import class_label
+from pipeline.processors.policy.durations import duration_text, seconds_of
+from pipeline.processors.slo.crd_fields import Resources
+from pipeline.processors.slo.nodemetric import (
+    AGGREGATIONS,
+    AggregatedUsage,
+    HostApplicationMetric,
+    NodeMetricStatus,
+    NodeUsage,
+    PodMetric,
+    PredictedMetric,
+    ResourceMap,
+)
+from pipeline.processors.slo.quantities import cpu_quantity, memory_quantity
+from pipeline.processors.slo.rolling_usage import Floats
+from pipeline.times import format_time
+from pipeline.topics import node_state
+from pipeline.topics.known import GONE
+from pipeline.topics.resources import Usage
+from pipeline.topics.windows import CLASSES, Window
+
+_LARGEST: Final = 2**63
+
+
+class PodReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod: `pod_class` is one of CLASSES, `qos` as Koordinator calls it, empty is unknown."""
+
+    namespace: str
+    name: str
+    pod_class: str
+    qos: str
+    usage: Usage
+
+
+class HostReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A host application: class and QoS as its configuration says them, empty is not said."""
+
+    name: str
+    usage: Usage
+    priority: str = ""
+    qos: str = ""
+
+
+class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a node. Averages are over the time of aggregation, `aggregated` and
+    `aggregated_system` by span, as Go writes durations; peaks contain the margin."""
+
+    updated_seconds: float
+    usage: Usage
+    system_usage: Usage
+    aggregated: dict[str, node_state.AggregatedUsage] = msgspec.field(default_factory=dict)
+    aggregated_system: dict[str, node_state.AggregatedUsage] = msgspec.field(default_factory=dict)
+    pods: tuple[PodReport, ...] = ()
+    host_apps: tuple[HostReport, ...] = ()
+    prod_reclaimable: Usage = Usage()
+    prod_peak: Usage = Usage()
+
+
+def status_of(report: NodeReport) -> NodeMetricStatus:
+    """The status of the node's NodeMetric.
+
+    Raises ValueError for a span that is no duration.
+    """
+    pods = sorted(report.pods, key=lambda pod: (pod.namespace, pod.name))
+    hosts = sorted(report.host_apps, key=lambda host: host.name)
+    return NodeMetricStatus(
+        update_time=format_time(math.floor(report.updated_seconds)),
+        node_metric=NodeUsage(
+            node_usage=_map(report.usage),
+            aggregated_node_usages=_aggregated(report.aggregated),
+            system_usage=_map(report.system_usage),
+            aggregated_system_usages=_aggregated(report.aggregated_system),
+        ),
+        pods_metric=tuple(_pod(pod) for pod in pods if _is_whole(pod.usage)),
+        host_application_metric=tuple(_host(host) for host in hosts if _is_whole(host.usage)),
+        prod_reclaimable_metric=_predicted(report.prod_reclaimable),
+        prod_peak_metric=_predicted(report.prod_peak),
+    )
+
+
+def pods_of(window: Window, usage: Floats) -> tuple[PodReport, ...]:
+    """The pods that `window` knows by name, with what they used, (n, 2) in order of their UIDs.
+    Those that are gone are left out: another of the same name may be there."""
+    columns = ("namespace", "name", "koordinator_qos", "phase")
+    namespaces, names, qos, phases = (window.rows.column(name).to_pylist() for name in columns)
+    codes = window.rows.known.classes
+    return tuple(
+        PodReport(
+            namespace=namespaces[row],
+            name=names[row],
+            pod_class=CLASSES[codes[row]],
+            qos=qos[row] or "",
+            usage=usage_of(used),
+        )
+        for row, used in zip(window.rows.listing.pods.tolist(), usage, strict=True)
+        # Nobody could tell whose it is.
+        if namespaces[row] and names[row] and phases[row] != GONE
+    )
+
+
+def usage_of(used: Floats) -> Usage:
+    """Cores and bytes, (2,), NaN is unknown."""
+    cpu, memory = (None if math.isnan(one) else one for one in used.tolist())
+    return Usage(cpu_cores=cpu, memory_bytes=memory)
+
+
+def _pod(pod: PodReport) -> PodMetric:
+    return PodMetric(
+        name=pod.name,
+        namespace=pod.namespace,
+        pod_usage=_map(pod.usage),
+        priority=class_label(pod.pod_class) or None,
+        qos=pod.qos or None,
+    )
+
+
+def _host(host: HostReport) -> HostApplicationMetric:
+    return HostApplicationMetric(
+        name=host.name,
+        usage=_map(host.usage),
+        priority=host.priority or None,
+        qos=host.qos or None,
+    )
+
+
+def _aggregated(
+    spans: Mapping[str, node_state.AggregatedUsage],
+) -> tuple[AggregatedUsage, ...] | None:
+    """The spans from the shortest on; a span of which nothing is known has no usage."""
+    if not spans:
+        return None
+    by_length = sorted((_seconds(span), span) for span in spans)
+    return tuple(
+        AggregatedUsage(duration=duration_text(seconds), usage=_statistics(spans[span]) or None)
+        for seconds, span in by_length
+    )
+
+
+def _seconds(span: str) -> Decimal:
+    seconds = seconds_of(span)
+    if seconds is None:
+        raise ValueError(f"{span!r:.80} is no duration")
+    return seconds
+
+
+def _statistics(of: node_state.AggregatedUsage) -> dict[str, ResourceMap]:
+    found = {name: _map(getattr(of, name)) for name in AGGREGATIONS}
+    return {name: usage for name, usage in found.items() if usage.resources is not None}
+
+
+def _predicted(usage: Usage) -> PredictedMetric | None:
+    found = _map(usage)
+    return None if found.resources is None else PredictedMetric(resource=found)
+
+
+def _map(usage: Usage) -> ResourceMap:
+    """The amounts that are known."""
+    resources: Resources = {}
+    if (millicores := _cut(usage.cpu_cores, 1000)) is not None:
+        resources["cpu"] = cpu_quantity(millicores)
+    if (size := _cut(usage.memory_bytes, 1)) is not None:
+        resources["memory"] = memory_quantity(size)
+    return ResourceMap(resources=resources or None)
+
+
+def _is_whole(usage: Usage) -> bool:
+    return len(_map(usage).resources or ()) == len(usage.__struct_fields__)
+
+
+def _cut(amount: float | None, factor: int) -> int | None:
+    """The whole number below, None for what is no amount."""
+    if amount is None or not 0.0 <= amount * factor < _LARGEST:
+        return None
+    return int(amount * factor)

@@ -1,0 +1,53 @@
+"""Budgets that several evictions of a plan share."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from pipeline.processors.eviction.disruption_budgets import Budget, overdrawn
+from pipeline.topics.pods import PodRecord
+
+
+def pod(name: str, **more: Any) -> PodRecord:
+    fields = {"labels": {"app": "web"}, "phase": "Running", "namespace": "shop"} | more
+    return PodRecord(node="n", uid=name, cgroup_uid=name, name=name, pod_class="mid", **fields)
+
+
+def budget(allowed: int | None, selector: Any = None) -> Budget:
+    selector = {"matchLabels": {"app": "web"}} if selector is None else selector
+    tree = {
+        "metadata": {"name": "b", "namespace": "shop"},
+        "spec": {"selector": selector or None, "maxUnavailable": 1},
+        "status": {} if allowed is None else {"disruptionsAllowed": allowed},
+    }
+    return msgspec.convert(tree, Budget)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "pods", "says"),
+    [
+        (2, [pod("a"), pod("b")], None),
+        (1, [pod("a"), pod("b")], "budget shop/b allows 1 evictions now, not 2"),
+        (None, [pod("a")], "allows 0 evictions now, not 1"),
+        (0, [], None),
+        # Of others, and of what does not run, it says nothing.
+        (0, [pod("a", namespace="other"), pod("b", labels={}), pod("c", phase="Pending")], None),
+    ],
+)
+def test_evictions_beside_what_is_allowed(
+    allowed: int | None, pods: list[PodRecord], says: str | None
+) -> None:
+    found = overdrawn([budget(9), budget(allowed)], pods)
+    assert (found is None) == (says is None)
+    assert (says or "") in (found or "")
+
+
+def test_an_expression_selects_as_in_kubernetes_and_no_selector_nothing() -> None:
+    one_of = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web"]}]}
+    assert overdrawn([budget(0, one_of)], [pod("a")])
+    assert overdrawn([budget(0, {})], [pod("a")]) is None
+    every = msgspec.convert(
+        {"metadata": {"name": "b", "namespace": "shop"}, "spec": {"selector": {}}}, Budget
+    )
+    assert overdrawn([every], [pod("a", labels={})])

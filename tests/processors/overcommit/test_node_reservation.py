@@ -1,0 +1,139 @@
+"""What an annotation keeps, and what is no reservation."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import InvalidPolicyError
+from pipeline.processors.overcommit import node_reservation
+from pipeline.processors.overcommit.node_reservation import (
+    ANNOTATION,
+    APPLY_POLICIES,
+    MOST_CPUS,
+    Reservation,
+    reservation,
+    trimmed,
+)
+
+
+def kept(said: Any) -> Reservation:
+    return reservation({ANNOTATION: said if isinstance(said, str) else json.dumps(said)})
+
+
+def test_amounts_are_read_as_kubernetes_writes_them() -> None:
+    found = kept({"resources": {"cpu": "1500m", "memory": "1Gi", "nvidia.com/gpu": "1"}})
+    assert found[:2] == (1500, 2**30)
+    assert kept({"resources": {"cpu": 2}})[:2] == (2000, None)
+    assert reservation({}) == Reservation()
+
+
+def test_cpus_by_number_come_over_an_amount() -> None:
+    found = kept({"resources": {"cpu": "5"}, "reservedCPUs": "0-2, 7,2"})
+    assert (found.cpu_millicores, found.cpus) == (4000, frozenset({0, 1, 2, 7}))
+    assert kept({"resources": {"cpu": "5"}, "reservedCPUs": " "}).cpu_millicores == 5000
+
+
+@pytest.mark.parametrize(
+    ("policy", "trims"), [("", True), ("Default", True), ("ReservedCPUsOnly", False)]
+)
+def test_what_the_scheduler_sees_less_of_is_for_the_policy_to_say(policy: str, trims: bool) -> None:
+    assert kept({"applyPolicy": policy}).trims_allocatable is trims
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        "null",
+        "[]",
+        {"resources": {"cpu": "much"}},
+        {"resources": {"cpu": "-1"}},
+        {"resources": {"memory": "1e17"}},
+        {"resources": {"cpu": []}},
+        {"reservedCPUs": "3-1"},
+        {"reservedCPUs": "0-"},
+        {"reservedCPUs": "a"},
+        {"reservedCPUs": "0-9999999"},
+        {"reservedCPUs": "0-8192"},
+        {"reservedCPUs": "8192"},
+        {"reservedCPUs": "0," * 30_000 + "0"},
+        {"reservedCPUs": 3},
+    ],
+)
+def test_what_cannot_be_read_is_an_error_that_names_the_annotation(said: Any) -> None:
+    with pytest.raises(InvalidPolicyError, match=ANNOTATION):
+        kept(said)
+
+
+NUMBERS = st.integers(0, 10**7 - 1)
+LISTS = st.lists(st.tuples(NUMBERS, NUMBERS) | st.tuples(st.integers(0, 9000), st.just(8191)))
+
+
+@given(LISTS, st.integers(1, 5000))
+def test_no_list_of_cpus_costs_more_than_there_are_numbers(
+    parts: list[tuple[int, int]], times: int
+) -> None:
+    """Each part may say all of them, and an annotation has room for tens of thousands of parts."""
+    text = ",".join(f"{first}-{last}" for first, last in parts * times)
+    named: list[range] = []
+
+    def counted(first: int, end: int) -> range:
+        named.append(range(first, end))
+        return named[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_reservation, "range", counted, raising=False)
+        try:
+            found = kept({"reservedCPUs": text})
+        except InvalidPolicyError:
+            named.clear()
+            found = Reservation()
+    assert sum(map(len, named)) == len(found.cpus) <= MOST_CPUS
+    if found.cpus:
+        assert found.cpus == {cpu for first, last in set(parts) for cpu in range(first, last + 1)}
+
+
+def test_all_cpus_there_can_be_may_be_named_one_by_one() -> None:
+    every = ", ".join(map(str, range(MOST_CPUS)))
+    assert kept({"reservedCPUs": every}).cpu_millicores == 1000 * MOST_CPUS
+    assert kept({"reservedCPUs": "0-8191,0-8191"}).cpus == set(range(MOST_CPUS))
+
+
+@given(st.text())
+def test_no_text_breaks_it(text: str) -> None:
+    try:
+        found = kept(text)
+    except InvalidPolicyError:
+        return
+    assert found.cpu_millicores is None or found.cpu_millicores >= 0
+
+
+@given(st.sets(st.integers(0, 300), min_size=1))
+def test_a_list_of_cpus_says_each_of_them(cpus: set[int]) -> None:
+    assert kept({"reservedCPUs": ",".join(map(str, cpus))}).cpus == cpus
+
+
+AMOUNTS = st.tuples(st.integers(0, 10**6), st.integers(0, 2**53))
+RESERVATIONS = st.builds(
+    Reservation,
+    st.none() | st.integers(0, 10**6),
+    st.none() | st.integers(0, 2**53),
+    apply_policy=st.sampled_from(APPLY_POLICIES),
+)
+
+
+@given(st.lists(st.tuples(AMOUNTS, RESERVATIONS), max_size=5))
+def test_a_scheduler_sees_what_is_not_kept(
+    of: list[tuple[tuple[int, int], Reservation]],
+) -> None:
+    allocatable = np.array([amounts for amounts, _ in of], np.int64).reshape(len(of), 2)
+    expected = [
+        [max(a - (k or 0), 0) if one.apply_policy != "ReservedCPUsOnly" else a for a, k in both]
+        for amounts, one in of
+        for both in [zip(amounts, (one.cpu_millicores, one.memory_bytes), strict=True)]
+    ]
+    assert trimmed(allocatable, [one for _, one in of]).tolist() == expected

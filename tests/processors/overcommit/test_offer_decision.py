@@ -1,0 +1,257 @@
+"""What a node offers by the age of what is known: never more for being older."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.processors.overcommit.offer_decision import Case, Offer, offers_now
+from pipeline.processors.overcommit.status_patch import ABSENT
+from pipeline.processors.overcommit.third_party import ORIGIN, TAKEN
+from pipeline.processors.policy.normalization import RATIO
+from pipeline.times import format_time
+from pipeline.topics.node_resources import NodeResourcesRecord
+from pipeline.topics.overcommit import Overcommit
+from pipeline.topics.resources import BATCH, Resources
+
+AS_OF = 1_700_000_010.0
+NOTHING = (ABSENT,) * 4
+
+
+def amount(cpu: int, memory: int) -> Resources:
+    return Resources(cpu_millicores=cpu, memory_bytes=memory)
+
+
+def worked_out(**values: Any) -> NodeResourcesRecord:
+    fields: dict[str, Any] = {
+        "node": "n", "as_of": format_time(AS_OF), "generation": 1, "offset": 1, "epoch": 1,
+        "strategy": Overcommit(), "predictor": "percentile", "mid": amount(4000, 400),
+        "mid_lower_bound": amount(1000, 100), "batch": amount(2000, 200),
+    }  # fmt: skip
+    return NodeResourcesRecord(**(fields | values))
+
+
+def case(**values: Any) -> Case:
+    fields: dict[str, Any] = {
+        "strategy": Overcommit(), "resources": worked_out(), "annotations": {},
+        "amounts": NOTHING, "unchanged_seconds": 0.0,
+    }  # fmt: skip
+    return Case(**(fields | values))
+
+
+def offer(of: Case, age: float = 0.0) -> Offer:
+    (found,) = offers_now([of], AS_OF + age)
+    return found
+
+
+def test_what_is_fresh_is_offered_as_it_is() -> None:
+    assert offer(case()) == Offer(
+        (2000, 200, 4000, 400),
+        '{"resources":{"kubernetes.io/batch-cpu":"2000","kubernetes.io/batch-memory":"200"}}',
+        f"as of {format_time(AS_OF)}",
+        True,
+        (),
+    )
+
+
+@pytest.mark.parametrize(
+    ("age", "expected"),
+    [
+        (-3600.0, NOTHING),
+        (-900.0, (2000, 150, 1000, 100)),
+        (-300.0, (2000, 200, 4000, 400)),
+        (300.0, (2000, 200, 4000, 400)),
+        (300.001, (2000, 150, 1000, 100)),
+        (900.0, (2000, 150, 1000, 100)),
+        (900.001, NOTHING),
+        (1e12, NOTHING),
+    ],
+)
+def test_what_is_late_offers_the_lower_bound_and_what_is_stale_nothing(
+    age: float, expected: tuple[int, ...]
+) -> None:
+    assert offer(case(amounts=(3000, 150, 4000, 400)), age).amounts == expected
+
+
+def test_what_is_late_hands_out_no_more_to_third_parties_either() -> None:
+    party = (
+        '{"allocations":[{"priority":"koord-batch","resources":{'
+        '"kubernetes.io/batch-cpu":"1000","kubernetes.io/batch-memory":"100"}}]}'
+    )
+    origin = '{"resources":{"kubernetes.io/batch-cpu":"1500","kubernetes.io/batch-memory":"300"}}'
+    of = case(annotations={TAKEN: party, ORIGIN: origin}, amounts=(500, 200, 4000, 400))
+    assert offer(of, 0).origin == offer(case()).origin
+    found = offer(of, 600)
+    assert found.amounts == (500, 100, 1000, 100)
+    assert '"kubernetes.io/batch-cpu":"1500","kubernetes.io/batch-memory":"200"' in found.origin
+    unsaid = offer(of._replace(annotations={TAKEN: party}), 600)
+    assert '"kubernetes.io/batch-cpu":"500"' in unsaid.origin
+
+
+@pytest.mark.parametrize(
+    ("window", "age", "is_late"), [(0, 21, True), (30, 60, False), (30, 61, True)]
+)
+def test_nothing_is_late_before_the_next_window_could_be_there(
+    window: float, age: float, is_late: bool
+) -> None:
+    of = case(
+        strategy=Overcommit(update_time_threshold_seconds=20),
+        resources=worked_out(window_seconds=float(window)),
+    )
+    assert offer(of, age).why.startswith("late") is is_late
+
+
+def test_what_is_late_begins_nothing_and_raises_nothing() -> None:
+    assert offer(case(), 600).amounts == NOTHING
+    assert offer(case(amounts=(ABSENT, 0, 500, 1)), 600).amounts == (ABSENT, 0, 500, 1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"strategy": None}, "takes no part"),
+        ({"resources": None}, "nothing was worked out"),
+        ({"resources": worked_out(mid=None)}, "unknown"),
+        ({"resources": worked_out(batch=None)}, "unknown"),
+    ],
+)
+def test_what_is_unknown_or_off_goes(changed: dict[str, Any], why: str) -> None:
+    found = offer(case(amounts=(1, 1, 1, 1), **changed))
+    assert (found.amounts, found.is_due) == (NOTHING, True)
+    assert why in found.why
+    assert not offer(case(**changed)).is_due
+
+
+def test_small_changes_wait_and_what_is_the_same_is_not_written() -> None:
+    near = case(amounts=(2100, 200, 4000, 400), annotations={ORIGIN: offer(case()).origin})
+    assert not offer(near).is_due
+    assert offer(near._replace(unchanged_seconds=301.0)).is_due
+    assert offer(near._replace(unchanged_seconds=math.nan)).is_due
+    same = near._replace(amounts=(2000, 200, 4000, 400), unchanged_seconds=math.nan)
+    assert not offer(same).is_due
+
+
+@pytest.mark.parametrize(
+    "text", [None, "{", '{"resources":{}}', '{"resources":{"kubernetes.io/batch-cpu":"3000"}}']
+)
+def test_what_third_parties_go_by_is_kept_right_where_they_have_it_all(text: str | None) -> None:
+    party = (
+        '{"allocations":[{"priority":"koord-batch","resources":{'
+        '"kubernetes.io/batch-cpu":"9000","kubernetes.io/batch-memory":"900"}}]}'
+    )
+    said = {TAKEN: party} | ({} if text is None else {ORIGIN: text})
+    of = case(annotations=said, amounts=(0, 0, 4000, 400))
+    found = offer(of)
+    assert found.amounts == (0, 0, 4000, 400)
+    assert found.is_due
+    assert not offer(of._replace(says_origin=False)).is_due
+    assert not offer(of._replace(annotations={**said, ORIGIN: found.origin})).is_due
+
+
+def test_annotations_of_others_count_where_they_can_be_read() -> None:
+    party = (
+        '{"allocations":[{"name":"yarn","priority":"koord-batch",'
+        '"resources":{"kubernetes.io/batch-cpu":"500"}}]}'
+    )
+    found = offer(case(annotations={RATIO: "1.20", TAKEN: party}))
+    assert found.amounts == (1900, 200, 4000, 400)
+    assert '"kubernetes.io/batch-cpu":"2400"' in found.origin
+    assert offer(case(annotations={RATIO: "x"})).amounts == (2000, 200, 4000, 400)
+    assert len(offer(case(annotations={RATIO: "x", TAKEN: "{"})).problems) == 2
+
+
+def said_origin(cpu: int, memory: int) -> str:
+    batch = {"kubernetes.io/batch-cpu": str(cpu), "kubernetes.io/batch-memory": str(memory)}
+    return json.dumps({"resources": batch}, separators=(",", ":"))
+
+
+@pytest.mark.parametrize(
+    ("origin", "amounts", "expected", "expected_origin"),
+    [
+        # They had 1200 and 50 of it when that could be read.
+        (said_origin(1900, 150), (700, 100), (700, 100), said_origin(1900, 150)),
+        (said_origin(9000, 900), (7800, 850), (800, 150), said_origin(2000, 200)),
+        # All of it was theirs, and maybe more.
+        (said_origin(500, 50), (0, 0), (0, 0), said_origin(500, 50)),
+        # What they had is not known: no more than there is.
+        (None, (700, 300), (700, 200), said_origin(700, 200)),
+        ("{", (3000, 300), (2000, 200), said_origin(2000, 200)),
+        (said_origin(1900, 150), (ABSENT, ABSENT), (ABSENT, ABSENT), said_origin(1900, 150)),
+    ],
+)
+def test_what_third_parties_have_stays_theirs_while_it_cannot_be_read(
+    origin: str | None,
+    amounts: tuple[int, int],
+    expected: tuple[int, int],
+    expected_origin: str,
+) -> None:
+    annotations = {TAKEN: "{"} | ({} if origin is None else {ORIGIN: origin})
+    found = offer(case(annotations=annotations, amounts=(*amounts, 1, 1)))
+    # Mid is none of theirs.
+    assert found.amounts == (*expected, 4000, 400)
+    assert found.origin == expected_origin
+    # Decided again it says the same.
+    after = case(annotations={**annotations, ORIGIN: found.origin}, amounts=found.amounts)
+    assert offer(after).amounts == found.amounts
+    assert not offer(after).is_due
+
+
+PARTIES = st.tuples(st.integers(0, 3000), st.integers(0, 300))
+
+
+@given(PARTIES, st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 400)), min_size=1))
+def test_while_third_parties_cannot_be_read_batch_is_at_most_what_it_would_be(
+    party: tuple[int, int], batches: list[tuple[int, int]]
+) -> None:
+    """Whatever Batch becomes meanwhile, unless all of it was theirs: then no more is known."""
+    text = json.dumps(
+        {"allocations": [{"priority": "koord-batch",
+         "resources": dict(zip(BATCH, party, strict=True))}]}
+    )  # fmt: skip
+    now = offer(case(resources=worked_out(batch=amount(5000, 500)), annotations={TAKEN: text}))
+    assert now.amounts[:2] == (5000 - party[0], 500 - party[1])
+    for cpu, memory in batches:
+        of = case(resources=worked_out(batch=amount(cpu, memory)), amounts=now.amounts)
+        read, unread = (
+            offer(of._replace(annotations={TAKEN: said, ORIGIN: now.origin}))
+            for said in (text, "{")
+        )
+        assert all(a <= b for a, b in zip(unread.amounts, now.amounts, strict=True))
+        assert all(a <= b for a, b in zip(unread.amounts, read.amounts, strict=True))
+        now = unread
+
+
+AMOUNTS = st.builds(amount, st.integers(0, 10**6), st.integers(0, 2**45))
+ON_NODE = st.lists(st.integers(-1, 10**6), min_size=4, max_size=4)
+
+
+@given(AMOUNTS, AMOUNTS, AMOUNTS, ON_NODE, st.floats(-100, 2000), st.floats(0, 2000))
+def test_an_actuator_that_lags_offers_nothing_beyond(
+    mid: Resources,
+    least: Resources,
+    batch: Resources,
+    on_node: list[int],
+    age: float,
+    lag: float,
+) -> None:
+    bound = amount(
+        min(mid.cpu_millicores or 0, least.cpu_millicores or 0),
+        min(mid.memory_bytes or 0, least.memory_bytes or 0),
+    )
+    of = case(
+        resources=worked_out(mid=mid, mid_lower_bound=bound, batch=batch), amounts=tuple(on_node)
+    )
+    now, later = offer(of, age), offer(of, age + lag)
+    for before, after in zip(now.amounts, later.amounts, strict=True):
+        assert after <= before
+    if age + lag > Overcommit().update_time_threshold_seconds:
+        assert all(one <= there for one, there in zip(later.amounts, on_node, strict=True))
+
+
+@given(st.lists(st.tuples(ON_NODE, st.floats(0, 2000)), max_size=5))
+def test_together_is_as_each_alone(cases: list[tuple[list[int], float]]) -> None:
+    of = [case(amounts=tuple(a), unchanged_seconds=s) for a, s in cases]
+    assert offers_now(of, AS_OF + 400) == [offer(one, 400) for one in of]

@@ -1,0 +1,198 @@
+"""What is written, and when, against plain oracles in whole numbers; writing twice is not due."""
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pipeline.processors.overcommit.status_patch import (
+    ABSENT,
+    BATCH,
+    MID,
+    UNREADABLE,
+    WRITTEN,
+    Known,
+    amounts_on,
+    is_due,
+    normalized,
+    status_patch,
+    written,
+    zone_resources,
+)
+
+AMOUNT = st.integers(0, 2**53)
+THERE = st.just(ABSENT) | AMOUNT
+# Of a threshold and of a ratio the digits count, of which users write a few.
+THRESHOLD = st.integers(1, 10**9).map(lambda millionths: millionths / 10**6)
+RATIO = st.integers(100, 500).map(lambda hundredths: hundredths / 100)
+
+
+def due(old: list[int], new: list[int], threshold: float, age: float, longest: float) -> bool:
+    columns = (np.array([one], float) for one in (threshold, age, longest))
+    (found,) = is_due(np.array([old], np.int64), np.array([new], np.int64), *columns).tolist()
+    return bool(found)
+
+
+def oracle(old: list[int], new: list[int], threshold: float, age: float, longest: float) -> bool:
+    if math.isnan(age) or age > longest:
+        return True
+    for before, after in zip(old, new, strict=True):
+        if before == ABSENT or after == ABSENT:
+            if before != after:
+                return True
+        elif abs(after - before) > before * Fraction(repr(threshold)):
+            return True
+    return False
+
+
+@given(
+    st.lists(st.tuples(THERE, THERE), min_size=1, max_size=4),
+    THRESHOLD,
+    st.sampled_from([0.0, 299.9, 300.0, 300.1, math.inf, math.nan, -3.0]),
+)
+def test_it_is_due_as_the_words_say(
+    pairs: list[tuple[int, int]], threshold: float, age: float
+) -> None:
+    old, new = [a for a, _ in pairs], [b for _, b in pairs]
+    assert due(old, new, threshold, age, 300) is oracle(old, new, threshold, age, 300)
+
+
+@given(st.integers(1, 2**43), st.sampled_from(["0.1", "0.29", "0.57", "0.000001", "1", "2.3"]))
+def test_exactly_at_the_threshold_is_no_difference(times: int, threshold: str) -> None:
+    part = Fraction(threshold)
+    old, step = part.denominator * times, part.numerator * times
+    for sign in (1, -1) if step <= old else (1,):
+        assert not due([old], [old + sign * step], float(threshold), 0, 300)
+        if step < old:
+            assert due([old], [old + sign * (step + 1)], float(threshold), 0, 300)
+
+
+def test_each_node_is_judged_by_its_own_limits() -> None:
+    old, new = np.full((3, 1), 100), np.full((3, 1), 120)
+    limits = np.array([0.1, 0.2, 0.1]), np.array([0.0, 0.0, 9.0]), np.array([5.0, 5.0, 9.0])
+    assert is_due(old, new, *limits).tolist() == [True, False, True]
+    assert is_due(old, old, *limits).tolist() == [False, False, False]
+    assert is_due(old[:0], new[:0], *(of[:0] for of in limits)).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "threshold", "is_due"),
+    [
+        (0, 1, 1000.0, True),
+        (0, 0, 0.1, False),
+        (UNREADABLE, ABSENT, 0.1, True),
+        (UNREADABLE, 5, 0.1, True),
+        (100, 101, math.nan, True),
+        (100, 100, math.nan, False),
+        (100, 2**53, math.inf, True),
+        (100, 99, -1.0, True),
+    ],
+)
+def test_what_nobody_means_has_an_effect_all_the_same(
+    old: int, new: int, threshold: float, is_due: bool
+) -> None:
+    assert due([old], [new], threshold, 0, 300) is is_due
+
+
+@given(st.integers(0, 10**9), AMOUNT, RATIO)
+@example(25_000, 0, 1.2)
+@example(1, 0, 1.15)
+def test_the_cpu_of_batch_is_counted_in_normal_ones(cpu: int, memory: int, ratio: float) -> None:
+    found = normalized(np.array([[cpu, memory]]), np.array([ratio])).tolist()
+    cut = Fraction(math.floor(cpu * 1000 * Fraction(repr(ratio))), 1000)
+    assert found == [[math.ceil(cut), memory]]
+
+
+@pytest.mark.parametrize("ratio", [math.nan, 0.0, -2.0, 0.5, 1.0, 5.01, 1e300, math.inf])
+def test_a_ratio_that_is_none_changes_nothing(ratio: float) -> None:
+    assert normalized(np.array([[100, 7]]), np.array([ratio])).tolist() == [[100, 7]]
+
+
+PAIR = st.tuples(st.integers(0, 10**6), st.integers(0, 2**50))
+
+
+class Row:
+    """Of one node all that is written, and by which."""
+
+    def __init__(self, of: tuple[Any, ...]) -> None:
+        self.batch, self.mid, self.has_batch, self.has_mid, self.ratio, self.taken = of
+
+    @property
+    def expected(self) -> list[int]:
+        cpu = math.ceil(self.batch[0] * Fraction(repr(self.ratio)))
+        batch = [max(a - t, 0) for a, t in zip((cpu, self.batch[1]), self.taken, strict=True)]
+        gone = [ABSENT, ABSENT]
+        return [*(batch if self.has_batch else gone), *(self.mid if self.has_mid else gone)]
+
+
+ROW = st.tuples(PAIR, PAIR, st.booleans(), st.booleans(), RATIO, PAIR).map(Row)
+
+
+@given(st.lists(ROW, max_size=4))
+def test_what_is_written_of_many_nodes_is_that_of_each(rows: list[Row]) -> None:
+    def pairs(name: str) -> Any:
+        return np.array([getattr(row, name) for row in rows], np.int64).reshape(len(rows), 2)
+
+    known = Known(*(np.array([getattr(row, f"has_{t}") for row in rows], bool) for t in TIERS))
+    ratios = np.array([row.ratio for row in rows], float)
+    found = written(pairs("batch"), pairs("mid"), known, ratios, pairs("taken"))
+    assert found.amounts.tolist() == [row.expected for row in rows]
+    for row, origin in zip(rows, found.origin.tolist(), strict=True):
+        cpu = math.ceil(row.batch[0] * Fraction(repr(row.ratio)))
+        assert origin == ([cpu, row.batch[1]] if row.has_batch else [0, 0])
+
+
+TIERS = ("batch", "mid")
+
+
+@given(st.lists(THERE, min_size=4, max_size=4))
+def test_what_was_written_is_read_again_and_is_not_due(amounts: list[int]) -> None:
+    status = status_patch(amounts)["status"]
+    assert status["capacity"] == status["allocatable"]
+    assert set(status["capacity"]) == {*BATCH, *MID}
+    merged = {name: value for name, value in status["allocatable"].items() if value is not None}
+    assert amounts_on(merged) == amounts
+    assert not due(amounts_on(merged), amounts, 0.1, 0, 300)
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        ("5", 5),
+        (5, 5),
+        ("50k", 50_000),
+        ("1Gi", 2**30),
+        ("1500m", 2),
+        ("-1", UNREADABLE),
+        ("many", UNREADABLE),
+        ("", UNREADABLE),
+        (None, UNREADABLE),
+        ([], UNREADABLE),
+        ("1e99", UNREADABLE),
+    ],
+)
+def test_what_a_status_says_is_read_as_kubernetes_writes_it(text: Any, amount: int) -> None:
+    assert amounts_on({WRITTEN[0]: text}) == [amount, ABSENT, ABSENT, ABSENT]
+
+
+def test_a_patch_for_other_names_has_these() -> None:
+    said = {"example.com/a": "1", "example.com/b": None}
+    patch = status_patch([1, ABSENT], ["example.com/a", "example.com/b"])
+    assert patch == {"status": {"capacity": said, "allocatable": said}}
+    with pytest.raises(ValueError, match="zip"):
+        status_patch([1])
+
+
+def test_of_a_zone_only_what_is_ours_is_replaced_and_nothing_old_stays() -> None:
+    cpu = {"name": "cpu", "capacity": "64", "allocatable": "63", "available": "63", "extra": 1}
+    old = {"name": BATCH[0], "capacity": "1", "allocatable": "2", "available": "3"}
+    new = {"name": BATCH[0], "capacity": "5", "allocatable": "5", "available": "5"}
+    assert zone_resources([old, cpu], [5, ABSENT]) == [cpu, new]
+    assert zone_resources([old, cpu], [ABSENT, ABSENT]) == [cpu]
+    assert [one["name"] for one in zone_resources([], [0, 7])] == list(BATCH)
+    again = zone_resources([old, cpu], [5, 7])
+    assert zone_resources(again, [5, 7]) == again

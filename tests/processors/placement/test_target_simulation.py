@@ -1,0 +1,64 @@
+"""What a target leads to: the guidance of KEP-61, and what it would be without the last window."""
+
+import math
+
+import numpy as np
+import pytest
+
+from pipeline.processors.placement import target_simulation as simulation
+from pipeline.processors.placement.target_simulation import Load, Outcome, simulate
+
+BUSY = Load()
+
+
+def packed(load: Load, target: float, seed: int = 0) -> tuple[Outcome, float, float, float, float]:
+    """An outcome with packed nodes: it, and average, p95, the highest and the share above 50."""
+    found = simulate(load, target, 50.0, seed)
+    average, p95, highest, above = found.average, found.p95, found.highest, found.share_above
+    assert average is not None
+    assert p95 is not None
+    assert highest is not None
+    assert above is not None
+    return found, average, p95, highest, above
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ten_below_keeps_nodes_at_what_is_wanted(seed: int) -> None:
+    at, average, _, _, above = packed(BUSY, 50.0, seed)
+    below, _, p95, _, still_above = packed(BUSY, 40.0, seed)
+    assert average > 50
+    assert above > 0.5
+    assert p95 < 52
+    assert still_above < 0.1
+    assert below.packed_nodes > at.packed_nodes
+
+
+def test_averages_alone_take_nodes_far_over_their_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As upstream has it, with an average over a quarter of an hour."""
+    before = packed(BUSY, 40.0)[1]
+    monkeypatch.setattr(simulation, "busier", lambda average, latest: average)
+    alone = packed(BUSY, 40.0)[1]
+    assert alone > 75 > 50 > before
+
+
+def test_it_is_the_same_with_the_same_seed_and_another_with_another() -> None:
+    assert simulate(BUSY, 40.0, 50.0, 7) == simulate(BUSY, 40.0, 50.0, 7)
+    assert simulate(BUSY, 40.0, 50.0, 7) != simulate(BUSY, 40.0, 50.0, 8)
+
+
+def test_steady_pods_end_where_it_is_reckoned() -> None:
+    """One node, pods that use what they ask for: all land there, and use just that."""
+    load = Load(nodes=1, capacity_millicores=10_000, pods=8, used_share=1.0, deviation=0.0)
+    found, average, p95, highest, above = packed(load, 45.0)
+    assert np.isclose([average, p95, highest], 40.0).all()
+    assert above == 0
+    assert math.isclose(found.load_percent, 40.0)
+
+
+def test_pods_that_fit_nowhere_wait() -> None:
+    load = Load(nodes=2, capacity_millicores=1000, pods=7, request_millicores=400, deviation=0.0)
+    found, average, _, _, _ = packed(load, 50.0)
+    assert found.waiting_pods == 3
+    assert math.isclose(average, 72.0)
+    none = simulate(load._replace(request_millicores=4000), 50.0, 50.0)
+    assert (none.waiting_pods, none.packed_nodes, none.average) == (7, 0, None)

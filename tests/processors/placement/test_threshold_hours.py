@@ -1,0 +1,97 @@
+"""Thresholds by the time of day: on which clock, over midnight, over a change of summer time."""
+
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import InvalidPolicyError
+from pipeline.processors.loadaware.loadaware_args import read_args as read_load_aware
+from pipeline.processors.placement.plugin_config import read_config
+from pipeline.processors.placement.threshold_hours import DAYS, in_force, read_args
+
+USUAL = read_load_aware({"usageThresholds": {"cpu": 65}, "prodUsageThresholds": {"cpu": 50}})
+NIGHT = {"from": "22:00", "to": "06:00", "days": ["Fri"], "usageThresholds": {"cpu": 85}}
+WEEKEND = {"from": "00:00", "to": "00:00", "days": ["Sat", "Sun"], "usageThresholds": {"cpu": 75}}
+
+
+def cpu(at: str, *windows: dict[str, Any], zone: str = "Europe/Berlin") -> int:
+    args = read_args({"timeZone": zone, "windows": [*windows]})
+    now = datetime.fromisoformat(at).replace(tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
+    found = in_force(args, USUAL, now)
+    assert found.prod_usage_thresholds == {"cpu": 50}
+    return found.usage_thresholds["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("at", "percent"),
+    [
+        ("2026-11-20T21:59:59", 65),  # a Friday
+        ("2026-11-20T22:00", 85),
+        ("2026-11-21T05:59", 85),
+        ("2026-11-21T06:00", 75),
+        ("2026-11-22T23:59", 75),
+        ("2026-11-23T00:00", 65),
+        ("2026-11-21T22:00", 75),  # the night of Saturday is not Friday's
+    ],
+)
+def test_the_first_window_that_is_now_holds(at: str, percent: int) -> None:
+    assert cpu(at, NIGHT, WEEKEND) == percent
+
+
+def test_the_clock_is_that_of_the_time_zone() -> None:
+    at = "2026-07-10T00:30"  # 22:30 of Thursday in UTC
+    late = NIGHT | {"days": ["Thu"], "to": "23:00"}
+    assert (cpu(at, late), cpu(at, late, zone="UTC")) == (65, 85)
+    # An hour that the clock goes through twice is in the window both times.
+    twice = {"from": "02:00", "to": "03:00", "usageThresholds": {"cpu": 80}}
+    args = read_args({"timeZone": "Europe/Berlin", "windows": [twice]})
+    first = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
+    found = [
+        in_force(args, USUAL, first + hour * 3600).usage_thresholds["cpu"] for hour in (-1, 0, 1, 2)
+    ]
+    assert found == [65, 80, 80, 65]
+
+
+@given(st.integers(0, 23), st.integers(0, 23), st.integers(0, 7 * 24 * 60 - 1))
+def test_a_window_and_its_opposite_fill_the_week(start: int, end: int, minute: int) -> None:
+    one, other = (f"{start:02d}:00", f"{end:02d}:00")
+    now = 1_700_000_000.0 + minute * 60
+    windows = [
+        {"from": one, "to": other, "usageThresholds": {"cpu": 10}},
+        {"from": other, "to": one, "usageThresholds": {"cpu": 20}},
+    ]
+    found = [
+        in_force(read_args({"windows": order}), USUAL, now).usage_thresholds["cpu"]
+        for order in (windows, windows[::-1])
+    ]
+    assert set(found) <= {10, 20}
+    assert (found[0] == found[1]) == (start != end)
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ({"timeZone": "Mars/Olympus"}, "timeZone: 'Mars/Olympus' is not known here"),
+        ({"timeZone": "../etc/passwd"}, "timeZone"),
+        ({"windows": [{"from": "24:00", "to": "06:00"}]}, "matching regex"),
+        ({"windows": [{"from": "10:00"}]}, "missing required field `to`"),
+        ({"windows": [NIGHT | {"days": ["Someday"]}]}, "Invalid enum value 'Someday'"),
+        ({"windows": [NIGHT | {"usageThresholds": {"cpu": 101}}]}, "<= 100"),
+        ({"hours": []}, "unknown field `hours`"),
+    ],
+)
+def test_what_is_of_no_use_is_named(args: dict[str, Any], says: str) -> None:
+    tree = {
+        "plugins": {"multiPoint": {"enabled": [{"name": "TimeSharedThresholds"}]}},
+        "pluginConfig": [{"name": "TimeSharedThresholds", "args": args}],
+    }
+    with pytest.raises(InvalidPolicyError, match=says):
+        read_config(tree)
+
+
+def test_days_are_those_of_the_calendar() -> None:
+    assert DAYS[datetime(2026, 11, 23).weekday()] == "Mon"  # noqa: DTZ001

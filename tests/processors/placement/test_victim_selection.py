@@ -1,0 +1,99 @@
+"""Nobody leaves in vain: the smallest set that helps, the cheapest first."""
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.processors.placement.victim_selection import (
+    AT_MOST,
+    Cost,
+    cost,
+    fewest,
+    in_order,
+    shares,
+)
+
+pods = st.lists(
+    st.tuples(
+        st.sampled_from(["free", "batch", "mid"]),
+        st.integers(-10, 9000),
+        st.floats(0.0, 1.0, allow_nan=False),
+    ),
+    max_size=9,
+)
+
+
+@given(pods, st.floats(0.0, 4.0), st.integers(0, 9))
+def test_who_leaves_is_enough_and_each_is_needed(
+    found: list[tuple[str, int, float]], needed: float, fixed: int
+) -> None:
+    """Also where something else than the sum has to be gone, as one pod that is in the way."""
+    order = in_order(*map(list, zip(*found, strict=True))) if found else []
+
+    def fits(gone: Sequence[int]) -> bool:
+        enough = sum(found[at][2] for at in sorted(gone)) >= needed
+        return enough and (fixed >= len(found) or fixed in gone)
+
+    gone = fewest(order, fits)
+    if gone is None:
+        assert not fits(order) or len(found) > AT_MOST
+        return
+    assert fits(gone)
+    assert all(not fits([other for other in gone if other != one]) for one in gone)
+
+
+@given(pods, st.floats(0.0, 4.0))
+def test_no_dearer_class_leaves_than_must(
+    found: list[tuple[str, int, float]], needed: float
+) -> None:
+    order = in_order(*map(list, zip(*found, strict=True))) if found else []
+
+    def fits(gone: Sequence[int]) -> bool:
+        return sum(found[at][2] for at in sorted(gone)) >= needed
+
+    gone = fewest(order, fits)
+    if gone is None:
+        return
+    dearest = cost([found[at][0] for at in gone], [found[at][1] for at in gone]).rank
+    ways = (c for size in range(len(found) + 1) for c in combinations(range(len(found)), size))
+    least = min(
+        cost([found[at][0] for at in way], [0] * len(way)).rank for way in ways if fits(way)
+    )
+    assert dearest == least
+
+
+def test_more_than_may_leave_for_one_do_not() -> None:
+    assert fewest(range(AT_MOST), lambda gone: len(gone) == AT_MOST) == [*range(AT_MOST)]
+    assert fewest(range(AT_MOST + 1), lambda gone: len(gone) == AT_MOST + 1) is None
+    assert fewest([], lambda gone: True) == []
+    assert fewest([], lambda gone: False) is None
+
+
+def test_a_cheaper_class_is_cheaper_whatever_it_takes() -> None:
+    assert cost(["batch"] * 9, [5999] * 9) < cost(["mid"], [7000]) < cost(["mid"], [7001])
+    assert cost(["mid"], [7000]) < cost(["mid", "mid"], [7000, 7000])
+    assert cost([], []) == Cost(0, 0, 0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2**40)), min_size=1, max_size=8),
+    st.lists(st.floats(0, 1e12, allow_subnormal=False), min_size=3, max_size=3),
+)
+def test_shares_of_a_group_are_all_of_it(pods: list[tuple[int, int]], used: list[float]) -> None:
+    groups = np.array([group for group, _ in pods])
+    estimates = np.array([[one, one] for _, one in pods])
+    found = shares(groups, np.array([[one, np.nan] for one in used]), estimates)
+    for group in set(groups.tolist()):
+        np.testing.assert_allclose(found[groups == group, 0].sum(), used[group], rtol=1e-9)
+    assert (found[:, 1] == 0).all()
+    assert (found >= 0).all()
+
+
+def test_what_nobody_expects_is_shared_alike() -> None:
+    alike = np.zeros(3, np.int64)
+    found = shares(alike, np.array([[9.0, -1.0]]), np.zeros((3, 2), np.int64))
+    assert found.tolist() == [[3.0, 0.0]] * 3
+    assert shares(alike[:0], np.array([[9.0, 1.0]]), np.zeros((0, 2), np.int64)).shape == (0, 2)

@@ -1,0 +1,127 @@
+"""From a policy to what holds for one node; each weakness of upstream's by its name."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.processors.policy.colocation_config import COLOCATION, DEFAULTS, Colocation
+from pipeline.processors.policy.effective_strategy import ANNOTATION, RATIO_LABELS, effective
+from pipeline.processors.policy.load_configmap import Policy, load
+from pipeline.processors.policy.selectors import Requirement, Selector, check
+
+KEY = COLOCATION.key
+
+CPU_RATIO = "node.koordinator.sh/cpu-reclaim-ratio"
+
+
+def policy(**config: Any) -> Policy[Colocation]:
+    found = load(COLOCATION, {KEY: json.dumps(config)}).policy
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("cluster", "node", "is_on"),
+    [(True, None, True), (True, False, False), (False, True, False), (None, True, False)],
+)
+def test_a_node_can_only_switch_itself_off(
+    cluster: bool | None, node: bool | None, is_on: bool
+) -> None:
+    annotations = {} if node is None else {ANNOTATION: json.dumps({"enable": node})}
+    assert effective(policy(enable=cluster), {}, annotations).is_on is is_on
+
+
+@pytest.mark.parametrize(
+    ("ratio", "percent"),
+    [
+        ("0.29", 29),
+        ("0.57", 57),
+        ("0.58", 58),
+        ("1", 100),
+        ("+1.5", 150),
+        (".125", 12),
+        ("1e-1", 10),
+        ("0", 0),
+    ],
+)
+def test_ratio_labels_were_cut_by_float_error(ratio: str, percent: int) -> None:
+    for label, field in RATIO_LABELS.items():
+        found = effective(Policy(DEFAULTS), {label: ratio}, {})
+        assert getattr(found.strategy, field) == percent
+        assert all(problem.taken for problem in found.problems)
+
+
+@pytest.mark.parametrize(
+    "ratio", ["NaN", "Inf", "+Inf", "-0.1", "-0", "", " 1", "1_0", "0x1p-2", "1e9", "one", "1e999"]
+)
+def test_ratio_labels_that_are_none_passed_as_huge_percents(ratio: str) -> None:
+    found = effective(Policy(DEFAULTS), {CPU_RATIO: ratio}, {})
+    assert found.strategy == Policy(DEFAULTS).cluster
+    assert str(found.problems[0]).startswith(f"label {CPU_RATIO}: {ratio!r} is no ratio")
+
+
+def test_a_ratio_of_more_than_there_is_is_told_where_that_is_odd() -> None:
+    label = "node.koordinator.sh/mid-static-cpu-reserved-ratio"
+    found = effective(Policy(DEFAULTS), {label: "1.5", CPU_RATIO: "1.5"}, {})
+    assert found.strategy.mid_static_cpu_reserved_percent == 150
+    (problem,) = found.problems
+    assert str(problem) == f"label {label}: midStaticCPUReservedPercent is 150, usual is 0 to 100"
+
+
+def test_values_of_an_annotation_were_taken_unchecked() -> None:
+    text = json.dumps({"degradeTimeMinutes": -1, "midUnallocatedPercent": 10})
+    found = effective(policy(degradeTimeMinutes=20), {}, {ANNOTATION: text})
+    assert found.strategy.degrade_time_minutes == 20
+    assert found.strategy.mid_unallocated_percent == 10
+    (problem,) = found.problems
+    assert "degradeTimeMinutes is -1, allowed is 1 or more; it is not in force" in str(problem)
+
+
+@pytest.mark.parametrize("text", ["{", "null", "[]", '{"enable":"yes"}', ""])
+def test_an_annotation_that_cannot_be_read_is_left_out_and_told(text: str) -> None:
+    found = effective(policy(enable=True), {}, {ANNOTATION: text})
+    assert found.strategy == policy(enable=True).cluster
+    assert len(found.problems) == 1
+
+
+def test_labels_come_over_the_annotation() -> None:
+    text = json.dumps({"cpuReclaimThresholdPercent": 100})
+    found = effective(Policy(DEFAULTS), {CPU_RATIO: "0.8"}, {ANNOTATION: text})
+    assert found.strategy.cpu_reclaim_threshold_percent == 80
+
+
+KEYS = st.sampled_from(["a", "b", "x.io/c"])
+VALUES = st.sampled_from(["", "1", "2"])
+LABELS = st.dictionaries(KEYS, VALUES)
+REQUIREMENTS = st.one_of(
+    st.builds(
+        Requirement,
+        key=KEYS,
+        operator=st.sampled_from(["In", "NotIn"]),
+        values=st.lists(VALUES, min_size=1).map(tuple),
+    ),
+    st.builds(Requirement, key=KEYS, operator=st.sampled_from(["Exists", "DoesNotExist"])),
+)
+
+
+@given(LABELS, LABELS, st.lists(REQUIREMENTS).map(tuple))
+def test_selectors_hold_as_their_words_say(
+    labels: dict[str, str], wanted: dict[str, str], requirements: tuple[Requirement, ...]
+) -> None:
+    selector = Selector(match_labels=wanted, match_expressions=requirements)
+    check(selector)
+    expected = wanted.items() <= labels.items()
+    for one in requirements:
+        has = one.key in labels
+        among = has and labels[one.key] in (one.values or ())
+        holds = {"In": among, "NotIn": not among, "Exists": has, "DoesNotExist": not has}
+        expected = expected and holds[one.operator]
+    assert selector.matches(labels) is expected
+    assert Selector().matches(labels)
+
+
+def test_what_is_not_said_is_not_in_it() -> None:
+    assert effective(Policy(Colocation()), {}, {}).strategy == Colocation()

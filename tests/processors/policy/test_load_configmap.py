@@ -1,0 +1,251 @@
+"""What is written wrongly changes nothing and is said; what is good beside it counts."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.processors.policy.colocation_config import (
+    COLOCATION,
+    DEFAULTS,
+    KEYS,
+    Colocation,
+    problems_of,
+)
+from pipeline.processors.policy.config_sections import document
+from pipeline.processors.policy.effective_strategy import ANNOTATION, effective
+from pipeline.processors.policy.load_configmap import Policy, load
+
+KEY = COLOCATION.key
+
+GOLD = {"matchLabels": {"pool": "gold"}}
+
+
+def read(config: Any, last: Policy[Colocation] | None = None) -> Policy[Colocation]:
+    loaded = load(
+        COLOCATION, {KEY: config if isinstance(config, str) else json.dumps(config)}, last
+    )
+    assert loaded.policy is not None
+    assert not loaded.failed
+    return loaded.policy
+
+
+def said(config: Any, last: Policy[Colocation] | None = None) -> list[str]:
+    text = config if isinstance(config, str) else json.dumps(config)
+    return [str(problem) for problem in load(COLOCATION, {KEY: text}, last).problems]
+
+
+def strategy_of(policy: Policy[Colocation], **annotated: Any) -> dict[str, Any]:
+    annotations = {ANNOTATION: json.dumps(annotated)} if annotated else {}
+    return document(effective(policy, {"pool": "gold"}, annotations).strategy)
+
+
+def test_the_defaults_are_those_of_koordinator() -> None:
+    assert document(DEFAULTS) == {
+        "enable": False,
+        "metricAggregateDurationSeconds": 300,
+        "metricReportIntervalSeconds": 60,
+        "metricAggregatePolicy": {"durations": ["5m0s", "10m0s", "30m0s"]},
+        "metricMemoryCollectPolicy": "usageWithoutPageCache",
+        "cpuReclaimThresholdPercent": 60,
+        "cpuCalculatePolicy": "usage",
+        "memoryReclaimThresholdPercent": 65,
+        "memoryCalculatePolicy": "usage",
+        "degradeTimeMinutes": 15,
+        "updateTimeThresholdSeconds": 300,
+        "resourceDiffThreshold": 0.1,
+        "midCPUThresholdPercent": 100,
+        "midMemoryThresholdPercent": 100,
+        "midUnallocatedPercent": 0,
+        "midStaticCPUReservedPercent": 0,
+        "midStaticMemoryReservedPercent": 0,
+    }
+    assert not list(problems_of(DEFAULTS))
+    assert {"batchCPUThresholdPercent", "midReclaimMode", "nodePredictPolicy"} < {*KEYS.values()}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("null", "null, not an object"),  # a nil pointer upstream (colocation 17)
+        ("[]", "a list, not an object"),
+        ('{"enable":true,}', "not JSON"),
+        ("{" * 100_000, "not JSON"),
+        ('{"degradeTimeMinutes":15.5}', "degradeTimeMinutes"),
+        ('{"degradeTimeMinutes":"15"}', "degradeTimeMinutes"),
+        ('{"degradeTimeMinutes":1e400}', "not JSON"),
+        ('{"resourceDiffThreshold":0}', "resourceDiffThreshold is 0, allowed is more than 0"),
+        ('{"midCPUThresholdPercent":101}', "midCPUThresholdPercent is 101, allowed is 0 to 100"),
+        ('{"degradeTimeMinutes":9223372036854775808}', "allowed is 1 to 9223372036854775807"),
+        ('{"metricMemoryCollectPolicy":""}', "metricMemoryCollectPolicy is empty"),
+        (
+            '{"nodePredictPolicy":{"coldStartPeriodSeconds":-1}}',
+            "coldStartPeriodSeconds is -1, allowed is 0 to",
+        ),
+    ],
+)
+def test_a_part_for_the_cluster_that_cannot_be_used_keeps_the_last(text: str, says: str) -> None:
+    last = read({"enable": True, "cpuReclaimThresholdPercent": 70})
+    for before in (last, None):
+        loaded = load(COLOCATION, {KEY: text}, before)
+        assert (loaded.policy, loaded.failed) == (before, True)
+        (problem,) = loaded.problems
+        assert says in str(problem)
+        assert str(problem).endswith("; it is not in force")
+
+
+@pytest.mark.parametrize("data", [{}, {KEY: ""}, {KEY: " \n"}, {"other": "{}"}])
+def test_without_the_key_the_defaults_are_in_force(data: dict[str, str]) -> None:
+    assert load(COLOCATION, data, read({"enable": True})) == (Policy(DEFAULTS), False, ())
+
+
+def test_a_text_that_no_formula_knows_is_told_and_taken() -> None:
+    config = {"cpuCalculatePolicy": "usgae", "midReclaimMode": "Static"}
+    assert said(config) == [
+        f"{KEY}: cpuCalculatePolicy is 'usgae', which is none of usage, maxUsageRequest",
+        f"{KEY}: midReclaimMode is 'Static', which is none of static, dynamic",
+    ]
+    assert read(config).cluster.cpu_calculate_policy == "usgae"
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (
+            {"resourceDiffThreshold": 50},
+            "resourceDiffThreshold is 50, which is 5000% of what is there: usual is up to 1",
+        ),
+        (
+            {"midStaticCPUReservedPercent": 101},
+            "midStaticCPUReservedPercent is 101, usual is 0 to 100",
+        ),
+        (
+            {"midStaticMemoryReservedPercent": 2**63 - 1},
+            f"midStaticMemoryReservedPercent is {2**63 - 1}, usual is 0 to 100",
+        ),
+    ],
+)
+def test_what_admission_upstream_refuses_is_told_and_taken(
+    config: dict[str, Any], says: str
+) -> None:
+    assert said(config) == [f"{KEY}: {says}"]
+    assert strategy_of(read(config)) == document(DEFAULTS) | config
+    _, _, problems = effective(read({}), {}, {ANNOTATION: json.dumps(config)})
+    assert [(problem.text, problem.taken) for problem in problems] == [(says, True)]
+
+
+def test_what_admission_upstream_takes_is_not_odd() -> None:
+    config = {"resourceDiffThreshold": 1, "midStaticCPUReservedPercent": 100}
+    assert not said({**config, "midStaticMemoryReservedPercent": 100})
+
+
+def test_a_span_that_is_not_reported_is_told_and_taken() -> None:
+    known = ["5m", "600s", "0.5h"]
+    config = {"metricAggregatePolicy": {"durations": ["7m", *known, "1h"]}}
+    assert said(config) == [
+        f"{KEY}: metricAggregatePolicy.durations has {span!r}, which is not reported: known are "
+        "5m, 10m, 30m"
+        for span in ("7m", "1h")
+    ]
+    assert strategy_of(read(config))["metricAggregatePolicy"] == config["metricAggregatePolicy"]
+    assert not said({"metricAggregatePolicy": {"durations": known}})
+    entry = {"nodeSelector": GOLD, **config}
+    assert [text.partition(": ")[0] for text in said({"nodeConfigs": [entry]})] == [
+        f"{KEY}.nodeConfigs[0]",
+        f"{KEY}.nodeConfigs[0]",
+    ]
+
+
+def test_keys_may_be_in_any_case_and_the_exact_one_counts() -> None:
+    config = '{"DegradeTimeMinutes":7,"MIDCPUThresholdPercent":5,"midCPUThresholdPercent":6}'
+    cluster = read(config).cluster
+    assert (cluster.degrade_time_minutes, cluster.mid_cpu_threshold_percent) == (7, 6)
+
+
+def test_keys_within_objects_and_of_entries_may_be_in_any_case() -> None:
+    config = {
+        "NodePredictPolicy": {"coldstartperiodseconds": 60},
+        "nodeconfigs": [{"NodeSelector": GOLD, "DegradeTimeMinutes": 4}],
+    }
+    found = strategy_of(read(config))
+    assert found["nodePredictPolicy"] == {"coldStartPeriodSeconds": 60}
+    assert found["degradeTimeMinutes"] == 4
+
+
+def test_of_entries_the_first_that_selects_counts_and_objects_merge_key_by_key() -> None:
+    entries = [
+        {"nodeSelector": {"matchLabels": {"pool": "iron"}}, "degradeTimeMinutes": 1},
+        {
+            "name": "first",
+            "nodeSelector": GOLD,
+            "extensions": {"b": 2},
+            "nodePredictPolicy": {"coldStartPeriodSeconds": 60},
+        },
+        {"nodeSelector": {}, "degradeTimeMinutes": 3},
+    ]
+    config = {
+        "extensions": {"a": 1, "b": 1},
+        "nodePredictPolicy": {"resourceDiffThresholdPercent": 7},
+        "nodeConfigs": entries,
+    }
+    found = strategy_of(read(config), metricAggregatePolicy={"durations": ["1m"]})
+    assert found["degradeTimeMinutes"] == 15
+    assert found["extensions"] == {"a": 1, "b": 2}
+    assert found["nodePredictPolicy"] == {
+        "resourceDiffThresholdPercent": 7,
+        "coldStartPeriodSeconds": 60,
+    }
+    assert found["metricAggregatePolicy"] == {"durations": ["1m"]}
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"nodeSelector": GOLD, "degradeTimeMinutes": 0}, "degradeTimeMinutes is 0"),
+        ({"nodeSelector": GOLD, "degradeTimeMinutes": "1"}, "degradeTimeMinutes"),
+        ({"name": "x", "nodeSelector": GOLD, "enable": 1}, "nodeConfigs[0] (x): "),
+    ],
+)
+def test_an_entry_that_cannot_be_used_keeps_what_it_said(entry: dict[str, Any], says: str) -> None:
+    last = read({"nodeConfigs": [{"nodeSelector": GOLD, "degradeTimeMinutes": 4}]})
+    config = {"degradeTimeMinutes": 5, "nodeConfigs": [entry]}
+    assert strategy_of(read(config, last))["degradeTimeMinutes"] == 4
+    assert strategy_of(read(config))["degradeTimeMinutes"] == 5, "nothing was good before"
+    assert says in said(config)[0]
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"degradeTimeMinutes": 1}, "has no nodeSelector and is for no node"),
+        ({"nodeSelector": 7}, "nodeSelector: "),
+        ({"nodeSelector": {"matchLabels": {"a b": "c"}}}, "'a b' is not the key of a label"),
+        ({"nodeSelector": {"matchLabels": {"a": "c d"}}}, "'c d' is not the value of a label"),
+        (
+            {"nodeSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}},
+            "operator In needs values",
+        ),
+        ("entry", "a text, not an object"),
+    ],
+)
+def test_an_entry_that_selects_nothing_readable_is_for_no_node(entry: Any, says: str) -> None:
+    config = {"nodeConfigs": [entry, {"nodeSelector": {}, "degradeTimeMinutes": 9}]}
+    assert says in said(config)[0]
+    assert strategy_of(read(config))["degradeTimeMinutes"] == 9
+
+
+def test_entries_that_are_no_list_keep_those_of_before() -> None:
+    last = read({"nodeConfigs": [{"nodeSelector": GOLD, "degradeTimeMinutes": 4}]})
+    assert read({"nodeConfigs": {}}, last).entries == last.entries
+    assert said({"nodeConfigs": {}}) == [
+        f"{KEY}.nodeConfigs: an object, not a list; it is not in force"
+    ]
+
+
+@given(st.text() | st.from_regex(r'\{"[a-zA-Z]{1,9}": ?[0-9a-z".-]{0,9}\}'))
+def test_no_text_breaks_it(text: str) -> None:
+    loaded = load(COLOCATION, {KEY: text}, Policy(DEFAULTS))
+    assert loaded.policy is not None
+    assert loaded.failed == bool([p for p in loaded.problems if not p.taken])

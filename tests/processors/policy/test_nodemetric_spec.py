@@ -1,0 +1,229 @@
+"""What a NodeMetric asks of its node, from the ConfigMap on; and spans of time."""
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.processors.policy.colocation_config import COLOCATION, DEFAULTS
+from pipeline.processors.policy.durations import duration_text, seconds_of
+from pipeline.processors.policy.effective_strategy import ANNOTATION
+from pipeline.processors.policy.load_configmap import load
+from pipeline.processors.policy.nodemetric_spec import metric_spec
+from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
+from pipeline.processors.policy.springtide_config import SPRINGTIDE
+from pipeline.topics.nodes import NodeRecord, NodeStrategy
+
+USUAL = {
+    "aggregateDurationSeconds": 300,
+    "reportIntervalSeconds": 60,
+    "nodeAggregatePolicy": {"durations": ["5m0s", "10m0s", "30m0s"]},
+    "nodeMemoryCollectPolicy": "usageWithoutPageCache",
+}
+
+
+def spec(config: Any, labels: dict[str, str] | None = None, last: Any = None) -> Any:
+    policies, _ = load_policies({COLOCATION.key: json.dumps(config)}, last)
+    record = NodeRecord(node="a", labels=labels or {})
+    return metric_spec(with_policy(record, policies)[0])
+
+
+def test_it_is_what_is_in_force_for_the_node() -> None:
+    entry = {
+        "nodeSelector": {"matchLabels": {"pool": "gold"}},
+        "metricReportIntervalSeconds": 20,
+        "metricAggregatePolicy": {"durations": ["1m", "1h30m"]},
+        "nodePredictPolicy": {"coldStartPeriodSeconds": 3600},
+    }
+    config = {
+        "enable": True,
+        "metricAggregateDurationSeconds": 120,
+        "metricMemoryCollectPolicy": "usageWithPageCache",
+        "nodePredictPolicy": {"resourceDiffThresholdPercent": 7, "coldStartPeriodSeconds": 60},
+        "nodeConfigs": [entry],
+    }
+    cluster = {
+        **USUAL,
+        "aggregateDurationSeconds": 120,
+        "nodeMemoryCollectPolicy": "usageWithPageCache",
+    }
+    assert spec(config) == {
+        "metricCollectPolicy": cluster,
+        "predictPolicy": {"resourceDiffThresholdPercent": 7, "coldStartPeriodSeconds": 60},
+    }
+    assert spec(config, {"pool": "gold"}) == {
+        "metricCollectPolicy": {
+            **cluster,
+            "reportIntervalSeconds": 20,
+            "nodeAggregatePolicy": {"durations": ["1m0s", "1h30m0s"]},
+        },
+        "predictPolicy": {"resourceDiffThresholdPercent": 7, "coldStartPeriodSeconds": 3600},
+    }
+
+
+def test_where_colocation_is_off_it_is_that_of_the_defaults() -> None:
+    config = {
+        "metricReportIntervalSeconds": 20,
+        "nodePredictPolicy": {"coldStartPeriodSeconds": 1},
+    }
+    assert spec(config) == {"metricCollectPolicy": USUAL}
+    annotated = {"enable": True, **config}
+    off = {"nodeSelector": {}, "enable": False}
+    assert spec({**annotated, "nodeConfigs": [off]}) == {"metricCollectPolicy": USUAL}
+
+
+@pytest.mark.parametrize(
+    ("of", "annotations", "is_on"),
+    [
+        ({"enable": True}, {}, True),
+        ({"enable": False}, {}, False),
+        ({}, {}, False),
+        ({"enable": True, "nodeConfigs": [{"nodeSelector": {}, "enable": False}]}, {}, False),
+        ({"enable": True}, {ANNOTATION: '{"enable":false}'}, False),
+    ],
+)
+def test_node_and_worker_are_told_the_same(
+    of: dict[str, Any], annotations: dict[str, str], is_on: bool
+) -> None:
+    """How often is reported, and how long a pod is cold. What is ours holds where it is off."""
+    said = {
+        "metricReportIntervalSeconds": 20,
+        "nodePredictPolicy": {"coldStartPeriodSeconds": 90, "resourceDiffThresholdPercent": 7},
+    }
+    texts = {COLOCATION.key: json.dumps({**said, **of}), SPRINGTIDE.key: '{"predictor":"max"}'}
+    policies, _ = load_policies(texts)
+    record, _ = with_policy(NodeRecord(node="a", annotations=annotations), policies)
+    asked = metric_spec(record)
+    assert asked is not None
+    assert record.strategy is not None
+    assert record.strategy.predictor == "max"
+    predict = asked.get("predictPolicy", {})
+    assert record.strategy == NodeStrategy(
+        predictor="max",
+        report_interval_seconds=20 if is_on else None,
+        cold_start_seconds=predict.get("coldStartPeriodSeconds"),
+        resource_diff_threshold_percent=predict.get("resourceDiffThresholdPercent"),
+    )
+    assert asked["metricCollectPolicy"]["reportIntervalSeconds"] == (20 if is_on else 60)
+    assert bool(predict) is is_on
+
+
+@pytest.mark.parametrize("huge", [31_536_001, 2**62, 2**63 - 1])
+def test_no_value_is_beyond_what_can_be_due(huge: int) -> None:
+    config = {
+        "enable": True,
+        "metricAggregateDurationSeconds": huge,
+        "metricReportIntervalSeconds": huge,
+        "nodePredictPolicy": {"coldStartPeriodSeconds": huge, "resourceDiffThresholdPercent": huge},
+    }
+    policies, problems = load_policies({COLOCATION.key: json.dumps(config)})
+    record, _ = with_policy(NodeRecord(node="a"), policies)
+    asked = metric_spec(record)
+    assert asked is not None
+    assert asked["metricCollectPolicy"]["reportIntervalSeconds"] == 86_400
+    assert asked["metricCollectPolicy"]["aggregateDurationSeconds"] == 86_400
+    year = 31_536_000
+    assert asked["predictPolicy"] == {
+        "coldStartPeriodSeconds": year,
+        "resourceDiffThresholdPercent": 1000,
+    }
+    assert record.strategy == NodeStrategy(
+        report_interval_seconds=86_400,
+        cold_start_seconds=year,
+        resource_diff_threshold_percent=1000,
+    )
+    for key, most in (
+        ("metricAggregateDurationSeconds", "1 to 86400"),
+        ("metricReportIntervalSeconds", "1 to 86400"),
+        ("coldStartPeriodSeconds", "0 to 31536000"),
+        ("resourceDiffThresholdPercent", "0 to 1000"),
+    ):
+        assert f"{key} is {huge}, usual is {most}" in [problem.text for problem in problems]
+    assert all(problem.taken for problem in problems)
+
+
+def test_before_any_policy_was_read_nothing_is_touched() -> None:
+    assert metric_spec(NodeRecord(node="a")) is None
+    assert spec({"degradeTimeMinutes": -1}) is None
+
+
+def test_a_value_that_is_refused_keeps_what_was_good() -> None:
+    """NP-13: from the ConfigMap to the spec, and an invalid value goes no further."""
+    good = {"enable": True, "nodePredictPolicy": {"coldStartPeriodSeconds": 60}}
+    last, _ = load_policies({COLOCATION.key: json.dumps(good)})
+    assert isinstance(last, Policies)
+    for bad in (
+        {"enable": True, "nodePredictPolicy": {"coldStartPeriodSeconds": -1}},
+        {"enable": True, "nodePredictPolicy": {"resourceDiffThresholdPercent": "7"}},
+        {"enable": True, "metricAggregatePolicy": {"durations": ["5 minutes"]}},
+    ):
+        assert spec(bad, last=last) == spec(good)
+
+
+def test_what_the_definition_would_refuse_is_not_in_it() -> None:
+    """A definition of memory that nobody knows is told and taken, and acts as the default does."""
+    config = {"enable": True, "metricMemoryCollectPolicy": "usageOfEverything"}
+    assert spec(config) == {"metricCollectPolicy": USUAL}
+
+
+def test_a_record_that_says_little_or_nonsense_gives_the_defaults() -> None:
+    record = NodeRecord(node="a", colocation={})
+    policies, _ = load_policies({COLOCATION.key: '{"enable":true}'})
+    on = msgspec.structs.replace(with_policy(record, policies)[0], colocation={})
+    assert metric_spec(on) == {"metricCollectPolicy": USUAL}
+    said = {"metricAggregatePolicy": {"durations": ["x", "5m"]}}
+    found = metric_spec(msgspec.structs.replace(on, colocation=said))
+    assert found is not None
+    assert found["metricCollectPolicy"]["nodeAggregatePolicy"] == {"durations": ["5m0s"]}
+
+
+def test_it_is_said_of_the_defaults_what_they_are() -> None:
+    loaded = load(COLOCATION, {COLOCATION.key: '{"enable":true}'})
+    assert loaded.policy is not None
+    assert loaded.policy.cluster == msgspec.structs.replace(DEFAULTS, enable=True)
+    assert spec({"enable": True}) == {"metricCollectPolicy": USUAL}
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("5m0s", "300"),
+        ("+1h30m", "5400"),
+        ("1.5s", "1.5"),
+        ("1500ms", "1.5"),
+        ("2000000µs", "2"),
+        (".5h", "1800"),
+        ("1m1m", "120"),
+        ("8760h", "31536000"),
+        ("8761h", None),
+        ("999ms", None),
+        ("0", None),
+        ("0s", None),
+        ("-5m", None),
+        ("5", None),
+        ("5 m", None),
+        ("m", None),
+        ("5d", None),
+        ("", None),
+        ("1e3s", None),
+        ("٥m", None),
+    ],
+)
+def test_a_span_is_read_as_go_reads_it(text: str, seconds: str | None) -> None:
+    assert seconds_of(text) == (None if seconds is None else Decimal(seconds))
+
+
+@given(st.integers(1000, 31_536_000_000))
+def test_a_span_that_was_written_is_read_again(milliseconds: int) -> None:
+    seconds = Decimal(milliseconds) / 1000
+    assert seconds_of(duration_text(seconds)) == seconds
+
+
+@given(st.text())
+def test_no_text_breaks_it(text: str) -> None:
+    seconds = seconds_of(text)
+    assert seconds is None or 1 <= seconds <= 31_536_000

@@ -1,0 +1,471 @@
+"""The rules of quality of service: what is written wrongly changes nothing and is said; what holds
+for a node."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.processors.policy import slo_defaults
+from pipeline.processors.policy.config_sections import merged
+from pipeline.processors.policy.load_slo_config import (
+    NO_RULES,
+    SLO_KEYS,
+    LoadedSlo,
+    SloPolicy,
+    load_slo,
+)
+from pipeline.processors.policy.nodeslo_spec import BANDWIDTH_ANNOTATION, NodeRules, node_rules
+from pipeline.processors.policy.slo_checks import problems_of
+from pipeline.processors.slo.crd_fields import Document
+from pipeline.processors.slo.crd_schema import KINDS
+from pipeline.processors.slo.nodeslo import NodeSLO, QosStrategy
+from tests.processors.slo.recorded import Json, everything, load, strictly
+from tests.processors.slo.test_objects import schema_of
+
+THRESHOLD, QOS, BURST, SYSTEM, HOSTS = SLO_KEYS
+GOLD = {"matchLabels": {"pool": "gold"}}
+DEFAULTS = SloPolicy()
+
+
+def read(key: str, config: Any, last: SloPolicy = NO_RULES) -> LoadedSlo:
+    return load_slo({key: config if isinstance(config, str) else json.dumps(config)}, last)
+
+
+def cluster(key: str, **values: Any) -> LoadedSlo:
+    return read(key, {"clusterStrategy": values})
+
+
+def rules(policy: SloPolicy, **annotations: str) -> NodeRules:
+    return node_rules(policy, {"pool": "gold"}, annotations)
+
+
+def spec(policy: SloPolicy) -> Json:
+    found: Json = msgspec.to_builtins(rules(policy).spec)
+    return found
+
+
+def said(loaded: LoadedSlo) -> list[str]:
+    return [str(problem) for problem in loaded.problems]
+
+
+# -- defaults
+
+LATENCY_SENSITIVE = {
+    "cpuQOS": {"enable": False, "groupIdentity": 2, "schedIdle": 0, "coreExpeller": True},
+    "memoryQOS": {
+        "enable": False, "minLimitPercent": 0, "lowLimitPercent": 0, "throttlingPercent": 0,
+        "wmarkRatio": 95, "wmarkScalePermill": 20, "wmarkMinAdj": -25,
+        "priorityEnable": 0, "priority": 0, "oomKillGroup": 0,
+    },
+    "blkioQOS": {"enable": False},
+    "resctrlQOS": {
+        "enable": False, "catRangeStartPercent": 0, "catRangeEndPercent": 100, "mbaPercent": 100,
+    },
+    "networkQOS": {"enable": False},
+}  # fmt: skip
+
+
+def test_the_defaults_are_those_of_koordinator() -> None:
+    best_effort = json.loads(json.dumps(LATENCY_SENSITIVE))
+    best_effort["cpuQOS"] |= {"groupIdentity": -1, "coreExpeller": False}
+    best_effort["memoryQOS"] |= {"wmarkMinAdj": 50}
+    best_effort["resctrlQOS"] |= {"catRangeEndPercent": 30}
+    system = json.loads(json.dumps(LATENCY_SENSITIVE))
+    system["cpuQOS"] |= {"groupIdentity": 0, "coreExpeller": False}
+    system["memoryQOS"] |= {"wmarkRatio": 0, "wmarkScalePermill": 50, "wmarkMinAdj": 0}
+    assert spec(DEFAULTS) == {
+        "resourceUsedThresholdWithBE": {
+            "enable": False,
+            "cpuSuppressThresholdPercent": 65,
+            "cpuSuppressPolicy": "cpuset",
+            "memoryEvictThresholdPercent": 70,
+            "cpuEvictPolicy": "evictByRealLimit",
+        },
+        "resourceQOSStrategy": {
+            "policies": {"cpuPolicy": "groupIdentity", "netQOSPolicy": "tc"},
+            "lsrClass": LATENCY_SENSITIVE,
+            "lsClass": LATENCY_SENSITIVE,
+            "beClass": best_effort,
+            "systemClass": system,
+            "cgroupRoot": {"blkioQOS": {"enable": False}},
+        },
+        "cpuBurstStrategy": {
+            "policy": "none",
+            "cpuBurstPercent": 1000,
+            "cfsQuotaBurstPercent": 300,
+            "cfsQuotaBurstPeriodSeconds": -1,
+            "sharePoolThresholdPercent": 50,
+        },
+        "systemStrategy": {"totalNetworkBandwidth": "0"},
+        "hostApplications": (),
+    }
+    for block in DEFAULTS:
+        assert block is not None
+        assert not list(problems_of(block.cluster))
+
+
+@pytest.mark.parametrize("data", [{}, dict.fromkeys(SLO_KEYS, " \n"), {"other": "{"}])
+def test_without_a_key_its_defaults_are_in_force(data: dict[str, str]) -> None:
+    last = cluster(THRESHOLD, enable=True).policy
+    assert load_slo(data, last) == (DEFAULTS, False, ())
+
+
+def test_without_the_config_map_the_defaults_are_in_force() -> None:
+    loaded = load_slo(None, cluster(THRESHOLD, enable=True).policy)
+    assert (loaded.policy, loaded.failed) == (DEFAULTS, True)
+    assert said(loaded) == ["slo-controller-config: there is none"]
+
+
+# -- a part for the cluster
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "says"),
+    [
+        (THRESHOLD, "null", "null, not an object"),
+        (THRESHOLD, "[]", "a list, not an object"),
+        (THRESHOLD, '{"clusterStrategy":{},}', "not JSON"),
+        (THRESHOLD, "{" * 100_000, "not JSON"),
+        (THRESHOLD, '{"clusterStrategy":[]}', "clusterStrategy is a list, not an object"),
+        (THRESHOLD, '{"clusterStrategy":{"enable":1}}', "$.enable"),
+        (
+            THRESHOLD,
+            '{"clusterStrategy":{"cpuSuppressThresholdPercent":101}}',
+            "cpuSuppressThresholdPercent is 101, allowed is 0 to 100",
+        ),
+        (THRESHOLD, '{"clusterStrategy":{"cpuSuppressPolicy":"cpu"}}', "$.cpuSuppressPolicy"),
+        (
+            THRESHOLD,
+            '{"clusterStrategy":{"memoryEvictLowerPercent":70}}',
+            "memoryEvictLowerPercent is 70, allowed is less than memoryEvictThresholdPercent, "
+            "which is 70",
+        ),
+        (
+            THRESHOLD,
+            '{"clusterStrategy":{"cpuEvictTimeWindowSeconds":0}}',
+            "cpuEvictTimeWindowSeconds is 0, allowed is 1 or more",
+        ),
+        (
+            THRESHOLD,
+            '{"clusterStrategy":{"evictEnabledPriorityThreshold":2147483648}}',
+            "evictEnabledPriorityThreshold is 2147483648, allowed is -2147483648 to 2147483647",
+        ),
+        (
+            THRESHOLD,
+            '{"clusterStrategy":{"allocatableEvictPriorityThreshold":8000}}',
+            "allocatableEvictPriorityThreshold is 8000, allowed is 0 to 7999",
+        ),
+        (
+            THRESHOLD,
+            '{"clusterStrategy":{"cpuAllocatableEvictThresholdPercent":9223372036854775808}}',
+            "allowed is 0 to 9223372036854775807",
+        ),
+        (
+            QOS,
+            '{"clusterStrategy":{"beClass":{"memoryQOS":{"wmarkMinAdj":51}}}}',
+            "beClass.memoryQOS.wmarkMinAdj is 51, allowed is -25 to 50",
+        ),
+        (
+            QOS,
+            '{"clusterStrategy":{"beClass":{"resctrlQOS":{"catRangeStartPercent":30}}}}',
+            "beClass.resctrlQOS.catRangeStartPercent is 30, allowed is less than "
+            "catRangeEndPercent, which is 30",
+        ),
+        (
+            QOS,
+            '{"clusterStrategy":{"lsClass":{"networkQOS":{"ingressLimit":101}}}}',
+            "lsClass.networkQOS.ingressLimit is 101, allowed is 0 to 100",
+        ),
+        (
+            QOS,
+            '{"clusterStrategy":{"lsClass":{"networkQOS":{"ingressLimit":"fast"}}}}',
+            "lsClass.networkQOS.ingressLimit: 'fast' is no Kubernetes quantity",
+        ),
+        (
+            QOS,
+            '{"clusterStrategy":{"lsClass":{"networkQOS":{"egressLimit":"-1m"}}}}',
+            "lsClass.networkQOS.egressLimit is -1m, allowed is 0 or more",
+        ),
+        (
+            QOS,
+            '{"clusterStrategy":{"cgroupRoot":{"blkioQOS":{"blocks":[{},{"ioCfg":{"readIOPS":-1}}'
+            "]}}}}",
+            "cgroupRoot.blkioQOS.blocks[1].ioCfg.readIOPS is -1, allowed is 0 or more",
+        ),
+        (BURST, '{"clusterStrategy":{"policy":"always"}}', "$.policy"),
+        (BURST, '{"clusterStrategy":{"cpuBurstPercent":0}}', "is 0, allowed is 1 to 10000"),
+        (BURST, '{"clusterStrategy":{"cfsQuotaBurstPercent":99}}', "is 99, allowed is 100 or more"),
+        (
+            BURST,
+            '{"clusterStrategy":{"cfsQuotaBurstPeriodSeconds":-2}}',
+            "is -2, allowed is -1 or more",
+        ),
+        (SYSTEM, '{"clusterStrategy":{"watermarkScaleFactor":401}}', "allowed is 1 to 400"),
+        (SYSTEM, '{"clusterStrategy":{"schedFeatures":{"A":1}}}', "$.schedFeatures"),
+        (
+            SYSTEM,
+            '{"clusterStrategy":{"totalNetworkBandwidth":"1Tb"}}',
+            "totalNetworkBandwidth: '1Tb' is no Kubernetes quantity",
+        ),
+        (HOSTS, '{"applications":{}}', "$.applications"),
+        (HOSTS, '{"applications":[{"priority":"koord-prod"}]}', "an application has no name"),
+        (HOSTS, '{"applications":[{"name":"a"},{"name":"a"}]}', "application 'a' is there twice"),
+        (HOSTS, '{"applications":[{"name":"a","cgroupPath":{"base":"/"}}]}', "cgroupPath.base"),
+    ],
+)
+def test_a_part_for_the_cluster_that_cannot_be_used_keeps_the_last(
+    key: str, text: str, says: str
+) -> None:
+    good = {
+        **dict.fromkeys(SLO_KEYS, '{"clusterStrategy":{}}'),
+        THRESHOLD: '{"clusterStrategy":{"cpuSuppressThresholdPercent":60}}',
+        HOSTS: '{"applications":[{"name":"nginx"}]}',
+    }
+    last = load_slo(good).policy
+    place = SLO_KEYS.index(key)
+    for before in (last, NO_RULES):
+        loaded = load_slo(good | {key: text}, before)
+        assert loaded.failed
+        (problem,) = said(loaded)
+        assert problem.startswith(f"{key}: ")
+        assert says in problem
+        assert problem.endswith("; it is not in force")
+        assert loaded.policy[place] == before[place]
+        others = [block for i, block in enumerate(loaded.policy) if i != place]
+        assert others == [block for i, block in enumerate(last) if i != place]
+
+
+def test_of_what_was_never_good_nothing_is_written() -> None:
+    loaded = read(BURST, "{")
+    found = spec(loaded.policy)
+    assert "cpuBurstStrategy" not in found
+    assert found["systemStrategy"] == {"totalNetworkBandwidth": "0"}
+
+
+def test_keys_may_be_in_any_case_and_the_exact_one_counts() -> None:
+    text = (
+        '{"ClusterStrategy":{"BEClass":{"memoryqos":{"WmarkRatio":90,"wmarkRatio":91}}},'
+        '"NODESTRATEGIES":[{"NodeSelector":{"matchLabels":{"pool":"gold"}},'
+        '"beclass":{"CPUQOS":{"Enable":true}}}]}'
+    )
+    found = spec(read(QOS, text).policy)["resourceQOSStrategy"]["beClass"]
+    assert found["memoryQOS"]["wmarkRatio"] == 91
+    assert found["cpuQOS"]["enable"] is True
+
+
+def test_null_says_nothing_and_an_unknown_key_is_left_alone() -> None:
+    text = '{"clusterStrategy":{"enable":null,"new":{"a":1}},"nodeStrategies":null}'
+    assert read(THRESHOLD, text) == (DEFAULTS, False, ())
+
+
+# -- entries
+
+
+def test_of_entries_the_first_that_selects_counts_and_objects_merge_key_by_key() -> None:
+    config = {
+        "clusterStrategy": {"beClass": {"memoryQOS": {"enable": True, "wmarkRatio": 80}}},
+        "nodeStrategies": [
+            {"nodeSelector": {"matchLabels": {"pool": "iron"}}, "policies": {"cpuPolicy": "x"}},
+            {"nodeSelector": GOLD, "beClass": {"memoryQOS": {"wmarkRatio": 90}}},
+            {"nodeSelector": {}, "beClass": {"memoryQOS": {"enable": False}}},
+        ],
+    }
+    found = spec(read(QOS, config).policy)["resourceQOSStrategy"]
+    assert found["beClass"]["memoryQOS"]["enable"] is True
+    assert found["beClass"]["memoryQOS"]["wmarkRatio"] == 90
+    assert found["beClass"]["memoryQOS"]["wmarkMinAdj"] == 50
+    assert found["lsClass"] == LATENCY_SENSITIVE
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"nodeSelector": GOLD, "cpuBurstPercent": 0}, "cpuBurstPercent is 0"),
+        ({"nodeSelector": GOLD, "cpuBurstPercent": "1"}, "$.cpuBurstPercent"),
+        ({"name": "x", "nodeSelector": GOLD, "policy": "y"}, "nodeStrategies[0] (x): "),
+    ],
+)
+def test_an_entry_that_cannot_be_used_keeps_what_it_said(entry: Json, says: str) -> None:
+    good = {"nodeStrategies": [{"nodeSelector": GOLD, "cpuBurstPercent": 400}]}
+    last = read(BURST, good).policy
+    config = {"clusterStrategy": {"cpuBurstPercent": 500}, "nodeStrategies": [entry]}
+    loaded = read(BURST, config, last)
+    assert not loaded.failed
+    assert says in said(loaded)[0]
+    assert spec(loaded.policy)["cpuBurstStrategy"]["cpuBurstPercent"] == 400
+    without = read(BURST, config).policy
+    assert spec(without)["cpuBurstStrategy"]["cpuBurstPercent"] == 500, "nothing was good before"
+    # What was never good says nothing, also when the cluster says something else.
+    config["clusterStrategy"] = {"cpuBurstPercent": 600}
+    again = read(BURST, config, without).policy
+    assert spec(again)["cpuBurstStrategy"]["cpuBurstPercent"] == 600
+
+
+def test_an_entry_is_checked_with_what_the_cluster_says() -> None:
+    entry = {"nodeSelector": GOLD, "memoryEvictLowerPercent": 65}
+    good = {"nodeStrategies": [entry]}
+    last = read(THRESHOLD, good)
+    assert not last.problems
+    config = {"clusterStrategy": {"memoryEvictThresholdPercent": 60}, "nodeStrategies": [entry]}
+    loaded = read(THRESHOLD, config, last.policy)
+    assert "nodeStrategies[0]: memoryEvictLowerPercent is 65, allowed is less" in said(loaded)[0]
+    # What it said when it was good is no good over what the cluster says now.
+    found = spec(loaded.policy)["resourceUsedThresholdWithBE"]
+    assert found["memoryEvictThresholdPercent"] == 60
+    assert "memoryEvictLowerPercent" not in found
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"policy": "auto"}, "has no nodeSelector and is for no node"),
+        ({"nodeSelector": 7, "policy": "auto"}, "nodeSelector: "),
+        ({"nodeSelector": {"matchLabels": {"a b": "c"}}}, "'a b' is not the key of a label"),
+        ("entry", "a text, not an object"),
+    ],
+)
+def test_an_entry_that_selects_nothing_readable_is_for_no_node(entry: Any, says: str) -> None:
+    loaded = read(BURST, {"nodeStrategies": [entry, {"nodeSelector": {}, "cpuBurstPercent": 9}]})
+    assert says in said(loaded)[0]
+    found = spec(loaded.policy)["cpuBurstStrategy"]
+    assert (found["policy"], found["cpuBurstPercent"]) == ("none", 9)
+
+
+def test_entries_that_are_no_list_keep_those_of_before() -> None:
+    last = read(BURST, {"nodeStrategies": [{"nodeSelector": GOLD, "policy": "auto"}]}).policy
+    loaded = read(BURST, {"nodeStrategies": {}}, last)
+    assert loaded.policy == last
+    assert said(loaded) == [f"{BURST}.nodeStrategies: an object, not a list; it is not in force"]
+
+
+# -- host applications
+
+
+def apps(*names: str) -> list[Json]:
+    return [{"name": name, "priority": "koord-prod", "qos": "LS"} for name in names]
+
+
+def test_applications_of_an_entry_are_all_that_there_are() -> None:
+    config = {
+        "applications": apps("nginx"),
+        "nodeConfigs": [
+            {"nodeSelector": GOLD, "applications": apps("a", "b")},
+            {"nodeSelector": {"matchLabels": {"pool": "iron"}}},
+        ],
+    }
+    loaded = read(HOSTS, config)
+    assert not loaded.problems
+    for labels, names in (
+        ({"pool": "gold"}, ["a", "b"]),
+        ({"pool": "iron"}, []),
+        ({}, ["nginx"]),
+    ):
+        found = node_rules(loaded.policy, labels, {}).spec.host_applications
+        assert found is not None
+        assert [one.name for one in found] == names
+
+
+def test_a_class_that_nobody_knows_is_told_and_taken() -> None:
+    loaded = read(HOSTS, {"applications": [{"name": "a", "priority": "gold", "qos": "LSX"}]})
+    assert said(loaded) == [
+        f"{HOSTS}: priority of application 'a' is 'gold', which is none of koord-prod, koord-mid, "
+        "koord-batch, koord-free",
+        f"{HOSTS}: qos of application 'a' is 'LSX', which is none of LSE, LSR, LS, BE, SYSTEM",
+    ]
+    assert spec(loaded.policy)["hostApplications"] == (
+        {"name": "a", "priority": "gold", "qos": "LSX"},
+    )
+
+
+# -- a node
+
+
+@pytest.mark.parametrize("text", ["10G", "0", "1e10", "40000M"])
+def test_the_bandwidth_of_a_node_counts_before_that_of_the_cluster(text: str) -> None:
+    policy = cluster(SYSTEM, totalNetworkBandwidth="1G", minFreeKbytesFactor=100).policy
+    found = rules(policy, **{BANDWIDTH_ANNOTATION: text})
+    assert not found.problems
+    assert msgspec.to_builtins(found.spec.system_strategy) == {
+        "minFreeKbytesFactor": 100,
+        "totalNetworkBandwidth": text,
+    }
+
+
+@pytest.mark.parametrize("text", ["", "fast", "-1m", "1e999", "NaN", " 1G"])
+def test_a_bandwidth_that_is_none_is_left_out_and_told(text: str) -> None:
+    policy = cluster(SYSTEM, totalNetworkBandwidth="1G").policy
+    found = rules(policy, **{BANDWIDTH_ANNOTATION: text})
+    assert found.spec == rules(policy).spec
+    (problem,) = found.problems
+    assert str(problem).startswith(f"annotation {BANDWIDTH_ANNOTATION}: ")
+    assert str(problem).endswith("it is not in force")
+
+
+def test_a_bandwidth_counts_where_nothing_else_is_known() -> None:
+    policy = read(SYSTEM, "{").policy
+    found = rules(policy, **{BANDWIDTH_ANNOTATION: "1G"})
+    assert msgspec.to_builtins(found.spec.system_strategy) == {"totalNetworkBandwidth": "1G"}
+
+
+def test_the_page_on_configuration_comes_to_what_it_says() -> None:
+    """Of the ConfigMap that Koordinator's page shows all but `system-config`, which lacks a
+    comma."""
+    loaded = load_slo(load("slo-config.yaml")["data"])
+    (problem,) = said(loaded)
+    assert problem.startswith(f"{SYSTEM}: not JSON: ")
+    anolis = {"kubernetes.io/kernel": "anolis"}
+    own = node_rules(loaded.policy, anolis, {}).spec
+    other = node_rules(loaded.policy, {}, {}).spec
+    assert own.resource_used_threshold_with_be is not None
+    assert own.resource_used_threshold_with_be.cpu_evict_be_usage_threshold_percent == 80
+    assert own.resource_used_threshold_with_be.memory_evict_lower_percent == 65
+    assert own.cpu_burst_strategy is not None
+    assert own.cpu_burst_strategy.policy == "cfsQuotaBurstOnly"
+    assert own.cpu_burst_strategy.cfs_quota_burst_percent == 400
+    assert other.cpu_burst_strategy == slo_defaults.BURST
+    assert other.resource_qos_strategy == slo_defaults.QOS, "it says the defaults"
+    assert own.system_strategy is other.system_strategy is None
+    as_object = {
+        "apiVersion": "slo.koordinator.sh/v1alpha1",
+        "kind": "NodeSLO",
+        "metadata": {"name": "n"},
+        "spec": json.loads(msgspec.json.encode(own)),
+    }
+    assert isinstance(strictly(as_object), NodeSLO)
+
+
+# -- laws
+
+
+@given(
+    st.sampled_from(SLO_KEYS),
+    st.text() | st.from_regex(r'\{"[a-zA-Z]{1,9}": ?[0-9a-z"{}.-]{0,9}\}'),
+)
+def test_no_text_breaks_it(key: str, text: str) -> None:
+    loaded = load_slo({key: text}, DEFAULTS)
+    assert all(loaded.policy)
+    assert loaded.failed == any(
+        problem.where == key and not problem.taken for problem in loaded.problems
+    )
+
+
+def test_merging_is_that_of_json() -> None:
+    whole = schema_of(KINDS[1])["properties"]["spec"]["properties"]["resourceQOSStrategy"]
+    all_of_it = msgspec.convert(everything(whole), QosStrategy)
+    assert merged(slo_defaults.QOS, QosStrategy()) == slo_defaults.QOS
+    assert merged(QosStrategy(), slo_defaults.QOS) == slo_defaults.QOS
+    assert merged(slo_defaults.QOS, all_of_it) == all_of_it
+    one: Document = slo_defaults.QOS
+    assert msgspec.to_builtins(merged(all_of_it, one)) == _json_merged(
+        msgspec.to_builtins(all_of_it), msgspec.to_builtins(one)
+    )
+
+
+def _json_merged(usual: Any, own: Any) -> Any:
+    if not (isinstance(usual, dict) and isinstance(own, dict)):
+        return own
+    return usual | {name: _json_merged(usual.get(name), value) for name, value in own.items()}

@@ -1,0 +1,619 @@
+"""What a node's record carries of the policy, and what stays where it cannot be used."""
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+
+from pipeline.errors import InvalidPolicyError
+from pipeline.processors.policy.amplification import node_ratios
+from pipeline.processors.policy.effective_strategy import ANNOTATION as OF_KOORDINATOR
+from pipeline.processors.policy.nodeslo_spec import BANDWIDTH_ANNOTATION, slo_spec
+from pipeline.processors.policy.normalization import RATIO, CpuInfo, node_ratio
+from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
+from pipeline.processors.policy.springtide_config import ANNOTATION
+from pipeline.processors.slo.nodeslo import NodeSLOSpec, SystemStrategy
+from pipeline.topics.codec import decode_json, encode_json
+from pipeline.topics.nodes import KnownNode, NodeRecord, NodeStrategy, detached
+from pipeline.topics.overcommit import Overcommit
+
+ON = {"enable": True}
+GOLD = {"pool": "gold"}
+_FOR_GOLD = {"nodeSelector": {"matchLabels": GOLD}}
+EVERYTHING: dict[str, Any] = {
+    "colocation-config": {**ON, "midUnallocatedPercent": 20},
+    "springtide-config": {"predictor": "max"},
+    "cpu-normalization-config": {**ON, "ratioModel": {"X": {"hyperThreadEnabledRatio": 1.3}}},
+    "resource-amplification-config": {
+        **ON,
+        "resourceAmplificationRatio": {"cpu": 1.5, "memory": 1.25},
+    },
+    "resource-threshold-config": {
+        "nodeStrategies": [{**_FOR_GOLD, "memoryEvictThresholdPercent": 80}]
+    },
+    "resource-qos-config": {"clusterStrategy": {"beClass": {"cpuQOS": {"enable": True}}}},
+    "cpu-burst-config": {"clusterStrategy": {"policy": "auto"}},
+    "system-config": {"clusterStrategy": {"minFreeKbytesFactor": 100}},
+    "host-application-config": {
+        "applications": [
+            {"name": "nginx", "priority": "koord-prod"},
+            {"name": "batchd", "priority": "koord-batch"},
+            {"name": "unsaid"},
+        ]
+    },
+}
+KEYS = tuple(EVERYTHING)
+OTHER: dict[str, Any] = {
+    "colocation-config": {**ON, "midUnallocatedPercent": 30},
+    "springtide-config": {"predictor": "autopilot"},
+    "cpu-normalization-config": {**ON, "defaultRatio": 2},
+    "resource-amplification-config": {**ON, "resourceAmplificationRatio": {"cpu": 3}},
+    "resource-threshold-config": {"clusterStrategy": {"memoryEvictThresholdPercent": 90}},
+    "resource-qos-config": {"clusterStrategy": {"lsClass": {"cpuQOS": {"enable": True}}}},
+    "cpu-burst-config": {"clusterStrategy": {"policy": "cfsQuotaBurstOnly"}},
+    "system-config": {"clusterStrategy": {"minFreeKbytesFactor": 50}},
+    "host-application-config": {"applications": [{"name": "own", "priority": "koord-mid"}]},
+}
+
+
+def loaded(**sections: Any) -> Policies:
+    found, problems = load_policies({key: json.dumps(of) for key, of in sections.items()})
+    assert not problems
+    assert found.is_usable
+    return found
+
+
+def data(colocation: Any = None, springtide: Any = None) -> dict[str, str]:
+    said = {"colocation-config": colocation, "springtide-config": springtide}
+    return {
+        key: value if isinstance(value, str) else json.dumps(value)
+        for key, value in said.items()
+        if value is not None
+    }
+
+
+def policies(colocation: Any = None, springtide: Any = None) -> Policies:
+    found, problems = load_policies(data(colocation, springtide))
+    assert not problems
+    return found
+
+
+def node(**said: Any) -> NodeRecord:
+    return NodeRecord(node="n1", **said)
+
+
+def in_force(of: Policies, record: NodeRecord | None = None) -> NodeRecord:
+    found, problems = with_policy(record or node(), of)
+    assert not problems
+    return found
+
+
+def test_a_cluster_without_a_policy_takes_no_part() -> None:
+    found, problems = load_policies(None)
+    assert [str(problem) for problem in problems] == ["slo-controller-config: there is none"]
+    record = in_force(found)
+    assert record.overcommit is None
+    assert record.strategy is None
+    assert record.colocation is not None
+
+
+def test_what_is_said_nowhere_is_as_koordinator_has_it() -> None:
+    assert in_force(policies(ON)).overcommit == Overcommit()
+
+
+def test_both_sections_reach_the_record_and_come_back_from_it() -> None:
+    record = in_force(
+        policies(
+            {
+                **ON,
+                "cpuReclaimThresholdPercent": 70,
+                "metricReportIntervalSeconds": 30,
+                "nodePredictPolicy": {
+                    "resourceDiffThresholdPercent": 7,
+                    "coldStartPeriodSeconds": 600,
+                },
+            },
+            {
+                "predictor": "nsigma-v1",
+                "safetyMarginPercent": 15,
+                "midFormula": "proposal",
+                "midReclaimPercent": 80,
+                "promiseOnce": True,
+                "bufferPercent": 5,
+            },
+        )
+    )
+    assert record.overcommit == Overcommit(
+        cpu_reclaim_threshold_percent=70,
+        mid_formula="proposal",
+        mid_reclaim_percent=80,
+        buffer_percent=5,
+    )
+    assert record.strategy == NodeStrategy(
+        predictor="nsigma-v1",
+        safety_margin_percent=15,
+        cold_start_seconds=600,
+        resource_diff_threshold_percent=7,
+        report_interval_seconds=30,
+    )
+    assert decode_json(NodeRecord, encode_json(record)) == record
+
+
+def test_an_entry_and_an_annotation_are_for_their_nodes_alone() -> None:
+    gold = {"nodeSelector": {"matchLabels": {"pool": "gold"}}}
+    found = policies(
+        {**ON, "nodeConfigs": [{**gold, "midUnallocatedPercent": 20}]},
+        {"nodeConfigs": [{**gold, "predictor": "max"}]},
+    )
+    of_gold, other = in_force(found, node(labels={"pool": "gold"})), in_force(found)
+    own = node(
+        annotations={
+            OF_KOORDINATOR: '{"midUnallocatedPercent": 30}',
+            ANNOTATION: '{"bufferPercent": 10}',
+        }
+    )
+    annotated = in_force(found, own)
+    assert of_gold.overcommit == Overcommit(mid_unallocated_percent=20)
+    assert of_gold.strategy == NodeStrategy(predictor="max")
+    assert (other.overcommit, other.strategy) == (Overcommit(), None)
+    assert annotated.overcommit == Overcommit(mid_unallocated_percent=30, buffer_percent=10)
+    hashes = [record.strategy_hash for record in (of_gold, other, annotated)]
+    assert len(set(hashes)) == 3
+    assert in_force(found, node(labels={"pool": "gold"})).strategy_hash == hashes[0]
+
+
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        ('{"predictor": ""}', "predictor is not a name"),
+        ('{"safetyMarginPercent": -1}', "safetyMarginPercent is -1.0, allowed is 0 to 1000"),
+        ('{"safetyMarginPercent": 1e999}', "not JSON"),
+        ('{"midFormula": "v9"}', "midFormula is 'v9', which is none of proposal"),
+        ('{"bufferPercent": 101}', "bufferPercent is 101, allowed is 0 to 100"),
+        ('{"promiseOnce": "yes"}', "promiseOnce"),
+        ("null", "null, not an object"),
+    ],
+)
+def test_a_broken_section_keeps_its_last_and_leaves_the_other_alone(own: str, says: str) -> None:
+    last = policies(ON, {"bufferPercent": 3})
+    found, problems = load_policies(data({**ON, "midUnallocatedPercent": 20}, own), last)
+    (problem,) = problems
+    assert says in str(problem)
+    assert not problem.taken
+    record = in_force(found)
+    assert record.overcommit == Overcommit(mid_unallocated_percent=20, buffer_percent=3)
+
+
+OF_THE_POLICY = (
+    *("strategy", "overcommit", "colocation", "springtide", "strategy_hash"),
+    *("host_apps", "slo", "cpu_normalization", "amplification"),
+)
+
+
+def test_a_start_with_a_broken_policy_keeps_what_was_published() -> None:
+    before = in_force(loaded(**EVERYTHING), node(labels=GOLD))
+    broken, problems = load_policies(dict.fromkeys(KEYS, "{"))
+    assert len(problems) == len(KEYS)
+    now = node(labels={"pool": "new"})
+    kept = {name: getattr(before, name) for name in OF_THE_POLICY}
+    assert with_policy(now, broken, before) == (msgspec.structs.replace(now, **kept), ())
+    assert with_policy(now, broken) == (now, ())
+    assert not broken.is_usable
+
+
+@pytest.mark.parametrize("broken", KEYS)
+def test_a_broken_key_costs_itself_alone(broken: str) -> None:
+    """Both where the policy was good before, and where only what was published is known."""
+    last = loaded(**EVERYTHING)
+    before = in_force(last, node(labels=GOLD))
+    other = {key: json.dumps(of) for key, of in OTHER.items()}
+    for policies_before in (last, None):
+        found, problems = load_policies(other | {broken: "{"}, policies_before)
+        assert [problem.where for problem in problems if not problem.taken] == [broken]
+        record, _ = with_policy(node(labels=GOLD), found, before)
+        now = in_force(loaded(**OTHER), node(labels=GOLD))
+        assert record != now
+        assert parts(record)[broken] == parts(before)[broken]
+        for key in set(KEYS) - {broken}:
+            assert parts(record)[key] == parts(now)[key], key
+
+
+def test_a_reservation_that_cannot_be_read_is_told() -> None:
+    wrong = node(annotations={"node.koordinator.sh/reservation": '{"resources":{"cpu":"much"}}'})
+    _, (problem,) = with_policy(wrong, policies(ON, {}))
+    assert str(problem).startswith("annotation node.koordinator.sh/reservation: ")
+
+
+RESERVATION = "node.koordinator.sh/reservation"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "good", "broken", "then"),
+    [
+        (ANNOTATION, {"bufferPercent": 10}, "{", {"bufferPercent": 10}),
+        (ANNOTATION, {"bufferPercent": 10}, {"bufferPercent": "20"}, {"bufferPercent": 10}),
+        # What else it says is as it says it now.
+        (
+            ANNOTATION,
+            {"bufferPercent": 10, "midReclaimPercent": 50},
+            {"bufferPercent": 101, "predictor": "max"},
+            {"bufferPercent": 10, "predictor": "max"},
+        ),
+        (ANNOTATION, {"predictor": "max"}, {"bufferPercent": "20"}, {}),
+        (OF_KOORDINATOR, {"enable": False}, {"enable": "false"}, {"enable": False}),
+        (
+            OF_KOORDINATOR,
+            {"cpuReclaimThresholdPercent": 50},
+            "null",
+            {"cpuReclaimThresholdPercent": 50},
+        ),
+        (
+            RESERVATION,
+            {"resources": {"cpu": "2"}},
+            {"resources": {"cpu": "two"}},
+            {"resources": {"cpu": "2"}},
+        ),
+        (RESERVATION, {"reservedCPUs": "0-3"}, {"reservedCPUs": "0-"}, {"reservedCPUs": "0-3"}),
+    ],
+)
+def test_an_annotation_that_breaks_hands_out_nothing_more(
+    annotation: str, good: dict[str, Any], broken: Any, then: dict[str, Any]
+) -> None:
+    of = policies(ON, {})
+    text = broken if isinstance(broken, str) else json.dumps(broken)
+    before = in_force(of, node(annotations={"a": "b", annotation: json.dumps(good)}))
+    wrong = node(annotations={"a": "b", annotation: text})
+    expected = in_force(of, node(annotations={"a": "b", annotation: json.dumps(then)}))
+    record, problems = with_policy(wrong, of, before)
+    assert [problem.where for problem in problems] == [f"annotation {annotation}"]
+    assert json.loads(record.annotations[annotation]) == then
+    assert msgspec.structs.replace(record, annotations=expected.annotations) == expected
+    # So it is at the next change, by a watcher that has begun since, and for who compares.
+    read = decode_json(NodeRecord, encode_json(record))
+    assert with_policy(wrong, of, read) == (record, problems)
+    assert with_policy(read, of) == (record, ())
+    # What the node does not say any more is gone.
+    assert with_policy(node(annotations={"a": "b"}), of, record)[0].annotations == {"a": "b"}
+
+
+def test_a_broken_section_of_ours_does_not_keep_nodes_on_after_a_restart() -> None:
+    before = in_force(policies(ON, {"bufferPercent": 3}))
+    found, _ = load_policies(data({"enable": False}, "{"))
+    record, _ = with_policy(node(), found, before)
+    assert record.overcommit is None
+    assert record.springtide == before.springtide
+    again, _ = load_policies(data({**ON, "midUnallocatedPercent": 20}, "{"))
+    record, _ = with_policy(node(), again, before)
+    assert record.overcommit == Overcommit(mid_unallocated_percent=20, buffer_percent=3)
+
+
+def entry(**own: Any) -> dict[str, Any]:
+    return {"name": "gold", "nodeSelector": {"matchLabels": {"pool": "gold"}}, **own}
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_broken_entry_keeps_what_it_said_also_after_a_restart(is_known: bool) -> None:
+    gold = node(labels={"pool": "gold"})
+    last = policies({**ON, "nodeConfigs": [entry(enable=False)]}, {})
+    before = in_force(last, gold)
+    assert before.overcommit is None
+    broken = {**ON, "midUnallocatedPercent": 7, "nodeConfigs": [entry(degradeTimeMinutes=0)]}
+    found, _ = load_policies(data(broken, {}), last if is_known else None)
+    assert with_policy(gold, found, before)[0].overcommit is None
+    assert with_policy(node(), found, before)[0].overcommit == Overcommit(mid_unallocated_percent=7)
+
+
+def test_a_broken_entry_does_not_keep_the_cluster_on() -> None:
+    gold = node(labels={"pool": "gold"})
+    before = in_force(policies({**ON, "nodeConfigs": [entry()]}, {}), gold)
+    assert before.overcommit is not None
+    off = {"enable": False, "nodeConfigs": [entry(degradeTimeMinutes=0)]}
+    found, _ = load_policies(data(off, {}))
+    assert with_policy(gold, found, before)[0].overcommit is None
+
+
+def test_an_entry_whose_selector_broke_is_the_one_of_its_name() -> None:
+    gold = node(labels={"pool": "gold"})
+    last = policies({**ON, "nodeConfigs": [entry(enable=False)]}, {})
+    broken = {**entry(enable=True), "nodeSelector": {"matchLabels": {"pool": 7}}}
+    found, _ = load_policies(data({**ON, "nodeConfigs": [broken]}, {}), last)
+    assert in_force(found, gold).overcommit is None
+
+
+def test_the_keys_of_a_selector_are_read_in_any_case_and_no_others() -> None:
+    for key, is_on in (("matchlabels", False), ("MatchLabels", False), ("labels", True)):
+        off = {**entry(enable=False), "nodeSelector": {key: {"pool": "gold"}}}
+        found, problems = load_policies(data({**ON, "nodeConfigs": [off]}, {}))
+        assert (in_force(found, node(labels={"pool": "gold"})).overcommit is not None) is is_on
+        assert in_force(found).overcommit is not None
+        assert bool(problems) is is_on
+
+
+def test_a_word_that_is_too_long_for_a_record_is_as_unknown_as_a_short_one() -> None:
+    found, _ = load_policies(data({**ON, "cpuCalculatePolicy": "x" * 1000}, {}))
+    record = in_force(found)
+    assert decode_json(KnownNode, encode_json(record)).overcommit == record.overcommit
+
+
+def parts(record: NodeRecord) -> dict[str, Any]:
+    """What is in force of each key, by a reader of the record."""
+    spec = slo_spec(record) or NodeSLOSpec()
+    return {
+        "colocation-config": record.colocation,
+        "springtide-config": record.springtide,
+        "cpu-normalization-config": record.cpu_normalization,
+        "resource-amplification-config": record.amplification,
+        "resource-threshold-config": spec.resource_used_threshold_with_be,
+        "resource-qos-config": spec.resource_qos_strategy,
+        "cpu-burst-config": spec.cpu_burst_strategy,
+        "system-config": spec.system_strategy,
+        "host-application-config": (spec.host_applications, record.host_apps),
+    }
+
+
+def test_what_follows_for_a_node_is_in_its_record_and_comes_back_from_it() -> None:
+    annotations = {RATIO: "1.20", BANDWIDTH_ANNOTATION: "10G"}
+    record = in_force(loaded(**EVERYTHING), node(labels=GOLD, annotations=annotations))
+    written = encode_json(record)
+    found = detached(decode_json(NodeRecord, written))
+    assert found == record
+    spec = slo_spec(found)
+    assert spec is not None
+    assert spec.resource_used_threshold_with_be is not None
+    assert spec.resource_used_threshold_with_be.memory_evict_threshold_percent == 80
+    assert spec.system_strategy == SystemStrategy(
+        min_free_kbytes_factor=100, total_network_bandwidth="10G"
+    )
+    assert found.host_apps == {"nginx": "prod", "batchd": "batch"}
+    known = CpuInfo(cpu_model="X", hyper_thread_enabled=True)
+    assert node_ratio(found, known) == "1.30"
+    with pytest.raises(InvalidPolicyError, match="nothing is known of the node's CPU"):
+        node_ratio(found, None)
+    assert node_ratios(found) == {"cpu": Decimal("1.80"), "memory": Decimal("1.25")}
+    lean = decode_json(KnownNode, written)
+    assert lean == KnownNode(
+        **{name: getattr(record, name) for name in KnownNode.__struct_fields__}
+    )
+    for gone in ("slo", "labels", "colocation"):
+        assert not hasattr(lean, gone)
+
+
+def test_records_that_say_the_same_share_what_stays_json() -> None:
+    of = loaded(**EVERYTHING)
+    made = [in_force(of, NodeRecord(node=name)) for name in ("n1", "n2")]
+    read = [detached(decode_json(NodeRecord, encode_json(record))) for record in made]
+    assert read == made
+    for name in ("slo", "cpu_normalization", "amplification"):
+        assert len({id(getattr(record, name)) for record in (*made, *read)}) == 1, name
+
+
+def test_of_a_node_without_a_policy_nothing_follows() -> None:
+    bare = decode_json(NodeRecord, b'{"version":1,"node":"n1"}')
+    assert bare == node()
+    assert (slo_spec(bare), node_ratio(bare, None), node_ratios(bare)) == (None, None, None)
+
+
+def test_a_node_that_is_off_says_no_table_of_models() -> None:
+    found = loaded(**EVERYTHING)
+    off = in_force(found, node(labels={"node.koordinator.sh/cpu-normalization-enabled": "false"}))
+    assert bytes(off.cpu_normalization) == b'{"enable":false}'
+    assert node_ratio(off, None) == "1.00"
+    label = {"node.koordinator.sh/cpu-normalization-enabled": "maybe"}
+    record, (problem,) = with_policy(node(labels=label), found)
+    assert "neither true nor false" in str(problem)
+    with pytest.raises(InvalidPolicyError, match="neither true nor false"):
+        node_ratio(record, CpuInfo(cpu_model="X"))
+
+
+def test_the_hash_is_of_all_that_the_policy_says() -> None:
+    hashes = {in_force(loaded(), node(labels=GOLD)).strategy_hash}
+    for key, of in EVERYTHING.items():
+        hashes.add(in_force(loaded(**{key: of}), node(labels=GOLD)).strategy_hash)
+    assert len(hashes) == 1 + len(EVERYTHING)
+
+
+def test_values_beyond_belief_fit_into_a_record() -> None:
+    huge = 2**62
+    said = {
+        **ON,
+        "cpuReclaimThresholdPercent": 100,
+        "batchMemoryThresholdPercent": huge,
+        "degradeTimeMinutes": huge,
+        "updateTimeThresholdSeconds": huge,
+        "metricReportIntervalSeconds": huge,
+        "nodePredictPolicy": {
+            "resourceDiffThresholdPercent": huge,
+            "coldStartPeriodSeconds": huge,
+        },
+    }
+    found, problems = load_policies(data(said))
+    assert all(problem.taken for problem in problems)
+    record = in_force(found)
+    assert decode_json(NodeRecord, encode_json(record)) == record
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations", "says"),
+    [
+        ({}, {}, []),
+        ({}, {OF_KOORDINATOR: '{"midUnallocatedPercent":5}'}, []),
+        (
+            {},
+            {OF_KOORDINATOR: '{"midReclaimMode":"static"}'},
+            ["colocation-config: there is no Mid"],
+        ),
+        ({}, {ANNOTATION: '{"promiseOnce":false}'}, ["springtide-config: promised the same idle"]),
+        (
+            {},
+            {OF_KOORDINATOR: '{"memoryReclaimThresholdPercent":90}'},
+            ["resource-threshold-config: it is offered is evicted"],
+        ),
+        (
+            {"node.koordinator.sh/cpu-reclaim-ratio": "1.5"},
+            {},
+            [
+                "colocation-config: Batch may be promised more",
+                "resource-threshold-config: is held back",
+            ],
+        ),
+        # What is wrong with its group is told of the group.
+        (GOLD, {OF_KOORDINATOR: '{"midUnallocatedPercent":5}'}, []),
+    ],
+)
+def test_what_a_node_contradicts_by_itself_is_told_of_it(
+    labels: dict[str, str], annotations: dict[str, str], says: list[str]
+) -> None:
+    data = {
+        "colocation-config": json.dumps(
+            {**ON, "nodeConfigs": [{**_FOR_GOLD, "midReclaimMode": "static"}]}
+        ),
+        "resource-threshold-config": json.dumps({"clusterStrategy": ON}),
+    }
+    policies, _ = load_policies(data)
+    record = NodeRecord(node="n1", labels=labels, annotations=annotations)
+    _, problems = with_policy(record, policies)
+    assert len(problems) == len(says)
+    for problem, text in zip(problems, says, strict=True):
+        key, _, part = text.partition(": ")
+        assert problem.taken
+        assert problem.where == key
+        assert part in problem.text
+
+
+@pytest.mark.parametrize(
+    "broken", [("colocation-config",), ("colocation-config", "springtide-config")]
+)
+def test_a_node_can_switch_itself_off_whatever_is_broken(broken: tuple[str, ...]) -> None:
+    said = {"colocation-config": json.dumps(ON), "springtide-config": "{}"}
+    good, _ = load_policies(said)
+    before, _ = with_policy(node(), good)
+    assert before.overcommit is not None
+    after_restart, _ = load_policies(said | dict.fromkeys(broken, "{broken"))
+    kept, _ = with_policy(node(), after_restart, before)
+    assert kept == before
+    own = node(annotations={OF_KOORDINATOR: '{"enable":false}'})
+    found, problems = with_policy(own, after_restart, before)
+    assert (found.overcommit, problems) == (None, ())
+    # What else it says counts, too, and what cannot be read is told.
+    own = node(annotations={OF_KOORDINATOR: '{"midUnallocatedPercent":7,"enable":5}'})
+    found, problems = with_policy(own, after_restart, before)
+    assert [problem.where for problem in problems] == [f"annotation {OF_KOORDINATOR}"]
+    own = node(annotations={OF_KOORDINATOR: '{"midUnallocatedPercent":7}'})
+    found, _ = with_policy(own, after_restart, before)
+    assert found.overcommit is not None
+    assert found.overcommit.mid_unallocated_percent == 7
+
+
+WRONG: list[dict[str, Any]] = [
+    {"midUnallocatedPercent": 101},
+    {"midUnallocatedPercent": "x"},
+    {"nodePredictPolicy": 7},
+    {"degradeTimeMinutes": 0, "metricAggregatePolicy": {"durations": ["5"]}},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "after a restart"])
+def test_what_is_switched_off_is_off_whatever_else_is_wrong(
+    wrong: dict[str, Any], is_known: bool
+) -> None:
+    gold = node(labels=GOLD)
+    good = policies({**ON, "nodeConfigs": [entry(midUnallocatedPercent=20)]}, {})
+    before, last = in_force(good, gold), good if is_known else None
+    assert before.overcommit is not None
+    for of in (
+        {**ON, "nodeConfigs": [entry(enable=False, **wrong)]},
+        {**ON, "nodeConfigs": [entry(Enable=False, **wrong)]},
+        {"enable": False, **wrong},
+        {"enable": False, "nodeConfigs": [entry(enable=True)], **wrong},
+    ):
+        found, problems = load_policies(data(of, {}), last)
+        assert with_policy(gold, found, before)[0].overcommit is None, of
+        assert with_policy(gold, found)[0].overcommit is None, of
+        # All of it is told, and what of it counts.
+        refused = [problem for problem in problems if not problem.taken]
+        assert len(refused) == len(wrong)
+        assert [problem.text for problem in problems if problem.taken] == [
+            "that it is switched off is in force all the same"
+        ]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_not_switched_off_stays_on_where_something_is_wrong(wrong: dict[str, Any]) -> None:
+    gold = node(labels=GOLD)
+    last = policies({**ON, "nodeConfigs": [entry(midUnallocatedPercent=20)]}, {})
+    for of in ({**ON, "nodeConfigs": [entry(enable=True, **wrong)]}, {**wrong, "enable": True}):
+        found, _ = load_policies(data(of, {}), last)
+        record = in_force(found, gold)
+        assert record.overcommit == Overcommit(mid_unallocated_percent=20)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_of_an_annotation_each_key_counts_by_itself(wrong: dict[str, Any]) -> None:
+    text = json.dumps({**wrong, "cpuReclaimThresholdPercent": 50})
+    record, problems = with_policy(node(annotations={OF_KOORDINATOR: text}), policies(ON, {}))
+    assert record.overcommit == Overcommit(cpu_reclaim_threshold_percent=50)
+    assert len(problems) == len(wrong)
+    off = json.dumps({**wrong, "enable": False})
+    record, problems = with_policy(node(annotations={OF_KOORDINATOR: off}), policies(ON, {}))
+    assert record.overcommit is None
+    assert len(problems) == len(wrong)
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ({"springtide-config": {"bufferPercnt": 20}}, "'bufferPercnt': is bufferPercent meant?"),
+        ({"springtide-config": {"whatever": 1}}, "nobody reads 'whatever'"),
+        (
+            {"springtide-config": {"predictor": "maxx"}},
+            "predictor 'maxx' is none that is installed",
+        ),
+        (
+            {"colocation-config": {"cpuReclaimThreshholdPercent": 3}},
+            "is cpuReclaimThresholdPercent meant?",
+        ),
+        ({"colocation-config": {"nodeConfig": []}}, "is nodeConfigs meant?"),
+        (
+            {"colocation-config": {"nodeConfigs": [{**_FOR_GOLD, "midUnalocatedPercent": 3}]}},
+            "is midUnallocatedPercent meant?",
+        ),
+        ({"resource-threshold-config": {"clusterStrategi": {}}}, "is clusterStrategy meant?"),
+        (
+            {"resource-threshold-config": {"clusterStrategy": {"cpuSupressThresholdPercent": 5}}},
+            "is cpuSuppressThresholdPercent meant?",
+        ),
+        ({"colocationconfig": {}}, "is colocation-config meant?"),
+    ],
+)
+def test_what_is_nearly_a_key_is_told_and_the_rest_is_taken(said: Any, says: str) -> None:
+    found, problems = load_policies({key: json.dumps(of) for key, of in said.items()})
+    assert found.is_usable
+    (problem,) = problems
+    assert problem.taken
+    assert says in problem.text
+
+
+def test_keys_of_others_are_nobodys_business() -> None:
+    said = {"colocation-config": {"extensions": {"a": 1}, "owner": "us"}, "our-own-config": {}}
+    _, problems = load_policies({key: json.dumps(of) for key, of in said.items()})
+    assert problems == ()
+    annotation = '{"extensions":{},"midUnalocatedPercent":3}'
+    _, of_node = with_policy(node(annotations={OF_KOORDINATOR: annotation}), policies(ON))
+    assert ["midUnallocatedPercent meant" in problem.text for problem in of_node] == [True]
+
+
+def test_of_thousands_of_keys_that_nobody_reads_the_first_are_looked_at() -> None:
+    keys = {f"cpuReclaimThreshold{number}Percent": 1 for number in range(5000)}
+    annotations = {OF_KOORDINATOR: json.dumps({**keys, "midUnallocatedPercent": 9})}
+    record, problems = with_policy(node(annotations=annotations), policies(ON))
+    assert len(problems) == 100
+    assert record.overcommit == Overcommit(mid_unallocated_percent=9)
+
+
+def test_of_a_key_in_two_cases_the_last_one_counts_as_in_go() -> None:
+    found, _ = load_policies({"colocation-config": '{"enable":true,"ENABLE":false}'})
+    assert found.colocation is not None
+    assert found.colocation.cluster.enable is False

@@ -1,0 +1,238 @@
+"""What Prometheus is asked, and what its answers come to, the ugly ones among them."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import ProviderError, SettingsError
+from pipeline.processors.provided.fetched_usage import Fetched, PodName, Window
+from pipeline.processors.provided.prometheus_answers import Matrix, gather, read_matrix, said_error
+from pipeline.processors.provided.promql import DEFAULT_QUERIES, Grid, Query, queries
+
+GRID = Grid(60, 15, 60, "instance", "node")
+WINDOW = Window(600_000, 660_000)
+CPU = Query("node", "cpu_cores", "")
+MEMORY = Query("node", "memory_bytes", "")
+POD_CPU = Query("pod", "cpu_cores", "")
+UID = "0f8fad5b-d9cb-469f-a165-70867728950e"
+
+
+def body(*series: tuple[dict[str, str], list[Any]], **more: Any) -> bytes:
+    result = [{"metric": metric, "values": values} for metric, values in series]
+    data = {"resultType": "matrix", "result": result}
+    return json.dumps({"status": "success", "data": data, **more}).encode()
+
+
+def steps(*texts: str) -> list[list[Any]]:
+    """Points of the window, one each 15 s."""
+    return [[615 + 15 * at, text] for at, text in enumerate(texts)]
+
+
+def fetched(*answers: tuple[Query, bytes], grid: Grid = GRID) -> Fetched:
+    return gather({query: read_matrix(answer) for query, answer in answers}, WINDOW, grid)
+
+
+# -- what is asked
+
+
+def test_every_default_query_is_a_subquery_of_the_window() -> None:
+    found = {query.key: query.text for query in queries({}, GRID)}
+    assert found.keys() == DEFAULT_QUERIES.keys()
+    for text in found.values():
+        assert text.startswith("(")
+        assert text.endswith("\n)[60s:15s]")
+        assert "$1" in text or "$" not in text
+    assert "by (instance)" in found["node.cpu_cores"]
+    assert "by (node, namespace, pod, uid)" in found["pod.cpu_cores"]
+    assert "[60s])" in found["node.cpu_cores"]
+
+
+def test_own_queries_take_the_place_of_others_and_null_asks_nothing() -> None:
+    own = {
+        "node.cpu_cores": "x[$window] # why",
+        "pod.cpu_cores": None,
+        "node.pressure_cpu_some": "y",
+    }
+    found = {query.key: query.text for query in queries(own, GRID)}
+    assert found["node.cpu_cores"] == "(x[60s] # why\n)[60s:15s]"
+    assert found["node.pressure_cpu_some"] == "(y\n)[60s:15s]"
+    assert "pod.cpu_cores" not in found
+
+
+@pytest.mark.parametrize(
+    "key", ["cpu_cores", "node.cpu", "tier.cpu_cores", "node.cpu_cores_avg", "node.coverage", ""]
+)
+def test_what_cannot_be_asked_for_is_a_settings_error(key: str) -> None:
+    with pytest.raises(SettingsError, match=r"provider\.queries") as caught:
+        queries({key: "up"}, GRID)
+    assert "capacity_cpu_cores" in (caught.value.hint or "")
+
+
+# -- what is answered
+
+
+def test_nodes_and_pods_get_their_columns() -> None:
+    pod = {"node": "n1", "namespace": "web", "pod": "a-0", "uid": UID.replace("-", "_")}
+    found = fetched(
+        (CPU, body(({"instance": "n1:9100"}, steps("1", "2", "3", "4")))),
+        (MEMORY, body(({"instance": "n1"}, steps("10", "20")))),
+        (Query("node", "capacity_cpu_cores", ""), body(({"instance": "n1"}, steps("8", "8")))),
+        (POD_CPU, body((pod, steps("0.5")))),
+    )
+    node = found.nodes["n1"]
+    assert node["cpu_cores_avg"] == 2.5
+    assert node["cpu_cores_max"] == node["cpu_cores_last"] == 4
+    assert node["cpu_cores_p90"] == node["cpu_cores_p95"] == 3
+    assert node["memory_bytes_avg"] == 15
+    assert node["capacity_cpu_cores"] == 8
+    assert node["coverage"] == 1
+    assert node["points_offset_seconds"] == [15, 30, 45, 60]
+    assert node["points_memory_bytes"] == [10, 20, None, None]
+    assert found.pods == {
+        PodName("web", "a-0", UID, "n1"): {
+            "cpu_cores_avg": 0.5, "cpu_cores_last": 0.5, "coverage": 0.25,
+        }
+    }  # fmt: skip
+    assert not found.bad_values
+    assert not found.left_out
+
+
+@pytest.mark.parametrize("text", ["NaN", "+Inf", "-Inf", "-1", "1e300", "", "x", "2e6"])
+def test_a_bad_value_is_null_and_counted(text: str) -> None:
+    found = fetched((CPU, body(({"instance": "n1"}, steps("1", text, "3")))))
+    assert found.nodes["n1"]["cpu_cores_avg"] == 2
+    assert found.nodes["n1"]["coverage"] == 0.5
+    assert found.bad_values == {"node.cpu_cores": 1}
+
+
+def test_of_nothing_but_bad_values_nothing_is_known() -> None:
+    found = fetched((CPU, body(({"instance": "n1"}, steps("NaN", "NaN")))))
+    assert "cpu_cores_avg" not in found.nodes["n1"]
+    assert "coverage" not in found.nodes["n1"]
+
+
+def test_points_of_other_windows_do_not_count() -> None:
+    # Prometheus 2 gives the start of a range, too; a server whose clock is off gives anything.
+    values = [[600, "9"], [615, "1"], [660, "3"], [660.001, "9"], [4e9, "9"], [-5, "9"]]
+    found = fetched((CPU, body(({"instance": "n1"}, values))))
+    assert found.nodes["n1"]["cpu_cores_avg"] == 2
+    assert found.nodes["n1"]["coverage"] == 0.5
+
+
+def test_points_come_in_the_order_of_time() -> None:
+    values = [[660, "4"], [615, "1"]]
+    assert fetched((CPU, body(({"instance": "n1"}, values)))).nodes["n1"]["cpu_cores_last"] == 4
+
+
+def test_two_series_of_one_node_say_nothing_of_it() -> None:
+    found = fetched(
+        (CPU, body(({"instance": "n1:1"}, steps("1")), ({"instance": "n1:2"}, steps("2")),
+                   ({"instance": "n2"}, steps("3")))),
+    )  # fmt: skip
+    assert found.nodes.keys() == {"n2"}
+    assert found.left_out == {"two series": 1}
+
+
+@pytest.mark.parametrize("label", ["", "[::1]:9100", "UPPER", "a b", "x" * 300])
+def test_a_label_that_names_no_node_is_counted(label: str) -> None:
+    found = fetched((CPU, body(({"instance": label}, steps("1")), ({}, steps("1")))))
+    assert found.nodes == {}
+    assert found.left_out == {"names nobody": 2}
+
+
+@pytest.mark.parametrize(
+    ("metric", "name"),
+    [
+        ({"node": "n1", "namespace": "s", "pod": "p"}, PodName("s", "p", "", "n1")),
+        ({"namespace": "s", "pod": "p"}, PodName("s", "p", "", "")),
+        ({"node": "n1", "uid": UID}, PodName("", "", UID, "n1")),
+        ({"node": "n1", "pod": "p"}, None),
+        ({"node": "n1"}, None),
+        ({"node": "n1", "uid": 'a"b'}, None),
+        ({"node": "n1", "namespace": "s", "pod": "p", "uid": 'a"b'}, PodName("s", "p", "", "n1")),
+        ({"node": "[::1]", "namespace": "s", "pod": "p"}, PodName("s", "p", "", "")),
+    ],
+)
+def test_who_a_pod_is(metric: dict[str, str], name: PodName | None) -> None:
+    found = fetched((POD_CPU, body((metric, steps("1")))))
+    assert list(found.pods) == ([] if name is None else [name])
+
+
+def test_pods_are_unknown_where_none_of_their_columns_was_had() -> None:
+    assert not fetched((CPU, body())).knows_pods
+    assert fetched((CPU, body()), (POD_CPU, body())).knows_pods
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"<html>busy</html>",
+        b"\xff\xfe",
+        body(({"instance": "n1"}, steps("1")))[:-9],
+        b'{"status":"success"}',
+        b'{"status":"success","data":{"resultType":"vector","result":[]}}',
+        b'{"status":"success","data":{"resultType":"matrix","result":{}}}',
+        body(({"instance": "n1"}, [[615, 1]])),  # a number where a text is due
+        body(({"instance": "n1"}, [["615", "1"]])),
+        body(({"instance": "n1"}, [[615]])),
+        b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":1}}]}}',
+        b'{"status":"success","data":{"resultType":"matrix","result":' + b"[" * 100_000,
+    ],
+    ids=range(14),
+)
+def test_what_is_no_answer_is_an_error(answer: bytes) -> None:
+    with pytest.raises(ProviderError):
+        read_matrix(answer)
+
+
+def test_an_error_is_told_in_its_own_words() -> None:
+    said = b'{"status":"error","errorType":"bad_data","error":"1:3: parse error"}'
+    with pytest.raises(ProviderError, match="bad_data: 1:3: parse error"):
+        read_matrix(said)
+    assert said_error(said) == "bad_data: 1:3: parse error"
+    assert said_error(b"upstream is gone\n") == "upstream is gone"
+
+
+def test_warnings_are_handed_on_and_histograms_are_no_points() -> None:
+    answer = json.loads(body(warnings=["partial"]))
+    answer["data"]["result"] = [{"metric": {"instance": "n1"}, "histograms": [[615, {}]]}]
+    assert read_matrix(json.dumps(answer).encode()).warnings == ("partial",)
+    assert gather({CPU: read_matrix(json.dumps(answer).encode())}, WINDOW, GRID).nodes["n1"] == {
+        "points_offset_seconds": [], "points_cpu_cores": [], "points_memory_bytes": [],
+    }  # fmt: skip
+
+
+_texts = st.one_of(st.floats().map(str), st.text(max_size=5))
+_labels = st.dictionaries(
+    st.sampled_from(["instance", "node", "namespace", "pod", "uid"]), st.text(max_size=6)
+)
+_values = st.lists(st.tuples(st.floats(590, 670), _texts), max_size=6)
+
+
+@given(st.lists(st.tuples(_labels, _values), max_size=5))
+def test_whatever_is_answered_usage_is_finite_and_of_somebody(
+    series: list[tuple[dict[str, str], list[tuple[float, str]]]],
+) -> None:
+    answer = body(*((labels, [list(value) for value in values]) for labels, values in series))
+    found = fetched((CPU, answer), (POD_CPU, answer))
+    for columns in (*found.nodes.values(), *found.pods.values()):
+        for value in columns.values():
+            flat = value if isinstance(value, list) else [value]
+            assert all(one is None or (math.isfinite(one) and one >= 0) for one in flat)
+    assert all(found.nodes)
+    assert len(found.pods) + found.left_out.total() <= 2 * len(series)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_an_answer_or_an_error(data: bytes) -> None:
+    try:
+        assert isinstance(read_matrix(data), Matrix)
+    except ProviderError as error:
+        assert error.message

@@ -1,0 +1,242 @@
+"""From what is known of a node to a status as koordlet writes it."""
+
+import json
+import math
+import re
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.processors.join.pod_facts import gone_row
+from pipeline.processors.join.pod_facts import pod_row as row_of_pod
+from pipeline.processors.join.sample_join import NodeView
+from pipeline.processors.policy.durations import duration_text
+from pipeline.processors.slo.nodemetric_status import (
+    HostReport,
+    NodeReport,
+    PodReport,
+    pods_of,
+    status_of,
+)
+from pipeline.processors.slo.quantities import cpu_quantity, memory_quantity
+from pipeline.topics.node_state import AggregatedUsage
+from pipeline.topics.resources import Usage, parse_quantity
+from tests.processors.joined import NODE_ROW, joined, known_pod, logged, pod_row, view_of
+from tests.processors.slo.recorded import Json, load, strictly
+
+KI = 1024
+
+
+def usage(cpu: float | None, memory: float | None) -> Usage:
+    return Usage(cpu_cores=cpu, memory_bytes=memory)
+
+
+def percentiles(*pairs: tuple[float, int]) -> AggregatedUsage:
+    p50, p90, p95, p99 = (usage(cpu, ki * KI) for cpu, ki in pairs)
+    return AggregatedUsage(p50=p50, p90=p90, p95=p95, p99=p99)
+
+
+def report(**values: Any) -> NodeReport:
+    usual = {"updated_seconds": 1_700_000_000.9, "usage": Usage(), "system_usage": Usage()}
+    return NodeReport(**(usual | values))
+
+
+def status(**values: Any) -> Json:
+    """The status as JSON, every field of which is known to the definition."""
+    found: Json = json.loads(msgspec.json.encode(status_of(report(**values))))
+    own = {"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": "NodeMetric", "metadata": {}}
+    strictly({**own, "status": found})
+    return found
+
+
+def test_the_numbers_of_a_recorded_report_come_to_that_report() -> None:
+    """Given the numbers that koordlet had, we write what it wrote."""
+    expected = load("nodemetric-master-01.yaml")["status"]
+    found = status(
+        updated_seconds=1_748_144_198.0,
+        usage=usage(0.515, 5_862_330_450.0),
+        system_usage=usage(0.196, 3_150_994_008.0),
+        aggregated={
+            "30m": percentiles(
+                (0.429, 5723620), (0.858, 5823232), (1.113, 5867972), (1.467, 5977372)
+            ),
+            "5m": percentiles(
+                (0.429, 5712464), (0.886, 5750116), (1.097, 5833412), (1.366, 5938812)
+            ),
+        },
+        aggregated_system={
+            "5m": percentiles(
+                (0.153, 3078852), (0.407, 3085764), (0.539, 3088652), (0.795, 3106312)
+            ),
+            "30m": percentiles(
+                (0.156, 3082092), (0.424, 3179492), (0.569, 3184832), (0.853, 3203756)
+            ),
+        },
+        pods=(
+            PodReport(
+                namespace="mysql", name="mysql-7474b86d4f-52p5n", pod_class="prod", qos="LSR",
+                usage=usage(0.0215, 393_941_019.9),
+            ),
+            PodReport(
+                namespace="clickhouse", name="my-clickhouse-zookeeper-0", pod_class="prod",
+                qos="LS", usage=usage(0.026, 396_051_912.0),
+            ),
+        ),
+        prod_reclaimable=usage(2.38, 0.0),
+    )  # fmt: skip
+    # That Koordinator knew no host applications yet.
+    assert found.pop("hostApplicationMetric") == []
+    assert found == expected
+
+
+def test_what_is_not_known_is_not_in_it() -> None:
+    assert status() == {
+        "updateTime": "2023-11-14T22:13:20Z",
+        "nodeMetric": {"nodeUsage": {}, "systemUsage": {}},
+        "podsMetric": [],
+        "hostApplicationMetric": [],
+    }
+
+
+def test_what_is_known_in_part_is_there_in_part() -> None:
+    found = status(usage=usage(1.0, None), prod_peak=usage(None, 5.0))
+    assert found["nodeMetric"]["nodeUsage"] == {"resources": {"cpu": "1"}}
+    assert found["prodPeakMetric"] == {"resource": {"resources": {"memory": "5"}}}
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -1.0, 1e300])
+def test_what_is_no_amount_is_not_known(bad: float) -> None:
+    found = status(usage=usage(bad, bad), prod_reclaimable=usage(bad, bad))
+    assert found["nodeMetric"]["nodeUsage"] == {}
+    assert "prodReclaimableMetric" not in found
+
+
+@pytest.mark.parametrize("known", [usage(None, 1.0), usage(1.0, None), usage(1.0, math.nan)])
+def test_a_pod_of_which_a_part_is_unknown_is_left_out(known: Usage) -> None:
+    """Else what is missing would count as 0, and be handed on."""
+    one = PodReport(namespace="a", name="b", pod_class="prod", qos="LS", usage=known)
+    app = HostReport(name="nginx", usage=known)
+    found = status(pods=(one,), host_apps=(app,))
+    assert (found["podsMetric"], found["hostApplicationMetric"]) == ([], [])
+
+
+def test_a_span_of_which_nothing_is_known_has_no_usage() -> None:
+    known = AggregatedUsage(avg=usage(1.0, 1024.0))
+    found = status(aggregated={"30m": known, "10m": AggregatedUsage(), "5m": known})
+    assert found["nodeMetric"]["aggregatedNodeUsages"] == [
+        {"duration": "5m0s", "usage": {"avg": {"resources": {"cpu": "1", "memory": "1Ki"}}}},
+        {"duration": "10m0s"},
+        {"duration": "30m0s", "usage": {"avg": {"resources": {"cpu": "1", "memory": "1Ki"}}}},
+    ]
+    with pytest.raises(ValueError, match="no duration"):
+        status_of(report(aggregated={"soon": known}))
+
+
+def test_classes_are_said_where_there_are_any_and_order_is_by_name() -> None:
+    def of(namespace: str, name: str, pod_class: str, qos: str) -> PodReport:
+        used = usage(0.0015, 0.0)
+        return PodReport(namespace=namespace, name=name, pod_class=pod_class, qos=qos, usage=used)
+
+    found = status(
+        pods=(of("b", "a", "none", ""), of("a", "z", "batch", "BE"), of("a", "b", "unknown", "")),
+        host_apps=(
+            HostReport(name="z", usage=usage(1.0, 1.0), priority="koord-batch", qos="BE"),
+            HostReport(name="a", usage=usage(1.0, 1.0)),
+        ),
+    )
+    resources = {"resources": {"cpu": "1m", "memory": "0"}}
+    assert found["podsMetric"] == [
+        {"name": "b", "namespace": "a", "podUsage": resources},
+        {
+            "name": "z", "namespace": "a", "podUsage": resources,
+            "priority": "koord-batch", "qos": "BE",
+        },
+        {"name": "a", "namespace": "b", "podUsage": resources},
+    ]  # fmt: skip
+    assert [app["name"] for app in found["hostApplicationMetric"]] == ["a", "z"]
+    assert found["hostApplicationMetric"][1]["priority"] == "koord-batch"
+    assert "priority" not in found["hostApplicationMetric"][0]
+
+
+def test_pods_are_named_by_what_the_window_knows() -> None:
+    known = [
+        known_pod("u2", name="web", pod_class="prod", qos="LS"),
+        known_pod("u1", name="job", namespace="batch", pod_class="batch", qos="BE"),
+    ]
+    window = logged(
+        joined(NODE_ROW, pod_row("u2"), pod_row("u3"), pod_row("u1"), view=view_of(*known))
+    )
+    found = pods_of(window, np.array([[1.0, 10.0], [2.0, np.nan], [3.0, 30.0]]))
+    assert [(one.namespace, one.name, one.pod_class, one.qos, one.usage) for one in found] == [
+        ("batch", "job", "batch", "BE", usage(1.0, 10.0)),
+        ("shop", "web", "prod", "LS", usage(2.0, None)),
+    ]
+
+
+def test_a_pod_that_is_gone_is_not_reported_beside_the_one_that_has_its_name_now() -> None:
+    old, new = (row_of_pod(known_pod(uid, name="db-0", pod_class="prod")) for uid in ("u1", "u2"))
+    view = NodeView(None, {"u1": gone_row(old), "u2": new})
+    window = logged(joined(NODE_ROW, pod_row("u1"), pod_row("u2"), view=view))
+    (found,) = pods_of(window, np.array([[1.0, 10.0], [2.0, 20.0]]))
+    assert (found.name, found.usage) == ("db-0", usage(2.0, 20.0))
+
+
+def test_pods_of_a_window_of_which_nothing_is_known_have_no_names() -> None:
+    window = logged(joined(NODE_ROW, pod_row("u2")))
+    assert pods_of(window, np.ones((1, 2))) == ()
+    unnamed = view_of(known_pod("u2", name=""))
+    assert pods_of(logged(joined(NODE_ROW, pod_row("u2"), view=unnamed)), np.ones((1, 2))) == ()
+    with pytest.raises(ValueError):
+        pods_of(window, np.ones((2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0s"), (45, "45s"), (60, "1m0s"), (3600, "1h0m0s"), (5400, "1h30m0s"), (90061, "25h1m1s")],
+)
+def test_durations_are_written_as_go_does(seconds: int, text: str) -> None:
+    assert duration_text(Decimal(seconds)) == text
+
+
+AMOUNTS = st.integers(0, 2**62) | st.integers(0, 60).map(lambda n: 1 << n)
+
+
+@given(AMOUNTS)
+def test_quantities_are_exact_and_the_shortest(amount: int) -> None:
+    for text, factor, base in (
+        (cpu_quantity(amount), 1000, 1000),
+        (memory_quantity(amount), 1, 1024 if amount >= 1024 else 1000),
+    ):
+        if parse_quantity_fits(amount, factor):
+            assert parse_quantity(text) * factor == Decimal(amount)
+        digits, suffix = re.fullmatch(r"(\d+)([a-zA-Z]*)", text).groups()  # type: ignore[union-attr]
+        if suffix not in ("E", "Ei") and amount:
+            assert int(digits) % base, "a larger suffix would do"
+
+
+def parse_quantity_fits(amount: int, factor: int) -> bool:
+    return amount / factor <= 2**62
+
+
+@pytest.mark.parametrize(
+    ("millicores", "text"),
+    [(0, "0"), (1, "1m"), (515, "515m"), (1000, "1"), (1500, "1500m"), (3_000_000, "3k")],
+)
+def test_millicores(millicores: int, text: str) -> None:
+    assert cpu_quantity(millicores) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0"), (1, "1"), (1000, "1k"), (1023, "1023"), (1024, "1Ki"), (1025, "1025"),
+        (2000, "2000"), (5_862_330_450, "5862330450"), (5712464 * KI, "5712464Ki"), (KI**3, "1Gi"),
+    ],
+)  # fmt: skip
+def test_bytes(size: int, text: str) -> None:
+    assert memory_quantity(size) == text

@@ -1,0 +1,238 @@
+"""Averages over the last windows against an exact slow reference, and what they cost."""
+
+import math
+import tracemalloc
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.processors.join.window_batch import window_usage
+from pipeline.processors.slo.rolling_usage import Rolling, RollingUsage
+from pipeline.topics.windows import Window, departure
+from tests.processors.joined import END_MS, NODE_ROW, Row, header, joined, logged, pod_row
+
+POLICY = "usageWithoutPageCache"
+NAN = math.nan
+
+
+def pod(uid: str, cpu: float | None, memory: float | None = 1024.0, **values: Any) -> Row:
+    return pod_row(uid, cpu_cores_avg=cpu, memory_bytes_avg=memory, **values)
+
+
+def host(name: str, cpu: float) -> Row:
+    return {
+        "kind": "host_app", "id": name, "coverage": 1.0,
+        "cpu_cores_avg": cpu, "memory_bytes_avg": 64.0,
+    }  # fmt: skip
+
+
+def window(
+    end: int, *rows: Row, node: Row | None = None, of: str = "node-1", **changes: Any
+) -> Window:
+    return logged(joined(NODE_ROW | (node or {}), *rows, of=header(of, end, **changes)))
+
+
+def rolled(windows: Sequence[Window], seconds: int = 300) -> RollingUsage:
+    rolling = Rolling()
+    for one in windows:
+        rolling.apply([one], [seconds], POLICY)
+    found = rolling.read("node-1")
+    assert found is not None
+    return found
+
+
+def test_averages_are_over_the_windows_within_the_time() -> None:
+    found = rolled([window(end, node={"cpu_cores_avg": float(end)}) for end in range(12)])
+    assert (found.end_ms, found.span_ms) == (END_MS + 11 * 30_000, 300_000)
+    assert found.node[0] == sum(range(2, 12)) / 10
+
+
+def test_a_pod_counts_in_the_windows_in_which_it_was_there() -> None:
+    windows = [
+        window(0, pod("a", 1.0), pod("gone", 9.0)),
+        window(1, pod("a", 3.0)),
+        window(2, pod("b", 5.0), pod("a", 2.0), host("nginx", 1.0)),
+    ]
+    found = rolled(windows)
+    assert (found.uids, found.hosts) == (("a", "b"), ("nginx",))
+    assert found.pods[:, 0].tolist() == [2.0, 5.0]
+    assert found.host_apps[:, 0].tolist() == [1.0]
+
+
+def test_a_pod_that_comes_back_under_its_uid_begins_anew() -> None:
+    windows = [window(0, pod("a", 9.0)), window(1), window(2, pod("a", 1.0))]
+    assert rolled(windows).pods[:, 0].tolist() == [1.0]
+
+
+def test_what_is_not_known_is_not_averaged() -> None:
+    windows = [
+        window(0, pod("a", 1.0, None), pod("b", None, None)),
+        window(1, pod("a", None, 512.0), pod("b", None, None)),
+    ]
+    found = rolled(windows)
+    assert found.pods[0].tolist() == [1.0, 512.0]
+    assert np.isnan(found.pods[1]).all()
+    assert np.isnan(found.system).all(), "a pod's part would pass for the system's"
+
+
+def test_a_window_that_saw_less_counts_less() -> None:
+    windows = [
+        window(0, node={"cpu_cores_avg": 1.0, "coverage": 1.0}),
+        window(1, node={"cpu_cores_avg": 4.0, "coverage": 0.5}),
+        window(2, node={"cpu_cores_avg": 100.0, "coverage": 0.0}),
+    ]
+    assert rolled(windows).node[0] == 2.0
+    assert np.isnan(rolled(windows[2:]).node[0])
+
+
+def test_windows_count_by_their_length() -> None:
+    first = window(0, node={"cpu_cores_avg": 1.0})
+    longer = window(
+        4, node={"cpu_cores_avg": 4.0}, window_start_ms=END_MS, window_end_ms=END_MS + 120_000
+    )
+    found = rolled([first, longer])
+    assert found.node[0] == (1.0 * 30 + 4.0 * 120) / 150
+    assert found.span_ms == 150_000
+
+
+def test_a_window_longer_than_the_time_is_kept() -> None:
+    found = rolled([window(0), window(1, node={"cpu_cores_avg": 7.0})], seconds=10)
+    assert (found.node[0], found.span_ms) == (7.0, 30_000)
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(2**62, 2), (60, 2), (59, 1), (0, 1), (-1, 1)])
+def test_any_time_can_be_asked_for(seconds: int, kept: int) -> None:
+    assert rolled([window(0), window(1)], seconds).span_ms == kept * 30_000
+
+
+@pytest.mark.parametrize("end", [1, 0, -5])
+def test_a_window_that_is_no_later_is_left_out(end: int) -> None:
+    windows = [window(0), window(1), window(end, node={"cpu_cores_avg": 90.0})]
+    assert rolled(windows).node[0] == 4.0
+
+
+def test_another_machine_begins_anew() -> None:
+    windows = [window(0, pod("a", 9.0)), window(2, pod("a", 1.0), machine_id="m2")]
+    found = rolled(windows)
+    assert (found.pods[0, 0], found.span_ms) == (1.0, 30_000)
+
+
+def test_two_machines_of_one_name_do_not_take_turns() -> None:
+    rolling = Rolling()
+    windows = [window(end, machine_id=f"m{end % 2}") for end in (0, 1, 2, 3, 4)]
+    taken = [rolling.apply([one], [300], POLICY)[0] for one in windows]
+    assert taken == [True, False, True, False, True]
+
+
+def test_a_departure_ends_a_node_also_within_one_call() -> None:
+    rolling = Rolling()
+    rolling.apply([window(0), departure("node-1", 1)], [300, 300], POLICY)
+    assert (len(rolling), rolling.read("node-1")) == (0, None)
+    rolling.apply([departure("node-1", 1), window(1)], [300, 300], POLICY)
+    found = rolling.read("node-1")
+    assert found is not None
+    assert found.span_ms == 30_000
+    rolling.forget("node-1")
+    rolling.forget("node-1")
+    assert len(rolling) == 0
+
+
+def test_each_window_has_its_time() -> None:
+    with pytest.raises(ValueError):
+        Rolling().apply([window(0), window(1)], [300], POLICY)
+
+
+def test_nodes_keep_apart_and_each_has_its_time() -> None:
+    rolling = Rolling()
+    for end in range(4):
+        one = window(end, node={"cpu_cores_avg": float(end)})
+        other = window(end, node={"cpu_cores_avg": 9.0 * end}, of="node-2")
+        rolling.apply([one, other], [60, 300], POLICY)
+    first, second = rolling.read("node-1"), rolling.read("node-2")
+    assert first is not None
+    assert second is not None
+    assert (first.node[0], second.node[0]) == (2.5, 13.5)
+
+
+USAGE = st.none() | st.floats(0, 64)
+PODS = st.dictionaries(st.sampled_from("abcde"), st.tuples(USAGE, USAGE))
+STEPS = st.lists(st.tuples(st.integers(1, 4), USAGE, PODS), min_size=1, max_size=9)
+
+
+@given(STEPS, st.sampled_from([30, 90, 300]))
+def test_averages_are_those_of_the_slow_way(
+    steps: list[tuple[int, float | None, dict[str, tuple[float | None, float | None]]]],
+    seconds: int,
+) -> None:
+    windows, end = [], 0
+    for passed, cpu, pods in steps:
+        end += passed
+        of = [pod(uid, *usage) for uid, usage in pods.items()]
+        windows.append(window(end, *of, node={"cpu_cores_avg": cpu}))
+    found = rolled(windows, seconds)
+    newest = windows[-1].header.window_end_ms
+    within = [one for one in windows if one.header.window_start_ms >= newest - 1000 * seconds]
+    within = within or windows[-1:]
+    assert found.uids == windows[-1].rows.listing.uids
+    _same(found.node, [window_usage(one, POLICY).node for one in within])
+    _same(found.system, [window_usage(one, POLICY).system for one in within])
+    there = {uid: _since(uid, windows) for uid in found.uids}
+    for row, uid in enumerate(found.uids):
+        own = [one for one in within if one in there[uid]]
+        rows = [one.rows.listing.uids.index(uid) for one in own]
+        usages = [window_usage(one, POLICY).pods[at] for one, at in zip(own, rows, strict=True)]
+        _same(found.pods[row], usages)
+
+
+def _since(uid: str, windows: list[Window]) -> list[Window]:
+    """The windows of a pod up to the newest without one in which it was not."""
+    there: list[Window] = []
+    for one in windows:
+        there = [*there, one] if uid in one.rows.listing.uids else []
+    return there
+
+
+def _same(found: np.ndarray, usages: Sequence[np.ndarray]) -> None:
+    """All windows here are of one length and wholly seen."""
+    for resource in range(2):
+        values = [Fraction(usage[resource]) for usage in usages if not np.isnan(usage[resource])]
+        if values:
+            exact = float(sum(values, Fraction(0)) / len(values))
+            assert found[resource] == pytest.approx(exact, rel=1e-12, abs=1e-12)
+        else:
+            assert np.isnan(found[resource])
+
+
+def test_ten_thousand_nodes_fit_into_250_mib() -> None:
+    """A two-hundredth of them: 50 nodes of 100 pods, 10 windows each."""
+    nodes, pods = 50, 100
+    rows = [pod(f"{'0' * 30}{number:06}", 0.5, 1e9) for number in range(pods)]
+    rolling = Rolling()
+    names = [f"node-{number}" for number in range(nodes)]
+
+    def apply(end: int) -> None:
+        for name in names:
+            rolling.apply([window(end, *rows, of=name)], [300], POLICY)
+
+    # What is read once, and kept by others, is no cost of this.
+    apply(0)
+    for name in names:
+        rolling.forget(name)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for end in range(1, 13):
+        apply(end)
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    found = rolling.read("node-7")
+    assert found is not None
+    assert found.span_ms == 300_000
+    of_all = (after - before) * 10_000 / nodes
+    assert of_all < 250 * 2**20, f"{of_all / 2**20:.0f} MiB"
+    # Else nothing would be measured.
+    assert of_all > 10_000 * 10 * 102 * 2 * 8

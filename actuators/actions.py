@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
+from pipeline.kafka.client import client_options
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.settings import KafkaSettings
 from pipeline.topics.actions import ActionRecord
-from pipeline.topics.client import client_options
 from pipeline.topics.codec import encode_json
 from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import ACTIONS

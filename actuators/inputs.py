@@ -6,8 +6,8 @@ from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from pipeline.kafka.client import COMMITTED, client_options, our_errors
 from pipeline.settings import KafkaSettings
-from pipeline.topics.client import COMMITTED, client_options, our_errors
 from pipeline.topics.registry import MAX_RECORD_BYTES, Topic
 
 _POLL_MS: Final = 200

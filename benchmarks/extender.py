@@ -36,19 +36,19 @@ import aiohttp
 from aiokafka import AIOKafkaProducer
 
 from benchmarks.asking import ask, ask_whole, memory
+from pipeline.kafka.client import client_options
+from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.kafka import LocalKafka, local_kafka
 from pipeline.local.probe import free_port
 from pipeline.settings import KafkaSettings, variable_name
 from pipeline.times import format_time
-from pipeline.topics.admin import apply_topics
-from pipeline.topics.client import client_options
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord, UsageDeviation
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.partition import partition_of
 from pipeline.topics.pods import PodRecord, pod_key
 from pipeline.topics.registry import NODE_STATE, NODES, PODS, Topic
-from pipeline.topics.resources import Resources, Usage
+from pipeline.topics.resource_amounts import Resources, Usage
 
 PARTITIONS = 16
 STATES_PER_SECOND = 333

@@ -34,13 +34,13 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from benchmarks import inventory
 from benchmarks.exporter import cost
 from benchmarks.roles import ROOT, springtide
-from pipeline.agents.output import Keyed, open_output
+from pipeline.kafka.client import client_options
+from pipeline.kafka.producer import Keyed, open_output
+from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.kafka import local_kafka
 from pipeline.settings import Settings, load_settings
 from pipeline.times import parse_time
-from pipeline.topics.admin import apply_topics
 from pipeline.topics.arrow import SAMPLE_SCHEMA
-from pipeline.topics.client import client_options
 from pipeline.topics.codec import encode_json
 from pipeline.topics.partition import partition_of
 from pipeline.topics.pods import pod_key

@@ -31,8 +31,10 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from benchmarks import inventory
 from benchmarks.roles import springtide
-from pipeline.agents.log import open_reader
-from pipeline.agents.output import Keyed, open_output
+from pipeline.kafka.client import client_options
+from pipeline.kafka.partition_log import open_reader
+from pipeline.kafka.producer import Keyed, open_output
+from pipeline.kafka.topic_admin import apply_topics, find_group
 from pipeline.local.kafka import local_kafka
 from pipeline.processors.join.pod_facts import pod_row
 from pipeline.processors.join.sample_join import Beside, NodeView, join, put_beside
@@ -40,13 +42,11 @@ from pipeline.processors.join.window_batch import node_windows, window_usages
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.result_records import node_state_record, prediction_record
 from pipeline.settings import Settings, load_settings
-from pipeline.topics.admin import apply_topics, find_group
 from pipeline.topics.arrow import write_stream
-from pipeline.topics.client import client_options
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters
 from pipeline.topics.nodes import Strategy
-from pipeline.topics.overcommit import Overcommit
+from pipeline.topics.overcommit_terms import Overcommit
 from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import NODE_STATE, RESOURCES, SAMPLES, WINDOWS, Topic
 from pipeline.topics.sample_rows import SampleRows, read_rows

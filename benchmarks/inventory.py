@@ -10,9 +10,9 @@ from typing import Final
 from pipeline.settings import Settings
 from pipeline.sources.publish import Entry, node_entry, open_producer, pod_entry, write
 from pipeline.topics.nodes import NodeRecord, NodeStrategy
-from pipeline.topics.overcommit import Overcommit
+from pipeline.topics.overcommit_terms import Overcommit
 from pipeline.topics.pods import PodRecord
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 
 _REQUESTS: Final = Resources(cpu_millicores=500, memory_bytes=1 << 30)
 _CAPACITY: Final = Resources(cpu_millicores=64_000, memory_bytes=2**38)

@@ -23,10 +23,10 @@ import numpy as np
 
 from benchmarks.roles import resident_mib, springtide
 from pipeline.clock import SystemClock
+from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.kafka import local_kafka
 from pipeline.settings import Settings, load_settings
 from pipeline.sources.fleet import run_fleet
-from pipeline.topics.admin import apply_topics
 
 DEFECT_MIB_PER_HOUR = 1.0
 WARM_UP_SECONDS = 1200.0

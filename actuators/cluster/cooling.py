@@ -22,7 +22,7 @@ from pipeline.times import parse_time
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.results import supersedes
+from pipeline.topics.result_header import supersedes
 
 COOLED: Final = "springtide/cooled"
 """On a Node that has cooled: as of which window."""

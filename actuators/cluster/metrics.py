@@ -33,7 +33,7 @@ from pipeline.processors.slo.rolling_usage import Rolling
 from pipeline.times import parse_time
 from pipeline.topics.node_state import AGGREGATED, AggregatedUsage, NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.results import supersedes
+from pipeline.topics.result_header import supersedes
 from pipeline.topics.windows import Window
 
 _STATUS: Final = "NodeMetric status"

@@ -29,7 +29,7 @@ from pipeline.times import format_time, parse_time
 from pipeline.topics.actions import ActionRecord, Outcome
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.results import supersedes
+from pipeline.topics.result_header import supersedes
 
 log = get_logger(__name__)
 

@@ -20,9 +20,9 @@ from node_exporter import metrics
 from node_exporter.buffer import EncodedWindow, WindowBuffer
 from pipeline.clock import Clock
 from pipeline.errors import BrokerUnavailableError, KafkaError, TopicDriftError
+from pipeline.kafka.client import client_options, our_errors
 from pipeline.logs import get_logger
 from pipeline.settings import KafkaSettings
-from pipeline.topics.client import client_options, our_errors
 from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import SAMPLES
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
-from pipeline.agents.log import LogReader, LogRecord
+from pipeline.kafka.partition_log import LogReader, LogRecord
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.tasks import together

@@ -4,8 +4,8 @@ from typing import Any
 
 import faust
 
+from pipeline.kafka.client import ssl_context
 from pipeline.settings import KafkaSettings
-from pipeline.topics.client import ssl_context
 
 
 def faust_credentials(kafka: KafkaSettings) -> Any:

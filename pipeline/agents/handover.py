@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 from aiokafka.errors import KafkaError
 
 from pipeline.agents.consume import Readers, advance, fill
-from pipeline.agents.log import LogRecord
 from pipeline.agents.model import Batch, ModelCursor, process
 from pipeline.clock import Clock
+from pipeline.kafka.partition_log import LogRecord
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
 from pipeline.tasks import together

@@ -13,8 +13,6 @@ from typing import TypeVar
 import msgspec
 
 from pipeline.agents.consume import Readers
-from pipeline.agents.log import LogReader, LogRecord
-from pipeline.agents.output import LARGEST_VALUE_BYTES, Keyed, Output
 from pipeline.agents.saved import Checkpoints, read_checkpoints
 from pipeline.clock import Clock
 from pipeline.errors import (
@@ -24,6 +22,8 @@ from pipeline.errors import (
     RecordError,
     StateError,
 )
+from pipeline.kafka.partition_log import LogReader, LogRecord
+from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Output
 from pipeline.processors.exchange.export_models import put_back
 from pipeline.processors.exchange.import_models import Learned, Taken, taken_over
 from pipeline.processors.model import state_codec

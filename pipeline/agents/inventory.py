@@ -12,12 +12,12 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from pipeline.agents.gone import GonePods
-from pipeline.agents.log import LogReader, LogRecord, record_of
 from pipeline.errors import KeyMismatchError, RecordError
+from pipeline.kafka.client import COMMITTED
+from pipeline.kafka.partition_log import LogReader, LogRecord, record_of
 from pipeline.logs import get_logger
 from pipeline.processors.join.pod_facts import PodRow, pod_row
 from pipeline.processors.join.sample_join import NodeView
-from pipeline.topics.client import COMMITTED
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import KnownNode, check_node_name
 from pipeline.topics.pods import PodFacts, check_pod, split_pod_key

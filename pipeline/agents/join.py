@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pipeline.agents.inventory import Inventory
-from pipeline.agents.log import LogRecord
-from pipeline.agents.output import LARGEST_VALUE_BYTES, Keyed, Output
 from pipeline.agents.shard import Ownership
 from pipeline.errors import (
     InvalidRecordError,
@@ -21,6 +19,8 @@ from pipeline.errors import (
     OversizedRecordError,
     RecordError,
 )
+from pipeline.kafka.partition_log import LogRecord
+from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Output
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.join.node_facts import node_facts

@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from pipeline.agents.join import refuse
 from pipeline.agents.learning import Applied, Placed, Report, Told, learn, report, segments
-from pipeline.agents.log import LogRecord
-from pipeline.agents.output import LARGEST_VALUE_BYTES, Keyed, Output
 from pipeline.agents.profile import Profile, names_of
 from pipeline.agents.shard import Ownership
 from pipeline.errors import KeyMismatchError, RecordError
+from pipeline.kafka.partition_log import LogRecord
+from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Output
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.model.bank import Bank

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pipeline.agents.consume import Readers
 from pipeline.agents.inventory import Inventory
-from pipeline.agents.log import LogReader, LogRecord
 from pipeline.agents.saved import read_checkpoints
 from pipeline.errors import CheckpointError, RecordError
+from pipeline.kafka.partition_log import LogReader, LogRecord
 from pipeline.processors.join.pod_facts import PodRow
 from pipeline.processors.model.recommendation import Owner, Workloads
 from pipeline.topics.checkpoints import NodeCheckpoint

@@ -22,13 +22,13 @@ from pipeline.agents.handover import Handover
 from pipeline.agents.inventory import Inventory, InventoryTopics
 from pipeline.agents.join import JoinCursor, JoinRules
 from pipeline.agents.learning import Report
-from pipeline.agents.log import LogReader
 from pipeline.agents.model import ModelCursor, ModelRules
-from pipeline.agents.output import Keyed, Output
 from pipeline.agents.saved import Checkpoints, read_checkpoints, replay_start, restore
 from pipeline.agents.shard import Ownership, Shard
 from pipeline.clock import Clock
 from pipeline.errors import CheckpointError, CheckpointLayoutError, StateError
+from pipeline.kafka.partition_log import LogReader
+from pipeline.kafka.producer import Keyed, Output
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, histogram
 from pipeline.processors.model.bank import Bank

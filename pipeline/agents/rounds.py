@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import msgspec
 
 from pipeline.agents.learning import GENERATION
-from pipeline.agents.output import LARGEST_VALUE_BYTES, Keyed, Output
 from pipeline.agents.shard import Shard
 from pipeline.clock import Clock
+from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Output
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, histogram
 from pipeline.topics.checkpoints import NodeCheckpoint, RoundMarker, marker_key, node_key

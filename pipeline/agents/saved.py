@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pipeline.agents.inventory import Refuse
-from pipeline.agents.log import LogReader
 from pipeline.errors import CheckpointError, CheckpointLayoutError, RecordError
+from pipeline.kafka.partition_log import LogReader
 from pipeline.logs import get_logger
 from pipeline.processors.model.bank import Bank
 from pipeline.topics.checkpoints import (

@@ -8,10 +8,10 @@ state, and whoever takes the partition over writes all views anew, above all gen
 import hashlib
 from typing import Final
 
-from pipeline.agents.output import Keyed, Output
 from pipeline.agents.shard import Shard
 from pipeline.clock import Clock
 from pipeline.errors import RecordError
+from pipeline.kafka.producer import Keyed, Output
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.join.view_documents import (

@@ -27,9 +27,7 @@ from pipeline.agents.handover import BEHIND, Handover, feed_models, look_for_oth
 from pipeline.agents.inventory import InventoryTopics, follow
 from pipeline.agents.join import JoinCursor, JoinRules, refuse
 from pipeline.agents.learning import LAST_END
-from pipeline.agents.log import LogRecord, open_reader
 from pipeline.agents.model import ModelCursor, ModelRules
-from pipeline.agents.output import Output, open_output
 from pipeline.agents.profile import watch
 from pipeline.agents.recovery import Recovery
 from pipeline.agents.rounds import Rounds
@@ -38,13 +36,15 @@ from pipeline.agents.silence import depart_silent
 from pipeline.agents.views import Views
 from pipeline.clock import Clock
 from pipeline.errors import RecordError, StateError
+from pipeline.kafka.client import client_options
+from pipeline.kafka.partition_log import LogRecord, open_reader
+from pipeline.kafka.producer import Output, open_output
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
 from pipeline.processors.model.bank import Bank
 from pipeline.settings import Settings
 from pipeline.sources.files import run_file_source
 from pipeline.tasks import end
-from pipeline.topics.client import client_options
 from pipeline.topics.registry import CHECKPOINTS, NODE_VIEWS, SAMPLES, WINDOWS
 
 log = get_logger(__name__)

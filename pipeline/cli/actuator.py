@@ -8,13 +8,13 @@ from actuators.cluster.actuator import Actuator
 from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options
 from pipeline.cli.running import lead_until_stopped
 from pipeline.clock import SystemClock
+from pipeline.kafka.topic_admin import require_topics
 from pipeline.kube.client import Api
 from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
 from pipeline.settings import Settings
 from pipeline.sources.scheduler import placement_of
-from pipeline.topics.admin import require_topics
 
 log = get_logger(__name__)
 

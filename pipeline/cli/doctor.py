@@ -276,7 +276,7 @@ def jars() -> Check:
 
 def broker(settings: Settings) -> Iterator[Check]:
     """The broker, the topics, the workers: the later are unknown where the first is away."""
-    from pipeline.topics.admin import check_topics
+    from pipeline.kafka.topic_admin import check_topics
 
     servers = settings.kafka.bootstrap_servers
     start = time.monotonic()
@@ -326,7 +326,7 @@ _Members = tuple[str, frozenset[str]]
 async def _watch_group(kafka: KafkaSettings, group: str) -> tuple[_Members, _Members]:
     from aiokafka.admin import AIOKafkaAdminClient
 
-    from pipeline.topics.client import client_options, our_errors
+    from pipeline.kafka.client import client_options, our_errors
 
     quick = msgspec.structs.replace(kafka, request_timeout_seconds=_KAFKA_SECONDS)
     with our_errors(quick, "looking at the workers"):

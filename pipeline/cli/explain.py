@@ -12,15 +12,15 @@ from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
 from pipeline.cli.printing import printable, say
 from pipeline.clock import SystemClock
 from pipeline.errors import BrokerUnavailableError, NotReadyError, UsageError
+from pipeline.kafka.newest import names_near, newest
+from pipeline.kafka.topic_admin import require_topics
 from pipeline.processors.explain.derivation import RESOURCES
 from pipeline.processors.explain.offer_text import TIERS, explain_offers
 from pipeline.processors.explain.prediction_text import explain, predictors_of
 from pipeline.processors.explain.record_selection import part_of
 from pipeline.processors.model.model_config import ENTITIES
 from pipeline.settings import KafkaSettings, Settings
-from pipeline.topics.admin import require_topics
 from pipeline.topics.codec import decode_json
-from pipeline.topics.newest import names_near, newest
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.predictions import PredictionRecord

@@ -15,6 +15,8 @@ from pipeline.errors import SettingsError
 from pipeline.extender.plans import PlanWriter
 from pipeline.extender.server import rules_of
 from pipeline.extender.service import serve
+from pipeline.kafka.client import client_options
+from pipeline.kafka.lazy_producer import LazyProducer
 from pipeline.settings import ExtenderSettings, Settings
 from pipeline.table import AND_PODS, Feed, Table
 from pipeline.table.dead_letters import DeadLetterWriter
@@ -23,8 +25,6 @@ from pipeline.table.history import REFILLED_SECONDS
 from pipeline.table.records import apply_point
 from pipeline.table.snapshot import is_ours
 from pipeline.tasks import end
-from pipeline.topics.client import client_options
-from pipeline.topics.lazy_producer import LazyProducer
 
 
 @click.command(

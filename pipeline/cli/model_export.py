@@ -12,15 +12,15 @@ from pipeline.cli.explain import no_node
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
 from pipeline.cli.printing import say
 from pipeline.errors import CheckpointError, RecordError, SpringtideError, UsageError
+from pipeline.kafka.newest import Found, newest
+from pipeline.kafka.topic_admin import require_topics
 from pipeline.processors.exchange.export_models import to_koordinator
 from pipeline.processors.explain.model_state_text import brief
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.settings import KafkaSettings, Settings
-from pipeline.topics.admin import require_topics
 from pipeline.topics.checkpoints import NodeCheckpoint, parse_key
 from pipeline.topics.codec import decode_pack
-from pipeline.topics.newest import Found, newest
 from pipeline.topics.registry import CHECKPOINTS, NODE_STATE
 
 

@@ -12,12 +12,14 @@ import yaml
 
 from pipeline.agents.configure import model_config
 from pipeline.agents.importing import Change, adding, change_models, putting_back, takes_anything
-from pipeline.agents.log import open_reader
-from pipeline.agents.output import open_output
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
 from pipeline.cli.printing import say
 from pipeline.clock import SystemClock
 from pipeline.errors import CheckpointError, UsageError
+from pipeline.kafka.client import client_options, our_errors
+from pipeline.kafka.partition_log import open_reader
+from pipeline.kafka.producer import open_output
+from pipeline.kafka.topic_admin import find_group, require_topics
 from pipeline.processors.exchange.import_models import (
     Learned,
     Received,
@@ -30,8 +32,6 @@ from pipeline.processors.model import state_codec
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES
 from pipeline.processors.model.state_codec import NodeState
 from pipeline.settings import Settings
-from pipeline.topics.admin import find_group, require_topics
-from pipeline.topics.client import client_options, our_errors
 from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import CHECKPOINTS
 

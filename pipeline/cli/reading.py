@@ -10,11 +10,11 @@ import click
 
 from pipeline.clock import SystemClock
 from pipeline.errors import KafkaError, NotReadyError, SpringtideError, TopicDriftError
+from pipeline.kafka.client import client_options
 from pipeline.settings import Settings
 from pipeline.table import Feed, Table
 from pipeline.table.feed import FED_BY
 from pipeline.tasks import end
-from pipeline.topics.client import client_options
 from pipeline.topics.registry import Topic
 
 _PROGRESS_AFTER_SECONDS: Final = 2.0

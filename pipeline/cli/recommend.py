@@ -10,18 +10,18 @@ from typing import Any, Final
 import click
 
 from pipeline.agents.configure import model_config
-from pipeline.agents.log import open_reader
 from pipeline.agents.recommending import add_nodes
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
 from pipeline.cli.printing import printable, say
 from pipeline.errors import CheckpointError, NotReadyError, UsageError
+from pipeline.kafka.client import client_options, our_errors
+from pipeline.kafka.partition_log import open_reader
+from pipeline.kafka.topic_admin import require_topics
 from pipeline.processors.model.entity_columns import NEVER
 from pipeline.processors.model.model_config import RESOURCES
 from pipeline.processors.model.recommendation import Advice, Owner, Recommendation, Workloads
 from pipeline.settings import Settings
 from pipeline.times import format_time
-from pipeline.topics.admin import require_topics
-from pipeline.topics.client import client_options, our_errors
 from pipeline.topics.registry import CHECKPOINTS, PODS
 
 _TITLES: Final = (

@@ -13,6 +13,8 @@ from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
 from pipeline.cli.printing import printable, say
 from pipeline.clock import SystemClock
 from pipeline.errors import RecordError, UsageError
+from pipeline.kafka.newest import appended
+from pipeline.kafka.topic_admin import require_topics
 from pipeline.processors.explain.usage_series import (
     PodSought,
     SeenWindow,
@@ -25,8 +27,6 @@ from pipeline.processors.policy.durations import seconds_of
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.tasks import end as end_task
 from pipeline.times import format_time, parse_time
-from pipeline.topics.admin import require_topics
-from pipeline.topics.newest import appended
 from pipeline.topics.registry import NODE_STATE, WINDOWS
 from pipeline.topics.windows import Window, decode_window
 

@@ -8,8 +8,8 @@ import click
 
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.errors import TopicDriftError
+from pipeline.kafka.topic_admin import Change, Drift, apply_topics, check_topics
 from pipeline.settings import Settings
-from pipeline.topics.admin import Change, Drift, apply_topics, check_topics
 from pipeline.topics.registry import TOPICS, markdown_table
 
 _TOPIC_KEYS = (*KAFKA_CLIENT, "kafka.partitions", "kafka.replication_factor")

@@ -16,10 +16,10 @@ from pipeline.cli.printing import printable, say
 from pipeline.cli.score import best_first
 from pipeline.errors import UsageError
 from pipeline.extender.explained import Explanation, NodeExplanation
+from pipeline.kafka.topic_admin import require_topics
 from pipeline.processors.loadaware.usage_thresholds import age_text
 from pipeline.settings import Settings
 from pipeline.sources.asked_pods import pod_on_topic
-from pipeline.topics.admin import require_topics
 from pipeline.topics.registry import PODS
 
 _REFUSED: Final = 4

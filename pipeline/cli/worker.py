@@ -16,12 +16,12 @@ from pipeline.agents.worker import create_app
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError
+from pipeline.kafka.topic_admin import require_topics
 from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
 from pipeline.processors.model.bank import Bank
 from pipeline.settings import Settings, state_directory
 from pipeline.sources.files import file_paths, read_at_start
-from pipeline.topics.admin import require_topics
 
 log = get_logger(__name__)
 

@@ -25,7 +25,7 @@ from pipeline.processors.scorers.rounding import BoolArray, FloatArray, IntArray
 from pipeline.table import RowArray, Table
 from pipeline.table.tentative import TENTATIVE_SECONDS
 from pipeline.topics.pods import PodRecord
-from pipeline.topics.resources import MID
+from pipeline.topics.resource_amounts import MID
 
 BEST_FIT: Final = "BestFit"
 CYCLES_KEPT: Final = 32

@@ -13,7 +13,7 @@ from pipeline import API_VERSION
 from pipeline.clock import format_time
 from pipeline.extender.decide import Explained, Rules
 from pipeline.topics.pods import PodRecord
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 
 KIND: Final = "PlacementExplanation"
 

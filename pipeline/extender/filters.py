@@ -24,7 +24,7 @@ from pipeline.processors.placement.reservation_bounds import (
 )
 from pipeline.processors.scorers.rounding import BoolArray, IntArray
 from pipeline.topics.node_state import AGGREGATED
-from pipeline.topics.resources import MID, RATES
+from pipeline.topics.resource_amounts import MID, RATES
 
 HINTS: Final = (
     "internal.scheduling.koordinator.sh/scheduling-hint",

@@ -17,7 +17,7 @@ from pipeline.table import UNKNOWN_ROW, Row, RowArray, Rows, Table
 from pipeline.table.names import Names
 from pipeline.table.pod_columns import Lesser
 from pipeline.topics.pods import PodRecord
-from pipeline.topics.resources import RATES
+from pipeline.topics.resource_amounts import RATES
 
 NEW_SECONDS: Final = 300.0
 """A node without any report is new while none of its pods is there for longer."""

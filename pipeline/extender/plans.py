@@ -2,10 +2,10 @@
 
 import asyncio
 
+from pipeline.kafka.lazy_producer import LazyProducer
 from pipeline.settings import KafkaSettings
 from pipeline.topics.codec import encode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord
-from pipeline.topics.lazy_producer import LazyProducer
 from pipeline.topics.registry import EVICTION_PLANS
 
 

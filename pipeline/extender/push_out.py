@@ -35,7 +35,7 @@ from pipeline.table.pod_columns import Lesser
 from pipeline.times import format_time
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod
 from pipeline.topics.pods import PodRecord
-from pipeline.topics.resources import Usage
+from pipeline.topics.resource_amounts import Usage
 
 PLANS_OF_A_POD: Final = 3
 VALID_SECONDS: Final = 30.0

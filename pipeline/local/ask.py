@@ -12,10 +12,10 @@ import aiohttp
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from pipeline.errors import DemoError
+from pipeline.kafka.client import client_options
+from pipeline.kafka.newest import newest
 from pipeline.settings import KafkaSettings
-from pipeline.topics.client import client_options
 from pipeline.topics.codec import decode_json
-from pipeline.topics.newest import newest
 from pipeline.topics.predictions import PredictionRecord
 from pipeline.topics.registry import DEAD_LETTERS, PREDICTIONS
 

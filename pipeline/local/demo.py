@@ -18,6 +18,8 @@ import yaml
 
 from pipeline.clock import Clock, SystemClock
 from pipeline.errors import DemoError, KernelError
+from pipeline.kafka.client import client_options
+from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local import ask, simulate
 from pipeline.local.kafka import LocalKafka, local_kafka
 from pipeline.local.probe import HOST, free_port
@@ -41,8 +43,6 @@ from pipeline.local.workload import (
 from pipeline.settings import Settings, load_settings
 from pipeline.table import Feed, Table
 from pipeline.tasks import end
-from pipeline.topics.admin import apply_topics
-from pipeline.topics.client import client_options
 from pipeline.topics.registry import TOPICS
 
 UNKNOWN_NODE: Final = "a-node-that-nobody-knows"

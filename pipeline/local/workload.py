@@ -28,7 +28,7 @@ from pipeline.clock import format_time
 from pipeline.errors import KernelError, KernelFileError
 from pipeline.local import load
 from pipeline.processors.kubernetes.pod_classes import LABEL_PRIORITY_CLASS, LABEL_QOS_CLASS
-from pipeline.topics.resources import millicores
+from pipeline.topics.resource_amounts import millicores
 
 CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
 

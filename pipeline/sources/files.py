@@ -29,6 +29,7 @@ from pipeline.errors import (
     SettingsError,
     UsageError,
 )
+from pipeline.kafka.topic_admin import require_topics
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
 from pipeline.processors.kubernetes.object_records import node_record, pod_record
@@ -45,7 +46,6 @@ from pipeline.sources.publish import (
     read_back,
     write,
 )
-from pipeline.topics.admin import require_topics
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import split_pod_key

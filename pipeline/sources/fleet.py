@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaProducer
 
 from pipeline.clock import Clock
 from pipeline.errors import KafkaError, UsageError
+from pipeline.kafka.topic_admin import require_topics
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
 from pipeline.settings import KafkaSettings, Settings
@@ -29,7 +30,6 @@ from pipeline.sources.publish import (
 )
 from pipeline.sources.simulation import MAX_WINDOW_SECONDS, SimulatedNode
 from pipeline.times import format_time
-from pipeline.topics.admin import require_topics
 from pipeline.topics.pods import pod_key
 from pipeline.topics.registry import NODES, PODS, SAMPLES
 from pipeline.topics.samples import encode_samples

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from pipeline.errors import BrokerUnavailableError
+from pipeline.kafka.client import COMMITTED, client_options, our_errors
 from pipeline.metrics import counter
 from pipeline.settings import KafkaSettings
-from pipeline.topics.client import COMMITTED, client_options, our_errors
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.partition import partition_of

@@ -19,7 +19,7 @@ from pipeline.processors.kubernetes.pod_classes import LABEL_PRIORITY_CLASS, cla
 from pipeline.times import format_time
 from pipeline.topics.nodes import Condition, NodeRecord
 from pipeline.topics.pods import Container, Owner, PodRecord
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.samples import STATISTICS, USAGES, Row, SampleBatch, SampleHeader
 
 Floats = npt.NDArray[np.float64]

@@ -26,8 +26,8 @@ from pipeline.topics.node_state import (
     UsageDeviation,
 )
 from pipeline.topics.nodes import KnownNode
-from pipeline.topics.resources import RATES, Resources, Scalars, Usage
-from pipeline.topics.results import Result
+from pipeline.topics.resource_amounts import RATES, Resources, Scalars, Usage
+from pipeline.topics.result_header import Result
 
 _LARGEST_USAGE: Final = 2.0**43
 _LARGEST: Final = 2**53

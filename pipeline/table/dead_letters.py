@@ -1,7 +1,7 @@
 """Writes the table's dead letters."""
 
+from pipeline.kafka.lazy_producer import LazyProducer
 from pipeline.topics.dead_letters import DeadLetter
-from pipeline.topics.lazy_producer import LazyProducer
 from pipeline.topics.registry import DEAD_LETTERS
 
 

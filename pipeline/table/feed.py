@@ -30,13 +30,13 @@ from pipeline.errors import (
     RecordError,
     TopicDriftError,
 )
+from pipeline.kafka.client import COMMITTED
 from pipeline.logs import get_logger
 from pipeline.table.records import apply
 from pipeline.table.snapshot import Copied, copied, load, save
 from pipeline.table.table import Table
 from pipeline.table.turns import by_turns
 from pipeline.tasks import within
-from pipeline.topics.client import COMMITTED
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
 from pipeline.topics.registry import (
     DAY_MS,

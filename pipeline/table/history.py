@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.topics.codec import Record
-from pipeline.topics.resources import Usage
+from pipeline.topics.resource_amounts import Usage
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pipeline.processors.eviction.eviction_objections import stays
 from pipeline.processors.loadaware.pod_amounts import Pod
 from pipeline.topics.node_state import NodeStateRecord
-from pipeline.topics.resources import Usage
+from pipeline.topics.resource_amounts import Usage
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

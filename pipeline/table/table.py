@@ -35,7 +35,7 @@ from pipeline.table.pods import Pods
 from pipeline.table.tentative import TENTATIVE_SECONDS
 from pipeline.table.views import Views
 from pipeline.topics.node_state import NodeStateRecord
-from pipeline.topics.results import supersedes
+from pipeline.topics.result_header import supersedes
 
 FloatArray = npt.NDArray[np.float64]
 RowArray = npt.NDArray[np.intp]

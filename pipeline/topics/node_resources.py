@@ -8,9 +8,9 @@ How old they are is for readers to judge, by `as_of`: what is older than the str
 
 import msgspec
 
-from pipeline.topics.overcommit import Overcommit
-from pipeline.topics.resources import Resources
-from pipeline.topics.results import Result
+from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.resource_amounts import Resources
+from pipeline.topics.result_header import Result
 
 
 class MidTerms(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from pipeline.topics.resources import Usage
-from pipeline.topics.results import Result
+from pipeline.topics.resource_amounts import Usage
+from pipeline.topics.result_header import Result
 
 AGGREGATED: Final = {"5m": 300, "10m": 600, "30m": 1800}
 """Spans of averages and percentiles in seconds, by the text under which they are published."""

@@ -11,9 +11,9 @@ import msgspec
 from pipeline.topics.codec import Record
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.nodes import NOT_SAID
-from pipeline.topics.overcommit import Overcommit
+from pipeline.topics.overcommit_terms import Overcommit
 from pipeline.topics.pods import Container
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 
 
 class ViewPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from pipeline.errors import InvalidRecordError
 from pipeline.topics.codec import Record
-from pipeline.topics.resources import Resources, Scalars
+from pipeline.topics.resource_amounts import Resources, Scalars
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):

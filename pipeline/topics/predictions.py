@@ -7,8 +7,8 @@ no peak.
 
 import msgspec
 
-from pipeline.topics.resources import ByResource, Usage
-from pipeline.topics.results import Result
+from pipeline.topics.resource_amounts import ByResource, Usage
+from pipeline.topics.result_header import Result
 
 
 class DriftTimes(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from pipeline.errors import RecordError
 from pipeline.topics.arrow import SAMPLE_FIELDS, read_header
+from pipeline.topics.byte_cache import Kept
 from pipeline.topics.flatbuffer import Entry, metadata_entries
-from pipeline.topics.kept import Kept
 from pipeline.topics.samples import NUMBER_COLUMNS, SampleHeader
 
 # These decide how a head is read, and a few of them serve all nodes.

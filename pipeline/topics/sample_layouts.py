@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.topics.arrow import END, MARK, batch_at, usual_message
-from pipeline.topics.kept import Kept
+from pipeline.topics.byte_cache import Kept
 from pipeline.topics.sample_heads import Columns
 from pipeline.topics.samples import LIST_COLUMNS
 

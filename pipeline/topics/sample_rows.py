@@ -24,8 +24,8 @@ from pipeline.topics.arrow import (
     read_batch,
     write_stream,
 )
-from pipeline.topics.listings import MOST_ROWS_KEPT, known_listing, listing_of
-from pipeline.topics.listings import Listing as Listing
+from pipeline.topics.entity_listings import MOST_ROWS_KEPT, known_listing, listing_of
+from pipeline.topics.entity_listings import Listing as Listing
 from pipeline.topics.sample_heads import Columns, columns_of, keep_head, known_head, own_columns
 from pipeline.topics.sample_layouts import Gaps, Layout, keep_layout, known_layout
 from pipeline.topics.samples import SampleHeader

@@ -35,11 +35,11 @@ from pipeline.topics.arrow import (
     read_metadata,
 )
 from pipeline.topics.codec import check_version
-from pipeline.topics.known import CLASSES as CLASSES
-from pipeline.topics.known import CREATED, POD_FIELDS, Known, known_of, read_known
+from pipeline.topics.known_columns import CLASSES as CLASSES
+from pipeline.topics.known_columns import CREATED, POD_FIELDS, Known, known_of, read_known
 from pipeline.topics.nodes import Strategy, check_node_name
-from pipeline.topics.overcommit import Overcommit
-from pipeline.topics.resources import Resources
+from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.sample_rows import Listing, SampleRows, read_rows, rows_of
 from pipeline.topics.samples import SampleHeader
 

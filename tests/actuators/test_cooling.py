@@ -24,7 +24,7 @@ from pipeline.times import format_time
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.resources import Usage
+from pipeline.topics.resource_amounts import Usage
 from tests.actuators.fake_api import Asked, FakeApi
 
 PLACEMENT = placement_of(ExtenderSettings())

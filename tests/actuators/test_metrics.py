@@ -13,8 +13,8 @@ from pipeline.kube.client import Api
 from pipeline.times import format_time
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.overcommit import Overcommit
-from pipeline.topics.resources import Usage
+from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.resource_amounts import Usage
 from pipeline.topics.windows import Window
 from tests.actuators.fake_api import FakeApi
 from tests.processors.joined import (

@@ -19,8 +19,8 @@ from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.overcommit import Overcommit
-from pipeline.topics.resources import Resources
+from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.resource_amounts import Resources
 from tests.actuators.fake_api import Asked, FakeApi
 
 

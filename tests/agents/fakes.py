@@ -13,8 +13,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from pipeline.agents.log import LogRecord
-from pipeline.agents.output import Keyed
+from pipeline.kafka.partition_log import LogRecord
+from pipeline.kafka.producer import Keyed
 from pipeline.topics.dead_letters import DeadLetter
 
 APPENDED_MS = 1_700_000_000_000

@@ -8,13 +8,13 @@ import msgspec
 from pipeline.agents.handover import Handover
 from pipeline.agents.inventory import InventoryTopics
 from pipeline.agents.join import JoinRules
-from pipeline.agents.log import LogRecord
 from pipeline.agents.model import ModelCursor, ModelRules
 from pipeline.agents.recovery import Recovery
 from pipeline.agents.rounds import Rounds
 from pipeline.agents.shard import Ownership, Shard
 from pipeline.clock import ManualClock
 from pipeline.errors import RecordError
+from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.topics.nodes import Strategy

@@ -9,16 +9,16 @@ import pytest
 
 from pipeline.agents.inventory import Inventory
 from pipeline.agents.join import JoinCursor, JoinRules
-from pipeline.agents.log import LogRecord
 from pipeline.agents.shard import Ownership
+from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.join.window_batch import window_usages
 from pipeline.processors.overcommit.node_offers import offers, records
 from pipeline.processors.overcommit.window_columns import Prod
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord, Strategy
-from pipeline.topics.overcommit import Overcommit
+from pipeline.topics.overcommit_terms import Overcommit
 from pipeline.topics.pods import PodRecord, pod_key
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.samples import SYSTEM_TIER, SampleBatch, SampleHeader, encode_samples
 from pipeline.topics.windows import Window, decode_window
 from tests.agents.fakes import MemoryBroker, MemoryOutput

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pipeline.agents import consume as module
 from pipeline.agents.consume import advance, consume
-from pipeline.agents.log import LogRecord
 from pipeline.errors import StateError
+from pipeline.kafka.partition_log import LogRecord
 from tests.agents.fakes import FakeStream, MemoryBroker, event
 
 TOPIC = "t.samples"

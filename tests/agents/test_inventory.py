@@ -6,11 +6,11 @@ import pytest
 
 from pipeline.agents.gone import LONGEST_MS
 from pipeline.agents.inventory import DEPARTED_AT_MOST, Inventory, InventoryTopics
-from pipeline.agents.log import LogRecord
 from pipeline.errors import KeyMismatchError, RecordError
+from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.topics.codec import encode_json
-from pipeline.topics.known import GONE
+from pipeline.topics.known_columns import GONE
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodRecord, pod_key
 from tests.agents.fakes import MemoryBroker

@@ -12,14 +12,14 @@ import pytest
 from pipeline.agents import join as module
 from pipeline.agents.inventory import Inventory
 from pipeline.agents.join import JoinCursor, JoinRules
-from pipeline.agents.log import LogRecord
 from pipeline.agents.shard import Ownership
+from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.join.window_batch import node_windows, window_usages
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord, Strategy
 from pipeline.topics.partition import partition_of
 from pipeline.topics.pods import PodRecord, pod_key
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.samples import LIST_COLUMNS, SampleBatch, SampleHeader, encode_samples
 from pipeline.topics.windows import FIELDS, Window, WindowRows, decode_window
 from tests.agents.fakes import APPENDED_MS, MemoryBroker, MemoryOutput

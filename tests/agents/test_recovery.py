@@ -8,10 +8,10 @@ import pytest
 
 from pipeline.agents import recovery as module
 from pipeline.agents import rounds
-from pipeline.agents.output import Keyed
 from pipeline.agents.recovery import join_start
 from pipeline.agents.saved import Checkpoints, replay_start
 from pipeline.errors import StateError
+from pipeline.kafka.producer import Keyed
 from pipeline.processors.model.model_config import Profile
 from pipeline.topics.checkpoints import (
     NodeCheckpoint,

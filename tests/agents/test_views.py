@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from pipeline.agents import views
-from pipeline.agents.output import Keyed
 from pipeline.agents.views import VIEWS, Views
 from pipeline.clock import ManualClock
+from pipeline.kafka.producer import Keyed
 from pipeline.processors.join.pod_facts import pod_row as row_of_pod
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_views import NodeViewRecord

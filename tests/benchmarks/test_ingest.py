@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from benchmarks import ingest
+from pipeline.kafka.topic_admin import ConsumerGroup
 from pipeline.settings import Settings
-from pipeline.topics.admin import ConsumerGroup
 
 Look = tuple[tuple[int, int], ...]
 """Of each partition, how many windows are joined and how many are applied."""

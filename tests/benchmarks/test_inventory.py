@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import fleet, ingest, inventory
 from pipeline.agents.inventory import Inventory
-from pipeline.agents.log import LogRecord
+from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.join.sample_join import join, put_beside
 from pipeline.processors.join.window_batch import node_windows
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES

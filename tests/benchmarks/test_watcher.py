@@ -17,7 +17,7 @@ from pipeline.kube.lease import Lease
 from pipeline.kube.watching import Began, Changed, Complete, Page, follow
 from pipeline.processors.kubernetes.object_records import read_node, read_pod
 from pipeline.settings import KubernetesSettings
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 
 
 @asynccontextmanager

@@ -10,12 +10,12 @@ from click.testing import CliRunner, Result
 
 from pipeline.cli import model, model_export
 from pipeline.cli.main import cli
+from pipeline.kafka.newest import Found
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.predictors.registry import GROUP, available
 from pipeline.topics.checkpoints import NodeCheckpoint
 from pipeline.topics.codec import encode_pack
-from pipeline.topics.newest import Found
 from tests.processors.windows import GIB, Pod, window
 
 TIME = "2023-11-14T22:14:00Z"

@@ -26,7 +26,7 @@ from pipeline.table.document import (
 from pipeline.topics.node_state import Counters
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import CountedPod
-from pipeline.topics.resources import Resources, Usage
+from pipeline.topics.resource_amounts import Resources, Usage
 from tests.table.records import GIB, NOW, node_state, table_of
 
 PEAKS = {

@@ -21,7 +21,7 @@ from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord, UsageDeviation
 from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import NODE_STATE
-from pipeline.topics.resources import Usage
+from pipeline.topics.resource_amounts import Usage
 from tests.cluster.objects import PARTITIONS, Object, apply, items, pod, until
 from tests.cluster.watching import Role
 

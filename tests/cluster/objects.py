@@ -8,9 +8,9 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from pipeline.kafka.client import COMMITTED, client_options
 from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KafkaSettings
-from pipeline.topics.client import COMMITTED, client_options
 from pipeline.topics.registry import Topic
 from tests.processes import eventually
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
+from pipeline.kafka.client import client_options
 from pipeline.local.control_plane import ControlPlane
 from pipeline.processors.overcommit.status_patch import ABSENT, amounts_on
 from pipeline.settings import KubernetesSettings, Settings
 from pipeline.topics.actions import ActionRecord
-from pipeline.topics.client import client_options
 from pipeline.topics.codec import decode_json
 from pipeline.topics.registry import ACTIONS
 from tests.cluster.objects import (

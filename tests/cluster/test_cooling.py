@@ -7,18 +7,18 @@ from uuid import uuid4
 import pytest
 from aiokafka import AIOKafkaProducer
 
+from pipeline.kafka.client import client_options
+from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.control_plane import ControlPlane, local_control_plane
 from pipeline.local.kafka import LocalKafka
 from pipeline.local.probe import free_port
 from pipeline.settings import KafkaSettings, KubernetesSettings, Settings
 from pipeline.times import format_time
-from pipeline.topics.admin import apply_topics
-from pipeline.topics.client import client_options
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import NODE_STATE
-from pipeline.topics.resources import Usage
+from pipeline.topics.resource_amounts import Usage
 from tests.cluster.objects import PARTITIONS, apply, items, node, pod, until
 from tests.cluster.watching import Role
 

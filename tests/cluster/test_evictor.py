@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from aiokafka import AIOKafkaProducer
 
+from pipeline.kafka.client import client_options
 from pipeline.local.control_plane import ControlPlane
 from pipeline.processors.placement.victim_selection import SETTLE_SECONDS
 from pipeline.settings import Settings
 from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
-from pipeline.topics.client import client_options
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod
 from pipeline.topics.registry import ACTIONS, EVICTION_PLANS

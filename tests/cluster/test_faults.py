@@ -17,13 +17,13 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from pipeline.clock import SystemClock
+from pipeline.kafka.client import client_options
 from pipeline.kube.client import open_api
 from pipeline.kube.watching import Changed, Page, follow
 from pipeline.local.control_plane import ControlPlane
 from pipeline.processors.overcommit.status_patch import amounts_on
 from pipeline.settings import KubernetesSettings, Settings
 from pipeline.tasks import end
-from pipeline.topics.client import client_options
 from tests.cluster.objects import apply, delete, items, node, pod, until, write_policy
 from tests.cluster.results import Results
 from tests.cluster.watching import Role, in_step

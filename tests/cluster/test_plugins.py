@@ -16,12 +16,12 @@ from urllib.error import HTTPError
 
 import pytest
 
+from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.control_plane import ControlPlane, local_control_plane
 from pipeline.local.kafka import LocalKafka
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.settings import Settings
 from pipeline.times import format_time
-from pipeline.topics.admin import apply_topics
 from tests.cluster import asking as asked
 from tests.cluster.asking import ROOM, UNSCORED, Cluster, configured, join, state
 from tests.cluster.objects import Object, apply, items, node, pod, until

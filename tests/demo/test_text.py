@@ -14,7 +14,7 @@ from pipeline.settings import Settings
 from pipeline.settings.load import load_settings
 from pipeline.topics.node_state import Counters, NodeStateRecord
 from pipeline.topics.predictions import PodPeaks, PredictionRecord, UsageColumns
-from pipeline.topics.resources import Usage
+from pipeline.topics.resource_amounts import Usage
 
 
 def settings(folder: Path, *, fleet: bool, parent: str = "springtide-demo-1-2") -> Settings:

@@ -12,7 +12,7 @@ from pipeline.processors.kubernetes.pod_classes import (
     class_label,
     pod_class,
 )
-from pipeline.topics.resources import BATCH, MID
+from pipeline.topics.resource_amounts import BATCH, MID
 
 TEXT = (Path(__file__).parents[2] / "docs" / "overcommit.md").read_text()
 

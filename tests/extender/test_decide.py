@@ -15,7 +15,7 @@ from pipeline.table import Table
 from pipeline.table.columns import OfferedResources, TableNode
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.pods import CountedPod, PodRecord
-from pipeline.topics.resources import Resources, Usage
+from pipeline.topics.resource_amounts import Resources, Usage
 from tests.extender.oracle import World, judge, newest
 from tests.table.records import GIB, NOW, node_state, table_of
 

@@ -23,7 +23,7 @@ from pipeline.table.columns import TableNode
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.pods import CountedPod, PodRecord
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 from tests.extender.conftest import ALL, POD, Client, Start, cluster
 from tests.extender.test_decide import NAMES, asked, changes
 from tests.extender.test_fuzz import json_values, quick

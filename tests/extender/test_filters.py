@@ -12,7 +12,7 @@ from pipeline.table import Table
 from pipeline.table.columns import OfferedResources, TableNode
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord
 from pipeline.topics.pods import PodRecord
-from pipeline.topics.resources import Resources, Usage
+from pipeline.topics.resource_amounts import Resources, Usage
 from tests.table.records import GIB, NOW, node_state
 
 ROOM = Resources(cpu_millicores=4000, memory_bytes=16 << 30)

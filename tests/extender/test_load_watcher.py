@@ -15,7 +15,7 @@ from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
 from pipeline.table.columns import TableNode
 from pipeline.topics.node_state import AggregatedUsage, UsageDeviation
-from pipeline.topics.resources import Usage
+from pipeline.topics.resource_amounts import Usage
 from tests.extender.conftest import Client, Start
 from tests.table.records import GIB, NOW, node_state, table_of
 

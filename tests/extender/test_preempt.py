@@ -9,7 +9,7 @@ from pipeline.clock import format_time
 from pipeline.table import Table
 from pipeline.table.columns import TableNode
 from pipeline.topics.pods import PodRecord
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 from tests.extender.conftest import POD, Start
 from tests.table.records import NOW, node_state
 

@@ -15,7 +15,7 @@ from pipeline.table import Table
 from pipeline.table.columns import TableNode
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.pods import Owner, PodRecord
-from pipeline.topics.resources import Resources, Usage
+from pipeline.topics.resource_amounts import Resources, Usage
 from tests.table.records import GIB, NOW, node_state
 
 MID, BATCH = "kubernetes.io/mid-cpu", "kubernetes.io/batch-cpu"

@@ -16,7 +16,7 @@ from pipeline.processors.explain.usage_series import statistics_of
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
 from pipeline.table.history import History
-from pipeline.topics.resources import Usage
+from pipeline.topics.resource_amounts import Usage
 from tests.extender.conftest import Client
 from tests.table.records import NOW
 

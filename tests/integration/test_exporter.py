@@ -22,12 +22,12 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from node_exporter.kernel.paths import Driver, KubeQOS, pod_dir
+from pipeline.kafka.client import client_options
+from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.kafka import LocalKafka
 from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
 from pipeline.settings import KafkaSettings
-from pipeline.topics.admin import apply_topics
 from pipeline.topics.arrow import read_samples
-from pipeline.topics.client import client_options
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.partition import partition_of

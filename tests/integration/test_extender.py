@@ -21,17 +21,17 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from pipeline.clock import SystemClock, format_time
 from pipeline.extender.service import serve
+from pipeline.kafka.lazy_producer import LazyProducer
 from pipeline.local.kafka import LocalKafka
 from pipeline.settings import ExtenderSettings
 from pipeline.table import AND_PODS, Feed, Table
 from pipeline.table.dead_letters import DeadLetterWriter
 from pipeline.topics.codec import encode_json
-from pipeline.topics.lazy_producer import LazyProducer
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.registry import DEAD_LETTERS, NODE_STATE, NODES, PODS, RESOURCES, Topic
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 from tests.processes import eventually
 from tests.table.records import node_state
 

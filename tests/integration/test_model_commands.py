@@ -18,26 +18,26 @@ from pipeline.agents.configure import model_config
 from pipeline.agents.handover import Handover
 from pipeline.agents.inventory import InventoryTopics
 from pipeline.agents.join import JoinRules
-from pipeline.agents.log import LogRecord, open_reader
 from pipeline.agents.model import ModelRules
-from pipeline.agents.output import open_output
 from pipeline.agents.recovery import Recovery
 from pipeline.agents.rounds import Rounds
 from pipeline.agents.shard import Shard
 from pipeline.cli.main import cli
 from pipeline.clock import SystemClock, format_time
 from pipeline.errors import RecordError
+from pipeline.kafka.client import client_options
+from pipeline.kafka.newest import newest
+from pipeline.kafka.partition_log import LogRecord, open_reader
+from pipeline.kafka.producer import open_output
+from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.kafka import LocalKafka
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import CPU_LAYOUT
 from pipeline.processors.model.model_config import ENTITIES
 from pipeline.settings import KafkaSettings, Settings
-from pipeline.topics.admin import apply_topics
 from pipeline.topics.checkpoints import NodeCheckpoint
-from pipeline.topics.client import client_options
 from pipeline.topics.codec import decode_pack, encode_pack
-from pipeline.topics.newest import newest
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import CHECKPOINTS, PREDICTIONS, SAMPLES, WINDOWS

@@ -23,7 +23,7 @@ from pipeline.topics.codec import encode_json
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.pods import PodRecord, pod_key
 from pipeline.topics.registry import NODE_STATE, NODE_VIEWS, NODES, PODS, RESOURCES
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 from tests.integration.test_extender import Cluster, cluster, fresh, springtide
 from tests.table.records import node_state
 

@@ -7,9 +7,9 @@ import uuid
 import pytest
 
 from pipeline.clock import format_time
+from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.kafka import LocalKafka
 from pipeline.settings import KafkaSettings
-from pipeline.topics.admin import apply_topics
 from pipeline.topics.codec import encode_json
 from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import NODE_STATE, WINDOWS, Topic

@@ -20,9 +20,11 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import ProducerFenced
 
 from pipeline.agents.inventory import Inventory, InventoryTopics
-from pipeline.agents.log import open_reader
 from pipeline.clock import SystemClock
 from pipeline.errors import BrokerUnavailableError, TopicDriftError
+from pipeline.kafka.client import client_options
+from pipeline.kafka.partition_log import open_reader
+from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.kafka import LocalKafka
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources.files import run_file_source
@@ -35,9 +37,7 @@ from pipeline.sources.publish import (
     write,
     write_batches,
 )
-from pipeline.topics.admin import apply_topics
 from pipeline.topics.arrow import read_samples
-from pipeline.topics.client import client_options
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.partition import partition_of

@@ -19,11 +19,11 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from msgspec.structs import replace
 
 from pipeline.errors import BrokerUnavailableError, KafkaError, TopicDriftError
+from pipeline.kafka import topic_admin
+from pipeline.kafka.client import client_options
+from pipeline.kafka.topic_admin import CONNECT_SECONDS, apply_topics, check_topics, require_topics
 from pipeline.local.kafka import LocalKafka
 from pipeline.settings import KafkaSettings
-from pipeline.topics import admin
-from pipeline.topics.admin import CONNECT_SECONDS, apply_topics, check_topics, require_topics
-from pipeline.topics.client import client_options
 from pipeline.topics.registry import SAMPLES, TOPICS, WINDOWS, Topic
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -195,7 +195,7 @@ async def test_no_broker_is_said_at_once() -> None:
 
 
 async def test_a_port_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin, "CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr(topic_admin, "CONNECT_SECONDS", 1.0)
     begun = time.monotonic()
     with silent_port() as port, pytest.raises(BrokerUnavailableError):
         await apply_topics(KafkaSettings(bootstrap_servers=f"127.0.0.1:{port}"))

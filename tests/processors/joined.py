@@ -12,9 +12,9 @@ from pipeline.processors.join.sample_join import NodeView, join
 from pipeline.processors.overcommit.mid import FORMULAS
 from pipeline.processors.overcommit.node_reservation import ANNOTATION as RESERVATION
 from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
-from pipeline.topics.overcommit import Overcommit
+from pipeline.topics.overcommit_terms import Overcommit
 from pipeline.topics.pods import Owner, PodRecord
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.sample_rows import SampleRows, read_rows
 from pipeline.topics.samples import (
     LIST_COLUMNS,

@@ -16,7 +16,7 @@ from pipeline.processors.model.result_records import prediction_record
 from pipeline.processors.model.state_codec import decode
 from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
 from pipeline.topics.predictions import PredictionRecord
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 from tests.processors.joined import Row, header, joined, known_pod, logged, pod_row, view_of
 from tests.processors.reference import SlowHistogram
 from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, window

@@ -23,7 +23,7 @@ from pipeline.processors.model.result_records import node_state_record, predicti
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters
 from pipeline.topics.pods import PodRecord
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.windows import Window, decode_window, encode_window
 from tests.processors.joined import (
     DEFAULT,

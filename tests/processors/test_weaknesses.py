@@ -13,7 +13,7 @@ from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig
 from pipeline.processors.model.peaks import NodePeaks, ProdReclaimable
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 from tests.processors.joined import NODE_ROW, Row, header, joined, known_pod, pod_row, view_of
 from tests.processors.windows import GIB, Pod, window
 

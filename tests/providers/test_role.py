@@ -30,7 +30,7 @@ from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.registry import NODE_STATE, SAMPLES
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 from tests.cluster.objects import latest, messages, until
 from tests.cluster.watching import worker

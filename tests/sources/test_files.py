@@ -27,7 +27,7 @@ from pipeline.sources.files import (
 )
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.overcommit import Overcommit
+from pipeline.topics.overcommit_terms import Overcommit
 from pipeline.topics.partition import partition_of
 from pipeline.topics.pods import PodRecord
 

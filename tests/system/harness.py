@@ -25,8 +25,8 @@ from uuid import uuid4
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
+from pipeline.kafka.topic_admin import apply_topics
 from pipeline.settings import KafkaSettings, ModelSettings, Settings, WorkerSettings
-from pipeline.topics.admin import apply_topics
 from pipeline.topics.checkpoints import RoundMarker, parse_key
 from pipeline.topics.codec import decode_pack
 from pipeline.topics.partition import partition_of

@@ -16,7 +16,7 @@ from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord, NodeStrategy
 from pipeline.topics.partition import partition_of
 from pipeline.topics.pods import Owner, PodRecord, pod_key
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.samples import Row, SampleBatch, SampleHeader, encode_samples
 
 WINDOW_SECONDS = 5

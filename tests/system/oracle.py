@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pipeline.agents.learning import Placed, learn, report, segments
-from pipeline.agents.log import LogRecord
 from pipeline.agents.model import ModelCursor, ModelRules
-from pipeline.agents.output import Output
 from pipeline.agents.shard import Ownership
 from pipeline.agents.worker import model_config
+from pipeline.kafka.partition_log import LogRecord
+from pipeline.kafka.producer import Output
 from pipeline.processors.model.bank import Bank
 from pipeline.settings import Settings
 from pipeline.topics.checkpoints import NodeCheckpoint, parse_key

@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaTimeoutError
 from pipeline.agents import recovery, rounds
 from pipeline.agents.learning import GENERATION
 from pipeline.agents.model import ModelCursor
-from pipeline.agents.output import Keyed, Output
+from pipeline.kafka.producer import Keyed, Output
 from pipeline.topics.checkpoints import RoundMarker, marker_key
 from pipeline.topics.codec import encode_pack
 

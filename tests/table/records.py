@@ -5,7 +5,7 @@ from typing import Any
 from pipeline.clock import format_time
 from pipeline.table import Table
 from pipeline.topics.node_state import NodeStateRecord
-from pipeline.topics.resources import Usage
+from pipeline.topics.resource_amounts import Usage
 
 NOW = 1_700_000_000.0
 GIB = 2.0**30

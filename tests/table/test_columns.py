@@ -9,7 +9,7 @@ from pipeline.table import COLUMNS, UNKNOWN_ROW, Row, Table
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord, UsageDeviation
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import CountedPod
-from pipeline.topics.resources import Resources, Usage
+from pipeline.topics.resource_amounts import Resources, Usage
 from tests.table.records import GIB, NOW, node_state, table_of
 from tests.topics.records import records
 

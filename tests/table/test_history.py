@@ -12,7 +12,7 @@ from pipeline.table.history import POINTS, History
 from pipeline.table.records import apply_point
 from pipeline.topics.codec import encode_json
 from pipeline.topics.registry import NODE_STATE
-from pipeline.topics.resources import Usage
+from pipeline.topics.resource_amounts import Usage
 from tests.table.records import NOW, node_state
 
 steps = st.lists(

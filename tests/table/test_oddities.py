@@ -16,7 +16,7 @@ from pipeline.table.metrics import _TableCollector, _Watched
 from pipeline.table.oddities import odd_by_row, unusable_thresholds
 from pipeline.topics.node_state import Counters, UsageDeviation
 from pipeline.topics.pods import CountedPod
-from pipeline.topics.resources import Usage
+from pipeline.topics.resource_amounts import Usage
 from tests.table.records import GIB, NOW, node_state, table_of
 
 FOUR: Usage = Usage(cpu_cores=4.0, memory_bytes=16 * GIB)

@@ -18,7 +18,7 @@ from pipeline.table import Table, snapshot
 from pipeline.table.columns import TableNode
 from pipeline.table.snapshot import copied, load, save
 from pipeline.topics.pods import PodRecord
-from pipeline.topics.resources import Resources, Usage
+from pipeline.topics.resource_amounts import Resources, Usage
 from tests.table.records import NOW, node_state
 
 RULES = Rules(usual({"cpu": 65.0, "memory": 95.0}, 180.0), score_steps=100)

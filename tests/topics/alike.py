@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.topics import listings, sample_heads, sample_layouts
-from pipeline.topics.kept import Kept
+from pipeline.topics import entity_listings, sample_heads, sample_layouts
+from pipeline.topics.byte_cache import Kept
 from pipeline.topics.sample_rows import SampleRows
 from pipeline.topics.samples import (
     COLUMNS,
@@ -17,7 +17,7 @@ from pipeline.topics.samples import (
 )
 
 _STORES: tuple[tuple[Any, str], ...] = (
-    (listings, "_listings"),
+    (entity_listings, "_listings"),
     (sample_heads, "_templates"),
     (sample_layouts, "_layouts"),
     (sample_layouts, "_proven"),

@@ -33,7 +33,7 @@ from pipeline.topics.node_state import (
 )
 from pipeline.topics.node_views import NodeViewRecord, ViewPod
 from pipeline.topics.nodes import Condition, NodeRecord, NodeStrategy, Strategy, Taint
-from pipeline.topics.overcommit import Overcommit
+from pipeline.topics.overcommit_terms import Overcommit
 from pipeline.topics.pods import Container, Owner, PodRecord
 from pipeline.topics.predictions import (
     CountColumns,
@@ -46,7 +46,7 @@ from pipeline.topics.predictions import (
     Reclaimable,
     UsageColumns,
 )
-from pipeline.topics.resources import ByResource, Resources, Usage
+from pipeline.topics.resource_amounts import ByResource, Resources, Usage
 from pipeline.topics.samples import (
     LIST_COLUMNS,
     NUMBER_COLUMNS,

@@ -16,7 +16,7 @@ from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.predictions import PredictionRecord
-from pipeline.topics.results import Result
+from pipeline.topics.result_header import Result
 from pipeline.topics.workloads import WorkloadRecord
 
 JSON_RECORDS: tuple[type[Record], ...] = (

@@ -20,7 +20,7 @@ from pipeline.topics.codec import Record, decode_json, decode_pack, encode_json,
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.predictions import PredictionRecord
-from pipeline.topics.resources import Usage
+from pipeline.topics.resource_amounts import Usage
 from tests.topics import golden
 from tests.topics.records import JSON_RECORDS, PACK_RECORDS, records
 

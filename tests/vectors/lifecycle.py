@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from pipeline.agents.output import Keyed, Output
 from pipeline.agents.rounds import Rounds
 from pipeline.agents.shard import Shard
 from pipeline.clock import ManualClock
+from pipeline.kafka.producer import Keyed, Output
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWindow
 from pipeline.processors.model.peaks import NodePeaks

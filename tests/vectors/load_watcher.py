@@ -36,7 +36,7 @@ from pipeline.processors.provided.prometheus_answers import gather, read_matrix
 from pipeline.processors.provided.promql import Grid, queries
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState
-from pipeline.topics.resources import Usage
+from pipeline.topics.resource_amounts import Usage
 from tests.table.records import GIB, NOW, node_state, table_of
 
 Case = dict[str, Any]

@@ -38,7 +38,7 @@ from pipeline.processors.loadaware.pod_estimate import (
 )
 from pipeline.processors.loadaware.usage_thresholds import is_fresh
 from pipeline.topics.nodes import KnownNode
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 
 Case = dict[str, Any]
 

@@ -40,7 +40,7 @@ from pipeline.processors.policy.policy_in_force import Policies, load_policies, 
 from pipeline.processors.policy.springtide_config import DEFAULTS as OWN_DEFAULTS
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 
 Case = dict[str, Any]
 

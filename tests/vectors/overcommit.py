@@ -35,7 +35,7 @@ from pipeline.processors.policy.colocation_config import COLOCATION, DEFAULTS
 from pipeline.processors.policy.config_sections import merged
 from pipeline.processors.policy.policy_in_force import overcommit_of
 from pipeline.processors.policy.springtide_config import Own
-from pipeline.topics.overcommit import Overcommit
+from pipeline.topics.overcommit_terms import Overcommit
 
 Case = dict[str, Any]
 

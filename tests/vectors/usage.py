@@ -37,7 +37,7 @@ from pipeline.processors.model.result_records import node_state_record
 from pipeline.processors.policy.collect_interval import collect_interval as effective_intervals
 from pipeline.settings import ExporterSettings
 from pipeline.topics.node_state import AGGREGATED, Counters, NodeStateRecord
-from pipeline.topics.resources import Usage
+from pipeline.topics.resource_amounts import Usage
 from pipeline.topics.samples import LIST_COLUMNS
 from tests.processors.joined import END_MS, Row, header, joined, logged
 

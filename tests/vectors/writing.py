@@ -28,7 +28,7 @@ from pipeline.processors.overcommit.status_patch import (
 )
 from pipeline.processors.overcommit.third_party import TAKEN, origin_text, taken
 from pipeline.processors.policy.normalization import RATIO, read_ratio
-from pipeline.topics.resources import whole_bytes
+from pipeline.topics.resource_amounts import whole_bytes
 from tests.vectors.overcommit import amounts, annotated
 
 Case = dict[str, Any]

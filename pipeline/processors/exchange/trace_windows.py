@@ -19,7 +19,7 @@ from pipeline.processors.join.sample_join import NodeView, join
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.times import format_time, parse_time
 from pipeline.topics.arrow import SAMPLE_FIELDS, write_stream
-from pipeline.topics.known import CREATED, POD_FIELDS
+from pipeline.topics.known_columns import CREATED, POD_FIELDS
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.sample_rows import read_rows
 from pipeline.topics.samples import SampleHeader

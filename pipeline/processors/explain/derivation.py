@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from pipeline.topics.predictions import CountColumns, Counts, PodPeaks, UsageColumns
-from pipeline.topics.resources import ByResource, Usage
+from pipeline.topics.resource_amounts import ByResource, Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from pipeline.processors.explain.derivation import (
 from pipeline.processors.policy.colocation_config import STATIC
 from pipeline.times import parse_time
 from pipeline.topics.node_resources import BatchTerms, MidTerms, NodeResourcesRecord
-from pipeline.topics.overcommit import Overcommit
-from pipeline.topics.resources import Resources
+from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.resource_amounts import Resources
 
 TIERS: Final = ("mid", "batch")
 

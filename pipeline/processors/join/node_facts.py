@@ -14,9 +14,9 @@ from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.join.pod_facts import PodRow
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.overcommit.node_reservation import reservation
-from pipeline.topics.known import LISTED
+from pipeline.topics.known_columns import LISTED
 from pipeline.topics.nodes import KnownNode, NodeStrategy, Strategy
-from pipeline.topics.resources import Resources, millicores, whole_bytes
+from pipeline.topics.resource_amounts import Resources, millicores, whole_bytes
 from pipeline.topics.sample_rows import Listing, SampleRows
 from pipeline.topics.windows import NodeFacts
 

@@ -19,7 +19,7 @@ from pipeline.processors.join.node_facts import facts_of_sample, node_facts, wit
 from pipeline.processors.join.pod_facts import PodRow
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.model_config import PLAUSIBLE
-from pipeline.topics.known import CLASSES, CREATED, POD_FIELDS, Known, known_of, read_known
+from pipeline.topics.known_columns import CLASSES, CREATED, POD_FIELDS, Known, known_of, read_known
 from pipeline.topics.nodes import KnownNode, Strategy
 from pipeline.topics.sample_rows import Listing, SampleRows, rows_of
 from pipeline.topics.samples import LIST_COLUMNS, NUMBER_COLUMNS, SampleHeader

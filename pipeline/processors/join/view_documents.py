@@ -16,7 +16,7 @@ from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_views import NodeViewRecord, ViewPod
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodFacts, PodRecord
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 
 GENERATIONS: Final = 1 << 24
 """Views that one claim of a partition may write."""

@@ -19,8 +19,8 @@ from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.model_config import PLAUSIBLE, NodeWindow
 from pipeline.processors.model.pairs import paired, pairs
 from pipeline.processors.model.reclaimable import TO_KUBERNETES, sum_by
-from pipeline.topics.known import CREATED, Known
-from pipeline.topics.resources import RATES, Resources
+from pipeline.topics.known_columns import CREATED, Known
+from pipeline.topics.resource_amounts import RATES, Resources
 from pipeline.topics.sample_rows import Listing
 from pipeline.topics.samples import KINDS, LIST_COLUMNS, SYSTEM_TIER
 from pipeline.topics.windows import Window, WindowRows

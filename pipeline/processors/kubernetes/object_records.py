@@ -28,7 +28,7 @@ from pipeline.processors.overcommit.third_party import ORIGIN
 from pipeline.times import parse_time
 from pipeline.topics.nodes import Condition, NodeRecord, Taint, check_node_name
 from pipeline.topics.pods import Owner, PodRecord
-from pipeline.topics.resources import BATCH, MID
+from pipeline.topics.resource_amounts import BATCH, MID
 
 _CONFIG_HASH: Final = "kubernetes.io/config.hash"
 _CONFIG_MIRROR: Final = "kubernetes.io/config.mirror"

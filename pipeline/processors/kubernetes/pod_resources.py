@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.kubernetes.objects import ContainerSpec, PodSpec, Quantity, Requirements
 from pipeline.topics.pods import Container
-from pipeline.topics.resources import Resources, Scalars, millicores, whole_bytes
+from pipeline.topics.resource_amounts import Resources, Scalars, millicores, whole_bytes
 
 Amounts = Mapping[str, int]
 """Amounts by resource; one that is not there is not stated, which is not 0."""

@@ -15,7 +15,7 @@ from pipeline.processors.loadaware.node_thresholds import AGGREGATED, PROD, Limi
 from pipeline.processors.loadaware.usage_thresholds import RESOURCES, FloatArray, filter_by_usage
 from pipeline.topics import node_state
 from pipeline.topics.node_state import NodeStateRecord
-from pipeline.topics.resources import Usage
+from pipeline.topics.resource_amounts import Usage
 
 FOR_PROD: Final = "prod"
 FOR_OTHERS: Final = "others"

@@ -14,7 +14,7 @@ from pipeline.processors.kubernetes.resource_names import objection
 from pipeline.processors.policy.config_sections import keys_of
 from pipeline.processors.policy.durations import seconds_of
 from pipeline.topics.node_state import AGGREGATED
-from pipeline.topics.resources import MEASURED, RATES
+from pipeline.topics.resource_amounts import MEASURED, RATES
 
 ESTIMATOR: Final = "defaultEstimator"
 AGGREGATIONS: Final = ("avg", "p50", "p90", "p95", "p99")

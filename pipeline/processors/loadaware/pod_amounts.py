@@ -22,7 +22,7 @@ from pipeline.processors.scorers.fit_plus import InitContainer, pod_request
 from pipeline.processors.scorers.target_load import Container, pod_millicores
 from pipeline.times import parse_time
 from pipeline.topics.pods import CountedPod, PodRecord
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 
 Pod = CountedPod | PodRecord
 

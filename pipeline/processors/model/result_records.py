@@ -40,7 +40,7 @@ from pipeline.topics.predictions import (
     Reclaimable,
     UsageColumns,
 )
-from pipeline.topics.resources import RATES, ByResource, Resources, Usage
+from pipeline.topics.resource_amounts import RATES, ByResource, Resources, Usage
 from pipeline.topics.windows import Window
 
 Floats = npt.NDArray[np.float64]

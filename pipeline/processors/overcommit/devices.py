@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from pipeline.errors import InvalidRecordError
-from pipeline.topics.resources import parse_quantity
+from pipeline.topics.resource_amounts import parse_quantity
 
 GPU: Final = "koordinator.sh/gpu"
 GPU_SHARED: Final = "koordinator.sh/gpu.shared"

@@ -32,8 +32,8 @@ from pipeline.processors.overcommit.window_columns import (
 )
 from pipeline.times import format_time
 from pipeline.topics.node_resources import BatchTerms, MidTerms, NodeResourcesRecord
-from pipeline.topics.overcommit import Overcommit
-from pipeline.topics.resources import Resources
+from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.windows import Window
 
 _USUAL_FORMULA = "v1.6"

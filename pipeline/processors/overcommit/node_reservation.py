@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.overcommit.resource_columns import IntArray
-from pipeline.topics.resources import millicores, whole_bytes
+from pipeline.topics.resource_amounts import millicores, whole_bytes
 
 ANNOTATION: Final = "node.koordinator.sh/reservation"
 APPLY_POLICIES: Final = ("", "Default", "ReservedCPUsOnly")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.policy.colocation_config import STATIC
-from pipeline.topics.overcommit import Overcommit
+from pipeline.topics.overcommit_terms import Overcommit
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

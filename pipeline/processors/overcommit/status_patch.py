@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.overcommit.resource_columns import BoolArray, IntArray
 from pipeline.processors.policy.normalization import LARGEST_RATIO
-from pipeline.topics.resources import BATCH, MID, whole_bytes
+from pipeline.topics.resource_amounts import BATCH, MID, whole_bytes
 
 FloatArray = npt.NDArray[np.float64]
 

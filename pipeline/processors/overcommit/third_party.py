@@ -10,7 +10,7 @@ import msgspec
 
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.overcommit.status_patch import UNREADABLE, amounts_on
-from pipeline.topics.resources import BATCH, whole_bytes
+from pipeline.topics.resource_amounts import BATCH, whole_bytes
 
 TAKEN: Final = "node.koordinator.sh/thirdPartyAllocations"
 ORIGIN: Final = "node.koordinator.sh/originExtendedAllocatable"

@@ -16,7 +16,7 @@ from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.reclaimable import TO_KUBERNETES
 from pipeline.processors.overcommit.node_reservation import kubelet_reserved
 from pipeline.processors.overcommit.resource_columns import BoolArray, IntArray, Nodes, Pods
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.windows import Window
 
 Floats = npt.NDArray[np.float64]

@@ -16,7 +16,7 @@ from pipeline.errors import InvalidPolicyError
 from pipeline.processors.policy.config_sections import Section
 from pipeline.processors.policy.normalization import read_ratio
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 
 RATIOS: Final = "node.koordinator.sh/resource-amplification-ratio"
 """Annotation of a Node."""

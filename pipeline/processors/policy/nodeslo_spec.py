@@ -12,7 +12,7 @@ from pipeline.processors.policy.load_slo_config import SloPolicy
 from pipeline.processors.slo.crd_fields import Document
 from pipeline.processors.slo.nodeslo import NodeSLOSpec, SystemStrategy
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.resources import parse_quantity
+from pipeline.topics.resource_amounts import parse_quantity
 
 BANDWIDTH_ANNOTATION: Final = "node.koordinator.sh/network-bandwidth"
 

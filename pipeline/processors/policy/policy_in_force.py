@@ -47,7 +47,7 @@ from pipeline.processors.policy.slo_checks import HOST_CLASSES
 from pipeline.processors.policy.springtide_config import ANNOTATION, SPRINGTIDE, Own
 from pipeline.processors.slo.nodeslo import NodeSLOSpec
 from pipeline.topics.nodes import NOT_SAID, NodeRecord, NodeStrategy, shared
-from pipeline.topics.overcommit import MOST_LETTERS, Overcommit
+from pipeline.topics.overcommit_terms import MOST_LETTERS, Overcommit
 
 _MOST_PERCENT: Final = 1_000_000
 _YEAR_SECONDS: Final = 31_536_000

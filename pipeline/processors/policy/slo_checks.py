@@ -21,7 +21,7 @@ from pipeline.processors.slo.nodeslo import (
     ResctrlQos,
     ThresholdStrategy,
 )
-from pipeline.topics.resources import parse_quantity
+from pipeline.topics.resource_amounts import parse_quantity
 
 HOST_CLASSES: Final[Mapping[str, str]] = {
     f"koord-{name}": name for name in ("prod", "mid", "batch", "free")

@@ -30,7 +30,7 @@ from pipeline.processors.provided.fetched_usage import (
 )
 from pipeline.times import parse_time
 from pipeline.topics.nodes import check_node_name
-from pipeline.topics.resources import parse_quantity
+from pipeline.topics.resource_amounts import parse_quantity
 
 _MEMORIES: Final = ("memory_bytes", "memory_with_hot_page_cache_bytes")
 

@@ -16,7 +16,7 @@ from pipeline.processors.policy.config_sections import keys_of
 from pipeline.processors.scorers.fit_plus import Resource, Strategy
 from pipeline.processors.scorers.node_metadata import Kind, Order
 from pipeline.processors.scorers.scheduling_hint import MAX_HINT_NODES
-from pipeline.topics.resources import millicores, whole_bytes
+from pipeline.topics.resource_amounts import millicores, whole_bytes
 
 Weight = Annotated[int, Meta(ge=1, le=2**31)]
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
-from pipeline.topics.resources import MEASURED, millicores
+from pipeline.topics.resource_amounts import MEASURED, millicores
 
 _MULTIPLIER: Final = re.compile(r"\d{1,6}(\.\d{1,6})?")
 

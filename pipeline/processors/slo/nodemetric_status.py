@@ -28,8 +28,8 @@ from pipeline.processors.slo.quantities import cpu_quantity, memory_quantity
 from pipeline.processors.slo.rolling_usage import Floats
 from pipeline.times import format_time
 from pipeline.topics import node_state
-from pipeline.topics.known import GONE
-from pipeline.topics.resources import Usage
+from pipeline.topics.known_columns import GONE
+from pipeline.topics.resource_amounts import Usage
 from pipeline.topics.windows import CLASSES, Window
 
 _LARGEST: Final = 2**63

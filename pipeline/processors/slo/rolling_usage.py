@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors.join.window_batch import WindowUsage, window_usages
-from pipeline.topics.listings import Listing
+from pipeline.topics.entity_listings import Listing
 from pipeline.topics.samples import KINDS
 from pipeline.topics.windows import Window
 

@@ -17,6 +17,8 @@ from aiokafka.errors import ProducerFenced
 
 from pipeline.clock import Clock
 from pipeline.errors import KafkaError, RecordError, TopicDriftError
+from pipeline.kafka.client import our_errors
+from pipeline.kafka.topic_admin import require_topics
 from pipeline.kube.client import Api
 from pipeline.kube.events import Reporter
 from pipeline.kube.watching import Alive, Began, Changed, Complete, Event, Page, follow
@@ -29,8 +31,6 @@ from pipeline.sources.cluster.kinds import Kind, Nodes, Pods, Workloads
 from pipeline.sources.policy import filter_limits, tell
 from pipeline.sources.publish import Entry, open_producer, write_batches, written_by
 from pipeline.tasks import together
-from pipeline.topics.admin import require_topics
-from pipeline.topics.client import our_errors
 from pipeline.topics.registry import NODES, PODS, WORKLOADS
 
 log = get_logger(__name__)

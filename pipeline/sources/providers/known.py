@@ -13,12 +13,12 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
 from pipeline.clock import Clock
 from pipeline.errors import BrokerUnavailableError, RecordError
+from pipeline.kafka.client import COMMITTED, client_options, our_errors
 from pipeline.logs import get_logger
 from pipeline.processors.provided.fetched_usage import Window
 from pipeline.processors.provided.usage_samples import MACHINE_ID, Place
 from pipeline.settings import KafkaSettings
 from pipeline.topics.arrow import metadata_of, read_header
-from pipeline.topics.client import COMMITTED, client_options, our_errors
 from pipeline.topics.codec import Record, decode_json
 from pipeline.topics.pods import split_pod_key
 from pipeline.topics.registry import MAX_RECORD_BYTES, NODES, PODS, SAMPLES

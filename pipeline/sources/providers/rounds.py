@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaProducer
 
 from pipeline.clock import Clock
 from pipeline.errors import KafkaError, ProviderError, TopicDriftError
+from pipeline.kafka.topic_admin import require_topics
 from pipeline.logs import get_logger
 from pipeline.processors.provided.fetched_usage import Fetched, Window, window_before
 from pipeline.processors.provided.usage_samples import Sampler
@@ -23,7 +24,6 @@ from pipeline.sources.providers.provider import Provider
 from pipeline.sources.publish import Entry, open_producer, write_batches
 from pipeline.tasks import together
 from pipeline.times import format_time
-from pipeline.topics.admin import require_topics
 from pipeline.topics.arrow import MAX_ROWS
 from pipeline.topics.registry import MAX_SAMPLE_BYTES, SAMPLES
 from pipeline.topics.samples import SampleBatch, encode_samples

@@ -8,10 +8,10 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from pipeline.errors import ProviderError, RecordError
+from pipeline.kafka.client import client_options, our_errors
 from pipeline.processors.provided.fetched_usage import Columns, Fetched, PodName, Window
 from pipeline.settings import KafkaSettings
 from pipeline.topics.arrow import read_samples
-from pipeline.topics.client import client_options, our_errors
 from pipeline.topics.registry import MAX_RECORD_BYTES, SAMPLES
 
 _POLL_MS: Final = 300

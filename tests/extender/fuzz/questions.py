@@ -9,7 +9,7 @@ from msgspec import UNSET
 from pipeline.table.columns import OfferedResources, TableNode
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.pods import CountedPod, PodRecord
-from pipeline.topics.resources import MID, Resources, Usage
+from pipeline.topics.resource_amounts import MID, Resources, Usage
 from tests.table.records import GIB, node_state
 
 NODES = ("a", "b", "c", "d", "e", "f")

@@ -24,7 +24,7 @@ from pipeline.topics.codec import Record, decode_json, encode_json
 from pipeline.topics.node_state import Counters, NodeStateRecord
 from pipeline.topics.nodes import NodeRecord, NodeStrategy
 from pipeline.topics.predictions import DriftTimes, PredictionRecord, UsageColumns
-from pipeline.topics.resources import Resources, Usage
+from pipeline.topics.resource_amounts import Resources, Usage
 from pipeline.topics.windows import Window
 from tests.processors.derivations import Checked, check, numbers
 from tests.processors.joined import (

@@ -10,7 +10,7 @@ from pipeline.processors.explain.record_selection import part_of
 from pipeline.processors.model.model_config import ENTITIES
 from pipeline.topics.codec import encode_json
 from pipeline.topics.predictions import PredictionRecord
-from pipeline.topics.resources import ByResource
+from pipeline.topics.resource_amounts import ByResource
 from tests.processors.explain.test_prediction_text import PREDICTORS, of_seed
 
 

@@ -24,7 +24,7 @@ from pipeline.processors.join.sample_join import (
 from pipeline.processors.join.window_batch import node_window, window_usage
 from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
 from pipeline.topics.pods import Owner, PodRecord
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.samples import LIST_COLUMNS, NUMBER_COLUMNS, SampleBatch, encode_samples
 from pipeline.topics.windows import FIELDS, POD_FIELDS, NodeFacts, encode_window
 from tests.processors.joined import (

@@ -22,9 +22,9 @@ from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_views import NodeViewRecord, ViewPod
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.overcommit import Overcommit
+from pipeline.topics.overcommit_terms import Overcommit
 from pipeline.topics.pods import Container
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 from tests.processors.joined import known_pod
 from tests.topics import golden
 

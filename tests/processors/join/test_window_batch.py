@@ -24,7 +24,7 @@ from pipeline.processors.join.window_batch import (
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, SYSTEM, ModelConfig, NodeWindow
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.windows import CLASSES, Window, encode_window, window_rows
 from tests.processors.joined import (
     DEFAULT,

@@ -12,7 +12,7 @@ from pipeline.processors.kubernetes.object_records import cgroup_uid, node_recor
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.nodes import Condition, NodeRecord, Taint
 from pipeline.topics.pods import Container, Owner, PodRecord
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 
 
 def node(**changes: Any) -> dict[str, Any]:

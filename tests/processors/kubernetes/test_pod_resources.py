@@ -18,7 +18,7 @@ from pipeline.processors.kubernetes.pod_resources import (
 from pipeline.processors.kubernetes.pod_resources import kube_qos as qos_of
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.pods import Container, CountedPod, PodRecord
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 
 DISK = "ephemeral-storage"
 PAGES = "hugepages-2Mi"

@@ -27,7 +27,7 @@ from pipeline.topics.node_state import (
 )
 from pipeline.topics.nodes import NodeRecord, NodeStrategy
 from pipeline.topics.predictions import CountColumns, Counts, PredictionRecord
-from pipeline.topics.resources import Resources, Usage
+from pipeline.topics.resource_amounts import Resources, Usage
 from pipeline.topics.windows import Window
 from tests.processors.joined import (
     GIB,

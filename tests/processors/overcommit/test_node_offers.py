@@ -17,9 +17,9 @@ from pipeline.processors.overcommit.window_columns import Prod
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.overcommit import Overcommit
+from pipeline.topics.overcommit_terms import Overcommit
 from pipeline.topics.pods import PodRecord
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.samples import SYSTEM_TIER
 from pipeline.topics.windows import Window
 from tests.processors.joined import (

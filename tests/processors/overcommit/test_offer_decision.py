@@ -14,8 +14,8 @@ from pipeline.processors.overcommit.third_party import ORIGIN, TAKEN
 from pipeline.processors.policy.normalization import RATIO
 from pipeline.times import format_time
 from pipeline.topics.node_resources import NodeResourcesRecord
-from pipeline.topics.overcommit import Overcommit
-from pipeline.topics.resources import BATCH, Resources
+from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.resource_amounts import BATCH, Resources
 
 AS_OF = 1_700_000_010.0
 NOTHING = (ABSENT,) * 4

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.overcommit.status_patch import amounts_on
 from pipeline.processors.overcommit.third_party import TAKEN, origin_text, taken
-from pipeline.topics.resources import BATCH, MID
+from pipeline.topics.resource_amounts import BATCH, MID
 
 CPU, MEMORY = BATCH
 

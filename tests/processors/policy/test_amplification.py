@@ -22,7 +22,7 @@ from pipeline.processors.policy.amplification import (
     requested,
 )
 from pipeline.processors.policy.load_configmap import load
-from pipeline.topics.resources import Resources
+from pipeline.topics.resource_amounts import Resources
 
 KEY = AMPLIFICATION.key
 HUNDREDTHS = st.integers(100, 500)

@@ -25,7 +25,7 @@ from pipeline.processors.slo.nodemetric_status import (
 )
 from pipeline.processors.slo.quantities import cpu_quantity, memory_quantity
 from pipeline.topics.node_state import AggregatedUsage
-from pipeline.topics.resources import Usage, parse_quantity
+from pipeline.topics.resource_amounts import Usage, parse_quantity
 from tests.processors.joined import NODE_ROW, joined, known_pod, logged, pod_row, view_of
 from tests.processors.slo.recorded import Json, load, strictly
 

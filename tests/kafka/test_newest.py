@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.kafka import newest
+from pipeline.kafka.newest import _pieces, names_near
 from pipeline.settings import KafkaSettings
-from pipeline.topics import newest
-from pipeline.topics.newest import _pieces, names_near
 
 
 @given(st.integers(0, 10**9), st.integers(0, 10**7))

@@ -23,8 +23,8 @@ from aiokafka.errors import (
 )
 
 from pipeline.errors import KafkaError, TopicDriftError
+from pipeline.kafka.client import client_options, our_errors
 from pipeline.settings import KafkaSettings
-from pipeline.topics.client import client_options, our_errors
 from pipeline.topics.registry import TOPICS, Topic
 
 CONNECT_SECONDS: Final = 10.0

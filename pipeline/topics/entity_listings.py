@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.topics.arrow import check_entities
-from pipeline.topics.kept import Kept
+from pipeline.topics.byte_cache import Kept
 from pipeline.topics.samples import KINDS
 
 Key: TypeAlias = tuple[int | bytes, ...]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from pipeline.errors import BrokerUnavailableError
-from pipeline.topics.client import COMMITTED
+from pipeline.kafka.client import COMMITTED
 
 if TYPE_CHECKING:
     from pipeline.topics.windows import Window

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pipeline.errors import InvalidRecordError
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_state import NodeStateRecord
-from pipeline.topics.results import Result, supersedes
+from pipeline.topics.result_header import Result, supersedes
 
 END = "2023-11-14T22:14:00Z"
 

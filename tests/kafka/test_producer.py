@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.agents.output import Keyed, Output
 from pipeline.errors import StateError
+from pipeline.kafka.producer import Keyed, Output
 
 FIRST_OFFSET = 7
 

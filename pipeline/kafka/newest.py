@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from pipeline.kafka.client import COMMITTED, client_options, our_errors
 from pipeline.settings import KafkaSettings
-from pipeline.topics.client import COMMITTED, client_options, our_errors
 from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import NODE_STATE, Topic
 

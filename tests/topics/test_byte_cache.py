@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.topics.kept import Kept
+from pipeline.topics.byte_cache import Kept
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidRecordError
-from pipeline.topics.resources import millicores, parse_quantity, whole_bytes
+from pipeline.topics.resource_amounts import millicores, parse_quantity, whole_bytes
 
 
 @pytest.mark.parametrize(

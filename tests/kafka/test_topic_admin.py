@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import TopicDriftError
-from pipeline.settings import KafkaSettings
-from pipeline.topics import admin
-from pipeline.topics.admin import (
+from pipeline.kafka import topic_admin
+from pipeline.kafka.topic_admin import (
     Drift,
     TopicState,
     find_drift,
@@ -25,6 +24,7 @@ from pipeline.topics.admin import (
     plan_changes,
     require_topics,
 )
+from pipeline.settings import KafkaSettings
 from pipeline.topics.registry import CHECKPOINTS, NODE_STATE, SAMPLES, TOPICS
 
 KAFKA = KafkaSettings(topic_prefix="tide", partitions=8)
@@ -137,7 +137,7 @@ def two_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     async def opened(*_: object) -> AsyncIterator[Client]:
         yield Client()
 
-    monkeypatch.setattr(admin, "_admin", opened)
+    monkeypatch.setattr(topic_admin, "_admin", opened)
 
 
 @pytest.mark.usefixtures("two_topics")
@@ -176,8 +176,8 @@ def _answers(monkeypatch: pytest.MonkeyPatch, *codes: int) -> None:
     async def opened(*_: object) -> AsyncIterator[Client]:
         yield Client()
 
-    monkeypatch.setattr(admin, "_admin", opened)
-    monkeypatch.setattr(admin, "_COORDINATOR_SECONDS", 0.0)
+    monkeypatch.setattr(topic_admin, "_admin", opened)
+    monkeypatch.setattr(topic_admin, "_COORDINATOR_SECONDS", 0.0)
 
 
 async def test_a_group_is_asked_for_until_its_coordinator_is_there(

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pipeline.settings.model import CLASSES as CLASSES
 from pipeline.topics.arrow import known_columns, read_batch, write_stream
-from pipeline.topics.kept import Kept
+from pipeline.topics.byte_cache import Kept
 
 Floats = npt.NDArray[np.float64]
 

@@ -8,8 +8,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, errors
 from aiokafka.admin import AIOKafkaAdminClient
 
 from pipeline.errors import BrokerUnavailableError, KafkaError, SettingsError
+from pipeline.kafka.client import client_options, our_errors
 from pipeline.settings import KafkaSettings, Secret
-from pipeline.topics.client import client_options, our_errors
 
 
 def test_plain() -> None:

@@ -1,0 +1,1 @@
+"""Everything that talks to Kafka: clients, topic administration, reading and writing topics."""

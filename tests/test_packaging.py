@@ -101,7 +101,7 @@ GPU_PACKAGES = re.compile(
 # All that is imported when a role runs: its command, and what that imports late.
 ROLES = {
     "exporter": "pipeline.cli.exporter, node_exporter.service",
-    "worker": "pipeline.cli.worker, pipeline.agents.worker, pipeline.agents.supervisor",
+    "worker": "pipeline.cli.worker, pipeline.agents.partition_holder, pipeline.agents.supervisor",
     "extender": "pipeline.cli.extender",
     "demo": "pipeline.cli.demo, pipeline.local.demo, pipeline.local.simulate",
     "kafka": "pipeline.cli.kafka, pipeline.local.kafka, pipeline.local.jars",
@@ -111,7 +111,7 @@ ROLES = {
     "why-not": "pipeline.cli.why_not",
     "series": "pipeline.cli.series",
     "explain": "pipeline.cli.explain",
-    "model": "pipeline.cli.model, pipeline.agents.importing",
+    "model": "pipeline.cli.model, pipeline.agents.model_import_round",
     "recommend": "pipeline.cli.recommend",
     "scheduler": "pipeline.cli.scheduler",
     "policy": "pipeline.cli.policy",

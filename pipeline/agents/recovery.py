@@ -17,14 +17,19 @@ from functools import partial
 
 import msgspec
 
+from pipeline.agents.checkpoint_selection import (
+    Checkpoints,
+    read_checkpoints,
+    replay_start,
+    restore,
+)
+from pipeline.agents.cluster_state import Inventory, InventoryTopics
 from pipeline.agents.consume import Readers
-from pipeline.agents.handover import Handover
-from pipeline.agents.inventory import Inventory, InventoryTopics
-from pipeline.agents.join import JoinCursor, JoinRules
-from pipeline.agents.learning import Report
-from pipeline.agents.model import ModelCursor, ModelRules
-from pipeline.agents.saved import Checkpoints, read_checkpoints, replay_start, restore
+from pipeline.agents.join_agent import JoinCursor, JoinRules
+from pipeline.agents.learn_windows import Report
+from pipeline.agents.model_agent import ModelCursor, ModelRules
 from pipeline.agents.shard import Ownership, Shard
+from pipeline.agents.window_handover import Handover
 from pipeline.clock import Clock
 from pipeline.errors import CheckpointError, CheckpointLayoutError, StateError
 from pipeline.kafka.partition_log import LogReader

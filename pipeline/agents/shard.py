@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipeline.agents.join import JoinCursor
-    from pipeline.agents.model import ModelCursor
+    from pipeline.agents.join_agent import JoinCursor
+    from pipeline.agents.model_agent import ModelCursor
 
 
 @dataclass(slots=True)

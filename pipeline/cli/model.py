@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint
 
 import click
 
-from pipeline.agents.configure import model_config
+from pipeline.agents.bank_settings import model_config
 from pipeline.cli.model_export import export, newest_checkpoint
 from pipeline.cli.model_fit import fit
 from pipeline.cli.model_import import import_

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from pipeline.agents.configure import model_config
+from pipeline.agents.bank_settings import model_config
 from pipeline.cli.explain import no_node
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
 from pipeline.cli.printing import say

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from pipeline.agents.configure import model_config
+from pipeline.agents.bank_settings import model_config
 from pipeline.cli.model_export import require_new, write_whole
 from pipeline.cli.options import settings_options
 from pipeline.cli.printing import say

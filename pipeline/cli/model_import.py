@@ -10,8 +10,14 @@ from typing import Any, Final, TypeVar
 import click
 import yaml
 
-from pipeline.agents.configure import model_config
-from pipeline.agents.importing import Change, adding, change_models, putting_back, takes_anything
+from pipeline.agents.bank_settings import model_config
+from pipeline.agents.model_import_round import (
+    Change,
+    adding,
+    change_models,
+    putting_back,
+    takes_anything,
+)
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
 from pipeline.cli.printing import say
 from pipeline.clock import SystemClock

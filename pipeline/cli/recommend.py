@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import click
 
-from pipeline.agents.configure import model_config
-from pipeline.agents.recommending import add_nodes
+from pipeline.agents.bank_settings import model_config
+from pipeline.agents.recommendation_inputs import add_nodes
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
 from pipeline.cli.printing import printable, say
 from pipeline.errors import CheckpointError, NotReadyError, UsageError

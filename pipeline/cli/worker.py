@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 import faust
 
-from pipeline.agents.configure import model_config
+from pipeline.agents.bank_settings import model_config
+from pipeline.agents.partition_holder import create_app
 from pipeline.agents.supervisor import Supervisor, member_of
-from pipeline.agents.worker import create_app
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError

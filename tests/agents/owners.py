@@ -5,13 +5,13 @@ from typing import Any
 
 import msgspec
 
-from pipeline.agents.handover import Handover
-from pipeline.agents.inventory import InventoryTopics
-from pipeline.agents.join import JoinRules
-from pipeline.agents.model import ModelCursor, ModelRules
+from pipeline.agents.checkpoint_rounds import Rounds
+from pipeline.agents.cluster_state import InventoryTopics
+from pipeline.agents.join_agent import JoinRules
+from pipeline.agents.model_agent import ModelCursor, ModelRules
 from pipeline.agents.recovery import Recovery
-from pipeline.agents.rounds import Rounds
 from pipeline.agents.shard import Ownership, Shard
+from pipeline.agents.window_handover import Handover
 from pipeline.clock import ManualClock
 from pipeline.errors import RecordError
 from pipeline.kafka.partition_log import LogRecord

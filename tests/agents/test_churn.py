@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from pipeline.agents.inventory import Inventory
-from pipeline.agents.join import JoinCursor, JoinRules
+from pipeline.agents.cluster_state import Inventory
+from pipeline.agents.join_agent import JoinCursor, JoinRules
 from pipeline.agents.shard import Ownership
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.join.window_batch import window_usages

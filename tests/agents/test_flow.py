@@ -9,7 +9,7 @@ from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer
 from faust.types import TP, Message
 
 from pipeline.agents.flow import AsItCame, WaitingConsumer
-from pipeline.agents.worker import create_app
+from pipeline.agents.partition_holder import create_app
 from pipeline.clock import ManualClock
 from pipeline.settings import Settings
 

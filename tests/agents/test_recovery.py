@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from pipeline.agents import checkpoint_rounds
 from pipeline.agents import recovery as module
-from pipeline.agents import rounds
+from pipeline.agents.checkpoint_selection import Checkpoints, replay_start
 from pipeline.agents.recovery import join_start
-from pipeline.agents.saved import Checkpoints, replay_start
 from pipeline.errors import StateError
 from pipeline.kafka.producer import Keyed
 from pipeline.processors.model.model_config import Profile
@@ -35,7 +35,7 @@ NODES = ("a", "b", "c", "d", "e")
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "SLICE", 2)
+    monkeypatch.setattr(checkpoint_rounds, "SLICE", 2)
 
 
 def count(metric: Any) -> float:
@@ -490,7 +490,7 @@ def test_whatever_happens_to_owners_the_models_are_those_of_the_log(zombies: boo
 def test_the_simulation_finds_a_marker_that_comes_too_early(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    write = rounds.Rounds.write
+    write = checkpoint_rounds.Rounds.write
 
     async def marker_first(self: Any, pause_seconds: float = 0.0) -> None:
         model = self._model
@@ -501,7 +501,7 @@ def test_the_simulation_finds_a_marker_that_comes_too_early(
         await self._send([Keyed(marker_key(model.ownership.epoch), encode_pack(early))])
         await write(self, pause_seconds)
 
-    monkeypatch.setattr(rounds.Rounds, "write", marker_first)
+    monkeypatch.setattr(checkpoint_rounds.Rounds, "write", marker_first)
     assert any(simulate(seed, zombies=False) for seed in range(25))
 
 
@@ -590,7 +590,7 @@ async def test_a_node_that_no_record_takes_holds_up_no_other_and_is_marked(
     broker, log = make_log()
     first = await Owner(broker, "x").load()
     applied = first.model.counters["c"].applied
-    monkeypatch.setattr(rounds, "_fits", lambda record: not record.key.startswith(b"c@"))
+    monkeypatch.setattr(checkpoint_rounds, "_fits", lambda record: not record.key.startswith(b"c@"))
     await first.round()
     assert marker(broker, first.epoch).left_out["c"].applied == applied
     log.windows(2, *NODES)
@@ -611,7 +611,7 @@ async def test_a_node_left_out_of_which_the_log_has_nothing_departs_until_its_ne
     broker, log = make_log()
     first = await Owner(broker, "x").load()
     applied = first.model.counters["c"].applied
-    monkeypatch.setattr(rounds, "_fits", lambda record: not record.key.startswith(b"c@"))
+    monkeypatch.setattr(checkpoint_rounds, "_fits", lambda record: not record.key.startswith(b"c@"))
     await first.round()
     second = await Owner(broker, "y").load()
     assert "c" not in published(broker, "t.predictions")

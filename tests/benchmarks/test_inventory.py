@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import fleet, ingest, inventory
-from pipeline.agents.inventory import Inventory
+from pipeline.agents.cluster_state import Inventory
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.join.sample_join import join, put_beside
 from pipeline.processors.join.window_batch import node_windows

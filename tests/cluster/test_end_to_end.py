@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.agents.configure import model_config
-from pipeline.agents.learning import GENERATION
+from pipeline.agents.bank_settings import model_config
+from pipeline.agents.learn_windows import GENERATION
 from pipeline.local.control_plane import ControlPlane
 from pipeline.processors.join.window_batch import node_window, window_usage
 from pipeline.processors.model.bank import Bank

@@ -6,7 +6,7 @@ from pathlib import Path
 import faust
 import pytest
 
-from pipeline.agents.worker import create_app
+from pipeline.agents.partition_holder import create_app
 from pipeline.clock import ManualClock
 from pipeline.settings import Settings
 

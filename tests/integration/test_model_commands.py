@@ -14,14 +14,14 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from pipeline.agents.configure import model_config
-from pipeline.agents.handover import Handover
-from pipeline.agents.inventory import InventoryTopics
-from pipeline.agents.join import JoinRules
-from pipeline.agents.model import ModelRules
+from pipeline.agents.bank_settings import model_config
+from pipeline.agents.checkpoint_rounds import Rounds
+from pipeline.agents.cluster_state import InventoryTopics
+from pipeline.agents.join_agent import JoinRules
+from pipeline.agents.model_agent import ModelRules
 from pipeline.agents.recovery import Recovery
-from pipeline.agents.rounds import Rounds
 from pipeline.agents.shard import Shard
+from pipeline.agents.window_handover import Handover
 from pipeline.cli.main import cli
 from pipeline.clock import SystemClock, format_time
 from pipeline.errors import RecordError

@@ -19,7 +19,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import ProducerFenced
 
-from pipeline.agents.inventory import Inventory, InventoryTopics
+from pipeline.agents.cluster_state import Inventory, InventoryTopics
 from pipeline.clock import SystemClock
 from pipeline.errors import BrokerUnavailableError, TopicDriftError
 from pipeline.kafka.client import client_options

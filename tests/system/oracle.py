@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pipeline.agents.learning import Placed, learn, report, segments
-from pipeline.agents.model import ModelCursor, ModelRules
+from pipeline.agents.learn_windows import Placed, learn, report, segments
+from pipeline.agents.model_agent import ModelCursor, ModelRules
+from pipeline.agents.partition_holder import model_config
 from pipeline.agents.shard import Ownership
-from pipeline.agents.worker import model_config
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.kafka.producer import Output
 from pipeline.processors.model.bank import Bank

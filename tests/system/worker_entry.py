@@ -13,14 +13,14 @@ from typing import Any
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaTimeoutError
 
-from pipeline.agents import recovery, rounds
-from pipeline.agents.learning import GENERATION
-from pipeline.agents.model import ModelCursor
+from pipeline.agents import checkpoint_rounds, recovery
+from pipeline.agents.learn_windows import GENERATION
+from pipeline.agents.model_agent import ModelCursor
 from pipeline.kafka.producer import Keyed, Output
 from pipeline.topics.checkpoints import RoundMarker, marker_key
 from pipeline.topics.codec import encode_pack
 
-rounds.SLICE = 2
+checkpoint_rounds.SLICE = 2
 
 _committed: dict[tuple[str, int], int] = {}
 
@@ -48,7 +48,7 @@ def join_trusts_commits() -> None:
 
 def marker_too_early() -> None:
     """The marker of a round goes out before its checkpoints do."""
-    write = rounds.Rounds.write
+    write = checkpoint_rounds.Rounds.write
 
     async def marker_first(self: Any, pause_seconds: float = 0.0) -> None:
         model = self._model
@@ -60,7 +60,7 @@ def marker_too_early() -> None:
         await self._send([Keyed(marker_key(epoch), encode_pack(marker))])
         await write(self, pause_seconds)
 
-    rounds.Rounds.write = marker_first  # type: ignore[method-assign]
+    checkpoint_rounds.Rounds.write = marker_first  # type: ignore[method-assign]
 
 
 def deliveries_fail() -> None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from pipeline.agents.rounds import Rounds
+from pipeline.agents.checkpoint_rounds import Rounds
 from pipeline.agents.shard import Shard
 from pipeline.clock import ManualClock
 from pipeline.kafka.producer import Keyed, Output

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from faust.types import TP
 
+from pipeline.agents.partition_holder import Holder
 from pipeline.agents.recovery import Recovery
 from pipeline.agents.shard import Shard
-from pipeline.agents.worker import Holder
 from pipeline.clock import ManualClock
 from pipeline.errors import StateError
 from pipeline.settings import Settings

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from pipeline.agents.profile import amounts_of
+from pipeline.agents.koordlet_metrics import amounts_of
 from pipeline.metrics import counter, gauge
 from pipeline.processors.join.window_batch import WindowUsage, node_windows, window_usages
 from pipeline.processors.model import bank
@@ -29,7 +29,7 @@ from pipeline.topics.node_state import Counters
 from pipeline.topics.windows import Window
 
 if TYPE_CHECKING:
-    from pipeline.agents.model import ModelCursor
+    from pipeline.agents.model_agent import ModelCursor
 
 # Packs in half of zstd's time and unpacks in a quarter, for 7 KiB of 22 instead of 4.
 _LZ4 = pa.Codec("lz4_raw")

@@ -7,9 +7,9 @@ that a worker would start from; one that cannot be read is named and costs nothi
 
 from collections.abc import Callable, Mapping, Sequence
 
+from pipeline.agents.checkpoint_selection import read_checkpoints
+from pipeline.agents.cluster_state import Inventory
 from pipeline.agents.consume import Readers
-from pipeline.agents.inventory import Inventory
-from pipeline.agents.saved import read_checkpoints
 from pipeline.errors import CheckpointError, RecordError
 from pipeline.kafka.partition_log import LogReader, LogRecord
 from pipeline.processors.join.pod_facts import PodRow

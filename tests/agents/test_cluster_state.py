@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.agents.gone import LONGEST_MS
-from pipeline.agents.inventory import DEPARTED_AT_MOST, Inventory, InventoryTopics
+from pipeline.agents.cluster_state import DEPARTED_AT_MOST, Inventory, InventoryTopics
+from pipeline.agents.deleted_pods import LONGEST_MS
 from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES

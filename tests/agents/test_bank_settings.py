@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.agents.configure import model_config
+from pipeline.agents.bank_settings import model_config
 from pipeline.errors import SettingsError
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.model_config import KOORDINATOR, VPA, ModelConfig, Profile

@@ -8,7 +8,7 @@ most first.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pipeline.agents.inventory import Refuse
+from pipeline.agents.cluster_state import Refuse
 from pipeline.errors import CheckpointError, CheckpointLayoutError, RecordError
 from pipeline.kafka.partition_log import LogReader
 from pipeline.logs import get_logger

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.agents import rounds
+from pipeline.agents import checkpoint_rounds
 from pipeline.topics.checkpoints import (
     NodeCheckpoint,
     RoundMarker,
@@ -25,7 +25,7 @@ NODES = tuple(f"node-{n}" for n in range(7))
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "SLICE", 3)
+    monkeypatch.setattr(checkpoint_rounds, "SLICE", 3)
 
 
 async def loaded(count: int = 3) -> tuple[MemoryBroker, LogWriter, Owner]:
@@ -72,7 +72,7 @@ async def test_a_large_node_is_kept_without_its_prediction_which_stands_in_its_t
     broker, _, owner = await loaded()
     await owner.round()
     sizes = [len(broker.live(TOPIC)[node_key(node, owner.epoch)]) for node in NODES]
-    monkeypatch.setattr(rounds, "LARGEST_VALUE_BYTES", min(sizes) - 1)
+    monkeypatch.setattr(checkpoint_rounds, "LARGEST_VALUE_BYTES", min(sizes) - 1)
     await owner.round()
     assert marker(broker, owner.epoch).round == 2
     made = [checkpoint(broker, node, owner.epoch) for node in NODES]

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from aiokafka.errors import KafkaError
 
 from pipeline.agents.consume import Readers, advance, fill
-from pipeline.agents.model import Batch, ModelCursor, process
+from pipeline.agents.model_agent import Batch, ModelCursor, process
 from pipeline.clock import Clock
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.logs import get_logger

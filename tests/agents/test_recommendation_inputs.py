@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipeline.agents.recommending import Wanted, add_nodes
+from pipeline.agents.recommendation_inputs import Wanted, add_nodes
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.processors.model.recommendation import Owner as Workload
 from pipeline.processors.model.recommendation import Recommendation, Workloads

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pipeline.agents.inventory import Inventory
+from pipeline.agents.cluster_state import Inventory
 from pipeline.agents.shard import Ownership
 from pipeline.errors import (
     InvalidRecordError,

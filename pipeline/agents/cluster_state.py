@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from pipeline.agents.gone import GonePods
+from pipeline.agents.deleted_pods import GonePods
 from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.kafka.client import COMMITTED
 from pipeline.kafka.partition_log import LogReader, LogRecord, record_of

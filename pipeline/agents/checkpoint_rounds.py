@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from pipeline.agents.learning import GENERATION
+from pipeline.agents.learn_windows import GENERATION
 from pipeline.agents.shard import Shard
 from pipeline.clock import Clock
 from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Output

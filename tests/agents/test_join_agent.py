@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.agents import join as module
-from pipeline.agents.inventory import Inventory
-from pipeline.agents.join import JoinCursor, JoinRules
+from pipeline.agents import join_agent as module
+from pipeline.agents.cluster_state import Inventory
+from pipeline.agents.join_agent import JoinCursor, JoinRules
 from pipeline.agents.shard import Ownership
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.join.window_batch import node_windows, window_usages

@@ -5,7 +5,7 @@ from collections.abc import Collection
 import pytest
 from msgspec.structs import replace
 
-from pipeline.agents.importing import adding, change_models, putting_back
+from pipeline.agents.model_import_round import adding, change_models, putting_back
 from pipeline.clock import ManualClock
 from pipeline.errors import CheckpointLayoutError, NotReadyError, StateError
 from pipeline.processors.exchange.import_models import Histogram, Learned

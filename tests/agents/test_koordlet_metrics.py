@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipeline.agents import profile
-from pipeline.agents.model import ModelCursor
+from pipeline.agents import koordlet_metrics
+from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.shard import Ownership
 from pipeline.metrics import page
 from pipeline.processors.model.bank import Bank
@@ -16,7 +16,7 @@ from pipeline.processors.model.model_config import ModelConfig
 from tests.agents.fakes import MemoryBroker
 from tests.agents.logs import LogWriter
 from tests.agents.owners import MODEL_RULES
-from tests.agents.test_model import cursor_over
+from tests.agents.test_model_agent import cursor_over
 from tests.processors.windows import GIB, Pod, window
 
 Series = dict[tuple[str, str, str, str], float]
@@ -25,10 +25,10 @@ Series = dict[tuple[str, str, str, str], float]
 @pytest.fixture(autouse=True)
 def nothing_left_on_the_page() -> Iterator[None]:
     yield
-    profile.watch(None)
+    koordlet_metrics.watch(None)
 
 
-RECLAIMABLE, PEAK = profile.METRICS
+RECLAIMABLE, PEAK = koordlet_metrics.METRICS
 
 
 def scraped(metric: str = RECLAIMABLE) -> Series:
@@ -46,7 +46,7 @@ def scraped(metric: str = RECLAIMABLE) -> Series:
 
 
 def shown(model: ModelCursor) -> Series:
-    profile.watch(lambda: [model.profile])
+    koordlet_metrics.watch(lambda: [model.profile])
     found = scraped()
     assert scraped(PEAK).keys() == found.keys()
     return found
@@ -58,8 +58,10 @@ def test_each_predictor_and_view_has_a_series_per_node_and_resource() -> None:
     nodes = ["node-a", "node-b"]
     bank.apply([window(0, pods, node=node) for node in nodes])
     peaks = bank.peaks(nodes)
-    shows = profile.Profile(profile.names_of(bank.predictors), profile.amounts_of(peaks))
-    profile.watch(lambda: [shows])
+    shows = koordlet_metrics.Profile(
+        koordlet_metrics.names_of(bank.predictors), koordlet_metrics.amounts_of(peaks)
+    )
+    koordlet_metrics.watch(lambda: [shows])
     for metric, field in ((RECLAIMABLE, "amount"), (PEAK, "peak")):
         expected: Series = {}
         for of_node in peaks:
@@ -81,7 +83,7 @@ def test_each_predictor_and_view_has_a_series_per_node_and_resource() -> None:
     assert left["node-a", "podPredictor", "cpu", "core"] > 2.0
     assert left["node-a", "podPredictor", "memory", "byte"] > 4 * GIB
     # The pod of Prod used a core; the careful one of both views is the higher peak.
-    views = [peak["node-a", name, "cpu", "core"] for name in profile.VIEWS]
+    views = [peak["node-a", name, "cpu", "core"] for name in koordlet_metrics.VIEWS]
     assert 1.0 < views[0] < 1.3
     assert views[2] >= max(views[:2])
 
@@ -89,14 +91,14 @@ def test_each_predictor_and_view_has_a_series_per_node_and_resource() -> None:
 def test_without_the_percentile_predictor_there_are_no_views() -> None:
     bank = Bank(ModelConfig(predictors=("nsigma-v1",), predictor="nsigma-v1"))
     bank.apply([window(0)])
-    assert profile.names_of(bank.predictors) == ("nsigma-v1",)
-    assert profile.amounts_of(bank.peaks(["node-a"]))["node-a"].shape == (2, 1, 2)
+    assert koordlet_metrics.names_of(bank.predictors) == ("nsigma-v1",)
+    assert koordlet_metrics.amounts_of(bank.peaks(["node-a"]))["node-a"].shape == (2, 1, 2)
 
 
 def test_what_is_kept_of_a_node_keeps_nothing_of_its_batch() -> None:
     bank = Bank()
     bank.apply([window(0, node=node) for node in ("node-a", "node-b")])
-    kept = profile.amounts_of(bank.peaks(bank.nodes))
+    kept = koordlet_metrics.amounts_of(bank.peaks(bank.nodes))
     assert all(amounts.base is None for amounts in kept.values())
 
 
@@ -123,10 +125,10 @@ def test_a_replay_is_shown_too() -> None:
 def test_what_is_unknown_has_no_series() -> None:
     bank = Bank()
     bank.apply([window(0, usage=(math.nan, GIB))])
-    amounts = profile.amounts_of(bank.peaks(["node-a"]))
-    shows = profile.Profile(profile.names_of(bank.predictors), amounts)
-    profile.watch(lambda: [shows])
-    for metric in profile.METRICS:
+    amounts = koordlet_metrics.amounts_of(bank.peaks(["node-a"]))
+    shows = koordlet_metrics.Profile(koordlet_metrics.names_of(bank.predictors), amounts)
+    koordlet_metrics.watch(lambda: [shows])
+    for metric in koordlet_metrics.METRICS:
         found = scraped(metric)
         assert ("node-a", "minPredictor", "memory", "byte") in found
         assert ("node-a", "minPredictor", "cpu", "core") not in found
@@ -143,4 +145,4 @@ async def test_it_can_be_switched_off() -> None:
 
 
 def test_without_a_worker_the_page_does_not_name_it() -> None:
-    assert not any(metric in page().decode() for metric in profile.METRICS)
+    assert not any(metric in page().decode() for metric in koordlet_metrics.METRICS)

@@ -10,10 +10,16 @@ from aiokafka.errors import KafkaConnectionError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.agents import handover as module
-from pipeline.agents.handover import BEHIND, LOOK_SECONDS, Handover, feed_models, look_for_others
-from pipeline.agents.model import ModelCursor
+from pipeline.agents import window_handover as module
+from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.shard import Ownership
+from pipeline.agents.window_handover import (
+    BEHIND,
+    LOOK_SECONDS,
+    Handover,
+    feed_models,
+    look_for_others,
+)
 from pipeline.clock import ManualClock
 from pipeline.errors import StateError
 from pipeline.processors.model.bank import Bank

@@ -19,21 +19,21 @@ from aiokafka import TopicPartition
 from faust.types import TP
 from mode import CrashingSupervisor
 
-from pipeline.agents.configure import model_config
+from pipeline.agents.bank_settings import model_config
+from pipeline.agents.checkpoint_rounds import Rounds
+from pipeline.agents.cluster_state import InventoryTopics, follow
 from pipeline.agents.consume import consume
 from pipeline.agents.credentials import faust_credentials
 from pipeline.agents.flow import AsItCame, WaitingTransport
-from pipeline.agents.handover import BEHIND, Handover, feed_models, look_for_others
-from pipeline.agents.inventory import InventoryTopics, follow
-from pipeline.agents.join import JoinCursor, JoinRules, refuse
-from pipeline.agents.learning import LAST_END
-from pipeline.agents.model import ModelCursor, ModelRules
-from pipeline.agents.profile import watch
+from pipeline.agents.join_agent import JoinCursor, JoinRules, refuse
+from pipeline.agents.koordlet_metrics import watch
+from pipeline.agents.learn_windows import LAST_END
+from pipeline.agents.model_agent import ModelCursor, ModelRules
 from pipeline.agents.recovery import Recovery
-from pipeline.agents.rounds import Rounds
 from pipeline.agents.shard import Shard
-from pipeline.agents.silence import depart_silent
-from pipeline.agents.views import Views
+from pipeline.agents.silent_nodes import depart_silent
+from pipeline.agents.view_agent import Views
+from pipeline.agents.window_handover import BEHIND, Handover, feed_models, look_for_others
 from pipeline.clock import Clock
 from pipeline.errors import RecordError, StateError
 from pipeline.kafka.client import client_options

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.agents import views
-from pipeline.agents.views import VIEWS, Views
+from pipeline.agents import view_agent
+from pipeline.agents.view_agent import VIEWS, Views
 from pipeline.clock import ManualClock
 from pipeline.kafka.producer import Keyed
 from pipeline.processors.join.pod_facts import pod_row as row_of_pod
@@ -85,7 +85,7 @@ async def test_a_record_that_breaks_its_schema_costs_its_node_alone() -> None:
 async def test_a_pod_that_makes_a_view_too_large_is_cut_and_the_node_keeps_its_view(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(views, "MAX_RECORD_BYTES", 16_384 + 10_000)
+    monkeypatch.setattr(view_agent, "MAX_RECORD_BYTES", 16_384 + 10_000)
     agent, before = Agent("n1"), (count("cut"), count("oversized"))
     small, large = (
         row_of_pod(known_pod(uid, annotations={f"{n}.koordinator.sh/x": "y" * 4000 for n in many}))
@@ -104,7 +104,7 @@ async def test_a_pod_that_makes_a_view_too_large_is_cut_and_the_node_keeps_its_v
 
 
 async def test_a_view_that_is_too_large_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "MAX_RECORD_BYTES", 16_384)
+    monkeypatch.setattr(view_agent, "MAX_RECORD_BYTES", 16_384)
     agent, before = Agent("n1"), count("oversized")
     for _ in range(3):
         agent.views.touch("x.nodes", b"n1")

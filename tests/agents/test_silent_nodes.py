@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pipeline.agents.silence import LOOK_SECONDS, depart_silent
+from pipeline.agents.silent_nodes import LOOK_SECONDS, depart_silent
 from pipeline.tasks import end
 from pipeline.topics.nodes import NodeRecord
 from tests.agents.fakes import MemoryBroker

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import msgspec
 
+from pipeline.agents.checkpoint_selection import Checkpoints, read_checkpoints
 from pipeline.agents.consume import Readers
-from pipeline.agents.saved import Checkpoints, read_checkpoints
 from pipeline.clock import Clock
 from pipeline.errors import (
     CheckpointError,

@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.agents.join import refuse
-from pipeline.agents.learning import Applied, Placed, Report, Told, learn, report, segments
-from pipeline.agents.profile import Profile, names_of
+from pipeline.agents.join_agent import refuse
+from pipeline.agents.koordlet_metrics import Profile, names_of
+from pipeline.agents.learn_windows import Applied, Placed, Report, Told, learn, report, segments
 from pipeline.agents.shard import Ownership
 from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.kafka.partition_log import LogRecord

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.agents import model as module
-from pipeline.agents.learning import Report
-from pipeline.agents.model import ModelCursor
+from pipeline.agents import model_agent as module
+from pipeline.agents.learn_windows import Report
+from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.shard import Ownership
 from pipeline.processors.model.bank import Bank
 from tests.agents.fakes import MemoryBroker, MemoryOutput

@@ -13,10 +13,10 @@ from pipeline.cli.printing import printable
 from pipeline.cli.reading import read_table
 from pipeline.clock import SystemClock
 from pipeline.errors import BadRequestError, SpringtideError, UsageError
-from pipeline.extender.decide import Decisions, Rules
-from pipeline.extender.explained import Explanation
-from pipeline.extender.query import explain, read_subject
-from pipeline.extender.server import rules_of
+from pipeline.extender.decisions import Decisions, Rules
+from pipeline.extender.explain_documents import Explanation
+from pipeline.extender.query_api import explain, read_subject
+from pipeline.extender.scheduler_api import rules_of
 from pipeline.settings import ExtenderSettings, Settings
 from pipeline.sources.asked_pods import pod_in_file
 from pipeline.table import AND_PODS, Table

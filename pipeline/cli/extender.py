@@ -12,18 +12,18 @@ import click
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError
-from pipeline.extender.plans import PlanWriter
-from pipeline.extender.server import rules_of
+from pipeline.extender.plan_writer import PlanWriter
+from pipeline.extender.scheduler_api import rules_of
 from pipeline.extender.service import serve
 from pipeline.kafka.client import client_options
 from pipeline.kafka.lazy_producer import LazyProducer
 from pipeline.settings import ExtenderSettings, Settings
 from pipeline.table import AND_PODS, Feed, Table
-from pipeline.table.dead_letters import DeadLetterWriter
-from pipeline.table.feed import HISTORY, VIEWS
-from pipeline.table.history import REFILLED_SECONDS
-from pipeline.table.records import apply_point
-from pipeline.table.snapshot import is_ours
+from pipeline.table.apply_records import apply_point
+from pipeline.table.dead_letter_writer import DeadLetterWriter
+from pipeline.table.table_feed import HISTORY, VIEWS
+from pipeline.table.table_snapshot import is_ours
+from pipeline.table.usage_history import REFILLED_SECONDS
 from pipeline.tasks import end
 
 

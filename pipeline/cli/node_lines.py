@@ -13,8 +13,8 @@ from rich.text import Text
 
 from pipeline.processors.loadaware.usage_thresholds import usage_percent
 from pipeline.table import Table
-from pipeline.table.document import NOTHING_BESIDE, Beside, LimitsRatio
-from pipeline.table.oddities import odd_by_row
+from pipeline.table.node_anomalies import odd_by_row
+from pipeline.table.node_documents import NOTHING_BESIDE, Beside, LimitsRatio
 
 Sort = Literal["cpu", "memory", "peak", "name"]
 Cell = tuple[str, str]  # text and style

@@ -13,7 +13,7 @@ from pipeline.errors import KafkaError, NotReadyError, SpringtideError, TopicDri
 from pipeline.kafka.client import client_options
 from pipeline.settings import Settings
 from pipeline.table import Feed, Table
-from pipeline.table.feed import FED_BY
+from pipeline.table.table_feed import FED_BY
 from pipeline.tasks import end
 from pipeline.topics.registry import Topic
 

@@ -13,7 +13,7 @@ from pipeline.cli.asking import SETTINGS, answer_to, question_of
 from pipeline.cli.options import quiet, settings_options
 from pipeline.cli.printing import say
 from pipeline.errors import NotReadyError
-from pipeline.extender.explained import Explanation, NodeExplanation
+from pipeline.extender.explain_documents import Explanation, NodeExplanation
 from pipeline.processors.loadaware.usage_thresholds import age_text
 from pipeline.settings import Settings
 

@@ -26,9 +26,9 @@ from pipeline.errors import NotReadyError, SpringtideError
 from pipeline.processors.model.usage_anomalies import ODDITIES
 from pipeline.settings import Settings
 from pipeline.table import Table
-from pipeline.table.columns import TableNode
-from pipeline.table.document import NOTHING_BESIDE, Beside, LimitsRatio, beside, node_list
-from pipeline.table.feed import FED_BY
+from pipeline.table.node_columns import TableNode
+from pipeline.table.node_documents import NOTHING_BESIDE, Beside, LimitsRatio, beside, node_list
+from pipeline.table.table_feed import FED_BY
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.registry import PODS
 

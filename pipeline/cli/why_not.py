@@ -15,7 +15,7 @@ from pipeline.cli.options import quiet, settings_options
 from pipeline.cli.printing import printable, say
 from pipeline.cli.score import best_first
 from pipeline.errors import UsageError
-from pipeline.extender.explained import Explanation, NodeExplanation
+from pipeline.extender.explain_documents import Explanation, NodeExplanation
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.processors.loadaware.usage_thresholds import age_text
 from pipeline.settings import Settings

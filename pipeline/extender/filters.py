@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from pipeline.extender.moment import Ask, Moment, by_node
+from pipeline.extender.node_moment import Ask, Moment, by_node
 from pipeline.processors.loadaware import filter_score, node_thresholds
 from pipeline.processors.loadaware.filter_score import Nodes, Verdict
 from pipeline.processors.loadaware.in_flight import Sums

@@ -12,14 +12,14 @@ import msgspec
 from aiohttp import web
 
 from pipeline import __version__
-from pipeline.extender.explained import Explanation
-from pipeline.extender.node_views import LONGEST_WAIT_SECONDS
-from pipeline.extender.replies import json_reply
-from pipeline.extender.series import RESOURCES, NodeSeries
+from pipeline.extender.explain_documents import Explanation
+from pipeline.extender.http_replies import json_reply
+from pipeline.extender.node_view_poll import LONGEST_WAIT_SECONDS
+from pipeline.extender.series_api import RESOURCES, NodeSeries
 from pipeline.processors.exchange.load_watcher_document import WINDOWS, Document
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION as USAGE_THRESHOLDS
 from pipeline.processors.model.usage_anomalies import ODDITIES
-from pipeline.table.document import LimitsRatio
+from pipeline.table.node_documents import LimitsRatio
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.pods import PodRecord

@@ -14,18 +14,18 @@ from aiohttp import web
 from pipeline.clock import Clock
 from pipeline.errors import SettingsError
 from pipeline.extender.access_log import HTTP_LOGGER, AccessLog
-from pipeline.extender.annotations import keep_telling
-from pipeline.extender.decide import Rules
-from pipeline.extender.node_views import NodeViews
-from pipeline.extender.replies import error_reply
-from pipeline.extender.series import NodeSeriesHandler
-from pipeline.extender.server import Extender, Publish, rules_of
-from pipeline.extender.tls import Tls
+from pipeline.extender.annotation_warnings import keep_telling
+from pipeline.extender.decisions import Rules
+from pipeline.extender.http_replies import error_reply
+from pipeline.extender.node_view_poll import NodeViews
+from pipeline.extender.scheduler_api import Extender, Publish, rules_of
+from pipeline.extender.series_api import NodeSeriesHandler
+from pipeline.extender.server_tls import Tls
 from pipeline.logs import get_logger
 from pipeline.metrics import declare_role
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed
-from pipeline.table.metrics import watch
+from pipeline.table.table_metrics import watch
 from pipeline.tasks import end, together
 
 # A deleted pod is told to stop at the moment at which it is taken out of its Service; until all

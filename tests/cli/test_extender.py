@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from pipeline.cli.main import cli
 from pipeline.table import Table
-from pipeline.table.snapshot import copied, is_ours, save
+from pipeline.table.table_snapshot import copied, is_ours, save
 
 
 @pytest.mark.parametrize("file", ["file/table.npz", "/proc/none/table.npz"])

@@ -10,10 +10,10 @@ from click.testing import CliRunner, Result
 from pipeline.cli import score, why_not
 from pipeline.cli.asked_extender import AskedExtender
 from pipeline.cli.main import cli
-from pipeline.extender.decide import Decisions
-from pipeline.extender.explained import Explanation
-from pipeline.extender.query import explain, read_subject
-from pipeline.extender.server import rules_of
+from pipeline.extender.decisions import Decisions
+from pipeline.extender.explain_documents import Explanation
+from pipeline.extender.query_api import explain, read_subject
+from pipeline.extender.scheduler_api import rules_of
 from pipeline.settings import ExtenderSettings, Settings
 from pipeline.table import Table
 from tests.extender.conftest import cluster

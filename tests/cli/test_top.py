@@ -14,8 +14,8 @@ from pipeline.cli.node_lines import COLUMNS, Sort, lines, plain, render
 from pipeline.clock import format_time
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION as USAGE_THRESHOLDS
 from pipeline.table import Table
-from pipeline.table.columns import TableNode
-from pipeline.table.document import (
+from pipeline.table.node_columns import TableNode
+from pipeline.table.node_documents import (
     NOTHING_BESIDE,
     Beside,
     LimitsRatio,

@@ -8,7 +8,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from pipeline.clock import ManualClock
-from pipeline.extender.server import Extender
+from pipeline.extender.scheduler_api import Extender
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
 from tests.table.records import GIB, NOW, node_state, table_of

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pipeline.processors.loadaware.pod_amounts import Counting
-from pipeline.table.columns import OfferedResources, TableNode
+from pipeline.table.node_columns import OfferedResources, TableNode
 from pipeline.times import parse_time
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.pods import CountedPod

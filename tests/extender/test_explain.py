@@ -13,21 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.clock import ManualClock
-from pipeline.extender.decide import Decisions
-from pipeline.extender.query import EXPLAIN_KEYS
-from pipeline.extender.server import Extender, rules_of
+from pipeline.extender.decisions import Decisions
+from pipeline.extender.query_api import EXPLAIN_KEYS
+from pipeline.extender.scheduler_api import Extender, rules_of
 from pipeline.processors.kubernetes.object_records import read_manifest
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
-from pipeline.table.columns import TableNode
+from pipeline.table.node_columns import TableNode
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.pods import CountedPod, PodRecord
 from pipeline.topics.resource_amounts import Resources
 from tests.extender.conftest import ALL, POD, Client, Start, cluster
-from tests.extender.test_decide import NAMES, asked, changes
+from tests.extender.test_decisions import NAMES, asked, changes
 from tests.extender.test_fuzz import json_values, quick
-from tests.extender.test_server import FULL, HOT
+from tests.extender.test_scheduler_api import FULL, HOT
 from tests.table.records import GIB, NOW, node_state, table_of
 
 RULES = rules_of(ExtenderSettings())

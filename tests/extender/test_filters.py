@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from pipeline.clock import format_time
-from pipeline.extender.decide import Decisions, Judgement, Rules
+from pipeline.extender.decisions import Decisions, Judgement, Rules
 from pipeline.processors.placement.plugin_config import Placement, read_config
 from pipeline.table import Table
-from pipeline.table.columns import OfferedResources, TableNode
+from pipeline.table.node_columns import OfferedResources, TableNode
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources, Usage

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pipeline.clock import ManualClock
 from pipeline.errors import BadRequestError
-from pipeline.extender.protocol import read_question
-from pipeline.extender.server import Extender
+from pipeline.extender.scheduler_api import Extender
+from pipeline.extender.scheduler_messages import read_question
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState
 from tests.extender.conftest import ALL, cluster

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.clock import ManualClock
-from pipeline.extender.decide import Decisions, Rules
-from pipeline.extender.server import Extender, rules_of
+from pipeline.extender.decisions import Decisions, Rules
+from pipeline.extender.scheduler_api import Extender, rules_of
 from pipeline.processors.kubernetes.object_records import node_record, pod_record
 from pipeline.processors.placement.plugin_config import read_config
 from pipeline.settings import ExtenderSettings
 from pipeline.sources.publish import Entry, node_entry, pod_entry
 from pipeline.table import FeedState, Table
-from pipeline.table.records import apply
+from pipeline.table.apply_records import apply
 from tests.table.records import NOW
 
 DISK = "ephemeral-storage"

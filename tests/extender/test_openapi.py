@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.clock import ManualClock
-from pipeline.extender.node_views import NodeViews
+from pipeline.extender.node_view_poll import NodeViews
 from pipeline.extender.openapi import openapi
-from pipeline.extender.series import NodeSeriesHandler
-from pipeline.extender.server import Extender
+from pipeline.extender.scheduler_api import Extender
+from pipeline.extender.series_api import NodeSeriesHandler
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState
-from pipeline.table.history import History
-from pipeline.table.views import Views
+from pipeline.table.compressed_views import Views
+from pipeline.table.usage_history import History
 from pipeline.topics.codec import encode_json
 from tests.extender.conftest import Client
 from tests.extender.json_schema import wrong

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.clock import format_time
 from pipeline.table import Table
-from pipeline.table.columns import TableNode
+from pipeline.table.node_columns import TableNode
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources
 from tests.extender.conftest import POD, Start

@@ -16,7 +16,7 @@ from pipeline.extender.service import serve
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed, Table
-from pipeline.table.columns import TableNode
+from pipeline.table.node_columns import TableNode
 
 SETTINGS = ExtenderSettings(host="127.0.0.1", port=0)
 

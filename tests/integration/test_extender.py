@@ -25,7 +25,7 @@ from pipeline.kafka.lazy_producer import LazyProducer
 from pipeline.local.kafka import LocalKafka
 from pipeline.settings import ExtenderSettings
 from pipeline.table import AND_PODS, Feed, Table
-from pipeline.table.dead_letters import DeadLetterWriter
+from pipeline.table.dead_letter_writer import DeadLetterWriter
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord

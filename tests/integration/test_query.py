@@ -16,8 +16,8 @@ from pipeline.clock import SystemClock, format_time
 from pipeline.extender.service import serve
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed, Table
-from pipeline.table.feed import FED_BY, HISTORY, VIEWS
-from pipeline.table.records import apply_point
+from pipeline.table.apply_records import apply_point
+from pipeline.table.table_feed import FED_BY, HISTORY, VIEWS
 from pipeline.tasks import end as end_task
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_views import NodeViewRecord

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import UsageError
-from pipeline.extender.query import read_subject
+from pipeline.extender.query_api import read_subject
 from pipeline.sources.asked_pods import pod_in_file
 
 FILE = Path("some.yaml")

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from pipeline.extender.preemption import preemption_answer, read_preemption
-from pipeline.extender.protocol import read_question
+from pipeline.extender.preempt_messages import preemption_answer, read_preemption
+from pipeline.extender.scheduler_messages import read_question
 from tests.extender.scheduler import add_scores, is_interested, read_filter
 
 Case = dict[str, Any]

@@ -18,7 +18,7 @@ import numpy as np
 from aiohttp.test_utils import TestClient, TestServer
 
 from pipeline.clock import ManualClock
-from pipeline.extender.server import Extender
+from pipeline.extender.scheduler_api import Extender
 from pipeline.processors.exchange.load_watcher_document import (
     Metric,
     NodeMetrics,

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from pipeline.table.columns import OfferedResources, TableNode
+from pipeline.table.node_columns import OfferedResources, TableNode
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.pods import CountedPod

@@ -16,8 +16,8 @@ import aiohttp
 import msgspec
 
 from pipeline.clock import format_time
-from pipeline.extender.server import rules_of
-from pipeline.table.columns import OfferedResources, TableNode
+from pipeline.extender.scheduler_api import rules_of
+from pipeline.table.node_columns import OfferedResources, TableNode
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.node_views import NodeViewRecord

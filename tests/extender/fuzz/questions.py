@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from pipeline.table.columns import OfferedResources, TableNode
+from pipeline.table.node_columns import OfferedResources, TableNode
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.pods import CountedPod, PodRecord
 from pipeline.topics.resource_amounts import MID, Resources, Usage

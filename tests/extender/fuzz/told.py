@@ -16,13 +16,13 @@ from typing import Any, NoReturn
 import msgspec
 
 from pipeline.clock import ManualClock
-from pipeline.extender.server import rules_of
+from pipeline.extender.scheduler_api import rules_of
 from pipeline.extender.service import serve
 from pipeline.logs import configure_logging
 from pipeline.settings import ExtenderSettings
 from pipeline.table import AND_PODS, Feed, Table
-from pipeline.table.feed import HISTORY, VIEWS
-from pipeline.table.records import apply, apply_point
+from pipeline.table.apply_records import apply, apply_point
+from pipeline.table.table_feed import HISTORY, VIEWS
 from pipeline.topics.registry import NODE_STATE, NODE_VIEWS, NODES, PODS, RESOURCES
 
 TOPICS = {topic.name: topic for topic in (NODE_STATE, NODES, PODS, RESOURCES, NODE_VIEWS)}

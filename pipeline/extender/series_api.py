@@ -1,0 +1,115 @@
+"""The recent past of one node: its windows over a range, and statistics of them.
+
+Owes the rest: what is held and nothing made up: a window that is missing is no point, an amount
+that is not known null; for a range that is none a 400.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+from aiohttp import web
+
+from pipeline import API_VERSION
+from pipeline.clock import Clock, format_time, parse_time
+from pipeline.errors import BadRequestError
+from pipeline.extender.http_replies import error_reply, json_reply
+from pipeline.extender.query_api import must_be_caught_up
+from pipeline.processors.explain.usage_series import SeriesStatistics, statistics_of
+from pipeline.table import FeedState
+from pipeline.table.usage_history import History, Series
+
+RESOURCES: Final = {"cpu": "cpu_cores", "memory": "memory_bytes"}
+PARAMETERS: Final = ("from", "to", "last", "resource")
+
+_HINT: Final = (
+    "from and to are times such as 2023-11-14T22:13:30Z, or last is seconds up to now; resource is "
+    "cpu or memory"
+)
+
+
+class NodeSeries(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's windows of a range, by the time `as_of` at which each ended, and the average `usage`
+    of each by column. `held_from` is the end of the oldest window that is held, in the range or
+    not."""
+
+    apiVersion: str = API_VERSION  # noqa: N815
+    kind: str = "NodeSeries"
+    node: str
+    now: str
+    held_from: str | None
+    as_of: list[str]
+    usage: dict[str, list[float | None]]
+    statistics: dict[str, SeriesStatistics]
+
+
+class NodeSeriesHandler:
+    """The handler over the history that a feed keeps."""
+
+    def __init__(self, history: History, state: FeedState, clock: Clock) -> None:
+        self._history = history
+        self._state = state
+        self._clock = clock
+
+    def add_to(self, app: web.Application) -> None:
+        """Route to this handler."""
+        app.router.add_get("/v1/nodes/{node}/series", self.series)
+
+    async def series(self, request: web.Request) -> web.Response:
+        """The windows of a node over a range."""
+        node, now = request.match_info["node"], self._clock.now()
+        first, last = _range(request, now)
+        columns = _columns(request)
+        must_be_caught_up(self._state)
+        held = self._history.get(node)
+        if held is None:
+            message = f"of node {node[:253]!r} no window is held"
+            return error_reply(404, message, "GET /v1/nodes lists the nodes that are known")
+        return json_reply(msgspec.json.encode(node_series(node, held, first, last, columns, now)))
+
+
+def node_series(
+    node: str, held: Series, first: float, last: float, columns: Sequence[str], now: float
+) -> NodeSeries:
+    """The document of what is held of a node from one moment to another."""
+    found = held.between(first, last)._asdict()
+    ends = held.end_seconds.tolist()
+    return NodeSeries(
+        node=node,
+        now=format_time(now),
+        held_from=format_time(ends[0]) if ends else None,
+        as_of=[format_time(at) for at in found["end_seconds"].tolist()],
+        # NaN becomes null.
+        usage={column: found[column].tolist() for column in columns},
+        statistics={column: statistics_of(found[column]) for column in columns},
+    )
+
+
+def _range(request: web.Request, now: float) -> tuple[float, float]:
+    given = {name: request.query[name] for name in PARAMETERS if name in request.query}
+    if unknown := sorted(set(request.query) - set(PARAMETERS)):
+        raise BadRequestError(f"there is no parameter {unknown[0][:80]!r}", hint=_HINT)
+    if "last" in given and ("from" in given or "to" in given):
+        raise BadRequestError("last goes with neither from nor to", hint=_HINT)
+    try:
+        if "last" in given:
+            seconds = float(given["last"])
+            if not 0 < seconds < np.inf:
+                raise ValueError(f"last is {given['last'][:80]!r}")
+            return now - seconds, now
+        first = parse_time(given["from"]) if "from" in given else 0.0
+        last = parse_time(given["to"]) if "to" in given else np.inf
+    except (ValueError, OverflowError) as error:
+        raise BadRequestError(f"the range is none: {error}", hint=_HINT) from error
+    if first > last:
+        raise BadRequestError("the range ends before it begins", hint=_HINT)
+    return first, last
+
+
+def _columns(request: web.Request) -> list[str]:
+    wanted = request.query.getall("resource", list(RESOURCES))
+    for resource in wanted:
+        if resource not in RESOURCES:
+            raise BadRequestError(f"there is no resource {resource[:80]!r}", hint=_HINT)
+    return [RESOURCES[resource] for resource in dict.fromkeys(wanted)]

@@ -1,0 +1,97 @@
+"""Records of the topics as changes of the table: what each may be, and what it does.
+
+Owes the rest: a record that cannot be used raises, and leaves the table as it was.
+"""
+
+from typing import TypeVar
+
+from pipeline.clock import parse_time
+from pipeline.errors import InvalidRecordError, KeyMismatchError
+from pipeline.table.node_columns import OfferedResources, TableNode
+from pipeline.table.state_table import Table
+from pipeline.table.usage_history import UsagePoint
+from pipeline.topics.codec import decode_json
+from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.node_views import ViewHead
+from pipeline.topics.nodes import check_node_name
+from pipeline.topics.pods import CountedPod, split_pod_key
+from pipeline.topics.registry import NODE_STATE, NODE_VIEWS, PODS, RESOURCES, Topic
+
+RecordT = TypeVar("RecordT", TableNode, NodeStateRecord, OfferedResources, ViewHead, UsagePoint)
+
+
+def apply(table: Table, topic: Topic, key: bytes | None, value: bytes | None) -> bool:
+    """Apply one record of `topic` to `table`; False if it was older than what is there.
+
+    Raises `RecordError` for one that cannot be used, and leaves the table as it was.
+    """
+    if topic is PODS:
+        return _apply_pod(table, key, value)
+    node = _node_of(key)
+    if topic is NODE_VIEWS:
+        return _apply_view(table, node, value)
+    if topic is RESOURCES:
+        if value is None:
+            table.drop_resources(node)
+            return True
+        return table.put_resources(_record(OfferedResources, node, value))
+    if topic is NODE_STATE:
+        if value is None:
+            table.drop_state(node)
+            return True
+        return table.put_state(_record(NodeStateRecord, node, value))
+    if value is None:
+        table.drop_node(node)
+        return True
+    return table.put_node(_record(TableNode, node, value))
+
+
+def apply_point(table: Table, topic: Topic, key: bytes | None, value: bytes | None) -> bool:
+    """Apply a node state to the history alone; False if it is no later than what is there."""
+    node = _node_of(key)
+    if value is None:
+        table.history.drop(node)
+        return True
+    point = _record(UsagePoint, node, value)
+    try:
+        return table.history.put(node, parse_time(point.as_of), point.usage)
+    except ValueError as error:
+        raise InvalidRecordError(f"as_of is not readable: {error}") from error
+
+
+def _apply_pod(table: Table, key: bytes | None, value: bytes | None) -> bool:
+    if not key:
+        raise InvalidRecordError("record has no key")
+    node, uid = split_pod_key(key)
+    if value is None:
+        table.drop_pod(node, uid)
+        return True
+    pod = decode_json(CountedPod, value)
+    if (pod.node, pod.uid) != (node, uid):
+        raise KeyMismatchError(f"payload speaks of {pod.node}/{pod.uid:.80}, key of {key[:80]!r}")
+    return table.put_pod(pod)
+
+
+def _apply_view(table: Table, node: str, value: bytes | None) -> bool:
+    if value is None:
+        table.views.drop(node)
+        return True
+    return table.views.put(node, _record(ViewHead, node, value).generation, value)
+
+
+def _node_of(key: bytes | None) -> str:
+    if not key:
+        raise InvalidRecordError("record has no key")
+    try:
+        node = key.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRecordError(f"key {key[:80]!r} is not UTF-8") from error
+    check_node_name(node)
+    return node
+
+
+def _record(kind: type[RecordT], node: str, value: bytes) -> RecordT:
+    record = decode_json(kind, value)
+    if record.node != node:
+        raise KeyMismatchError(f"payload speaks of {record.node[:80]!r}, key of {node[:80]!r}")
+    return record

@@ -1,0 +1,401 @@
+"""The pods of all nodes as columns: what counts of them in sum per node, and which are in flight.
+
+Owes the rest: sums that a pod more or less changes at once, without counting the others again, and
+what of a node's pods is not in its usage yet. A pod that was placed lately and is not seen on its
+node yet is there for `TENTATIVE_SECONDS`, so that the next pod does not take its place.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, CLASSES
+from pipeline.processors.loadaware.in_flight import Assigned, Sums, is_flying, sums
+from pipeline.processors.loadaware.pod_amounts import Counting, Pod, seconds_of
+from pipeline.processors.placement.victim_selection import PUSHED_OUT
+from pipeline.processors.scorers.target_load import is_unmeasured
+from pipeline.table.pod_columns import (
+    STAYS,
+    Columns,
+    FloatArray,
+    IntArray,
+    Lesser,
+    Reported,
+    amount_of,
+    grown,
+    priority_of,
+)
+from pipeline.table.tentative_pods import TENTATIVE_SECONDS, Tentative
+
+_PROD: Final = CLASS_CODES["prod"]
+_UNKNOWN: Final = CLASS_CODES["unknown"]
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+_SMALLEST: Final = 64
+_OF_PODS: Final = (
+    "_node", "_class", "_priority", "_is_pending", "_scheduled", "_deadline", "_amounts",
+)  # fmt: skip
+_OF_ROWS: Final = ("sums", "flight", "prod_flight", "unmeasured", "unseen", "oldest")
+_MAY_LEAVE: Final = np.array([name in PUSHED_OUT for name in CLASSES])
+
+
+class Pods:
+    """Pods by UID, on rows of the table. `counting` says what is summed.
+
+    `sums` are whole amounts (rows, amounts) in the order of `counting.names`; `flight` (rows,
+    resources) is what is to be added to each node's usage, `prod_flight` what to that of its Prod,
+    by the resources of LoadAware; `unmeasured` (rows,) the millicores of TargetLoadPacking,
+    `unseen` (rows,) those of them that came after the last window began;
+    `oldest` (rows,) since when the first of those in flight is there, infinite for none.
+    """
+
+    def __init__(self, counting: Counting) -> None:
+        self.counting = counting
+        self._names = {name: at for at, name in enumerate(counting.names)}
+        self._resources = counting.load_aware.resources
+        self._index: dict[str, int] = {}
+        self._free: list[int] = []
+        self._uids: list[str] = []
+        self._cgroup_uids: list[str] = []
+        self._node = np.full(_SMALLEST, -1, np.int64)
+        self._class = np.zeros(_SMALLEST, np.int8)
+        self._priority = np.full(_SMALLEST, STAYS, np.int64)
+        self._is_pending = np.zeros(_SMALLEST, np.bool_)
+        self._scheduled = np.zeros(_SMALLEST)
+        self._deadline = np.full(_SMALLEST, np.nan)
+        self._amounts = np.zeros((_SMALLEST, len(self._names)), np.int64)
+        self._flying: dict[int, set[int]] = {}
+        self._changed: set[int] = set()
+        self._tentative = Tentative()
+        # Each amount of all rows lies in one piece: so it is read.
+        self.sums = np.zeros((_SMALLEST, len(self._names)), np.int64, order="F")
+        self.flight = np.zeros((_SMALLEST, len(self._resources)), np.int64, order="F")
+        self.prod_flight = np.zeros_like(self.flight)
+        self.unmeasured = np.zeros(_SMALLEST, np.int64)
+        self.unseen = np.zeros(_SMALLEST, np.int64)
+        self.oldest = np.full(_SMALLEST, np.inf)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def in_flight(self) -> int:
+        """How many pods may not be in their node's usage yet."""
+        return sum(map(len, self._flying.values()))
+
+    @property
+    def tentative(self) -> int:
+        """How many pods were placed, and are not seen on their nodes yet."""
+        return len(self._tentative)
+
+    def named(self, name: str, rows: "npt.NDArray[np.intp] | slice") -> IntArray:
+        """One of the amounts, (rows,). KeyError for one that is not counted."""
+        found: IntArray = self.sums[rows, self._names[name]]
+        return found
+
+    def seen(self, name: str, rows: npt.NDArray[np.intp]) -> IntArray:
+        """One of the amounts, (rows,), without pods that were only placed. KeyError as above."""
+        at, found = self._names[name], self.sums[:, self._names[name]].copy()
+        for place in map(self._index.__getitem__, self._tentative):
+            found[self._node[place]] -= self._amounts[place, at]
+        return found[rows]
+
+    def row_of(self, uid: str) -> int | None:
+        """On which row a pod is; None for none."""
+        place = self._index.get(uid)
+        return None if place is None else int(self._node[place])
+
+    def is_seen(self, uid: str) -> bool:
+        """Whether a pod is on a node, as the topic says."""
+        return uid in self._index and uid not in self._tentative
+
+    def is_leaving(self, uid: str) -> bool:
+        """Whether a pod that may leave is gone, or about to go."""
+        place = self._index.get(uid)
+        return place is None or int(self._priority[place]) == STAYS
+
+    def class_of(self, uid: str) -> str | None:
+        """The class of a pod; None for one that is not known."""
+        place = self._index.get(uid)
+        return None if place is None else CLASSES[self._class[place]]
+
+    def amounts_of(self, uids: Iterable[str], row: int) -> IntArray:
+        """What counts of these pods together, of those that are on this row, (amounts,)."""
+        places = (self._index[uid] for uid in set(uids) if uid in self._index)
+        here = [place for place in places if self._node[place] == row]
+        found: IntArray = self._amounts[here].sum(axis=0)
+        return found
+
+    def lesser(self, rows: npt.NDArray[np.intp], began_seconds: FloatArray) -> Lesser:
+        """The pods on these rows (each once) that are of lower classes than Prod, and were measured
+        in the last windows of their nodes, which began then, (rows,)."""
+        count = len(self._uids)
+        at = np.full(len(self.sums), -1, np.intp)
+        at[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+        found = _MAY_LEAVE[self._class[:count]] & ~self._is_pending[:count]
+        places = np.flatnonzero(found & (self._node[:count] >= 0))
+        node = at[self._node[places]]
+        places, node = places[node >= 0], node[node >= 0]
+        measured = self._scheduled[places] <= began_seconds[node]
+        places, node = places[measured], node[measured]
+        return Lesser(
+            places, node, self._class[places], self._priority[places], self._amounts[places]
+        )
+
+    def uid_at(self, place: int) -> str:
+        """The UID of the pod in this place."""
+        return self._uids[place]
+
+    # -- pods come and go
+
+    def put(
+        self, row: int, pod: Pod, now: float | None = None, seconds: float = TENTATIVE_SECONDS
+    ) -> int | None:
+        """A pod is on this row, as the topic says or, with the time `now`, as it is about to be
+        within so many `seconds`. Returns the row that it was on before; one that has ended is on
+        none any more."""
+        before = self.remove(pod.uid)
+        if pod.phase in _ENDED:
+            return before
+        place = self._new_place()
+        self._index[pod.uid] = place
+        scheduled = now if now is not None else self._since(pod)
+        self._uids[place], self._cgroup_uids[place] = pod.uid, pod.cgroup_uid
+        self._node[place] = row
+        self._class[place] = CLASS_CODES.get(pod.pod_class, _UNKNOWN)
+        self._priority[place] = priority_of(pod)
+        self._is_pending[place] = pod.phase in ("Pending", "")
+        self._scheduled[place] = scheduled
+        deadline = self.counting.deadline(pod, scheduled)
+        self._deadline[place] = np.nan if deadline is None else deadline
+        self._amounts[place] = self.counting.amounts(pod)
+        self.sums[row] += self._amounts[place]
+        self._flying.setdefault(row, set()).add(place)
+        self._changed.add(row)
+        if now is not None:
+            self._tentative.put(pod.uid, now + seconds)
+        return before
+
+    def remove(self, uid: str) -> int | None:
+        """A pod is gone. Returns the row that it was on."""
+        self._tentative.remove(uid)
+        place = self._index.pop(uid, None)
+        if place is None:
+            return None
+        row = int(self._node[place])
+        self.sums[row] -= self._amounts[place]
+        flying = self._flying.get(row, set())
+        if place in flying:
+            flying.discard(place)
+            self._changed.add(row)
+        self._node[place] = -1
+        self._free.append(place)
+        return row
+
+    def withdraw(self, uid: str) -> int | None:
+        """A pod that was placed is to be placed again. Returns the row that it was to be on."""
+        return self.remove(uid) if uid in self._tentative else None
+
+    @contextmanager
+    def aside(self, uid: str) -> Iterator[None]:
+        """While it lasts a pod that was placed counts nowhere; `refresh` before and after."""
+        if uid not in self._tentative:
+            yield
+            return
+        place = self._index[uid]
+        row = int(self._node[place])
+        flying = self._flying.setdefault(row, set())
+        was_flying = place in flying
+        flying.discard(place)
+        self.sums[row] -= self._amounts[place]
+        self._changed.add(row)
+        try:
+            yield
+        finally:
+            self.sums[row] += self._amounts[place]
+            if was_flying:
+                self._flying.setdefault(row, set()).add(place)
+            self._changed.add(row)
+
+    def expired(self, now: float) -> list[str]:
+        """Who was placed, and was not seen on the node in time: to be removed, and told once."""
+        return self._tentative.due(now)
+
+    def reported(self, row: int) -> None:
+        """What is known of the usage of this row is another now."""
+        if row in self._flying:
+            self._changed.add(row)
+
+    def unreported(self, row: int) -> None:
+        """Nothing is known of the usage of this row any more: none of its pods is in it."""
+        flying = self._flying.get(row, set())
+        if self.sums[row, self._names["pods"]] > len(flying):
+            self._flying[row] = set(np.flatnonzero(self._node == row).tolist())
+        self._changed.add(row)
+
+    @staticmethod
+    def _since(pod: Pod) -> float:
+        """Since when a pod is on its node; of one of which nobody says, always."""
+        scheduled = seconds_of(pod.scheduled_at)
+        created = seconds_of(pod.created_at) if scheduled is None else scheduled
+        return created or 0.0
+
+    def _new_place(self) -> int:
+        if self._free:
+            return self._free.pop()
+        self._uids.append("")
+        self._cgroup_uids.append("")
+        if len(self._cgroup_uids) > len(self._node):
+            for name in _OF_PODS:
+                setattr(self, name, grown(getattr(self, name)))
+        return len(self._cgroup_uids) - 1
+
+    def columns(self) -> Columns:
+        """A copy of what is known of every pod, but of those that were only placed."""
+        uids, cgroups = self._uids[:], self._cgroup_uids[:]
+        count = len(uids)
+        flying = np.zeros(count, np.bool_)
+        flying[np.fromiter(chain.from_iterable(self._flying.values()), np.intp)] = True
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "node": self._node[:count].copy(),
+            "class": self._class[:count].copy(),
+            "priority": self._priority[:count].copy(),
+            "is_pending": self._is_pending[:count].copy(),
+            "scheduled": self._scheduled[:count].copy(),
+            "deadline": self._deadline[:count].copy(),
+            "amounts": self._amounts[:count].copy(),
+            "flying": flying,
+        }
+        arrays["node"][[self._index[uid] for uid in self._tentative]] = -1
+        return Columns(uids, cgroups, arrays)
+
+    def restore(self, columns: Columns, row_of: npt.NDArray[np.intp]) -> None:
+        """Take these pods, and no others; `row_of` has the new row of each of the old ones. Raises
+        ValueError and IndexError for columns that do not fit."""
+        arrays = columns.arrays
+        there = arrays["node"] >= 0
+        kept = np.flatnonzero(there)
+        count = len(kept)
+        size = max(_SMALLEST, count)
+        for name, key in (
+            ("_class", "class"), ("_priority", "priority"), ("_is_pending", "is_pending"),
+            ("_scheduled", "scheduled"), ("_deadline", "deadline"), ("_amounts", "amounts"),
+        ):  # fmt: skip
+            old = getattr(self, name)
+            grown = np.zeros((size, *old.shape[1:]), old.dtype)
+            grown[:count] = arrays[key][kept]
+            setattr(self, name, grown)
+        self._node = np.full(size, -1, np.int64)
+        self._node[:count] = row_of[arrays["node"][kept]]
+        self._uids = [columns.uids[place] for place in kept.tolist()]
+        self._cgroup_uids = [columns.cgroup_uids[place] for place in kept.tolist()]
+        self._index = {uid: place for place, uid in enumerate(self._uids)}
+        if len(self._index) != count:
+            raise ValueError("a pod is there twice")
+        self._free = []
+        np.add.at(self.sums, self._node[:count], self._amounts[:count])
+        for place in np.flatnonzero(arrays["flying"][kept]).tolist():
+            row = int(self._node[place])
+            self._flying.setdefault(row, set()).add(place)
+            self._changed.add(row)
+
+    def reserve(self, rows: int) -> None:
+        """There are so many rows now."""
+        while len(self.sums) < rows:
+            for name in _OF_ROWS:
+                setattr(self, name, grown(getattr(self, name)))
+            self.oldest[len(self.oldest) // 2 :] = np.inf
+
+    # -- what is in flight
+
+    def refresh(self, known: Reported) -> int:
+        """Bring up to date what is in flight, on the rows where anything has changed; how many."""
+        if not self._changed:
+            return 0
+        rows = np.fromiter(self._changed, np.intp, len(self._changed))
+        self._changed.clear()
+        here = [self._flying.get(row, ()) for row in rows.tolist()]
+        places, updated, report, pods = self._flying_on(rows, here, known)
+        node, found = pods.node, self._sums(pods, updated, report)
+        self.flight[rows], self.prod_flight[rows] = found.node_delta, found.prod_delta
+        end = np.fmax(updated, -np.inf)[node]
+        fresh = is_unmeasured(pods.scheduled_seconds, end)
+        late = pods.scheduled_seconds > end - report[node]
+        packed = self._amounts[places, self._names["packing"]]
+        for of_rows, which in ((self.unmeasured, fresh), (self.unseen, late)):
+            found_of = np.bincount(node[which], packed[which], minlength=len(rows))
+            of_rows[rows] = found_of.astype(np.int64)
+        self.oldest[rows] = np.inf
+        np.minimum.at(self.oldest, rows[node], pods.scheduled_seconds)
+        self._settle(places, is_flying(pods, updated, report) | fresh | late)
+        return len(rows)
+
+    def flight_without(
+        self, rows: npt.NDArray[np.intp], gone: Sequence[Sequence[str]], known: Reported
+    ) -> tuple[IntArray, IntArray]:
+        """What would be in flight on each of these rows if its pods of these UIDs were not there:
+        as `flight` and `prod_flight` have it, (rows, resources)."""
+        here = [
+            self._flying.get(row, set()) - {self._index.get(uid, -1) for uid in uids}
+            for row, uids in zip(rows.tolist(), gone, strict=True)
+        ]
+        _, updated, report, pods = self._flying_on(rows, here, known)
+        found = self._sums(pods, updated, report)
+        return found.node_delta, found.prod_delta
+
+    def _flying_on(
+        self, rows: npt.NDArray[np.intp], here: Sequence[Collection[int]], known: Reported
+    ) -> tuple[npt.NDArray[np.intp], FloatArray, FloatArray, Assigned]:
+        """The places of all that are in flight `here`, on each of the rows, when these were
+        reported and how long those reports were, and the pods."""
+        places = np.fromiter(chain.from_iterable(here), np.intp)
+        node = np.arange(len(rows)).repeat([len(pods) for pods in here])
+        updated, report = known.as_of_seconds[rows], np.fmax(known.window_seconds[rows], 0.0)
+        return places, updated, report, self._assigned(places, node, known, updated, report)
+
+    def _sums(self, pods: Assigned, updated: FloatArray, report: FloatArray) -> Sums:
+        nothing = np.zeros((len(updated), len(self._resources)), np.int64)
+        return sums(pods, updated, report, nothing)
+
+    def _assigned(
+        self,
+        places: npt.NDArray[np.intp],
+        node: IntArray,
+        known: Reported,
+        updated: FloatArray,
+        report: FloatArray,
+    ) -> Assigned:
+        """The pods in these places. One that runs, and is not told of by itself any more, was
+        measured for long: what it uses stands for what was expected of it."""
+        estimate = self._amounts[places, : len(self._resources)]
+        scheduled = self._scheduled[places]
+        began = np.fmax(updated - report, -np.inf)[node]
+        is_measured = ~self._is_pending[places] & (scheduled <= began)
+        usage = np.where(is_measured[:, None], estimate, 0)
+        for at, place in enumerate(places.tolist()):
+            state = known.states[self._node[place]]
+            young = None if state is None else state.young_pods.get(self._cgroup_uids[place])
+            if young is not None:
+                usage[at] = [amount_of(young, name) for name in self._resources]
+                is_measured[at] = True
+        return Assigned(
+            node=node,
+            is_prod=self._class[places] == _PROD,
+            estimate=estimate,
+            usage=usage,
+            is_reported=is_measured,
+            is_reported_prod=is_measured,
+            scheduled_seconds=scheduled,
+            deadline_seconds=self._deadline[places],
+        )
+
+    def _settle(self, places: npt.NDArray[np.intp], stay: npt.NDArray[np.bool_]) -> None:
+        """Who is in its node's usage will stay so: it is not looked at again."""
+        for place in places[~stay].tolist():
+            row = int(self._node[place])
+            self._flying[row].discard(place)
+            if not self._flying[row]:
+                del self._flying[row]

@@ -1,0 +1,65 @@
+"""Annotations of no use are told once, and again when they are others."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from pipeline.clock import ManualClock
+from pipeline.extender.annotation_warnings import LOOK_EVERY_SECONDS, keep_telling, tell
+from pipeline.processors.loadaware.node_thresholds import ANNOTATION
+from pipeline.table import Table
+from pipeline.table.node_columns import TableNode
+from pipeline.tasks import end
+
+NEGATIVE = '{"usageThresholds": {"cpu": -1}}'
+
+
+def annotate(table: Table, text: str, *names: str) -> None:
+    for name in names:
+        table.put_node(TableNode(node=name, annotations={ANNOTATION: text}))
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[int, list[str]]]:
+    """How many nodes each line is about, and which it names; forgotten afterwards."""
+    found: list[Any] = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
+    caplog.clear()
+    assert all(ANNOTATION in fields["reason"] for fields in found)
+    return [(fields["count"], fields["nodes"]) for fields in found]
+
+
+def test_each_text_is_told_once_and_nodes_alike_in_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    table = Table()
+    annotate(table, "{", "a")
+    annotate(table, NEGATIVE, "b", "c", "d", "e")
+    annotate(table, '{"usageThresholds": {"cpu": 1}}', "f")
+    told = tell(table, {})
+    assert lines(caplog) == [(1, ["a"]), (4, ["b", "c", "d"])]
+    told = tell(table, told)
+    assert lines(caplog) == []
+    # The same is wrong with another text: somebody has tried to mend it.
+    annotate(table, NEGATIVE + " ", "c")
+    annotate(table, "{}", "a")
+    told = tell(table, told)
+    assert lines(caplog) == [(1, ["c"])]
+    # What was mended, and is as it was before, is told again.
+    annotate(table, "{", "a")
+    table.drop_node("c")
+    assert tell(table, told).keys() == {"a", "b", "d", "e"}
+    assert lines(caplog) == [(1, ["a"])]
+
+
+async def test_it_goes_on_looking(caplog: pytest.LogCaptureFixture) -> None:
+    table, clock = Table(), ManualClock(0.0)
+    annotate(table, "{", "a")
+    caplog.set_level(logging.WARNING)
+    telling = asyncio.create_task(keep_telling(table, clock))
+    await clock.advance(LOOK_EVERY_SECONDS)
+    annotate(table, "[", "b")
+    await clock.advance(2 * LOOK_EVERY_SECONDS)
+    await end(telling)
+    assert lines(caplog) == [(1, ["a"]), (1, ["b"])]

@@ -1,0 +1,181 @@
+"""The view of a node by long poll: as soon as there is a newer one, and not before."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from pipeline.clock import ManualClock, SystemClock
+from pipeline.extender import node_view_poll
+from pipeline.extender.node_view_poll import NodeViews
+from pipeline.extender.scheduler_api import Extender
+from pipeline.extender.service import serve
+from pipeline.settings import ExtenderSettings
+from pipeline.table import Feed, FeedState, Table
+from pipeline.table.compressed_views import Views
+from tests.extender.conftest import Client
+from tests.table.records import NOW
+
+AT_MOST = 3
+
+
+@pytest.fixture
+def views() -> Views:
+    found = Views()
+    found.put("a", 5, b'{"generation":5}')
+    return found
+
+
+@pytest.fixture
+async def client(views: Views) -> AsyncIterator[Client]:
+    extender = Extender(
+        Table(), FeedState(caught_up=True), ExtenderSettings(), ManualClock(NOW),
+        node_views=NodeViews(views, FeedState(caught_up=True), AT_MOST),
+    )  # fmt: skip
+    async with TestClient(TestServer(extender.app())) as found:
+        found.extender = extender  # type: ignore[attr-defined]
+        yield found
+
+
+async def get(client: Client, known: str | None = None, **query: Any) -> aiohttp.ClientResponse:
+    headers = {} if known is None else {"If-None-Match": known}
+    return await client.get("/v1/nodes/a/view", headers=headers, params=query)
+
+
+async def waits(client: Client, *, many: int = 1, **query: Any) -> list[Any]:
+    """Clients that wait for something newer than generation 5."""
+    before = node_view_poll.WAITING._value.get()
+    tasks = [asyncio.create_task(get(client, '"5"', wait=30, **query)) for _ in range(many)]
+    async with asyncio.timeout(5):
+        while node_view_poll.WAITING._value.get() < before + many:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    return tasks
+
+
+async def test_the_view_is_answered_as_it_lay_on_the_topic(client: Client) -> None:
+    for encoding in ("gzip", "identity"):
+        response = await client.get("/v1/nodes/a/view", headers={"Accept-Encoding": encoding})
+        assert (response.status, response.headers["ETag"]) == (200, '"5"')
+        assert response.content_type == "application/json"
+        assert await response.read() == b'{"generation":5}'
+        assert response.headers.get("Content-Encoding", "identity") == encoding
+
+
+@pytest.mark.parametrize(
+    ("known", "status"),
+    [('"4"', 200), ('"5"', 304), ('W/"5"', 304), ('"1", "5"', 304), ("*", 304), ('"6"', 304),
+     ('"x"', 200), ("5", 200), ('"٥"', 200), ('"' + "9" * 400 + '"', 200)],
+)  # fmt: skip
+async def test_what_is_known_is_not_sent_again(client: Client, known: str, status: int) -> None:
+    response = await get(client, known)
+    assert (response.status, response.headers["ETag"]) == (status, '"5"')
+    assert bool(await response.read()) == (status == 200)
+
+
+async def test_a_newer_one_is_answered_as_soon_as_it_is_there(client: Client, views: Views) -> None:
+    (waiting,) = await waits(client)
+    views.put("b", 9, b"{}")
+    views.put("a", 5, b"{}")
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    began = time.monotonic()
+    views.put("a", 6, b'{"generation":6}')
+    response = await waiting
+    assert time.monotonic() - began < 1.0
+    assert (response.status, response.headers["ETag"]) == (200, '"6"')
+
+
+async def test_after_the_wait_nothing_new_is_said(client: Client) -> None:
+    began = time.monotonic()
+    assert (await get(client, '"5"', wait="0.2")).status == 304
+    assert 0.2 <= time.monotonic() - began < 2.0
+    # Who knows nothing does not wait.
+    assert (await get(client, wait="30")).status == 200
+
+
+async def test_a_view_that_goes_while_somebody_waits(client: Client, views: Views) -> None:
+    (waiting,) = await waits(client)
+    views.drop("a")
+    assert (await waiting).status == 404
+    response = await get(client, '"5"', wait=30)
+    assert response.status == 404
+    assert (await response.json())["Error"] == "node 'a' has no view"
+
+
+@pytest.mark.parametrize("wait", ["-1", "61", "nan", "inf", "x", ""])
+async def test_a_wait_that_is_none(client: Client, wait: str) -> None:
+    response = await get(client, wait=wait)
+    assert response.status == 400
+    assert "0 to 60" in (await response.json())["Hint"]
+
+
+async def test_no_more_wait_than_there_is_room_for(client: Client, views: Views) -> None:
+    waiting = await waits(client, many=AT_MOST)
+    response = await get(client, '"5"', wait=30)
+    assert (response.status, response.headers["Retry-After"]) == (503, "1")
+    assert "3 clients wait" in (await response.json())["Error"]
+    # Whoever need not wait is answered.
+    assert (await get(client)).status == 200
+    assert (await get(client, '"5"')).status == 304
+    views.put("a", 6, b"{}")
+    assert [(await one).status for one in waiting] == [200] * AT_MOST
+    assert node_view_poll.WAITING._value.get() == 0
+
+
+async def test_who_waits_is_let_go_at_drain(client: Client) -> None:
+    waiting = await waits(client, many=2)
+    extender: Extender = client.extender  # type: ignore[attr-defined]
+    extender.drain()
+    assert [(await one).status for one in waiting] == [304, 304]
+    began = time.monotonic()
+    assert (await get(client, '"5"', wait=30)).status == 304
+    assert time.monotonic() - began < 1.0
+
+
+async def test_until_the_views_are_read_nobody_can_say() -> None:
+    extender = Extender(Table(), FeedState(caught_up=True), ExtenderSettings(), ManualClock(NOW))
+    async with TestClient(TestServer(extender.app())) as client:
+        response = await client.get("/v1/nodes/a/view")
+        assert response.status == 503
+
+
+async def test_a_client_that_goes_gives_its_place_back(
+    views: Views, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(self: Feed) -> NoReturn:
+        self.state.caught_up = True
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(Feed, "run", run)
+    feeds = [
+        Feed(Table(), client={}, prefix="none", clock=SystemClock(), name=name) for name in "tv"
+    ]
+    feeds[1].table.views = views
+    stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
+    settings = ExtenderSettings(host="127.0.0.1", port=0)
+    serving = asyncio.create_task(
+        serve(
+            feeds[0], settings, SystemClock(), stop, port.set_result, linger_seconds=0.0,
+            views=feeds[1],
+        )
+    )  # fmt: skip
+    base = f"http://127.0.0.1:{await asyncio.wait_for(port, 5)}"
+    async with aiohttp.ClientSession(base) as session:
+        (waiting,) = await waits(session)  # type: ignore[arg-type]
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
+        async with asyncio.timeout(5):
+            while node_view_poll.WAITING._value.get():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        (waiting,) = await waits(session)  # type: ignore[arg-type]
+        stop.set()
+        response = await asyncio.wait_for(waiting, 5)
+        assert (response.status, response.headers["Connection"]) == (304, "close")
+    await asyncio.wait_for(serving, 5)

@@ -1,0 +1,251 @@
+"""Every plugin that scores, by its arguments and over the table: what it needs must come to it."""
+
+from typing import Any
+
+import msgspec
+
+from pipeline.clock import format_time
+from pipeline.extender.decisions import BEST_FIT, Decisions, Rules
+from pipeline.extender.plugin_scores import SCORERS
+from pipeline.processors.placement.plugin_config import PLUGINS, TIME_SHARED, read_config
+from pipeline.table import Table
+from pipeline.table.node_columns import TableNode
+from pipeline.topics.node_state import NodeStateRecord, UsageDeviation
+from pipeline.topics.pods import Container, PodRecord
+from pipeline.topics.resource_amounts import Resources, Usage
+from tests.table.records import GIB, NOW, node_state
+
+ROOM = Resources(cpu_millicores=4000, memory_bytes=16 << 30)
+
+
+def pod(uid: str = "new", cpu: int = 0, memory: int = 0, **more: Any) -> PodRecord:
+    asked = Resources(cpu_millicores=cpu, memory_bytes=memory)
+    container = Container(name="main", requests=asked, limits=more.get("limits", Resources()))
+    found = PodRecord(
+        node="", uid=uid, cgroup_uid=uid, namespace="d", name=uid, pod_class="prod",
+        requests=asked, containers=(container,),
+    )  # fmt: skip
+    return msgspec.structs.replace(found, **more)
+
+
+def used(name: str, cpu: float, deviation: float = 0.0, **more: Any) -> NodeStateRecord:
+    """A node of 4 cores and 16 GiB whose usage of cpu was that on average, and of memory little."""
+    mean = Usage(cpu_cores=cpu, memory_bytes=GIB)
+    spread = Usage(cpu_cores=deviation, memory_bytes=0.0)
+    of = UsageDeviation(mean=mean, stdev=spread)
+    found = node_state(name, cpu=cpu, memory=GIB, deviation={"15m": of}, **more)
+    return msgspec.structs.replace(found, capacity=Usage(cpu_cores=4.0, memory_bytes=16 * GIB))
+
+
+class World:
+    def __init__(self, plugin: str, **args: Any) -> None:
+        self.plugin = plugin
+        placement = read_config(
+            {
+                "plugins": {"score": {"enabled": [{"name": plugin}]}},
+                "pluginConfig": [{"name": plugin, "args": args}],
+            }
+        )
+        self.rules = Rules(placement, score_steps=100)
+        self.table = Table(counting=self.rules.counting)
+
+    def node(self, name: str, state: NodeStateRecord | None = None, **more: Any) -> "World":
+        room = {"allocatable": ROOM, "capacity": ROOM} | more
+        self.table.put_node(TableNode(node=name, **room))
+        if state is not None:
+            self.table.put_state(state)
+        return self
+
+    def runs(self, name: str, of: PodRecord) -> "World":
+        there = {"node": name, "phase": "Running", "scheduled_at": format_time(NOW - 9000)}
+        self.table.put_pod(msgspec.structs.replace(of, **there))
+        return self
+
+    def scores(self, of: PodRecord | None = None) -> dict[str, int]:
+        asked = list(self.table)
+        found = Decisions(self.table, self.rules).prioritize(of or pod(), asked, NOW)
+        return dict(zip(asked, found.plugins[self.plugin].tolist(), strict=True))
+
+
+def test_there_is_a_scorer_for_every_plugin() -> None:
+    assert {*SCORERS, TIME_SHARED} == set(PLUGINS)
+
+
+def test_target_load_packing() -> None:
+    """The example of its KEP: 25, 50 and 75 percent with a target of 50."""
+    world = World("TargetLoadPacking", targetUtilization=50, defaultRequests={"cpu": "0"})
+    for name, cpu in (("a", 1.0), ("b", 2.0), ("c", 3.0)):
+        world.node(name, used(name, cpu))
+    assert world.scores() == {"a": 75, "b": 100, "c": 25}
+    # With the pod's request, half as much again: 0.4 cores are 15 percent more.
+    assert world.scores(pod(cpu=400)) == {"a": 90, "b": 35, "c": 10}
+    # What was bound less than a minute before the window's end is not in the average.
+    late = pod("late", 400, node="a", phase="Running", scheduled_at=format_time(NOW - 15))
+    world.table.put_pod(late)
+    assert world.scores()["a"] == 90
+    world.table.put_state(used("a", 1.0, age=301.0, offset=1))
+    assert world.scores()["a"] == 0
+
+
+def test_target_load_packing_goes_by_the_last_window_where_it_is_busier() -> None:
+    """Upstream goes by the average alone, in which pods of the last minutes hardly are."""
+    world = World("TargetLoadPacking", targetUtilization=50, defaultRequests={"cpu": "0"})
+    filling, calming = used("filling", 1.0), used("calming", 3.0)
+    fuller, emptier = Usage(cpu_cores=3.0, memory_bytes=GIB), Usage(cpu_cores=1.0, memory_bytes=GIB)
+    world.node("filling", msgspec.structs.replace(filling, usage=fuller))
+    world.node("calming", msgspec.structs.replace(calming, usage=emptier))
+    assert world.scores() == {"calming": 25, "filling": 25}
+    # A pod that came before the last window began is in that, and not in the average.
+    early = {"node": "filling", "phase": "Running", "scheduled_at": format_time(NOW - 45)}
+    world.table.put_pod(msgspec.structs.replace(pod("young", 400), **early))
+    assert world.scores()["filling"] == 25
+    late = early | {"scheduled_at": format_time(NOW - 15)}
+    world.table.put_pod(msgspec.structs.replace(pod("young", 400), **late))
+    assert world.scores()["filling"] == 10
+
+
+def test_load_variation_risk_balancing() -> None:
+    world = World("LoadVariationRiskBalancing", safeVarianceSensitivity=2)
+    for name, deviation in (("smooth", 0.0), ("bursty", 1.0)):
+        world.node(name, used(name, 2.0, deviation))
+    # (1 - (0.5 + 0) / 2) and (1 - (0.5 + sqrt(0.25)) / 2), of the worse resource.
+    assert world.scores() == {"bursty": 50, "smooth": 75}
+
+
+def test_variation_of_any_resource_of_which_there_is_usage() -> None:
+    """Of the rates the last window is known, without a deviation."""
+    disk = "springtide.io/disk-read"
+    world = World("LoadVariationRiskBalancing", resources=["cpu", disk])
+    for name, rate in (("calm", 10.0), ("busy", 80.0)):
+        state = msgspec.structs.replace(used(name, 0.4), rates={disk: rate})
+        world.node(name, state, scalars={disk: 100})
+    # (1 - (0.1 + 0) / 2) of cpu is worse than of the disk of one, and better than of the other's.
+    assert world.scores() == {"busy": 60, "calm": 95}
+    assert world.scores(pod(scalars={disk: 20})) == {"busy": 50, "calm": 85}
+
+
+def test_target_load_packing_by_requests_alone() -> None:
+    limits = Resources(cpu_millicores=2000)
+    for use, score in ((True, 25), (False, 90)):
+        world = World("TargetLoadPacking", targetUtilization=50, useLimits=use)
+        world.node("a", used("a", 1.0))
+        # 25 percent, and 50 for the limit or 15 for the request and half as much again.
+        assert world.scores(pod(cpu=400, limits=limits)) == {"a": score}
+
+
+def test_usage_of_four_minutes_ago_is_still_usage_to_them() -> None:
+    """KEP-61: the newest window that is not older than five; LoadAware expires after three."""
+    for plugin in ("TargetLoadPacking", "LoadVariationRiskBalancing", "LowRiskOverCommitment"):
+        world = World(plugin)
+        for age, keys in ((240.0, {plugin}), (301.0, {BEST_FIT})):
+            world.node("a", used("a", 1.0, age=age, offset=int(age)))
+            found = Decisions(world.table, world.rules).prioritize(pod(cpu=400), ["a"], NOW)
+            assert (age, found.plugins.keys()) == (age, keys)
+            assert found.is_by_requests == (keys == {BEST_FIT})
+
+
+def test_low_risk_over_commitment() -> None:
+    world = World("LowRiskOverCommitment", riskLimitWeights={"cpu": 1, "memory": 1})
+    bold, careful = Resources(cpu_millicores=8000), Resources(cpu_millicores=1000)
+    for name, limits in (("bold", bold), ("careful", careful)):
+        world.node(name, used(name, 1.0)).runs(name, pod(f"on-{name}", 1000, limits=limits))
+    # (8 + 1 - 4) / (9 - 2) of what limits are above requests is above what there is.
+    wants = pod(cpu=1000, limits=careful)
+    assert world.scores(wants) == {"bold": 29, "careful": 100}
+    assert set(world.scores().values()) == {0}
+    assert world.node("silent").scores(wants)["silent"] == 100
+    world.table.put_state(used("bold", 1.0, age=400.0, offset=1))
+    assert world.scores(wants)["bold"] == 0
+
+
+def test_peaks() -> None:
+    model = {name: {"k0": 1, "k1": 1.0, "k2": 0.01} for name in "ab"}
+    world = World("Peaks", NodePowerModel=model)
+    for name, cpu in (("a", 1.0), ("b", 3.0), ("c", 0.1)):
+        world.node(name, used(name, cpu))
+    # The rise is least where there is least load; nothing is known of c's power.
+    assert world.scores(pod(cpu=400)) == {"a": 100, "b": 0, "c": 0}
+
+
+def test_resource_limits() -> None:
+    """The example of its KEP: 8 cores, limits of 10 and 5, the pod's of 4."""
+    world = World("ResourceLimits", resources=[{"name": "cpu"}], defaultLimit={"cpu": 4000})
+    for name, cores in (("node1", 10_000), ("node2", 5_000)):
+        room = Resources(cpu_millicores=8000, memory_bytes=16 << 30)
+        limits = Resources(cpu_millicores=cores)
+        world.node(name, allocatable=room).runs(name, pod(f"on-{name}", 1000, limits=limits))
+    four = pod(limits=Resources(cpu_millicores=4000))
+    assert world.scores(four) == world.scores() == {"node1": 0, "node2": 100}
+    # A third in between: -75, -31.25 and -12.5 percent are left.
+    limits = Resources(cpu_millicores=6500)
+    room = Resources(cpu_millicores=8000, memory_bytes=16 << 30)
+    world.node("node3", allocatable=room).runs("node3", pod("on-node3", limits=limits))
+    assert world.scores(four) == {"node1": 0, "node2": 100, "node3": 70}
+
+
+def test_what_a_pod_without_limits_may_take_of_the_disk() -> None:
+    disk = "ephemeral-storage"
+    for usual, scores in (({}, {"big": 0, "small": 0}), ({disk: "50"}, {"big": 100, "small": 0})):
+        world = World("ResourceLimits", resources=[{"name": disk}], defaultLimit=usual)
+        world.node("big", scalars={disk: 1000}).node("small", scalars={disk: 100})
+        assert world.scores() == scores
+
+
+def test_fit_plus_and_scarce_resources() -> None:
+    gpu = "nvidia.com/gpu"
+    resources = {gpu: {"type": "MostAllocated", "weight": 2}, "cpu": {"type": "LeastAllocated"}}
+    world = World("NodeResourcesFitPlus", resources=resources)
+    world.node("free", scalars={gpu: 4}).node("half", scalars={gpu: 4}).node("none")
+    world.runs("half", pod("there", 1000, containers=(Container(name="c", scalars={gpu: 2}),)))
+    one = Container(name="c", requests=Resources(cpu_millicores=1000), scalars={gpu: 1})
+    # GPUs are packed, (1 and 3 of 4) * 2, and cpu spread: 3 of 4, and 2.9 with what counts for
+    # the pod that asks for none.
+    assert world.scores(pod(containers=(one,))) == {"free": 41, "half": 74, "none": 25}
+    scarce = World("ScarceResourceAvoidance", resources=[gpu])
+    scarce.node("gpu", scalars={gpu: 4, "pods": 110}).node("plain", scalars={"pods": 110})
+    assert scarce.scores(pod(cpu=1)) == {"gpu": 50, "plain": 100}
+    asks = pod(cpu=1, scalars={gpu: 1})
+    assert scarce.scores(asks) == {"gpu": 100, "plain": 100}
+
+
+def test_node_metadata_and_size() -> None:
+    world = World("NodeMetadata", metadataKey="rank", metadataSource="Annotation")
+    for name, text in (("a", "1"), ("b", "5"), ("c", "much"), ("d", "9")):
+        world.node(name, annotations={"rank": text})
+    assert world.scores() == {"a": 1, "b": 50, "c": 0, "d": 100}
+    by_label = World("NodeMetadata", metadataKey="rank", scoringStrategy="Lowest")
+    assert by_label.node("a", labels={"rank": "1"}).node("b", labels={"rank": "2"}).scores() == {
+        "a": 100, "b": 1,
+    }  # fmt: skip
+    size = World("NodeResourcesAllocatable", mode="Most", resources=[{"name": "cpu", "weight": 1}])
+    big = Resources(cpu_millicores=8000, memory_bytes=16 << 30)
+    assert size.node("a").node("b", allocatable=big).scores() == {"a": 0, "b": 100}
+
+
+def test_predicted_headroom_finds_who_stays_idle() -> None:
+    """NP-33: both use the same now; one was busy every morning."""
+    world = World("PredictedHeadroom", resources=[{"name": "cpu"}])
+    for name, peak in (("idle", 1.2), ("mornings", 3.6)):
+        peaks = {"percentile": Usage(cpu_cores=peak, memory_bytes=GIB)}
+        world.node(name, used(name, 1.0, predictor="percentile", peaks=peaks))
+    world.node("new").node("unknown", used("unknown", 0.1))
+    # 0.85 of the pod's core come to it.
+    assert world.scores(pod(cpu=1000)) == {"idle": 48, "mornings": 0, "new": 78, "unknown": 0}
+    world.table.place(pod("other", 1000), "idle", NOW)
+    assert world.scores(pod(cpu=1000))["idle"] == 27
+
+
+def test_load_aware_by_what_users_choose() -> None:
+    world = World("LoadAwareScheduling", scoreAccordingProdUsage=True)
+    prod = {"prod": Usage(cpu_cores=0.4, memory_bytes=GIB)}
+    world.node("batch", used("batch", 3.0, class_usage=prod)).node("prod", used("prod", 1.0))
+    # LA-34: pods of Batch are judged by all that is used.
+    assert world.scores(pod(cpu=1))["batch"] > 80
+    batch = world.scores(pod(cpu=1, pod_class="batch"))
+    assert batch["batch"] < batch["prod"]
+    # LA-21: the worst resource weighs.
+    lopsided = node_state("lopsided", cpu=0.4, memory=15 * GIB)
+    for weight, score in ((0, 44), (8, 12)):
+        weights = {"cpu": 1, "memory": 1}
+        by = World("LoadAwareScheduling", dominantResourceWeight=weight, resourceWeights=weights)
+        assert by.node("lopsided", lopsided).scores()["lopsided"] == score

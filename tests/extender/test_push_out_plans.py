@@ -1,0 +1,277 @@
+"""Room for a Prod pod that all nodes refuse: who would leave, and when nobody is asked to."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from pipeline.clock import format_time, parse_time
+from pipeline.extender.decisions import Decisions
+from pipeline.extender.push_out_plans import (
+    BEGUN_SECONDS,
+    PLANS_OF_A_POD,
+    VALID_SECONDS,
+    PushingOut,
+)
+from pipeline.extender.scheduler_api import rules_of
+from pipeline.processors.placement.victim_selection import SETTLE_SECONDS
+from pipeline.settings import ExtenderSettings
+from pipeline.table import Table
+from pipeline.table.node_columns import TableNode
+from pipeline.topics.eviction_plans import EvictionPlanRecord
+from pipeline.topics.pods import Owner, PodRecord
+from pipeline.topics.resource_amounts import Resources, Usage
+from tests.table.records import GIB, NOW, node_state
+
+MID, BATCH = "kubernetes.io/mid-cpu", "kubernetes.io/batch-cpu"
+
+
+def pod(uid: str, pod_class: str, cores: float, node: str = "", **more: Any) -> PodRecord:
+    """A pod of its class, there for long."""
+    millicores = round(cores * 1000)
+    by_class = {"mid": MID, "batch": BATCH}
+    native = Resources() if pod_class in by_class else Resources(cpu_millicores=millicores)
+    scalars = {by_class[pod_class]: millicores} if pod_class in by_class else None
+    priority = {"prod": 9500, "mid": 7500, "batch": 5500, "free": 3500}[pod_class]
+    fields = {"priority": priority, "phase": "Running"} | more
+    return PodRecord(
+        node=node, uid=uid, cgroup_uid=uid, namespace="d", name=uid, pod_class=pod_class,
+        requests=native, limits=native, scalars=scalars, scheduled_at=format_time(NOW - 9000),
+        **fields,
+    )  # fmt: skip
+
+
+def put_node(table: Table, name: str, cpu: float, now: float = NOW, **of_classes: float) -> None:
+    """A node of 64 cores that uses so much, its classes so much of it."""
+    used = {key: Usage(cpu_cores=cores, memory_bytes=GIB) for key, cores in of_classes.items()}
+    table.put_state(
+        node_state(
+            name, cpu=cpu, memory=16 * GIB, cores=64.0, room=256 * GIB, class_usage=used,
+            offset=round(now - NOW), age=10.0 + NOW - now,
+        )
+    )  # fmt: skip
+
+
+def world(*pods: PodRecord, **nodes: dict[str, float]) -> tuple[Table, Decisions, PushingOut]:
+    rules = rules_of(ExtenderSettings())
+    table = Table(counting=rules.counting)
+    for name, used in nodes.items():
+        put_node(table, name, sum(used.values()), **used)
+    for one in pods:
+        table.put_pod(one)
+    table.bring_up_to_date(NOW)
+    decisions = Decisions(table, rules)
+    return table, decisions, PushingOut(decisions)
+
+
+WAITING = pod("urgent", "prod", 8.0)
+
+
+def asked(
+    decisions: Decisions, pushing_out: PushingOut, *names: str, of: PodRecord = WAITING,
+    now: float = NOW,
+) -> EvictionPlanRecord | None:  # fmt: skip
+    """What is planned for a pod that all of these nodes refuse."""
+    found = decisions.filter(of, names, now)
+    assert set(found.refused) == set(names)
+    return pushing_out.plan(of, found.refused, now)
+
+
+def leave(plan: EvictionPlanRecord | None) -> list[str]:
+    return [] if plan is None else [one.uid for one in plan.pods]
+
+
+def test_who_is_in_the_way_leaves_and_nobody_else() -> None:
+    _, decisions, pushing_out = world(
+        pod("large", "mid", 20.0, "a"), pod("small", "mid", 2.0, "a"), pod("b", "batch", 1.0, "a"),
+        pod("other", "mid", 2.0, "b"), pod("p", "prod", 20.0, "a"),
+        a={"prod": 25.0, "mid": 20.0, "batch": 1.0}, b={"prod": 44.0, "mid": 2.0},
+    )  # fmt: skip
+    plan = asked(decisions, pushing_out, "a", "b")
+    assert plan is not None
+    assert (plan.node, leave(plan)) == ("a", ["large"])
+    # It has 20 of the 22 that Mid asks for, so 20/22 of what Mid uses.
+    assert plan.pods[0].cpu_millicores == round(20_000 * 20 / 22)
+    assert plan.waiting is not None
+    assert (plan.waiting.uid, plan.waiting.priority) == ("urgent", 9500)
+    assert parse_time(plan.valid_until) - parse_time(plan.at) == VALID_SECONDS
+    assert "without 1 of mid" in plan.why
+    assert "%" not in plan.why
+
+
+def test_batch_leaves_before_mid_on_whichever_node_that_is() -> None:
+    """One Mid pod on `a` would do; on `b` it takes two of Batch."""
+    _, decisions, pushing_out = world(
+        pod("m", "mid", 20.0, "a"), pod("b1", "batch", 9.0, "b"), pod("b2", "batch", 9.0, "b"),
+        a={"prod": 25.0, "mid": 20.0}, b={"prod": 28.0, "batch": 18.0},
+    )  # fmt: skip
+    plan = asked(decisions, pushing_out, "a", "b")
+    assert plan is not None
+    assert (plan.node, sorted(leave(plan))) == ("b", ["b1", "b2"])
+
+
+@pytest.mark.parametrize(
+    "stays",
+    [
+        {"priority": 9500},
+        {"priority": 20_000},
+        {"owner": Owner(kind="DaemonSet", name="d")},
+        {"owner": Owner(kind="Node", name="a")},
+        {"labels": {"quota.scheduling.koordinator.sh/preemptible": "false"}},
+        {"deleted_at": format_time(NOW - 1)},
+        {"phase": "Pending"},
+        {"phase": "Succeeded"},
+    ],
+)
+def test_some_stay_whatever_it_costs(stays: dict[str, Any]) -> None:
+    _, decisions, pushing_out = world(
+        pod("m", "mid", 20.0, "a", **stays), a={"prod": 25.0, "mid": 20.0}
+    )
+    assert asked(decisions, pushing_out, "a") is None
+
+
+@pytest.mark.parametrize(
+    ("others", "used"),
+    [
+        # Prod, and who has no class, is never in the way.
+        ([pod("p", "prod", 20.0, "a", priority=9000)], {"prod": 46.0}),
+        # What is not known to be used does not come free.
+        ([pod("m", "mid", 20.0, "a")], {"prod": 46.0}),
+        ([pod("m", "mid", 20.0, "a")], {"prod": 40.0, "mid": 6.0}),
+        # A node that runs by itself.
+        ([], {"prod": 1.0, "mid": 45.0}),
+    ],
+)
+def test_nobody_leaves_where_that_does_not_help(
+    others: list[PodRecord], used: dict[str, float]
+) -> None:
+    _, decisions, pushing_out = world(*others, a=used)
+    assert asked(decisions, pushing_out, "a") is None
+
+
+@pytest.mark.parametrize("pod_class", ["mid", "batch", "free"])
+def test_only_for_prod(pod_class: str) -> None:
+    _, decisions, pushing_out = world(pod("b", "free", 20.0, "a"), a={"prod": 25.0, "free": 30.0})
+    of = pod("asks", pod_class, 8.0, priority=9999)
+    assert asked(decisions, pushing_out, "a", of=of) is None
+
+
+def test_a_pod_without_uid_is_no_one_to_remember() -> None:
+    _, decisions, pushing_out = world(pod("m", "mid", 20.0, "a"), a={"prod": 25.0, "mid": 20.0})
+    assert asked(decisions, pushing_out, "a", of=pod("", "prod", 8.0)) is None
+
+
+def test_one_plan_at_a_time_and_each_elsewhere_and_no_more_than_a_few() -> None:
+    names = [f"n{at}" for at in range(PLANS_OF_A_POD + 2)]
+    mids = [pod(f"m-{name}", "mid", 20.0, name) for name in names]
+    table, decisions, pushing_out = world(
+        *mids, **{name: {"prod": 25.0, "mid": 20.0} for name in names}
+    )
+    tried, now = [], NOW
+    for _ in range(PLANS_OF_A_POD):
+        plan = asked(decisions, pushing_out, *names, now=now)
+        assert plan is not None
+        tried.append(plan.node)
+        # While it may still help it is expected there, and nothing else is tried.
+        assert asked(decisions, pushing_out, *names, now=now + 1) is None
+        assert table.pods.row_of("urgent") == table.lookup([plan.node])[0]
+        late = now + BEGUN_SECONDS - 1
+        table.bring_up_to_date(late)
+        assert table.pods.row_of("urgent") is not None
+        now += SETTLE_SECONDS + 1
+        for name in names:
+            put_node(table, name, 45.0, now, prod=25.0, mid=20.0)
+        table.bring_up_to_date(now)
+        assert table.pods.row_of("urgent") is None
+    assert len(set(tried)) == PLANS_OF_A_POD
+    assert asked(decisions, pushing_out, *names, now=now) is None
+
+
+def test_two_pods_do_not_make_room_on_one_node() -> None:
+    _, decisions, pushing_out = world(
+        pod("m1", "mid", 20.0, "a"), pod("m2", "mid", 20.0, "a"), a={"prod": 10.0, "mid": 45.0}
+    )
+    assert leave(asked(decisions, pushing_out, "a"))
+    other = pod("other", "prod", 8.0)
+    assert asked(decisions, pushing_out, "a", of=other) is None
+    assert asked(decisions, pushing_out, "a", of=other, now=NOW + BEGUN_SECONDS - 1) is None
+    assert asked(decisions, pushing_out, "a", of=other, now=NOW + SETTLE_SECONDS) is not None
+
+
+@pytest.mark.parametrize("begins", ["gone", "on its way", "nobody"])
+def test_a_node_is_kept_while_somebody_makes_room_there(begins: str) -> None:
+    leaves = pod("m", "mid", 20.0, "a")
+    table, decisions, pushing_out = world(leaves, a={"prod": 25.0, "mid": 20.0})
+    assert leave(asked(decisions, pushing_out, "a")) == ["m"]
+    if begins == "gone":
+        table.drop_pod("a", "m")
+    elif begins == "on its way":
+        table.put_pod(msgspec.structs.replace(leaves, deleted_at=format_time(NOW)))
+    # The pod is asked about again when anything has gone.
+    assert asked(decisions, pushing_out, "a", now=NOW + 50) is None
+    put_node(table, "a", 30.0, NOW + 55, prod=30.0)
+    small = pod("small", "prod", 10.0)
+    refused = decisions.filter(small, ["a"], NOW + BEGUN_SECONDS + 1).refused
+    assert bool(refused) == (begins != "nobody")
+    assert not decisions.filter(small, ["a"], NOW + SETTLE_SECONDS + 1).refused
+
+
+def test_a_reservation_counts_as_usage_does() -> None:
+    """Requests of Mid that is only so by its label stand against what the node reserves."""
+    table, decisions, pushing_out = world(
+        PodRecord(
+            node="a", uid="m", cgroup_uid="m", namespace="d", name="m", pod_class="mid",
+            requests=Resources(cpu_millicores=30_000), phase="Running", priority=7500,
+            scheduled_at=format_time(NOW - 9000),
+        ),
+        a={"prod": 5.0, "mid": 5.0},
+    )  # fmt: skip
+    reserves = {"node.koordinator.sh/reservation": '{"resources": {"cpu": "30"}}'}
+    room = Resources(cpu_millicores=64_000, memory_bytes=256 << 30)
+    table.put_node(TableNode(node="a", allocatable=room, annotations=reserves))
+    assert leave(asked(decisions, pushing_out, "a")) == ["m"]
+
+
+def test_who_stays_uses_his_part_all_the_same() -> None:
+    """Two use 20 cores together; the one that could leave has a tenth of them."""
+    stays = pod("stays", "mid", 18.0, "a", owner=Owner(kind="DaemonSet", name="d"))
+    leaves = pod("leaves", "mid", 2.0, "a")
+    _, decisions, pushing_out = world(stays, leaves, a={"prod": 25.0, "mid": 20.0})
+    assert asked(decisions, pushing_out, "a") is None
+    _, decisions, pushing_out = world(stays, leaves, a={"prod": 17.0, "mid": 20.0})
+    assert leave(asked(decisions, pushing_out, "a")) == ["leaves"]
+
+
+def test_what_did_not_help_is_looked_at_again_after_a_while() -> None:
+    table, decisions, pushing_out = world(pod("m", "mid", 20.0, "a"), a={"prod": 46.0})
+    assert asked(decisions, pushing_out, "a") is None
+    put_node(table, "a", 46.0, NOW + 1, prod=26.0, mid=20.0)
+    assert asked(decisions, pushing_out, "a", now=NOW + 9) is None
+    assert leave(asked(decisions, pushing_out, "a", now=NOW + 10)) == ["m"]
+
+
+def test_one_question_a_second_is_looked_into() -> None:
+    _, decisions, pushing_out = world(
+        pod("m", "mid", 20.0, "a"), pod("n", "mid", 20.0, "b"),
+        a={"prod": 25.0, "mid": 20.0}, b={"prod": 25.0, "mid": 20.0},
+    )  # fmt: skip
+    assert asked(decisions, pushing_out, "a", "b") is not None
+    other = pod("other", "prod", 8.0)
+    assert asked(decisions, pushing_out, "a", "b", of=other, now=NOW + 0.9) is None
+    assert asked(decisions, pushing_out, "a", "b", of=other, now=NOW + 1) is not None
+
+
+def test_what_is_half_known_counts_by_half() -> None:
+    table, decisions, pushing_out = world(pod("m", "mid", 20.0, "a"), a={"prod": 25.0, "mid": 20.0})
+    used = {"mid": Usage(cpu_cores=20.0), "batch": Usage(memory_bytes=GIB)}
+    table.put_state(
+        node_state("a", cpu=45.0, memory=None, cores=64.0, room=None, class_usage=used, offset=1)
+    )
+    plan = asked(decisions, pushing_out, "a")
+    assert plan is not None
+    assert (plan.pods[0].cpu_millicores, plan.pods[0].memory_bytes) == (20_000, 0)
+
+
+def test_an_empty_question_plans_nothing() -> None:
+    _, _, pushing_out = world(a={"prod": 60.0})
+    assert pushing_out.plan(WAITING, {}, NOW) is None

@@ -1,0 +1,229 @@
+"""Bodies are bounded: how many large ones at once, and how long an answer may wait to be taken."""
+
+import asyncio
+import gzip
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import ClientError, ClientResponse, ClientSession, web
+from aiohttp.test_utils import TestServer
+
+from pipeline.extender import request_bodies
+from pipeline.extender.scheduler_messages import MOST_NAMES
+from pipeline.table import Table
+from tests.extender.conftest import POD, Client, Start
+from tests.table.records import node_state
+
+QUESTION = json.dumps({"Pod": POD, "NodeNames": ["idle", "hot"]}).encode()
+LARGE = QUESTION + b" " * request_bodies.LARGE_BODY_BYTES
+
+
+class Occupied:
+    """`count` large questions, each sent to its last byte but one; `finish` sends that."""
+
+    def __init__(self, client: Client, count: int) -> None:
+        self._go = asyncio.Event()
+        self._sent = [asyncio.Event() for _ in range(count)]
+        self._asking = [asyncio.create_task(self._ask(client, sent)) for sent in self._sent]
+
+    async def _ask(self, client: Client, sent: asyncio.Event) -> ClientResponse:
+        async def slowly() -> AsyncIterator[bytes]:
+            yield LARGE[:-1]
+            sent.set()
+            await self._go.wait()
+            yield LARGE[-1:]
+
+        return await client.post("/filter", data=slowly())
+
+    async def begin(self) -> None:
+        await asyncio.gather(*(sent.wait() for sent in self._sent))
+        await asyncio.sleep(0.1)  # until the server has read what was sent
+
+    async def finish(self) -> list[int]:
+        self._go.set()
+        return [response.status for response in await asyncio.gather(*self._asking)]
+
+
+async def test_no_more_large_bodies_than_there_are_slots(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_bodies, "LARGE_WAIT_SECONDS", 0.1)
+    client = await start()
+    occupied = Occupied(client, request_bodies.LARGE_AT_ONCE)
+    await occupied.begin()
+
+    async def chunked() -> AsyncIterator[bytes]:
+        yield LARGE
+
+    packed = {"data": gzip.compress(LARGE), "headers": {"Content-Encoding": "gzip"}}
+    for request in ({"data": LARGE}, {"data": chunked()}, packed):
+        response = await client.post("/filter", **request)
+        assert response.status == 503
+        assert response.headers["Retry-After"] == "1"
+        reply = await response.json()
+        assert reply["Error"].startswith("4 bodies over 1048576 bytes are being answered already")
+        assert "nodeCacheCapable" in reply["Hint"]
+    # Names alone are asked about as ever, and so is everything else.
+    assert (await client.post("/filter", data=QUESTION)).status == 200
+    assert (await client.get("/healthz")).status == 200
+
+    assert await occupied.finish() == [200] * request_bodies.LARGE_AT_ONCE
+    for _ in range(request_bodies.LARGE_AT_ONCE + 1):
+        assert (await client.post("/filter", data=LARGE)).status == 200
+
+
+async def test_who_waits_gets_the_slot_that_becomes_free(start: Start) -> None:
+    client = await start()
+    occupied = Occupied(client, request_bodies.LARGE_AT_ONCE)
+    await occupied.begin()
+    waiting = asyncio.create_task(client.post("/filter", data=LARGE))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    await occupied.finish()
+    assert (await waiting).status == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (LARGE + b"}", 400),
+        (LARGE + b" " * request_bodies.MAX_BODY_BYTES, 413),
+    ],
+    ids=["no-question", "too-large"],
+)
+async def test_a_refused_body_gives_its_slot_back(start: Start, body: bytes, status: int) -> None:
+    client = await start()
+
+    async def unannounced() -> AsyncIterator[bytes]:
+        for begin in range(0, len(body), 1 << 20):
+            yield body[begin : begin + (1 << 20)]
+
+    for _ in range(request_bodies.LARGE_AT_ONCE + 1):
+        assert (await client.post("/filter", data=unannounced())).status == status
+
+
+async def test_a_client_that_goes_away_gives_its_slot_back(start: Start) -> None:
+    client = await start()
+    for _ in range(request_bodies.LARGE_AT_ONCE + 1):
+        _, writer = await connect(client)
+        writer.write(head(len(LARGE)) + LARGE[:-1])
+        await writer.drain()
+        writer.transport.abort()
+    assert (await client.post("/filter", data=LARGE)).status == 200
+
+
+async def test_an_answer_for_somebody_who_has_just_gone_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Between the last byte of a question and its answer the connection is closed."""
+    sent = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.Response:
+        answering, response = request_bodies.Bodies(), web.Response(body=b"x")
+        assert request.transport is not None
+        request.transport.close()
+        await answering.send(request, response)
+        sent.set()
+        return response
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    async with TestServer(app) as server, ClientSession() as session:
+        with pytest.raises(ClientError):
+            await session.get(server.make_url("/"))
+    assert sent.is_set()
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_an_answer_that_nobody_takes_is_cut_off(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_bodies, "ANSWER_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(request_bodies, "LARGE_AT_ONCE", 1)
+    client = await start()
+    # More than what the sockets of both sides hold.
+    nodes = [{"metadata": {"name": f"n{i}"}, "filler": "x" * 1000} for i in range(20_000)]
+    body = json.dumps({"Pod": POD, "Nodes": {"items": nodes}}).encode()
+    reader, writer = await connect(client)
+    writer.write(head(len(body)) + body)
+    await writer.drain()
+    assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+    await asyncio.sleep(0.6)  # asyncio's reader takes 128 KiB unasked, and then no more
+    assert (await client.post("/filter", data=LARGE)).status == 200
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await reader.readexactly(len(body))
+    writer.close()
+
+
+async def test_an_answer_to_a_small_question_is_cut_off_too(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_bodies, "ANSWER_TIMEOUT_SECONDS", 0.3)
+    table = Table()
+    for at in range(8000):
+        table.put_state(node_state(f"n{at}"))
+    client = await start(table=table)
+    reader, writer = await connect(client)
+    writer.write(b"GET /v1/nodes HTTP/1.1\r\nHost: x\r\n\r\n")
+    told = await reader.readuntil(b"\r\n\r\n")
+    length = int(told.lower().partition(b"content-length: ")[2].split()[0])
+    await asyncio.sleep(0.6)
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await reader.readexactly(length)
+    writer.close()
+
+
+async def test_of_many_small_bodies_that_never_end_only_so_much_is_held(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_bodies, "SMALL_BODIES_BYTES", 1000)
+    monkeypatch.setattr(request_bodies, "LARGE_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(request_bodies, "LARGE_AT_ONCE", 1)
+    client = await start()
+    begun = []
+    for _ in range(3):
+        reader, writer = await connect(client)
+        writer.write(head(2000) + b" " * 600)
+        await writer.drain()
+        begun.append((reader, writer))
+        await asyncio.sleep(0.05)
+    # One is small, the next has the only slot.
+    refused = begun[2][0]
+    assert (await refused.readuntil(b"\r\n")).startswith(b"HTTP/1.1 503")
+    assert (await client.post("/filter", data=QUESTION)).status == 200
+    for _, writer in begun:
+        writer.transport.abort()
+    await asyncio.sleep(0.1)
+    for _ in range(3):
+        assert (await client.post("/filter", data=QUESTION)).status == 200
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_more_nodes_than_a_cluster_has_are_refused(start: Start, whole: bool) -> None:
+    names = [f"n{at}" for at in range(MOST_NAMES + 1)]
+    client = await start()
+
+    def asked(names: list[str]) -> dict[str, Any]:
+        items = [{"metadata": {"name": name}} for name in names]
+        return {"Pod": POD} | ({"Nodes": {"items": items}} if whole else {"NodeNames": names})
+
+    response = await client.post("/filter", json=asked(names))
+    assert response.status == 400
+    assert (await response.json())["Error"] == "more than 50000 nodes"
+    assert (await client.post("/filter", json=asked(names[1:]))).status == 200
+    if not whole:
+        long = await client.post("/filter", json=asked(["x" * 300] * MOST_NAMES))
+        assert long.status == 400
+        explained = await client.post("/v1/explain", json={"pod": POD, "nodeNames": names})
+        assert explained.status == 400
+
+
+async def connect(client: Client) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(client.host, client.port)
+
+
+def head(length: int) -> bytes:
+    return f"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()

@@ -1,0 +1,383 @@
+import asyncio
+import json
+import logging
+from time import perf_counter
+from typing import Any, get_args
+
+import pytest
+
+from pipeline.extender import request_bodies, scheduler_api, stage_timing
+from pipeline.table import Table
+from tests.extender.conftest import ALL, POD, Client, Start, cluster
+from tests.extender.scheduler import read_filter
+from tests.table.records import node_state
+
+HOT = (
+    "hot: cpu usage would be 96.2 percent of 4 cores, over the threshold of 65: "
+    "3.6 cores used 12 s ago + 0.25 cores for this pod"
+)
+FULL = (
+    "full: memory usage would be 100.6 percent of 16.0 GiB, over the threshold of 95: "
+    "15.9 GiB used 10 s ago + 200 MiB for this pod"
+)
+PASSING = ["idle", "busy", "old", "blind", "stranger"]
+
+
+def full_nodes(names: list[str]) -> list[dict[str, Any]]:
+    return [
+        {"metadata": {"name": name, "labels": {"ä": "ß"}}, "spec": {"x": [1.50, None]}}
+        for name in names
+    ]
+
+
+async def ask(client: Client, verb: str, body: Any, status: int = 200) -> Any:
+    response = await client.post(f"/{verb}", json=body)
+    assert response.status == status, await response.text()
+    assert response.content_type == "application/json"
+    return await response.json()
+
+
+async def test_filter_in_the_form_with_names(start: Start) -> None:
+    reply = await ask(await start(), "filter", {"Pod": POD, "Nodes": None, "NodeNames": ALL})
+    assert reply == {
+        "Nodes": None,
+        "NodeNames": PASSING,
+        "FailedNodes": {},
+        "FailedAndUnresolvableNodes": {"hot": HOT, "full": FULL},
+        "Error": "",
+    }
+    outcome = read_filter(200, reply, sent=ALL, node_cache_capable=True)
+    assert outcome.feasible == PASSING
+    assert outcome.unresolvable == {"hot": HOT, "full": FULL}
+
+
+async def test_where_none_is_left_prioritize_has_nothing_to_score(start: Start) -> None:
+    client = await start(mode="act", table=cluster())
+    head = b'{"Pod":%s,"NodeNames":' % json.dumps(POD).encode()
+    response = await client.post("/filter", data=head + b'["hot","full"]}')
+    assert (await response.json())["NodeNames"] == []
+    response = await client.post("/prioritize", data=head + b"[]}")
+    assert (response.status, await response.json()) == (200, [])
+
+
+async def test_filter_in_the_form_with_nodes_passes_them_back_unchanged(start: Start) -> None:
+    nodes = full_nodes(ALL)
+    body = {"Pod": POD, "Nodes": {"metadata": {}, "items": nodes}, "NodeNames": None}
+    reply = await ask(await start(), "filter", body)
+    assert reply["NodeNames"] is None
+    assert reply["Nodes"]["items"] == [n for n in nodes if n["metadata"]["name"] in PASSING]
+    outcome = read_filter(200, reply, sent=ALL, node_cache_capable=False)
+    assert outcome.feasible == PASSING
+
+
+async def test_prioritize_scores_the_least_used_best(start: Start) -> None:
+    reply = await ask(await start(), "prioritize", {"Pod": POD, "NodeNames": ALL})
+    # Left with the pod, which asks for nothing: idle 83 and 88 %, hot 3 and 48, full 68 and 0.
+    scores = {"idle": 8, "busy": 4, "hot": 2, "full": 3, "old": 0, "blind": 0, "stranger": 0}
+    assert reply == [{"Host": node, "Score": score} for node, score in scores.items()]
+    assert all(type(entry["Score"]) is int for entry in reply)
+
+
+async def test_prioritize_with_whole_nodes(start: Start) -> None:
+    body = {"Pod": POD, "Nodes": {"items": full_nodes(["busy", "idle"])}}
+    reply = await ask(await start(), "prioritize", body)
+    assert reply == [{"Host": "busy", "Score": 4}, {"Host": "idle", "Score": 8}]
+
+
+async def test_observe_changes_nothing_and_says_what_it_would_do(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = scheduler_api.VERDICTS.labels("observe", "refused")._value.get()
+    client = await start(mode="observe")
+    with caplog.at_level(logging.INFO):
+        filtered = await ask(client, "filter", {"Pod": POD, "NodeNames": ALL})
+        scored = await ask(client, "prioritize", {"Pod": POD, "NodeNames": ALL})
+    assert filtered["NodeNames"] == ALL
+    assert filtered["FailedAndUnresolvableNodes"] == {}
+    assert {entry["Score"] for entry in scored} == {0}
+    assert scheduler_api.VERDICTS.labels("observe", "refused")._value.get() == before + 2
+    said = [record.fields for record in caplog.records if record.msg == "would-be answer"]  # type: ignore[attr-defined]
+    assert said[0]["answer"] == [HOT, FULL]
+    assert (said[0]["passed"], said[0]["refused"], said[0]["unknown"]) == (2, 2, 3)
+    assert (said[1]["verb"], said[1]["best"], said[1]["answer"]) == ("prioritize", 8, "idle")
+
+
+async def test_the_log_is_written_once_a_second_and_counts_the_rest(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await start()
+    with caplog.at_level(logging.INFO):
+        for _ in range(5):
+            await ask(client, "filter", {"Pod": POD, "NodeNames": ALL})
+    assert sum(record.msg == "answer" for record in caplog.records) == 1
+
+
+async def test_pods_of_daemon_sets_pass_everywhere(start: Start) -> None:
+    pod = {"metadata": {"name": "p", "ownerReferences": [{"kind": "DaemonSet", "name": "d"}]}}
+    reply = await ask(await start(), "filter", {"Pod": pod, "NodeNames": ALL})
+    assert reply["NodeNames"] == ALL
+
+
+async def test_until_caught_up_observe_passes_all_and_act_answers_503(start: Start) -> None:
+    observing = await start(mode="observe", caught_up=False)
+    body = {"Pod": POD, "NodeNames": ALL}
+    assert (await ask(observing, "filter", body))["NodeNames"] == ALL
+    assert {entry["Score"] for entry in await ask(observing, "prioritize", body)} == {0}
+    acting = await start(mode="act", caught_up=False)
+    for verb in scheduler_api.VERBS:
+        reply = await ask(acting, verb, body, 503)
+        assert reply["Error"] == "the state table is not caught up: catching up"
+        assert "ignorable" in reply["Hint"]
+    assert (await acting.get("/v1/nodes")).status == 503
+
+
+async def test_ready_only_when_caught_up_alive_always(start: Start) -> None:
+    for caught_up, status in ((False, 503), (True, 200)):
+        client = await start(caught_up=caught_up)
+        assert (await client.get("/healthz")).status == 200
+        response = await client.get("/readyz")
+        assert response.status == status
+        assert (await response.json())["table"] == ("following" if caught_up else "catching up")
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        ({"Pod": POD, "NodeNames": []}, []),
+        ({"pod": POD, "nodenames": ["idle"], "nodes": None}, ["idle"]),
+        ({"POD": POD, "NODENAMES": ["idle"], "More": {"a": 1}}, ["idle"]),
+        ({"Pod": POD, "NodeNames": ["idle", "hot", "idle", "hot"]}, ["idle"]),
+        ({"Pod": {}, "NodeNames": ["", "ä b", "x" * 300]}, ["", "ä b", "x" * 300]),
+        ({"Pod": {"metadata": {}, "spec": {"containers": []}}, "NodeNames": ["idle"]}, ["idle"]),
+    ],
+)
+async def test_unusual_questions_have_ordinary_answers(
+    start: Start, body: Any, names: list[str]
+) -> None:
+    client = await start()
+    reply = await ask(client, "filter", body)
+    assert reply["NodeNames"] == names
+    assert set(reply) == {
+        "Nodes", "NodeNames", "FailedNodes", "FailedAndUnresolvableNodes", "Error",
+    }  # fmt: skip
+    hosts = [entry["Host"] for entry in await ask(client, "prioritize", body)]
+    assert len(hosts) == len(set(hosts))
+
+
+@pytest.mark.parametrize("nodes", [{}, {"items": None}, {"items": []}, {"metadata": {}}])
+async def test_an_empty_list_of_nodes_is_answered_in_its_form(start: Start, nodes: Any) -> None:
+    reply = await ask(await start(), "filter", {"Pod": POD, "Nodes": nodes})
+    assert reply["Nodes"] == {"metadata": {}, "items": []}
+    assert reply["NodeNames"] is None
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"", "body is not JSON"),
+        (b"{", "body is not JSON"),
+        (b"null", "body: Expected `object`, got `null`"),
+        (b"[]", "body: Expected `object`, got `array`"),
+        (b'{"\xff": 1}', "body is not JSON"),
+        (b"{}", "Pod is missing"),
+        (b'{"Pod": null, "NodeNames": []}', "Pod: Expected `object`, got `null`"),
+        (b'{"Pod": {}}', "neither NodeNames nor Nodes"),
+        (b'{"Pod": {}, "Nodes": null, "NodeNames": null}', "neither NodeNames nor Nodes"),
+        (b'{"Pod": {}, "Nodes": {}, "NodeNames": []}', "both NodeNames and Nodes"),
+        (b'{"Pod": {}, "NodeNames": "a"}', "NodeNames: Expected `array | null`, got `str`"),
+        (b'{"Pod": {}, "NodeNames": ["a", 1]}', "NodeNames: Expected `str`, got `int` - at `$[1]`"),
+        (b'{"Pod": {}, "Nodes": []}', "Nodes: Expected `object | null`, got `array`"),
+        (b'{"Pod": {}, "Nodes": {"items": [{"metadata": {"name": "a"}}, {}]}}',
+         "Nodes.items[1]: Object missing required field `metadata`"),
+        (b'{"Pod": {}, "Nodes": {"items": [{"metadata": {"name": 5}}]}}',
+         "Nodes.items[0]: Expected `str`, got `int` - at `$.metadata.name`"),
+        (b'{"Pod": {"metadata": {"name": 5}}, "NodeNames": []}', "Pod: Expected `str`"),
+        (b'{"Pod": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", "nested too deeply"),
+    ],
+)  # fmt: skip
+async def test_what_is_no_question_is_told_so(start: Start, body: bytes, says: str) -> None:
+    client = await start()
+    for verb in ("filter", "prioritize"):
+        response = await client.post(f"/{verb}", data=body)
+        reply = await response.json()
+        assert response.status == 400
+        assert says in reply["Error"]
+
+
+async def test_unknown_verbs_and_methods_are_told_what_there_is(start: Start) -> None:
+    client = await start()
+    reply = await ask(client, "bind", {}, 404)
+    assert reply == {
+        "Error": "no such path: /bind",
+        "Hint": "this extender has POST /filter, POST /prioritize, POST /preempt",
+    }
+    response = await client.get("/filter")
+    assert response.status == 405
+    assert response.headers["Allow"] == "POST"
+
+
+async def test_bodies_that_are_not_what_they_say(start: Start) -> None:
+    client = await start()
+    response = await client.post("/filter", data=b"junk", headers={"Content-Encoding": "gzip"})
+    assert response.status == 400
+    assert "Error" in await response.json()
+
+
+async def test_a_body_over_the_limit_is_refused_with_the_remedy(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_bodies, "MAX_BODY_BYTES", 1000)
+    client = await start()
+    reply = await ask(client, "filter", {"Pod": POD, "NodeNames": ["a" * 1000]}, 413)
+    assert "nodeCacheCapable" in reply["Hint"]
+
+
+async def test_a_body_that_never_ends_is_given_up(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_bodies, "BODY_TIMEOUT_SECONDS", 0.1)
+    client = await start()
+
+    async def trickle() -> Any:
+        yield b'{"Pod":'
+        await asyncio.sleep(0.5)
+        yield b"{}"
+
+    response = await client.post("/filter", data=trickle())
+    assert response.status == 400
+    assert "did not arrive" in (await response.json())["Error"]
+
+
+async def test_five_thousand_whole_nodes(start: Start) -> None:
+    filler = "x" * 6000
+    nodes = [{"metadata": {"name": f"n{i}"}, "status": {"images": filler}} for i in range(5000)]
+    body = json.dumps({"Pod": POD, "Nodes": {"items": nodes}}).encode()
+    client = await start()
+    response = await client.post("/filter", data=body)
+    assert response.status == 200
+    assert (await response.json())["Nodes"]["items"] == nodes
+
+
+async def test_nodes_can_be_read_by_people(start: Start) -> None:
+    client = await start()
+    listed = await (await client.get("/v1/nodes")).json()
+    assert (listed["apiVersion"], listed["kind"]) == ("springtide/v1", "NodeStateList")
+    assert [item["node"] for item in listed["items"]] == sorted(set(ALL) - {"stranger"})
+    shown = {item["node"]: (item["age_seconds"], item["stale"]) for item in listed["items"]}
+    assert shown["hot"] == (12.0, False)
+    assert shown["old"] == (180.0, True)
+    one = await (await client.get("/v1/nodes/hot")).json()
+    assert one["kind"] == "NodeState"
+    assert one["usage"] == {"cpu_cores": 3.6, "memory_bytes": 8 * 2**30}
+    assert one["age_seconds"] == 12.0
+    odd = {item["node"]: item["oddities"] for item in listed["items"] if item["oddities"]}
+    assert odd == {"old": ["stale"], "blind": ["missing"]}
+    assert (one["oddities"], one["usage_thresholds_problem"]) == ([], None)
+    missing = await client.get("/v1/nodes/stranger")
+    assert missing.status == 404
+    assert "'stranger' is not known" in (await missing.json())["Error"]
+
+
+async def test_an_empty_table_is_an_empty_list(start: Start) -> None:
+    client = await start(table=Table())
+    assert (await (await client.get("/v1/nodes")).json())["items"] == []
+    reply = await ask(client, "filter", {"Pod": POD, "NodeNames": ALL})
+    assert reply["NodeNames"] == ALL
+
+
+async def test_metrics_count_requests_and_verdicts(start: Start) -> None:
+    client = await start()
+    await ask(client, "filter", {"Pod": POD, "NodeNames": ALL})
+    text = await (await client.get("/metrics")).text()
+    assert 'springtide_extender_requests_total{status="200",verb="filter"}' in text
+    assert 'springtide_extender_request_seconds_bucket{le="0.001",verb="filter"}' in text
+    assert 'springtide_extender_verdicts_total{mode="act",verdict="refused"}' in text
+
+
+async def test_metrics_say_what_of_filters_work_was_used_again(start: Start) -> None:
+    def counted() -> dict[str, float]:
+        samples = next(iter(scheduler_api.CYCLES.collect())).samples
+        totals = [one for one in samples if one.name.endswith("_total")]
+        return {one.labels["outcome"]: one.value for one in totals}
+
+    table, before = cluster(), counted()
+    client = await start(table=table)
+    for change in (lambda: None, lambda: table.put_state(node_state("idle", offset=1))):
+        await ask(client, "filter", {"Pod": POD, "NodeNames": ALL})
+        change()
+        await ask(client, "prioritize", {"Pod": POD, "NodeNames": ["idle", "busy"]})
+    await ask(client, "prioritize", {"Pod": POD, "NodeNames": ["idle"]})
+    more = {outcome: total - before.get(outcome, 0.0) for outcome, total in counted().items()}
+    assert more == {"reused": 1.0, "rows": 1.0, "anew": 1.0}
+
+
+async def test_the_time_of_every_part_of_an_answer_is_measured(start: Start) -> None:
+    def measured() -> dict[tuple[str, str], tuple[float, float]]:
+        found: dict[tuple[str, str], tuple[float, float]] = {}
+        for sample in next(iter(stage_timing.SECONDS.collect())).samples:
+            at = (sample.labels["verb"], sample.labels["stage"])
+            count, seconds = found.get(at, (0.0, 0.0))
+            if sample.name.endswith("_count"):
+                found[at] = (sample.value, seconds)
+            elif sample.name.endswith("_sum"):
+                found[at] = (count, sample.value)
+        return found
+
+    client, before = await start(), measured()
+    began = perf_counter()
+    for verb in ("filter", "prioritize"):
+        await ask(client, verb, {"Pod": POD, "NodeNames": ALL})
+    await ask(client, "preempt", {"Pod": POD, "NodeNameToMetaVictims": {}})
+    await ask(client, "v1/explain", {"pod": POD})
+    took = perf_counter() - began
+    # What is refused has the stages that it came to.
+    await ask(client, "filter", {"Pod": 5}, 400)
+    grown = {
+        at: (count - before.get(at, (0, 0))[0], seconds - before.get(at, (0, 0))[1])
+        for at, (count, seconds) in measured().items()
+    }
+    assert {at: count for at, (count, _) in grown.items()} == {
+        (verb, stage): 2 if (verb, stage) == ("filter", "receive") else 1
+        for verb in get_args(stage_timing.Verb)
+        for stage in get_args(stage_timing.Stage)
+    }
+    assert 0 < sum(seconds for _, seconds in grown.values()) < took
+
+
+async def test_what_filter_left_is_not_read_again_and_scores_are_the_same(start: Start) -> None:
+    client = await start()
+    left = (await ask(client, "filter", {"Pod": POD, "NodeNames": ALL}))["NodeNames"]
+    compact = json.dumps({"Pod": POD, "NodeNames": left}, separators=(",", ":")).encode()
+    wide = json.dumps({"Pod": POD | {"spec": {}}, "NodeNames": left}).encode()
+    answers = []
+    for body in (compact, wide):
+        response = await client.post("/prioritize", data=body)
+        answers.append(await response.json())
+    # The pod counts on the node that was best by then.
+    assert answers[0][0] == {"Host": "idle", "Score": 8}
+    assert [one["Host"] for one in answers[0]] == [one["Host"] for one in answers[1]] == left
+    body = compact.replace(b'"NodeNames"', b'"Nodes":{"items":[]},"NodeNames"')
+    assert (await client.post("/prioritize", data=body)).status == 400
+
+
+async def test_a_mistake_of_ours_is_an_answer_too(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError("a mistake of ours")
+
+    client = await start()
+    monkeypatch.setattr(scheduler_api.Decisions, "prioritize", fail)
+    before = scheduler_api.REQUESTS.labels("prioritize", "500")._value.get()
+    reply = await ask(client, "prioritize", {"Pod": POD, "NodeNames": ["idle"]}, 500)
+    assert reply["Error"] == "this extender made a mistake"
+    assert scheduler_api.REQUESTS.labels("prioritize", "500")._value.get() == before + 1
+
+
+async def test_answers_that_go_by_requests_are_counted(start: Start) -> None:
+    before = scheduler_api.FALLBACKS._value.get()
+    client = await start()
+    await ask(client, "prioritize", {"Pod": POD, "NodeNames": ["idle"]})
+    assert scheduler_api.FALLBACKS._value.get() == before
+    await ask(client, "prioritize", {"Pod": POD, "NodeNames": ["stranger", "old"]})
+    assert scheduler_api.FALLBACKS._value.get() == before + 1

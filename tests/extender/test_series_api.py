@@ -1,0 +1,120 @@
+"""The recent past of a node over a range."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.clock import ManualClock, format_time
+from pipeline.extender.scheduler_api import Extender
+from pipeline.extender.series_api import NodeSeriesHandler
+from pipeline.processors.explain.usage_series import statistics_of
+from pipeline.settings import ExtenderSettings
+from pipeline.table import FeedState, Table
+from pipeline.table.usage_history import History
+from pipeline.topics.resource_amounts import Usage
+from tests.extender.conftest import Client
+from tests.table.records import NOW
+
+ENDS = [NOW - 30.0 * back for back in range(10, -1, -1)]
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    """Eleven windows of node a: cores 0 to 10, the memory of the third not known."""
+    history = History()
+    for i, end in enumerate(ENDS):
+        memory = None if i == 2 else 100.0 * i
+        history.put("a", end, Usage(cpu_cores=float(i), memory_bytes=memory))
+    clock = ManualClock(NOW)
+    extender = Extender(
+        Table(), FeedState(caught_up=True), ExtenderSettings(), clock,
+        series=NodeSeriesHandler(history, FeedState(caught_up=True), clock),
+    )  # fmt: skip
+    async with TestClient(TestServer(extender.app())) as found:
+        yield found
+
+
+async def get(client: Client, status: int = 200, node: str = "a", **query: Any) -> Any:
+    response = await client.get(f"/v1/nodes/{node}/series", params=query)
+    assert response.status == status, await response.text()
+    return await response.json()
+
+
+async def test_all_that_is_held(client: Client) -> None:
+    found = await get(client)
+    assert (found["kind"], found["node"], found["now"]) == ("NodeSeries", "a", format_time(NOW))
+    assert found["as_of"] == [format_time(end) for end in ENDS]
+    assert found["held_from"] == found["as_of"][0]
+    assert found["usage"]["cpu_cores"] == list(range(11))
+    assert found["usage"]["memory_bytes"][:4] == [0.0, 100.0, None, 300.0]
+    assert found["statistics"]["cpu_cores"] == {
+        "points": 11, "avg": 5.0, "p50": 4.0, "p90": 8.0, "p95": 9.0, "p99": 9.0, "max": 10.0,
+    }  # fmt: skip
+    assert found["statistics"]["memory_bytes"]["points"] == 10
+
+
+async def test_a_range_by_times_and_by_the_last_seconds(client: Client) -> None:
+    found = await get(client, **{"from": format_time(NOW - 90), "to": format_time(NOW - 30)})
+    assert found["usage"]["cpu_cores"] == [7.0, 8.0, 9.0]
+    assert found["held_from"] == format_time(ENDS[0])
+    # A zone is read as such.
+    other = await get(client, **{"from": "2023-11-15T00:11:50+02:00", "to": "2023-11-14T22:12:50Z"})
+    assert other["usage"] == found["usage"]
+    found = await get(client, last=60, resource="cpu")
+    assert found["usage"] == {"cpu_cores": [8.0, 9.0, 10.0]}
+    assert found["statistics"]["cpu_cores"]["avg"] == 9.0
+    empty = await get(client, to="2001-01-01T00:00:00Z")
+    assert (empty["as_of"], empty["usage"]["cpu_cores"]) == ([], [])
+    assert empty["statistics"]["cpu_cores"] == {
+        "points": 0, "avg": None, "p50": None, "p90": None, "p95": None, "p99": None, "max": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ({"from": "yesterday"}, "not an RFC 3339 time"),
+        ({"to": "2023-11-14T22:12:50"}, "not an RFC 3339 time"),
+        ({"from": "2023-11-14T22:12:50Z", "to": "2023-11-14T22:12:49Z"}, "ends before it begins"),
+        ({"last": "-1"}, "last is '-1'"),
+        ({"last": "nan"}, "last is 'nan'"),
+        ({"last": "x"}, "could not convert"),
+        ({"last": "5", "to": "2023-11-14T22:12:50Z"}, "neither from nor to"),
+        ({"from": "2023-13-14T22:12:50Z"}, "the range is none"),
+        ({"resource": "disk"}, "no resource 'disk'"),
+        ({"since": "5"}, "no parameter 'since'"),
+    ],
+)
+async def test_a_range_that_is_none(client: Client, query: dict[str, str], says: str) -> None:
+    reply = await get(client, 400, **query)
+    assert says in reply["Error"]
+    assert "2023-11-14T22:13:30Z" in reply["Hint"]
+
+
+async def test_a_node_of_which_nothing_is_held(client: Client) -> None:
+    reply = await get(client, 404, node="b")
+    assert reply["Error"] == "of node 'b' no window is held"
+
+
+async def test_until_the_past_is_read_nobody_can_say() -> None:
+    extender = Extender(Table(), FeedState(caught_up=True), ExtenderSettings(), ManualClock(NOW))
+    async with TestClient(TestServer(extender.app())) as client:
+        assert (await client.get("/v1/nodes/a/series")).status == 503
+
+
+@given(st.lists(st.floats(0, 1e12) | st.just(float("nan")), max_size=200))
+def test_statistics_are_those_of_a_sorted_list(values: list[float]) -> None:
+    found = statistics_of(np.array(values))
+    known = sorted(value for value in values if value == value)
+    assert found.points == len(known)
+    if known:
+        for percent in (50, 90, 95, 99):
+            rank = max(len(known) * percent // 100 - 1, 0)
+            assert getattr(found, f"p{percent}") == known[rank]
+        assert found.max == known[-1]
+        assert found.avg == pytest.approx(sum(known) / len(known))

@@ -1,0 +1,86 @@
+"""Views by node: never older, and whoever waits is woken."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import InvalidRecordError, KeyMismatchError
+from pipeline.table import Table
+from pipeline.table.apply_records import apply
+from pipeline.table.compressed_views import Views
+from pipeline.topics.codec import encode_json
+from pipeline.topics.node_views import NodeViewRecord
+from pipeline.topics.registry import NODE_VIEWS
+
+steps = st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.integers(0, 9)), max_size=30)
+
+
+@given(steps)
+def test_a_view_is_never_followed_by_one_that_is_not_newer(
+    told: list[tuple[str, int | None]],
+) -> None:
+    views, newest, there = Views(), {"a": -1, "b": -1}, dict[str, int]()
+    for node, generation in told:
+        if generation is None:
+            views.drop(node)
+            there.pop(node, None)
+        elif views.put(node, generation, b"%d" % generation):
+            assert generation > newest[node]
+            newest[node] = there[node] = generation
+        else:
+            assert generation <= newest[node]
+    assert len(views) == len(there)
+    for node in "ab":
+        held = views.get(node)
+        assert (held and held.generation) == there.get(node)
+        assert held is None or held.data() == b"%d" % held.generation
+
+
+async def test_who_waits_is_woken_by_its_own_node_alone() -> None:
+    views = Views()
+    with views.waiting("a") as change, views.waiting("a") as other:
+        views.put("b", 1, b"")
+        assert not change.done()
+        views.put("a", 1, b"")
+        assert change.done()
+        assert other.done()
+    for wake in (lambda: views.drop("a"), views.wake_all, lambda: views.adopt(Views())):
+        with views.waiting("a") as change:
+            wake()
+            assert change.done()
+    assert views._waiting == {}
+
+
+async def test_who_gives_up_leaves_nothing_behind() -> None:
+    views = Views()
+    with pytest.raises(TimeoutError), views.waiting("a") as change:
+        async with asyncio.timeout(0.01):
+            await change
+    assert views._waiting == {}
+    views.put("a", 1, b"")
+
+
+def test_a_record_is_kept_as_it_came_and_a_tombstone_takes_it_away() -> None:
+    table, record = Table(), encode_json(NodeViewRecord(node="a", generation=3))
+    assert apply(table, NODE_VIEWS, b"a", record)
+    held = table.views.get("a")
+    assert held is not None
+    assert (held.generation, held.data()) == (3, record)
+    assert not apply(table, NODE_VIEWS, b"a", record)
+    other = Table()
+    other.adopt(table)
+    assert other.views.get("a") == held
+    assert apply(other, NODE_VIEWS, b"a", None)
+    assert other.views.get("a") is None
+    assert len(other) == 0
+
+
+def test_a_record_that_is_none_or_of_another_node_is_refused() -> None:
+    table = Table()
+    with pytest.raises(KeyMismatchError):
+        apply(table, NODE_VIEWS, b"b", encode_json(NodeViewRecord(node="a", generation=3)))
+    with pytest.raises(InvalidRecordError):
+        apply(table, NODE_VIEWS, b"a", b'{"version": 1, "node": "a"}')
+    assert len(table.views) == 0

@@ -1,0 +1,62 @@
+"""Records by turns, on an event loop that has more to do."""
+
+import asyncio
+import time
+from itertools import pairwise
+
+import pytest
+
+from pipeline.table.event_loop_turns import RECORDS_IN_A_TURN, by_turns
+
+BUSY_SECONDS = 0.004
+
+
+async def turns_for(records: int, *, trickling: bool) -> int:
+    """How many turns of a busy event loop pass until all are there."""
+    turns, is_over = 0, False
+
+    async def work() -> None:
+        nonlocal turns
+        while not is_over:
+            time.sleep(BUSY_SECONDS)  # noqa: ASYNC251
+            turns += 1
+            await asyncio.sleep(0)
+
+    busy = asyncio.create_task(work())
+    found = [record async for record in by_turns(range(records), trickling=trickling)]
+    is_over = True
+    await busy
+    assert found == [*range(records)]
+    return turns
+
+
+async def test_records_that_trickle_do_not_wait_for_long_where_much_is_asked() -> None:
+    # A turn for each as long as there is time for that, then some in each.
+    assert await turns_for(99, trickling=True) <= 0.15 / BUSY_SECONDS + 99 / RECORDS_IN_A_TURN + 5
+
+
+async def test_of_a_backlog_some_come_in_each_turn() -> None:
+    turns = await turns_for(10 * RECORDS_IN_A_TURN, trickling=False)
+    assert 10 <= turns <= 12
+
+
+async def test_records_that_trickle_come_by_themselves() -> None:
+    turns = 0
+
+    async def work() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(work())
+    seen = []
+    async for _ in by_turns(range(5), trickling=True):
+        seen.append(turns)
+    other.cancel()
+    assert all(later > before for before, later in pairwise(seen))
+
+
+@pytest.mark.parametrize("trickling", [False, True])
+async def test_of_no_records_there_are_none(trickling: bool) -> None:
+    assert [record async for record in by_turns([], trickling=trickling)] == []

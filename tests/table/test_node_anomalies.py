@@ -1,0 +1,129 @@
+"""What is odd about each node of the table, and whose own thresholds are of no use."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.clock import ManualClock, format_time
+from pipeline.errors import InvalidRecordError
+from pipeline.processors.loadaware.node_thresholds import ANNOTATION
+from pipeline.processors.model.usage_anomalies import ODDITIES
+from pipeline.table import FeedState, Table
+from pipeline.table.node_anomalies import odd_by_row, unusable_thresholds
+from pipeline.table.node_columns import TableNode
+from pipeline.table.node_documents import beside, node_item, node_list
+from pipeline.table.table_metrics import _TableCollector, _Watched
+from pipeline.topics.node_state import Counters, UsageDeviation
+from pipeline.topics.pods import CountedPod
+from pipeline.topics.resource_amounts import Usage
+from tests.table.records import GIB, NOW, node_state, table_of
+
+FOUR: Usage = Usage(cpu_cores=4.0, memory_bytes=16 * GIB)
+STILL = {
+    "15m": UsageDeviation(
+        mean=Usage(cpu_cores=1.0, memory_bytes=4 * GIB),
+        stdev=Usage(cpu_cores=0.0, memory_bytes=0.0),
+    )
+}
+
+
+def odd_nodes() -> Table:
+    """A node for each oddity, by its name, and two of which there is nothing to be said."""
+    lately, before = format_time(NOW - 900), format_time(NOW - 920)
+    of: dict[str, dict[str, Any]] = {
+        "stale": {"age": 500.0}, "missing": {"cpu": None}, "beyond": {"cpu": 4.5},
+        "frozen": {"deviation": STILL}, "spike": {"cpu": 3.0, "deviation": STILL},
+        "gaps": {"counters": Counters(gaps=7, last_gap_at=lately)},
+        "impossible": {"counters": Counters(bad_values=1, last_bad_value_at=lately)},
+        "good": {"counters": Counters(gaps=9, last_gap_at=before, last_bad_value_at=before)},
+        "of a worker of before": {"counters": Counters(gaps=9, bad_values=9)},
+    }  # fmt: skip
+    return table_of(*(node_state(name, capacity=FOUR, **more) for name, more in of.items()))
+
+
+FOUND: dict[str, list[str]] = {
+    **{name: [name] for name in ODDITIES if name != "partial"},
+    "spike": ["frozen", "spike"],
+    "good": [],
+    "of a worker of before": [],
+}
+
+
+def by_node(table: Table) -> dict[str, list[str]]:
+    names = list(table)
+    return dict(zip(names, odd_by_row(table, table.lookup(names), NOW, 180.0), strict=True))
+
+
+def gauges(table: Table) -> dict[tuple[str, str], float]:
+    """What the metrics page says, by name and label."""
+    collector = _TableCollector()
+    collector.watched = _Watched(table, FeedState(), ManualClock(NOW), 180.0)
+    return {
+        (one.name.removeprefix("springtide_table_"), "".join(one.labels.values())): one.value
+        for metric in collector.collect()
+        for one in metric.samples
+    }
+
+
+def test_each_node_says_what_is_odd_about_it_and_the_page_how_many_there_are() -> None:
+    table = odd_nodes()
+    assert by_node(table) == FOUND
+    document = node_list(table, NOW, 180.0, beside(table, tuple(table)))
+    assert {item["node"]: item["oddities"] for item in document["items"]} == FOUND
+    one = node_item(table, "spike", NOW, 180.0, beside(table, ["spike"]))
+    assert one is not None
+    assert one["oddities"] == ["frozen", "spike"]
+    page = gauges(table)
+    for name in ODDITIES:
+        expected = sum(name in names for names in FOUND.values())
+        assert page["odd_nodes", name] == expected
+
+
+def test_the_page_says_what_pods_cost() -> None:
+    table = table_of(node_state("a"))
+    table.put_pod(CountedPod(node="a", uid="u", cgroup_uid="u"))
+    table.bring_up_to_date(NOW)
+    table.drop_pod("a", "u")
+    page = gauges(table)
+    assert (page["pod_events_total", ""], page["recomputed_rows_total", ""]) == (2, 1)
+
+
+def test_it_is_looked_at_as_of_the_last_window_and_not_as_of_now() -> None:
+    """So it is a fact of the log, whoever asks when."""
+    end = format_time(NOW - 100)
+    table = table_of(node_state("a", age=100.0, counters=Counters(last_gap_at=end)))
+    for later in (0.0, 70.0):
+        assert odd_by_row(table, table.lookup(["a"]), NOW + later, 180.0) == [["gaps"]]
+
+
+def test_a_time_that_is_none_is_a_bad_record() -> None:
+    with pytest.raises(InvalidRecordError, match="last_gap_seconds"):
+        table_of(node_state("a", counters=Counters(last_gap_at="yesterday")))
+
+
+def annotated(table: Table, name: str, text: str | None) -> None:
+    table.put_node(TableNode(node=name, annotations={} if text is None else {ANNOTATION: text}))
+
+
+def test_thresholds_of_no_use_are_named_and_counted_until_they_are_mended() -> None:
+    table = table_of(node_state("a"), node_state("b"))
+    assert unusable_thresholds(table) == {}
+    for name, text in (
+        ("a", "{"), ("b", '{"usageThresholds": {"cpu": 20}}'), ("c", "[]"), ("d", None),
+    ):  # fmt: skip
+        annotated(table, name, text)
+    assert unusable_thresholds(table) == {"a": "{", "c": "[]"}
+    assert unusable_thresholds(table, ["c", "stranger", "b"]) == {"c": "[]"}
+    assert gauges(table)["unusable_threshold_nodes", ""] == 2
+    document = node_list(table, NOW, 180.0, beside(table, tuple(table)))
+    problems = {item["node"]: item["usage_thresholds_problem"] for item in document["items"]}
+    assert problems["b"] is None
+    assert problems["a"] == beside(table, "a").threshold_problems["a"]
+    assert problems["a"].startswith(f"annotation {ANNOTATION}: not JSON")
+    # A window that comes says nothing of the annotation.
+    table.put_state(node_state("a", offset=1))
+    annotated(table, "c", '{"usageThresholds": {"cpu": 20}}')
+    assert unusable_thresholds(table) == {"a": "{"}
+    table.drop_node("a")
+    assert not np.any(table["unusable_thresholds"])

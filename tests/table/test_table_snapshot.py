@@ -1,0 +1,184 @@
+"""A table on disk: what is read back answers alike, and what does not fit is no snapshot."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.clock import format_time
+from pipeline.errors import CheckpointError
+from pipeline.extender.decisions import Decisions, Rules
+from pipeline.processors.placement.plugin_config import read_config, usual
+from pipeline.table import Table, table_snapshot
+from pipeline.table.node_columns import TableNode
+from pipeline.table.table_snapshot import copied, load, save
+from pipeline.topics.pods import PodRecord
+from pipeline.topics.resource_amounts import Resources, Usage
+from tests.table.records import NOW, node_state
+
+RULES = Rules(usual({"cpu": 65.0, "memory": 95.0}, 180.0), score_steps=100)
+POSITIONS = (("springtide.nodes", 0, 5), ("springtide.pods", 1, 7))
+NAMES = [f"n{number}" for number in range(6)]
+
+
+def pod(uid: str, node: str, age: float, cpu: int = 700, **more: Any) -> PodRecord:
+    return PodRecord(
+        node=node, uid=uid, cgroup_uid=more.pop("cgroup_uid", uid), namespace="d", name=uid,
+        pod_class="prod", requests=Resources(cpu_millicores=cpu, memory_bytes=1 << 28),
+        phase="Running", scheduled_at=format_time(NOW - age), **more,
+    )  # fmt: skip
+
+
+def filled(random: np.random.Generator) -> Table:
+    table = Table(counting=RULES.counting)
+    for name in NAMES[:5]:
+        room = Resources(cpu_millicores=4000, memory_bytes=16 << 30)
+        table.put_node(TableNode(node=name, allocatable=room, scalars={"nvidia.com/gpu": 2}))
+    for name in NAMES[:4]:
+        young = {"p1": Usage(cpu_cores=0.2, memory_bytes=1e6)}
+        table.put_state(node_state(name, cpu=float(random.random()), young_pods=young))
+    for _ in range(60):
+        uid, node = f"p{random.integers(20)}", f"n{random.integers(6)}"
+        if random.random() < 0.3 and table.pods.row_of(uid) is not None:
+            table.drop_pod(node, uid)
+        else:
+            age = float(random.choice([2.0, 20.0, 60.0, 9000.0]))
+            table.put_pod(pod(uid, node, age, cgroup_uid=f"static-{uid}"[: random.integers(2, 12)]))
+    table.drop_node("n4")
+    return table
+
+
+def answers(table: Table, now: float = NOW) -> Any:
+    decisions = Decisions(table, RULES)
+    asked = pod("asked", "", 0.0)
+    found = decisions.filter(asked, NAMES, now)
+    scored = Decisions(table, RULES).prioritize(asked, NAMES, now)
+    sums = {name: table.pods.sums[table.lookup([name])[0]].tolist() for name in NAMES}
+    flight = {name: table.pods.flight[table.lookup([name])[0]].tolist() for name in NAMES}
+    return found.refused, scored.scores, sums, flight, len(table), len(table.pods)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 2**32 - 1))
+def test_what_is_read_back_answers_alike_now_and_later(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    path = tmp_path_factory.mktemp("snapshots") / "table.npz"
+    table = filled(np.random.default_rng(seed))
+    table.bring_up_to_date(NOW)
+    assert save(path, copied(table, POSITIONS, NOW)) == path.stat().st_size
+    found = load(path, Table(counting=RULES.counting))
+    assert found is not None
+    assert (found.positions, found.saved_at) == (POSITIONS, NOW)
+    assert answers(found.table) == answers(table)
+    for one in (table, found.table):
+        one.put_state(node_state("n1", cpu=2.0, offset=3, age=-30.0))
+        one.put_pod(pod("p1", "n2", -20.0))
+        one.put_pod(pod("p30", "n5", -20.0))
+        one.drop_node("n0")
+    assert answers(found.table, NOW + 40) == answers(table, NOW + 40)
+
+
+def test_who_was_only_placed_is_not_kept(tmp_path: Path) -> None:
+    table = Table(counting=RULES.counting)
+    table.put_state(node_state("n1"))
+    table.place(pod("maybe", "", 0.0), "n1", NOW)
+    save(tmp_path / "t", copied(table, POSITIONS, NOW))
+    found = load(tmp_path / "t", Table(counting=RULES.counting))
+    assert found is not None
+    assert (len(table.pods), len(found.table.pods)) == (1, 0)
+    assert not found.table.pods.sums.any()
+
+
+def test_it_is_of_one_moment_whatever_happens_while_it_is_written(tmp_path: Path) -> None:
+    """Else a place that is used again would be saved with the name of whoever was there before."""
+    table = filled(np.random.default_rng(4))
+    table.bring_up_to_date(NOW)
+    copy, then = copied(table, POSITIONS, NOW), answers(table)
+    for name in NAMES:
+        table.put_state(node_state(name, cpu=3.9, offset=9))
+    for at in range(40):
+        table.put_pod(pod(f"p{at}", NAMES[at % len(NAMES)], -1.0))
+    assert answers(table) != then
+    save(tmp_path / "t", copy)
+    found = load(tmp_path / "t", Table(counting=RULES.counting))
+    assert found is not None
+    assert answers(found.table) == then
+
+
+def test_amounts_of_before_that_meant_something_else_are_no_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod whose record does not change is not counted again."""
+    with monkeypatch.context() as before:
+        before.setattr(table_snapshot, "VERSION", 2)
+        save(tmp_path / "t", copied(filled(np.random.default_rng(3)), POSITIONS, NOW))
+    with pytest.raises(CheckpointError, match="it is of version 2, read is 3"):
+        load(tmp_path / "t", Table(counting=RULES.counting))
+
+
+def test_what_does_not_fit_is_no_snapshot(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "table.npz"
+    table = filled(np.random.default_rng(1))
+    assert load(path, Table(counting=RULES.counting)) is None
+    save(path, copied(table, POSITIONS, NOW))
+    other = Rules(
+        read_config(
+            {
+                "plugins": {"score": {"enabled": [{"name": "NodeResourcesFitPlus"}]}},
+                "pluginConfig": [
+                    {
+                        "name": "NodeResourcesFitPlus",
+                        "args": {"resources": {"cpu": {"type": "MostAllocated"}}},
+                    }
+                ],
+            }
+        )
+    )
+    with pytest.raises(CheckpointError, match="the plugins or their arguments were others"):
+        load(path, Table(counting=other.counting))
+    factors = {"cpu": 50, "memory": 70}
+    half = msgspec.structs.replace(RULES.placement.load_aware, estimated_scaling_factors=factors)
+    counting = RULES.counting._replace(load_aware=half)
+    with pytest.raises(CheckpointError, match="the plugins or their arguments were others"):
+        load(path, Table(counting=counting))
+    whole = path.read_bytes()
+    random = np.random.default_rng(2)
+    for _ in range(60):
+        data = bytearray(whole)
+        if random.random() < 0.5:
+            del data[random.integers(len(data)) :]
+        for _ in range(5):
+            data[random.integers(len(data)) % max(len(data), 1)] ^= 0xFF
+        path.write_bytes(bytes(data))
+        empty = Table(counting=RULES.counting)
+        try:
+            found = load(path, empty)
+        except CheckpointError as error:
+            assert "it is " in error.message
+        else:
+            assert found is not None
+            assert len(found.table) <= 6
+    assert [one.name for one in path.parent.iterdir()] == ["table.npz"]
+
+
+def test_a_directory_of_the_archive_that_is_damaged_anywhere_is_no_snapshot(tmp_path: Path) -> None:
+    """It says how members are packed, too: such damage is of another kind."""
+    path = tmp_path / "table.npz"
+    save(path, copied(filled(np.random.default_rng(1)), POSITIONS, NOW))
+    whole = path.read_bytes()
+    said = set()
+    for at in range(whole.index(b"PK\x01\x02"), len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        # A place before the file's beginning is an OSError: the feed says of it what it is.
+        with suppress(OSError):
+            try:
+                load(path, Table(counting=RULES.counting))
+            except CheckpointError as error:
+                said.add(error.message.split(":")[0])
+    assert said == {"it is damaged"}

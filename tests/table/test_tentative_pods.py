@@ -1,0 +1,38 @@
+"""Pods that were placed and not seen: those are due that a look at each would find."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.table.pod_table import Pods
+from pipeline.table.state_table import USUAL_COUNTING
+from pipeline.table.tentative_pods import LONGEST_TENTATIVE_SECONDS
+from pipeline.topics.pods import CountedPod
+
+uids = st.sampled_from("abcdef")
+steps = st.one_of(
+    st.tuples(st.just("place"), uids, st.sampled_from([0.0, 1.0, 5.0, 300.0, 3600.0])),
+    st.tuples(st.just("remove"), uids, st.just(0.0)),
+    # A clock that is set, too.
+    st.tuples(st.just("wait"), uids, st.sampled_from([0.0, 1.0, 4.0, 5.0, 400.0, -2.0, -9000.0])),
+)
+
+
+@given(st.lists(steps, max_size=40))
+def test_who_is_due(taken: list[tuple[str, str, float]]) -> None:
+    pods, now, until = Pods(USUAL_COUNTING), 1e9, dict[str, float]()
+    for step, uid, seconds in taken:
+        if step == "place":
+            pods.put(0, CountedPod(node="n", uid=uid, cgroup_uid=uid), now, seconds)
+            until[uid] = now + seconds
+        elif step == "remove":
+            pods.remove(uid)
+            until.pop(uid, None)
+        else:
+            now += seconds
+        longest = now + LONGEST_TENTATIVE_SECONDS
+        due = [uid for uid, end in until.items() if not now < end <= longest]
+        assert sorted(pods.expired(now)) == sorted(due)
+        for uid in due:
+            pods.remove(uid)
+            del until[uid]
+        assert pods.tentative == len(until)

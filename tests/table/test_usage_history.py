@@ -1,0 +1,104 @@
+"""Rings of the recent past, against lists."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.clock import format_time
+from pipeline.errors import InvalidRecordError
+from pipeline.table import Table
+from pipeline.table.apply_records import apply_point
+from pipeline.table.usage_history import POINTS, History
+from pipeline.topics.codec import encode_json
+from pipeline.topics.registry import NODE_STATE
+from pipeline.topics.resource_amounts import Usage
+from tests.table.records import NOW, node_state
+
+steps = st.lists(
+    st.tuples(st.sampled_from("abc"), st.none() | st.integers(-1, 5)), max_size=3 * POINTS
+)
+
+
+@given(steps, st.integers(1, 3))
+def test_rings_hold_the_last_windows_in_their_order(
+    told: list[tuple[str, int | None]], scale: int
+) -> None:
+    history, plain = History(), dict[str, list[int]]()
+    for node, step in told:
+        if step is None:
+            history.drop(node)
+            plain.pop(node, None)
+            continue
+        points = plain.setdefault(node, [])
+        end = (points[-1] if points else 1000) + step * scale
+        assert history.put(node, end, Usage(cpu_cores=end / 8)) == (not points or step > 0)
+        if not points or step > 0:
+            points.append(end)
+    assert len(history) == len(plain)
+    for node, points in plain.items():
+        found = history.get(node)
+        assert found is not None
+        assert found.end_seconds.tolist() == points[-POINTS:]
+        assert found.cpu_cores.tolist() == [end / 8 for end in points[-POINTS:]]
+        assert np.isnan(found.memory_bytes).all()
+    assert history.get("z") is None
+
+
+def test_a_ring_that_was_filled_goes_round() -> None:
+    history = History()
+    for end in range(3 * POINTS + 7):
+        assert history.put("a", end, Usage(cpu_cores=end, memory_bytes=2.0 * end))
+    found = history.get("a")
+    assert found is not None
+    assert found.end_seconds.tolist() == list(range(2 * POINTS + 7, 3 * POINTS + 7))
+    assert found.between(360, 1e9)._asdict()["cpu_cores"].tolist()[-1] == 3 * POINTS + 6
+    assert found.between(300, 302).memory_bytes.tolist() == [600.0, 602.0, 604.0]
+
+
+def test_rows_grow_and_are_used_again() -> None:
+    history = History()
+    for node in range(300):
+        history.put(str(node), 1.0, Usage(cpu_cores=node))
+    for node in range(0, 300, 2):
+        history.drop(str(node))
+    for node in range(300, 400):
+        history.put(str(node), 2.0, Usage(cpu_cores=node))
+    assert len(history._newest) == 512
+    for node in [*range(1, 300, 2), *range(300, 400)]:
+        found = history.get(str(node))
+        assert found is not None
+        assert found.cpu_cores.tolist() == [float(node)]
+    other = History()
+    other.adopt(history)
+    assert (len(other), len(history)) == (250, 0)
+    assert history.put("1", 1.0, Usage())
+
+
+def test_what_is_no_amount_is_not_known() -> None:
+    history = History()
+    usages = (None, -1.0, float("inf"), float("nan"), 0.0)
+    for end, cpu in enumerate(usages):
+        history.put("a", end, Usage(cpu_cores=cpu))
+    found = history.get("a")
+    assert found is not None
+    assert np.isnan(found.cpu_cores).tolist() == [True] * 4 + [False]
+
+
+def test_a_node_state_is_a_point_and_its_tombstone_ends_the_series() -> None:
+    table, state = Table(), encode_json(node_state("a", cpu=2.5, age=10.0))
+    assert apply_point(table, NODE_STATE, b"a", state)
+    assert not apply_point(table, NODE_STATE, b"a", state)
+    found = table.history.get("a")
+    assert found is not None
+    assert [values.tolist() for values in found] == [[NOW - 10], [2.5], [4 * 2.0**30]]
+    assert len(table) == 0
+    other = Table()
+    other.adopt(table)
+    assert other.history.get("a") is not None
+    assert apply_point(other, NODE_STATE, b"a", None)
+    assert other.history.get("a") is None
+    late = state.replace(format_time(NOW - 10).encode(), b"yesterday")
+    with pytest.raises(InvalidRecordError, match="as_of is not readable"):
+        apply_point(other, NODE_STATE, b"a", late)
+    assert len(other.history) == 0

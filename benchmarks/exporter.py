@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from node_exporter.kernel.paths import Driver, KubeQOS, pod_dir
+from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, pod_dir
 from pipeline.local.kafka import local_kafka
 from tests.cgroup_tree import CgroupTree, cgroup_tree
 

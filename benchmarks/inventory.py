@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from pipeline.settings import Settings
-from pipeline.sources.publish import Entry, node_entry, open_producer, pod_entry, write
+from pipeline.sources.compacted_writer import Entry, node_entry, open_producer, pod_entry, write
 from pipeline.topics.nodes import NodeRecord, NodeStrategy
 from pipeline.topics.overcommit_terms import Overcommit
 from pipeline.topics.pods import PodRecord

@@ -26,7 +26,7 @@ from pipeline.clock import SystemClock
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.kafka import local_kafka
 from pipeline.settings import Settings, load_settings
-from pipeline.sources.fleet import run_fleet
+from pipeline.sources.simulated_fleet import run_fleet
 
 DEFECT_MIB_PER_HOUR = 1.0
 WARM_UP_SECONDS = 1200.0

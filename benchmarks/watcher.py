@@ -37,7 +37,7 @@ from benchmarks.roles import springtide
 from pipeline.clock import SystemClock
 from pipeline.kafka.client import client_options
 from pipeline.kafka.topic_admin import apply_topics
-from pipeline.kube.client import Api, open_api
+from pipeline.kube.api_client import Api, open_api
 from pipeline.local.control_plane import ControlPlane, local_control_plane
 from pipeline.local.kafka import LocalKafka, local_kafka
 from pipeline.local.probe import free_port

@@ -84,7 +84,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class HumanFormatter(logging.Formatter):
-    """`21:04:05 warning node_exporter.publish  broker is away  buffered=7`."""
+    """`21:04:05 warning node_exporter.publisher  broker is away  buffered=7`."""
 
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))

@@ -100,7 +100,7 @@ GPU_PACKAGES = re.compile(
 )
 # All that is imported when a role runs: its command, and what that imports late.
 ROLES = {
-    "exporter": "pipeline.cli.exporter, node_exporter.service",
+    "exporter": "pipeline.cli.exporter, node_exporter.exporter_service",
     "worker": "pipeline.cli.worker, pipeline.agents.partition_holder, pipeline.agents.supervisor",
     "extender": "pipeline.cli.extender",
     "demo": "pipeline.cli.demo, pipeline.local.demo, pipeline.local.simulate",

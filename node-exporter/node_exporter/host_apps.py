@@ -6,7 +6,7 @@ directory held pods, or another application, would be subtracted twice.
 
 from collections.abc import Iterable, Sequence
 
-from node_exporter.kernel.paths import Driver, holds_pods, host_app_dir, is_within
+from node_exporter.kernel.cgroup_paths import Driver, holds_pods, host_app_dir, is_within
 from pipeline.errors import KernelError
 from pipeline.settings import HostApplication
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from node_exporter.containers import PodContainers
-from node_exporter.growth import all_pressure, growth, moved, stalled
+from node_exporter.collection import NODE, Collection, Entity, Rates, Usage
+from node_exporter.container_throttling import PodContainers
+from node_exporter.counter_deltas import all_pressure, growth, moved, stalled
 from node_exporter.host_apps import check_host_apps, host_app_path
 from node_exporter.kernel import formulas
 from node_exporter.kernel.cgroup import (
@@ -21,12 +22,11 @@ from node_exporter.kernel.cgroup import (
     detect_layout,
     open_cgroup,
 )
+from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, kube_qos_of_path, qos_dir
 from node_exporter.kernel.discovery import PodDir, detect_driver, has_kubepods, list_pods
-from node_exporter.kernel.parse import CpuTicks, Pressure, Throttling, Traffic
-from node_exporter.kernel.paths import Driver, KubeQOS, kube_qos_of_path, qos_dir
-from node_exporter.kernel.proc import NodeFiles, ticks_per_second
-from node_exporter.system import Latest, system_usage
-from node_exporter.usage import NODE, Collection, Entity, Rates, Usage
+from node_exporter.kernel.node_files import NodeFiles, ticks_per_second
+from node_exporter.kernel.parse_files import CpuTicks, Pressure, Throttling, Traffic
+from node_exporter.system_remainder import Latest, system_usage
 from pipeline.clock import Clock
 from pipeline.errors import CgroupGoneError, KernelError, KernelFileError
 from pipeline.logs import get_logger

@@ -43,7 +43,7 @@ from pipeline.logs import get_logger
 from pipeline.metrics import gauge
 from pipeline.processors.model.bank import Bank
 from pipeline.settings import Settings
-from pipeline.sources.files import run_file_source
+from pipeline.sources.object_files import run_file_source
 from pipeline.tasks import end
 from pipeline.topics.registry import CHECKPOINTS, NODE_VIEWS, SAMPLES, WINDOWS
 

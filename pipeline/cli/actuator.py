@@ -4,17 +4,17 @@ import asyncio
 
 import click
 
-from actuators.cluster.actuator import Actuator
+from actuators.cluster.cluster_actuator import Actuator
 from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options
 from pipeline.cli.running import lead_until_stopped
 from pipeline.clock import SystemClock
 from pipeline.kafka.topic_admin import require_topics
-from pipeline.kube.client import Api
+from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
 from pipeline.settings import Settings
-from pipeline.sources.scheduler import placement_of
+from pipeline.sources.scheduler_config import placement_of
 
 log = get_logger(__name__)
 

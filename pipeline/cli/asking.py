@@ -18,7 +18,7 @@ from pipeline.extender.explain_documents import Explanation
 from pipeline.extender.query_api import explain, read_subject
 from pipeline.extender.scheduler_api import rules_of
 from pipeline.settings import ExtenderSettings, Settings
-from pipeline.sources.asked_pods import pod_in_file
+from pipeline.sources.pod_manifests import pod_in_file
 from pipeline.table import AND_PODS, Table
 
 SETTINGS: Final = (

@@ -23,7 +23,7 @@ from pipeline.local.stage import (
 )
 from pipeline.logs import configure_logging
 from pipeline.settings import ExtenderSettings
-from pipeline.sources.fleet import MAX_NODES
+from pipeline.sources.simulated_fleet import MAX_NODES
 from pipeline.table import Table
 
 _SNAPSHOT_SECONDS: Final = 10.0

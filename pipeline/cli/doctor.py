@@ -219,8 +219,8 @@ def cgroups(exporter: ExporterSettings) -> Check:
 def pods(exporter: ExporterSettings) -> Check:
     """Whether the exporter would find the pods of this node."""
     from node_exporter.kernel.cgroup import detect_layout
+    from node_exporter.kernel.cgroup_paths import Driver
     from node_exporter.kernel.discovery import detect_driver, has_kubepods, list_pods
-    from node_exporter.kernel.paths import Driver
 
     parent, given = exporter.cgroup_parent, exporter.cgroup_driver
     try:

@@ -21,16 +21,16 @@ from pipeline.errors import (
 )
 from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
 from pipeline.settings import KafkaSettings, Settings
-from pipeline.sources import files
-from pipeline.sources.policy import data_of, filter_limits, read_config_map
-from pipeline.sources.publish import read_back
+from pipeline.sources import object_files
+from pipeline.sources.compacted_writer import read_back
+from pipeline.sources.policy_file import data_of, filter_limits, read_config_map
 from pipeline.times import parse_time
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.registry import NODES
 
 if TYPE_CHECKING:
-    from pipeline.kube.client import Api
+    from pipeline.kube.api_client import Api
 
 LEASE: Final = "springtide-watcher"
 ACTUATOR: Final = "springtide-actuator"
@@ -58,7 +58,7 @@ def policy(settings: Settings) -> tuple[Check, Given | None]:
     leader = actuator = None
     try:
         if settings.worker.policy_file is not None:
-            source, where = files.SOURCE, str(settings.worker.policy_file)
+            source, where = object_files.SOURCE, str(settings.worker.policy_file)
             data: Mapping[str, str] | None = read_config_map(settings.worker.policy_file)
         else:
             of = settings.kubernetes
@@ -94,7 +94,7 @@ def policy(settings: Settings) -> tuple[Check, Given | None]:
 
 async def _ask(settings: Settings) -> tuple[Any, str | None, str | None]:
     """The ConfigMap, None if there is none, and which watcher and which actuator lead."""
-    from pipeline.kube.client import open_api
+    from pipeline.kube.api_client import open_api
 
     of = settings.kubernetes
     path = f"/api/v1/namespaces/{of.config_namespace}/configmaps/{of.config_name}"
@@ -137,7 +137,7 @@ def nodes(settings: Settings, given: Given | None) -> Check:
             stale = [name for name in _without(given, found) if name in stale]
     except (SpringtideError, TimeoutError) as error:
         return Check("nodes", "unknown", f"springtide.nodes cannot be read: {error}")
-    of_cluster, of_file = len(found[_CLUSTER]), len(found[files.SOURCE])
+    of_cluster, of_file = len(found[_CLUSTER]), len(found[object_files.SOURCE])
     said = f"{of_cluster} from the cluster, {of_file} from a file"
     leads = "" if given is None or not given.leader else f"; {given.leader} leads"
     start = "start springtide watcher"
@@ -145,7 +145,7 @@ def nodes(settings: Settings, given: Given | None) -> Check:
         names = ", ".join(stale[:3]) + (", ..." if len(stale) > 3 else "")
         count = f"{len(stale)} of {len(found[given.source]) if given else 0}"
         text = f"{count} do not carry the policy: {names}{leads}"
-        if given is not None and given.source == files.SOURCE:
+        if given is not None and given.source == object_files.SOURCE:
             return Check("nodes", "fail", text, "is a worker running with worker.nodes_file?")
         look = "see the log of springtide watcher; it may follow another ConfigMap or prefix"
         return Check("nodes", "fail", text, start if given and given.leader == "" else look)
@@ -192,7 +192,9 @@ def _is_offering(record: bytes) -> bool:
 
 
 async def _records(kafka: KafkaSettings) -> dict[str, dict[bytes, bytes]]:
-    return {source: await read_back(kafka, NODES, source) for source in (_CLUSTER, files.SOURCE)}
+    return {
+        source: await read_back(kafka, NODES, source) for source in (_CLUSTER, object_files.SOURCE)
+    }
 
 
 def _without(given: Given | None, found: Mapping[str, Mapping[bytes, bytes]]) -> list[str]:

@@ -4,12 +4,12 @@ import asyncio
 
 import click
 
-from actuators.eviction.evictor import Evictor
+from actuators.eviction.eviction_actuator import Evictor
 from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options
 from pipeline.cli.running import lead_until_stopped
 from pipeline.clock import SystemClock
 from pipeline.kafka.topic_admin import require_topics
-from pipeline.kube.client import Api
+from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics

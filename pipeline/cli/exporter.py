@@ -38,7 +38,7 @@ def command(settings: Settings, once: bool) -> None:
       springtide exporter --bootstrap-servers kafka-0:9092
       springtide exporter --once --window-seconds 5
     """
-    from node_exporter.service import collect_window, run
+    from node_exporter.exporter_service import collect_window, run
 
     if not once:
         asyncio.run(run(settings, os.environ))

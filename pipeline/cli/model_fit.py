@@ -19,7 +19,7 @@ from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import NODE, ModelConfig
 from pipeline.settings import Settings
-from pipeline.sources.traces import read_table
+from pipeline.sources.trace_files import read_table
 from pipeline.topics.nodes import check_node_name
 from pipeline.topics.windows import Window
 

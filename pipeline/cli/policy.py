@@ -30,8 +30,8 @@ from pipeline.processors.policy.normalization import (
 )
 from pipeline.processors.policy.policy_in_force import KEYS, Policies, load_policies, with_policy
 from pipeline.settings import Settings
-from pipeline.sources.files import read_objects
-from pipeline.sources.policy import filter_limits, read_config_map
+from pipeline.sources.object_files import read_objects
+from pipeline.sources.policy_file import filter_limits, read_config_map
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
 

@@ -13,19 +13,19 @@ from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.cli.running import lead_until_stopped, work_until_stopped
 from pipeline.clock import Clock, SystemClock
 from pipeline.errors import KubernetesError, ProviderError, UsageError
-from pipeline.kube.access import NO_CLUSTER
-from pipeline.kube.client import Api, open_api
+from pipeline.kube.api_access import NO_CLUSTER
+from pipeline.kube.api_client import Api, open_api
 from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
 from pipeline.processors.provided.fetched_usage import Fetched, window_before
 from pipeline.processors.provided.promql import queries
 from pipeline.settings import Settings
 from pipeline.sources.providers.metrics_server import open_metrics_server
-from pipeline.sources.providers.page import Status, serve
-from pipeline.sources.providers.prometheus import grid_of, open_prometheus
-from pipeline.sources.providers.provider import Provider
-from pipeline.sources.providers.rounds import provide
-from pipeline.sources.providers.stream import open_stream
+from pipeline.sources.providers.prometheus_provider import grid_of, open_prometheus
+from pipeline.sources.providers.protocol import Provider
+from pipeline.sources.providers.samples_provider import open_stream
+from pipeline.sources.providers.status_page import Status, serve
+from pipeline.sources.providers.window_rounds import provide
 from pipeline.times import format_time
 
 log = get_logger(__name__)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from pipeline.clock import Clock
-from pipeline.kube.client import Api, open_api
+from pipeline.kube.api_client import Api, open_api
 from pipeline.kube.lease import Lease
 from pipeline.settings import Settings
 from pipeline.tasks import end

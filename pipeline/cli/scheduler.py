@@ -16,7 +16,7 @@ from pipeline.processors.placement.extender_config import Wanted, generated
 from pipeline.processors.placement.scheduler_findings import Finding, findings
 from pipeline.processors.placement.target_simulation import Load, Outcome, simulate
 from pipeline.settings import Settings
-from pipeline.sources.scheduler import read_document
+from pipeline.sources.scheduler_config import read_document
 
 _FOUND: Final = 3
 _HOST: Final = "springtide-extender.springtide-system.svc"

@@ -7,7 +7,7 @@ import click
 from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options
 from pipeline.cli.running import lead_until_stopped
 from pipeline.clock import SystemClock
-from pipeline.kube.client import Api
+from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics

@@ -19,7 +19,7 @@ from pipeline.extender.explain_documents import Explanation, NodeExplanation
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.processors.loadaware.usage_thresholds import age_text
 from pipeline.settings import Settings
-from pipeline.sources.asked_pods import pod_on_topic
+from pipeline.sources.pod_manifests import pod_on_topic
 from pipeline.topics.registry import PODS
 
 _REFUSED: Final = 4

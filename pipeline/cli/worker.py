@@ -21,7 +21,7 @@ from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
 from pipeline.processors.model.bank import Bank
 from pipeline.settings import Settings, state_directory
-from pipeline.sources.files import file_paths, read_at_start
+from pipeline.sources.object_files import file_paths, read_at_start
 
 log = get_logger(__name__)
 

@@ -48,7 +48,7 @@ from pipeline.metrics import CONTENT_TYPE, counter, histogram, page
 from pipeline.processors.placement.combine_scores import MAX_EXTENDER_SCORE
 from pipeline.processors.scorers.rounding import MAX_SCORE as FINE_SCORE
 from pipeline.settings import ExtenderSettings
-from pipeline.sources.scheduler import placement_of
+from pipeline.sources.scheduler_config import placement_of
 from pipeline.table import FeedState, Table
 from pipeline.table.compressed_views import Views
 from pipeline.table.usage_history import History

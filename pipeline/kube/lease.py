@@ -17,7 +17,7 @@ from pipeline.errors import (
     KubernetesError,
     NotFoundError,
 )
-from pipeline.kube.client import Api
+from pipeline.kube.api_client import Api
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
 from pipeline.tasks import end

@@ -11,7 +11,7 @@ from typing import Final
 from pipeline.clock import SystemClock
 from pipeline.logs import configure_logging
 from pipeline.settings import load_settings
-from pipeline.sources.fleet import run_fleet
+from pipeline.sources.simulated_fleet import run_fleet
 
 # Two hours in coarse windows are there within a minute on two cores; then 200 nodes at the pace of
 # the clock leave most of them to the rest.

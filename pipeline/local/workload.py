@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from node_exporter.kernel.cgroup import Layout, detect_layout
-from node_exporter.kernel.paths import Driver, KubeQOS, pod_dir, qos_dir
+from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, pod_dir, qos_dir
 from pipeline.clock import format_time
 from pipeline.errors import KernelError, KernelFileError
 from pipeline.local import load

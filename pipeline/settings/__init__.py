@@ -6,21 +6,21 @@ them is a `SettingsError` that names the key, the value, where it came from and 
 
 from pipeline.settings.base import Secret
 from pipeline.settings.describe import SettingDescription, describe_settings, settings_markdown
-from pipeline.settings.exporter import (
+from pipeline.settings.exporter_settings import (
     ExporterSettings,
     HostApplication,
     HostApplicationCgroup,
     node_name,
 )
 from pipeline.settings.load import flag_name, load_settings, variable_name
-from pipeline.settings.model import (
+from pipeline.settings.model_settings import (
     BucketSettings,
     ClassSettings,
     HalfLifeSettings,
     HistogramSettings,
     ModelSettings,
 )
-from pipeline.settings.provider import ProviderSettings
+from pipeline.settings.provider_settings import ProviderSettings
 from pipeline.settings.schema import (
     ActuatorSettings,
     EvictorSettings,

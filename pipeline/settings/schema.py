@@ -19,9 +19,9 @@ from pipeline.settings.base import (
     Servers,
     Text,
 )
-from pipeline.settings.exporter import ExporterSettings
-from pipeline.settings.model import ModelSettings
-from pipeline.settings.provider import ProviderSettings
+from pipeline.settings.exporter_settings import ExporterSettings
+from pipeline.settings.model_settings import ModelSettings
+from pipeline.settings.provider_settings import ProviderSettings
 
 
 class KafkaSettings(Section, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.settings.model import CLASSES as CLASSES
+from pipeline.settings.model_settings import CLASSES as CLASSES
 from pipeline.topics.arrow import known_columns, read_batch, write_stream
 from pipeline.topics.byte_cache import Kept
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.cluster.actuator import BAD, Actuator
-from actuators.inputs import Input
+from actuators.cluster.cluster_actuator import BAD, Actuator
+from actuators.topic_inputs import Input
 from pipeline.clock import ManualClock
-from pipeline.kube.client import Api
+from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
 from pipeline.processors.policy.policy_in_force import load_policies, with_policy
 from pipeline.settings import ActuatorSettings, Settings
-from pipeline.sources.scheduler import placement_of
+from pipeline.sources.scheduler_config import placement_of
 from pipeline.times import format_time
 from pipeline.topics.codec import Record, encode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord

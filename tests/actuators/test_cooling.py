@@ -6,8 +6,8 @@ from typing import cast
 import msgspec
 import pytest
 
-from actuators.cluster.cooling import COOLED, READERS_SECONDS, Cooling
-from actuators.cluster.writing import Budget, Writer
+from actuators.cluster.cooled_nodes import COOLED, READERS_SECONDS, Cooling
+from actuators.cluster.write_queue import Budget, Writer
 from pipeline.clock import ManualClock
 from pipeline.errors import (
     ApiUnavailableError,
@@ -15,11 +15,11 @@ from pipeline.errors import (
     KubernetesError,
     NotFoundError,
 )
-from pipeline.kube.client import Api
+from pipeline.kube.api_client import Api
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.processors.placement.plugin_config import Placement, read_config
 from pipeline.settings import ExtenderSettings
-from pipeline.sources.scheduler import placement_of
+from pipeline.sources.scheduler_config import placement_of
 from pipeline.times import format_time
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord

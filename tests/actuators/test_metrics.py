@@ -5,11 +5,11 @@ from typing import Any, cast
 
 import pytest
 
-from actuators.cluster.metrics import NodeMetrics
-from actuators.cluster.writing import Budget, Writer
+from actuators.cluster.node_metrics import NodeMetrics
+from actuators.cluster.write_queue import Budget, Writer
 from pipeline.clock import ManualClock
 from pipeline.errors import ApiRefusedError
-from pipeline.kube.client import Api
+from pipeline.kube.api_client import Api
 from pipeline.times import format_time
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord
 from pipeline.topics.nodes import NodeRecord

@@ -6,11 +6,11 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from actuators.cluster.objects import MANAGED_BY, NODE_SLO, OURS, Objects, Wanted
-from actuators.cluster.writing import Budget, Writer
+from actuators.cluster.custom_resources import MANAGED_BY, NODE_SLO, OURS, Objects, Wanted
+from actuators.cluster.write_queue import Budget, Writer
 from pipeline.clock import ManualClock
 from pipeline.errors import ApiUnavailableError, ConflictError, NotFoundError
-from pipeline.kube.client import Api
+from pipeline.kube.api_client import Api
 from tests.actuators.fake_api import Asked, FakeApi
 
 PATH = "/apis/slo.koordinator.sh/v1alpha1/nodeslos"

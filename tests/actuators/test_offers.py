@@ -6,12 +6,12 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from actuators.cluster.cooling import COOLED
-from actuators.cluster.offers import OFFERED, RECOMMENDED, Mode, Offers
-from actuators.cluster.writing import Budget, Write, Writer
+from actuators.cluster.cooled_nodes import COOLED
+from actuators.cluster.offer_writer import OFFERED, RECOMMENDED, Mode, Offers
+from actuators.cluster.write_queue import Budget, Write, Writer
 from pipeline.clock import ManualClock
 from pipeline.errors import ApiRefusedError, ApiUnavailableError
-from pipeline.kube.client import Api
+from pipeline.kube.api_client import Api
 from pipeline.processors.kubernetes.object_records import node_record
 from pipeline.processors.overcommit.status_patch import WRITTEN
 from pipeline.processors.overcommit.third_party import ORIGIN, TAKEN

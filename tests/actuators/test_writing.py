@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.cluster.writing import Budget, Write, Writer
+from actuators.cluster.write_queue import Budget, Write, Writer
 from pipeline.clock import ManualClock
 from pipeline.errors import (
     ApiRefusedError,

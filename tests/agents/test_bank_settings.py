@@ -10,8 +10,8 @@ from pipeline.errors import SettingsError
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.model_config import KOORDINATOR, VPA, ModelConfig, Profile
 from pipeline.settings import BucketSettings, HistogramSettings, Settings, load_settings
-from pipeline.settings.model import CLASSES as CLASSES_OF_THE_SETTINGS
-from pipeline.settings.model import ModelSettings
+from pipeline.settings.model_settings import CLASSES as CLASSES_OF_THE_SETTINGS
+from pipeline.settings.model_settings import ModelSettings
 
 
 def config(tmp_path: Path, model: str) -> ModelConfig:

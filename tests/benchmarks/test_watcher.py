@@ -12,9 +12,9 @@ from aiohttp.test_utils import TestServer
 from benchmarks import watcher
 from benchmarks.api_server import CHANGED_AT, FakeApiServer, node_name, pod_uid
 from pipeline.clock import SystemClock
-from pipeline.kube.client import Api, open_api
+from pipeline.kube.api_client import Api, open_api
 from pipeline.kube.lease import Lease
-from pipeline.kube.watching import Began, Changed, Complete, Page, follow
+from pipeline.kube.list_watch import Began, Changed, Complete, Page, follow
 from pipeline.processors.kubernetes.object_records import read_node, read_pod
 from pipeline.settings import KubernetesSettings
 from pipeline.topics.resource_amounts import Resources

@@ -7,7 +7,7 @@ import pytest
 from pipeline.cli.checks import Check
 from pipeline.cli.doctor_policy import nodes, policy
 from pipeline.clock import SystemClock
-from pipeline.kube.client import open_api
+from pipeline.kube.api_client import open_api
 from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KubernetesSettings, Settings
 from tests.cluster.objects import apply, delete, items, node, until, write_policy

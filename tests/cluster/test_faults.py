@@ -18,8 +18,8 @@ from aiokafka import AIOKafkaProducer
 
 from pipeline.clock import SystemClock
 from pipeline.kafka.client import client_options
-from pipeline.kube.client import open_api
-from pipeline.kube.watching import Changed, Page, follow
+from pipeline.kube.api_client import open_api
+from pipeline.kube.list_watch import Changed, Page, follow
 from pipeline.local.control_plane import ControlPlane
 from pipeline.processors.overcommit.status_patch import amounts_on
 from pipeline.settings import KubernetesSettings, Settings

@@ -15,10 +15,10 @@ import pytest
 from aiohttp import web
 
 from pipeline.errors import ControlPlaneError
-from pipeline.kube.access import access
+from pipeline.kube.api_access import access
 from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KubernetesSettings, Settings
-from pipeline.sources.publish import open_producer, pod_entry, write
+from pipeline.sources.compacted_writer import open_producer, pod_entry, write
 from pipeline.times import format_time
 from pipeline.topics.arrow import read_samples
 from pipeline.topics.pods import PodRecord

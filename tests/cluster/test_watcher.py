@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.clock import SystemClock
 from pipeline.errors import ControlPlaneError, ForbiddenError
-from pipeline.kube.client import open_api
+from pipeline.kube.api_client import open_api
 from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KubernetesSettings, Settings
 from pipeline.topics.codec import decode_json

@@ -16,7 +16,7 @@ from pipeline.extender.scheduler_api import Extender, rules_of
 from pipeline.processors.kubernetes.object_records import node_record, pod_record
 from pipeline.processors.placement.plugin_config import read_config
 from pipeline.settings import ExtenderSettings
-from pipeline.sources.publish import Entry, node_entry, pod_entry
+from pipeline.sources.compacted_writer import Entry, node_entry, pod_entry
 from pipeline.table import FeedState, Table
 from pipeline.table.apply_records import apply
 from tests.table.records import NOW

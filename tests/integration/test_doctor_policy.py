@@ -17,7 +17,7 @@ from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.kafka import LocalKafka
 from pipeline.processors.policy.policy_in_force import load_policies, with_policy
 from pipeline.settings import KafkaSettings, KubernetesSettings, Settings, WorkerSettings
-from pipeline.sources.publish import node_entry, open_producer, write
+from pipeline.sources.compacted_writer import node_entry, open_producer, write
 from pipeline.topics.nodes import NodeRecord
 
 ON = {"colocation-config": json.dumps({"enable": True})}

@@ -21,7 +21,7 @@ from uuid import uuid4
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from node_exporter.kernel.paths import Driver, KubeQOS, pod_dir
+from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, pod_dir
 from pipeline.kafka.client import client_options
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.kafka import LocalKafka

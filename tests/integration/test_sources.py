@@ -27,9 +27,7 @@ from pipeline.kafka.partition_log import open_reader
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.kafka import LocalKafka
 from pipeline.settings import KafkaSettings, Settings
-from pipeline.sources.files import run_file_source
-from pipeline.sources.fleet import BEHIND, run_fleet
-from pipeline.sources.publish import (
+from pipeline.sources.compacted_writer import (
     RECORDS,
     Entry,
     open_producer,
@@ -37,6 +35,8 @@ from pipeline.sources.publish import (
     write,
     write_batches,
 )
+from pipeline.sources.object_files import run_file_source
+from pipeline.sources.simulated_fleet import BEHIND, run_fleet
 from pipeline.topics.arrow import read_samples
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.nodes import NodeRecord

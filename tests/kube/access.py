@@ -12,7 +12,7 @@ def in_pod(
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
-    monkeypatch.setattr("pipeline.kube.access._TOKEN", token)
+    monkeypatch.setattr("pipeline.kube.api_access._TOKEN", token)
     here = "kubernetes.config.incluster_config"
     monkeypatch.setattr(f"{here}.SERVICE_TOKEN_FILENAME", str(token))
     monkeypatch.setattr(f"{here}.SERVICE_CERT_FILENAME", str(authority))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 
 from pipeline.clock import SystemClock
-from pipeline.kube.client import Api, open_api
+from pipeline.kube.api_client import Api, open_api
 from pipeline.settings import KubernetesSettings
 
 

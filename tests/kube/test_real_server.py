@@ -14,9 +14,9 @@ import pytest
 
 from pipeline.clock import SystemClock
 from pipeline.errors import ConflictError, ForbiddenError, NotFoundError, SettingsError
-from pipeline.kube.client import Api, open_api
+from pipeline.kube.api_client import Api, open_api
 from pipeline.kube.lease import Lease, Terms
-from pipeline.kube.watching import Began, Changed, Complete, Page, follow
+from pipeline.kube.list_watch import Began, Changed, Complete, Page, follow
 from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KubernetesSettings
 from pipeline.tasks import end

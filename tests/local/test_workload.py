@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from node_exporter.kernel.cgroup import detect_layout
+from node_exporter.kernel.cgroup_paths import Driver
 from node_exporter.kernel.discovery import list_pods
-from node_exporter.kernel.paths import Driver
 from pipeline.errors import KernelError
 from pipeline.local import workload
 from pipeline.local.workload import (

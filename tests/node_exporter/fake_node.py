@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from node_exporter.kernel.paths import Driver, KubeQOS, pod_dir
+from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, pod_dir
 from pipeline.settings import ExporterSettings
 
 SECOND_NS = 1_000_000_000

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from node_exporter.kernel.paths import Driver, KubeQOS, pod_dir
+from node_exporter.exporter_service import WindowMaker
+from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, pod_dir
 from node_exporter.sampler import Sampler
-from node_exporter.service import WindowMaker
 from node_exporter.ticks import Ticker
 from pipeline.clock import SystemClock
 from pipeline.settings import ExporterSettings, HostApplication, HostApplicationCgroup

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from node_exporter.live import LiveServer
-from node_exporter.service import _serve_live
+from node_exporter.exporter_service import _serve_live
+from node_exporter.live_socket import LiveServer
 from pipeline.errors import SettingsError
 from pipeline.settings import ExporterSettings
 from tests.node_exporter.fake_node import FakeNode
@@ -116,7 +116,9 @@ async def test_the_default_socket_is_wished_for_and_a_given_one_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr("node_exporter.service.log.warning", lambda event, **_: said.append(event))
+    monkeypatch.setattr(
+        "node_exporter.exporter_service.log.warning", lambda event, **_: said.append(event)
+    )
     monkeypatch.setattr(LiveServer, "start", _fail)
     default = ExporterSettings()
     assert await _serve_live(default, "n1") is None

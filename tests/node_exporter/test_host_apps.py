@@ -3,7 +3,7 @@
 import pytest
 
 from node_exporter.host_apps import check_host_apps
-from node_exporter.kernel.paths import Driver
+from node_exporter.kernel.cgroup_paths import Driver
 from pipeline.errors import KernelError
 from pipeline.settings import HostApplication, HostApplicationCgroup
 

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import pytest
 
-from node_exporter.kernel.paths import Driver, KubeQOS, pod_dir
+from node_exporter.collection import Usage
+from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, pod_dir
 from node_exporter.sampler import Sampler
-from node_exporter.usage import Usage
-from node_exporter.window import Window
+from node_exporter.window_aggregation import Window
 from pipeline.clock import SystemClock
 from pipeline.settings import ExporterSettings
 from tests.cgroup_tree import cgroup_tree

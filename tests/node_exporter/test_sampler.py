@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from node_exporter import metrics
-from node_exporter.kernel.paths import KubeQOS
+from node_exporter import exporter_metrics
+from node_exporter.collection import NODE, Collection, Usage
+from node_exporter.kernel.cgroup_paths import KubeQOS
 from node_exporter.sampler import Sampler
-from node_exporter.usage import NODE, Collection, Usage
 from pipeline.clock import ManualClock
 from pipeline.errors import KernelError, KernelFileError
 from pipeline.settings import ExporterSettings, HostApplication, HostApplicationCgroup
@@ -260,19 +260,19 @@ async def test_fake_host_application_is_read_by_its_path(node: FakeNode) -> None
     assert usage.memory_bytes == 100
     assert usage.memory_with_page_cache_bytes == 500  # all that is charged, as Koordinator has it
 
-    metrics.record(collection, node.settings(host_applications=(APP,)), "fake")
+    exporter_metrics.record(collection, node.settings(host_applications=(APP,)), "fake")
     labels = ("fake", "nginx", "koord-prod", "LS")
     samples = {
         tuple(s.labels.values()): s.value
-        for s in next(iter(metrics.KOORDLET_HOST_APP.collect())).samples
+        for s in next(iter(exporter_metrics.KOORDLET_HOST_APP.collect())).samples
     }
     assert samples == {(*labels, "cpu", "core"): 2.0, (*labels, "memory", "byte"): 100.0}
     for directory in list(node.cgroups.rglob("nginx")):
         shutil.rmtree(directory)
     # Files of a fake stay readable while they are open, those of a real cgroup do not.
     reader = Reader(node, node.settings(host_applications=(APP,)))
-    metrics.record(await reader.read(), node.settings(host_applications=(APP,)), "fake")
-    assert not next(iter(metrics.KOORDLET_HOST_APP.collect())).samples
+    exporter_metrics.record(await reader.read(), node.settings(host_applications=(APP,)), "fake")
+    assert not next(iter(exporter_metrics.KOORDLET_HOST_APP.collect())).samples
 
 
 def test_fake_host_application_outside_the_tree_is_refused_at_the_start(tmp_path: Path) -> None:
@@ -322,7 +322,9 @@ async def test_fake_kidled_gives_hot_page_cache_and_others_state_that_they_do_no
     assert of(first, "a").memory_with_hot_page_cache_bytes is None
     assert "hot_page_cache" in reader.sampler.unsupported
     policy = "usageWithHotPageCache"
-    assert metrics.memory_by_policy(of(first, "a"), policy) == 100  # falls back, and states it
+    assert (
+        exporter_metrics.memory_by_policy(of(first, "a"), policy) == 100
+    )  # falls back, and states it
 
     ages = "0 0 0 0 0 10 0 0\n"
     rows = "".join(f"{row} {ages}" for row in ("cfei", "dfei", "cfui", "dfui"))
@@ -333,8 +335,8 @@ async def test_fake_kidled_gives_hot_page_cache_and_others_state_that_they_do_no
     second = await reader.read()
     assert of(second, "b").memory_with_hot_page_cache_bytes == 200 - 40
     assert of(second, "").memory_with_hot_page_cache_bytes == 2000 * 1024 - 40
-    assert metrics.memory_by_policy(of(second, "b"), policy) == 160
-    assert metrics.memory_by_policy(of(second, "b"), "usageWithPageCache") == 200
+    assert exporter_metrics.memory_by_policy(of(second, "b"), policy) == 160
+    assert exporter_metrics.memory_by_policy(of(second, "b"), "usageWithPageCache") == 200
     assert "hot_page_cache" not in reader.sampler.unsupported
 
 

@@ -14,13 +14,13 @@ from pipeline.clock import SystemClock
 from pipeline.processors.provided.fetched_usage import Columns, Fetched, Window, window_before
 from pipeline.processors.provided.usage_samples import Place, Sampler
 from pipeline.settings import Settings
-from pipeline.sources.providers.known import Known
+from pipeline.sources.compacted_writer import open_producer, write
+from pipeline.sources.providers.cluster_topics import Known
 from pipeline.sources.providers.metrics_server import MetricsServer
-from pipeline.sources.providers.prometheus import open_prometheus
-from pipeline.sources.providers.provider import Provider
-from pipeline.sources.providers.rounds import SOURCE, _entries
-from pipeline.sources.providers.stream import open_stream
-from pipeline.sources.publish import open_producer, write
+from pipeline.sources.providers.prometheus_provider import open_prometheus
+from pipeline.sources.providers.protocol import Provider
+from pipeline.sources.providers.samples_provider import open_stream
+from pipeline.sources.providers.window_rounds import SOURCE, _entries
 from pipeline.topics.arrow import read_samples
 from pipeline.topics.samples import COLUMNS, LIST_COLUMNS, encode_samples
 from tests.kube.fake_server import Answer, fake

@@ -10,7 +10,7 @@ from pipeline.errors import ProviderError
 from pipeline.local.prometheus import LocalPrometheus
 from pipeline.processors.provided.fetched_usage import Fetched, PodName, Window, window_before
 from pipeline.settings import ProviderSettings
-from pipeline.sources.providers.prometheus import open_prometheus
+from pipeline.sources.providers.prometheus_provider import open_prometheus
 from tests.providers import machines
 from tests.providers.conftest import HASH, UID, WINDOW_SECONDS
 from tests.providers.machines import MIB

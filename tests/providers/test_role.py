@@ -21,9 +21,9 @@ from pipeline.local.probe import free_port
 from pipeline.local.prometheus import LocalPrometheus
 from pipeline.processors.provided.fetched_usage import Window
 from pipeline.settings import KafkaSettings, Settings, variable_name
-from pipeline.sources.providers.prometheus import open_prometheus
-from pipeline.sources.providers.stream import open_stream
-from pipeline.sources.publish import Entry, node_entry, open_producer, pod_entry, write
+from pipeline.sources.compacted_writer import Entry, node_entry, open_producer, pod_entry, write
+from pipeline.sources.providers.prometheus_provider import open_prometheus
+from pipeline.sources.providers.samples_provider import open_stream
 from pipeline.topics.arrow import read_samples
 from pipeline.topics.codec import decode_json
 from pipeline.topics.node_state import NodeStateRecord

@@ -10,7 +10,7 @@ import pytest
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.model.node_models import NodeModels
 from pipeline.processors.model.predictor import settings_of
-from pipeline.settings.model import ModelSettings
+from pipeline.settings.model_settings import ModelSettings
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
 from pipeline.topics.windows import decode_window, encode_window

@@ -16,13 +16,14 @@ from typing import Any
 
 import msgspec
 
-from node_exporter.growth import growth
-from node_exporter.kernel import formulas, parse, paths
-from node_exporter.kernel.parse import PressureLine, Throttling
-from node_exporter.kernel.proc import ticks_per_second
+from node_exporter.collection import NODE, Collection, Usage
+from node_exporter.counter_deltas import growth
+from node_exporter.kernel import cgroup_paths as paths
+from node_exporter.kernel import formulas, parse_files
+from node_exporter.kernel.node_files import ticks_per_second
+from node_exporter.kernel.parse_files import PressureLine, Throttling
 from node_exporter.sampler import Sampler
-from node_exporter.usage import NODE, Collection, Usage
-from node_exporter.window import Window
+from node_exporter.window_aggregation import Window
 from pipeline.clock import ManualClock
 from tests.node_exporter.fake_node import FakeNode
 
@@ -38,7 +39,7 @@ def _throttling(counters: Throttling) -> Case:
 
 
 def _pressure(data: bytes) -> Case:
-    pressure = parse.pressure(data)
+    pressure = parse_files.pressure(data)
     full = pressure.full or PressureLine(0.0, 0.0, 0.0, 0)
     return {
         "some": pressure.some._asdict(),
@@ -47,7 +48,7 @@ def _pressure(data: bytes) -> Case:
     }
 
 
-def _memory(memory: parse.CgroupMemory) -> Case:
+def _memory(memory: parse_files.CgroupMemory) -> Case:
     return {
         "used_bytes": memory.anon_bytes,
         "used_with_page_cache_bytes": memory.anon_bytes + memory.file_bytes,
@@ -55,12 +56,12 @@ def _memory(memory: parse.CgroupMemory) -> Case:
 
 
 def _cpuset(data: bytes) -> Case:
-    cpus = parse.cpu_list(data)
-    return {"cpus": list(cpus), "canonical": parse.format_cpu_list(cpus)}
+    cpus = parse_files.cpu_list(data)
+    return {"cpus": list(cpus), "canonical": parse_files.format_cpu_list(cpus)}
 
 
 def _meminfo(data: bytes) -> Case:
-    memory = parse.meminfo(data)
+    memory = parse_files.meminfo(data)
     return {
         "used_bytes": memory.used_bytes,
         "used_with_page_cache_bytes": memory.used_with_page_cache_bytes,
@@ -68,23 +69,23 @@ def _meminfo(data: bytes) -> Case:
 
 
 FILES: dict[str, Callable[[bytes], Case]] = {
-    "v1 cpu.stat": lambda data: _throttling(parse.throttling_v1(data)),
+    "v1 cpu.stat": lambda data: _throttling(parse_files.throttling_v1(data)),
     "v2 cpu.stat": lambda data: (
-        _throttling(parse.throttling_v2(data)) | {"usage_ns": parse.usage_ns_v2(data)}
+        _throttling(parse_files.throttling_v2(data)) | {"usage_ns": parse_files.usage_ns_v2(data)}
     ),
-    "v1 cpuacct.usage": lambda data: {"usage_ns": parse.single(data, "cpuacct.usage")},
-    "v1 memory.stat": lambda data: _memory(parse.memory_stat_v1(data)),
-    "v2 memory.stat": lambda data: _memory(parse.memory_stat_v2(data)),
-    "v2 cpu.max": lambda data: {"quota_us": parse.cpu_max_v2(data)[0]},
+    "v1 cpuacct.usage": lambda data: {"usage_ns": parse_files.single(data, "cpuacct.usage")},
+    "v1 memory.stat": lambda data: _memory(parse_files.memory_stat_v1(data)),
+    "v2 memory.stat": lambda data: _memory(parse_files.memory_stat_v2(data)),
+    "v2 cpu.max": lambda data: {"quota_us": parse_files.cpu_max_v2(data)[0]},
     "pressure": _pressure,
-    "v1 memory.limit_in_bytes": lambda data: {"limit_bytes": parse.memory_limit_v1(data)},
-    "v2 memory.max": lambda data: {"limit_bytes": parse.memory_limit_v2(data)},
+    "v1 memory.limit_in_bytes": lambda data: {"limit_bytes": parse_files.memory_limit_v1(data)},
+    "v2 memory.max": lambda data: {"limit_bytes": parse_files.memory_limit_v2(data)},
     "cpuset": _cpuset,
-    "v1 memory.numa_stat": lambda data: {"pages_per_node": list(parse.numa_pages_v1(data))},
-    "v2 memory.numa_stat": lambda data: {"pages_per_node": list(parse.numa_pages_v2(data))},
-    "/proc/stat": lambda data: {"busy_ticks": {"cpu": parse.node_ticks(data).busy}},
+    "v1 memory.numa_stat": lambda data: {"pages_per_node": list(parse_files.numa_pages_v1(data))},
+    "v2 memory.numa_stat": lambda data: {"pages_per_node": list(parse_files.numa_pages_v2(data))},
+    "/proc/stat": lambda data: {"busy_ticks": {"cpu": parse_files.node_ticks(data).busy}},
     "/proc/meminfo": _meminfo,
-    "numa meminfo": lambda data: {"used_bytes": parse.numa_used_bytes(data)},
+    "numa meminfo": lambda data: {"used_bytes": parse_files.numa_used_bytes(data)},
 }
 
 
@@ -169,7 +170,7 @@ def usage_formulas(case: Case) -> object:
             )
             return {"milli": milli}
         case "be_real_limit_milli":
-            cpus = parse.cpu_list(case["cpuset"].encode())
+            cpus = parse_files.cpu_list(case["cpuset"].encode())
             milli = formulas.best_effort_limit_millicores(cpus, case["quota_us"], case["period_us"])
             return {"milli": milli}
         case "system_usage":
@@ -186,7 +187,7 @@ def usage_formulas(case: Case) -> object:
         case "cold_bytes":
             rows = case["rows"].items()
             text = "".join(f"  {name} {' '.join(map(str, ages))}\n" for name, ages in rows)
-            return {"cold_bytes": parse.cold_bytes(text.encode())}
+            return {"cold_bytes": parse_files.cold_bytes(text.encode())}
     raise LookupError(case["function"])
 
 

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from node_exporter.system import Latest
-from node_exporter.system import system_usage as exporter_system_usage
-from node_exporter.usage import NODE, Collection, Entity
-from node_exporter.usage import Usage as Reading
-from node_exporter.window import Window as ExporterWindow
+from node_exporter.collection import NODE, Collection, Entity
+from node_exporter.collection import Usage as Reading
+from node_exporter.system_remainder import Latest
+from node_exporter.system_remainder import system_usage as exporter_system_usage
+from node_exporter.window_aggregation import Window as ExporterWindow
 from pipeline.processors.join.system_usage import numa_remainder
 from pipeline.processors.join.window_batch import node_windows, window_usages
 from pipeline.processors.kubernetes.pod_classes import class_label, explicit_class, pod_class

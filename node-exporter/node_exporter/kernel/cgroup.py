@@ -9,9 +9,9 @@ import os
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from node_exporter.kernel import parse
-from node_exporter.kernel.files import KernelFile
-from node_exporter.kernel.parse import CgroupMemory, Pressure, Throttling
+from node_exporter.kernel import parse_files
+from node_exporter.kernel.kernel_file import KernelFile
+from node_exporter.kernel.parse_files import CgroupMemory, Pressure, Throttling
 from pipeline.errors import KernelFileError
 
 PressureResource = Literal["cpu", "memory", "io"]
@@ -111,20 +111,20 @@ class V1Cgroup:
     def cpu(self) -> tuple[int | None, Throttling | None]:
         usage, stat = self._usage.read(), self._stat.read()
         return (
-            None if usage is None else parse.single(usage, self._usage.path),
-            None if stat is None else parse.throttling_v1(stat, self._stat.path),
+            None if usage is None else parse_files.single(usage, self._usage.path),
+            None if stat is None else parse_files.throttling_v1(stat, self._stat.path),
         )
 
     def memory(self) -> CgroupMemory | None:
         data = self._memory.read()
-        return None if data is None else parse.memory_stat_v1(data, self._memory.path)
+        return None if data is None else parse_files.memory_stat_v1(data, self._memory.path)
 
     def charged_bytes(self) -> int | None:
         return _single(self._charged)
 
     def cold_bytes(self) -> int | None:
         data = self._cold.read()
-        return None if data is None else parse.cold_bytes(data, self._cold.path)
+        return None if data is None else parse_files.cold_bytes(data, self._cold.path)
 
     def pressure(self, resource: PressureResource) -> Pressure | None:
         if self._events is not None:
@@ -163,13 +163,13 @@ class V2Cgroup:
         # Every v2 cgroup accounts its time; only the cpu controller adds the bandwidth fields.
         limited = b"nr_periods" in data
         return (
-            parse.usage_ns_v2(data, path),
-            parse.throttling_v2(data, path) if limited else None,
+            parse_files.usage_ns_v2(data, path),
+            parse_files.throttling_v2(data, path) if limited else None,
         )
 
     def memory(self) -> CgroupMemory | None:
         data = self._memory.read()
-        return None if data is None else parse.memory_stat_v2(data, self._memory.path)
+        return None if data is None else parse_files.memory_stat_v2(data, self._memory.path)
 
     def charged_bytes(self) -> int | None:
         return _single(self._charged)
@@ -199,7 +199,9 @@ class Bandwidth:
         data = self._file.read()
         if data is None or b"nr_periods" not in data:
             return None
-        parse_throttling = parse.throttling_v1 if self._version == 1 else parse.throttling_v2
+        parse_throttling = (
+            parse_files.throttling_v1 if self._version == 1 else parse_files.throttling_v2
+        )
         return parse_throttling(data, self._file.path)
 
     def close(self) -> None:
@@ -213,12 +215,12 @@ def _pressure_files(directory: str) -> dict[PressureResource, KernelFile]:
 
 def _read_pressure(file: KernelFile) -> Pressure | None:
     data = file.read()
-    return None if data is None else parse.pressure(data, file.path)
+    return None if data is None else parse_files.pressure(data, file.path)
 
 
 def _single(file: KernelFile) -> int | None:
     data = file.read()
-    return None if data is None else parse.single(data, file.path)
+    return None if data is None else parse_files.single(data, file.path)
 
 
 def _exists(directory: str) -> bool:

@@ -9,7 +9,7 @@ import os
 from typing import NamedTuple
 
 from node_exporter.kernel.cgroup import Layout
-from node_exporter.kernel.paths import (
+from node_exporter.kernel.cgroup_paths import (
     ContainerId,
     Driver,
     KubeQOS,

@@ -19,17 +19,17 @@ from pipeline.clock import Clock
 from pipeline.errors import KafkaError, RecordError, TopicDriftError
 from pipeline.kafka.client import our_errors
 from pipeline.kafka.topic_admin import require_topics
-from pipeline.kube.client import Api
-from pipeline.kube.events import Reporter
-from pipeline.kube.watching import Alive, Began, Changed, Complete, Event, Page, follow
+from pipeline.kube.api_client import Api
+from pipeline.kube.event_reporter import Reporter
+from pipeline.kube.list_watch import Alive, Began, Changed, Complete, Event, Page, follow
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
 from pipeline.processors.policy.load_configmap import Problem
 from pipeline.processors.policy.policy_in_force import load_policies
 from pipeline.settings import KafkaSettings, Settings
-from pipeline.sources.cluster.kinds import Kind, Nodes, Pods, Workloads
-from pipeline.sources.policy import filter_limits, tell
-from pipeline.sources.publish import Entry, open_producer, write_batches, written_by
+from pipeline.sources.cluster.watched_kinds import Kind, Nodes, Pods, Workloads
+from pipeline.sources.compacted_writer import Entry, open_producer, write_batches, written_by
+from pipeline.sources.policy_file import filter_limits, tell
 from pipeline.tasks import together
 from pipeline.topics.registry import NODES, PODS, WORKLOADS
 

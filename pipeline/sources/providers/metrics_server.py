@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from pipeline.errors import KubernetesError, ProviderError
-from pipeline.kube.client import Api
+from pipeline.kube.api_client import Api
 from pipeline.logs import get_logger
 from pipeline.processors.provided.fetched_usage import Fetched, PodName, Window
 from pipeline.processors.provided.metrics_api import Readings, gather, read_list

@@ -8,9 +8,9 @@ import pytest
 
 from node_exporter.kernel import discovery
 from node_exporter.kernel.cgroup import detect_layout, open_cgroup
-from node_exporter.kernel.files import KernelFile, read_table
-from node_exporter.kernel.paths import Driver, KubeQOS, pod_dir, qos_dir
-from node_exporter.kernel.proc import NodeFiles, boot_id, machine_id
+from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, pod_dir, qos_dir
+from node_exporter.kernel.kernel_file import KernelFile, read_table
+from node_exporter.kernel.node_files import NodeFiles, boot_id, machine_id
 from pipeline.errors import CgroupGoneError, KernelFileError
 from tests.cgroup_tree import cgroup_tree
 

@@ -16,7 +16,7 @@ from pipeline.processors.join.window_batch import node_windows
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig
-from pipeline.sources.simulation import SimulatedNode
+from pipeline.sources.simulated_nodes import SimulatedNode
 from pipeline.times import format_time
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.sample_rows import read_rows

@@ -1,0 +1,215 @@
+"""A fleet of simulated nodes on the real topics, for the demo and for load tests.
+
+Their event time starts hours back, runs as fast as the broker takes it up to now, in coarser
+windows, and then goes on at the pace of the clock. No window is published before it has ended.
+Everything is marked as simulated; nodes and pods carry the source `fleet`, so that they never mix
+with those of another source.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Final
+
+from aiokafka import AIOKafkaProducer
+
+from pipeline.clock import Clock
+from pipeline.errors import KafkaError, UsageError
+from pipeline.kafka.topic_admin import require_topics
+from pipeline.logs import get_logger
+from pipeline.metrics import gauge
+from pipeline.settings import KafkaSettings, Settings
+from pipeline.sources.compacted_writer import (
+    Entry,
+    difference,
+    node_entry,
+    open_producer,
+    pod_entry,
+    read_back,
+    write,
+)
+from pipeline.sources.simulated_nodes import MAX_WINDOW_SECONDS, SimulatedNode
+from pipeline.times import format_time
+from pipeline.topics.pods import pod_key
+from pipeline.topics.registry import NODES, PODS, SAMPLES
+from pipeline.topics.samples import encode_samples
+
+SOURCE: Final = "fleet"
+MAX_NODES: Final = 100_000
+
+_DAY_SECONDS = 86_400
+_HISTORY_WINDOW_SECONDS = 300
+# Simulating and encoding takes a millisecond or two each: the loop must breathe in between.
+_NODES_AT_ONCE = 25
+_SAY_EVERY_SECONDS = 5.0
+_LONGEST_SLEEP_SECONDS = 1.0
+_REMOVE_SECONDS = 15.0
+
+BEHIND = gauge("fleet_behind_seconds", "How far the event time of the simulated nodes is behind.")
+
+log = get_logger(__name__)
+
+ProducerFactory = Callable[[KafkaSettings, str], AbstractAsyncContextManager[AIOKafkaProducer]]
+
+
+async def run_fleet(
+    settings: Settings,
+    *,
+    nodes: int,
+    clock: Clock,
+    seed: int = 0,
+    hours_back: float = 2.0,
+    window_seconds: int | None = None,
+    history_window_seconds: int | None = None,
+    pods_per_node: int = 30,
+    remove_at_end: bool = False,
+    producers: ProducerFactory = open_producer,
+) -> None:
+    """Publish samples, nodes and pods of `nodes` simulated nodes until cancelled.
+
+    Windows are `window_seconds` long (by default the exporter's setting), those of the time before
+    the start `history_window_seconds` (by default 300 s, or the window's length if that is longer).
+    `remove_at_end` leaves tombstones for all nodes and pods. The same seed gives the same fleet.
+    Raises `UsageError` for windows that do not fit, `TopicDriftError` if a topic is missing,
+    `KafkaError` if the broker does not take what is written within the request timeout.
+    """
+    window = window_seconds or settings.exporter.window_seconds
+    history = history_window_seconds or max(window, _HISTORY_WINDOW_SECONDS)
+    _check(nodes, pods_per_node, hours_back, window, history)
+    kafka = settings.kafka
+    await require_topics(kafka)
+    fleet = [SimulatedNode(seed, index, pods_per_node) for index in range(nodes)]
+    on_topic = {topic.name: await read_back(kafka, topic, SOURCE) for topic in (NODES, PODS)}
+    async with producers(kafka, "springtide-fleet") as producer:
+        simulation = _Fleet(fleet, kafka, producer, on_topic, epoch=round(clock.now() * 1000))
+        try:
+            await _run(simulation, clock, hours_back, window, history)
+        finally:
+            if remove_at_end:
+                await _remove(simulation)
+
+
+async def _remove(simulation: "_Fleet") -> None:
+    # At the end of a task that is being cancelled: it must neither hang nor hide why it ends.
+    try:
+        async with asyncio.timeout(_REMOVE_SECONDS):
+            await simulation.remove()
+    except (TimeoutError, KafkaError) as error:
+        log.warning("simulated nodes stay on the topics", why=str(error))
+
+
+def next_window(start: int, now: float, window: int, history: int) -> tuple[int, int]:
+    """The window that follows after `start`: a long one where all of it is past, else a short one.
+
+    >>> next_window(600, now=1000.0, window=30, history=300)
+    (600, 900)
+    >>> next_window(900, now=1000.0, window=30, history=300)
+    (900, 930)
+    """
+    length = history if start % history == 0 and start + history <= now else window
+    return start, start + length
+
+
+async def _run(fleet: "_Fleet", clock: Clock, hours_back: float, window: int, history: int) -> None:
+    begun = clock.now()
+    end = int((begun - hours_back * 3600) // history) * history
+    said = clock.monotonic()
+    log.info("simulation starts", nodes=len(fleet.nodes), event_time=format_time(end))
+    caught_up = False
+    while True:
+        # Decided anew after each sleep, because the wall clock may have been set meanwhile.
+        start, next_end = next_window(end, clock.now(), window, history)
+        if (early := next_end - clock.now()) > 0:
+            if not caught_up:
+                caught_up = True
+                log.info("simulation has caught up with the clock", windows=fleet.sequence)
+            await clock.sleep(min(early, _LONGEST_SLEEP_SECONDS))
+            continue
+        end = next_end
+        await fleet.publish(start, end)
+        BEHIND.set(clock.now() - end)
+        if not caught_up and clock.monotonic() - said >= _SAY_EVERY_SECONDS:
+            said = clock.monotonic()
+            share = 1 - (begun - end) / max(1.0, hours_back * 3600)
+            log.info("simulating the past", event_time=format_time(end), done=f"{share:.0%}")
+
+
+class _Fleet:
+    """What has been published of the nodes so far."""
+
+    def __init__(
+        self,
+        nodes: Sequence[SimulatedNode],
+        kafka: KafkaSettings,
+        producer: AIOKafkaProducer,
+        on_topic: Mapping[str, Mapping[bytes, bytes]],
+        epoch: int,
+    ) -> None:
+        self.nodes = nodes
+        self.sequence = 0
+        self._kafka = kafka
+        self._producer = producer
+        self._on_topic = on_topic
+        self._epoch = epoch
+        self._pods: dict[str, set[str]] = {}
+
+    async def publish(self, start: int, end: int) -> None:
+        """The window from `start` to `end` of every node, after what changed about its pods."""
+        if self.sequence == 0:
+            await write(self._producer, self._kafka, SOURCE, self._first_inventory(start, end))
+        for first in range(0, len(self.nodes), _NODES_AT_ONCE):
+            nodes = self.nodes[first : first + _NODES_AT_ONCE]
+            entries = [entry for node in nodes for entry in self._entries(node, start, end)]
+            await write(self._producer, self._kafka, SOURCE, entries)
+        self.sequence += 1
+
+    async def remove(self) -> None:
+        """Tombstones for all pods and nodes."""
+        gone = [
+            Entry(PODS, node, pod_key(node, uid), None)
+            for node, uids in self._pods.items()
+            for uid in uids
+        ]
+        gone += [Entry(NODES, node.name, node.name.encode(), None) for node in self.nodes]
+        await write(self._producer, self._kafka, SOURCE, gone)
+
+    def _first_inventory(self, start: int, end: int) -> list[Entry]:
+        nodes = [node_entry(node.record) for node in self.nodes]
+        pods = []
+        for node in self.nodes:
+            found = node.pods(start, end)
+            self._pods[node.name] = set(found)
+            pods += [pod_entry(record) for record in found.values()]
+        return [
+            *difference(NODES, {e.key: e for e in nodes}, self._on_topic[NODES.name]),
+            *difference(PODS, {e.key: e for e in pods}, self._on_topic[PODS.name]),
+        ]
+
+    def _entries(self, node: SimulatedNode, start: int, end: int) -> Iterator[Entry]:
+        pods = node.pods(start, end)
+        was, self._pods[node.name] = self._pods[node.name], set(pods)
+        for uid in sorted(was - pods.keys()):
+            yield Entry(PODS, node.name, pod_key(node.name, uid), None)
+        for uid in sorted(pods.keys() - was):
+            yield pod_entry(pods[uid])
+        sample = node.sample(start, end, epoch=self._epoch, sequence=self.sequence)
+        yield Entry(SAMPLES, node.name, node.name.encode(), encode_samples(sample))
+
+
+def _check(nodes: int, pods: int, hours_back: float, window: int, history: int) -> None:
+    if not 1 <= nodes <= MAX_NODES:
+        raise UsageError(f"a fleet has 1 to {MAX_NODES} nodes, not {nodes}")
+    if not 0 <= pods <= 1000:
+        raise UsageError(f"a simulated node has 0 to 1000 pods, not {pods}")
+    if not 0 <= hours_back <= 24 * 366:
+        raise UsageError(f"a fleet starts 0 to {24 * 366} hours back, not {hours_back}")
+    for name, seconds in (("window", window), ("history window", history)):
+        if not 1 <= seconds <= MAX_WINDOW_SECONDS or _DAY_SECONDS % seconds:
+            raise UsageError(
+                f"the {name} of a fleet is {seconds} s",
+                hint=f"a divisor of a day from 1 to {MAX_WINDOW_SECONDS} s",
+            )
+    if history % window:
+        raise UsageError(
+            f"the history window of a fleet ({history} s) is no multiple of its window ({window} s)"
+        )

@@ -1,0 +1,268 @@
+"""What a request comes to, whatever the server answers; and as whom one comes."""
+
+import json
+import random
+import stat
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import aiohttp
+import pytest
+from kubernetes.config.incluster_config import InClusterConfigLoader
+
+from pipeline.clock import SystemClock
+from pipeline.errors import (
+    ApiRefusedError,
+    ApiUnavailableError,
+    ConflictError,
+    ForbiddenError,
+    GoneError,
+    KubernetesError,
+    NotFoundError,
+    SettingsError,
+)
+from pipeline.kube.api_access import access
+from pipeline.kube.api_client import Api, open_api
+from pipeline.local.probe import free_port
+from pipeline.settings import KubernetesSettings
+from tests.kube.access import in_pod
+from tests.kube.fake_server import Answer, Patient, fake, status, user_file
+
+FINE = Answer([b'{"a":1}'])
+PATH = "/api/v1/nodes/n1"
+
+
+@pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
+async def test_what_changes_nothing_is_asked_for_again(tmp_path: Path, code: int) -> None:
+    async with fake(tmp_path, status(code), status(code), FINE) as server:
+        assert await server.api.get(PATH) == {"a": 1}
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize(("code", "times"), [(429, 2), (503, 2), (500, 1), (502, 1), (504, 1)])
+async def test_a_change_is_made_again_only_where_it_was_not_made(
+    tmp_path: Path, code: int, times: int
+) -> None:
+    async with fake(tmp_path, status(code), FINE) as server:
+        if times == 1:
+            with pytest.raises(ApiUnavailableError) as raised:
+                await server.api.patch(PATH, {})
+            assert raised.value.was_done is None
+        else:
+            assert await server.api.patch(PATH, {}) == {"a": 1}
+    assert len(server.asked) == times
+
+
+@pytest.mark.parametrize("method", ["get", "create", "replace", "patch"])
+@pytest.mark.parametrize("said", [b"<html>", b"null", b"[]", b"3", b"\xff"])
+async def test_an_answer_that_is_no_object_is_none(
+    tmp_path: Path, method: str, said: bytes
+) -> None:
+    """As a proxy gives one that has something to say."""
+    async with fake(tmp_path, Answer([said])) as server:
+        with pytest.raises(ApiUnavailableError, match="the answer is no object") as raised:
+            await getattr(server.api, method)(PATH, {})
+    assert raised.value.was_done is None
+
+
+async def test_who_never_gets_an_answer_gives_up(tmp_path: Path) -> None:
+    async with fake(tmp_path, *[status(503, "etcd is away")] * 9) as server:
+        with pytest.raises(ApiUnavailableError, match="GET /api/v1/nodes/n1: 503 etcd is away"):
+            await server.api.get(PATH)
+    assert len(server.asked) == 5
+
+
+async def test_a_server_that_says_when_is_asked_then(tmp_path: Path) -> None:
+    later = Answer(status=429, retry_after="7")
+    odd = [Answer(status=429, retry_after=text) for text in ("soon", "-1", "٣")]
+    async with fake(tmp_path, later, *odd, FINE) as server:
+        await server.api.get(PATH)
+    assert server.clock.slept[0] == 7.0
+    assert max(server.clock.slept[1:]) < 2.0
+
+
+async def test_a_server_that_says_in_a_day_is_asked_after_a_minute(tmp_path: Path) -> None:
+    told = [Answer(status=503, retry_after=text) for text in ("61", "86400", "9" * 400)]
+    async with fake(tmp_path, *told, FINE) as server:
+        await server.api.get(PATH)
+    assert server.clock.slept == [60.0] * 3
+
+
+async def test_pauses_grow_and_differ_between_clients() -> None:
+    slept = []
+    for seed in (1, 2):
+        clock = Patient()
+        async with aiohttp.ClientSession() as session:
+            api = Api(session, NoAccess(), clock, 1.0, random.Random(seed))  # type: ignore[arg-type]
+            for attempt in range(1, 12):
+                await api.pause(attempt)
+        slept.append(clock.slept)
+        for attempt, seconds in enumerate(clock.slept):
+            longest = min(0.2 * 2**attempt, 10.0)
+            assert longest / 2 <= seconds <= longest
+    assert slept[0] != slept[1]
+
+
+class NoAccess:
+    server, proxy, server_name = "http://127.0.0.1:1", None, None
+
+
+async def test_nobody_there_is_asked_again_and_then_told(tmp_path: Path) -> None:
+    settings = user_file(tmp_path, f"http://127.0.0.1:{free_port()}")
+    clock = Patient()
+    async with open_api(settings, clock) as api:
+        with pytest.raises(ApiUnavailableError, match=r"check kubernetes\.kubeconfig") as raised:
+            await api.create(PATH, {})
+    assert raised.value.was_done is False
+    assert len(clock.slept) == 4
+
+
+async def test_an_answer_that_is_cut_off_may_have_been_a_change(tmp_path: Path) -> None:
+    async with fake(tmp_path, Answer([b"{"], cut=True), FINE) as server:
+        with pytest.raises(ApiUnavailableError) as raised:
+            await server.api.create(PATH, {})
+        assert raised.value.was_done is None
+        assert await server.api.get(PATH) == {"a": 1}
+
+
+async def test_who_says_nothing_for_long_is_not_waited_for(tmp_path: Path) -> None:
+    async with fake(tmp_path, Answer(hangs=True)) as server:
+        with pytest.raises(ApiUnavailableError):
+            await server.api.create(PATH, {})
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(400, ApiRefusedError), (401, ForbiddenError), (403, ForbiddenError), (404, NotFoundError),
+     (409, ConflictError), (410, GoneError), (422, ApiRefusedError)],
+)  # fmt: skip
+async def test_a_refusal_says_what_the_server_says(
+    tmp_path: Path, code: int, kind: type[KubernetesError]
+) -> None:
+    async with fake(tmp_path, status(code, "so it is")) as server:
+        with pytest.raises(kind, match=f"GET {PATH}: {code} so it is") as raised:
+            await server.api.get(PATH)
+    assert type(raised.value) is kind
+    assert len(server.asked) == 1
+
+
+async def test_a_refusal_in_other_words_is_shown_shortly(tmp_path: Path) -> None:
+    async with fake(tmp_path, Answer([b"<html>" + b"\xff" * 999], 404)) as server:
+        with pytest.raises(NotFoundError) as raised:
+            await server.api.get(PATH)
+    assert len(raised.value.message) < 250
+
+
+async def test_deleting_what_is_not_there_is_fine(tmp_path: Path) -> None:
+    async with fake(tmp_path, status(404), status(403)) as server:
+        await server.api.delete(PATH)
+        with pytest.raises(ForbiddenError):
+            await server.api.delete(PATH)
+
+
+async def test_a_patch_is_a_merge_and_says_so(tmp_path: Path) -> None:
+    async with fake(tmp_path, FINE) as server:
+        await server.api.patch(PATH, {"a": None})
+    assert server.asked[0].method == "PATCH"
+    assert server.asked[0].headers["Content-Type"] == "application/merge-patch+json"
+
+
+# -- as whom
+
+
+async def test_a_token_is_sent(tmp_path: Path) -> None:
+    async with fake(tmp_path, FINE, token="s3cret") as server:
+        await server.api.get(PATH)
+    assert server.asked[0].headers["Authorization"] == "Bearer s3cret"
+
+
+async def test_without_credentials_none_are_sent(tmp_path: Path) -> None:
+    async with fake(tmp_path, FINE) as server:
+        await server.api.get(PATH)
+    assert "Authorization" not in server.asked[0].headers
+
+
+async def test_a_plugin_is_asked_again_when_its_token_has_run_out(tmp_path: Path) -> None:
+    plugin = tmp_path / "plugin"
+    plugin.write_text(f"""#!{sys.executable}
+import json, pathlib
+count = pathlib.Path({str(tmp_path / "count")!r})
+number = len(count.read_text()) if count.exists() else 0
+count.write_text("x" * (number + 1))
+print(json.dumps({{
+    "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
+    "status": {{"token": f"t{{number}}", "expirationTimestamp": "2020-01-01T00:00:00Z"}},
+}}))
+""")
+    plugin.chmod(plugin.stat().st_mode | stat.S_IXUSR)
+    use = {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin),
+           "interactiveMode": "Never"}  # fmt: skip
+    async with fake(tmp_path, FINE, FINE, exec=use) as server:
+        await server.api.get(PATH)
+        await server.api.get(PATH)
+    sent = [asked.headers["Authorization"] for asked in server.asked]
+    assert len(set(sent)) == 2
+    assert all(text.startswith("Bearer t") for text in sent)
+
+
+async def test_in_a_pod_one_comes_as_its_account_with_the_token_of_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, authority = tmp_path / "token", tmp_path / "ca.crt"
+    token.write_text("first\n")
+    authority.write_text("certificates")
+    in_pod(monkeypatch, token, authority, "10.0.0.1", "443")
+    monkeypatch.setattr("pipeline.kube.api_access._tls", lambda _: None)
+    always = property(lambda self: datetime.min, lambda self, at: None)  # noqa: DTZ901
+    monkeypatch.setattr(InClusterConfigLoader, "token_expires_at", always, raising=False)
+    found = access(KubernetesSettings())
+    assert found.server == "https://10.0.0.1:443"
+    assert await found.headers() == {"Authorization": "bearer first"}
+    token.write_text("second")
+    assert await found.headers() == {"Authorization": "bearer second"}
+    token.unlink()
+    with pytest.raises(ApiUnavailableError, match="credentials cannot be read"):
+        await found.headers()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"clusters": 1}', "\x00", "a text", None])
+async def test_a_kubeconfig_that_is_none_is_told(tmp_path: Path, text: str | None) -> None:
+    settings = user_file(tmp_path, "http://127.0.0.1:1")
+    assert settings.kubeconfig is not None
+    settings.kubeconfig.unlink()
+    if text is not None:
+        settings.kubeconfig.write_text(text)
+    with pytest.raises(SettingsError, match=str(settings.kubeconfig)) as raised:
+        async with open_api(settings, SystemClock()):
+            pass
+    assert "\n" not in raised.value.message
+
+
+async def test_a_server_that_is_none_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="its server is 'nonsense'"):
+        async with open_api(user_file(tmp_path, "nonsense"), SystemClock()):
+            pass
+
+
+async def test_a_plugin_that_gives_nothing_does_not_make_us_nobody(tmp_path: Path) -> None:
+    settings = user_file(tmp_path, "http://127.0.0.1:1")
+    assert settings.kubeconfig is not None
+    tree = json.loads(settings.kubeconfig.read_text())
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "/no/such"}
+    tree["users"][0]["user"] = {"exec": plugin | {"interactiveMode": "Never"}}
+    settings.kubeconfig.write_text(json.dumps(tree))
+    with pytest.raises(SettingsError, match="exec plugin gives no credentials"):
+        async with open_api(settings, SystemClock()):
+            pass
+
+
+async def test_the_way_of_a_kubeconfig_counts(tmp_path: Path) -> None:
+    settings = user_file(tmp_path, "https://10.0.0.1")
+    assert settings.kubeconfig is not None
+    tree = json.loads(settings.kubeconfig.read_text())
+    tree["clusters"][0]["cluster"] |= {"proxy-url": "http://p:1", "tls-server-name": "inside"}
+    settings.kubeconfig.write_text(json.dumps(tree))
+    found = access(settings)
+    assert (found.proxy, found.server_name) == ("http://p:1", "inside")
+    assert found.tls is not None

@@ -1,0 +1,199 @@
+"""Following a kind: what is told, and what a server is asked when it, or the way there, fails."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pipeline.errors import ForbiddenError, NotFoundError
+from pipeline.kube.list_watch import Alive, Began, Changed, Complete, Page, follow
+from tests.kube.fake_server import Answer, Fake, fake, status
+
+PODS = "/api/v1/pods"
+
+
+def page(version: str, *names: str, more: str = "") -> Answer:
+    metadata = {"resourceVersion": version, **({"continue": more} if more else {})}
+    items: Any = [{"metadata": {"name": name}} for name in names] or None
+    return Answer([json.dumps({"kind": "PodList", "metadata": metadata, "items": items}).encode()])
+
+
+def line(kind: str, version: str, name: str = "") -> bytes:
+    of = {"metadata": {"name": name, "resourceVersion": version}}
+    return json.dumps({"type": kind, "object": of}).encode() + b"\n"
+
+
+def failed(code: int) -> bytes:
+    return json.dumps({"type": "ERROR", "object": {"code": code, "message": "so"}}).encode() + b"\n"
+
+
+def name_of(raw: msgspec.Raw) -> str:
+    name: str = msgspec.json.decode(raw)["metadata"]["name"]
+    return name
+
+
+async def told(server: Fake, count: int) -> list[str]:
+    """The first `count` events, as words."""
+    words: list[str] = []
+    following = follow(server.api, PODS, {"fieldSelector": "x=y"}, page=2)
+    async with asyncio.timeout(20):
+        async for event in following:
+            match event:
+                case Began():
+                    words.append("began")
+                case Page(objects):
+                    words.append("page " + " ".join(map(name_of, objects)))
+                case Complete():
+                    words.append("complete")
+                case Changed(of, is_gone):
+                    words.append(f"{'gone' if is_gone else 'put'} {name_of(of)}")
+                case Alive():
+                    words.append("alive")
+            if len(words) == count:
+                break
+    await following.aclose()
+    return words
+
+
+def watched_from(server: Fake) -> list[str]:
+    """The version of each watch that was asked for."""
+    return [a.query["resourceVersion"] for a in server.asked if "watch" in a.query]
+
+
+async def test_pages_then_changes_in_whatever_pieces_they_come(tmp_path: Path) -> None:
+    lines = line("ADDED", "11", "c") + line("MODIFIED", "12", "a") + line("BOOKMARK", "20")
+    lines += line("DELETED", "21", "b")
+    bits = [lines[i : i + 7] for i in range(0, len(lines), 7)]
+    async with fake(
+        tmp_path, page("10", "a", "b", more="next"), page("10", "c"), Answer(bits, hangs=True)
+    ) as server:
+        assert await told(server, 8) == [
+            "began", "page a b", "page c", "complete", "put c", "put a", "alive", "gone b",
+        ]  # fmt: skip
+    first, second, watch = server.asked
+    assert (first.query.get("limit"), first.query.get("continue")) == ("2", None)
+    # Of the newest, and not of whatever some cache has.
+    assert "resourceVersion" not in first.query
+    assert second.query["continue"] == "next"
+    assert watch.query["resourceVersion"] == "10"
+    assert watch.query["allowWatchBookmarks"] == "true"
+    assert {a.query["fieldSelector"] for a in server.asked} == {"x=y"}
+
+
+async def test_nothing_there_is_a_list_too(tmp_path: Path) -> None:
+    async with fake(tmp_path, page("1")) as server:
+        assert await told(server, 2) == ["began", "complete"]
+
+
+async def test_a_watch_that_ends_or_is_cut_goes_on_where_it_was(tmp_path: Path) -> None:
+    half = line("ADDED", "14", "lost")[:-9]
+    async with fake(
+        tmp_path,
+        page("10"),
+        Answer([line("ADDED", "11", "a")]),
+        Answer([line("BOOKMARK", "12"), line("ADDED", "13", "b"), half], cut=True),
+        status(500),
+        status(429),
+        Answer([half]),
+        Answer([line("ADDED", "14", "c")], hangs=True),
+    ) as server:
+        assert await told(server, 6) == ["began", "complete", "put a", "alive", "put b", "put c"]
+    assert watched_from(server) == ["10", "11", "13", "13", "13", "13"]
+    assert len(server.asked) == 7
+
+
+@pytest.mark.parametrize("answer", [Answer([failed(410)]), status(410), Answer([failed(500)])])
+async def test_what_cannot_be_gone_on_from_is_listed_anew(tmp_path: Path, answer: Answer) -> None:
+    async with fake(
+        tmp_path, page("10", "a"), answer, page("30", "b"), Answer([line("ADDED", "31", "c")])
+    ) as server:
+        assert await told(server, 7) == [
+            "began", "page a", "complete", "began", "page b", "complete", "put c",
+        ]  # fmt: skip
+    # Nobody's fault: no pause.
+    assert server.clock.slept == []
+    assert watched_from(server) == ["10", "30"]
+
+
+async def test_a_page_that_has_run_out_is_listed_anew_whole(tmp_path: Path) -> None:
+    async with fake(
+        tmp_path, page("10", "a", "b", more="next"), status(410), page("20", "b")
+    ) as server:
+        assert await told(server, 5) == ["began", "page a b", "began", "page b", "complete"]
+    assert "continue" not in server.asked[2].query
+
+
+async def test_a_server_that_forgets_everything_is_asked_ever_more_seldom(tmp_path: Path) -> None:
+    lists = [answer for _ in range(6) for answer in (page("1"), status(410))]
+    async with fake(tmp_path, *lists) as server:
+        await told(server, 12)
+        slept = server.clock.slept
+    assert len(slept) == 4
+    assert slept[-1] > 2 * slept[0]
+
+
+async def test_a_change_makes_it_patient_again(tmp_path: Path) -> None:
+    gone = [page("1"), Answer([line("ADDED", "2", "a"), failed(410)])]
+    async with fake(tmp_path, *(gone * 5)) as server:
+        await told(server, 15)
+    assert server.clock.slept == []
+
+
+async def test_a_list_that_fails_begins_again(tmp_path: Path) -> None:
+    short = Answer([b'{"metadata": {"resourceVersion": "1"}, "items": ['])
+    async with fake(tmp_path, *[status(500)] * 5, short, page("3", "a")) as server:
+        assert await told(server, 5) == ["began", "began", "began", "page a", "complete"]
+
+
+async def test_who_may_not_is_told_at_once_and_later_waits(tmp_path: Path) -> None:
+    async with fake(tmp_path, status(403)) as server:
+        with pytest.raises(ForbiddenError):
+            await told(server, 2)
+    async with fake(tmp_path, page("1"), status(403), status(401), page("2", "a")) as server:
+        words = await told(server, 6)
+    assert words == ["began", "complete", "began", "began", "page a", "complete"]
+    assert len(server.clock.slept) == 2
+
+
+@pytest.mark.parametrize("code", [400, 404])
+async def test_who_was_answered_once_waits_whatever_is_said_later(
+    tmp_path: Path, code: int
+) -> None:
+    """A server behind a balancer may not serve a group yet."""
+    async with fake(tmp_path, page("1"), status(code), status(code), page("2", "a")) as server:
+        words = await told(server, 6)
+    assert words[-2:] == ["page a", "complete"]
+
+
+async def test_a_version_from_which_nothing_can_be_read_is_left(tmp_path: Path) -> None:
+    nonsense = [Answer([b"<html>\n"])] * 6
+    async with fake(tmp_path, page("1"), *nonsense, page("2", "a")) as server:
+        words = await told(server, 5)
+    assert words == ["began", "complete", "began", "page a", "complete"]
+    assert watched_from(server) == ["1"] * 6
+
+
+async def test_a_kind_that_is_not_there_is_told(tmp_path: Path) -> None:
+    async with fake(tmp_path, status(404)) as server:
+        with pytest.raises(NotFoundError):
+            await told(server, 2)
+
+
+async def test_watches_that_end_at_once_are_not_asked_for_without_a_pause(tmp_path: Path) -> None:
+    async with fake(
+        tmp_path, page("1"), Answer(), Answer(), Answer(), Answer([line("ADDED", "2", "a")])
+    ) as server:
+        await told(server, 3)
+    assert len(server.clock.slept) == 3
+
+
+async def test_what_is_no_event_is_asked_for_again(tmp_path: Path) -> None:
+    for nonsense in (b"{}\n", b"\xff\n", b'{"type": "ADDED", "object": 1}\n', b"<html>\n"):
+        async with fake(
+            tmp_path, page("1"), Answer([nonsense]), Answer([line("ADDED", "2", "a")])
+        ) as server:
+            assert await told(server, 3) == ["began", "complete", "put a"]
+        assert watched_from(server) == ["1", "1"]

@@ -1,0 +1,99 @@
+"""Names of cgroup directories: both drivers, four runtimes, static pods, host applications."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node_exporter.kernel import cgroup_paths
+from node_exporter.kernel.cgroup_paths import ContainerId, Driver, KubeQOS
+from pipeline.errors import KernelError
+
+UUIDS = st.uuids().map(str)
+HASHES = st.binary(min_size=16, max_size=16).map(bytes.hex)  # static pods
+
+
+@given(
+    uid=st.one_of(UUIDS, HASHES),
+    driver=st.sampled_from(Driver),
+    kube_qos=st.sampled_from(KubeQOS),
+    parent=st.sampled_from(["", "kubelet.slice", "springtide-test"]),
+)
+def test_a_pod_is_found_again_by_its_directory(
+    uid: str, driver: Driver, kube_qos: KubeQOS, parent: str
+) -> None:
+    path = cgroup_paths.pod_dir(driver, kube_qos, uid, parent)
+    assert cgroup_paths.parse_pod_dir(driver, path.rsplit("/", 1)[1]) == uid
+    assert cgroup_paths.kube_qos_of_path(path) is kube_qos
+    assert path.startswith(cgroup_paths.qos_dir(driver, kube_qos, parent) + "/")
+
+
+@pytest.mark.parametrize("runtime", ["docker", "containerd", "pouch", "cri-o"])
+def test_a_container_is_found_again_by_its_directory(runtime: str) -> None:
+    name = "0a" * 32
+    systemd = cgroup_paths.container_dir(Driver.SYSTEMD, f"{runtime}://{name}")
+    assert systemd is not None
+    assert cgroup_paths.parse_container_dir(Driver.SYSTEMD, systemd) == ContainerId(runtime, name)
+    cgroupfs = cgroup_paths.container_dir(Driver.CGROUPFS, f"{runtime}://{name}")
+    assert cgroupfs == name
+    assert cgroup_paths.parse_container_dir(Driver.CGROUPFS, name) == ContainerId(None, name)
+
+
+@pytest.mark.parametrize("container_id", ["crio://a", "a", "docker://", "", "://a", "Docker://a"])
+def test_an_unusable_container_id_is_none(container_id: str) -> None:
+    assert cgroup_paths.container_dir(Driver.SYSTEMD, container_id) is None
+    assert cgroup_paths.container_dir(Driver.CGROUPFS, container_id) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["kubepods-besteffort.slice", "system.slice", "kubepods-pod.slice", "poduid1", "x.scope", ""],
+)
+def test_other_directories_are_no_pods_under_systemd(name: str) -> None:
+    assert cgroup_paths.parse_pod_dir(Driver.SYSTEMD, name) is None
+
+
+@pytest.mark.parametrize("name", ["burstable", "besteffort", "pod", "podman/x", "cgroup.procs"])
+def test_other_directories_are_no_pods_under_cgroupfs(name: str) -> None:
+    assert cgroup_paths.parse_pod_dir(Driver.CGROUPFS, name) is None
+
+
+def test_names_as_the_kubelet_of_kind_has_them() -> None:
+    uid = "0f3a-7c"
+    assert cgroup_paths.pod_dir(Driver.SYSTEMD, KubeQOS.BURSTABLE, uid, "kubelet.slice") == (
+        "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/"
+        "kubelet-kubepods-burstable-pod0f3a_7c.slice"
+    )
+
+
+@pytest.mark.parametrize(("qos", "top"), [("LSE", "host-latency-sensitive/"), ("", "")])
+def test_a_host_application_without_a_path_goes_by_its_class(qos: str, top: str) -> None:
+    assert cgroup_paths.host_app_dir(Driver.SYSTEMD, "nginx", qos) == f"{top}nginx"
+
+
+@given(
+    st.text("./ab", max_size=12), st.text("./ab", max_size=12), st.sampled_from([None, "Kubepods"])
+)
+def test_a_host_application_never_leaves_its_base(
+    parent_dir: str, relative: str, base: str | None
+) -> None:
+    try:
+        path = cgroup_paths.host_app_dir(
+            Driver.CGROUPFS, "x", base=base, parent_dir=parent_dir, relative_path=relative
+        )
+    except KernelError:
+        return
+    assert ".." not in path.split("/")
+    assert not path.startswith("/")
+    assert not path.endswith("/")
+    assert base is None or path.split("/")[0] == "kubepods"
+
+
+@pytest.mark.parametrize("relative", ["..", "../x", "a/../../x", ".", "/"])
+def test_a_path_out_of_the_tree_is_refused(relative: str) -> None:
+    with pytest.raises(KernelError, match="not a directory below"):
+        cgroup_paths.host_app_dir(Driver.SYSTEMD, "x", base="CgroupRoot", relative_path=relative)
+
+
+def test_an_unknown_base_is_refused() -> None:
+    with pytest.raises(KernelError, match="KubepodsBesteffort"):
+        cgroup_paths.host_app_dir(Driver.SYSTEMD, "x", base="System", relative_path="y")

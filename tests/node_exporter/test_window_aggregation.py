@@ -1,0 +1,294 @@
+"""What a window says: exact statistics, real coverage, unknown as None, no end twice."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node_exporter.collection import NODE, SYSTEM, Collection, Entity, Rates, Stall, Usage
+from node_exporter.kernel.parse_files import Throttling, Traffic
+from node_exporter.window_aggregation import Emitted, Window, window_end_ms, window_seconds_by
+from pipeline.topics.samples import STATISTICS, SampleBatch, SampleHeader, encode_samples
+
+POD = Entity("pod", "uid-1", "Burstable")
+TIER = Entity("tier", "besteffort", None)
+END = 1_700_000_010_000
+WINDOW = 10_000
+
+
+def usage(
+    entity: Entity = POD,
+    cores: float | None = 1.0,
+    memory: int | None = 100,
+    throttling: Throttling | None = None,
+    stall: Stall | None = None,
+) -> Usage:
+    cpu_ns = None if cores is None else round(cores * 1e9)
+    elapsed = None if cores is None else 1.0
+    cached = None if memory is None else 2 * memory
+    return Usage(entity, cpu_ns, elapsed, memory, cached, None, throttling, stall)
+
+
+def window_of(*per_tick: list[Usage], rates: Rates | None = None) -> Window:
+    window = Window(END, WINDOW, 1000)
+    for i, usages in enumerate(per_tick):
+        window.add(Collection(window.start_ms + 1000 * (i + 1), tuple(usages), rates))
+    return window
+
+
+def row_of(window: Window, entity: Entity = POD) -> dict[str, object]:
+    (row,) = [r for r in window.rows(2, 1024) if (r["kind"], r["id"]) == (entity.kind, entity.id)]
+    return row
+
+
+@given(at=st.integers(0, 2**41), window=st.integers(1, 86_400_000))
+def test_a_moment_belongs_to_the_window_that_ends_at_or_after_it(at: int, window: int) -> None:
+    end = window_end_ms(at, window)
+    assert end % window == 0
+    assert end - window < at <= end
+
+
+@given(values=st.lists(st.integers(0, 10**13), min_size=1, max_size=40))
+def test_statistics_are_exact(values: list[int]) -> None:
+    window = window_of(*[[usage(memory=value)] for value in values])
+    row = row_of(window)
+    ascending = sorted(values)
+    for name, p in (("p90", Fraction(9, 10)), ("p95", Fraction(19, 20))):
+        rank = int(len(values) * p)
+        assert row[f"memory_bytes_{name}"] == ascending[max(0, rank - 1)]
+    assert row["memory_bytes_max"] == max(values)
+    assert row["memory_bytes_last"] == values[-1]
+    assert row["memory_bytes_avg"] == float(Fraction(sum(values), len(values)))
+
+
+def test_p90_of_thirty_is_the_27th() -> None:
+    # 30 * 0.9 is 27.000000000000004 or 26.999999999999996 in floats, as the platform likes.
+    row = row_of(window_of(*[[usage(cores=float(i))] for i in range(1, 31)]))
+    assert row["cpu_cores_p90"] == 27.0
+    assert row["cpu_cores_p95"] == 28.0
+
+
+def test_the_cpu_average_weighs_by_time() -> None:
+    window = Window(END, WINDOW, 1000)
+    for at, cpu_ns, elapsed in ((1, 10**9, 1.0), (9, 4 * 10**9, 8.0)):
+        one = Usage(POD, cpu_ns, elapsed, 1, 1, None)
+        window.add(Collection(window.start_ms + at * 1000, (one,), None))
+    row = row_of(window)
+    assert row["cpu_cores_avg"] == pytest.approx(5 / 9)
+    assert row["cpu_cores_max"] == 1.0
+    assert row["coverage"] == pytest.approx(0.4)  # 1 s, and 3 of the 8
+
+
+def coverage_of(readings: Sequence[tuple[float, float]], length: int = 30_000) -> float:
+    """Of a window with readings at (seconds after the start, seconds since the one before)."""
+    window = Window(1_700_000_010_000 // length * length, length, 1000)
+    for at, elapsed in readings:
+        one = Usage(POD, round(elapsed * 1e9), elapsed, 1, 1, None)
+        window.add(Collection(window.start_ms + round(at * 1000), (one,), None))
+    coverage = row_of(window)["coverage"]
+    assert isinstance(coverage, float)
+    return coverage
+
+
+def test_coverage_is_the_time_observed_and_not_the_number_of_readings() -> None:
+    late = [(int(2.2 * i), 2.2) for i in range(1, 14)]  # a node too busy to wake us every second
+    assert coverage_of(late) == pytest.approx(2.2 * 12 / 30 + 2.0 / 30)
+    assert coverage_of([(i, 1.0) for i in range(1, 31)]) == 1.0
+    jitter = [(i, 1.0 + (0.004 if i % 2 else -0.005)) for i in range(1, 31)]
+    assert coverage_of(jitter) == 1.0
+    assert coverage_of([(i, 1.0) for i in range(1, 30)]) == pytest.approx(29 / 30)
+    # Only what lies inside, and of a long pause no more than three intervals.
+    assert coverage_of([(1, 15.0)]) == pytest.approx(1 / 30)
+    assert coverage_of([(30, 18.0)]) == pytest.approx(3 / 30)
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.floats(0.001, 60)), min_size=1, max_size=60))
+def test_coverage_is_a_share(readings: list[tuple[int, float]]) -> None:
+    assert 0 <= coverage_of(readings) <= 1
+
+
+def test_a_pod_that_comes_and_goes_has_the_coverage_of_its_life() -> None:
+    there, node = [usage(), usage(NODE)], [usage(NODE)]
+    first = [usage(cores=None), usage(NODE)]  # a first reading has memory, and no usage of CPU yet
+    window = window_of(node, node, first, there, there, there, node, node, node, node)
+    assert row_of(window)["coverage"] == pytest.approx(0.3)
+    assert row_of(window, NODE)["coverage"] == 1.0
+    assert row_of(window)["memory_bytes_last"] == 100.0
+
+
+def test_the_node_comes_first_and_the_rest_in_order() -> None:
+    window = window_of([usage(), usage(Entity("pod", "a", None)), usage(TIER), usage(NODE)])
+    kinds = [(row["kind"], row["id"]) for row in window.rows(2, 1024)]
+    assert kinds == [("node", ""), ("tier", "besteffort"), ("pod", "a"), ("pod", "uid-1")]
+
+
+def test_the_system_has_a_row_of_its_own_for_the_seconds_in_which_it_was_known() -> None:
+    window = Window(END, WINDOW, 1000)
+    system = [None, *(usage(SYSTEM, float(i), 10 * i) for i in range(1, 10))]
+    for i, rest in enumerate(system):
+        node = () if i == 9 else (usage(NODE),)  # the last is what was left a second before
+        window.add(Collection(window.start_ms + 1000 * (i + 1), node, None, rest))
+    row = row_of(window, SYSTEM)
+    assert (row["kind"], row["id"], row["qos"]) == ("tier", "system", None)
+    assert row["coverage"] == pytest.approx(0.8)
+    assert [row[f"cpu_cores_{s}"] for s in STATISTICS] == [4.5, 7.0, 7.0, 8.0, 8.0]
+    assert [row[f"memory_bytes_{s}"] for s in STATISTICS] == [45.0, 70.0, 70.0, 80.0, 80.0]
+    assert [r["id"] for r in window_of([usage(NODE)]).rows(2, 1024)] == [""]  # never known
+
+
+def test_without_any_reading_the_node_row_is_there_and_knows_nothing() -> None:
+    (row,) = window_of([], []).rows(None, None)
+    assert row["coverage"] == 0.0
+    assert row["cpu_cores_avg"] is None
+    assert row["capacity_cpu_cores"] is None
+    assert row["network_receive_bytes_per_second"] is None
+    assert row["points_cpu_cores"] == []
+
+
+def test_unknown_stays_unknown() -> None:
+    row = row_of(window_of([usage(memory=None)], [usage(memory=None)]))
+    assert row["memory_bytes_avg"] is None
+    assert row["memory_with_hot_page_cache_bytes_max"] is None
+    assert "cpu_throttled_ratio" not in row
+    assert "pressure_cpu_some" not in row
+
+
+def test_throttling_and_pressure_are_shares_of_what_was_seen() -> None:
+    stall = Stall(5.0, 500_000, 0, None, 6_000_000, 0)
+    window = window_of(
+        [usage(throttling=Throttling(10, 5, 10**9))],
+        [usage(throttling=Throttling(10, 10, 10**9), stall=stall)],
+        [usage(throttling=Throttling(0, 0, 0), stall=stall)],
+    )
+    row = row_of(window)
+    assert row["cpu_throttled_ratio"] == 0.75
+    assert row["cpu_throttled_seconds"] == 2.0
+    assert row["pressure_cpu_some"] == pytest.approx(0.1)
+    assert row["pressure_memory_some"] == 0.0
+    assert row["pressure_io_some"] == 1.0  # never more than all of the time
+    assert "pressure_memory_full" not in row
+
+
+def test_the_container_that_waits_most_is_what_its_pod_suffers_from() -> None:
+    a, b = Throttling(10, 9, 10**9), Throttling(10, 1, 10**9)
+    own = Throttling(20, 0, 0)
+    one = usage(throttling=own)._replace(containers={"a": a, "b": b})
+    row = row_of(window_of([usage(throttling=own)], [one], [one]))
+    assert row["cpu_throttled_ratio"] == 0.9
+    assert row["cpu_throttled_seconds"] == 4.0
+    higher = usage(throttling=Throttling(10, 10, 10**9))._replace(containers={"b": b})
+    row = row_of(window_of([higher]))
+    assert (row["cpu_throttled_ratio"], row["cpu_throttled_seconds"]) == (1.0, 2.0)
+    # Of a pod whose own counters are not known, those of its containers still are.
+    row = row_of(window_of([usage()._replace(containers={"a": a})]))
+    assert row["cpu_throttled_ratio"] == 0.9
+
+
+def test_no_period_throttled_is_a_known_zero() -> None:
+    row = row_of(window_of([usage(throttling=Throttling(0, 0, 0))]))
+    assert row["cpu_throttled_ratio"] == 0.0
+
+
+def test_the_node_row_has_rates_and_points() -> None:
+    rates = Rates(5.0, Traffic(50, 100), None)
+    window = window_of([usage(NODE, 0.5, 7)], [usage(NODE, None, 8)], rates=rates)
+    row = row_of(window, NODE)
+    assert row["network_receive_bytes_per_second"] == 10.0
+    assert row["network_transmit_bytes_per_second"] == 20.0
+    assert row["disk_read_bytes_per_second"] is None
+    assert row["points_offset_seconds"] == [1.0, 2.0]
+    assert row["points_cpu_cores"] == [0.5, None]
+    assert row["points_memory_bytes"] == [7.0, 8.0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "usual", "length"),
+    [
+        (None, 30, 30),
+        (30.0, 30, 30),
+        (10.0, 30, 30),  # seldom enough is the settings' business
+        (float("nan"), 30, 30),
+        (45.0, 30, 30),
+        (61.0, 30, 60),
+        (119.0, 30, 60),
+        (120.0, 30, 120),
+        (300.0, 30, 240),
+        (31_536_000.0, 30, 240),
+        (float("inf"), 1, 128),
+        (64.0, 27, 54),
+        (7200.0, 3600, 3600),
+    ],
+)
+def test_a_policy_makes_windows_longer_on_a_grid_of_the_day(
+    asked: float | None, usual: int, length: int
+) -> None:
+    assert window_seconds_by(asked, usual) == length
+    assert 86_400 % length == 0
+
+
+def test_an_end_is_given_out_once_however_the_clock_is_moved() -> None:
+    emitted = Emitted()
+
+    def claim(*ends: int, length: int = 30) -> list[bool]:
+        return [emitted.claim(end - length, end) for end in ends]
+
+    assert claim(30, 60, 90) == [True, True, True]
+    assert claim(60, 90, 120) == [False, False, True]
+    day = 86_400
+    assert claim(day, day + 30) == [True, True]
+    # Set right again after a day ahead: silent for what was given out, not for the day.
+    assert claim(120, 150, day, day + 60) == [False, True, False, True]
+    # Windows twice as long that begin within what was given out.
+    assert claim(120, 180, 240, length=60) == [False, False, True]
+
+
+@given(st.lists(st.integers(1, 60), max_size=60))
+def test_ends_are_distinct_in_any_order(numbers: list[int]) -> None:
+    emitted = Emitted()
+    given_out = [n for n in numbers if emitted.claim(n * 30 - 30, n * 30)]
+    assert len(given_out) == len(set(given_out)) == len(set(numbers))
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from([1, 2, 4])), max_size=60))
+def test_nothing_is_told_of_twice_however_long_windows_are(windows: list[tuple[int, int]]) -> None:
+    emitted, told = Emitted(), set[int]()
+    for number, length in windows:
+        span = set(range(number * length, number * length + length))
+        assert emitted.claim(min(span), max(span) + 1) == told.isdisjoint(span)
+        told |= span if told.isdisjoint(span) else set()
+
+
+def test_a_window_costs_no_more_bytes_than_we_say() -> None:
+    """NP-30: the budget of docs/exporter.md, with values that compress as badly as real ones."""
+    random = Random(3)
+
+    def any_usage(entity: Entity) -> Usage:
+        memory = random.randrange(10**10)
+        stall = Stall(5.0, *(random.randrange(5 * 10**6) for _ in range(5)))
+        grown = Throttling(10, random.randrange(10), random.randrange(10**9))
+        return Usage(entity, random.randrange(10**9), 1.0, memory, memory, memory, grown, stall)
+
+    def size(pods: int) -> int:
+        window = Window(1_700_000_010_000, 30_000, 1000)
+        entities = [
+            NODE,
+            *(Entity("pod", f"{i:08x}" + "-0000" * 5, "Burstable") for i in range(pods)),
+        ]
+        for tick in range(30):
+            usages = tuple(any_usage(entity) for entity in entities)
+            at_ms = window.start_ms + 1000 * (tick + 1)
+            window.add(
+                Collection(at_ms, usages, Rates(1.0, Traffic(1, 2), Traffic(3, 4)), usages[0])
+            )
+        header = SampleHeader(
+            node="n" * 63, machine_id="m" * 32, boot_id="b" * 36, epoch=10**12, sequence=10**6,
+            window_start_ms=window.start_ms, window_end_ms=window.end_ms,
+        )  # fmt: skip
+        return len(encode_samples(SampleBatch(header, window.rows(64, 1 << 40))))
+
+    alone, crowded = size(0), size(110)
+    assert alone < 8_000
+    assert (crowded - alone) / 110 < 400

@@ -1,0 +1,137 @@
+"""Asking Prometheus: what may pass is asked again, what fails costs its column. A fake answers;
+the real one is in tests/integration."""
+
+import socket
+import ssl
+import time
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from pathlib import Path
+
+import pytest
+
+from pipeline.clock import SystemClock
+from pipeline.errors import ProviderError, SettingsError
+from pipeline.local.pki import Authority
+from pipeline.processors.provided.fetched_usage import Fetched, Window
+from pipeline.settings import ProviderSettings
+from pipeline.sources.providers.prometheus_provider import open_prometheus
+from pipeline.sources.providers.provider_metrics import CLOCK_AHEAD
+from tests.kube.fake_server import Patient
+from tests.sources.providers.fake_prometheus import (
+    Answer,
+    FakePrometheus,
+    fake_prometheus,
+    matrix,
+    refusal,
+)
+
+WINDOW = Window(600_000, 660_000)
+CPU, MEMORY, POD = "node_cpu_seconds_total{mode!~", "MemAvailable", "container_cpu_usage"
+GOOD = matrix(({"instance": "n1"}, [(660, "1")]))
+ALL = ("node.", "pod.")
+
+
+async def fetch(fake: FakePrometheus, **settings: object) -> Fetched:
+    of = ProviderSettings(url=fake.url, query_timeout_seconds=0.3, **settings)  # type: ignore[arg-type]
+    async with open_prometheus(of, Patient()) as prometheus:
+        return await prometheus.fetch(WINDOW)
+
+
+async def test_a_window_is_asked_for_at_its_end(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("abc\n")
+    async with fake_prometheus({CPU: [GOOD]}, "/prom") as fake:
+        found = await fetch(fake, token_file=token)
+        assert found.nodes["n1"]["cpu_cores_avg"] == 1
+        assert fake.seen["time"] == "660.000"
+        assert fake.seen["query"].endswith("[60s:15s]")
+        assert fake.seen["path"] == "/prom/api/v1/query"
+        assert fake.seen["Authorization"] == "Bearer abc"
+        # It changes now and then.
+        token.write_text("def")
+        await fetch(fake, token_file=token)
+        assert fake.seen["Authorization"] == "Bearer def"
+    assert found.failed == {}
+
+
+async def test_an_answer_to_nothing_is_no_usage() -> None:
+    async with fake_prometheus({}) as fake:
+        found = await fetch(fake)
+    assert found.nodes == {}
+    assert found.knows_pods
+
+
+@pytest.mark.parametrize(
+    ("answer", "asked"),
+    [
+        (refusal(500), 3),
+        (refusal(503), 3),
+        (refusal(429), 3),
+        (Answer(hangs=True), 3),
+        (refusal(400), 1),
+        (refusal(401), 1),
+        (refusal(422), 1),
+        (Answer(b"", 302, headers={"Location": "/login"}), 1),
+        (Answer(b'{"status":"succ'), 1),
+        (Answer(b"<html>", 200), 1),
+    ],
+    ids=["500", "503", "429", "time-out", "400", "401", "422", "302", "truncated", "html"],
+)
+async def test_a_query_that_fails_costs_its_column(answer: Answer, asked: int) -> None:
+    async with fake_prometheus({CPU: [GOOD], MEMORY: [answer]}) as fake:
+        found = await fetch(fake)
+    assert found.failed.keys() == {"node.memory_bytes"}
+    assert found.nodes["n1"]["cpu_cores_avg"] == 1
+    assert fake.asked[MEMORY] == asked
+
+
+async def test_what_passes_costs_nothing() -> None:
+    async with fake_prometheus({CPU: [refusal(503), Answer(hangs=True), GOOD]}) as fake:
+        found = await fetch(fake)
+    assert found.failed == {}
+    assert found.nodes["n1"]["cpu_cores_avg"] == 1
+
+
+async def test_without_any_answer_it_is_an_error_that_says_why() -> None:
+    async with fake_prometheus({"": [refusal(401, "who are you")]}) as fake:
+        with pytest.raises(ProviderError, match="401 some: who are you") as caught:
+            await fetch(fake)
+    assert fake.url in caught.value.message
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        fake.url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(ProviderError, match=r"127\.0\.0\.1") as caught:
+            await fetch(fake)
+    assert caught.value.may_pass
+
+
+async def test_files_that_cannot_be_used(tmp_path: Path) -> None:
+    async with fake_prometheus({}) as fake:
+        with pytest.raises(ProviderError, match=r"provider\.token_file"):
+            await fetch(fake, token_file=tmp_path / "none")
+        with pytest.raises(SettingsError, match=r"provider\.ca_file"):
+            await fetch(fake, ca_file=tmp_path / "none")
+        with pytest.raises(SettingsError, match=r"provider\.queries"):
+            await fetch(fake, queries={"node.x": "up"})
+
+
+async def test_a_clock_that_is_ahead_is_measured() -> None:
+    behind = format_datetime(datetime.fromtimestamp(time.time() - 100, UTC), usegmt=True)
+    async with fake_prometheus({"": [GOOD._replace(headers={"Date": behind})]}) as fake:
+        await fetch(fake)
+    assert 95 < CLOCK_AHEAD._value.get() < 110
+    async with fake_prometheus({"": [GOOD._replace(headers={"Date": "soon"})]}) as fake:
+        assert (await fetch(fake)).nodes
+
+
+async def test_its_certificate_is_checked_by_the_ca_file(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, SystemClock())
+    pair = authority.server("prometheus", ["127.0.0.1"], [])
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(pair.public, pair.private)
+    async with fake_prometheus({CPU: [GOOD]}, tls=tls) as fake:
+        with pytest.raises(ProviderError, match="certificate"):
+            await fetch(fake)
+        assert (await fetch(fake, ca_file=authority.certificate)).nodes
+        assert (await fetch(fake, insecure_skip_verify=True)).nodes

@@ -1,0 +1,172 @@
+"""Simulated nodes: the same for the same seed, consistent, and like those of a real cluster."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.sources.simulated_nodes import MAX_WINDOW_SECONDS, POINTS, SimulatedNode
+from pipeline.times import parse_time
+from pipeline.topics.arrow import read_samples
+from pipeline.topics.codec import decode_json, encode_json
+from pipeline.topics.pods import PodRecord
+from pipeline.topics.samples import STATISTICS, USAGES, encode_samples
+
+NOON = 1_700_049_600  # 2023-11-15T12:00:00Z
+
+
+def sample_bytes(seed: int, index: int, start: int = NOON, pods: int = 8) -> bytes:
+    node = SimulatedNode(seed, index, pods)
+    return encode_samples(node.sample(start, start + 30, epoch=1, sequence=2))
+
+
+def test_the_same_seed_gives_the_same_bytes_in_any_order() -> None:
+    starts = [NOON, NOON + 30, NOON + 86_400]
+    node = SimulatedNode(7, 3, 8)
+    forth = [node.sample(s, s + 30, epoch=1, sequence=2) for s in starts]
+    back = [node.sample(s, s + 30, epoch=1, sequence=2) for s in reversed(starts)]
+    assert forth == back[::-1]
+    assert [encode_samples(b) for b in forth] == [sample_bytes(7, 3, s) for s in starts]
+    assert SimulatedNode(7, 3, 8).record == node.record
+    assert SimulatedNode(7, 3, 8).pods(NOON, NOON + 30) == node.pods(NOON, NOON + 30)
+
+
+def test_other_seeds_nodes_and_times_differ() -> None:
+    made = {sample_bytes(seed, index, start) for seed, index, start in
+            itertools.product((1, 2), (0, 1), (NOON, NOON + 30))}  # fmt: skip
+    assert len(made) == 8
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2**31), st.integers(0, 99_999), st.integers(0, 2_000_000_000),
+    st.integers(0, 12), st.sampled_from([1, 5, 30, 300, 600]),
+)  # fmt: skip
+def test_what_is_simulated_is_valid_and_adds_up(
+    seed: int, index: int, start: int, pods: int, window: int
+) -> None:
+    node = SimulatedNode(seed, index, pods)
+    batch = node.sample(start, start + window, epoch=1, sequence=0)
+    header, rows = read_samples(encode_samples(batch))
+    assert header.simulated
+    assert (header.node, header.window_end_ms - header.window_start_ms) == (
+        node.name,
+        window * 1000,
+    )
+    of_node, *of_pods = batch.rows
+    assert {row["id"] for row in of_pods} == set(node.pods(start, start + window))
+    assert rows.num_rows == 1 + len(of_pods)
+    for usage, capacity in (("cpu_cores", node.cpu_cores), ("memory_bytes", node.memory_bytes)):
+        parts = sum(row[f"{usage}_avg"] for row in of_pods)
+        assert 0 <= parts <= of_node[f"{usage}_avg"] <= capacity
+    for row in batch.rows:
+        for name in (f"{u}_{s}" for u in USAGES for s in STATISTICS):
+            assert np.isfinite(row[name])
+            assert row[name] >= 0
+        for usage in USAGES:
+            assert row[f"{usage}_p90"] <= row[f"{usage}_p95"] <= row[f"{usage}_max"]
+        assert 0 < row["coverage"] <= 1
+
+
+def test_statistics_are_those_of_the_points() -> None:
+    node = SimulatedNode(1, 1, 10).sample(NOON, NOON + 30, epoch=1, sequence=0).rows[0]
+    points = node["points_cpu_cores"]
+    assert len(points) == POINTS == len(node["points_offset_seconds"])
+    assert node["points_offset_seconds"][-1] == 30.0
+    assert node["cpu_cores_avg"] == pytest.approx(sum(points) / POINTS)
+    assert node["cpu_cores_p90"] == sorted(points)[int(POINTS * 0.9) - 1]
+    assert node["cpu_cores_max"] == max(points)
+    assert node["cpu_cores_last"] == points[-1]
+
+
+def test_pods_come_and_go_and_are_never_twice() -> None:
+    node = SimulatedNode(1, 5, 20)
+    seen: dict[str, PodRecord] = {}
+    changes = 0
+    before: set[str] = set()
+    for start in range(NOON, NOON + 2 * 86_400, 300):
+        pods = node.pods(start, start + 300)
+        assert len(pods) <= 20
+        changes += set(pods) != before
+        before = set(pods)
+        seen |= pods
+        for pod in pods.values():
+            assert pod.created_at is not None
+            assert parse_time(pod.created_at) < start + 300
+    assert len(seen) > 25
+    assert changes < 2 * 288 / 2, "most windows change nothing"
+    names = [(pod.namespace, pod.name) for pod in seen.values()]
+    assert len(set(names)) == len(names)
+
+
+def test_a_pod_that_appears_in_a_window_covers_its_share_of_it() -> None:
+    node = SimulatedNode(1, 5, 20)
+    for start in range(NOON, NOON + 86_400, 300):
+        for row in node.sample(start, start + 300, epoch=1, sequence=0).rows[1:]:
+            if row["coverage"] == 1.0:
+                continue
+            record = node.pods(start, start + 300)[row["id"]]
+            assert record.created_at is not None
+            begun = parse_time(record.created_at)
+            if begun > start:
+                assert row["coverage"] == pytest.approx((start + 300 - begun) / 300, abs=0.01)
+                return
+    pytest.fail("no pod appeared in a day")
+
+
+def test_records_are_written_and_read() -> None:
+    node = SimulatedNode(1, 5, 40)
+    record = node.record
+    assert record.allocatable.cpu_millicores is not None
+    assert record.capacity.cpu_millicores is not None
+    assert 0 < record.allocatable.cpu_millicores < record.capacity.cpu_millicores
+    pods = node.pods(NOON, NOON + 30).values()
+    assert {pod.pod_class for pod in pods} >= {"prod", "batch"}
+    for pod in pods:
+        assert decode_json(PodRecord, encode_json(pod)) == pod
+        assert (pod.requests.cpu_millicores is not None) == (pod.pod_class == "prod")
+        assert pod.node == node.name
+
+
+def test_the_load_is_like_that_of_a_cluster() -> None:
+    """A day and a night, some nodes nearly idle, some beyond the extender's 65 %."""
+    fleet = [SimulatedNode(1, index, 30) for index in range(60)]
+
+    def shares(hour: int) -> list[float]:
+        start = NOON + hour * 3600
+        rows = [node.sample(start, start + 30, epoch=1, sequence=0).rows[0] for node in fleet]
+        return [r["cpu_cores_avg"] / n.cpu_cores for r, n in zip(rows, fleet, strict=True)]
+
+    by_hour = [shares(hour) for hour in range(0, 24, 3)]
+    means = [sum(hour) / len(hour) for hour in by_hour]
+    assert max(means) > 1.25 * min(means)
+    everything = list(itertools.chain.from_iterable(by_hour))
+    assert 0.03 < sum(share > 0.65 for share in everything) / len(everything) < 0.35
+    assert sum(share < 0.25 for share in everything) / len(everything) > 0.05
+
+
+def test_memory_of_some_pods_grows_until_they_are_restarted() -> None:
+    grown = []
+    for index in range(20):
+        node = SimulatedNode(1, index, 20)
+        now, later = (
+            {
+                row["id"]: row["memory_bytes_avg"]
+                for row in node.sample(start, start + 30, epoch=1, sequence=0).rows
+            }
+            for start in (NOON, NOON + 6 * 3600)
+        )
+        for uid, pod in node.pods(NOON, NOON + 30).items():
+            if pod.name.startswith("growing") and uid in later:
+                grown.append(later[uid] / now[uid])
+    assert len(grown) > 10
+    assert sum(ratio > 1.01 for ratio in grown) > 0.8 * len(grown)
+
+
+def test_the_longest_window_has_no_pod_and_its_successor() -> None:
+    node = SimulatedNode(3, 1, 30)
+    for start in range(NOON, NOON + 86_400, MAX_WINDOW_SECONDS):
+        owners = [p.owner for p in node.pods(start, start + MAX_WINDOW_SECONDS).values()]
+        assert len({o.name for o in owners if o}) == len(owners)

@@ -55,7 +55,7 @@ jars: setup ## Fetch the local broker's jars (once; checked by SHA-256)
 
 .PHONY: plane
 plane: setup ## Build the local Kubernetes control plane and a Prometheus (once; minutes)
-	@$(BIN)/python -m pipeline.local.programs
+	@$(BIN)/python -m pipeline.local.build_programs
 
 # Two files of tests at a time, for most of them wait more than they work. The control plane is built
 # beside them; tests that need it come last, and wait for it.
@@ -63,7 +63,7 @@ plane: setup ## Build the local Kubernetes control plane and a Prometheus (once;
 test: setup lint jars ## Lint, then every test; names what this machine could not run
 ifeq ($(ARGS),)
 	@echo "plane: being built in the background, if it is not there: $(VENV)/plane.log"
-	@setsid nice -n 19 $(BIN)/python -m pipeline.local.programs >$(VENV)/plane.log 2>&1 & \
+	@setsid nice -n 19 $(BIN)/python -m pipeline.local.build_programs >$(VENV)/plane.log 2>&1 & \
 	  trap "kill -- -$$! 2>/dev/null || true" EXIT; \
 	  $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-report=term --cov-fail-under=95
 else

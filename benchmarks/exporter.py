@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, pod_dir
-from pipeline.local.kafka import local_kafka
+from pipeline.local.local_kafka import local_kafka
 from tests.cgroup_tree import CgroupTree, cgroup_tree
 
 WARM_UP_SECONDS = 10.0

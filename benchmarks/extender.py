@@ -38,8 +38,8 @@ from aiokafka import AIOKafkaProducer
 from benchmarks.asking import ask, ask_whole, memory
 from pipeline.kafka.client import client_options
 from pipeline.kafka.topic_admin import apply_topics
-from pipeline.local.kafka import LocalKafka, local_kafka
-from pipeline.local.probe import free_port
+from pipeline.local.local_kafka import LocalKafka, local_kafka
+from pipeline.local.port_probe import free_port
 from pipeline.settings import KafkaSettings, variable_name
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json

@@ -37,7 +37,7 @@ from benchmarks.roles import ROOT, springtide
 from pipeline.kafka.client import client_options
 from pipeline.kafka.producer import Keyed, open_output
 from pipeline.kafka.topic_admin import apply_topics
-from pipeline.local.kafka import local_kafka
+from pipeline.local.local_kafka import local_kafka
 from pipeline.settings import Settings, load_settings
 from pipeline.times import parse_time
 from pipeline.topics.arrow import SAMPLE_SCHEMA

@@ -35,7 +35,7 @@ from pipeline.kafka.client import client_options
 from pipeline.kafka.partition_log import open_reader
 from pipeline.kafka.producer import Keyed, open_output
 from pipeline.kafka.topic_admin import apply_topics, find_group
-from pipeline.local.kafka import local_kafka
+from pipeline.local.local_kafka import local_kafka
 from pipeline.processors.join.pod_facts import pod_row
 from pipeline.processors.join.sample_join import Beside, NodeView, join, put_beside
 from pipeline.processors.join.window_batch import node_windows, window_usages

@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.roles import resident_mib, springtide
 from pipeline.clock import SystemClock
 from pipeline.kafka.topic_admin import apply_topics
-from pipeline.local.kafka import local_kafka
+from pipeline.local.local_kafka import local_kafka
 from pipeline.settings import Settings, load_settings
 from pipeline.sources.simulated_fleet import run_fleet
 

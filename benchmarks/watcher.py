@@ -39,8 +39,8 @@ from pipeline.kafka.client import client_options
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.kube.api_client import Api, open_api
 from pipeline.local.control_plane import ControlPlane, local_control_plane
-from pipeline.local.kafka import LocalKafka, local_kafka
-from pipeline.local.probe import free_port
+from pipeline.local.local_kafka import LocalKafka, local_kafka
+from pipeline.local.port_probe import free_port
 from pipeline.settings import KubernetesSettings, Settings, load_settings
 from pipeline.topics.registry import PODS
 

@@ -6,7 +6,7 @@ import click
 
 from actuators.cluster.cluster_actuator import Actuator
 from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options
-from pipeline.cli.running import lead_until_stopped
+from pipeline.cli.role_runner import lead_until_stopped
 from pipeline.clock import SystemClock
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.kube.api_client import Api

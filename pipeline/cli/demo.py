@@ -13,9 +13,9 @@ from rich.text import Text
 
 from pipeline.cli.node_lines import lines, plain, render
 from pipeline.cli.options import global_options, remember_globals
-from pipeline.local.demo import Plan, run_demo
-from pipeline.local.screen import Asked, PodLine, Summary
-from pipeline.local.stage import (
+from pipeline.local.demo_run import Plan, run_demo
+from pipeline.local.demo_screen import Asked, PodLine, Summary
+from pipeline.local.demo_stage import (
     COLD_START_SECONDS,
     LOWERED_CPU_PERCENT,
     STALE_AFTER_SECONDS,

@@ -22,7 +22,7 @@ import click
 import msgspec
 
 from pipeline import __version__
-from pipeline.cli.checks import Check, Status, failed
+from pipeline.cli.doctor_check import Check, Status, failed
 from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options
 from pipeline.errors import BrokerUnavailableError, SpringtideError
 from pipeline.settings import ExporterSettings, KafkaSettings, Settings
@@ -257,7 +257,7 @@ def _readable(path: Path) -> bool:
 
 
 def java() -> Check:
-    from pipeline.local.java import find_java
+    from pipeline.local.java_runtime import find_java
 
     try:
         return Check("java", "ok", str(find_java()))
@@ -266,7 +266,7 @@ def java() -> Check:
 
 
 def jars() -> Check:
-    from pipeline.local.jars import cache_dir, is_cached
+    from pipeline.local.kafka_jars import cache_dir, is_cached
 
     if is_cached():
         return Check("jars", "ok", f"complete in {cache_dir()}")

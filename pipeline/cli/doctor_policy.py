@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pipeline.cli.checks import Check, failed
+from pipeline.cli.doctor_check import Check, failed
 from pipeline.clock import SystemClock
 from pipeline.errors import (
     ForbiddenError,

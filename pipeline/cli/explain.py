@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
-from pipeline.cli.printing import printable, say
+from pipeline.cli.safe_output import printable, say
 from pipeline.clock import SystemClock
 from pipeline.errors import BrokerUnavailableError, NotReadyError, UsageError
 from pipeline.kafka.newest import names_near, newest

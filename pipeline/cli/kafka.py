@@ -9,9 +9,9 @@ import click
 
 from pipeline.clock import SystemClock, format_time, parse_time
 from pipeline.errors import BrokerStartError, LocalKafkaError, NotReadyError, UsageError
-from pipeline.local.jars import KAFKA_VERSION, cache_dir, ensure_jars
-from pipeline.local.kafka import LocalKafka
-from pipeline.local.running import (
+from pipeline.local.kafka_jars import KAFKA_VERSION, cache_dir, ensure_jars
+from pipeline.local.local_kafka import LocalKafka
+from pipeline.local.running_brokers import (
     RunningBroker,
     default_data_dir,
     running_brokers,

@@ -11,7 +11,7 @@ from pipeline.cli.model_export import export, newest_checkpoint
 from pipeline.cli.model_fit import fit
 from pipeline.cli.model_import import import_
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
-from pipeline.cli.printing import say
+from pipeline.cli.safe_output import say
 from pipeline.errors import CheckpointError, RecordError, UsageError
 from pipeline.processors.explain.model_state_text import head, names_of, table
 from pipeline.processors.model import state_codec

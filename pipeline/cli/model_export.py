@@ -10,7 +10,7 @@ import click
 from pipeline.agents.bank_settings import model_config
 from pipeline.cli.explain import no_node
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
-from pipeline.cli.printing import say
+from pipeline.cli.safe_output import say
 from pipeline.errors import CheckpointError, RecordError, SpringtideError, UsageError
 from pipeline.kafka.newest import Found, newest
 from pipeline.kafka.topic_admin import require_topics

@@ -10,7 +10,7 @@ import click
 from pipeline.agents.bank_settings import model_config
 from pipeline.cli.model_export import require_new, write_whole
 from pipeline.cli.options import settings_options
-from pipeline.cli.printing import say
+from pipeline.cli.safe_output import say
 from pipeline.errors import InvalidRecordError, UsageError
 from pipeline.processors.exchange.trace_windows import read_trace
 from pipeline.processors.explain.model_state_text import brief, peaks_table

@@ -19,7 +19,7 @@ from pipeline.agents.model_import_round import (
     takes_anything,
 )
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
-from pipeline.cli.printing import say
+from pipeline.cli.safe_output import say
 from pipeline.clock import SystemClock
 from pipeline.errors import CheckpointError, UsageError
 from pipeline.kafka.client import client_options, our_errors

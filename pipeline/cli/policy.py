@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from pipeline.cli.options import settings_options
-from pipeline.cli.printing import printable, say
+from pipeline.cli.safe_output import printable, say
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.policy.amplification import AMPLIFICATION, node_ratios, ratios_text
 from pipeline.processors.policy.config_sections import Section, document

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
-from pipeline.cli.running import lead_until_stopped, work_until_stopped
+from pipeline.cli.role_runner import lead_until_stopped, work_until_stopped
 from pipeline.clock import Clock, SystemClock
 from pipeline.errors import KubernetesError, ProviderError, UsageError
 from pipeline.kube.api_access import NO_CLUSTER

@@ -12,7 +12,7 @@ import click
 from pipeline.agents.bank_settings import model_config
 from pipeline.agents.recommendation_inputs import add_nodes
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
-from pipeline.cli.printing import printable, say
+from pipeline.cli.safe_output import printable, say
 from pipeline.errors import CheckpointError, NotReadyError, UsageError
 from pipeline.kafka.client import client_options, our_errors
 from pipeline.kafka.partition_log import open_reader

@@ -10,7 +10,7 @@ import click
 import yaml
 
 from pipeline.cli.options import settings_options
-from pipeline.cli.printing import printable, say
+from pipeline.cli.safe_output import printable, say
 from pipeline.errors import InvalidPolicyError, SpringtideError
 from pipeline.processors.placement.extender_config import Wanted, generated
 from pipeline.processors.placement.scheduler_findings import Finding, findings

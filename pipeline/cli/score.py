@@ -8,10 +8,10 @@ from typing import Final
 import click
 import msgspec
 
-from pipeline.cli.asked_extender import AskedExtender, extender_options
-from pipeline.cli.asking import SETTINGS, answer_to, question_of
+from pipeline.cli.extender_client import AskedExtender, extender_options
 from pipeline.cli.options import quiet, settings_options
-from pipeline.cli.printing import say
+from pipeline.cli.placement_question import SETTINGS, answer_to, question_of
+from pipeline.cli.safe_output import say
 from pipeline.errors import NotReadyError
 from pipeline.extender.explain_documents import Explanation, NodeExplanation
 from pipeline.processors.loadaware.usage_thresholds import age_text

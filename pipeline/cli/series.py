@@ -10,7 +10,7 @@ import msgspec
 
 from pipeline.cli.explain import no_node
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
-from pipeline.cli.printing import printable, say
+from pipeline.cli.safe_output import printable, say
 from pipeline.clock import SystemClock
 from pipeline.errors import RecordError, UsageError
 from pipeline.kafka.newest import appended

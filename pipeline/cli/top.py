@@ -17,10 +17,10 @@ from rich.live import Live
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from pipeline.cli.asked_extender import AskedExtender, extender_options
+from pipeline.cli.extender_client import AskedExtender, extender_options
 from pipeline.cli.node_lines import Sort, lines, plain, render
 from pipeline.cli.options import KAFKA_CLIENT, quiet, settings_options
-from pipeline.cli.reading import read_table
+from pipeline.cli.table_reading import read_table
 from pipeline.clock import SystemClock
 from pipeline.errors import NotReadyError, SpringtideError
 from pipeline.processors.model.usage_anomalies import ODDITIES

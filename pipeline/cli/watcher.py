@@ -5,7 +5,7 @@ import asyncio
 import click
 
 from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options
-from pipeline.cli.running import lead_until_stopped
+from pipeline.cli.role_runner import lead_until_stopped
 from pipeline.clock import SystemClock
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease

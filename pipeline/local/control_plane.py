@@ -26,10 +26,10 @@ from typing import Any, Final
 from pipeline.clock import Clock, SystemClock
 from pipeline.errors import ControlPlaneError
 from pipeline.local import keeper
-from pipeline.local.child import KeptChild
+from pipeline.local.build_programs import PROGRAMS, SOURCES, ensure_programs
+from pipeline.local.kept_child import KeptChild
 from pipeline.local.pki import Authority, Pair, key_pair
-from pipeline.local.probe import HOST, free_port
-from pipeline.local.programs import PROGRAMS, SOURCES, ensure_programs
+from pipeline.local.port_probe import HOST, free_port
 
 ADMIN: Final = "springtide-admin"
 

@@ -7,8 +7,8 @@ import signal
 import sys
 import threading
 
+from pipeline.local.build_programs import ensure_programs
 from pipeline.local.control_plane import local_control_plane
-from pipeline.local.programs import ensure_programs
 
 
 def main() -> None:

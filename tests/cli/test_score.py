@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pipeline.cli import score, why_not
-from pipeline.cli.asked_extender import AskedExtender
+from pipeline.cli.extender_client import AskedExtender
 from pipeline.cli.main import cli
 from pipeline.extender.decisions import Decisions
 from pipeline.extender.explain_documents import Explanation

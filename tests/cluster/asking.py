@@ -13,8 +13,8 @@ from uuid import uuid4
 from aiokafka import AIOKafkaProducer
 
 from pipeline.local.control_plane import ControlPlane
-from pipeline.local.kafka import LocalKafka
-from pipeline.local.probe import free_port
+from pipeline.local.local_kafka import LocalKafka
+from pipeline.local.port_probe import free_port
 from pipeline.settings import KafkaSettings, KubernetesSettings, Settings
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json

@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaProducer
 from pipeline.kafka.client import client_options
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.control_plane import ControlPlane
-from pipeline.local.kafka import LocalKafka, local_kafka
+from pipeline.local.local_kafka import LocalKafka, local_kafka
 from pipeline.settings import KafkaSettings, KubernetesSettings, Settings
 from tests.cluster.asking import Cluster, settings_of
 from tests.cluster.objects import PARTITIONS, There, only, there, until

@@ -10,8 +10,8 @@ from aiokafka import AIOKafkaProducer
 from pipeline.kafka.client import client_options
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.control_plane import ControlPlane, local_control_plane
-from pipeline.local.kafka import LocalKafka
-from pipeline.local.probe import free_port
+from pipeline.local.local_kafka import LocalKafka
+from pipeline.local.port_probe import free_port
 from pipeline.settings import KafkaSettings, KubernetesSettings, Settings
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pipeline.cli.checks import Check
+from pipeline.cli.doctor_check import Check
 from pipeline.cli.doctor_policy import nodes, policy
 from pipeline.clock import SystemClock
 from pipeline.kube.api_client import open_api

@@ -18,7 +18,7 @@ import pytest
 
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.control_plane import ControlPlane, local_control_plane
-from pipeline.local.kafka import LocalKafka
+from pipeline.local.local_kafka import LocalKafka
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.settings import Settings
 from pipeline.times import format_time

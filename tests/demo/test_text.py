@@ -5,11 +5,11 @@ from pathlib import Path
 import yaml
 
 from pipeline.cli.demo import answer_lines, pod_lines, summary_line
-from pipeline.local.ask import Answer, PodUsage
-from pipeline.local.roles import without_settings
-from pipeline.local.screen import Asked, PodLine, Summary, pods_shown, summary_of
-from pipeline.local.stage import settings_document
-from pipeline.local.workload import PODS
+from pipeline.local.demo_queries import Answer, PodUsage
+from pipeline.local.demo_screen import Asked, PodLine, Summary, pods_shown, summary_of
+from pipeline.local.demo_stage import settings_document
+from pipeline.local.demo_workload import PODS
+from pipeline.local.role_processes import without_settings
 from pipeline.settings import Settings
 from pipeline.settings.load import load_settings
 from pipeline.topics.node_state import Counters, NodeStateRecord

@@ -22,8 +22,8 @@ import click
 import pytest
 
 from pipeline.cli.main import cli
-from pipeline.local.kafka import local_kafka
-from pipeline.local.probe import free_port
+from pipeline.local.local_kafka import local_kafka
+from pipeline.local.port_probe import free_port
 from tests.processes import eventually
 
 PROJECT = Path(__file__).parents[2]

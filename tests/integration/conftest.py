@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.local.kafka import LocalKafka, local_kafka
+from pipeline.local.local_kafka import LocalKafka, local_kafka
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from pipeline.cli.doctor import Check, broker, workers
 from pipeline.cli.main import cli
-from pipeline.local.kafka import LocalKafka
+from pipeline.local.local_kafka import LocalKafka
 from pipeline.settings import KafkaSettings, Settings
 
 

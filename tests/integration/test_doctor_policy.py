@@ -10,11 +10,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from pipeline.cli.checks import Check
+from pipeline.cli.doctor_check import Check
 from pipeline.cli.doctor_policy import Given, actuator, nodes, policy
 from pipeline.cli.main import cli
 from pipeline.kafka.topic_admin import apply_topics
-from pipeline.local.kafka import LocalKafka
+from pipeline.local.local_kafka import LocalKafka
 from pipeline.processors.policy.policy_in_force import load_policies, with_policy
 from pipeline.settings import KafkaSettings, KubernetesSettings, Settings, WorkerSettings
 from pipeline.sources.compacted_writer import node_entry, open_producer, write

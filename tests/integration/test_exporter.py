@@ -24,7 +24,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, pod_dir
 from pipeline.kafka.client import client_options
 from pipeline.kafka.topic_admin import apply_topics
-from pipeline.local.kafka import LocalKafka
+from pipeline.local.local_kafka import LocalKafka
 from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
 from pipeline.settings import KafkaSettings
 from pipeline.topics.arrow import read_samples

@@ -22,7 +22,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from pipeline.clock import SystemClock, format_time
 from pipeline.extender.service import serve
 from pipeline.kafka.lazy_producer import LazyProducer
-from pipeline.local.kafka import LocalKafka
+from pipeline.local.local_kafka import LocalKafka
 from pipeline.settings import ExtenderSettings
 from pipeline.table import AND_PODS, Feed, Table
 from pipeline.table.dead_letter_writer import DeadLetterWriter

@@ -30,7 +30,7 @@ from pipeline.kafka.newest import newest
 from pipeline.kafka.partition_log import LogRecord, open_reader
 from pipeline.kafka.producer import open_output
 from pipeline.kafka.topic_admin import apply_topics
-from pipeline.local.kafka import LocalKafka
+from pipeline.local.local_kafka import LocalKafka
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import CPU_LAYOUT

@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from pipeline.local.kafka import LocalKafka
+from pipeline.local.local_kafka import LocalKafka
 from pipeline.settings import KafkaSettings
 from pipeline.topics.codec import encode_json
 from pipeline.topics.partition import partition_of

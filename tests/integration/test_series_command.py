@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.clock import format_time
 from pipeline.kafka.topic_admin import apply_topics
-from pipeline.local.kafka import LocalKafka
+from pipeline.local.local_kafka import LocalKafka
 from pipeline.settings import KafkaSettings
 from pipeline.topics.codec import encode_json
 from pipeline.topics.partition import partition_of

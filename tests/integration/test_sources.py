@@ -25,7 +25,7 @@ from pipeline.errors import BrokerUnavailableError, TopicDriftError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.partition_log import open_reader
 from pipeline.kafka.topic_admin import apply_topics
-from pipeline.local.kafka import LocalKafka
+from pipeline.local.local_kafka import LocalKafka
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources.compacted_writer import (
     RECORDS,

@@ -22,7 +22,7 @@ from pipeline.errors import BrokerUnavailableError, KafkaError, TopicDriftError
 from pipeline.kafka import topic_admin
 from pipeline.kafka.client import client_options
 from pipeline.kafka.topic_admin import CONNECT_SECONDS, apply_topics, check_topics, require_topics
-from pipeline.local.kafka import LocalKafka
+from pipeline.local.local_kafka import LocalKafka
 from pipeline.settings import KafkaSettings
 from pipeline.topics.registry import SAMPLES, TOPICS, WINDOWS, Topic
 

@@ -24,7 +24,7 @@ from pipeline.errors import (
 )
 from pipeline.kube.api_access import access
 from pipeline.kube.api_client import Api, open_api
-from pipeline.local.probe import free_port
+from pipeline.local.port_probe import free_port
 from pipeline.settings import KubernetesSettings
 from tests.kube.access import in_pod
 from tests.kube.fake_server import Answer, Patient, fake, status, user_file

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.local.jars import cache_dir
-from pipeline.local.probe import free_port, is_free
+from pipeline.local.kafka_jars import cache_dir
+from pipeline.local.port_probe import free_port, is_free
 from tests.processes import eventually, is_alive
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.local.jars import KAFKA_VERSION
-from pipeline.local.kafka import CLUSTER_ID, server_properties
+from pipeline.local.kafka_jars import KAFKA_VERSION
+from pipeline.local.local_kafka import CLUSTER_ID, server_properties
 
 COMPOSE = Path(__file__).parents[2] / "deploy" / "kafka" / "compose.yaml"
 

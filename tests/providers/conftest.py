@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 
 from pipeline.kafka.topic_admin import apply_topics
-from pipeline.local.kafka import LocalKafka, local_kafka
-from pipeline.local.prometheus import LocalPrometheus, local_prometheus
+from pipeline.local.local_kafka import LocalKafka, local_kafka
+from pipeline.local.local_prometheus import LocalPrometheus, local_prometheus
 from pipeline.settings import KafkaSettings, ProviderSettings, Settings
 from tests.processes import eventually
 from tests.providers.machines import Container, machines

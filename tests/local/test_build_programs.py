@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ControlPlaneBuildError
-from pipeline.local.programs import (
+from pipeline.local.build_programs import (
     PROGRAMS,
     PROMETHEUS_SOURCES,
     SOURCES,

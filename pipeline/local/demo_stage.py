@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline.errors import SettingsError, UsageError
-from pipeline.local.probe import HOST
-from pipeline.local.workload import demo_name
+from pipeline.local.demo_workload import demo_name
+from pipeline.local.port_probe import HOST
 from pipeline.settings import ExporterSettings, node_name
 
 WINDOW_SECONDS: Final = 5

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from pipeline.errors import LocalKafkaError
-from pipeline.local.folders import xdg
-from pipeline.local.probe import HOST, answering_racks
+from pipeline.local.cache_folders import xdg
+from pipeline.local.port_probe import HOST, answering_racks
 
 _STOP_SECONDS = 40.0
 

@@ -14,8 +14,8 @@ from node_exporter.kernel.cgroup import detect_layout
 from node_exporter.kernel.cgroup_paths import Driver
 from node_exporter.kernel.discovery import list_pods
 from pipeline.errors import KernelError
-from pipeline.local import workload
-from pipeline.local.workload import (
+from pipeline.local import demo_workload
+from pipeline.local.demo_workload import (
     CGROUP_ROOT,
     PODS,
     Workload,
@@ -95,7 +95,7 @@ def test_pod_whose_process_ended_is_named(tree: Workload) -> None:
 def test_only_what_dead_demos_left_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workload.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(demo_workload.tempfile, "gettempdir", lambda: str(tmp_path))
     living = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     sleeper = subprocess.Popen(["sleep", "60"])
     alive = Workload(demo_name(living.pid))

@@ -20,11 +20,11 @@ from typing import Final, TypeVar
 
 from pipeline.errors import BrokerStartError, LocalKafkaError
 from pipeline.local import keeper
-from pipeline.local.child import KeptChild
-from pipeline.local.jars import ensure_jars
-from pipeline.local.java import Java, find_java
-from pipeline.local.probe import HOST, answering_racks, free_port, is_free
-from pipeline.local.running import RunningBroker, state_file
+from pipeline.local.java_runtime import Java, find_java
+from pipeline.local.kafka_jars import ensure_jars
+from pipeline.local.kept_child import KeptChild
+from pipeline.local.port_probe import HOST, answering_racks, free_port, is_free
+from pipeline.local.running_brokers import RunningBroker, state_file
 
 # Storage must be formatted with some id; one that never changes needs no run of Java to make it.
 CLUSTER_ID: Final = "c3ByaW5ndGlkZS1sb2NhbA"
@@ -216,7 +216,7 @@ class LocalKafka:
         return child.exit_code
 
     def announce(self, started_at: str) -> None:
-        """Let `pipeline.local.running` find it, as long as it has its keeper."""
+        """Let `pipeline.local.running_brokers` find it, as long as it has its keeper."""
         running = RunningBroker(
             port=self.port,
             pid=_known(self.pid),

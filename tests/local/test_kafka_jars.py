@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import JarChecksumError, JarFetchError, LocalKafkaError
-from pipeline.local import jars
-from pipeline.local.jars import Jar, cache_dir, ensure_jars, is_cached, read_lock
+from pipeline.local import kafka_jars
+from pipeline.local.kafka_jars import Jar, cache_dir, ensure_jars, is_cached, read_lock
 
 BYTES = {f"org.example:part{n}:1.{n}": b"jar %d " % n * 100 for n in range(6)}
 
@@ -30,7 +30,7 @@ def lock_lines() -> list[str]:
 @pytest.fixture
 def lock_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(jars, "_ATTEMPTS", 2)
+    monkeypatch.setattr(kafka_jars, "_ATTEMPTS", 2)
     path = tmp_path / "tiny.lock"
     path.write_text("# tiny\n\n" + "\n".join(lock_lines()) + "\n")
     return path
@@ -66,9 +66,9 @@ def assert_complete(lock_file: Path) -> None:
 class TestTheRealList:
     def test_it_pins_kafka_and_its_logger(self) -> None:
         pinned = {jar.coordinates for jar in read_lock()}
-        assert set(jars.ROOTS) <= pinned
+        assert set(kafka_jars.ROOTS) <= pinned
         assert len(pinned) == 46
-        assert f"org.apache.kafka:kafka-server:{jars.KAFKA_VERSION}" in pinned
+        assert f"org.apache.kafka:kafka-server:{kafka_jars.KAFKA_VERSION}" in pinned
 
     def test_no_other_backend_competes_for_the_log(self) -> None:
         artifacts = [jar.coordinates.split(":")[1] for jar in read_lock()]
@@ -81,13 +81,13 @@ class TestTheRealList:
             for jar in read_lock()
             if jar.coordinates.startswith("org.apache.kafka:")
         }
-        assert versions == {jars.KAFKA_VERSION}
+        assert versions == {kafka_jars.KAFKA_VERSION}
 
     def test_the_cache_is_named_by_the_list(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        digest = hashlib.sha256(jars.LOCK_FILE.read_bytes()).hexdigest()
+        digest = hashlib.sha256(kafka_jars.LOCK_FILE.read_bytes()).hexdigest()
         assert cache_dir() == tmp_path / "springtide" / "kafka" / digest[:16]
 
     @pytest.mark.parametrize("value", [None, "", "relative/path"])

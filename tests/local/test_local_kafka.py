@@ -15,15 +15,15 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import UnknownTopicOrPartitionError
 
 from pipeline.errors import BrokerStartError, JavaNotFoundError, LocalKafkaError
-from pipeline.local import kafka as launcher
-from pipeline.local.kafka import (
+from pipeline.local import local_kafka as launcher
+from pipeline.local.local_kafka import (
     MAX_MESSAGE_BYTES,
     LocalKafka,
     local_kafka,
     properties_text,
     server_properties,
 )
-from pipeline.local.probe import HOST, free_port, is_free
+from pipeline.local.port_probe import HOST, free_port, is_free
 from tests.processes import eventually, is_alive
 
 ROOT = Path(__file__).parents[2]
@@ -149,7 +149,7 @@ def test_a_port_lost_in_the_race_is_given_up_and_nothing_stays(
 def test_kill_9_of_the_program_leaves_no_java_and_no_folder(tmp_path: Path) -> None:
     program = (
         "import time\n"
-        "from pipeline.local.kafka import LocalKafka\n"
+        "from pipeline.local.local_kafka import LocalKafka\n"
         "broker = LocalKafka()\n"
         "broker.start()\n"
         "print(broker.pid, broker.port, broker.data_dir, flush=True)\n"

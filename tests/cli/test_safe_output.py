@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.cli import printing
-from pipeline.cli.printing import printable, say
+from pipeline.cli import safe_output
+from pipeline.cli.safe_output import printable, say
 
 
 @given(st.text())
@@ -36,4 +36,4 @@ def test_each_line_stays_one(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_examples() -> None:
-    assert doctest.testmod(printing) == (0, 1)
+    assert doctest.testmod(safe_output) == (0, 1)

@@ -7,10 +7,10 @@ from typing import Final
 import click
 import msgspec
 
-from pipeline.cli.asked_extender import AskedExtender
+from pipeline.cli.extender_client import AskedExtender
 from pipeline.cli.options import KAFKA_CLIENT
-from pipeline.cli.printing import printable
-from pipeline.cli.reading import read_table
+from pipeline.cli.safe_output import printable
+from pipeline.cli.table_reading import read_table
 from pipeline.clock import SystemClock
 from pipeline.errors import BadRequestError, SpringtideError, UsageError
 from pipeline.extender.decisions import Decisions, Rules

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.local.probe import HOST, answering_racks, free_port, is_free, port_range
+from pipeline.local.port_probe import HOST, answering_racks, free_port, is_free, port_range
 
 
 def test_free_ports_lie_below_those_that_clients_are_given() -> None:

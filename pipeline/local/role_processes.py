@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from pipeline.errors import DemoError
-from pipeline.local.workload import Joiner
+from pipeline.local.demo_workload import Joiner
 
 _TAIL_LINES = 12
 STOP_SECONDS: Final = 20.0

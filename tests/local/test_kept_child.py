@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import LocalKafkaError
-from pipeline.local.child import KeptChild
+from pipeline.local.kept_child import KeptChild
 from tests.processes import eventually, is_alive
 
 SLEEP = ["/bin/sleep", "300"]
@@ -123,7 +123,7 @@ def test_death_of_the_parent_leaves_no_child_and_no_folder(
         "import sys, time\n"
         "from pathlib import Path\n"
         "from pipeline.local import keeper\n"
-        "from pipeline.local.child import KeptChild\n"
+        "from pipeline.local.kept_child import KeptChild\n"
         f"child = KeptChild(Path({str(folder)!r}) / 'log', Path({str(folder)!r}))\n"
         f"print(child.start({SLEEP!r}, Path('/')), flush=True)\n"
         "time.sleep(300)\n"

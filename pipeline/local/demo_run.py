@@ -20,19 +20,16 @@ from pipeline.clock import Clock, SystemClock
 from pipeline.errors import DemoError, KernelError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.topic_admin import apply_topics
-from pipeline.local import ask, simulate
-from pipeline.local.kafka import LocalKafka, local_kafka
-from pipeline.local.probe import HOST, free_port
-from pipeline.local.roles import Role, stop_all
-from pipeline.local.screen import Asked, PodLine, Screen, pods_shown, summary_of
-from pipeline.local.stage import (
+from pipeline.local import demo_queries, simulated_fleet_process
+from pipeline.local.demo_screen import Asked, PodLine, Screen, pods_shown, summary_of
+from pipeline.local.demo_stage import (
     ROLES_CGROUP,
     STALE_AFTER_SECONDS,
     demo_home,
     own_node_name,
     settings_document,
 )
-from pipeline.local.workload import (
+from pipeline.local.demo_workload import (
     PODS,
     Joiner,
     Workload,
@@ -40,6 +37,9 @@ from pipeline.local.workload import (
     pod_object,
     remove_leftovers,
 )
+from pipeline.local.local_kafka import LocalKafka, local_kafka
+from pipeline.local.port_probe import HOST, free_port
+from pipeline.local.role_processes import Role, stop_all
 from pipeline.settings import Settings, load_settings
 from pipeline.table import Feed, Table
 from pipeline.tasks import end
@@ -178,12 +178,12 @@ class Demo:
         for name in ("exporter", "worker", "extender"):
             self._start_role(name, [*command, name], joiner)
         if self.plan.fleet:
-            module = ("-m", "pipeline.local.simulate", str(self.settings_file))
+            module = ("-m", "pipeline.local.simulated_fleet_process", str(self.settings_file))
             self._start_role("fleet", [*module, str(self.plan.fleet)], joiner)
             self.screen.say(
-                f"{self.plan.fleet} simulated nodes begin {simulate.HOURS_BACK:g} h back and run "
-                f"fast up to now: windows of {simulate.HISTORY_WINDOW_SECONDS} s, then of "
-                f"{simulate.WINDOW_SECONDS} s"
+                f"{self.plan.fleet} simulated nodes begin {simulated_fleet_process.HOURS_BACK:g} h back and run "
+                f"fast up to now: windows of {simulated_fleet_process.HISTORY_WINDOW_SECONDS} s, then of "
+                f"{simulated_fleet_process.WINDOW_SECONDS} s"
             )
         names = ", ".join(role.log.name for role in self.roles)
         self.screen.say(f"logs in {self.home}: {names}")
@@ -200,7 +200,7 @@ class Demo:
                 self._await_first_node(table, now)
             self.screen.show(table, self.clock.now(), self._status(table))
             due = asked_at is None or now - asked_at > _ASK_EVERY_SECONDS
-            if due and self._may_ask(table, now) and await ask.is_ready(self.url):
+            if due and self._may_ask(table, now) and await demo_queries.is_ready(self.url):
                 asked_at = now
                 self.first_asked = self.first_asked or now
                 self.screen.asked(await self._ask(table))
@@ -280,27 +280,27 @@ class Demo:
             "CPU": extender.cpu_threshold_percent,
             "memory": extender.memory_threshold_percent,
         }
-        answer = await ask.ask_extender(self.url, names)
+        answer = await demo_queries.ask_extender(self.url, names)
         late = self.plan.fleet - len(self._fleet_now(table))
         return Asked(answer, [self.node], late, self.url, thresholds, await self._pods())
 
     async def _pods(self) -> list[PodLine]:
         if self.workload is None:
             return []
-        prediction = await ask.newest_prediction(self.settings.kafka, self.node)
+        prediction = await demo_queries.newest_prediction(self.settings.kafka, self.node)
         if prediction is None:
             return []
-        usage = await ask.pod_usage(self.settings.exporter.socket_path, 15)
+        usage = await demo_queries.pod_usage(self.settings.exporter.socket_path, 15)
         return pods_shown(prediction, usage)
 
     async def _end(self, table: Table) -> None:
         """The last answer and the summary; when it was interrupted early there is little to say."""
         if self.first_shown is None:
             return
-        if await ask.is_ready(self.url):
+        if await demo_queries.is_ready(self.url):
             self.screen.asked(await self._ask(table))
         states = [state for name in table if (state := table.snapshot(name).state)]
-        lost = await ask.dead_letters(self.settings.kafka)
+        lost = await demo_queries.dead_letters(self.settings.kafka)
         seconds = self.clock.monotonic() - self.began
         self.screen.ended(summary_of(states, dead_letters=lost, seconds=seconds))
 

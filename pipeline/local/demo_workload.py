@@ -26,7 +26,7 @@ from node_exporter.kernel.cgroup import Layout, detect_layout
 from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, pod_dir, qos_dir
 from pipeline.clock import format_time
 from pipeline.errors import KernelError, KernelFileError
-from pipeline.local import load
+from pipeline.local import load_process
 from pipeline.processors.kubernetes.pod_classes import LABEL_PRIORITY_CLASS, LABEL_QOS_CLASS
 from pipeline.topics.resource_amounts import millicores
 
@@ -39,7 +39,7 @@ _REMOVE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class DemoPod:
-    """A pod of the demo: `kind` is what `pipeline.local.load` does in it."""
+    """A pod of the demo: `kind` is what `pipeline.local.load_process` does in it."""
 
     name: str
     kind: str
@@ -141,7 +141,7 @@ class Workload:
             self._weigh(directory, millicores(pod.cpu or "0"))
             self._processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-I", "-S", load.__file__, pod.kind],
+                    [sys.executable, "-I", "-S", load_process.__file__, pod.kind],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

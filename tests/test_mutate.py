@@ -50,7 +50,8 @@ def test_every_change_is_one_of_what_runs(tmp_path: Path) -> None:
 
 
 def test_tests_of_the_module_come_before_those_of_its_package() -> None:
-    package = ["tests/processors", "tests/vectors"]
+    package = ["tests/processors/join", "tests/vectors"]
     mirror = ["tests/processors/join/test_sample_join.py"]
     assert runs_for(ROOT / "pipeline/processors/join/sample_join.py") == [mirror, package]
+    package = ["tests/processors/model", "tests/vectors"]
     assert runs_for(ROOT / "pipeline/processors/model/entity_columns.py") == [package]

@@ -20,7 +20,8 @@ from pipeline.clock import Clock, SystemClock
 from pipeline.errors import DemoError, KernelError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.topic_admin import apply_topics
-from pipeline.local import demo_queries, simulated_fleet_process
+from pipeline.local import demo_queries
+from pipeline.local import simulated_fleet_process as fleet_process
 from pipeline.local.demo_screen import Asked, PodLine, Screen, pods_shown, summary_of
 from pipeline.local.demo_stage import (
     ROLES_CGROUP,
@@ -181,9 +182,9 @@ class Demo:
             module = ("-m", "pipeline.local.simulated_fleet_process", str(self.settings_file))
             self._start_role("fleet", [*module, str(self.plan.fleet)], joiner)
             self.screen.say(
-                f"{self.plan.fleet} simulated nodes begin {simulated_fleet_process.HOURS_BACK:g} h back and run "
-                f"fast up to now: windows of {simulated_fleet_process.HISTORY_WINDOW_SECONDS} s, then of "
-                f"{simulated_fleet_process.WINDOW_SECONDS} s"
+                f"{self.plan.fleet} simulated nodes begin {fleet_process.HOURS_BACK:g} h back and run "
+                f"fast up to now: windows of {fleet_process.HISTORY_WINDOW_SECONDS} s, then of "
+                f"{fleet_process.WINDOW_SECONDS} s"
             )
         names = ", ".join(role.log.name for role in self.roles)
         self.screen.say(f"logs in {self.home}: {names}")

@@ -266,6 +266,6 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as _place:
         sys.stdout.write(
             f"# The jars of {' + '.join(ROOTS)}: SHA-256, bytes, coordinates.\n"
-            "# Written by `python -m pipeline.local.kafka_jars`; the hash of this file names the cache.\n"
-            + resolve_lock(ROOTS, Path(_place))
+            "# Written by `python -m pipeline.local.kafka_jars`; "
+            "the hash of this file names the cache.\n" + resolve_lock(ROOTS, Path(_place))
         )

@@ -1,4 +1,6 @@
-"""The demo's fleet as a process of its own: `python -m pipeline.local.simulated_fleet_process SETTINGS NODES`.
+"""The simulated fleet of the demo, run as a process.
+
+Usage: `python -m pipeline.local.simulated_fleet_process SETTINGS NODES`.
 
 It ends by a signal and then leaves nothing to tidy up: its records go with the demo's broker.
 """

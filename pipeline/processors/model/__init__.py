@@ -1,1 +1,1 @@
-"""The model of each node: decayed histograms, moments and recent usage, and the peaks they predict."""
+"""The models of nodes: decayed histograms, moments, recent usage, and the peaks they predict."""

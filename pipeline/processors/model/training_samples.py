@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.processors.join.sample_join import system_usage
+from pipeline.processors.join import system_usage
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, CLASSES
 from pipeline.processors.model import drift, reclaimable, usage_points
 from pipeline.processors.model.column_store import Columns

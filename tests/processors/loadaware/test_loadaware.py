@@ -13,6 +13,7 @@ from pipeline.errors import InvalidPolicyError
 from pipeline.processors.loadaware import filter_score, node_thresholds
 from pipeline.processors.loadaware.in_flight import Assigned, sums
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs, read_args, span_seconds
+from pipeline.processors.loadaware.node_thresholds import Limits
 from pipeline.processors.loadaware.pod_estimate import (
     SCALING_FACTORS,
     deadline,
@@ -96,24 +97,22 @@ ARGS = read_args({"prodUsageThresholds": {"cpu": 55}})
 @pytest.mark.parametrize(
     ("annotation", "is_prod", "found"),
     [
-        (None, False, node_thresholds.Limits({"cpu": 65, "memory": 95})),
-        (None, True, node_thresholds.Limits({"cpu": 55}, node_thresholds.PROD)),
-        ('{"usageThresholds":{"cpu":30}}', False, node_thresholds.Limits({"cpu": 30})),
-        ('{"prodUsageThresholds":{"cpu":10}}', True, node_thresholds.Limits({"cpu": 10}, node_thresholds.PROD)),
-        ('{"prodUsageThresholds":{"cpu":0}}', True, node_thresholds.Limits({"cpu": 65, "memory": 95})),
+        (None, False, Limits({"cpu": 65, "memory": 95})),
+        (None, True, Limits({"cpu": 55}, node_thresholds.PROD)),
+        ('{"usageThresholds":{"cpu":30}}', False, Limits({"cpu": 30})),
+        ('{"prodUsageThresholds":{"cpu":10}}', True, Limits({"cpu": 10}, node_thresholds.PROD)),
+        ('{"prodUsageThresholds":{"cpu":0}}', True, Limits({"cpu": 65, "memory": 95})),
         (
             '{"aggregatedUsage":{"usageThresholds":{"cpu":9},"usageAggregationType":"p99"}}',
             False,
-            node_thresholds.Limits({"cpu": 9}, node_thresholds.AGGREGATED, "p99", 0),
+            Limits({"cpu": 9}, node_thresholds.AGGREGATED, "p99", 0),
         ),
         # Without a type it is none.
         ('{"aggregatedUsage":{"usageThresholds":{"cpu":9}}}', False,
-         node_thresholds.Limits({"cpu": 65, "memory": 95})),
+         Limits({"cpu": 65, "memory": 95})),
     ],
 )  # fmt: skip
-def test_which_thresholds_hold(
-    annotation: str | None, is_prod: bool, found: node_thresholds.Limits
-) -> None:
+def test_which_thresholds_hold(annotation: str | None, is_prod: bool, found: Limits) -> None:
     assert node_thresholds.limits_of(ARGS, annotation, is_prod=is_prod) == found
     assert node_thresholds.problem(annotation) is None
 

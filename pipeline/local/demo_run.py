@@ -182,8 +182,8 @@ class Demo:
             module = ("-m", "pipeline.local.simulated_fleet_process", str(self.settings_file))
             self._start_role("fleet", [*module, str(self.plan.fleet)], joiner)
             self.screen.say(
-                f"{self.plan.fleet} simulated nodes begin {fleet_process.HOURS_BACK:g} h back and run "
-                f"fast up to now: windows of {fleet_process.HISTORY_WINDOW_SECONDS} s, then of "
+                f"{self.plan.fleet} simulated nodes start {fleet_process.HOURS_BACK:g} h ago and "
+                f"run fast until now: windows of {fleet_process.HISTORY_WINDOW_SECONDS} s, then of "
                 f"{fleet_process.WINDOW_SECONDS} s"
             )
         names = ", ".join(role.log.name for role in self.roles)

@@ -212,7 +212,7 @@ def find_drift(kafka: KafkaSettings, found: Mapping[str, TopicState]) -> Iterato
             yield Drift(topic=name, kind="missing", wanted="a topic")
             continue
         numbers: tuple[tuple[Kind, int, int], ...] = (
-            ("partitions", _partitions(topic, kafka), state.partitions),
+            ("partitions", kafka.partitions, state.partitions),
             ("replication", kafka.replication_factor, state.replication),
         )
         for kind, wanted, has in numbers:
@@ -235,15 +235,11 @@ def plan_changes(kafka: KafkaSettings, found: Mapping[str, TopicState]) -> Itera
                 topic=name,
                 action="create",
                 config=topic.config(),
-                partitions=_partitions(topic, kafka),
+                partitions=kafka.partitions,
                 replication=kafka.replication_factor,
             )
         elif config := {d.key: d.wanted for d in mine if d.kind == "config" and d.key}:
             yield Change(topic=name, action="alter", config=config)
-
-
-def _partitions(topic: Topic, kafka: KafkaSettings) -> int:
-    return topic.partitions or kafka.partitions
 
 
 def _same(wanted: str, found: str) -> bool:

@@ -34,7 +34,6 @@ class Topic:
     max_bytes: int = MAX_RECORD_BYTES
     retention_ms: int | None = None
     whole_ms: int | None = None
-    partitions: int | None = None
     record: str | None = None
 
     def full_name(self, prefix: str) -> str:
@@ -87,7 +86,7 @@ WORKLOADS: Final = Topic(
     record="workloads",
 )  # fmt: skip
 FLEET: Final = Topic(
-    name="fleet", key="pool or workload", codec="json", cleanup="compact", partitions=1,
+    name="fleet", key="pool or workload", codec="json", cleanup="compact",
     value="means and deviations of node pools, priors of workloads", written_by="planner",
 )  # fmt: skip
 WINDOWS: Final = Topic(
@@ -149,10 +148,13 @@ DEAD_LETTERS: Final = Topic(
 )  # fmt: skip
 
 TOPICS: Final = (
-    SAMPLES, NODES, PODS, WORKLOADS, FLEET, WINDOWS, PREDICTIONS, RESOURCES, NODE_STATE,
-    NODE_VIEWS, ALERTS, EVICTION_REQUESTS, EVICTION_PLANS, ACTIONS, ACCURACY, CHECKPOINTS,
-    DEAD_LETTERS,
+    SAMPLES, NODES, PODS, WORKLOADS, WINDOWS, PREDICTIONS, RESOURCES, NODE_STATE, NODE_VIEWS,
+    EVICTION_PLANS, ACTIONS, CHECKPOINTS, DEAD_LETTERS,
 )  # fmt: skip
+"""The topics that a role writes: `springtide topics apply` creates them."""
+
+PLANNED_TOPICS: Final = (FLEET, ALERTS, EVICTION_REQUESTS, ACCURACY)
+"""Topics whose names and keys are reserved. No role writes them yet, and nothing creates them."""
 
 
 def markdown_table() -> str:
@@ -161,10 +163,11 @@ def markdown_table() -> str:
         "| topic | key | value | codec | kept | written by |",
         "|---|---|---|---|---|---|",
     ]
-    for topic in TOPICS:
+    for topic in (*TOPICS, *PLANNED_TOPICS):
         kept = "compacted" if topic.retention_ms is None else f"{topic.retention_ms // HOUR_MS} h"
+        writer = f"{topic.written_by} (not yet)" if topic in PLANNED_TOPICS else topic.written_by
         lines.append(
             f"| `springtide.{topic.name}` | {topic.key} | {topic.value} | {topic.codec} "
-            f"| {kept} | {topic.written_by} |"
+            f"| {kept} | {writer} |"
         )
     return "\n".join(lines) + "\n"

@@ -32,9 +32,7 @@ KAFKA = KafkaSettings(topic_prefix="tide", partitions=8)
 
 def declared() -> dict[str, TopicState]:
     return {
-        topic.full_name("tide"): TopicState(
-            partitions=topic.partitions or 8, replication=1, config=topic.config()
-        )
+        topic.full_name("tide"): TopicState(partitions=8, replication=1, config=topic.config())
         for topic in TOPICS
     }
 
@@ -53,7 +51,7 @@ def test_as_declared() -> None:
 def test_an_empty_cluster() -> None:
     changes = list(plan_changes(KAFKA, {}))
     assert [c.topic for c in changes] == [t.full_name("tide") for t in TOPICS]
-    assert {c.partitions for c in changes} == {1, 8}
+    assert {c.partitions for c in changes} == {8}
     assert "create tide.samples: 8 partitions, 1 copies, " in str(changes[0])
 
 

@@ -6,19 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.topics.registry import DAY_MS, HOUR_MS, TOPICS, Topic, markdown_table
+from pipeline.topics.registry import (
+    DAY_MS,
+    HOUR_MS,
+    PLANNED_TOPICS,
+    TOPICS,
+    Topic,
+    markdown_table,
+)
 
 REPOSITORY = Path(__file__).parent.parent.parent
+ALL_TOPICS = (*TOPICS, *PLANNED_TOPICS)
 
 
 def test_names_are_unique_and_lower_case() -> None:
-    names = [topic.name for topic in TOPICS]
+    names = [topic.name for topic in ALL_TOPICS]
     assert len(set(names)) == len(names) == 17
     # Kafka mixes `.` and `_` up in the names of its metrics.
     assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", name) for name in names)
 
 
-@pytest.mark.parametrize("topic", TOPICS, ids=lambda t: t.name)
+@pytest.mark.parametrize("topic", ALL_TOPICS, ids=lambda t: t.name)
 def test_settings_of_every_topic(topic: Topic) -> None:
     config = topic.config()
     assert config["message.timestamp.type"] == "LogAppendTime"
@@ -48,13 +56,13 @@ def test_the_log_outlives_the_samples() -> None:
     assert windows > samples
 
 
-@pytest.mark.parametrize("topic", [t for t in TOPICS if t.record], ids=lambda t: t.name)
-def test_record_modules_are_there(topic: Topic) -> None:
+@pytest.mark.parametrize("topic", TOPICS, ids=lambda t: t.name)
+def test_every_written_topic_has_a_record_module(topic: Topic) -> None:
     assert importlib.import_module(f"pipeline.topics.{topic.record}").__doc__
 
 
-def test_only_the_fleet_topic_has_its_own_number_of_partitions() -> None:
-    assert {topic.name: topic.partitions for topic in TOPICS if topic.partitions} == {"fleet": 1}
+def test_planned_topics_have_no_record_module() -> None:
+    assert [topic.record for topic in PLANNED_TOPICS] == [None] * len(PLANNED_TOPICS)
 
 
 def test_documentation_has_the_table() -> None:

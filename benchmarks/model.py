@@ -33,6 +33,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.processors.arrays import FloatArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model import day_slots
 from pipeline.processors.model.bank import Bank
@@ -44,8 +45,6 @@ from pipeline.processors.model.histogram import (
     nearest_reference_ms,
 )
 from pipeline.processors.model.model_config import KOORDINATOR, NodeWindow
-
-FloatArray = npt.NDArray[np.float64]
 
 PODS_PER_NODE = 100
 NODES_PER_BATCH = 100

@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 
 from benchmarks import ingest, inventory
+from pipeline.processors.arrays import IntArray
 from pipeline.processors.join.pod_facts import pod_row
 from pipeline.processors.join.sample_join import NodeView, join, put_beside
 from pipeline.processors.join.window_batch import WindowUsage, window_usages
@@ -35,7 +36,6 @@ from pipeline.processors.overcommit.node_offers import Offers, offers, records
 from pipeline.processors.overcommit.resource_columns import (
     MAX_USAGE_REQUEST,
     REQUEST,
-    IntArray,
     Nodes,
     Pods,
     Strategies,

@@ -11,15 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from pipeline.metrics import REGISTRY
+from pipeline.processors.arrays import FloatArray
 from pipeline.processors.model.peaks import AllPeaks
 from pipeline.processors.model.reclaimable import TO_KUBERNETES
-
-Floats = npt.NDArray[np.float64]
 
 METRICS: Final = {
     "koordlet_node_predicted_resource_reclaimable": (
@@ -39,7 +37,7 @@ class Profile(NamedTuple):
     unknown, in the order of `METRICS` and `predictors`."""
 
     predictors: tuple[str, ...]
-    nodes: Mapping[str, Floats]
+    nodes: Mapping[str, FloatArray]
 
 
 def names_of(predictors: Sequence[str]) -> tuple[str, ...]:
@@ -47,7 +45,7 @@ def names_of(predictors: Sequence[str]) -> tuple[str, ...]:
     return (*predictors, *(VIEWS if _OF_VIEWS in predictors else ()))
 
 
-def amounts_of(peaks: AllPeaks) -> Mapping[str, Floats]:
+def amounts_of(peaks: AllPeaks) -> Mapping[str, FloatArray]:
     """What is reclaimable on each node, and the peak, a row for each of `names_of`."""
     found = {name: answer.reclaimable for name, answer in peaks.answers.items()}
     amounts = [answer.amount for answer in found.values()]

@@ -84,7 +84,7 @@ class Report:
         return newer
 
 
-class Placed(NamedTuple):
+class PartitionWindow(NamedTuple):
     """A window, where it lies, and whose models it is for."""
 
     cursor: "ModelCursor"
@@ -100,16 +100,16 @@ class Due(NamedTuple):
     """A prediction that is to be published: the peaks of a node after this window, as `at` of
     `peaks` has them."""
 
-    placed: Placed
+    placed: PartitionWindow
     peaks: AllPeaks
     at: int
 
 
-class Told(NamedTuple):
+class PendingReport(NamedTuple):
     """An applied window and what is to be said of it: the node's counters and peaks as of then, and
     the newest prediction to be published with it, or none."""
 
-    placed: Placed
+    placed: PartitionWindow
     counters: Counters
     headline: Headline
     prediction: bytes | None
@@ -119,34 +119,34 @@ class Applied(NamedTuple):
     """A window that was applied, the node's counters as of then and its peaks, which `at` of
     `peaks` has, and the newest prediction to be published with it: as peaks, as bytes, or none."""
 
-    placed: Placed
+    placed: PartitionWindow
     counters: Counters
     peaks: AllPeaks
     at: int
     due: Due | None = None
     prediction: bytes | None = None
 
-    def after(self, before: "Applied | Told | None") -> "Applied":
+    def after(self, before: "Applied | PendingReport | None") -> "Applied":
         """This, with the prediction of an earlier window of the node if it has none."""
         if before is None or self.due or self.prediction:
             return self
         due = before.due if isinstance(before, Applied) else None
         return self._replace(due=due, prediction=before.prediction)
 
-    def told(self) -> Told:
+    def pending(self) -> PendingReport:
         """What is to be said, on its own: peaks hold on to those of other nodes."""
         headline, prediction = self.peaks.headline(self.at), self.prediction
         if self.due is not None:
             (cursor, offset, window), peaks, at = self.due
             record = prediction_record(window, peaks[at], offset=offset, **_position(cursor))
             prediction = encode_json(record)
-        return Told(self.placed, self.counters, headline, prediction)
+        return PendingReport(self.placed, self.counters, headline, prediction)
 
 
-def segments(windows: Sequence[Placed]) -> list[list[Placed]]:
+def segments(windows: Sequence[PartitionWindow]) -> list[list[PartitionWindow]]:
     """Runs of windows, and each departure by itself, in order; in a run no node occurs twice."""
-    found: list[list[Placed]] = []
-    runs: list[list[Placed]] = [[]]
+    found: list[list[PartitionWindow]] = []
+    runs: list[list[PartitionWindow]] = [[]]
     for placed in windows:
         if placed.window.type == "departure":
             runs += [[placed], []]
@@ -158,7 +158,7 @@ def segments(windows: Sequence[Placed]) -> list[list[Placed]]:
     return found
 
 
-def learn(windows: Sequence[Placed]) -> list[Applied]:
+def learn(windows: Sequence[PartitionWindow]) -> list[Applied]:
     """Apply windows of distinct nodes; what was applied, in order."""
     rules = windows[0].cursor.rules
     outcomes = bank.apply(
@@ -175,7 +175,7 @@ def learn(windows: Sequence[Placed]) -> list[Applied]:
     return _told(applied) if applied else []
 
 
-def _told(windows: Sequence[Placed]) -> list[Applied]:
+def _told(windows: Sequence[PartitionWindow]) -> list[Applied]:
     """What the models say after `windows`, which were applied."""
     latest: dict[int, int] = {}
     for cursor, _, window in windows:
@@ -201,7 +201,7 @@ def _told(windows: Sequence[Placed]) -> list[Applied]:
     ]
 
 
-def report(told: Sequence[Told]) -> list[Report]:
+def report(told: Sequence[PendingReport]) -> list[Report]:
     """What is published of these windows, the last ones of their nodes; their cursors' `reports`
     have it with the prediction that stands."""
     if not told:
@@ -227,7 +227,7 @@ def report(told: Sequence[Told]) -> list[Report]:
     return made
 
 
-def _resources(told: Sequence[Told], usages: Sequence[WindowUsage]) -> list[bytes | None]:
+def _resources(told: Sequence[PendingReport], usages: Sequence[WindowUsage]) -> list[bytes | None]:
     """What each of these nodes has for Mid and Batch, None for one that takes no part."""
     made: list[bytes | None] = [None] * len(told)
     at = [i for i, last in enumerate(told) if last.placed.window.node.overcommit is not None]
@@ -259,7 +259,7 @@ def _position(cursor: "ModelCursor") -> dict[str, int]:
     return {"generation": GENERATION, "epoch": cursor.ownership.epoch}
 
 
-def _count(placed: Placed, outcome: Outcome) -> None:
+def _count(placed: PartitionWindow, outcome: Outcome) -> None:
     counters = placed.cursor.counters
     old = counters.get(placed.node, Counters())
     applied = outcome.status == "applied"
@@ -278,5 +278,5 @@ def _count(placed: Placed, outcome: Outcome) -> None:
     )
 
 
-def _end(placed: Placed) -> str:
+def _end(placed: PartitionWindow) -> str:
     return format_time(placed.window.header.window_end_ms / 1000)

@@ -20,7 +20,15 @@ import numpy.typing as npt
 
 from pipeline.agents.join_agent import refuse
 from pipeline.agents.koordlet_metrics import Profile, names_of
-from pipeline.agents.learn_windows import Applied, Placed, Report, Told, learn, report, segments
+from pipeline.agents.learn_windows import (
+    Applied,
+    PartitionWindow,
+    PendingReport,
+    Report,
+    learn,
+    report,
+    segments,
+)
 from pipeline.agents.shard import Ownership
 from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.kafka.partition_log import LogRecord
@@ -90,7 +98,7 @@ class ModelCursor:
         self._reported: set[str] = set()
         self._output = output
         self._windows = WINDOWS.full_name(rules.prefix)
-        self._replayed: dict[str, Told] = {}
+        self._replayed: dict[str, PendingReport] = {}
 
     @property
     def owned(self) -> bool:
@@ -137,7 +145,7 @@ class ModelCursor:
                 wanted.append(record)
         for (_, node), applied in learn_all(self.decode(wanted)[0]).items():
             if applied is not None:
-                self._replayed[node] = applied.after(self._replayed.get(node)).told()
+                self._replayed[node] = applied.after(self._replayed.get(node)).pending()
         self.next_offset = records[-1].offset + 1
 
     def report_replayed(self, limit: int) -> bool:
@@ -201,9 +209,9 @@ class ModelCursor:
 
     def decode(
         self, records: Sequence[LogRecord]
-    ) -> tuple[list[Placed], list[tuple[LogRecord, RecordError]]]:
+    ) -> tuple[list[PartitionWindow], list[tuple[LogRecord, RecordError]]]:
         """The windows in `records`, and what is none."""
-        windows: list[Placed] = []
+        windows: list[PartitionWindow] = []
         refused: list[tuple[LogRecord, RecordError]] = []
         for record in records:
             try:
@@ -215,7 +223,7 @@ class ModelCursor:
             except RecordError as error:
                 refused.append((record, error.at(self._windows, record.partition, record.offset)))
             else:
-                windows.append(Placed(self, record.offset, window))
+                windows.append(PartitionWindow(self, record.offset, window))
         return windows, refused
 
     def forget(self, node: str) -> None:
@@ -251,7 +259,7 @@ async def _tell(
     await cursor.publish(reported)
 
 
-def learn_all(windows: Sequence[Placed]) -> dict[tuple[ModelCursor, str], Applied | None]:
+def learn_all(windows: Sequence[PartitionWindow]) -> dict[tuple[ModelCursor, str], Applied | None]:
     """Apply windows in order; gives the newest of each node that was applied, with its newest
     prediction, and None where the node departed."""
     newest: dict[tuple[ModelCursor, str], Applied | None] = {}
@@ -272,7 +280,7 @@ def apply(
     dict[ModelCursor, list[Reported]], dict[ModelCursor, list[tuple[LogRecord, RecordError]]]
 ]:
     """Bring models and positions behind these records; gives reports in order, and what is bad."""
-    windows: list[Placed] = []
+    windows: list[PartitionWindow] = []
     reported: dict[ModelCursor, list[Reported]] = defaultdict(list)
     refused: dict[ModelCursor, list[tuple[LogRecord, RecordError]]] = {}
     for cursor, records in batches:
@@ -280,7 +288,7 @@ def apply(
         cursor.joined = max([cursor.joined, *(at.window.sample_offset for at in mine)])
         windows += mine
     newest = learn_all(windows)
-    made = iter(report([applied.told() for applied in newest.values() if applied is not None]))
+    made = iter(report([applied.pending() for applied in newest.values() if applied is not None]))
     for (cursor, node), applied in newest.items():
         reported[cursor].append((node, None if applied is None else next(made)))
     for cursor, records in batches:

@@ -16,12 +16,12 @@ from pipeline.extender.filters import Refusal
 from pipeline.extender.node_moment import Ask, Moment, Places, ask, by_row, some_of
 from pipeline.extender.plugin_scores import BY_LOAD, SCORERS, STALE_SECONDS
 from pipeline.extender.preempt_messages import Victims
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.loadaware.pod_amounts import Counting, Packing
 from pipeline.processors.placement import threshold_hours
 from pipeline.processors.placement.combine_scores import best_fit, combined, in_steps, one_best
 from pipeline.processors.placement.plugin_config import HINT, LOAD_AWARE, TIME_SHARED, Placement
 from pipeline.processors.placement.preemption_order import least_dear
-from pipeline.processors.scorers.rounding import BoolArray, FloatArray, IntArray
 from pipeline.table import RowArray, Table
 from pipeline.table.tentative_pods import TENTATIVE_SECONDS
 from pipeline.topics.pods import PodRecord

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from pipeline.extender.node_moment import Ask, Moment, by_node
+from pipeline.processors.arrays import BoolArray, IntArray
 from pipeline.processors.loadaware import filter_score, node_thresholds
 from pipeline.processors.loadaware.filter_score import Nodes, Verdict
 from pipeline.processors.loadaware.in_flight import Sums
@@ -22,7 +23,6 @@ from pipeline.processors.placement.reservation_bounds import (
     beyond_certain,
     beyond_reservation,
 )
-from pipeline.processors.scorers.rounding import BoolArray, IntArray
 from pipeline.topics.node_state import AGGREGATED
 from pipeline.topics.resource_amounts import MID, RATES
 

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.loadaware.pod_amounts import Counting, asked_of
-from pipeline.processors.scorers.rounding import BoolArray, FloatArray, IntArray
 from pipeline.table import UNKNOWN_ROW, Row, RowArray, Rows, Table
 from pipeline.table.name_index import Names
 from pipeline.table.pod_columns import Lesser

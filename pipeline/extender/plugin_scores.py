@@ -11,6 +11,7 @@ import numpy as np
 
 from pipeline.extender.filters import compared, hint_of, nodes_of
 from pipeline.extender.node_moment import Ask, Moment
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.loadaware import filter_score, node_thresholds
 from pipeline.processors.loadaware.loadaware_args import Aggregated, LoadAwareArgs, span_seconds
 from pipeline.processors.loadaware.node_thresholds import Limits
@@ -29,7 +30,7 @@ from pipeline.processors.scorers.node_size import by_size, raw_size
 from pipeline.processors.scorers.power_peaks import PowerModel, cheapest_first, costs, power_rise
 from pipeline.processors.scorers.predicted_headroom import headroom
 from pipeline.processors.scorers.resource_limits import limit_aware, limit_room
-from pipeline.processors.scorers.rounding import MAX_SCORE, FloatArray, IntArray
+from pipeline.processors.scorers.rounding import MAX_SCORE
 from pipeline.processors.scorers.scarce_resources import scarce_resources
 from pipeline.processors.scorers.scheduling_hint import preferred_nodes
 from pipeline.processors.scorers.target_load import busier, predicted_percent, target_load

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from pipeline.extender.decisions import Decisions
 from pipeline.extender.filters import RESOURCES, Refusal, amount
 from pipeline.extender.node_moment import Ask, Moment
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, CLASSES
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
 from pipeline.processors.loadaware.node_thresholds import AGGREGATED, limits_of
@@ -30,7 +31,6 @@ from pipeline.processors.placement.victim_selection import (
     in_order,
     shares,
 )
-from pipeline.processors.scorers.rounding import FloatArray, IntArray
 from pipeline.table.pod_columns import Lesser
 from pipeline.times import format_time
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod

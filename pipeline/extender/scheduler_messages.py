@@ -14,8 +14,8 @@ import numpy as np
 
 from pipeline.errors import BadRequestError, InvalidRecordError
 from pipeline.extender.filters import Refusal
+from pipeline.processors.arrays import IntArray
 from pipeline.processors.kubernetes.object_records import read_manifest
-from pipeline.processors.scorers.rounding import IntArray
 from pipeline.table.name_index import Names
 from pipeline.topics.pods import PodRecord
 

@@ -15,14 +15,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.processors.arrays import FloatArray
 from pipeline.processors.kubernetes.pod_classes import LABEL_PRIORITY_CLASS, class_label, pod_class
 from pipeline.times import format_time
 from pipeline.topics.nodes import Condition, NodeRecord
 from pipeline.topics.pods import Container, Owner, PodRecord
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.samples import STATISTICS, USAGES, Row, SampleBatch, SampleHeader
-
-Floats = npt.NDArray[np.float64]
 
 POINTS: Final = 10
 """Collections inside a window; their statistics are the window's."""
@@ -50,13 +49,13 @@ class _Slots:
 
     profile: npt.NDArray[np.int64]
     pod_class: npt.NDArray[np.int64]
-    cpu_cores: Floats  # what a prod pod asks for; usage is in proportion to it
-    memory_bytes: Floats
-    cpu_use: Floats
-    memory_use: Floats
-    lifetime: Floats
-    shift: Floats
-    day_phase: Floats
+    cpu_cores: FloatArray  # what a prod pod asks for; usage is in proportion to it
+    memory_bytes: FloatArray
+    cpu_use: FloatArray
+    memory_use: FloatArray
+    lifetime: FloatArray
+    shift: FloatArray
+    day_phase: FloatArray
 
 
 class SimulatedNode:
@@ -162,7 +161,9 @@ class SimulatedNode:
         ]
         return [node, *pods]
 
-    def _usage(self, start: float, end: float, lives: "_Lives") -> tuple[Floats, Floats, float]:
+    def _usage(
+        self, start: float, end: float, lives: "_Lives"
+    ) -> tuple[FloatArray, FloatArray, float]:
         """CPU and memory of each slot at each point, and the CPU that was asked of the node."""
         slots = self._slots
         noise = np.random.default_rng([*self._key, 1, int(start)])
@@ -183,7 +184,7 @@ class SimulatedNode:
         memory *= np.minimum(1.0, _left(0.95 * self.memory_bytes - self._system_bytes, memory))
         return cpu, memory, demand
 
-    def _system(self, start: float, end: float) -> tuple[Floats, Floats]:
+    def _system(self, start: float, end: float) -> tuple[FloatArray, FloatArray]:
         noise = np.random.default_rng([*self._key, 3, int(start)])
         cpu = self._system_cores * np.clip(noise.lognormal(0.0, 0.1, POINTS), 0.5, 2.0)
         return cpu, np.full(POINTS, self._system_bytes)
@@ -240,9 +241,9 @@ class SimulatedNode:
 @dataclass(frozen=True, slots=True)
 class _Lives:
     number: npt.NDArray[np.int64]
-    begin: Floats
-    coverage: Floats
-    age: Floats  # as a share of the pod's life
+    begin: FloatArray
+    coverage: FloatArray
+    age: FloatArray  # as a share of the pod's life
 
 
 _KUBE_QOS: Final[Mapping[str, str]] = {
@@ -275,19 +276,19 @@ def _make_slots(random: np.random.Generator, pods: int, cores: int, memory: floa
     )
 
 
-def _left(available: float, wanted: Floats) -> Floats:
-    total: Floats = wanted.sum(axis=0)
+def _left(available: float, wanted: FloatArray) -> FloatArray:
+    total: FloatArray = wanted.sum(axis=0)
     return available / np.maximum(total, 1e-9)
 
 
-def _statistics(cpu: Floats, memory: Floats) -> list[dict[str, float]]:
+def _statistics(cpu: FloatArray, memory: FloatArray) -> list[dict[str, float]]:
     """The usage columns of each row, from its points (rows by points)."""
     usages = (cpu, memory, memory * 1.3, memory * 1.1)
     table = np.concatenate([_summarise(usage) for usage in usages], axis=1)
     return [dict(zip(_USAGE_NAMES, row, strict=True)) for row in table.tolist()]
 
 
-def _summarise(points: Floats) -> Floats:
+def _summarise(points: FloatArray) -> FloatArray:
     """avg, p90, p95, max and last along the points; percentiles by rank floor(n*p)-1."""
     ranked = np.sort(points, axis=1)
     count = points.shape[1]

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pipeline.processors.arrays import BoolArray, FloatArray
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
-from pipeline.processors.model.usage_anomalies import BoolArray, FloatArray, Told, oddities
+from pipeline.processors.model.usage_anomalies import Told, oddities
 from pipeline.table.state_table import RowArray, Table
 
 

@@ -9,13 +9,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.eviction.eviction_objections import stays
 from pipeline.processors.loadaware.pod_amounts import Pod
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.resource_amounts import Usage
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 STAYS: Final = 2**31
 """In the place of a priority: of a pod that does not leave for any other."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, CLASSES
 from pipeline.processors.loadaware.in_flight import Assigned, Sums, is_flying, sums
 from pipeline.processors.loadaware.pod_amounts import Counting, Pod, seconds_of
@@ -21,8 +22,6 @@ from pipeline.processors.scorers.target_load import is_unmeasured
 from pipeline.table.pod_columns import (
     STAYS,
     Columns,
-    FloatArray,
-    IntArray,
     Lesser,
     Reported,
     amount_of,

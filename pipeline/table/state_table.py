@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.processors.arrays import FloatArray
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs, with_defaults
 from pipeline.processors.loadaware.pod_amounts import Counting, Pod
 from pipeline.processors.loadaware.usage_thresholds import is_fresh
@@ -37,7 +38,6 @@ from pipeline.table.usage_history import History
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.result_header import supersedes
 
-FloatArray = npt.NDArray[np.float64]
 RowArray = npt.NDArray[np.intp]
 Rows = RowArray | slice
 

@@ -7,12 +7,10 @@ their windows, each once. Belongs to one event loop.
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from pipeline.processors.arrays import FloatArray
 from pipeline.topics.codec import Record
 from pipeline.topics.resource_amounts import Usage
-
-FloatArray = npt.NDArray[np.float64]
 
 POINTS: Final = 120
 """Of each node: an hour of windows of 30 s, ten minutes of windows of 5 s."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pipeline.agents.learn_windows import Placed, learn, report, segments
+from pipeline.agents.learn_windows import PartitionWindow, learn, report, segments
 from pipeline.agents.model_agent import ModelCursor, ModelRules
 from pipeline.agents.partition_holder import model_config
 from pipeline.agents.shard import Ownership
@@ -82,13 +82,13 @@ def undisturbed(windows: Mapping[int, Sequence[Record]], settings: Settings) -> 
     return expected
 
 
-def _every_result(placed: Sequence[Placed]) -> Iterator[tuple[str, int, bytes]]:
+def _every_result(placed: Sequence[PartitionWindow]) -> Iterator[tuple[str, int, bytes]]:
     """Of each window its node state, and its prediction if it is due: not only the newest."""
     for run in segments(placed):
         if run[0].window.type == "departure":
             run[0].cursor.forget(run[0].node)
             continue
-        told = [applied.told() for applied in learn(run)]
+        told = [applied.pending() for applied in learn(run)]
         for (of, _, _, prediction), reported in zip(told, report(told), strict=True):
             yield "node-state", of.offset, reported.node_state
             if prediction is not None:

@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.processors.arrays import FloatArray
 from pipeline.processors.model import histogram
 from pipeline.processors.model.entity_columns import Rows
-from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT, FloatArray, Layout
+from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT, Layout
 from pipeline.processors.model.model_config import Profile
 
 Case = dict[str, Any]

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.processors.arrays import FloatArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, class_label
 from pipeline.processors.model.bank import Bank
-from pipeline.processors.model.model_config import ENTITIES, FloatArray, ModelConfig, NodeWindow
+from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWindow
 from pipeline.processors.model.peaks import NodePeaks, ProdReclaimable
 from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.percentile import Percentile

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from pipeline.clock import format_time
+from pipeline.processors.arrays import FloatArray
 from pipeline.processors.exchange.load_watcher_document import Metric, average_of, latest_of
 from pipeline.processors.kubernetes.object_records import pod_record
 from pipeline.processors.scorers import (
@@ -30,7 +31,7 @@ from pipeline.processors.scorers import (
     trimaran_args,
 )
 from pipeline.processors.scorers import node_metadata as metadata_scores
-from pipeline.processors.scorers.rounding import FloatArray, half_away
+from pipeline.processors.scorers.rounding import half_away
 from pipeline.table import Table
 from pipeline.topics.pods import Container as PodContainer
 from pipeline.topics.pods import CountedPod

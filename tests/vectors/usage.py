@@ -25,12 +25,12 @@ from node_exporter.collection import Usage as Reading
 from node_exporter.system_remainder import Latest
 from node_exporter.system_remainder import system_usage as exporter_system_usage
 from node_exporter.window_aggregation import Window as ExporterWindow
+from pipeline.processors.arrays import FloatArray
 from pipeline.processors.join.system_usage import numa_remainder
 from pipeline.processors.join.window_batch import node_windows, window_usages
 from pipeline.processors.kubernetes.pod_classes import class_label, explicit_class, pod_class
 from pipeline.processors.loadaware.usage_thresholds import whole_percent
 from pipeline.processors.model.bank import Bank
-from pipeline.processors.model.model_config import FloatArray
 from pipeline.processors.model.rank_percentiles import percent_of, percentile_rows
 from pipeline.processors.model.reclaimable import kubernetes_units
 from pipeline.processors.model.result_records import node_state_record

@@ -15,18 +15,13 @@ from typing import Any, Final
 import msgspec
 
 from pipeline.errors import CheckpointError, CheckpointLayoutError
+from pipeline.processors.arrays import FloatArray
 from pipeline.processors.exchange.import_models import KOORDINATOR_IDS
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.entity_columns import NEVER
 from pipeline.processors.model.histogram import save_checkpoint
-from pipeline.processors.model.model_config import (
-    ENTITIES,
-    KOORDINATOR,
-    FloatArray,
-    ModelConfig,
-    Profile,
-)
+from pipeline.processors.model.model_config import ENTITIES, KOORDINATOR, ModelConfig, Profile
 from pipeline.processors.model.state_codec import NodeState, dense_weights, unpack
 from pipeline.times import format_time
 

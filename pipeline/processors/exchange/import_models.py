@@ -18,10 +18,10 @@ import msgspec
 import numpy as np
 
 from pipeline.errors import CheckpointError
+from pipeline.processors.arrays import FloatArray
 from pipeline.processors.model.entity_columns import NEVER
 from pipeline.processors.model.histogram import (
     MAX_HALF_LIVES,
-    FloatArray,
     Layout,
     load_checkpoint,
     nearest_reference_ms,

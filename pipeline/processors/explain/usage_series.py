@@ -9,15 +9,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from pipeline import API_VERSION
+from pipeline.processors.arrays import FloatArray
 from pipeline.processors.model.rank_percentiles import percent_of, percentile_rows
 from pipeline.times import format_time, parse_time
 from pipeline.topics.samples import STATISTICS
 from pipeline.topics.windows import Window
-
-FloatArray = npt.NDArray[np.float64]
 
 RESOURCES: Final = ("cpu_cores", "memory_bytes")
 

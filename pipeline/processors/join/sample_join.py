@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.errors import FutureWindowError
+from pipeline.processors.arrays import BoolArray
 from pipeline.processors.join.node_facts import facts_of_sample, node_facts, with_unmeasured
 from pipeline.processors.join.pod_facts import PodRow
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
@@ -24,8 +25,6 @@ from pipeline.topics.nodes import KnownNode, Strategy
 from pipeline.topics.sample_rows import Listing, SampleRows, rows_of
 from pipeline.topics.samples import LIST_COLUMNS, NUMBER_COLUMNS, SampleHeader
 from pipeline.topics.windows import NodeFacts, Window, WindowRows
-
-Bools = npt.NDArray[np.bool_]
 
 _MAX_CPU_CORES, _MAX_BYTES = PLAUSIBLE.tolist()
 _MAX_SECONDS: Final = 86_400.0 * 1e4
@@ -190,7 +189,7 @@ def _as_lists(like: pa.ListArray, values: pa.DoubleArray) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets), values, mask=like.is_null())
 
 
-def _bad(column: pa.DoubleArray, largest: float) -> Bools:
+def _bad(column: pa.DoubleArray, largest: float) -> BoolArray:
     values = np.frombuffer(column.buffers()[1], np.float64, len(column), column.offset * 8)
     # Written so that NaN, which compares false with everything, is bad.
     bad = ~((values >= 0.0) & (values <= largest))
@@ -198,8 +197,8 @@ def _bad(column: pa.DoubleArray, largest: float) -> Bools:
     return bad & ~_null(column) if column.null_count and bad.any() else bad
 
 
-def _null(column: pa.Array) -> Bools:
-    nulls: Bools = column.is_null().to_numpy(zero_copy_only=False)
+def _null(column: pa.Array) -> BoolArray:
+    nulls: BoolArray = column.is_null().to_numpy(zero_copy_only=False)
     return nulls
 
 

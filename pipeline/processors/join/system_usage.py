@@ -4,9 +4,8 @@ Owes the rest: max(node - pods - host applications, 0), and NaN, unknown, where 
 """
 
 import numpy as np
-import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
+from pipeline.processors.arrays import FloatArray
 
 
 def remainder(

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.join.system_usage import remainder
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.model_config import PLAUSIBLE, NodeWindow
@@ -24,9 +25,6 @@ from pipeline.topics.resource_amounts import RATES, Resources
 from pipeline.topics.sample_rows import Listing
 from pipeline.topics.samples import KINDS, LIST_COLUMNS, SYSTEM_TIER
 from pipeline.topics.windows import Window, WindowRows
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 MEMORY_COLUMNS: Final = {
     "usageWithoutPageCache": "memory_bytes",
@@ -59,19 +57,19 @@ class EntityFacts:
     """
 
     listing: Listing
-    pods: Ints
-    hosts: Ints
-    system: Ints
+    pods: IntArray
+    hosts: IntArray
+    system: IntArray
     classes: npt.NDArray[np.int8]
-    requests: Floats
+    requests: FloatArray
     active: npt.NDArray[np.bool_]
     ended: npt.NDArray[np.bool_]
     listed: npt.NDArray[np.bool_]
     exclusive: npt.NDArray[np.bool_]
-    created: Floats | None
-    stated_ages: Floats
+    created: FloatArray | None
+    stated_ages: FloatArray
 
-    def ages(self, end_ms: int) -> Floats:
+    def ages(self, end_ms: int) -> FloatArray:
         """Seconds from each pod's creation to the end of a window, (n,), NaN is unknown."""
         if self.created is None:
             return self.stated_ages
@@ -92,16 +90,16 @@ class WindowUsage:
 
     facts: EntityFacts
 
-    node: Floats
-    system: Floats
-    pods: Floats
-    pods_seen: Floats
+    node: FloatArray
+    system: FloatArray
+    pods: FloatArray
+    pods_seen: FloatArray
     pod_classes: npt.NDArray[np.int8]
-    classes: Floats
-    class_pods: Ints
-    host_apps: Floats
-    hosts: Floats
-    rates: Floats
+    classes: FloatArray
+    class_pods: IntArray
+    host_apps: FloatArray
+    hosts: FloatArray
+    rates: FloatArray
     coverage: float
 
 
@@ -263,11 +261,11 @@ class _Rows:
         """Windows."""
         return len(self._rows)
 
-    def _placed(self, rows: list[Ints]) -> Ints:
+    def _placed(self, rows: list[IntArray]) -> IntArray:
         """Rows of each window as rows of all."""
         return np.concatenate(rows) + self._starts.repeat([len(own) for own in rows])
 
-    def number(self, name: str) -> Floats:
+    def number(self, name: str) -> FloatArray:
         """A column of the samples' numbers (rows,), NaN is unknown."""
         if not self._alike:
             return np.concatenate([rows.sample.number(name) for rows in self._rows])
@@ -276,7 +274,7 @@ class _Rows:
             return np.full(len(self.window_of), np.nan)
         return np.concatenate([rows.sample.numbers[place] for rows in self._rows])
 
-    def usage(self, statistic: str, memory_policy: str) -> Floats:
+    def usage(self, statistic: str, memory_policy: str) -> FloatArray:
         """One statistic of every row, (rows, 2), or what stands in for it (`INSTEAD`)."""
         memory = self._stated("memory_bytes", statistic)
         if (asked := MEMORY_COLUMNS[memory_policy]) != "memory_bytes":
@@ -284,7 +282,7 @@ class _Rows:
             memory = np.where(np.isnan(found), memory, found)
         return paired(self._stated("cpu_cores", statistic), memory)
 
-    def _stated(self, usage: str, statistic: str) -> Floats:
+    def _stated(self, usage: str, statistic: str) -> FloatArray:
         values = self.number(f"{usage}_{statistic}")
         for other in INSTEAD[statistic]:
             missing = np.isnan(values)
@@ -293,11 +291,11 @@ class _Rows:
             values = np.where(missing, self.number(f"{usage}_{other}"), values)
         return values
 
-    def sums(self, usage: Floats, at: Ints) -> Floats:
+    def sums(self, usage: FloatArray, at: IntArray) -> FloatArray:
         """Of each window the sum (2,) of the rows `at` that it has, from the first to the last."""
         return sum_by(self.window_of.take(at), usage.take(at, axis=0), len(self))
 
-    def system_rows(self) -> Ints:
+    def system_rows(self) -> IntArray:
         """The rows that are the system remainder as the exporter measured it, where they speak for
         at least half of the node's time; at most one of a window."""
         found = self._placed([facts.system for facts in self.facts])
@@ -309,7 +307,7 @@ def _slices(lengths: Sequence[int]) -> list[slice]:
     return [slice(start, end) for start, end in pairwise(accumulate(lengths, initial=0))]
 
 
-def _by_class(rows: _Rows, pods: Floats) -> tuple[Floats, Ints]:
+def _by_class(rows: _Rows, pods: FloatArray) -> tuple[FloatArray, IntArray]:
     """Of each window and class what is known of its pods in sum, (windows, classes, 2), NaN where
     nothing is, and how many pods there are, (windows, classes)."""
     shape = (len(rows), len(CLASSES))
@@ -326,7 +324,7 @@ def _by_class(rows: _Rows, pods: Floats) -> tuple[Floats, Ints]:
     return np.where(some, sums, np.nan).reshape(*shape, 2), counts.reshape(shape)
 
 
-def _system(rows: _Rows, usage: Floats, average: Floats, whole: Floats) -> Floats:
+def _system(rows: _Rows, usage: FloatArray, average: FloatArray, whole: FloatArray) -> FloatArray:
     """What the system used, (windows, 2): its `usage` as it was measured, else what of the node's
     `average` pods and host applications leave over the `whole` window. Where a pod's usage is
     unknown so is the rest: its part would pass for the system's."""
@@ -337,7 +335,7 @@ def _system(rows: _Rows, usage: Floats, average: Floats, whole: Floats) -> Float
     return used
 
 
-def _system_sample(rows: _Rows, usage: Floats, memory_policy: str) -> Floats:
+def _system_sample(rows: _Rows, usage: FloatArray, memory_policy: str) -> FloatArray:
     """The system's statistic, (windows, 2). Percentiles do not add: where it was not measured, it
     is what averages leave."""
     measured = rows.system_rows()
@@ -357,7 +355,7 @@ def _believed(amount: int | None, most: float) -> float:
     return math.nan if amount is None or not 0 <= amount <= most else float(amount)
 
 
-def _points(rows: WindowRows, memory_policy: str) -> Floats:
+def _points(rows: WindowRows, memory_policy: str) -> FloatArray:
     """What was measured of the node itself, (m, 3): seconds after the window's start, cores, bytes.
 
     Points know memory without page cache; where the window reports another figure, they know none.

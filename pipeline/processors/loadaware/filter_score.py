@@ -8,13 +8,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.loadaware.in_flight import Sums
-from pipeline.processors.scorers.rounding import (
-    MAX_SCORE,
-    BoolArray,
-    FloatArray,
-    IntArray,
-)
+from pipeline.processors.scorers.rounding import MAX_SCORE
 
 PASSES: Final = 0
 EXPIRED: Final = 1

@@ -9,10 +9,11 @@ from typing import Final
 
 import numpy as np
 
+from pipeline.processors.arrays import FloatArray
 from pipeline.processors.loadaware.filter_score import aggregated_usage
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
 from pipeline.processors.loadaware.node_thresholds import AGGREGATED, PROD, Limits, limits_of
-from pipeline.processors.loadaware.usage_thresholds import RESOURCES, FloatArray, filter_by_usage
+from pipeline.processors.loadaware.usage_thresholds import RESOURCES, filter_by_usage
 from pipeline.topics import node_state
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.resource_amounts import Usage

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.scorers.rounding import BoolArray, FloatArray, IntArray
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 
 DEFAULT_REPORT_SECONDS = 60.0
 

@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
+from pipeline.processors.arrays import BoolArray, FloatArray
 
 RESOURCES: Final = ("cpu", "memory")
 

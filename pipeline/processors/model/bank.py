@@ -18,9 +18,10 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from pipeline.processors.arrays import BoolArray
 from pipeline.processors.model.learner import Learner
 from pipeline.processors.model.model_config import ModelConfig, NodeWindow, Outcome, Status, rounds
-from pipeline.processors.model.node_models import BoolArray, NodeModels
+from pipeline.processors.model.node_models import NodeModels
 from pipeline.processors.model.peaks import AllPeaks
 from pipeline.processors.model.predictor import Predictor
 from pipeline.processors.model.usage_points import RecentUsage

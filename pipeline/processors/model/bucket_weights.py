@@ -14,15 +14,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.model.histogram import (
-    FloatArray,
-    IntArray,
-    Layout,
-    is_empty,
-    quantile_buckets,
-)
+from pipeline.processors.arrays import ByteArray, FloatArray, IntArray
+from pipeline.processors.model.histogram import Layout, is_empty, quantile_buckets
 
-ByteArray = npt.NDArray[np.int8]
 _Units = npt.NDArray[np.int32]
 
 _NARROW: Final = (16, 32, 64)

@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.errors import CheckpointError
-
-IntArray = npt.NDArray[np.int64]
+from pipeline.processors.arrays import IntArray
 
 _SMALL_BYTES: Final = 1_048_576
 """Columns up to this size are moved when they grow."""

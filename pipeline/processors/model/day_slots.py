@@ -13,10 +13,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.column_store import Column
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 SLOT_MS: Final = 300_000
 SLOTS: Final = 288

@@ -16,12 +16,10 @@ import math
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from pipeline.processors.model.column_store import Column, Columns, IntArray
-from pipeline.processors.model.model_config import ENTITIES, PLAUSIBLE, RESOURCES, FloatArray
-
-BoolArray = npt.NDArray[np.bool_]
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.model.column_store import Column, Columns
+from pipeline.processors.model.model_config import ENTITIES, PLAUSIBLE, RESOURCES
 
 DELTA: Final = 0.002
 """How likely a change may be found where there is none, at one check."""

@@ -13,12 +13,12 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model import moments
 from pipeline.processors.model.bucket_weights import Buckets
 from pipeline.processors.model.column_store import Column, Columns
-from pipeline.processors.model.model_config import FloatArray, Profile
+from pipeline.processors.model.model_config import Profile
 
-IntArray = npt.NDArray[np.int64]
 _T = TypeVar("_T", bound=np.generic)
 
 NEVER: Final = -1

@@ -22,9 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.errors import CheckpointError
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from pipeline.processors.arrays import FloatArray, IntArray
 
 # The reference lies on multiples of the half-life counted from 0001-01-01T00:00:00Z.
 YEAR_ONE_MS: Final = 62_135_596_800_000

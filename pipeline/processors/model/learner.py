@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from pipeline.errors import PredictorError
+from pipeline.processors.arrays import BoolArray, ByteArray, FloatArray, IntArray
 from pipeline.processors.model import (
     day_slots,
     drift,
@@ -23,17 +24,16 @@ from pipeline.processors.model import (
     usage_points,
 )
 from pipeline.processors.model.column_store import Column, Columns
-from pipeline.processors.model.entity_columns import NEVER, IntArray, Rows
+from pipeline.processors.model.entity_columns import NEVER, Rows
 from pipeline.processors.model.histogram import shift_factor, shifted_reference_ms
 from pipeline.processors.model.model_config import (
     ENTITIES,
     FIRST_CLASS,
     UNKNOWN,
-    FloatArray,
     ModelConfig,
     NodeWindow,
 )
-from pipeline.processors.model.node_models import BoolArray, ByteArray, NodeModels
+from pipeline.processors.model.node_models import NodeModels
 from pipeline.processors.model.pairs import pairs, stacked
 from pipeline.processors.model.peaks import AllPeaks, peaks_of
 from pipeline.processors.model.predictor import Predictor, may_decide

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.processors.arrays import FloatArray
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.histogram import (
     CPU_LAYOUT,
@@ -25,8 +26,6 @@ from pipeline.processors.model.histogram import (
     Layout,
 )
 from pipeline.topics.nodes import Strategy
-
-FloatArray = npt.NDArray[np.float64]
 
 RESOURCES: Final = ("cpu", "memory")
 

@@ -8,9 +8,8 @@ variance estimates (1979), weighted form.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
+from pipeline.processors.arrays import FloatArray
 
 
 def add(

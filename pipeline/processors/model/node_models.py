@@ -8,14 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from pipeline.processors.model.entity_columns import NEVER, IntArray
-from pipeline.processors.model.model_config import FloatArray
+from pipeline.processors.arrays import BoolArray, ByteArray, FloatArray, IntArray
+from pipeline.processors.model.entity_columns import NEVER
 from pipeline.topics.nodes import Strategy
-
-BoolArray = npt.NDArray[np.bool_]
-ByteArray = npt.NDArray[np.int8]
 
 _NO_ROWS = np.zeros(0, np.int64)
 

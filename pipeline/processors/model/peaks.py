@@ -13,11 +13,12 @@ from typing import Final, NamedTuple, overload
 
 import numpy as np
 
+from pipeline.processors.arrays import BoolArray, ByteArray, FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model import reclaimable
-from pipeline.processors.model.entity_columns import NEVER, IntArray, Rows
-from pipeline.processors.model.model_config import FIRST_CLASS, NODE, SYSTEM, UNKNOWN, FloatArray
-from pipeline.processors.model.node_models import BoolArray, ByteArray, NodeModels
+from pipeline.processors.model.entity_columns import NEVER, Rows
+from pipeline.processors.model.model_config import FIRST_CLASS, NODE, SYSTEM, UNKNOWN
+from pipeline.processors.model.node_models import NodeModels
 from pipeline.processors.model.pairs import pairs, stacked
 from pipeline.processors.model.predictor import (
     Peaks,

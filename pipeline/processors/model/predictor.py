@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.errors import PredictorError
+from pipeline.processors.arrays import BoolArray, ByteArray, FloatArray, IntArray
 from pipeline.processors.model.column_store import Column
-from pipeline.processors.model.entity_columns import IntArray, Rows
-from pipeline.processors.model.model_config import ENTITIES, FloatArray
-from pipeline.processors.model.node_models import BoolArray, ByteArray, NodeModels
+from pipeline.processors.model.entity_columns import Rows
+from pipeline.processors.model.model_config import ENTITIES
+from pipeline.processors.model.node_models import NodeModels
 
 _T = TypeVar("_T", bound=np.generic)
 _PROD_NEEDS: Final = frozenset(("system", "prod", "none"))

@@ -20,17 +20,14 @@ from typing import Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.column_store import Column, Columns
 from pipeline.processors.model.entity_columns import NEVER
-from pipeline.processors.model.model_config import FIRST_CLASS, NODE, FloatArray
+from pipeline.processors.model.model_config import FIRST_CLASS, NODE
 from pipeline.processors.model.peaks import AllPeaks, Answer
 from pipeline.topics.nodes import Strategy
-
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int64]
 
 VALUES: Final = ("node_peak", "prod_class_peak", "prod_peak", "prod_reclaimable")
 """What is watched, of cpu and memory each."""

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
+
+from pipeline.processors.arrays import FloatArray
 
 _PERCENTILE: Final = re.compile(r"p(\d{1,2})")
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def percent_of(statistic: str) -> int | None:

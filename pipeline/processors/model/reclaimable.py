@@ -16,12 +16,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
-from pipeline.processors.model.model_config import FloatArray
 from pipeline.processors.model.pairs import pairs
-
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int64]
 
 TO_KUBERNETES: Final = np.array([1000.0, 1.0])
 """Cores and bytes to millicores and bytes."""

@@ -18,11 +18,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.exchange.import_models import Histogram, converted
 from pipeline.processors.model.entity_columns import NEVER
 from pipeline.processors.model.histogram import (
-    FloatArray,
-    IntArray,
     Layout,
     decay_factor,
     is_empty,

@@ -10,8 +10,8 @@ from itertools import compress
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from pipeline.processors.arrays import FloatArray
 from pipeline.processors.join.window_batch import WindowUsage, amounts
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.entity_columns import NEVER
@@ -42,8 +42,6 @@ from pipeline.topics.predictions import (
 )
 from pipeline.topics.resource_amounts import RATES, ByResource, Resources, Usage
 from pipeline.topics.windows import Window
-
-Floats = npt.NDArray[np.float64]
 
 _UNKNOWN: Final = CLASSES.index("unknown")
 _NO_SAMPLES: Final = Counts()
@@ -128,7 +126,7 @@ def node_state_record(
     )
 
 
-def _rates(rates: Floats) -> dict[str, float]:
+def _rates(rates: FloatArray) -> dict[str, float]:
     """What is known of them, by name."""
     return {
         name: rate for name, rate in zip(RATES, rates.tolist(), strict=True) if 0 <= rate < math.inf
@@ -236,7 +234,7 @@ def _aggregated(recent: RecentUsage) -> dict[str, AggregatedUsage]:
     }
 
 
-def _deviation(recent: RecentUsage, room: Floats) -> dict[str, UsageDeviation]:
+def _deviation(recent: RecentUsage, room: FloatArray) -> dict[str, UsageDeviation]:
     parts = fractions(recent.deviation, room)
     return {
         span: UsageDeviation(
@@ -251,7 +249,7 @@ def _deviation(recent: RecentUsage, room: Floats) -> dict[str, UsageDeviation]:
     }
 
 
-def _usage(values: Floats) -> Usage:
+def _usage(values: FloatArray) -> Usage:
     return _known(*values.tolist())
 
 
@@ -280,11 +278,11 @@ def _amount(resources: Resources) -> Usage:
 
 
 @lru_cache(maxsize=1024)
-def _room(resources: Resources) -> Floats:
+def _room(resources: Resources) -> FloatArray:
     return np.asarray(np.array(amounts(resources)) / TO_KUBERNETES)
 
 
-def _columns(values: Floats) -> UsageColumns:
+def _columns(values: FloatArray) -> UsageColumns:
     cpu, memory = values[:, 0].tolist(), values[:, 1].tolist()
     return UsageColumns(cpu_cores=cpu, memory_bytes=memory)
 

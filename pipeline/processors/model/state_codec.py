@@ -19,9 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.errors import CheckpointError, CheckpointLayoutError
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.column_store import Columns
-from pipeline.processors.model.entity_columns import IntArray, Rows
-from pipeline.processors.model.model_config import ENTITIES, RESOURCES, FloatArray, Profile
+from pipeline.processors.model.entity_columns import Rows
+from pipeline.processors.model.model_config import ENTITIES, RESOURCES, Profile
 from pipeline.processors.model.node_models import NodeModels
 from pipeline.topics.nodes import Strategy
 

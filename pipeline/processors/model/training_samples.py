@@ -14,11 +14,12 @@ from typing import Final
 
 import numpy as np
 
+from pipeline.processors.arrays import BoolArray, ByteArray, FloatArray, IntArray
 from pipeline.processors.join import system_usage
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, CLASSES
 from pipeline.processors.model import drift, reclaimable, usage_points
 from pipeline.processors.model.column_store import Columns
-from pipeline.processors.model.entity_columns import IntArray, Rows
+from pipeline.processors.model.entity_columns import Rows
 from pipeline.processors.model.histogram import decay_factor
 from pipeline.processors.model.model_config import (
     ENTITIES,
@@ -28,10 +29,9 @@ from pipeline.processors.model.model_config import (
     RESOURCES,
     SYSTEM,
     UNKNOWN,
-    FloatArray,
     NodeWindow,
 )
-from pipeline.processors.model.node_models import BoolArray, ByteArray, NodeModels
+from pipeline.processors.model.node_models import NodeModels
 from pipeline.processors.model.pairs import stacked
 
 Pair = tuple[NodeWindow, NodeModels]

@@ -18,13 +18,12 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.model.column_store import Column
-from pipeline.processors.model.model_config import PLAUSIBLE, FloatArray
+from pipeline.processors.model.model_config import PLAUSIBLE
 from pipeline.processors.model.rank_percentiles import percent_of, percentile_rows
 from pipeline.topics.node_state import AGGREGATED, DEVIATION, AggregatedUsage
 
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 _T = TypeVar("_T", bound=np.generic)
 
 SECONDS: Final = 1800

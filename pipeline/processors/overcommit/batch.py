@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipeline.processors.arrays import IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.pairs import pairs
 from pipeline.processors.overcommit.resource_columns import (
     MAX_USAGE_REQUEST,
     NO_LIMIT,
     REQUEST,
-    IntArray,
     Nodes,
     Pods,
     Strategies,

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from pipeline.processors.arrays import IntArray
 from pipeline.processors.overcommit.resource_columns import (
-    IntArray,
     Nodes,
     Pods,
     Strategies,

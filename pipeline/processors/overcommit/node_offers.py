@@ -11,12 +11,11 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from pipeline.processors.arrays import BoolArray, IntArray
 from pipeline.processors.join.window_batch import WindowUsage
 from pipeline.processors.overcommit.batch import Batch, batch
 from pipeline.processors.overcommit.mid import FORMULAS, Mid, Percents, allocated, mid, unmeasured
 from pipeline.processors.overcommit.resource_columns import (
-    BoolArray,
-    IntArray,
     Nodes,
     Pods,
     Strategies,

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.overcommit.resource_columns import IntArray
+from pipeline.processors.arrays import IntArray
 from pipeline.topics.resource_amounts import millicores, whole_bytes
 
 ANNOTATION: Final = "node.koordinator.sh/reservation"

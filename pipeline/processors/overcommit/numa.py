@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from pipeline.errors import InvalidPolicyError
+from pipeline.processors.arrays import IntArray
 from pipeline.processors.overcommit.batch import Batch, batch
-from pipeline.processors.overcommit.resource_columns import IntArray, Nodes, Pods, Strategies
+from pipeline.processors.overcommit.resource_columns import Nodes, Pods, Strategies
 
 RESOURCE_STATUS: Final = "scheduling.koordinator.sh/resource-status"
 """Annotation of a Pod: the CPUs and NUMA nodes that a scheduler gave it."""
@@ -22,15 +22,13 @@ RESOURCE_STATUS: Final = "scheduling.koordinator.sh/resource-status"
 _MOST_ZONES: Final = 2**31
 """The kernel numbers them in 32 bits."""
 
-_Ints = npt.NDArray[np.int64]
-
 
 class Zones(NamedTuple):
     """Of each zone (zones,): the row of its node, and its number there; its allocatable (zones, 2).
     Zones of a node that have neither CPU nor memory are not among them."""
 
-    node: _Ints
-    number: _Ints
+    node: IntArray
+    number: IntArray
     allocatable: IntArray
 
 
@@ -38,8 +36,8 @@ class Bindings(NamedTuple):
     """The zones that pods are bound to, a row for each pair (pairs,): the row of the pod, and the
     number of the zone on its node. A pod without any may be in every zone."""
 
-    pod: _Ints
-    number: _Ints
+    pod: IntArray
+    number: IntArray
 
 
 def zone_batch(
@@ -85,7 +83,9 @@ def zone_batch(
     )
 
 
-def spread(pod_nodes: _Ints, zones: Zones, bindings: Bindings) -> tuple[_Ints, _Ints, _Ints]:
+def spread(
+    pod_nodes: IntArray, zones: Zones, bindings: Bindings
+) -> tuple[IntArray, IntArray, IntArray]:
     """Which pods (`pod_nodes` (pods,) are the rows of their nodes) are in which zones: a row for
     each pair of pod and zone, and among how many zones that pod is divided.
 
@@ -107,7 +107,7 @@ def spread(pod_nodes: _Ints, zones: Zones, bindings: Bindings) -> tuple[_Ints, _
     return pod, zone, np.where(bound > 0, bound, counts)[pod]
 
 
-def shares(amounts: IntArray, among: _Ints) -> IntArray:
+def shares(amounts: IntArray, among: IntArray) -> IntArray:
     """One of so many (n,) even shares of each of `amounts` (n, 2), rounded up; among none it is
     whole."""
     share: IntArray = -(-amounts // np.maximum(among, 1)[:, None])

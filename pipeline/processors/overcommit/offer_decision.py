@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
-from pipeline.processors.overcommit.resource_columns import IntArray, is_fresh, strategies
+from pipeline.processors.arrays import IntArray
+from pipeline.processors.overcommit.resource_columns import is_fresh, strategies
 from pipeline.processors.overcommit.status_patch import ABSENT, WRITTEN, Known, is_due, written
 from pipeline.processors.overcommit.third_party import origin_on, origin_text, taken
 from pipeline.processors.policy.normalization import read_ratio

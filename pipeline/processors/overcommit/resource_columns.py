@@ -11,12 +11,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.processors.arrays import BoolArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.policy.colocation_config import STATIC
 from pipeline.topics.overcommit_terms import Overcommit
-
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 RESOURCES: Final = ("cpu_millicores", "memory_bytes")
 

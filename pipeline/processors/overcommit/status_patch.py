@@ -8,14 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from pipeline.errors import InvalidRecordError
-from pipeline.processors.overcommit.resource_columns import BoolArray, IntArray
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.policy.normalization import LARGEST_RATIO
 from pipeline.topics.resource_amounts import BATCH, MID, whole_bytes
-
-FloatArray = npt.NDArray[np.float64]
 
 WRITTEN: Final = (*BATCH, *MID)
 """Of both the CPU in millicores and the memory in bytes, as whole numbers."""

@@ -9,17 +9,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.join.window_batch import WindowUsage, amounts
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.reclaimable import TO_KUBERNETES
 from pipeline.processors.overcommit.node_reservation import kubelet_reserved
-from pipeline.processors.overcommit.resource_columns import BoolArray, IntArray, Nodes, Pods
+from pipeline.processors.overcommit.resource_columns import Nodes, Pods
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.windows import Window
-
-Floats = npt.NDArray[np.float64]
 
 _UNMEASURED_LIMIT = 2**53
 _NOTHING = np.zeros((0, 2), np.int64)
@@ -31,11 +29,11 @@ class Prod(NamedTuple):
     """What one predictor says of Prod on each node, (nodes, 2) in millicores and bytes, NaN is
     unknown: what it leaves unused, and its peak with the margin, without the system."""
 
-    reclaimable: Floats
-    peak: Floats
+    reclaimable: FloatArray
+    peak: FloatArray
 
 
-def whole_up(usage: Floats) -> IntArray:
+def whole_up(usage: FloatArray) -> IntArray:
     """Cores and bytes (.., 2) as whole millicores and bytes, rounded up; NaN is 0."""
     units = np.array(usage)
     units[..., 0] *= TO_KUBERNETES[0]
@@ -43,7 +41,7 @@ def whole_up(usage: Floats) -> IntArray:
     return _whole(np.ceil(np.round(units, 6), out=units))
 
 
-def _whole(values: Floats) -> IntArray:
+def _whole(values: FloatArray) -> IntArray:
     found: IntArray = np.where(np.isnan(values), 0.0, values).astype(np.int64)
     return found
 
@@ -95,12 +93,12 @@ def is_known(windows: Sequence[Window], usages: Sequence[WindowUsage]) -> BoolAr
     )
 
 
-def _has_both(values: Floats) -> BoolArray:
+def _has_both(values: FloatArray) -> BoolArray:
     known = ~np.isnan(values)
     return known[:, 0] & known[:, 1]
 
 
-def _rows(of: Sequence[Floats]) -> Floats:
+def _rows(of: Sequence[FloatArray]) -> FloatArray:
     return np.concatenate(of).reshape(-1, 2)
 
 
@@ -110,7 +108,7 @@ def pods_of(windows: Sequence[Window], usages: Sequence[WindowUsage]) -> Pods:
     ended counts for its part of the window."""
     counts = [len(used.pods) for used in usages]
     listed = np.concatenate([used.facts.listed for used in usages])
-    usage: Floats = np.where(
+    usage: FloatArray = np.where(
         listed[:, None],
         np.concatenate([used.pods_seen for used in usages]),
         np.concatenate([used.pods for used in usages]),
@@ -174,7 +172,7 @@ def _by_class(window: Window, used: WindowUsage) -> tuple[Sequence[float], Seque
     return prod.tolist(), mid.tolist()
 
 
-def _stated(of: Sequence[Resources]) -> Floats:
+def _stated(of: Sequence[Resources]) -> FloatArray:
     return np.array([amounts(one) for one in of], float).reshape(-1, 2)
 
 

@@ -5,7 +5,8 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.processors.scorers.rounding import MAX_SCORE, IntArray
+from pipeline.processors.arrays import IntArray
+from pipeline.processors.scorers.rounding import MAX_SCORE
 
 MAX_EXTENDER_SCORE: Final = 10
 

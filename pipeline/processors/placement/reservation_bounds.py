@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.processors.scorers.rounding import BoolArray, FloatArray, IntArray
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 
 
 class Bounded(NamedTuple):

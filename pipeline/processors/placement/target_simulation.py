@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pipeline.processors.scorers.rounding import FloatArray, IntArray
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.scorers.target_load import (
     UNMEASURED_SECONDS,
     busier,

@@ -9,12 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.placement.preemption_order import rank
-
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
 
 PUSHED_OUT: Final = ("free", "batch", "mid")
 """The classes whose pods leave for Prod."""

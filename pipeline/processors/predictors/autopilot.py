@@ -11,10 +11,10 @@ from typing import Final, Literal
 
 import numpy as np
 
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model import day_slots
-from pipeline.processors.model.entity_columns import IntArray, Rows
+from pipeline.processors.model.entity_columns import Rows
 from pipeline.processors.model.histogram import quantile_buckets
-from pipeline.processors.model.model_config import FloatArray
 from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.option_checks import check_between, check_fraction
 from pipeline.processors.predictors.stateless import Stateless

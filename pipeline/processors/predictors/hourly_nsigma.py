@@ -15,9 +15,10 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.column_store import Column
-from pipeline.processors.model.entity_columns import NEVER, IntArray, Rows
-from pipeline.processors.model.model_config import FIRST_CLASS, FloatArray
+from pipeline.processors.model.entity_columns import NEVER, Rows
+from pipeline.processors.model.model_config import FIRST_CLASS
 from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.option_checks import check_between
 

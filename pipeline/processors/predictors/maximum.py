@@ -11,8 +11,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.model.entity_columns import IntArray, Rows
-from pipeline.processors.model.model_config import ENTITIES, FloatArray
+from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.model.entity_columns import Rows
+from pipeline.processors.model.model_config import ENTITIES
 from pipeline.processors.model.predictor import Peaks, Predictor, View, never_known
 from pipeline.processors.predictors.option_checks import check_mapping
 from pipeline.processors.predictors.registry import Keys, build

@@ -7,10 +7,11 @@ from typing import Final, Literal
 
 import numpy as np
 
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.bucket_weights import BUCKET_TERMS
-from pipeline.processors.model.entity_columns import IntArray, Rows
-from pipeline.processors.model.model_config import ENTITIES, FIRST_CLASS, FloatArray
+from pipeline.processors.model.entity_columns import Rows
+from pipeline.processors.model.model_config import ENTITIES, FIRST_CLASS
 from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.option_checks import check_fraction, check_mapping
 from pipeline.processors.predictors.stateless import Stateless

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeline.processors.arrays import FloatArray
 from pipeline.processors.kubernetes.pod_classes import CLASSES
-from pipeline.processors.model.model_config import ENTITIES, FIRST_CLASS, NODE, FloatArray
+from pipeline.processors.model.model_config import ENTITIES, FIRST_CLASS, NODE
 from pipeline.processors.model.predictor import View
 from pipeline.processors.model.reclaimable import sum_by
 

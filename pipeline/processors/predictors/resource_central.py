@@ -7,17 +7,15 @@ from fractions import Fraction
 from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model import day_slots
 from pipeline.processors.model.entity_columns import Rows
-from pipeline.processors.model.model_config import SYSTEM, FloatArray
+from pipeline.processors.model.model_config import SYSTEM
 from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.option_checks import check_between, check_fraction
 from pipeline.processors.predictors.pod_sums import pod_sums, with_system
 from pipeline.processors.predictors.stateless import Stateless
-
-IntArray = npt.NDArray[np.int64]
 
 _SLOT_SECONDS: Final = day_slots.SLOT_MS / 1000
 _DAY_SECONDS: Final = day_slots.SLOTS * _SLOT_SECONDS

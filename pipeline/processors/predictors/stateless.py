@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.column_store import Column
-from pipeline.processors.model.entity_columns import IntArray, Rows
-from pipeline.processors.model.model_config import FloatArray
+from pipeline.processors.model.entity_columns import Rows
 
 
 class Stateless:

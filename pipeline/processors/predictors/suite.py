@@ -16,12 +16,13 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model import day_slots
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.column_store import Column
-from pipeline.processors.model.entity_columns import IntArray, Rows
-from pipeline.processors.model.model_config import ENTITIES, FloatArray, ModelConfig, NodeWindow
+from pipeline.processors.model.entity_columns import Rows
+from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWindow
 from pipeline.processors.model.peaks import PredictorPeaks
 from pipeline.processors.model.predictor import Peaks, Predictor, View, fault_of, never_known
 from pipeline.processors.predictors.stateless import Stateless

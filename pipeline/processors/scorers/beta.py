@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pipeline.processors.scorers.rounding import BoolArray, FloatArray
+from pipeline.processors.arrays import BoolArray, FloatArray
 
 _NARROWEST: Final = 1e6
 """alpha + beta beyond which it is as good as a point: a deviation of less than 0.05 %."""

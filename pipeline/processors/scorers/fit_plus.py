@@ -5,7 +5,8 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from pipeline.processors.scorers.rounding import MAX_SCORE, IntArray
+from pipeline.processors.arrays import IntArray
+from pipeline.processors.scorers.rounding import MAX_SCORE
 
 Strategy = Literal["MostAllocated", "LeastAllocated"]
 DEFAULT_REQUESTS: Final[Mapping[str, int]] = {"cpu": 100, "memory": 200 << 20}

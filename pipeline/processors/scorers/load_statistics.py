@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.processors.scorers.rounding import FloatArray, clamp
+from pipeline.processors.arrays import FloatArray
+from pipeline.processors.scorers.rounding import clamp
 
 
 class Load(NamedTuple):

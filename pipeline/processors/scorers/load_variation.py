@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.scorers.load_statistics import Load, shares
-from pipeline.processors.scorers.rounding import FloatArray, IntArray, clamp, half_away
+from pipeline.processors.scorers.rounding import clamp, half_away
 
 
 def risk_score(

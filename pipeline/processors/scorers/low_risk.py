@@ -10,9 +10,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.scorers.beta import below, fit
 from pipeline.processors.scorers.load_statistics import Load, shares
-from pipeline.processors.scorers.rounding import FloatArray, IntArray, clamp, half_away
+from pipeline.processors.scorers.rounding import clamp, half_away
 
 BEST_EFFORT: Final = 0
 """The score of every node for a pod that asks for nothing."""

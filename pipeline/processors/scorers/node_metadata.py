@@ -8,7 +8,8 @@ from typing import Final, Literal
 import numpy as np
 
 from pipeline.errors import InvalidRecordError
-from pipeline.processors.scorers.rounding import MAX_SCORE, FloatArray, IntArray
+from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.scorers.rounding import MAX_SCORE
 from pipeline.times import parse_time
 
 Kind = Literal["Number", "Timestamp"]

@@ -5,7 +5,8 @@ from typing import Literal
 
 import numpy as np
 
-from pipeline.processors.scorers.rounding import IntArray, between_extremes
+from pipeline.processors.arrays import IntArray
+from pipeline.processors.scorers.rounding import between_extremes
 
 Mode = Literal["Least", "Most"]
 

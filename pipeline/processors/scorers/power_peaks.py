@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pipeline.processors.scorers.rounding import MAX_SCORE, FloatArray, IntArray
+from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.scorers.rounding import MAX_SCORE
 
 COST_UNITS: Final = 1e15
 _LARGEST_COST: Final = 9.2e18

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pipeline.processors.scorers.rounding import MAX_SCORE, FloatArray, IntArray
+from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.scorers.rounding import MAX_SCORE
 
 
 def headroom(

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pipeline.processors.scorers.rounding import FloatArray, IntArray, between_extremes
+from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.scorers.rounding import between_extremes
 
 
 def limit_room(

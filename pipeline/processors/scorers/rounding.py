@@ -3,11 +3,8 @@
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
+from pipeline.processors.arrays import FloatArray, IntArray
 
 MAX_SCORE: Final = 100
 

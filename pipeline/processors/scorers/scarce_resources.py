@@ -9,7 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.processors.scorers.rounding import MAX_SCORE, IntArray
+from pipeline.processors.arrays import IntArray
+from pipeline.processors.scorers.rounding import MAX_SCORE
 
 _NOT_KINDS: Final = frozenset({"pods"})
 

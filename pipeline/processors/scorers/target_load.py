@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pipeline.processors.scorers.rounding import FloatArray, IntArray, half_away
+from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.scorers.rounding import half_away
 
 UNMEASURED_SECONDS: Final = 60.0
 """A pod bound so shortly before the end of a window is not in its average."""

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from pipeline.processors.arrays import FloatArray
 from pipeline.processors.kubernetes.pod_classes import class_label
 from pipeline.processors.policy.durations import duration_text, seconds_of
 from pipeline.processors.slo.crd_fields import Resources
@@ -25,7 +26,6 @@ from pipeline.processors.slo.nodemetric import (
     ResourceMap,
 )
 from pipeline.processors.slo.quantities import cpu_quantity, memory_quantity
-from pipeline.processors.slo.rolling_usage import Floats
 from pipeline.times import format_time
 from pipeline.topics import node_state
 from pipeline.topics.known_columns import GONE
@@ -91,7 +91,7 @@ def status_of(report: NodeReport) -> NodeMetricStatus:
     )
 
 
-def pods_of(window: Window, usage: Floats) -> tuple[PodReport, ...]:
+def pods_of(window: Window, usage: FloatArray) -> tuple[PodReport, ...]:
     """The pods that `window` knows by name, with what they used, (n, 2) in order of their UIDs.
     Those that are gone are left out: another of the same name may be there."""
     columns = ("namespace", "name", "koordinator_qos", "phase")
@@ -111,7 +111,7 @@ def pods_of(window: Window, usage: Floats) -> tuple[PodReport, ...]:
     )
 
 
-def usage_of(used: Floats) -> Usage:
+def usage_of(used: FloatArray) -> Usage:
     """Cores and bytes, (2,), NaN is unknown."""
     cpu, memory = (None if math.isnan(one) else one for one in used.tolist())
     return Usage(cpu_cores=cpu, memory_bytes=memory)

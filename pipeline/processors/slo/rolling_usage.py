@@ -12,15 +12,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.join.window_batch import WindowUsage, window_usages
 from pipeline.topics.entity_listings import Listing
 from pipeline.topics.samples import KINDS
 from pipeline.topics.windows import Window
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 _HOST_APP: Final = KINDS.index("host_app")
 _NODE, _SYSTEM, _FIRST_POD = range(3)
@@ -34,12 +31,12 @@ class RollingUsage:
 
     end_ms: int
     span_ms: int
-    node: Floats
-    system: Floats
+    node: FloatArray
+    system: FloatArray
     uids: tuple[str, ...]
-    pods: Floats
+    pods: FloatArray
     hosts: tuple[str, ...]
-    host_apps: Floats
+    host_apps: FloatArray
 
 
 class _Kept(NamedTuple):
@@ -50,9 +47,9 @@ class _Kept(NamedTuple):
     machine_id: str
     uids: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
-    spans: Ints = np.empty((0, 2), np.int64)
-    coverages: Floats = np.empty(0)
-    usage: Floats = np.empty((0, _FIRST_POD, 2))
+    spans: IntArray = np.empty((0, 2), np.int64)
+    coverages: FloatArray = np.empty(0)
+    usage: FloatArray = np.empty((0, _FIRST_POD, 2))
 
 
 class Rolling:
@@ -160,11 +157,13 @@ def _hosts_of(listing: Listing) -> tuple[str, ...]:
     return tuple(listing.ids[row] for row in np.flatnonzero(listing.kinds == _HOST_APP).tolist())
 
 
-def _averages(usage: Floats, weights: Floats) -> Floats:
+def _averages(usage: FloatArray, weights: FloatArray) -> FloatArray:
     """The average (rows, 2) of what is known of usage (windows, rows, 2), by weight of windows."""
     known = ~np.isnan(usage)
     weight = np.where(known, weights[:, None, None], 0.0)
     total = weight.sum(axis=0)
     sums = (np.where(known, usage, 0.0) * weight).sum(axis=0)
-    averages: Floats = np.divide(sums, total, out=np.full(total.shape, np.nan), where=total > 0.0)
+    averages: FloatArray = np.divide(
+        sums, total, out=np.full(total.shape, np.nan), where=total > 0.0
+    )
     return averages

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from river.drift import ADWIN
 
 from pipeline.errors import CheckpointLayoutError
+from pipeline.processors.arrays import FloatArray
 from pipeline.processors.model import drift
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.column_store import Columns
@@ -21,7 +22,6 @@ from pipeline.topics.predictions import Counts, DriftTimes
 from tests.processors.joined import NODE_ROW, joined
 from tests.processors.windows import GIB, LENGTH_MS, Pod, window
 
-Floats = npt.NDArray[np.float64]
 Mode = Literal["off", "flag", "shorten"]
 
 PER_NODE = len(ENTITIES) * 2
@@ -34,7 +34,7 @@ def _columns(nodes: int = 1) -> Columns:
     return columns
 
 
-def _found(values: Floats, columns: Columns | None = None) -> npt.NDArray[np.bool_]:
+def _found(values: FloatArray, columns: Columns | None = None) -> npt.NDArray[np.bool_]:
     """Where each series (steps, series) changed; NaN is no value."""
     columns = columns or _columns(-(-values.shape[1] // PER_NODE))
     found = np.zeros(values.shape, np.bool_)
@@ -44,7 +44,7 @@ def _found(values: Floats, columns: Columns | None = None) -> npt.NDArray[np.boo
     return found
 
 
-def _of_river(values: Floats) -> npt.NDArray[np.bool_]:
+def _of_river(values: FloatArray) -> npt.NDArray[np.bool_]:
     """The same by the reference, one series after the other."""
     found = np.zeros(values.shape, np.bool_)
     for series in range(values.shape[1]):
@@ -55,7 +55,7 @@ def _of_river(values: Floats) -> npt.NDArray[np.bool_]:
     return found
 
 
-SHAPES: dict[str, Callable[[np.random.Generator, int], Floats]] = {
+SHAPES: dict[str, Callable[[np.random.Generator, int], FloatArray]] = {
     "constant": lambda rng, n: np.full(n, rng.random()),
     "zero": lambda rng, n: np.zeros(n),
     "noise": lambda rng, n: rng.normal(rng.random(), 0.2, n),
@@ -239,7 +239,7 @@ def _peak(bank: Bank, entity: int = NODE) -> float:
     return float(bank.peaks(["node-a"])[0].predictors["percentile"].raw[entity, 0])
 
 
-def _weights(bank: Bank) -> Floats:
+def _weights(bank: Bank) -> FloatArray:
     """Of the entities of the node, (entities, 2)."""
     return bank._learner.rows.weight[bank._nodes["node-a"].fixed]
 

@@ -6,9 +6,9 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.column_store import Column
-from pipeline.processors.model.entity_columns import IntArray, Rows
-from pipeline.processors.model.model_config import FloatArray
+from pipeline.processors.model.entity_columns import Rows
 from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.nsigma_v1 import NSigmaV1
 from pipeline.processors.predictors.registry import available

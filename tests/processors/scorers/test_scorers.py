@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.scorers import (
     beta,
     fit_plus,
@@ -25,7 +26,7 @@ from pipeline.processors.scorers import (
     scarce_resources,
     target_load,
 )
-from pipeline.processors.scorers.rounding import FloatArray, IntArray, between_extremes, half_away
+from pipeline.processors.scorers.rounding import between_extremes, half_away
 
 Columns = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 """Capacity, usage in percent, its deviation, and what pods ask for, of each node."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pipeline.agents.cluster_state import Inventory
-from pipeline.agents.shard import Ownership
+from pipeline.agents.ownership import Ownership
 from pipeline.errors import (
     InvalidRecordError,
     KeyMismatchError,

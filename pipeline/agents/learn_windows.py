@@ -7,14 +7,13 @@ one, so a worker puts together what it has of all its partitions. Nothing here a
 
 from collections import Counter
 from collections.abc import Sequence
-from copy import copy
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from pipeline.agents.koordlet_metrics import amounts_of
+from pipeline.agents.partition_models import NodeReport, PartitionModels, PartitionWindow
 from pipeline.metrics import counter, gauge
 from pipeline.processors.join.window_batch import WindowUsage, node_windows, window_usages
 from pipeline.processors.model import bank
@@ -26,13 +25,6 @@ from pipeline.processors.overcommit.window_columns import Prod
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters
-from pipeline.topics.windows import Window
-
-if TYPE_CHECKING:
-    from pipeline.agents.model_agent import ModelCursor
-
-# Packs in half of zstd's time and unpacks in a quarter, for 7 KiB of 22 instead of 4.
-_LZ4 = pa.Codec("lz4_raw")
 
 WINDOWS_SEEN = counter("worker_windows", "Windows by what became of them.", ["status"])
 LAST_END = gauge(
@@ -43,64 +35,11 @@ GENERATION = 1
 """Of the windows topic. A topic made anew (other partitions) gets the next one."""
 
 
-class Report:
-    """What follows from a window, as it is written; without a prediction the last one stands, and
-    without resources the node takes no part.
-
-    A worker keeps that of every node, 20 KiB where there are a hundred pods: `pack` it once it is
-    published.
-    """
-
-    __slots__ = ("_packed", "_prediction", "_size", "node_state", "resources")
-
-    def __init__(
-        self, prediction: bytes | None, node_state: bytes, resources: bytes | None = None
-    ) -> None:
-        self._prediction = prediction
-        self._size = 0
-        self._packed: bytes | None = None
-        self.node_state = node_state
-        self.resources = resources
-
-    @property
-    def prediction(self) -> bytes | None:
-        """As it was given."""
-        if self._packed is None:
-            return self._prediction
-        unpacked: bytes = _LZ4.decompress(self._packed, decompressed_size=self._size, asbytes=True)
-        return unpacked
-
-    def pack(self) -> None:
-        """Take a third of the memory from now on."""
-        if self._prediction is not None:
-            self._size = len(self._prediction)
-            self._packed = _LZ4.compress(self._prediction, asbytes=True)
-            self._prediction = None
-
-    def with_newer(self, node_state: bytes, resources: bytes | None) -> "Report":
-        """The same prediction beside a newer state and newer resources."""
-        newer = copy(self)
-        newer.node_state, newer.resources = node_state, resources
-        return newer
-
-
-class PartitionWindow(NamedTuple):
-    """A window, where it lies, and whose models it is for."""
-
-    cursor: "ModelCursor"
-    offset: int
-    window: Window
-
-    @property
-    def node(self) -> str:
-        return self.window.header.node
-
-
-class Due(NamedTuple):
+class DuePrediction(NamedTuple):
     """A prediction that is to be published: the peaks of a node after this window, as `at` of
     `peaks` has them."""
 
-    placed: PartitionWindow
+    source: PartitionWindow
     peaks: AllPeaks
     at: int
 
@@ -109,7 +48,7 @@ class PendingReport(NamedTuple):
     """An applied window and what is to be said of it: the node's counters and peaks as of then, and
     the newest prediction to be published with it, or none."""
 
-    placed: PartitionWindow
+    source: PartitionWindow
     counters: Counters
     headline: Headline
     prediction: bytes | None
@@ -119,11 +58,11 @@ class Applied(NamedTuple):
     """A window that was applied, the node's counters as of then and its peaks, which `at` of
     `peaks` has, and the newest prediction to be published with it: as peaks, as bytes, or none."""
 
-    placed: PartitionWindow
+    source: PartitionWindow
     counters: Counters
     peaks: AllPeaks
     at: int
-    due: Due | None = None
+    due: DuePrediction | None = None
     prediction: bytes | None = None
 
     def after(self, before: "Applied | PendingReport | None") -> "Applied":
@@ -140,7 +79,7 @@ class Applied(NamedTuple):
             (cursor, offset, window), peaks, at = self.due
             record = prediction_record(window, peaks[at], offset=offset, **_position(cursor))
             prediction = encode_json(record)
-        return PendingReport(self.placed, self.counters, headline, prediction)
+        return PendingReport(self.source, self.counters, headline, prediction)
 
 
 def segments(windows: Sequence[PartitionWindow]) -> list[list[PartitionWindow]]:
@@ -160,9 +99,9 @@ def segments(windows: Sequence[PartitionWindow]) -> list[list[PartitionWindow]]:
 
 def learn(windows: Sequence[PartitionWindow]) -> list[Applied]:
     """Apply windows of distinct nodes; what was applied, in order."""
-    rules = windows[0].cursor.rules
+    rules = windows[0].models.rules
     outcomes = bank.apply(
-        [placed.cursor.bank for placed in windows],
+        [placed.models.bank for placed in windows],
         node_windows([p.window for p in windows], rules.statistic, rules.memory_policy),
     )
     for status, seen in Counter(outcome.status for outcome in outcomes).items():
@@ -183,34 +122,34 @@ def _told(windows: Sequence[PartitionWindow]) -> list[Applied]:
         latest[partition] = max(latest.get(partition, end_ms), end_ms)
     for partition, end_ms in latest.items():
         LAST_END.labels(str(partition)).set(end_ms / 1000)
-    nodes = [(placed.cursor.bank, placed.node) for placed in windows]
+    nodes = [(placed.models.bank, placed.node) for placed in windows]
     peaks = bank.peaks(nodes)
-    if windows[0].cursor.rules.node_metrics:
+    if windows[0].models.rules.node_metrics:
         for placed, amounts in zip(windows, amounts_of(peaks).items(), strict=True):
-            placed.cursor.amounts.update([amounts])
+            placed.models.amounts.update([amounts])
     due = bank.due(nodes, peaks).tolist()
     return [
         Applied(
             placed,
-            placed.cursor.counters[placed.node],
+            placed.models.counters[placed.node],
             peaks,
             at,
-            Due(placed, peaks, at) if due[at] else None,
+            DuePrediction(placed, peaks, at) if due[at] else None,
         )
         for at, placed in enumerate(windows)
     ]
 
 
-def report(told: Sequence[PendingReport]) -> list[Report]:
+def report(told: Sequence[PendingReport]) -> list[NodeReport]:
     """What is published of these windows, the last ones of their nodes; their cursors' `reports`
     have it with the prediction that stands."""
     if not told:
         return []
-    windows = [last.placed.window for last in told]
-    usages = window_usages(windows, told[0].placed.cursor.rules.memory_policy)
-    recent = bank.recent_usage([(last.placed.cursor.bank, last.placed.node) for last in told])
+    windows = [last.source.window for last in told]
+    usages = window_usages(windows, told[0].source.models.rules.memory_policy)
+    recent = bank.recent_usage([(last.source.models.bank, last.source.node) for last in told])
     resources = _resources(told, usages)
-    made: list[Report] = []
+    made: list[NodeReport] = []
     for (placed, counters, peaks, prediction), used, lately, offered in zip(
         told, usages, recent, resources, strict=True
     ):
@@ -220,7 +159,7 @@ def report(told: Sequence[PendingReport]) -> list[Report]:
                 window, peaks, lately, counters, used, offset=offset, **_position(cursor)
             )
         )
-        new = Report(prediction, state, offered)
+        new = NodeReport(prediction, state, offered)
         standing = cursor.reports.get(placed.node) if prediction is None else None
         cursor.reports[placed.node] = standing.with_newer(state, offered) if standing else new
         made.append(new)
@@ -230,13 +169,13 @@ def report(told: Sequence[PendingReport]) -> list[Report]:
 def _resources(told: Sequence[PendingReport], usages: Sequence[WindowUsage]) -> list[bytes | None]:
     """What each of these nodes has for Mid and Batch, None for one that takes no part."""
     made: list[bytes | None] = [None] * len(told)
-    at = [i for i, last in enumerate(told) if last.placed.window.node.overcommit is not None]
+    at = [i for i, last in enumerate(told) if last.source.window.node.overcommit is not None]
     if not at:
         return made
-    windows = [told[i].placed.window for i in at]
+    windows = [told[i].source.window for i in at]
     headlines = [told[i].headline for i in at]
     found = offers(windows, [usages[i] for i in at], *_prods(headlines))
-    positions = [{"offset": told[i].placed.offset, **_position(told[i].placed.cursor)} for i in at]
+    positions = [{"offset": told[i].source.offset, **_position(told[i].source.models)} for i in at]
     predictors = [headline.decides for headline in headlines]
     for i, record in zip(at, records(windows, found, predictors, positions), strict=True):
         made[i] = encode_json(record)
@@ -255,12 +194,12 @@ def _prods(headlines: Sequence[Headline]) -> tuple[Prod, list[Prod]]:
     return decided, [Prod(amounts[:, i], peaks[:, i]) for i in others]
 
 
-def _position(cursor: "ModelCursor") -> dict[str, int]:
+def _position(cursor: PartitionModels) -> dict[str, int]:
     return {"generation": GENERATION, "epoch": cursor.ownership.epoch}
 
 
 def _count(placed: PartitionWindow, outcome: Outcome) -> None:
-    counters = placed.cursor.counters
+    counters = placed.models.counters
     old = counters.get(placed.node, Counters())
     applied = outcome.status == "applied"
     bad_values = sum(placed.window.bad_values.values())

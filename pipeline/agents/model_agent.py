@@ -12,24 +12,19 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from pipeline.agents.join_agent import refuse
 from pipeline.agents.koordlet_metrics import Profile, names_of
-from pipeline.agents.learn_windows import (
-    Applied,
+from pipeline.agents.learn_windows import Applied, PendingReport, learn, report, segments
+from pipeline.agents.ownership import Ownership
+from pipeline.agents.partition_models import (
+    ModelRules,
+    NodeReport,
+    PartitionModels,
     PartitionWindow,
-    PendingReport,
-    Report,
-    learn,
-    report,
-    segments,
 )
-from pipeline.agents.shard import Ownership
 from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Output
@@ -47,29 +42,18 @@ OVERSIZED = counter(
     "worker_oversized_results", "Results that are more than a record takes.", ["topic"]
 )
 
-Reported = tuple[str, Report | None]
+Reported = tuple[str, NodeReport | None]
 """A node and what is to be published of it; None where it departed."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRules:
-    """What the model agent needs of the settings."""
-
-    prefix: str
-    statistic: str
-    memory_policy: str
-    node_metrics: bool = True
+_LIVES = NodeReport(None, b"")
 
 
-_LIVES = Report(None, b"")
-
-
-class ModelCursor:
+class ModelCursor(PartitionModels):
     """The models of one partition and their position in its `windows`.
 
-    `joined` is the highest sample offset met below `next_offset`. `reports` maps a node to its
-    newest prediction and state, None from its departure until the tombstones are delivered;
-    `amounts` to what each predictor says of Prod. Who holds `busy` may apply and publish.
+    `joined` is the highest sample offset met below `next_offset`. Who holds `busy` may apply and
+    publish.
     """
 
     def __init__(
@@ -81,17 +65,18 @@ class ModelCursor:
         rules: ModelRules,
         *,
         joined: int = -1,
-        reports: dict[str, Report | None] | None = None,
+        reports: dict[str, NodeReport | None] | None = None,
         counters: dict[str, Counters] | None = None,
     ) -> None:
-        self.ownership = ownership
+        super().__init__(
+            ownership,
+            bank,
+            rules,
+            reports if reports is not None else {},
+            counters if counters is not None else {},
+        )
         self.next_offset = next_offset
         self.joined = joined
-        self.bank = bank
-        self.reports = reports if reports is not None else {}
-        self.counters = counters if counters is not None else {}
-        self.rules = rules
-        self.amounts: dict[str, npt.NDArray[np.float64]] = {}
         # Whether resources were published of a node, or taken back; unknown after a start.
         self.offering: dict[str, bool] = {}
         self.busy = asyncio.Lock()
@@ -149,7 +134,7 @@ class ModelCursor:
         self.next_offset = records[-1].offset + 1
 
     def report_replayed(self, limit: int) -> bool:
-        """Report at most `limit` nodes as of their last replayed window; whether any are left."""
+        """Report up to `limit` replayed nodes; return whether any are left."""
         nodes = list(self._replayed)[:limit]
         report([self._replayed.pop(node) for node in nodes])
         return bool(self._replayed)
@@ -227,12 +212,8 @@ class ModelCursor:
         return windows, refused
 
     def forget(self, node: str) -> None:
-        """Drop the models of a node that departed."""
-        self.bank.forget(node)
-        self.counters.pop(node, None)
+        super().forget(node)
         self._replayed.pop(node, None)
-        self.amounts.pop(node, None)
-        self.reports[node] = None
 
 
 Batch = tuple[ModelCursor, Sequence[LogRecord]]
@@ -259,17 +240,19 @@ async def _tell(
     await cursor.publish(reported)
 
 
-def learn_all(windows: Sequence[PartitionWindow]) -> dict[tuple[ModelCursor, str], Applied | None]:
+def learn_all(
+    windows: Sequence[PartitionWindow],
+) -> dict[tuple[PartitionModels, str], Applied | None]:
     """Apply windows in order; gives the newest of each node that was applied, with its newest
     prediction, and None where the node departed."""
-    newest: dict[tuple[ModelCursor, str], Applied | None] = {}
+    newest: dict[tuple[PartitionModels, str], Applied | None] = {}
     for run in segments(windows):
         if run[0].window.type == "departure":
-            run[0].cursor.forget(run[0].node)
-            newest[run[0].cursor, run[0].node] = None
+            run[0].models.forget(run[0].node)
+            newest[run[0].models, run[0].node] = None
             continue
         for applied in learn(run):
-            key = applied.placed.cursor, applied.placed.node
+            key = applied.source.models, applied.source.node
             newest[key] = applied.after(newest.get(key))
     return newest
 
@@ -277,20 +260,21 @@ def learn_all(windows: Sequence[PartitionWindow]) -> dict[tuple[ModelCursor, str
 def apply(
     batches: Sequence[Batch],
 ) -> tuple[
-    dict[ModelCursor, list[Reported]], dict[ModelCursor, list[tuple[LogRecord, RecordError]]]
+    dict[PartitionModels, list[Reported]],
+    dict[PartitionModels, list[tuple[LogRecord, RecordError]]],
 ]:
     """Bring models and positions behind these records; gives reports in order, and what is bad."""
     windows: list[PartitionWindow] = []
-    reported: dict[ModelCursor, list[Reported]] = defaultdict(list)
-    refused: dict[ModelCursor, list[tuple[LogRecord, RecordError]]] = {}
+    reported: dict[PartitionModels, list[Reported]] = defaultdict(list)
+    refused: dict[PartitionModels, list[tuple[LogRecord, RecordError]]] = {}
     for cursor, records in batches:
         mine, refused[cursor] = cursor.decode(records)
         cursor.joined = max([cursor.joined, *(at.window.sample_offset for at in mine)])
         windows += mine
     newest = learn_all(windows)
     made = iter(report([applied.pending() for applied in newest.values() if applied is not None]))
-    for (cursor, node), applied in newest.items():
-        reported[cursor].append((node, None if applied is None else next(made)))
+    for (models, node), applied in newest.items():
+        reported[models].append((node, None if applied is None else next(made)))
     for cursor, records in batches:
         cursor.next_offset = records[-1].offset + 1
     return reported, refused

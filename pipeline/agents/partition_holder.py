@@ -28,7 +28,8 @@ from pipeline.agents.flow import AsItCame, WaitingTransport
 from pipeline.agents.join_agent import JoinCursor, JoinRules, refuse
 from pipeline.agents.koordlet_metrics import watch
 from pipeline.agents.learn_windows import LAST_END
-from pipeline.agents.model_agent import ModelCursor, ModelRules
+from pipeline.agents.model_agent import ModelCursor
+from pipeline.agents.partition_models import ModelRules
 from pipeline.agents.recovery import Recovery
 from pipeline.agents.shard import Shard
 from pipeline.agents.silent_nodes import depart_silent

@@ -26,9 +26,10 @@ from pipeline.agents.checkpoint_selection import (
 from pipeline.agents.cluster_state import Inventory, InventoryTopics
 from pipeline.agents.consume import Readers
 from pipeline.agents.join_agent import JoinCursor, JoinRules
-from pipeline.agents.learn_windows import Report
-from pipeline.agents.model_agent import ModelCursor, ModelRules
-from pipeline.agents.shard import Ownership, Shard
+from pipeline.agents.model_agent import ModelCursor
+from pipeline.agents.ownership import Ownership
+from pipeline.agents.partition_models import ModelRules, NodeReport
+from pipeline.agents.shard import Shard
 from pipeline.agents.window_handover import Handover
 from pipeline.clock import Clock
 from pipeline.errors import CheckpointError, CheckpointLayoutError, StateError
@@ -315,6 +316,6 @@ async def _report_replayed(model: ModelCursor) -> None:
         await asyncio.sleep(0)
 
 
-def _report(checkpoint: NodeCheckpoint) -> Report | None:
+def _report(checkpoint: NodeCheckpoint) -> NodeReport | None:
     state = checkpoint.node_state
-    return None if state is None else Report(checkpoint.prediction, state, checkpoint.resources)
+    return None if state is None else NodeReport(checkpoint.prediction, state, checkpoint.resources)

@@ -1,12 +1,12 @@
-"""The script `springtide`: an interrupt leaves no traceback, even while the rest is loaded."""
+"""Entry point of the `springtide` script: Ctrl-C prints no traceback, even during the imports."""
 
 import sys
 
-INTERRUPTED = 130
+from pipeline.cli import INTERRUPTED
 
 
 def main() -> None:
-    """Load the command line, and run it."""
+    """Import and run the command line."""
     try:
         from pipeline.cli.main import main as run
     except KeyboardInterrupt:

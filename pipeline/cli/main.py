@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import click
 
 from pipeline import __version__
-from pipeline.cli.entry import INTERRUPTED
+from pipeline.cli import INTERRUPTED
 from pipeline.cli.options import global_options, remember_globals
 from pipeline.errors import MissingExtraError, SpringtideError
 

@@ -8,9 +8,11 @@ import msgspec
 from pipeline.agents.checkpoint_rounds import Rounds
 from pipeline.agents.cluster_state import InventoryTopics
 from pipeline.agents.join_agent import JoinRules
-from pipeline.agents.model_agent import ModelCursor, ModelRules
+from pipeline.agents.model_agent import ModelCursor
+from pipeline.agents.ownership import Ownership
+from pipeline.agents.partition_models import ModelRules
 from pipeline.agents.recovery import Recovery
-from pipeline.agents.shard import Ownership, Shard
+from pipeline.agents.shard import Shard
 from pipeline.agents.window_handover import Handover
 from pipeline.clock import ManualClock
 from pipeline.errors import RecordError

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.agents.cluster_state import Inventory
 from pipeline.agents.join_agent import JoinCursor, JoinRules
-from pipeline.agents.shard import Ownership
+from pipeline.agents.ownership import Ownership
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.join.window_batch import window_usages
 from pipeline.processors.overcommit.node_offers import offers, records

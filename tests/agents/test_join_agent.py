@@ -12,7 +12,7 @@ import pytest
 from pipeline.agents import join_agent as module
 from pipeline.agents.cluster_state import Inventory
 from pipeline.agents.join_agent import JoinCursor, JoinRules
-from pipeline.agents.shard import Ownership
+from pipeline.agents.ownership import Ownership
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.join.window_batch import node_windows, window_usages
 from pipeline.topics.codec import encode_json

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pipeline.agents import koordlet_metrics
 from pipeline.agents.model_agent import ModelCursor
-from pipeline.agents.shard import Ownership
+from pipeline.agents.ownership import Ownership
 from pipeline.metrics import page
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.agents import model_agent as module
-from pipeline.agents.learn_windows import Report
 from pipeline.agents.model_agent import ModelCursor
-from pipeline.agents.shard import Ownership
+from pipeline.agents.ownership import Ownership
+from pipeline.agents.partition_models import NodeReport
 from pipeline.processors.model.bank import Bank
 from tests.agents.fakes import MemoryBroker, MemoryOutput
 from tests.agents.logs import CONFIG, LogWriter, window
@@ -305,7 +305,7 @@ async def test_a_departure_is_kept_until_its_tombstones_are_delivered() -> None:
 
 @pytest.mark.parametrize("prediction", [None, b"", b'{"node": "a"}', bytes(30_000)])
 def test_a_report_gives_what_it_was_given(prediction: bytes | None) -> None:
-    report = Report(prediction, b"old")
+    report = NodeReport(prediction, b"old")
     newer = report.with_newer(b"new", None)
     for _ in range(2):
         assert (report.prediction, report.node_state) == (prediction, b"old")

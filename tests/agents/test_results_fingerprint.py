@@ -26,8 +26,9 @@ import numpy as np
 import pytest
 
 from pipeline.agents.bank_settings import model_config
-from pipeline.agents.model_agent import ModelCursor, ModelRules, process
-from pipeline.agents.shard import Ownership
+from pipeline.agents.model_agent import ModelCursor, process
+from pipeline.agents.ownership import Ownership
+from pipeline.agents.partition_models import ModelRules
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.join.pod_facts import pod_row
 from pipeline.processors.join.sample_join import NodeView, join

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.agents import window_handover as module
 from pipeline.agents.model_agent import ModelCursor
-from pipeline.agents.shard import Ownership
+from pipeline.agents.ownership import Ownership
 from pipeline.agents.window_handover import (
     BEHIND,
     LOOK_SECONDS,

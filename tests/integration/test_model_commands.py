@@ -18,7 +18,7 @@ from pipeline.agents.bank_settings import model_config
 from pipeline.agents.checkpoint_rounds import Rounds
 from pipeline.agents.cluster_state import InventoryTopics
 from pipeline.agents.join_agent import JoinRules
-from pipeline.agents.model_agent import ModelRules
+from pipeline.agents.partition_models import ModelRules
 from pipeline.agents.recovery import Recovery
 from pipeline.agents.shard import Shard
 from pipeline.agents.window_handover import Handover

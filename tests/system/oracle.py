@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pipeline.agents.learn_windows import PartitionWindow, learn, report, segments
-from pipeline.agents.model_agent import ModelCursor, ModelRules
+from pipeline.agents.learn_windows import learn, report, segments
+from pipeline.agents.model_agent import ModelCursor
+from pipeline.agents.ownership import Ownership
 from pipeline.agents.partition_holder import model_config
-from pipeline.agents.shard import Ownership
+from pipeline.agents.partition_models import ModelRules, PartitionWindow
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.kafka.producer import Output
 from pipeline.processors.model.bank import Bank

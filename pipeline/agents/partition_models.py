@@ -1,0 +1,102 @@
+"""The models of one partition, its windows, and the reports of its nodes."""
+
+from copy import copy
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from pipeline.agents.ownership import Ownership
+from pipeline.processors.arrays import FloatArray
+from pipeline.processors.model.bank import Bank
+from pipeline.topics.node_state import Counters
+from pipeline.topics.windows import Window
+
+# Packs in half of zstd's time and unpacks in a quarter, for 7 KiB of 22 instead of 4.
+_LZ4 = pa.Codec("lz4_raw")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRules:
+    """The settings that the model agent needs."""
+
+    prefix: str
+    statistic: str
+    memory_policy: str
+    node_metrics: bool = True
+
+
+class NodeReport:
+    """Encoded results of a node: prediction, node state and resources.
+
+    Without a prediction the last published one stays valid. Without resources the node has no
+    overcommit. A worker keeps the report of every node, 20 KiB for a node with a hundred pods:
+    `pack` it after it was published.
+    """
+
+    __slots__ = ("_packed", "_prediction", "_size", "node_state", "resources")
+
+    def __init__(
+        self, prediction: bytes | None, node_state: bytes, resources: bytes | None = None
+    ) -> None:
+        self._prediction = prediction
+        self._size = 0
+        self._packed: bytes | None = None
+        self.node_state = node_state
+        self.resources = resources
+
+    @property
+    def prediction(self) -> bytes | None:
+        """The encoded prediction, unpacked."""
+        if self._packed is None:
+            return self._prediction
+        unpacked: bytes = _LZ4.decompress(self._packed, decompressed_size=self._size, asbytes=True)
+        return unpacked
+
+    def pack(self) -> None:
+        """Compress the prediction to a third of its size."""
+        if self._prediction is not None:
+            self._size = len(self._prediction)
+            self._packed = _LZ4.compress(self._prediction, asbytes=True)
+            self._prediction = None
+
+    def with_newer(self, node_state: bytes, resources: bytes | None) -> "NodeReport":
+        """Return the same prediction with a newer node state and newer resources."""
+        newer = copy(self)
+        newer.node_state, newer.resources = node_state, resources
+        return newer
+
+
+@dataclass(eq=False)
+class PartitionModels:
+    """The models of one partition and the newest report of each of its nodes.
+
+    `reports` maps a node to its newest report, and to None from its departure until the tombstones
+    are delivered. `amounts` maps a node to each predictor's reclaimable amount and peak of Prod.
+    """
+
+    ownership: Ownership
+    bank: Bank
+    rules: ModelRules
+    reports: dict[str, NodeReport | None]
+    counters: dict[str, Counters]
+    amounts: dict[str, FloatArray] = field(default_factory=dict, init=False)
+
+    def forget(self, node: str) -> None:
+        """Drop the models of a node that departed."""
+        self.bank.forget(node)
+        self.counters.pop(node, None)
+        self.amounts.pop(node, None)
+        self.reports[node] = None
+
+
+class PartitionWindow(NamedTuple):
+    """A window with its offset in the log and the models to which it applies."""
+
+    models: PartitionModels
+    offset: int
+    window: Window
+
+    @property
+    def node(self) -> str:
+        return self.window.header.node

@@ -12,12 +12,12 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from pipeline.kafka.client import client_options
+from pipeline.kafka.partition import partition_of
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.settings import KafkaSettings
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.codec import encode_json
-from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import ACTIONS
 
 log = get_logger(__name__)

@@ -37,6 +37,7 @@ from aiokafka import AIOKafkaProducer
 
 from benchmarks.asking import ask, ask_whole, memory
 from pipeline.kafka.client import client_options
+from pipeline.kafka.partition import partition_of
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import LocalKafka, local_kafka
 from pipeline.local.port_probe import free_port
@@ -45,7 +46,6 @@ from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord, UsageDeviation
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.partition import partition_of
 from pipeline.topics.pods import PodRecord, pod_key
 from pipeline.topics.registry import NODE_STATE, NODES, PODS, Topic
 from pipeline.topics.resource_amounts import Resources, Usage

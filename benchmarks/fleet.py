@@ -35,6 +35,7 @@ from benchmarks import inventory
 from benchmarks.exporter import cost
 from benchmarks.roles import ROOT, springtide
 from pipeline.kafka.client import client_options
+from pipeline.kafka.partition import partition_of
 from pipeline.kafka.producer import Keyed, open_output
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import local_kafka
@@ -42,7 +43,6 @@ from pipeline.settings import Settings, load_settings
 from pipeline.times import parse_time
 from pipeline.topics.arrow import SAMPLE_SCHEMA
 from pipeline.topics.codec import encode_json
-from pipeline.topics.partition import partition_of
 from pipeline.topics.pods import pod_key
 from pipeline.topics.registry import NODE_STATE, PODS, SAMPLES
 from pipeline.topics.samples import STATISTICS, SampleHeader

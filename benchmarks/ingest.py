@@ -32,6 +32,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from benchmarks import inventory
 from benchmarks.roles import springtide
 from pipeline.kafka.client import client_options
+from pipeline.kafka.partition import partition_of
 from pipeline.kafka.partition_log import open_reader
 from pipeline.kafka.producer import Keyed, open_output
 from pipeline.kafka.topic_admin import apply_topics, find_group
@@ -47,7 +48,6 @@ from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.overcommit_terms import Overcommit
-from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import NODE_STATE, RESOURCES, SAMPLES, WINDOWS, Topic
 from pipeline.topics.sample_rows import SampleRows, read_rows
 from pipeline.topics.samples import STATISTICS, SampleBatch, SampleHeader, encode_samples

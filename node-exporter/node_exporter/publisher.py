@@ -21,9 +21,9 @@ from node_exporter.window_buffer import EncodedWindow, WindowBuffer
 from pipeline.clock import Clock
 from pipeline.errors import BrokerUnavailableError, KafkaError, TopicDriftError
 from pipeline.kafka.client import client_options, our_errors
+from pipeline.kafka.partition import partition_of
 from pipeline.logs import get_logger
 from pipeline.settings import KafkaSettings
-from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import SAMPLES
 
 _BACKOFF_SECONDS: Final = (1.0, 10.0)

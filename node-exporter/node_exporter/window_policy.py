@@ -16,10 +16,10 @@ from node_exporter import exporter_metrics
 from pipeline.clock import Clock
 from pipeline.errors import BrokerUnavailableError, KafkaError, RecordError
 from pipeline.kafka.client import COMMITTED, client_options, our_errors
+from pipeline.kafka.partition import partition_of
 from pipeline.logs import get_logger
 from pipeline.settings import KafkaSettings
 from pipeline.topics.codec import Record, decode_json
-from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import MAX_RECORD_BYTES, NODES
 
 _WAIT_SECONDS: Final = 10.0

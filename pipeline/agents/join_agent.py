@@ -19,6 +19,7 @@ from pipeline.errors import (
     OversizedRecordError,
     RecordError,
 )
+from pipeline.kafka.partition import partition_of
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Output
 from pipeline.logs import get_logger
@@ -27,7 +28,6 @@ from pipeline.processors.join.node_facts import node_facts
 from pipeline.processors.join.sample_join import Beside, check_not_future, join, put_beside
 from pipeline.topics.dead_letters import dead_letter
 from pipeline.topics.nodes import KnownNode, Strategy
-from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import (
     DEAD_LETTERS,
     SAMPLES,

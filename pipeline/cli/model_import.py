@@ -23,6 +23,7 @@ from pipeline.cli.safe_output import say
 from pipeline.clock import SystemClock
 from pipeline.errors import CheckpointError, UsageError
 from pipeline.kafka.client import client_options, our_errors
+from pipeline.kafka.partition import partition_of
 from pipeline.kafka.partition_log import open_reader
 from pipeline.kafka.producer import open_output
 from pipeline.kafka.topic_admin import find_group, require_topics
@@ -38,7 +39,6 @@ from pipeline.processors.model import state_codec
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES
 from pipeline.processors.model.state_codec import NodeState
 from pipeline.settings import Settings
-from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import CHECKPOINTS
 
 _T = TypeVar("_T")

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from pipeline.kafka.client import COMMITTED, client_options, our_errors
+from pipeline.kafka.partition import partition_of
 from pipeline.settings import KafkaSettings
-from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import NODE_STATE, Topic
 
 _FIRST_PIECE: Final = 500

@@ -14,11 +14,11 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from pipeline.errors import BrokerUnavailableError
 from pipeline.kafka.client import COMMITTED, client_options, our_errors
+from pipeline.kafka.partition import partition_of
 from pipeline.metrics import counter
 from pipeline.settings import KafkaSettings
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.partition import partition_of
 from pipeline.topics.pods import PodRecord, pod_key
 from pipeline.topics.registry import MAX_RECORD_BYTES, NODES, PODS, Topic
 

@@ -13,11 +13,11 @@ from pipeline.agents import join_agent as module
 from pipeline.agents.cluster_state import Inventory
 from pipeline.agents.join_agent import JoinCursor, JoinRules
 from pipeline.agents.ownership import Ownership
+from pipeline.kafka.partition import partition_of
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.join.window_batch import node_windows, window_usages
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord, Strategy
-from pipeline.topics.partition import partition_of
 from pipeline.topics.pods import PodRecord, pod_key
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.samples import LIST_COLUMNS, SampleBatch, SampleHeader, encode_samples

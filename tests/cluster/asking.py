@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from aiokafka import AIOKafkaProducer
 
+from pipeline.kafka.partition import partition_of
 from pipeline.local.control_plane import ControlPlane
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.local.port_probe import free_port
@@ -19,7 +20,6 @@ from pipeline.settings import KafkaSettings, KubernetesSettings, Settings
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord, UsageDeviation
-from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import NODE_STATE
 from pipeline.topics.resource_amounts import Usage
 from tests.cluster.objects import PARTITIONS, Object, apply, items, pod, until

@@ -5,12 +5,12 @@ import time
 
 from aiokafka import AIOKafkaProducer
 
+from pipeline.kafka.partition import partition_of
 from pipeline.settings import Settings
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.overcommit_terms import Overcommit
-from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import RESOURCES
 from pipeline.topics.resource_amounts import Resources
 

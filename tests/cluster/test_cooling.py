@@ -8,6 +8,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from pipeline.kafka.client import client_options
+from pipeline.kafka.partition import partition_of
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.control_plane import ControlPlane, local_control_plane
 from pipeline.local.local_kafka import LocalKafka
@@ -16,7 +17,6 @@ from pipeline.settings import KafkaSettings, KubernetesSettings, Settings
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import NodeStateRecord
-from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import NODE_STATE
 from pipeline.topics.resource_amounts import Usage
 from tests.cluster.objects import PARTITIONS, apply, items, node, pod, until

@@ -8,10 +8,10 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 
 from pipeline.kafka.client import client_options
+from pipeline.kafka.partition import partition_of
 from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KafkaSettings
 from pipeline.times import format_time
-from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import SAMPLES
 from pipeline.topics.samples import (
     STATISTICS,

@@ -23,6 +23,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, pod_dir
 from pipeline.kafka.client import client_options
+from pipeline.kafka.partition import partition_of
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
@@ -30,7 +31,6 @@ from pipeline.settings import KafkaSettings
 from pipeline.topics.arrow import read_samples
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import NODES
 from pipeline.topics.samples import SampleHeader
 from tests.cgroup_tree import CgroupTree, cgroup_tree

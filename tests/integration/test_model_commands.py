@@ -27,6 +27,7 @@ from pipeline.clock import SystemClock, format_time
 from pipeline.errors import RecordError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.newest import newest
+from pipeline.kafka.partition import partition_of
 from pipeline.kafka.partition_log import LogRecord, open_reader
 from pipeline.kafka.producer import open_output
 from pipeline.kafka.topic_admin import apply_topics
@@ -39,7 +40,6 @@ from pipeline.settings import KafkaSettings, Settings
 from pipeline.topics.checkpoints import NodeCheckpoint
 from pipeline.topics.codec import decode_pack, encode_pack
 from pipeline.topics.nodes import Strategy
-from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import CHECKPOINTS, PREDICTIONS, SAMPLES, WINDOWS
 from tests.agents.fakes import APPENDED_MS
 from tests.agents.logs import window

@@ -5,10 +5,10 @@ import uuid
 
 import pytest
 
+from pipeline.kafka.partition import partition_of
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.settings import KafkaSettings
 from pipeline.topics.codec import encode_json
-from pipeline.topics.partition import partition_of
 from pipeline.topics.pods import Owner, PodRecord, pod_key
 from pipeline.topics.registry import PODS
 from tests.integration.test_model_commands import NODE, filled, producing, typed

@@ -23,6 +23,7 @@ from pipeline.agents.cluster_state import Inventory, InventoryTopics
 from pipeline.clock import SystemClock
 from pipeline.errors import BrokerUnavailableError, TopicDriftError
 from pipeline.kafka.client import client_options
+from pipeline.kafka.partition import partition_of
 from pipeline.kafka.partition_log import open_reader
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import LocalKafka
@@ -40,7 +41,6 @@ from pipeline.sources.simulated_fleet import BEHIND, run_fleet
 from pipeline.topics.arrow import read_samples
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.partition import partition_of
 from pipeline.topics.pods import PodRecord, split_pod_key
 from pipeline.topics.registry import NODES, PODS, SAMPLES, Topic
 

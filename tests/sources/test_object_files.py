@@ -13,6 +13,7 @@ import yaml
 
 from pipeline.clock import ManualClock
 from pipeline.errors import InvalidRecordError, SettingsError
+from pipeline.kafka.partition import partition_of
 from pipeline.metrics import REGISTRY
 from pipeline.processors.policy.nodeslo_spec import slo_spec
 from pipeline.settings import KafkaSettings, Settings, WorkerSettings
@@ -28,7 +29,6 @@ from pipeline.sources.object_files import (
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.overcommit_terms import Overcommit
-from pipeline.topics.partition import partition_of
 from pipeline.topics.pods import PodRecord
 
 KAFKA = KafkaSettings(partitions=8)

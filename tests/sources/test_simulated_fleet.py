@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from pipeline.clock import ManualClock
 from pipeline.errors import BrokerUnavailableError, UsageError
+from pipeline.kafka.partition import partition_of
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources import simulated_fleet
 from pipeline.sources.simulated_fleet import next_window, run_fleet
 from pipeline.topics.arrow import read_samples
-from pipeline.topics.partition import partition_of
 
 NOON = 1_700_049_600
 

@@ -25,11 +25,11 @@ from uuid import uuid4
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
+from pipeline.kafka.partition import partition_of
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.settings import KafkaSettings, ModelSettings, Settings, WorkerSettings
 from pipeline.topics.checkpoints import RoundMarker, parse_key
 from pipeline.topics.codec import decode_pack
-from pipeline.topics.partition import partition_of
 from pipeline.topics.windows import decode_window, encode_window, sample_offset_of
 from tests.processes import is_alive
 from tests.system.load import Load, Message, partition

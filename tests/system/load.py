@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from pipeline.kafka.partition import partition_of
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord, NodeStrategy
-from pipeline.topics.partition import partition_of
 from pipeline.topics.pods import Owner, PodRecord, pod_key
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.samples import Row, SampleBatch, SampleHeader, encode_samples

@@ -17,11 +17,11 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from pipeline.kafka.partition import partition_of
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.times import format_time
 from pipeline.topics.codec import decode_json
 from pipeline.topics.node_state import Counters, NodeStateRecord
-from pipeline.topics.partition import partition_of
 from pipeline.topics.registry import SAMPLES
 from pipeline.topics.samples import VERSION, SampleBatch, SampleHeader, encode_samples
 from pipeline.topics.windows import decode_window

@@ -1,4 +1,4 @@
-"""The examples in the docstrings of `pipeline.topics` are true."""
+"""The examples in the docstrings of `pipeline.topics` and of the partitioner are true."""
 
 import doctest
 import importlib
@@ -9,7 +9,8 @@ import pytest
 import pipeline.topics
 
 MODULES = [
-    name for _, name, _ in pkgutil.iter_modules(pipeline.topics.__path__, "pipeline.topics.")
+    "pipeline.kafka.partition",
+    *(name for _, name, _ in pkgutil.iter_modules(pipeline.topics.__path__, "pipeline.topics.")),
 ]
 
 

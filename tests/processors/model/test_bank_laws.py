@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipeline.kafka.partition import partition_of
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT, YEAR_ONE_MS
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWindow, Profile
 from pipeline.processors.model.peaks import NodePeaks
-from pipeline.topics.partition import partition_of
 from tests.processors.reference import SlowHistogram, mean_and_variance
 from tests.processors.windows import GIB, Pod, streams, window
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.topics.partition import partition_of
+from pipeline.kafka.partition import partition_of
 
 _MASK = 0xFFFFFFFF
 

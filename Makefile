@@ -94,9 +94,9 @@ nightly: ## Ten minutes of random requests, then the soak for eight hours
 	@$(MAKE) soak ARGS="--hours 8 $(ARGS)"
 
 .PHONY: docs
-docs: setup ## Make docs/settings.md from the settings' types
-	@$(BIN)/python -c 'from pipeline.settings import settings_markdown as m; print(end=m())' > docs/settings.md.new
-	@mv docs/settings.md.new docs/settings.md
+docs: setup ## Make docs/reference/settings.md from the settings' types
+	@$(BIN)/python -c 'from pipeline.settings import settings_markdown as m; print(end=m())' > docs/reference/settings.md.new
+	@mv docs/reference/settings.md.new docs/reference/settings.md
 
 # --no-emit-options: a lock must not tie anybody to one registry or one machine's folders.
 COMPILE = .venv-lock/bin/pip-compile --quiet --generate-hashes --no-emit-options --no-header \

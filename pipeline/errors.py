@@ -310,7 +310,7 @@ class ProviderError(SpringtideError):
     """A source of usage, such as Prometheus, does not answer, or not with what it was asked for.
     `may_pass` says that the same question may be answered later."""
 
-    default_hint = "check provider.url, and what stands in docs/provider.md"
+    default_hint = "check provider.url, and what stands in docs/reference/provider.md"
 
     def __init__(self, message: str, *, may_pass: bool = False, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)

@@ -84,7 +84,7 @@ def policy(settings: Settings) -> tuple[Check, Given | None]:
     assert policies.colocation is not None
     state = "on" if policies.colocation.cluster.enable else "off"
     if data is None:
-        todo = f"make {where}: docs/policy.md; without it the defaults hold"
+        todo = f"make {where}: docs/reference/policy.md; without it the defaults hold"
         return Check("policy", "warn", f"no {where}; colocation is off", todo), given
     if problems:
         todo = "springtide policy shows it with all its problems"

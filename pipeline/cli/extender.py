@@ -42,7 +42,8 @@ def command(settings: Settings) -> None:
 
     It starts in mode observe: every node passes with score 0, and what would have been answered is
     logged and counted. --mode act makes the answers count. springtide scheduler config prints the
-    scheduler's side; docs/extender.md has the rest: GET /readyz, /healthz, /metrics, /v1/nodes.
+    scheduler's side. Other paths: GET /readyz, /healthz, /metrics, /v1/nodes
+    (docs/reference/extender.md).
 
     With --push-out it plans who of Free, Batch and Mid would make room for a Prod pod that every
     node refuses; springtide evictor carries that out.

@@ -26,7 +26,7 @@ from pipeline.topics.codec import decode_pack
 def command() -> None:
     """List predictors, look into a node's models, write them to files, take over those of others.
 
-    docs/models.md says what a model is and what each predictor makes of it.
+    docs/explanation/models.md says what a model is and what each predictor makes of it.
     """
 
 

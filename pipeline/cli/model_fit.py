@@ -39,7 +39,8 @@ def fit(settings: Settings, file: Path, node: str, output: Path | None, overwrit
     """Learn the past of a node from FILE, and show what each predictor says at its end.
 
     FILE is CSV or Parquet: a row for the node, and one for each pod if there are any, of every
-    window. Its columns are window_end and any of those of samples and windows (docs/models.md);
+    window. Its columns are window_end and any of those of samples and windows
+    (docs/explanation/models.md);
     window_end and cpu_cores_avg are enough. All goes the way that samples go in a worker.
 
     `springtide model import --from springtide` takes the models that it writes.

@@ -67,7 +67,8 @@ def command(settings: Settings, owner: str | None, as_json: bool) -> None:
 
     As the Vertical Pod Autoscaler recommends it: quantiles of what all pods of the owner used,
     wherever they run, from the newest checkpoints. OWNER is Kind/namespace/name or namespace/name
-    of what controls the pods: for a Deployment its ReplicaSet. docs/recommendations.md has the
+    of what controls the pods: for a Deployment its ReplicaSet.
+    docs/how-to/recommend-requests.md has the
     formulas. Nothing is changed.
 
     \b
@@ -125,7 +126,7 @@ def _warn(strangers: int, failed: dict[str, CheckpointError]) -> None:
 
 def _hint(asked: _Asked | None) -> str:
     if asked is None:
-        return "pods come from `worker.pods_file`, see docs/operations.md"
+        return "pods come from `worker.pods_file`, see docs/how-to/operate.md"
     if asked.near:
         return f"did you mean {printable(', '.join(map(str, asked.near)))}?"
     return "name what controls the pods: the ReplicaSet of a Deployment, the Job of a CronJob"

@@ -24,7 +24,7 @@ _HOST: Final = "springtide-extender.springtide-system.svc"
 _HEAD: Final = """\
 # kube-scheduler asks Springtide: for its --config, or the ConfigMap of your distribution.
 # Made by `springtide scheduler config --mode {mode}`; `springtide scheduler check` looks at one
-# that was edited. The service is `springtide extender`, docs/extender.md says how it decides.
+# that was edited. The service is `springtide extender`; docs/reference/extender.md documents it.
 """
 _COMMENTS: Final[Mapping[str, str]] = {
     "weight:": """
@@ -71,7 +71,7 @@ _OBSERVE_NOTES: Final = """\
 def command() -> None:
     """Make and check what kube-scheduler is started with, and try targets.
 
-    docs/extender.md says what an extender can do, and what stays the scheduler's.
+    docs/reference/extender.md says what an extender can do, and what stays the scheduler's.
     """
 
 

@@ -20,7 +20,7 @@ def command() -> None:
     """Create the topics, check them for drift, print their table.
 
     Every topic is declared once, in the registry: record, key, partitions, cleanup, retention.
-    docs/topics.md explains them.
+    docs/reference/topics.md explains them.
     """
 
 
@@ -85,7 +85,7 @@ def check(settings: Settings, as_json: bool) -> None:
 
 @command.command(epilog="Exit codes: 0 printed, 2 usage.")
 def table() -> None:
-    """Print all topics as a Markdown table: what docs/topics.md contains."""
+    """Print all topics as a Markdown table: what docs/reference/topics.md contains."""
     click.echo(markdown_table(), nl=False)
 
 

@@ -1,4 +1,4 @@
-"""Settings described from their own types, for `--help`, docs/settings.md and error messages."""
+"""Describe settings from their types: for `--help`, docs/reference/settings.md and errors."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -130,7 +130,7 @@ def _range(info: inspect.IntType | inspect.FloatType) -> str:
 
 
 def settings_markdown() -> str:
-    """docs/settings.md: a table for each section."""
+    """docs/reference/settings.md: a table for each section."""
     lines = [_INTRODUCTION.strip()]
     section = ""
     for setting in describe_settings():

@@ -134,7 +134,7 @@ def _read_yaml(path: Path) -> Mapping[object, object]:
         raise SettingsError(
             f"the settings file {path} holds {_kind(tree)} where sections are due",
             source=f"file {path}",
-            hint="write `section:` and below it `key: value`; docs/settings.md has them all",
+            hint="write `section:` and below it `key: value`; see docs/reference/settings.md",
         )
     return tree
 
@@ -289,7 +289,7 @@ def _as_error(problems: list[_Problem]) -> SettingsError:
         "\n  ".join(lines),
         key=problems[0].key,
         source=problems[0].source,
-        hint="docs/settings.md and `--help` list every setting",
+        hint="docs/reference/settings.md and `--help` list every setting",
     )
 
 

@@ -122,7 +122,8 @@ class ModelSettings(Section, frozen=True, kw_only=True):
     predictor_options: Annotated[
         dict[str, dict[str, Any]],
         Meta(
-            description="Options by predictor, such as {percentile: {cpu: 0.99}}; docs/models.md "
+            description="Options by predictor, such as {percentile: {cpu: 0.99}}; "
+            "docs/explanation/models.md "
             "has them all."
         ),
     ] = field(default_factory=dict)
@@ -142,7 +143,7 @@ class ModelSettings(Section, frozen=True, kw_only=True):
             gt=0,
             le=31_536_000,
             description="For how long a predicted peak is to hold; what it means is each "
-            "predictor's, docs/models.md.",
+            "predictor's, docs/explanation/models.md.",
         ),
     ] = 86_400.0
     training_statistic: Annotated[

@@ -108,7 +108,7 @@ class ProviderSettings(Section, frozen=True, kw_only=True):
         dict[str, str | None],
         Meta(
             description="PromQL in place of the default queries, by what it gives, such as "
-            "{node.cpu_cores: ...}; null: not asked for. docs/provider.md has them all."
+            "{node.cpu_cores: ...}; null: not asked for. docs/reference/provider.md has them all."
         ),
     ] = field(default_factory=dict)
     poll_seconds: Annotated[

@@ -1,6 +1,6 @@
 """What can be set: every key with its type, range, default and meaning, and nothing else.
 
-The descriptions here are the only ones: `--help` and docs/settings.md are made from them.
+The descriptions here are the only ones: `--help` and docs/reference/settings.md are made from them.
 """
 
 from collections.abc import Mapping

@@ -44,7 +44,7 @@ def placement_of(settings: ExtenderSettings) -> Placement:
             f"{KEY}: {file}: {error.message}",
             key=KEY,
             hint=error.hint
-            or "docs/extender.md has the plugins that run here, and their arguments",
+            or "docs/reference/extender.md has the plugins that run here, and their arguments",
         ) from error
 
 

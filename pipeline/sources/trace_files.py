@@ -25,7 +25,8 @@ def read_table(path: Path) -> pa.Table:
         return pyarrow.csv.read_csv(path, convert_options=options)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidRecordError(
-            f"neither CSV nor Parquet: {error!s:.300}", hint="docs/models.md has the columns"
+            f"neither CSV nor Parquet: {error!s:.300}",
+            hint="docs/explanation/models.md has the columns",
         ) from error
     except OSError as error:
         raise UsageError(

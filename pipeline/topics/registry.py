@@ -1,7 +1,8 @@
 """Every topic of Springtide, declared once.
 
 From this table `springtide topics apply` creates them, `springtide topics check` reports drift,
-and docs/topics.md is printed. All topics share one number of partitions (fixed for the life of a
+and docs/reference/topics.md is printed. All topics share one number of partitions (fixed for the
+life of a
 generation), so that all of a node has one owner; names carry the prefix of the settings.
 """
 
@@ -158,7 +159,7 @@ PLANNED_TOPICS: Final = (FLEET, ALERTS, EVICTION_REQUESTS, ACCURACY)
 
 
 def markdown_table() -> str:
-    """The registry as the table of docs/topics.md."""
+    """The registry as the table of docs/reference/topics.md."""
     lines = [
         "| topic | key | value | codec | kept | written by |",
         "|---|---|---|---|---|---|",

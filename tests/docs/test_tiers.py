@@ -14,7 +14,7 @@ from pipeline.processors.kubernetes.pod_classes import (
 )
 from pipeline.topics.resource_amounts import BATCH, MID
 
-TEXT = (Path(__file__).parents[2] / "docs" / "overcommit.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "explanation" / "overcommit.md").read_text()
 
 
 def table(head: str) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""The control plane that docs/control-plane.md says how to start, as it is typed there."""
+"""The control plane starts as docs/how-to/run-a-local-control-plane.md documents it."""
 
 import os
 import re
@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 
 def test_it_says_how_to_reach_it_and_nothing_is_left(plane: ControlPlane) -> None:
     """`plane` has its programs built; this one is another."""
-    assert "python -m pipeline.local.plane" in (ROOT / "docs" / "control-plane.md").read_text()
+    page = ROOT / "docs" / "how-to" / "run-a-local-control-plane.md"
+    assert "python -m pipeline.local.plane" in page.read_text()
     path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'node-exporter'}"}
     with subprocess.Popen(
         [sys.executable, "-m", "pipeline.local.plane"], env=os.environ | path, text=True,

@@ -262,7 +262,7 @@ def test_nothing_is_told_of_twice_however_long_windows_are(windows: list[tuple[i
 
 
 def test_a_window_costs_no_more_bytes_than_we_say() -> None:
-    """NP-30: the budget of docs/exporter.md, with values that compress as badly as real ones."""
+    """The budget of docs/reference/exporter.md, with values that compress as badly as real ones."""
     random = Random(3)
 
     def any_usage(entity: Entity) -> Usage:

@@ -64,7 +64,7 @@ async def test_pods_are_summed_over_their_containers_and_nothing_else(
 
 
 async def test_the_recording_rules_of_load_watcher_serve(provider: ProviderSettings) -> None:
-    """As docs/provider.md has them: shares of a node, which its capacity makes amounts."""
+    """The queries of docs/reference/provider.md: shares of a node, times its capacity."""
     queries = {
         "node.cpu_cores": "instance:node_cpu:ratio * "
         'on ($node) count by ($node) (node_cpu_seconds_total{mode="idle"})',

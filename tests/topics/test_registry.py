@@ -66,5 +66,5 @@ def test_planned_topics_have_no_record_module() -> None:
 
 
 def test_documentation_has_the_table() -> None:
-    text = (REPOSITORY / "docs" / "topics.md").read_text("utf-8")
+    text = (REPOSITORY / "docs" / "reference" / "topics.md").read_text("utf-8")
     assert markdown_table() in text, "write the output of `springtide topics table` into it"

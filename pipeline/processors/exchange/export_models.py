@@ -59,7 +59,7 @@ def put_back(
         raise CheckpointLayoutError(
             error.message,
             hint="give the settings of the worker that wrote it, here and to the workers; "
-            "docs/models.md names those that shape models",
+            "docs/explanation/models.md names those that shape models",
         ) from error
     try:
         replaced = state_codec.decode(mine)

@@ -40,7 +40,8 @@ _USUAL: Final = {"kind": "node", "id": "", "coverage": 1.0}
 """What is said by a trace without the column."""
 
 _ROWS: Final = (
-    "a window has one row of kind node, and one row at most of each pod and cgroup: docs/models.md"
+    "a window has one row of kind node, and one row at most of each pod and cgroup: "
+    "docs/explanation/models.md"
 )
 
 
@@ -54,7 +55,7 @@ def read_trace(table: pa.Table, node: str, strategy: Strategy) -> Iterator[Windo
     if unknown := sorted(set(table.column_names) - TYPES.keys()):
         raise InvalidRecordError(
             f"there is no column {unknown[0]!r:.100}",
-            hint=f"columns are {END} and those of samples and windows: docs/models.md",
+            hint=f"columns are {END} and those of samples and windows: docs/explanation/models.md",
         )
     if len(set(table.column_names)) < table.num_columns:
         raise InvalidRecordError(

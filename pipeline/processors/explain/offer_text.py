@@ -27,7 +27,7 @@ TIERS: Final = ("mid", "batch")
 
 _AFTER: Final = (
     "how much of it a Node offers also follows from its annotations, its age and the last write: "
-    "see docs/actuator.md"
+    "see docs/reference/actuator.md"
 )
 
 _LEFT: Final = "max(allocated - prod_peak, 0)"

@@ -227,7 +227,7 @@ def decay_factor(time_ms: int, reference_ms: int, half_life_ms: int) -> float:
 def save_checkpoint(weights: FloatArray) -> dict[str, Any]:
     """One histogram (buckets,) in the rounded form of Koordinator and VPA: `totalWeight`, and
     `bucketWeights` scaled so that the heaviest is 10000, rounded half up, zeros dropped. Our own
-    checkpoints are exact; this is for whoever hands a model to one of those two (docs/models.md).
+    checkpoints are exact; this is for exports to one of those two (docs/explanation/models.md).
     """
     heaviest = float(weights.max(initial=0.0))
     if heaviest <= 0.0:

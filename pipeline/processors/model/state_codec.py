@@ -208,7 +208,8 @@ def read(name: str, data: bytes, rows: Rows, slots: Columns, fingerprint: str) -
         raise CheckpointLayoutError(
             f"state of node {name!r:.100} is of model {state.fingerprint!r:.40}, not of "
             f"{fingerprint!r}: settings that shape what is learned or what predictors keep differ",
-            hint="rebuild the node from the windows log; docs/models.md names these settings",
+            hint="rebuild the node from the windows log; "
+            "docs/explanation/models.md names these settings",
         )
     profiles = unpack(state.profile, "<i1", len(ENTITIES) + len(state.uids))
     histograms = [_sparse(state, r) for r in range(len(RESOURCES))]

@@ -72,7 +72,7 @@ def _make(name: str, options: Mapping[str, Any], keys: Keys) -> Predictor:
         made = make(**options)
     except Exception as error:  # somebody else's code: there is nothing that it cannot raise
         raise _error(
-            keys.options, f"predictor {name}: {error}", hint="see docs/models.md"
+            keys.options, f"predictor {name}: {error}", hint="see docs/explanation/models.md"
         ) from error
     if (own := getattr(made, "name", None)) != name:
         raise _error(keys.names, f"entry point {name!r} makes a predictor named {own!r:.100}")

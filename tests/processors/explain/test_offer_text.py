@@ -119,7 +119,7 @@ def test_by_hand() -> None:
         "  offered, amount - buffer: 10000 - 5000 = 5000 m",
         "",
         "how much of it a Node offers also follows from its annotations, its age and the last "
-        "write: see docs/actuator.md",
+        "write: see docs/reference/actuator.md",
     ]
 
 

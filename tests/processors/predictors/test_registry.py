@@ -199,7 +199,7 @@ def test_one_that_does_not_run_cannot_decide() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_each_is_in_the_documents_with_its_options(name: str, project: Path) -> None:
-    text = (project / "docs" / "models.md").read_text()
+    text = (project / "docs" / "explanation" / "models.md").read_text()
     (row,) = re.findall(rf"^\| `{name}` \| [^|]+ \| ([^|]*)\|$", text, re.MULTILINE)
     options = inspect.signature(available()[name].load()).parameters
     assert re.findall(r"`(\w+)`", row) == [*options]

@@ -109,8 +109,8 @@ class Onlooker(Stateless):
 
 
 def documented(project: Path, kind: str) -> dict[str, str]:
-    """The shape of each field of a class, as docs/models.md has it."""
-    text = (project / "docs" / "models.md").read_text()
+    """The shape of each field of a class, as docs/explanation/models.md has it."""
+    text = (project / "docs" / "explanation" / "models.md").read_text()
     (table,) = re.findall(rf"^\| `{kind}`, .*\n\|---.*\n((?:\|.*\n)+)", text, re.MULTILINE)
     return dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) ?\|", table, re.MULTILINE))
 

@@ -35,7 +35,6 @@ RUN_ELSEWHERE = {
     'make demo ARGS="--fleet 200 --for 60s"': "tests/demo/test_demo.py",
     "make test": ".ci/run",
     "python3.11 -m venv .venv": "Makefile",  # `setup`: the same by the lock
-    "springtide kafka start --detach": "tests/local/test_cli.py",  # a port that may be taken
 }
 
 RUNNING_SECONDS = 4.0

@@ -16,8 +16,9 @@ from pipeline.kube.api_client import MERGE, Api
 from pipeline.processors.loadaware.hot_nodes import hot_for
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.processors.loadaware.pod_amounts import seconds_of
-from pipeline.processors.placement.plugin_config import LOAD_AWARE, TIME_SHARED, Placement
-from pipeline.processors.placement.threshold_hours import in_force
+from pipeline.processors.placement.plugin_config import Placement
+from pipeline.processors.placement.threshold_hours import TIME_SHARED, in_force
+from pipeline.processors.scorers.load_aware import LOAD_AWARE
 from pipeline.times import parse_time
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.node_state import NodeStateRecord

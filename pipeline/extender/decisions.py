@@ -14,14 +14,18 @@ import numpy as np
 from pipeline.extender import filters
 from pipeline.extender.filters import Refusal
 from pipeline.extender.node_moment import Ask, Moment, Places, ask, by_row, some_of
-from pipeline.extender.plugin_scores import BY_LOAD, SCORERS, STALE_SECONDS
 from pipeline.extender.preempt_messages import Victims
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
-from pipeline.processors.loadaware.pod_amounts import Counting, Packing
+from pipeline.processors.loadaware.pod_amounts import Counting
 from pipeline.processors.placement import threshold_hours
 from pipeline.processors.placement.combine_scores import best_fit, combined, in_steps, one_best
-from pipeline.processors.placement.plugin_config import HINT, LOAD_AWARE, TIME_SHARED, Placement
+from pipeline.processors.placement.plugin_config import Placement
 from pipeline.processors.placement.preemption_order import least_dear
+from pipeline.processors.placement.threshold_hours import TIME_SHARED
+from pipeline.processors.scorers import registry
+from pipeline.processors.scorers.load_aware import LOAD_AWARE
+from pipeline.processors.scorers.scheduling_hint import HINT
+from pipeline.processors.scorers.scorer import Packing
 from pipeline.table import RowArray, Table
 from pipeline.table.tentative_pods import TENTATIVE_SECONDS
 from pipeline.topics.pods import PodRecord
@@ -52,18 +56,18 @@ class Rules(NamedTuple):
     @property
     def counting(self) -> Counting:
         """What of pods must be counted so that these rules can be followed."""
-        args = self.placement.args
-        limited = args["ResourceLimits"].resources if "ResourceLimits" in args else ()
-        fitted = args["NodeResourcesFitPlus"].by_name if "NodeResourcesFitPlus" in args else ()
-        packing = Packing()
-        if "TargetLoadPacking" in args:
-            said = args["TargetLoadPacking"]
-            packing = Packing(said.multiplier, said.default_millicores, said.use_limits)
-        varying = "LoadVariationRiskBalancing"
-        varied = args[varying].resources if varying in args else ()
-        named = ("cpu", "memory", *MID, *(one.name for one in limited), *varied)
+        declared = [
+            registry.scorer(name).counts(args)
+            for name, args in self.placement.args.items()
+            if name != TIME_SHARED
+        ]
+        resources = [name for counts in declared for name in counts.resources]
+        packings = [counts.packing for counts in declared if counts.packing is not None]
         return Counting(
-            self.placement.load_aware, tuple(dict.fromkeys(named)), tuple(fitted), packing
+            self.placement.load_aware,
+            tuple(dict.fromkeys(("cpu", "memory", *MID, *resources))),
+            {name: amount for counts in declared for name, amount in counts.amounts.items()},
+            packings[0] if packings else Packing(),
         )
 
 
@@ -232,7 +236,7 @@ class Decisions:
             if name == BEST_FIT:
                 found.setdefault(BEST_FIT, self._best_fit(moment, asked))
             else:
-                found[name] = SCORERS[name](moment, asked, placement.args[name])
+                found[name] = registry.scorer(name).score(moment, asked, placement.args[name])
             scores.append(found[name])
         weights = [weight for _, weight in placement.scores]
         percent = combined(scores, weights) if scores else np.zeros(len(moment), np.int64)
@@ -307,11 +311,9 @@ class Decisions:
     def _knows(self, plugin: str, moment: Moment) -> bool:
         """Whether the plugin has what it goes by of any of these nodes: usage that is not too old
         for it, if it goes by usage."""
-        if plugin not in BY_LOAD:
-            return True
-        expiration = self.rules.placement.load_aware.node_metric_expiration_seconds
-        seconds = float(expiration or 0) if plugin == LOAD_AWARE else STALE_SECONDS
-        return bool(moment.is_fresh(seconds).any())
+        args = self.rules.placement.args[plugin]
+        seconds = registry.scorer(plugin).expiration_seconds(args)
+        return seconds is None or bool(moment.is_fresh(seconds).any())
 
     def _best_fit(self, moment: Moment, asked: Ask) -> IntArray:
         names = ("cpu", "memory")

@@ -4,32 +4,27 @@ Owes the rest: reasons that say which rule, which numbers and how old they are; 
 help to evict pods: it does where too much was asked for, not where too much is used.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-import msgspec
 import numpy as np
 
 from pipeline.extender.node_moment import Ask, Moment, by_node
 from pipeline.processors.arrays import BoolArray, IntArray
 from pipeline.processors.loadaware import filter_score, node_thresholds
 from pipeline.processors.loadaware.filter_score import Nodes, Verdict
-from pipeline.processors.loadaware.in_flight import Sums
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
 from pipeline.processors.loadaware.node_thresholds import Limits
+from pipeline.processors.loadaware.node_usage import compared, nodes_of
 from pipeline.processors.loadaware.usage_thresholds import age_text
 from pipeline.processors.placement.reservation_bounds import (
     Bounded,
     beyond_certain,
     beyond_reservation,
 )
-from pipeline.topics.node_state import AGGREGATED
+from pipeline.processors.scorers.scheduling_hint import hint_of
 from pipeline.topics.resource_amounts import MID, RATES
 
-HINTS: Final = (
-    "internal.scheduling.koordinator.sh/scheduling-hint",
-    "scheduling.koordinator.sh/scheduling-hint",
-)
 RESOURCES: Final = ("cpu", "memory")
 
 _WHAT: Final = {
@@ -47,22 +42,6 @@ class Refusal(NamedTuple):
     curable: bool = False
 
 
-class Hint(msgspec.Struct, frozen=True, rename="camel"):
-    """What whoever made a pod would like."""
-
-    node_names: tuple[str, ...] = ()
-    preferred_node_names: tuple[str, ...] = ()
-
-
-def hint_of(annotations: Mapping[str, str]) -> Hint:
-    """The hint of a pod; none where there is none, or none that can be read."""
-    text = next((annotations[name] for name in HINTS if name in annotations), "{}")
-    try:
-        return msgspec.json.decode(text, type=Hint)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return Hint()
-
-
 def hinted(moment: Moment, asked: Ask) -> Iterator[tuple[int, Refusal]]:
     """SchedulingHint: where a pod names nodes, no other takes it."""
     named = set(hint_of(asked.pod.annotations).node_names)
@@ -71,54 +50,6 @@ def hinted(moment: Moment, asked: Ask) -> Iterator[tuple[int, Refusal]]:
         yield from (
             (place, refusal) for place, name in enumerate(moment.names) if name not in named
         )
-
-
-def compared(
-    moment: Moment, args: LoadAwareArgs, of: Limits, *, in_flight: bool = True
-) -> IntArray:
-    """The usage that counts, (nodes, resources), with what is in flight on each node."""
-    name = f"compared {of.of} {of.statistic} {of.span_seconds} {in_flight}"
-    return moment.once(name, lambda: _compared(moment, args, of, in_flight=in_flight))
-
-
-def _compared(moment: Moment, args: LoadAwareArgs, of: Limits, *, in_flight: bool) -> IntArray:
-    resources = args.resources
-    nothing = np.zeros((1, len(resources)), np.int64)
-    flight = moment.flight() if in_flight else nothing
-    if of.of == node_thresholds.PROD:
-        used = moment.usage("prod_usage", resources)
-        if args.prod_usage_include_sys:
-            used = used + np.nan_to_num(moment.usage("system_usage", resources))
-        of_prod = np.nan_to_num(used).astype(np.int64)
-        prod_flight = moment.flight(prod=True) if in_flight else nothing
-        return filter_score.compared_prod(Sums(flight, of_prod, prod_flight, nothing))
-    usage, estimated = moment.usage("usage", resources), nothing
-    if of.of == node_thresholds.AGGREGATED or not moment.has_usage("usage", resources).all():
-        estimated = by_node([moment.counted(f"estimate:{name}") for name in resources])
-    sums = Sums(flight, nothing, nothing, estimated)
-    if moment.is_new().any():
-        usage = np.where(moment.is_new()[:, None], 0.0, usage)
-    if of.of == node_thresholds.AGGREGATED:
-        spans = {
-            seconds: moment.usage(f"usage_{of.statistic}_{span}", resources)
-            for span, seconds in AGGREGATED.items()
-        }
-        usage = filter_score.aggregated_usage(spans, of.span_seconds, usage)
-    return filter_score.compared_usage(usage, sums)
-
-
-def nodes_of(moment: Moment, args: LoadAwareArgs, used: IntArray, of: Limits) -> Nodes:
-    """What LoadAware looks at."""
-    resources = args.resources
-    new = moment.is_new()
-    as_of = moment.column("as_of_seconds")
-    if new.any():
-        as_of = np.where(new, moment.now, as_of)
-    has_usage = moment.has_usage(
-        "prod_usage" if of.of == node_thresholds.PROD else "usage", resources
-    )
-    capacity = by_node([moment.allocatable(name, "raw") for name in resources])
-    return Nodes(capacity, used, np.isfinite(as_of), has_usage | new, as_of)
 
 
 def load_aware(

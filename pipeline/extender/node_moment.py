@@ -6,7 +6,7 @@ again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -234,6 +234,16 @@ class Moment:
         never = np.isnan(self.column("as_of_seconds")) & (self.rows != UNKNOWN_ROW)
         found: BoolArray = there & never & (oldest > self.now - NEW_SECONDS)
         return found
+
+    def metadata(self, source: Literal["Label", "Annotation"], key: str) -> list[str | None]:
+        """A label or an annotation of each node, None where a node has none."""
+        nodes = [self.node(place).node for place in range(len(self))]
+        return [
+            None
+            if node is None
+            else (node.labels if source == "Label" else node.annotations).get(key)
+            for node in nodes
+        ]
 
     def node(self, place: int) -> Row:
         """The records of one of these nodes."""

@@ -11,9 +11,9 @@ import yaml
 from pipeline.errors import InvalidPolicyError, UsageError
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
-from pipeline.processors.placement.plugin_config import LOAD_AWARE
 from pipeline.processors.policy.contradictions import FilterLimits
 from pipeline.processors.policy.load_configmap import CONFIG_MAP, Problem
+from pipeline.processors.scorers.load_aware import LOAD_AWARE
 from pipeline.settings import Settings
 from pipeline.sources.scheduler_config import placement_of
 

@@ -18,7 +18,7 @@ from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, CLASSES
 from pipeline.processors.loadaware.in_flight import Assigned, Sums, is_flying, sums
 from pipeline.processors.loadaware.pod_amounts import Counting, Pod, seconds_of
 from pipeline.processors.placement.victim_selection import PUSHED_OUT
-from pipeline.processors.scorers.target_load import is_unmeasured
+from pipeline.processors.scorers.target_load_packing import is_unmeasured
 from pipeline.table.pod_columns import (
     STAYS,
     Columns,

@@ -171,7 +171,7 @@ def _damaged(error: Exception) -> CheckpointError:
 
 def _counting(counting: Counting) -> str:
     """What two snapshots must have alike, so that amounts mean the same."""
-    return msgspec.json.encode([counting.load_aware, *counting[1:]]).decode()
+    return msgspec.json.encode([counting.load_aware, counting.packing]).decode()
 
 
 def _encoded(rows: Sequence[Row]) -> Iterator[tuple[bytes, ...]]:

@@ -6,8 +6,7 @@ import msgspec
 
 from pipeline.clock import format_time
 from pipeline.extender.decisions import BEST_FIT, Decisions, Rules
-from pipeline.extender.plugin_scores import SCORERS
-from pipeline.processors.placement.plugin_config import PLUGINS, TIME_SHARED, read_config
+from pipeline.processors.placement.plugin_config import read_config
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
 from pipeline.topics.node_state import NodeStateRecord, UsageDeviation
@@ -65,10 +64,6 @@ class World:
         asked = list(self.table)
         found = Decisions(self.table, self.rules).prioritize(of or pod(), asked, NOW)
         return dict(zip(asked, found.plugins[self.plugin].tolist(), strict=True))
-
-
-def test_there_is_a_scorer_for_every_plugin() -> None:
-    assert {*SCORERS, TIME_SHARED} == set(PLUGINS)
 
 
 def test_target_load_packing() -> None:

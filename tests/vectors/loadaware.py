@@ -23,8 +23,6 @@ from pipeline.processors.loadaware.in_flight import (
 from pipeline.processors.loadaware.loadaware_args import (
     LoadAwareArgs,
     problems,
-    read_args,
-    stated,
     with_defaults,
 )
 from pipeline.processors.loadaware.pod_estimate import (
@@ -37,6 +35,7 @@ from pipeline.processors.loadaware.pod_estimate import (
     own_seconds,
 )
 from pipeline.processors.loadaware.usage_thresholds import is_fresh
+from pipeline.processors.scorers import load_aware
 from pipeline.topics.nodes import KnownNode
 from pipeline.topics.resource_amounts import Resources
 
@@ -56,7 +55,7 @@ def loadaware_priority_class(case: Case) -> object:
 
 
 def loadaware_args_defaults(case: Case) -> object:
-    found = msgspec.to_builtins(with_defaults(stated(case)))
+    found = msgspec.to_builtins(with_defaults(load_aware.SCORER.stated(case)))
     kept = (
         "filterExpiredNodeMetrics",
         "enableScheduleWhenNodeMetricsExpired",
@@ -66,7 +65,7 @@ def loadaware_args_defaults(case: Case) -> object:
 
 
 def loadaware_args_validation(case: Case) -> object:
-    bad = sorted({key for key, _ in problems(stated(case))})
+    bad = sorted({key for key, _ in problems(load_aware.SCORER.stated(case))})
     return {"valid": not bad, "bad_fields": bad}
 
 
@@ -167,7 +166,7 @@ def column(value: float | None, other: float = np.nan) -> np.ndarray:
 
 
 def loadaware_inflight(case: Case) -> object:
-    args = stated(case["config"])
+    args = load_aware.SCORER.stated(case["config"])
     found = in_flight(case, args)
     at = [args.resources.index(name) for name in ("cpu", "memory")]
     return {
@@ -215,7 +214,7 @@ def nodes_of(case: Case, args: LoadAwareArgs, compared: np.ndarray) -> filter_sc
 
 
 def loadaware_filter(case: Case) -> object:
-    args, metric, pod = read_args(case["config"]), case["metric"] or {}, case["pod"]
+    args, metric, pod = load_aware.SCORER.read(case["config"]), case["metric"] or {}, case["pod"]
     resources = args.resources
     found = node_thresholds.limits_of(
         args,
@@ -254,7 +253,7 @@ def loadaware_filter(case: Case) -> object:
 
 
 def loadaware_score(case: Case) -> object:
-    args, metric, pod = read_args(case["config"]), case["metric"], case["pod"]
+    args, metric, pod = load_aware.SCORER.read(case["config"]), case["metric"], case["pod"]
     resources, flight = args.resources, in_flight(case, args)
     aggregated = args.aggregated
     if args.score_according_prod_usage and pod["priority_class"] == "koord-prod":

@@ -18,20 +18,21 @@ from pipeline.processors.exchange.load_watcher_document import Metric, average_o
 from pipeline.processors.kubernetes.object_records import pod_record
 from pipeline.processors.scorers import (
     beta,
-    fit_plus,
     load_statistics,
-    load_variation,
-    low_risk,
-    node_size,
-    power_peaks,
+    registry,
     resource_limits,
-    scarce_resources,
     scheduling_hint,
-    target_load,
-    trimaran_args,
 )
+from pipeline.processors.scorers import load_variation_risk_balancing as load_variation
+from pipeline.processors.scorers import low_risk_over_commitment as low_risk
 from pipeline.processors.scorers import node_metadata as metadata_scores
+from pipeline.processors.scorers import node_resources_allocatable as node_size
+from pipeline.processors.scorers import node_resources_fit_plus as fit_plus
+from pipeline.processors.scorers import peaks as power_peaks
+from pipeline.processors.scorers import scarce_resource_avoidance as scarce_resources
+from pipeline.processors.scorers import target_load_packing as target_load
 from pipeline.processors.scorers.rounding import half_away
+from pipeline.processors.scorers.scorer import Packing
 from pipeline.table import Table
 from pipeline.topics.pods import Container as PodContainer
 from pipeline.topics.pods import CountedPod
@@ -54,8 +55,7 @@ def of(found: Any) -> Any:
 
 
 def trimaran_args_defaults(case: Case) -> object:
-    kind = getattr(trimaran_args, f"{case['plugin']}Args")
-    return msgspec.to_builtins(trimaran_args.read_args(case["args"], kind))
+    return msgspec.to_builtins(registry.scorer(case["plugin"]).read(case["args"]))
 
 
 def metrics(case: Case) -> list[Metric]:
@@ -71,8 +71,7 @@ def target_load_packing(case: Case) -> object:
         return target_load.pod_millicores(
             map(container_of, pod["containers"]),
             pod["overhead_cpu_m"],
-            case["default_requests_multiplier"],
-            case["default_requests_cpu_m"],
+            Packing(case["default_requests_multiplier"], case["default_requests_cpu_m"]),
         )
 
     recent = [asks(pod) for pod in case["recent_pods"] if not _measured(case, pod)]
@@ -92,7 +91,7 @@ def _measured(case: Case, pod: Case) -> bool:
 
 def target_load_packing_container(case: Case) -> object:
     found = target_load.container_millicores(
-        container_of(case["container"]), case["multiplier"], case["default_cpu_m"]
+        container_of(case["container"]), Packing(case["multiplier"], case["default_cpu_m"])
     )
     return {"predicted_cpu_m": found}
 
@@ -187,7 +186,7 @@ def _asked(case: Case, resource: str) -> low_risk.Asked:
     on_node = [ask(pod) for pod in case["pods_on_node"]]
     requests = column(sum(request for request, _ in on_node))
     limits_ = column(sum(max(request, limit) for request, limit in on_node))
-    found = low_risk.asked(requests, limits_, *ask(case["pod"]))
+    found = low_risk.asked_with_pod(requests, limits_, *ask(case["pod"]))
     return found.capped(column(case["allocatable"][resource]))
 
 
@@ -236,7 +235,7 @@ def low_risk_overcommitment(case: Case) -> object:
         "risk_limit": of(low_risk.limit_risk(capacity, asked)),
         "risk_load": of(low_risk.load_risk(capacity, asked, used, smoothing)),
         "risk": of(
-            low_risk.risk(
+            low_risk.total_risk(
                 capacity, asked, used,
                 limit_weight=case["limit_weight"], smoothing_window=smoothing,
             )
@@ -248,9 +247,9 @@ def low_risk_overcommitment_score(case: Case) -> object:
     asks = amounts_of(case["pod"])
     if not any(amount for kind in asks.values() for amount in kind.values()):
         # Not asked at all: as upstream, a pod that asks for nothing has no score anywhere.
-        return {"score": low_risk.BEST_EFFORT}
+        return {"score": 0}
     risks = [
-        low_risk.risk(
+        low_risk.total_risk(
             column(capacity), _asked(case, resource), load_of(resource, capacity, case),
             limit_weight=case["risk_limit_weights"][resource],
             smoothing_window=case["smoothing_window"],
@@ -326,7 +325,7 @@ def _by_name(amounts: Mapping[str, int]) -> dict[str, np.ndarray]:
 
 def noderesourcesfitplus(case: Case) -> object:
     resources = {
-        name: fit_plus.Resource(one["type"], one["weight"])
+        name: fit_plus.FitResource(type=one["type"], weight=one["weight"])
         for name, one in case["resources"].items()
     }
     found = fit_plus.fit_plus(
@@ -356,7 +355,7 @@ def scarce_resource_avoidance(case: Case) -> object:
 
 def scheduling_hint_preferred(case: Case) -> object:
     found = scheduling_hint.preferred_nodes(
-        case["preferred"], case["prefilter_nodes"], case["max_hint_nodes"]
+        case["preferred"], case["prefilter_nodes"] or case["preferred"], case["max_hint_nodes"]
     )
     return {"skip": not found, "nodes": found or None}
 

@@ -109,6 +109,8 @@ def reached() -> set[str]:
     points = [point for group in project["entry-points"].values() for point in group.values()]
     waiting = [name for name in product() if name.startswith("pipeline.cli.")]
     waiting += [point.replace(":", ".") for point in points]
+    scorers = "pipeline.processors.scorers."
+    waiting += [name for name in product() if name.startswith(scorers) and name.endswith(".SCORER")]
     found: set[str] = set()
     while waiting:
         name = waiting.pop()

@@ -4,12 +4,11 @@ Owes the rest: arguments as they are pasted from a KubeSchedulerConfiguration, e
 refused by name, each value in its range.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 
-from pipeline.errors import InvalidPolicyError
 from pipeline.processors.kubernetes.resource_names import objection
 from pipeline.processors.policy.config_sections import keys_of
 from pipeline.processors.policy.durations import seconds_of
@@ -75,23 +74,6 @@ _FACTORS: Final = {"cpu": 85, "memory": 70}
 _WEIGHTS: Final = {"cpu": 1, "memory": 1}
 _EXPIRATION_SECONDS: Final = 180
 _YEAR_SECONDS: Final = 31_536_000
-
-
-def read_args(tree: Mapping[str, Any]) -> LoadAwareArgs:
-    """The arguments in an object, with defaults. Raises InvalidPolicyError that names what is
-    unknown, of another type or out of its range."""
-    args = with_defaults(stated(tree))
-    if found := [f"{key}: {text}" for key, text in problems(args)]:
-        raise InvalidPolicyError(f"LoadAwareSchedulingArgs: {'; '.join(found)}")
-    return args
-
-
-def stated(tree: Mapping[str, Any]) -> LoadAwareArgs:
-    """The arguments as they are given. Raises InvalidPolicyError for a key or a type of no use."""
-    try:
-        return msgspec.convert(tree, LoadAwareArgs)
-    except (msgspec.ValidationError, OverflowError) as error:
-        raise InvalidPolicyError(f"LoadAwareSchedulingArgs: {error}") from error
 
 
 def with_defaults(args: LoadAwareArgs) -> LoadAwareArgs:

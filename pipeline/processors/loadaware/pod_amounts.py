@@ -18,8 +18,8 @@ from pipeline.processors.loadaware.pod_estimate import (
     own_factors,
     own_seconds,
 )
-from pipeline.processors.scorers.fit_plus import InitContainer, pod_request
-from pipeline.processors.scorers.target_load import Container, pod_millicores
+from pipeline.processors.scorers.scorer import Packing, PodAmount
+from pipeline.processors.scorers.target_load_packing import Container, pod_millicores
 from pipeline.times import parse_time
 from pipeline.topics.pods import CountedPod, PodRecord
 from pipeline.topics.resource_amounts import Resources
@@ -29,14 +29,6 @@ Pod = CountedPod | PodRecord
 _LARGEST: Final = 2**53
 
 
-class Packing(NamedTuple):
-    """How TargetLoadPacking reckons what a container will use."""
-
-    multiplier: float = 1.5
-    default_millicores: int = 1000
-    use_limits: bool = True
-
-
 class Counting(NamedTuple):
     """What is to be counted: estimates by `load_aware`; of `resources` requests, limits, and limits
     that are at least the requests; what NodeResourcesFitPlus has pods ask for of `fitted`; cpu as
@@ -44,7 +36,7 @@ class Counting(NamedTuple):
 
     load_aware: LoadAwareArgs
     resources: tuple[str, ...] = ("cpu", "memory")
-    fitted: tuple[str, ...] = ()
+    amounts_of_scorers: Mapping[str, PodAmount] = {}
     packing: Packing = Packing()
 
     @property
@@ -55,7 +47,7 @@ class Counting(NamedTuple):
             *(f"request:{name}" for name in self.resources),
             *(f"limit:{name}" for name in self.resources),
             *(f"bound:{name}" for name in self.resources),
-            *(f"fitted:{name}" for name in self.fitted),
+            *self.amounts_of_scorers,
             "packing",
             "pods",
         )
@@ -68,7 +60,7 @@ class Counting(NamedTuple):
             *(requests.get(name, 0) for name in self.resources),
             *(limits.get(name, 0) for name in self.resources),
             *(max(requests.get(name, 0), limits.get(name, 0)) for name in self.resources),
-            *(fitted(pod, name) for name in self.fitted),
+            *(amount(pod) for amount in self.amounts_of_scorers.values()),
             packed(pod, self.packing),
             1,  # a pod
         ]
@@ -113,23 +105,12 @@ def limits_of(pod: Pod) -> dict[str, int]:
     return asked_of(pod.limits, pod.scalars if apart is UNSET else apart)
 
 
-def fitted(pod: Pod, resource: str) -> int:
-    """What NodeResourcesFitPlus has the pod ask for."""
-    containers = [asked_of(one.requests, one.scalars).get(resource) for one in pod.containers]
-    init = [
-        InitContainer(asked_of(one.requests, one.scalars).get(resource), one.restartable)
-        for one in pod.init_containers
-    ]
-    overhead = asked_of(pod.overhead, pod.scalar_overhead or None)
-    return pod_request(resource, containers, init) + overhead.get(resource, 0)
-
-
 def packed(pod: Pod, packing: Packing) -> int:
     """What TargetLoadPacking has the pod use of cpu, millicores."""
     containers = (
         Container(one.requests.cpu_millicores, one.limits.cpu_millicores) for one in pod.containers
     )
-    return pod_millicores(containers, pod.overhead.cpu_millicores or 0, *packing)
+    return pod_millicores(containers, pod.overhead.cpu_millicores or 0, packing)
 
 
 def seconds_of(time: str | None) -> float | None:

@@ -117,7 +117,7 @@ def points(profile: Profile) -> Iterator[tuple[str, Plugins]]:
                 raise InvalidPolicyError(f"plugins.{point}: {error}") from error
 
 
-def at(
+def running_at(
     where: Sequence[str],
     enabled: Mapping[str, Mapping[str, int]],
     disabled: Mapping[str, Collection[str]],

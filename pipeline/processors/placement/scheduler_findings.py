@@ -28,12 +28,12 @@ from pipeline.processors.placement.kube_config import (
     SCORE_POINTS,
     VERSIONS,
     Profile,
-    at,
     points,
     read_configuration,
     read_profile,
+    running_at,
 )
-from pipeline.processors.placement.plugin_config import PLUGINS
+from pipeline.processors.placement.plugin_config import plugins
 
 _FIT: Final = BY_REQUESTS[0]
 _USUAL_TIMEOUT_SECONDS: Final = 5.0
@@ -271,7 +271,7 @@ class _Running(NamedTuple):
     disabled: Mapping[str, set[str]]
 
     def at(self, where: Sequence[str]) -> dict[str, int]:
-        return at(where, self.enabled, self.disabled)
+        return running_at(where, self.enabled, self.disabled)
 
 
 def _running(profile: Profile) -> _Running:
@@ -300,7 +300,7 @@ def _of_profile(profile: Profile) -> Iterator[Finding]:
         if isinstance(tree, list):
             found = f"plugins.{point} is a list, and kube-scheduler takes none there"
             yield Finding(where, found, "write enabled and disabled", is_refused=True)
-    ours = {name for names in of.enabled.values() for name in names} & {*PLUGINS}
+    ours = {name for names in of.enabled.values() for name in names} & {*plugins()}
     if ours:
         yield Finding(
             where,

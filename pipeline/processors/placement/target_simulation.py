@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pipeline.processors.arrays import FloatArray, IntArray
-from pipeline.processors.scorers.target_load import (
+from pipeline.processors.scorers.target_load_packing import (
     UNMEASURED_SECONDS,
     busier,
     predicted_percent,

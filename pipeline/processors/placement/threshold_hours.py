@@ -1,7 +1,7 @@
-"""Thresholds by the time of day: higher in the valley of the day's load, lower at its peak.
+"""TimeSharedThresholds: thresholds of LoadAwareScheduling by the time of day.
 
-Owes the rest: which thresholds hold at a moment, by a clock on the wall of the time zone that is
-named; a window that begins before midnight and ends after it belongs to the day on which it begins.
+Higher in the valley of the day's load, lower at its peak, on the clock of a time zone. A window
+that begins before midnight and ends after it belongs to the day on which it begins.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,6 +16,7 @@ from pipeline.errors import InvalidPolicyError
 from pipeline.processors.kubernetes.resource_names import objection
 from pipeline.processors.loadaware.loadaware_args import Aggregated, LoadAwareArgs
 
+TIME_SHARED: Final = "TimeSharedThresholds"
 DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 Time = Annotated[str, Meta(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
@@ -25,12 +26,12 @@ Percents = dict[str, Annotated[int, Meta(ge=0, le=100)]]
 class _Args(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
 ):  # fmt: skip
-    """Every key known, none that is not."""
+    """Arguments whose unknown keys are refused."""
 
 
 class Hours(_Args, frozen=True, kw_only=True):
-    """From a time of day to another, on some days; the whole day where both are the same. What it
-    says takes the place of LoadAware's thresholds, each of the three as a whole."""
+    """From a time of day to another, on some days; the whole day if both are equal. Each of the
+    three thresholds that is set replaces that of LoadAware as a whole."""
 
     start: Time = msgspec.field(name="from")
     end: Time = msgspec.field(name="to")
@@ -40,7 +41,7 @@ class Hours(_Args, frozen=True, kw_only=True):
     aggregated_usage_thresholds: Percents | None = None
 
     @property
-    def named(self) -> Iterator[str]:
+    def resources(self) -> Iterator[str]:
         """The resources that have thresholds."""
         yield from self.usage_thresholds or ()
         yield from self.prod_usage_thresholds or ()
@@ -48,7 +49,7 @@ class Hours(_Args, frozen=True, kw_only=True):
 
 
 class TimeSharedThresholdsArgs(_Args, frozen=True, kw_only=True):
-    """Hours in the order in which they count: the first that is now."""
+    """The first window that is now counts."""
 
     api_version: str | None = None
     kind: str | None = None
@@ -57,11 +58,11 @@ class TimeSharedThresholdsArgs(_Args, frozen=True, kw_only=True):
 
 
 def read_args(tree: Mapping[str, Any]) -> TimeSharedThresholdsArgs:
-    """The arguments in an object. Raises InvalidPolicyError that names what is of no use."""
+    """The arguments in an object. Raises InvalidPolicyError that names the invalid key."""
     try:
         args = msgspec.convert(tree, TimeSharedThresholdsArgs)
         ZoneInfo(args.time_zone)
-        _must_be_resources(args)
+        _check_resources(args)
     except msgspec.ValidationError as error:
         raise InvalidPolicyError(f"TimeSharedThresholdsArgs: {error}") from error
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
@@ -71,39 +72,41 @@ def read_args(tree: Mapping[str, Any]) -> TimeSharedThresholdsArgs:
     return args
 
 
-def _must_be_resources(args: TimeSharedThresholdsArgs) -> None:
-    for place, hours in enumerate(args.windows):
-        for name in hours.named:
-            if wrong := objection(name):
-                raise msgspec.ValidationError(f"windows[{place}]: {wrong}")
+def _check_resources(args: TimeSharedThresholdsArgs) -> None:
+    for index, hours in enumerate(args.windows):
+        for name in hours.resources:
+            if problem := objection(name):
+                raise msgspec.ValidationError(f"windows[{index}]: {problem}")
 
 
 def in_force(args: TimeSharedThresholdsArgs, usual: LoadAwareArgs, now: float) -> LoadAwareArgs:
-    """LoadAware's arguments as they hold at `now`, Unix time."""
+    """LoadAware's arguments with the thresholds in force at `now`, Unix time."""
     local = datetime.fromtimestamp(now, ZoneInfo(args.time_zone))
-    found = next((hours for hours in args.windows if _is_now(hours, local)), None)
-    if found is None:
+    hours = next((hours for hours in args.windows if _is_now(hours, local)), None)
+    if hours is None:
         return usual
-    of_usage, of_prod = found.usage_thresholds, found.prod_usage_thresholds
+    usage, prod = hours.usage_thresholds, hours.prod_usage_thresholds
     aggregated = usual.aggregated
-    if found.aggregated_usage_thresholds is not None:
+    if hours.aggregated_usage_thresholds is not None:
         aggregated = msgspec.structs.replace(
-            aggregated or Aggregated(), usage_thresholds=found.aggregated_usage_thresholds
+            aggregated or Aggregated(), usage_thresholds=hours.aggregated_usage_thresholds
         )
     return msgspec.structs.replace(
         usual,
-        usage_thresholds=usual.usage_thresholds if of_usage is None else of_usage,
-        prod_usage_thresholds=usual.prod_usage_thresholds if of_prod is None else of_prod,
+        usage_thresholds=usual.usage_thresholds if usage is None else usage,
+        prod_usage_thresholds=usual.prod_usage_thresholds if prod is None else prod,
         aggregated=aggregated,
     )
 
 
-def looking_at_all(args: TimeSharedThresholdsArgs, usual: LoadAwareArgs) -> LoadAwareArgs:
-    """LoadAware's arguments, with which the resources of all hours are looked at at every hour:
-    what is counted of pods must not change with the thresholds."""
-    of_hours = {name for hours in args.windows for name in hours.named}
-    every = sorted({*usual.resources, *of_hours})
-    return msgspec.structs.replace(usual, supported_resources=tuple(every))
+def with_resources_of_all_hours(
+    args: TimeSharedThresholdsArgs, usual: LoadAwareArgs
+) -> LoadAwareArgs:
+    """LoadAware's arguments that name the resources of all hours: the amounts that are counted of
+    pods must not change with the thresholds."""
+    names = {name for hours in args.windows for name in hours.resources}
+    resources = tuple(sorted({*usual.resources, *names}))
+    return msgspec.structs.replace(usual, supported_resources=resources)
 
 
 def _is_now(hours: Hours, local: datetime) -> bool:

@@ -1,6 +1,6 @@
-"""How good nodes are for a pod: a scorer a file, each a pure function over columns of nodes.
+"""Scorers: how good nodes are for a pod, one plugin a file.
 
-Amounts are int64 or float64 arrays (nodes,) in whole millicores and bytes, and NaN, where a scorer
-takes floats, is unknown. Scores are int64 (nodes,) from 0 to 100, as scheduler plugins give them;
-a node of which nothing is known is never the best. `rounding` has what all of them round by.
+A module that holds a `SCORER` (see `scorer`) is a plugin of the extender; `registry` finds it, and
+those of other packages. Amounts are int64 or float64 arrays (nodes,) in whole millicores and bytes;
+NaN is unknown. Scores are int64 (nodes,) from 0 to 100. `suite` holds the laws of all scorers.
 """

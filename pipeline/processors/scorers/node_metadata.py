@@ -1,15 +1,17 @@
-"""NodeMetadata of scheduler-plugins (KEP-942): by a number or a time in a label, or annotation."""
+"""NodeMetadata of scheduler-plugins (KEP-942): by a number or a time in a label or annotation."""
 
 import math
 import re
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import numpy as np
+from msgspec import Meta
 
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.scorers.rounding import MAX_SCORE
+from pipeline.processors.scorers.scorer import NodesView, PodDemand, Scorer, ScorerArgs
 from pipeline.times import parse_time
 
 Kind = Literal["Number", "Timestamp"]
@@ -19,16 +21,26 @@ _NUMBER: Final = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)?
 _LARGEST: Final = 2.0**63
 
 
+class NodeMetadataArgs(ScorerArgs, frozen=True, kw_only=True):
+    """A number or a time (RFC 3339) in a label or annotation of the node."""
+
+    metadata_key: Annotated[str, Meta(min_length=1)]
+    metadata_source: Literal["Label", "Annotation"] = "Label"
+    metadata_type: Kind = "Number"
+    scoring_strategy: Order = "Highest"
+
+
 def raw_metadata(texts: Sequence[str | None], kind: Kind, order: Order, now: float) -> FloatArray:
-    """The number of each node, (nodes,), so that more is better: the value, cut, or its age in
-    seconds; NaN where there is none that can be read."""
+    """The value of each node, (nodes,), the more the better: the number, truncated, or the age in
+    seconds, negated for `Lowest` and `Newest`; NaN where there is no valid value."""
     read = _number if kind == "Number" else lambda text: _age(text, now)
     values = np.array([math.nan if text is None else read(text) for text in texts])
     return -values if order in ("Lowest", "Newest") else values
 
 
 def by_metadata(raw: FloatArray) -> IntArray:
-    """The score: 1 to 100 over the nodes that have a value, all alike 1; 0 for those without."""
+    """The score, (nodes,): 1 to 100 over the nodes with a value, 1 if they are equal; 0 for nodes
+    without."""
     known = np.isfinite(raw)
     if not known.any():
         return np.zeros(len(raw), np.int64)
@@ -36,6 +48,16 @@ def by_metadata(raw: FloatArray) -> IntArray:
     spread = highest - lowest
     share = (np.where(known, raw, lowest) - lowest) * (MAX_SCORE - 1) / (spread or 1.0)
     return np.where(known, 1 + share.astype(np.int64), 0)
+
+
+def values_of(nodes: NodesView, args: NodeMetadataArgs) -> FloatArray:
+    """The value of each node, (nodes,), NaN where it has none."""
+    texts = nodes.metadata(args.metadata_source, args.metadata_key)
+    return raw_metadata(texts, args.metadata_type, args.scoring_strategy, nodes.now)
+
+
+def score(nodes: NodesView, demand: PodDemand, args: NodeMetadataArgs) -> IntArray:
+    return by_metadata(values_of(nodes, args))
 
 
 def _number(text: str) -> float:
@@ -50,3 +72,12 @@ def _age(text: str, now: float) -> float:
         return float(math.trunc(now - parse_time(text)))
     except (ValueError, InvalidRecordError):
         return math.nan
+
+
+SCORER: Final = Scorer(
+    name="NodeMetadata",
+    source="scheduler-plugins",
+    text="by a number or a time (RFC 3339) in a label or an annotation of the node",
+    args=NodeMetadataArgs,
+    score=score,
+)

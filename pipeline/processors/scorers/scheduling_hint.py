@@ -1,21 +1,69 @@
-"""SchedulingHint of Koordinator: nodes that whoever made the pod would like, best first."""
+"""SchedulingHint of Koordinator: nodes that an annotation of the pod names, best first."""
 
-from collections.abc import Container, Sequence
-from typing import Final
+from collections.abc import Container, Mapping, Sequence
+from typing import Annotated, Final
 
-MAX_HINT_NODES: Final = 100
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from pipeline.processors.arrays import IntArray
+from pipeline.processors.scorers.rounding import MAX_SCORE
+from pipeline.processors.scorers.scorer import NodesView, PodDemand, Scorer, ScorerArgs
+
+HINT: Final = "SchedulingHint"
+HINTS: Final = (
+    "internal.scheduling.koordinator.sh/scheduling-hint",
+    "scheduling.koordinator.sh/scheduling-hint",
+)
+"""The annotations that hold a hint, the first that is there counts."""
+
+
+class SchedulingHintArgs(ScorerArgs, frozen=True, kw_only=True):
+    max_hint_nodes: Annotated[int, Meta(ge=1, le=5000)] = 100
+
+
+class Hint(msgspec.Struct, frozen=True, rename="camel"):
+    """The only nodes that may take a pod, and those that it prefers."""
+
+    node_names: tuple[str, ...] = ()
+    preferred_node_names: tuple[str, ...] = ()
+
+
+def hint_of(annotations: Mapping[str, str]) -> Hint:
+    """The hint of a pod; an empty one if there is none, or none that can be read."""
+    text = next((annotations[name] for name in HINTS if name in annotations), "{}")
+    try:
+        return msgspec.json.decode(text, type=Hint)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return Hint()
 
 
 def preferred_nodes(
-    preferred: Sequence[str],
-    offered: Container[str] | None,
-    max_hint_nodes: int = MAX_HINT_NODES,
+    preferred: Sequence[str], offered: Container[str], max_hint_nodes: int
 ) -> list[str]:
-    """The hinted nodes that were offered (None: all are), of the first `max_hint_nodes`, in the
-    order of the hint (scheduling 2.3).
+    """The first `max_hint_nodes` of the hinted nodes without those that were not offered.
 
     >>> preferred_nodes(["n0", "n1", "n2"], {"n1", "n2"}, 2)
     ['n1']
     """
-    first = preferred[:max_hint_nodes]
-    return list(first) if offered is None else [name for name in first if name in offered]
+    return [name for name in preferred[:max_hint_nodes] if name in offered]
+
+
+def score(nodes: NodesView, demand: PodDemand, args: SchedulingHintArgs) -> IntArray:
+    preferred = hint_of(demand.pod.annotations).preferred_node_names
+    names = preferred_nodes(preferred, set(nodes.names), args.max_hint_nodes)
+    scores = {name: max(MAX_SCORE - rank, 1) for rank, name in enumerate(names)}
+    return np.array([scores.get(name, 0) for name in nodes.names], np.int64)
+
+
+SCORER: Final = Scorer(
+    name=HINT,
+    source="Koordinator",
+    text=(
+        "filter (`nodeNames`) and score (`preferredNodeNames`) by the pod's annotation "
+        "`scheduling.koordinator.sh/scheduling-hint`"
+    ),
+    args=SchedulingHintArgs,
+    score=score,
+)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.loadaware import filter_score, node_thresholds
 from pipeline.processors.loadaware.in_flight import Assigned, sums
-from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs, read_args, span_seconds
+from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs, span_seconds
 from pipeline.processors.loadaware.node_thresholds import Limits
 from pipeline.processors.loadaware.pod_estimate import (
     SCALING_FACTORS,
@@ -22,10 +22,11 @@ from pipeline.processors.loadaware.pod_estimate import (
     own_seconds,
 )
 from pipeline.processors.loadaware.usage_thresholds import is_fresh
+from pipeline.processors.scorers import load_aware
 
 
 def test_a_sample_of_upstream_is_taken_whole() -> None:
-    args = read_args(
+    args = load_aware.SCORER.read(
         {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "LoadAwareSchedulingArgs",
@@ -78,7 +79,7 @@ def test_a_sample_of_upstream_is_taken_whole() -> None:
 )
 def test_what_cannot_be_meant_is_refused_by_its_key(tree: Any, names: str) -> None:
     with pytest.raises(InvalidPolicyError, match=names.split(":")[0].split(".")[-1]) as raised:
-        read_args(tree)
+        load_aware.SCORER.read(tree)
     assert names.rpartition(": ")[2] in raised.value.message
 
 
@@ -91,7 +92,7 @@ def test_spans(text: str, seconds: int | None) -> None:
     assert span_seconds(text) == seconds
 
 
-ARGS = read_args({"prodUsageThresholds": {"cpu": 55}})
+ARGS = load_aware.SCORER.read({"prodUsageThresholds": {"cpu": 55}})
 
 
 @pytest.mark.parametrize(

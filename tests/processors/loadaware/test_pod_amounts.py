@@ -1,5 +1,6 @@
 """What counts of a pod: requests of requests, limits of limits, whichever resource it is."""
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -8,6 +9,7 @@ import pytest
 from pipeline.processors.kubernetes.object_records import pod_record
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs, with_defaults
 from pipeline.processors.loadaware.pod_amounts import Counting
+from pipeline.processors.scorers.node_resources_fit_plus import fitted
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.pods import CountedPod, PodRecord
 
@@ -15,7 +17,9 @@ DISK = "ephemeral-storage"
 GPU = "nvidia.com/gpu"
 BATCH_CPU = "kubernetes.io/batch-cpu"
 COUNTING = Counting(
-    with_defaults(LoadAwareArgs()), ("cpu", "memory", DISK, GPU, BATCH_CPU), (DISK, GPU, "cpu")
+    with_defaults(LoadAwareArgs()),
+    ("cpu", "memory", DISK, GPU, BATCH_CPU),
+    {f"fitted:{name}": partial(fitted, resource=name) for name in (DISK, GPU, "cpu")},
 )
 
 

@@ -6,8 +6,9 @@ import pytest
 import yaml
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.placement.plugin_config import LOAD_AWARE, TIME_SHARED, Score, read_config
-from pipeline.processors.placement.threshold_hours import in_force
+from pipeline.processors.placement.plugin_config import Score, read_config
+from pipeline.processors.placement.threshold_hours import TIME_SHARED, in_force
+from pipeline.processors.scorers.load_aware import LOAD_AWARE
 
 FIT_PLUS = """
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -123,11 +124,11 @@ def test_the_printed_samples_load() -> None:
     fit = read(FIT_PLUS)
     assert fit.scores == (Score("NodeResourcesFitPlus", 2),)
     assert fit.filters == ()
-    assert fit.args["NodeResourcesFitPlus"].by_name["nvidia.com/gpu"] == ("MostAllocated", 2)
+    assert fit.args["NodeResourcesFitPlus"].resources["nvidia.com/gpu"].weight == 2
     scarce = read(SCARCE)
     assert scarce.scores == (Score("NodeResourcesFitPlus", 2), Score("ScarceResourceAvoidance", 2))
     assert scarce.args["ScarceResourceAvoidance"].resources == ("nvidia.com/gpu",)
-    assert scarce.args["NodeResourcesFitPlus"].by_name == {}
+    assert scarce.args["NodeResourcesFitPlus"].resources == {}
     assert scarce.load_aware.estimated_scaling_factors == {"cpu": 85, "memory": 70}
 
 
@@ -147,7 +148,7 @@ def test_trimarans_plugins_take_their_usage_from_here() -> None:
     found = read(TRIMARAN)
     names = ("TargetLoadPacking", "LoadVariationRiskBalancing")
     assert found.scores == tuple(Score(name, 1) for name in names)
-    assert found.args["TargetLoadPacking"].multiplier == 2.0
+    assert found.args["TargetLoadPacking"].packing.multiplier == 2.0
     assert found.notes[0] == "LowRiskOverCommitment has arguments, and is not enabled"
     assert sorted(found.notes[1:]) == [
         f"{name}: usage comes from the state table, not from a watcher or provider"
@@ -184,8 +185,8 @@ def test_a_profile_alone_is_enough_and_versions_and_kinds_are_checked() -> None:
         (LOAD, "{cpu: 65, memory: 95}", "{cpu: 650, memory: 95}", "usageThresholds: 650 for cpu"),
         (LOAD, "{cpu: 55}", "{cpu: -1}", "prodUsageThresholds: -1 for cpu"),
         (LOAD, "5m", "5 minutes", "usageAggregatedDuration: '5 minutes'"),
-        (TRIMARAN, '"2"', '"two"', "defaultRequestsMultiplier: 'two' is no number"),
-        (TRIMARAN, '"2"', '"-3"', "'-3' is no number from 0 on"),
+        (TRIMARAN, '"2"', '"two"', "defaultRequestsMultiplier: 'two' is not a number"),
+        (TRIMARAN, '"2"', '"-3"', "'-3' is not a number from 0 on"),
         (TRIMARAN, "kind: Kube", "kind: Cube", "kind: 'Cube"),
         (TRIMARAN, "profiles:", "profile:", "key 'profile' is not known: is it profiles?"),
         (TRIMARAN, "    score:", "    scores:", "point 'scores' is not known: is it score?"),
@@ -193,13 +194,18 @@ def test_a_profile_alone_is_enough_and_versions_and_kinds_are_checked() -> None:
         (TRIMARAN, "    score:", "    reserve:", "plugins.reserve: TargetLoadPacking does nothing"),
         (TRIMARAN, "    score:", "    filter:", "nothing is left .* only at multiPoint, score"),
         (TRIMARAN, "targetUtilization: 70", "targetUtilization: 150", "150 is over 100"),
-        (TRIMARAN, "Margin: 1,", "Margin: 1, resources: [x.io/gpu],", "no usage is measured"),
+        (
+            TRIMARAN,
+            "Margin: 1,",
+            "Margin: 1, resources: [x.io/gpu],",
+            "usage of .* is not measured",
+        ),
         (TRIMARAN, "Margin: 1,", "Margin: 1, resources: [],", "length >= 1"),
         (LIMITS, "defaultLimit: {", "defaultLimit: {cpu: much, ", "defaultLimit: .*much"),
         (LIMITS, "defaultLimit: {", "defaultLimit: {cpu: -1m, ", "amount is below 0"),
         (LIMITS, "defaultLimit: {", "defaultLimit: {mem: 1, ", "defaultLimit: 'mem' .* memory?"),
         (LIMITS, "resources: [{name: cpu}]", "resources: []", "length >= 1"),
-        (HEADROOM, "[{name: cpu}]", "[{name: x.io/gpu}]", "'x.io/gpu' no peak is predicted"),
+        (HEADROOM, "[{name: cpu}]", "[{name: x.io/gpu}]", "'x.io/gpu' has no predicted peak"),
         (HEADROOM, "[{name: cpu}]", "[]", "length >= 1"),
         (FIT_PLUS, "cpu: {", "CPU: {", "FitPlusArgs: resources: 'CPU' is no .*: is it cpu?"),
         (TRIMARAN, "name: LowRiskOverCommitment", "name: TargetLoadPacking", "more than once"),
@@ -303,7 +309,7 @@ def test_hours_that_other_thresholds_hide_are_told() -> None:
     tree = plugins(filter=([TIME_SHARED], [])) | {
         "pluginConfig": [{"name": TIME_SHARED, "args": {"windows": [hours]}}]
     }
-    assert "LoadAwareScheduling hold, which is not enabled" in read_config(tree).notes[0]
+    assert "LoadAwareScheduling by the hour, which is not enabled" in read_config(tree).notes[0]
     both = tree | plugins(filter=([TIME_SHARED, LOAD_AWARE], []))
     assert read_config(both).notes == ()
     aggregated = {"usageThresholds": {"cpu": 65}, "usageAggregationType": "p95"}
@@ -353,7 +359,7 @@ def test_which_profile_counts() -> None:
     assert read_config(both, "load-aware").filters == (LOAD_AWARE,)
     with pytest.raises(InvalidPolicyError, match="there is koord-scheduler, load-aware"):
         read_config(both, "default")
-    with pytest.raises(InvalidPolicyError, match="no plugin is enabled of those that run here"):
+    with pytest.raises(InvalidPolicyError, match="no plugin that runs here is enabled"):
         read_config({"plugins": {"score": {"enabled": [{"name": "ImageLocality"}]}}})
 
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.loadaware.loadaware_args import read_args as read_load_aware
 from pipeline.processors.placement.plugin_config import read_config
 from pipeline.processors.placement.threshold_hours import DAYS, in_force, read_args
+from pipeline.processors.scorers import load_aware
 
-USUAL = read_load_aware({"usageThresholds": {"cpu": 65}, "prodUsageThresholds": {"cpu": 50}})
+USUAL = load_aware.SCORER.read({"usageThresholds": {"cpu": 65}, "prodUsageThresholds": {"cpu": 50}})
 NIGHT = {"from": "22:00", "to": "06:00", "days": ["Fri"], "usageThresholds": {"cpu": 85}}
 WEEKEND = {"from": "00:00", "to": "00:00", "days": ["Sat", "Sun"], "usageThresholds": {"cpu": 75}}
 

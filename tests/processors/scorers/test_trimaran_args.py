@@ -1,25 +1,27 @@
-"""Arguments of Trimaran's plugins: what is refused by its key, and what holds instead."""
+"""Arguments of Trimaran's plugins: values that are refused, and values that defaults replace."""
 
 from typing import Any
 
 import pytest
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.scorers.trimaran_args import (
-    LoadVariationRiskBalancingArgs,
-    LowRiskOverCommitmentArgs,
-    TargetLoadPackingArgs,
-    oddities,
-    read_args,
-    stated,
+from pipeline.processors.scorers import (
+    load_variation_risk_balancing,
+    low_risk_over_commitment,
+    target_load_packing,
 )
+from pipeline.processors.scorers.scorer import Scorer
+
+PACKING = target_load_packing.SCORER
+BALANCING = load_variation_risk_balancing.SCORER
+LOW_RISK = low_risk_over_commitment.SCORER
 
 
 @pytest.mark.parametrize("version", ["v1beta2", "v1beta3", "v1"])
-def test_samples_of_upstream_are_taken(version: str) -> None:
+def test_upstream_samples_are_read(version: str) -> None:
     head = {"apiVersion": f"kubescheduler.config.k8s.io/{version}"}
     provider = {"type": "Prometheus", "address": "http://p:9090"}
-    packing = read_args(
+    packing = PACKING.read(
         head
         | {
             "kind": "TargetLoadPackingArgs",
@@ -27,57 +29,55 @@ def test_samples_of_upstream_are_taken(version: str) -> None:
             "targetUtilization": 70,
             "defaultRequests": {"cpu": "2000m"},
             "defaultRequestsMultiplier": "1",
-        },
-        TargetLoadPackingArgs,
+        }
     )
-    assert (packing.target_utilization, packing.default_millicores, packing.multiplier) == (
+    assert (packing.target_utilization, *packing.packing[1::-1]) == (
         70, 2000, 1.0,
     )  # fmt: skip
     assert packing.metric_provider is not None
     assert packing.metric_provider.insecure_skip_verify is True
-    balancing = read_args(
-        head | {"safeVarianceMargin": 1, "watcherAddress": "http://w:2020"},
-        LoadVariationRiskBalancingArgs,
-    )
+    balancing = BALANCING.read(head | {"safeVarianceMargin": 1, "watcherAddress": "http://w:2020"})
     assert balancing.metric_provider is None
     assert balancing.safe_variance_sensitivity == 1.0
 
 
 @pytest.mark.parametrize(
-    ("kind", "tree", "says"),
+    ("scorer", "tree", "says"),
     [
-        (TargetLoadPackingArgs, {"targetUtilisation": 40}, "targetUtilisation"),
-        (TargetLoadPackingArgs, {"targetUtilization": "40"}, "targetUtilization"),
-        (TargetLoadPackingArgs, {"defaultRequests": {"cpu": "much"}}, "no Kubernetes quantity"),
-        (TargetLoadPackingArgs, {"defaultRequests": {"cpu": "-1"}}, "less than 0"),
-        (TargetLoadPackingArgs, {"defaultRequestsMultiplier": "x"}, "defaultRequestsMultiplier"),
-        (TargetLoadPackingArgs, {"defaultRequestsMultiplier": 1.5}, "defaultRequestsMultiplier"),
-        (TargetLoadPackingArgs, {"metricProvider": {"type": "Datadog"}}, "metricProvider.type"),
-        (LowRiskOverCommitmentArgs, {"riskLimitWeights": {"cpu": "1"}}, "riskLimitWeights"),
-        (LowRiskOverCommitmentArgs, {"safeVarianceMargin": 1}, "safeVarianceMargin"),
+        (PACKING, {"targetUtilisation": 40}, "targetUtilisation"),
+        (PACKING, {"targetUtilization": "40"}, "targetUtilization"),
+        (PACKING, {"defaultRequests": {"cpu": "much"}}, "no Kubernetes quantity"),
+        (PACKING, {"defaultRequests": {"cpu": "-1"}}, "less than 0"),
+        (PACKING, {"defaultRequestsMultiplier": "x"}, "defaultRequestsMultiplier"),
+        (PACKING, {"defaultRequestsMultiplier": 1.5}, "defaultRequestsMultiplier"),
+        (PACKING, {"metricProvider": {"type": "Datadog"}}, "metricProvider.type"),
+        (LOW_RISK, {"riskLimitWeights": {"cpu": "1"}}, "riskLimitWeights"),
+        (LOW_RISK, {"safeVarianceMargin": 1}, "safeVarianceMargin"),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_its_key(kind: Any, tree: Any, says: str) -> None:
-    with pytest.raises(InvalidPolicyError, match=kind.__name__) as raised:
-        read_args(tree, kind)
+def test_invalid_values_are_refused_by_their_key(scorer: Scorer[Any], tree: Any, says: str) -> None:
+    with pytest.raises(InvalidPolicyError, match=f"{scorer.name}Args") as raised:
+        scorer.read(tree)
     assert says in raised.value.message
 
 
 @pytest.mark.parametrize(
-    ("kind", "tree", "says"),
+    ("scorer", "tree", "says"),
     [
-        (TargetLoadPackingArgs, {"targetUtilization": 0}, ["targetUtilization: 0 is of no use"]),
-        (LoadVariationRiskBalancingArgs, {"safeVarianceSensitivity": 0}, []),
+        (PACKING, {"targetUtilization": 0}, ["targetUtilization: 0 is invalid"]),
+        (BALANCING, {"safeVarianceSensitivity": 0}, []),
         (
-            LoadVariationRiskBalancingArgs,
+            BALANCING,
             {"safeVarianceMargin": float("nan")},
-            ["safeVarianceMargin: nan is of no use, 1.0 holds"],
+            ["safeVarianceMargin: nan is invalid, 1.0 is used"],
         ),
-        (LowRiskOverCommitmentArgs, {"smoothingWindowSize": -3}, ["smoothingWindowSize: -3"]),
-        (LowRiskOverCommitmentArgs, {"riskLimitWeights": {"cpu": 7}}, ["riskLimitWeights"]),
+        (LOW_RISK, {"smoothingWindowSize": -3}, ["smoothingWindowSize: -3"]),
+        (LOW_RISK, {"riskLimitWeights": {"cpu": 7}}, ["riskLimitWeights"]),
     ],
 )
-def test_what_is_of_no_use_is_told(kind: Any, tree: Any, says: list[str]) -> None:
-    found = list(oddities(stated(tree, kind)))
+def test_notes_name_values_that_defaults_replace(
+    scorer: Scorer[Any], tree: Any, says: list[str]
+) -> None:
+    found = list(scorer.notes(tree, scorer.read(tree)))
     assert len(found) == len(says)
-    assert all(text in one for text, one in zip(says, found, strict=True))
+    assert all(text in note for text, note in zip(says, found, strict=True))

@@ -1,0 +1,166 @@
+"""LowRiskOverCommitment of Trimaran: avoid nodes whose limits exceed what they have, and whose load
+exceeds what was requested.
+
+risk = weight * limits + (1 - weight) * load, per resource; the worst resource decides. Source: the
+plugin's code.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.scorers import trimaran
+from pipeline.processors.scorers.beta import below, fit
+from pipeline.processors.scorers.load_statistics import Load, average_percent, load, shares, unit
+from pipeline.processors.scorers.rounding import clamp, half_away
+from pipeline.processors.scorers.scorer import NodesView, PodDemand, Scorer, usage_expires
+
+_RESOURCES: Final = ("cpu", "memory")
+_DEFAULT_SMOOTHING: Final = 5
+_DEFAULT_WEIGHT: Final = 0.5
+_BEST_EFFORT: Final = 0
+"""The score of every node for a pod without requests and limits."""
+_MOST_SPREAD: Final = 0.99
+"""Of the largest variance that a distribution of that mean can have."""
+
+
+class LowRiskOverCommitmentArgs(
+    trimaran.TrimaranArgs, frozen=True, kw_only=True, omit_defaults=True
+):  # fmt: skip
+    smoothing_window_size: int | None = None
+    risk_limit_weights: dict[str, float] | None = None
+
+
+class Asked(NamedTuple):
+    """Sums over the pods of nodes of one resource, (nodes,) each: of requests, and of limits that
+    are at least the requests; with the pod that is to be placed, and before."""
+
+    request: FloatArray
+    limit: FloatArray
+    request_before: FloatArray
+    limit_before: FloatArray
+
+    def capped(self, allocatable: FloatArray) -> "Asked":
+        """With requests of at most allocatable; limits are not capped."""
+        return self._replace(
+            request=np.minimum(self.request, allocatable),
+            request_before=np.minimum(self.request_before, allocatable),
+        )
+
+
+def asked_with_pod(
+    requests: FloatArray, limits: FloatArray, pod_request: float, pod_limit: float
+) -> Asked:
+    """The sums with a pod and before it. `limits` are sums of limits that are at least the
+    requests; the pod's limit is raised to its request."""
+    added = max(pod_limit, pod_request)
+    return Asked(requests + pod_request, limits + added, requests, limits)
+
+
+def limit_risk(capacity: FloatArray, asked: Asked) -> FloatArray:
+    """How far limits exceed capacity, as a share of what they are above requests, (nodes,)."""
+    above = asked.limit - capacity
+    with np.errstate(all="ignore"):
+        risk = above / (asked.limit - asked.request)
+    return np.where(above > 0, risk, 0.0)
+
+
+def load_risk(
+    capacity: FloatArray, asked: Asked, load: Load, smoothing_window: float = 5.0
+) -> FloatArray:
+    """The probability that load is above what was requested, given that it is below the limits,
+    (nodes,); 0 where the resource was not measured, as upstream."""
+    share = shares(capacity, load)
+    mean = share.mean
+    spread = np.minimum(
+        share.deviation * np.sqrt(smoothing_window), np.sqrt(_MOST_SPREAD * mean * (1 - mean))
+    )
+    with np.errstate(all="ignore"):
+        asked_share = clamp(asked.request_before / capacity)
+        limit_share = asked.limit_before / capacity
+    within = below(mean, spread, asked_share)
+    is_limited = (asked.limit_before < capacity) & (asked.request_before <= asked.limit_before)
+    under_limit = below(mean, spread, clamp(limit_share))
+    can_be_scaled = is_limited & fit(mean, spread).is_fit & (under_limit > 0)
+    scaled = clamp(within / np.where(can_be_scaled, under_limit, 1.0))
+    within = np.where(can_be_scaled, scaled, within)
+    within = np.where(is_limited & (asked.limit_before == 0), 1.0, within)
+    return np.where(np.isfinite(load.average), 1 - within, 0.0)
+
+
+def total_risk(
+    capacity: FloatArray,
+    asked: Asked,
+    load: Load,
+    *,
+    limit_weight: float = 0.5,
+    smoothing_window: float = 5.0,
+) -> FloatArray:
+    """The risk of one resource, (nodes,), 0 to 1."""
+    by_load = load_risk(capacity, asked, load, smoothing_window)
+    return clamp(limit_weight * limit_risk(capacity, asked) + (1 - limit_weight) * by_load)
+
+
+def low_risk(risks: Sequence[FloatArray]) -> IntArray:
+    """The score of nodes by the risks of their resources, each (nodes,)."""
+    worst = np.maximum.reduce(np.array(risks))
+    return half_away((1 - worst) * 100)
+
+
+def asked_of(nodes: NodesView, demand: PodDemand, resource: str) -> Asked:
+    """What the pods of nodes and the pod ask for, in the unit of the resource."""
+    scale = unit(resource)
+    return asked_with_pod(
+        nodes.counted(f"request:{resource}") / scale,
+        nodes.counted(f"bound:{resource}") / scale,
+        demand.counted[f"request:{resource}"] / scale,
+        demand.counted[f"bound:{resource}"] / scale,
+    ).capped(nodes.allocatable(resource) / scale)
+
+
+def score(nodes: NodesView, demand: PodDemand, args: LowRiskOverCommitmentArgs) -> IntArray:
+    if not any(demand.counted[f"bound:{name}"] for name in _RESOURCES):
+        return np.full(len(nodes), _BEST_EFFORT, np.int64)
+    risks = []
+    for resource in _RESOURCES:
+        capacity = nodes.allocatable(resource) / unit(resource)
+        risks.append(
+            total_risk(
+                capacity,
+                asked_of(nodes, demand, resource),
+                load(nodes, resource, capacity),
+                limit_weight=(args.risk_limit_weights or {}).get(resource, _DEFAULT_WEIGHT),
+                smoothing_window=float(args.smoothing_window_size or 0),
+            )
+        )
+    known = np.isfinite(average_percent(nodes, "cpu"))
+    known |= np.isfinite(average_percent(nodes, "memory"))
+    return np.where(known, low_risk(risks), 0)
+
+
+def _defaults(args: LowRiskOverCommitmentArgs) -> LowRiskOverCommitmentArgs:
+    def share(value: float | None) -> float:
+        return _DEFAULT_WEIGHT if value is None or not 0 <= value <= 1 else value
+
+    size, weights = args.smoothing_window_size, args.risk_limit_weights or {}
+    return trimaran.with_defaults(
+        args,
+        smoothing_window_size=_DEFAULT_SMOOTHING if size is None or size <= 0 else size,
+        risk_limit_weights={
+            name: share(weights.get(name)) for name in dict.fromkeys(_RESOURCES) | weights
+        },
+    )
+
+
+SCORER: Final[Scorer[LowRiskOverCommitmentArgs]] = Scorer(
+    name="LowRiskOverCommitment",
+    source="Trimaran",
+    text="avoids nodes whose limits exceed what they have, or whose load exceeds their requests",
+    args=LowRiskOverCommitmentArgs,
+    score=score,
+    defaults=_defaults,
+    notes=trimaran.notes(lambda: SCORER),
+    expiration_seconds=usage_expires,
+)

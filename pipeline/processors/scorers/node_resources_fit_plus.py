@@ -1,0 +1,124 @@
+"""NodeResourcesFitPlus of Koordinator: pack some resources, spread others."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from pipeline.processors.arrays import IntArray
+from pipeline.processors.loadaware.pod_amounts import asked_of
+from pipeline.processors.scorers.rounding import MAX_SCORE
+from pipeline.processors.scorers.scorer import (
+    Counts,
+    NodesView,
+    PodDemand,
+    Scorer,
+    ScorerArgs,
+    Weight,
+    unknown_resources,
+)
+from pipeline.topics.pods import CountedPod, PodRecord
+
+Strategy = Literal["MostAllocated", "LeastAllocated"]
+_DEFAULT_REQUESTS: Final[Mapping[str, int]] = {"cpu": 100, "memory": 200 << 20}
+"""What a container without a request counts: 100 millicores, 200 MiB."""
+
+
+class FitResource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    type: Strategy
+    weight: Weight = 1
+
+
+class NodeResourcesFitPlusArgs(ScorerArgs, frozen=True, kw_only=True):
+    resources: dict[str, FitResource] = msgspec.field(default_factory=dict)
+
+
+class InitContainer(NamedTuple):
+    request: int | None
+    is_sidecar: bool = False
+
+
+def pod_request(
+    resource: str, containers: Sequence[int | None], init_containers: Sequence[InitContainer]
+) -> int:
+    """What a pod requests of `resource`, with defaults for containers without a request.
+
+    Sidecars run beside the containers, and beside the init containers that start after them; init
+    containers before them have ended (upstream adds their maximum to a sidecar).
+    """
+
+    def counted(request: int | None) -> int:
+        return _DEFAULT_REQUESTS.get(resource, 0) if request is None else request
+
+    sidecars = highest = 0
+    for container in init_containers:
+        if container.is_sidecar:
+            sidecars += counted(container.request)
+            highest = max(highest, sidecars)
+        else:
+            highest = max(highest, sidecars + counted(container.request))
+    return max(sum(map(counted, containers)) + sidecars, highest)
+
+
+def fitted(pod: CountedPod | PodRecord, resource: str) -> int:
+    """What a pod's record requests of `resource`, overhead included."""
+    containers = [asked_of(one.requests, one.scalars).get(resource) for one in pod.containers]
+    init_containers = [
+        InitContainer(asked_of(one.requests, one.scalars).get(resource), one.restartable)
+        for one in pod.init_containers
+    ]
+    overhead = asked_of(pod.overhead, pod.scalar_overhead or None)
+    return pod_request(resource, containers, init_containers) + overhead.get(resource, 0)
+
+
+def fit_plus(
+    requested: Mapping[str, int],
+    used: Mapping[str, IntArray],
+    allocatable: Mapping[str, IntArray],
+    resources: Mapping[str, FitResource],
+    nodes: int,
+) -> IntArray:
+    """The score, (nodes,): the mean by weight over the `resources` that the pod requests; 100 if it
+    requests none of them. `used` is what the pods of each node request already."""
+    summed, weights = np.zeros(nodes, np.int64), 0
+    for name, resource in resources.items():
+        if requested.get(name, 0) <= 0:
+            continue
+        capacity = allocatable.get(name, np.zeros(nodes, np.int64))
+        taken = used.get(name, np.zeros(nodes, np.int64)) + requested[name]
+        is_packed = resource.type == "MostAllocated"
+        counted = np.minimum(taken, capacity) if is_packed else np.maximum(capacity - taken, 0)
+        share = counted * MAX_SCORE // np.maximum(capacity, 1)
+        summed += resource.weight * np.where(capacity > 0, share, 0)
+        weights += resource.weight
+    return summed // weights if weights else np.full(nodes, MAX_SCORE, np.int64)
+
+
+def score(nodes: NodesView, demand: PodDemand, args: NodeResourcesFitPlusArgs) -> IntArray:
+    resources = args.resources
+    return fit_plus(
+        {name: demand.counted[f"fitted:{name}"] for name in resources},
+        {name: nodes.counted(f"fitted:{name}") for name in resources},
+        {name: nodes.allocatable(name) for name in resources},
+        resources,
+        len(nodes),
+    )
+
+
+def _problems(args: NodeResourcesFitPlusArgs) -> Iterator[str]:
+    yield from unknown_resources("resources", [*args.resources])
+
+
+SCORER: Final = Scorer(
+    name="NodeResourcesFitPlus",
+    source="Koordinator",
+    text="by requests: packs the resources of type `MostAllocated`, spreads `LeastAllocated`",
+    args=NodeResourcesFitPlusArgs,
+    score=score,
+    problems=_problems,
+    counts=lambda args: Counts(
+        amounts={f"fitted:{name}": partial(fitted, resource=name) for name in args.resources}
+    ),
+)

@@ -1,0 +1,116 @@
+"""Peaks of Trimaran: nodes on which the pod increases power least.
+
+power(x) = k0 + k1 * exp(k2 * x), x being percent of the node's capacity. Source: the plugin's code,
+except for nodes whose increase is unknown: upstream gives them the lowest cost, so that they are
+the best. Here they are the worst.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.scorers.load_statistics import average_percent
+from pipeline.processors.scorers.rounding import MAX_SCORE
+from pipeline.processors.scorers.scorer import NodesView, PodDemand, Scorer, Tree, usage_expires
+
+_COST_UNITS: Final = 1e15
+_LARGEST_COST: Final = 9.2e18
+
+
+class _PowerConstants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    k0: float
+    k1: float
+    k2: float
+
+
+class PeaksArgs(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):  # fmt: skip
+    api_version: str | None = None
+    kind: str | None = None
+    watcher_address: str | None = None
+    node_power_model: dict[str, _PowerConstants] = {}
+
+
+class PowerModel(NamedTuple):
+    """The constants of each node, (nodes,); NaN where it has no model."""
+
+    k0: FloatArray
+    k1: FloatArray
+    k2: FloatArray
+
+
+def power_rise(
+    model: PowerModel,
+    used_percent: FloatArray,
+    capacity_millicores: FloatArray,
+    request_millicores: float,
+) -> FloatArray:
+    """How much more power nodes take with the pod, (nodes,) in the unit of the model; NaN without
+    model, measurement or capacity, and beyond 100 percent."""
+    with np.errstate(all="ignore"):
+        percent = used_percent + 100 * request_millicores / capacity_millicores
+        rise = model.k1 * (np.exp(model.k2 * percent) - np.exp(model.k2 * used_percent))
+        known = (capacity_millicores > 0) & (percent <= 100) & np.isfinite(rise)
+    return np.where(known, rise, np.nan)
+
+
+def costs(rise: FloatArray) -> IntArray:
+    """The rise as a whole number, as in the plugin; 0 where it is unknown."""
+    units = np.clip(rise * _COST_UNITS, -_LARGEST_COST, _LARGEST_COST)
+    return np.where(np.isnan(rise), 0.0, units).astype(np.int64)
+
+
+def cheapest_first(cost: IntArray, known: BoolArray) -> IntArray:
+    """Costs as scores, (nodes,): 100 for the lowest, 0 for the highest and where it is not `known`,
+    linear and truncated. All 0 if no node costs anything."""
+    if not known.any() or not cost[known].any():
+        return np.zeros(len(cost), np.int64)
+    lowest, highest = int(cost[known].min()), int(cost[known].max())
+    # Python integers: differences may exceed 64 bits.
+    spread = max(highest - lowest, 1)
+    judged = np.where(known, cost, lowest).tolist()
+    scores = [MAX_SCORE - MAX_SCORE * (each - lowest) // spread for each in judged]
+    return np.where(known, np.array(scores, np.int64), 0)
+
+
+def rise_of(nodes: NodesView, demand: PodDemand, args: PeaksArgs) -> FloatArray:
+    """How much more power nodes take with the pod, (nodes,); NaN is unknown."""
+    models = [args.node_power_model.get(name) for name in nodes.names]
+    constants = [
+        (np.nan, np.nan, np.nan) if model is None else (model.k0, model.k1, model.k2)
+        for model in models
+    ]
+    model = PowerModel(*np.array(constants, np.float64).reshape(-1, 3).T)
+    capacity = nodes.allocatable("cpu", "capacity").astype(np.float64)
+    return power_rise(model, average_percent(nodes, "cpu"), capacity, demand.counted["request:cpu"])
+
+
+def score(nodes: NodesView, demand: PodDemand, args: PeaksArgs) -> IntArray:
+    rise = rise_of(nodes, demand, args)
+    return cheapest_first(costs(rise), np.isfinite(rise))
+
+
+def _keys(tree: Tree) -> Tree:
+    """Upstream spells keys as its Go fields, `NodePowerModel`."""
+    return {name[:1].lower() + name[1:]: value for name, value in tree.items()}
+
+
+def _notes(tree: Tree, args: PeaksArgs) -> Iterator[str]:
+    if not args.node_power_model:
+        yield "without nodePowerModel every node is as good as any other"
+
+
+SCORER: Final = Scorer(
+    name="Peaks",
+    source="Trimaran",
+    text="prefers nodes on which the pod increases power least, by `nodePowerModel`",
+    args=PeaksArgs,
+    score=score,
+    notes=_notes,
+    keys=_keys,
+    expiration_seconds=usage_expires,
+)

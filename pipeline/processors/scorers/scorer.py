@@ -1,0 +1,209 @@
+"""The declaration of a scorer, and what it is given: the nodes of a question and the pod.
+
+A scorer is one value of `Scorer`, named `SCORER` in a module of this package or named by an entry
+point of the group `springtide.scorers`. Its function gets columns and returns whole scores.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from pipeline.errors import InvalidPolicyError
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.kubernetes.resource_names import objection
+from pipeline.topics.pods import CountedPod, PodRecord
+
+Array = TypeVar("Array", bound=np.ndarray[Any, Any])
+PodAmount = Callable[[CountedPod | PodRecord], int]
+"""A whole amount of a pod, which the table sums per node."""
+
+USAGE_EXPIRES_SECONDS: Final = 300.0
+"""Age from which usage is ignored; scheduler-plugins' KEP-61: use windows up to 5 minutes old."""
+
+Weight = Annotated[int, Meta(ge=1, le=2**31)]
+
+
+class NodesView(Protocol):
+    """The nodes of a question at one moment; arrays are (nodes,), in the order of `names`."""
+
+    @property
+    def names(self) -> Sequence[str]: ...
+
+    @property
+    def now(self) -> float: ...
+
+    def __len__(self) -> int: ...
+
+    def allocatable(self, resource: str, kind: str = "allocatable") -> IntArray:
+        """Allocatable of a resource in whole units, 0 for none; `kind` may also be `capacity`, or
+        `raw`: before amplification."""
+
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        """The resources other than cpu and memory that any node has."""
+
+    def column(self, name: str) -> FloatArray:
+        """A column of the state table, NaN is unknown. Raises KeyError for an unknown name."""
+
+    def usage(self, column: str, resources: Sequence[str]) -> FloatArray:
+        """Usage (nodes, resources) in millicores, bytes and bytes a second, NaN is unknown.
+        `column` is a prefix of columns: `usage`, `usage_mean_15m`, `peak`, `prod_usage`, ..."""
+
+    def has_usage(self, column: str, resources: Sequence[str]) -> BoolArray:
+        """Where usage of any of the resources is known."""
+
+    def is_fresh(self, expiration_seconds: float) -> BoolArray:
+        """Where usage is younger than this, and where a node is new."""
+
+    def is_new(self) -> BoolArray:
+        """Where a node never reported and all of its pods are young: it uses nothing yet."""
+
+    def counted(self, name: str) -> IntArray:
+        """Sum of an amount over the pods of each node, pods on their way included. Names:
+        `request:`, `limit:`, `bound:` (the larger of both) and `estimate:` with a resource, and
+        those that the scorer declares. Raises KeyError for an amount that nobody declares."""
+
+    def flight(self, *, prod: bool = False) -> IntArray:
+        """What pods in flight add to usage, (nodes, resources of LoadAwareScheduling)."""
+
+    def unmeasured(self) -> IntArray:
+        """Millicores of pods that the average usage does not include yet."""
+
+    def unseen(self) -> IntArray:
+        """Millicores of pods that started after the last window began."""
+
+    def metadata(self, source: Literal["Label", "Annotation"], key: str) -> list[str | None]:
+        """A label or an annotation of each node, None where a node has none."""
+
+    def once(self, name: str, compute: Callable[[], Array]) -> Array:
+        """Cache an array (nodes, ..) under a name for the rest of the question."""
+
+
+class PodDemand(Protocol):
+    """The pod of a question, and its amounts by the names of `NodesView.counted`."""
+
+    @property
+    def pod(self) -> PodRecord: ...
+
+    @property
+    def counted(self) -> Mapping[str, int]: ...
+
+    @property
+    def is_prod(self) -> bool: ...
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        """Requests by resource name, cpu in millicores."""
+
+    def amounts(self, kind: str, resources: Sequence[str]) -> IntArray:
+        """Amounts of one kind, such as `estimate`, (resources,)."""
+
+
+class Packing(NamedTuple):
+    """How TargetLoadPacking predicts the cpu of a container."""
+
+    multiplier: float = 1.5
+    default_millicores: int = 1000
+    use_limits: bool = True
+
+
+class Counts(NamedTuple):
+    """What the table must sum over the pods of each node: requests and limits of `resources`, and
+    `amounts` by name. Rename an amount when its function changes: saved tables go by the name."""
+
+    resources: tuple[str, ...] = ()
+    amounts: Mapping[str, PodAmount] = {}
+    packing: Packing | None = None
+
+
+class ScorerArgs(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):  # fmt: skip
+    """Arguments of a scorer, a field each; unknown keys are refused."""
+
+    api_version: str | None = None
+    kind: str | None = None
+
+
+class WeightedResource(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
+):  # fmt: skip
+    name: str
+    weight: Weight = 1
+
+
+WeightedResources = Annotated[tuple[WeightedResource, ...], Meta(min_length=1)]
+CPU_AND_MEMORY: Final = (WeightedResource(name="cpu"), WeightedResource(name="memory"))
+
+Args = TypeVar("Args", bound=msgspec.Struct)
+Tree = Mapping[str, Any]
+
+
+def _counts_nothing(args: Any) -> Counts:
+    return Counts()
+
+
+def _no_messages(*args: Any) -> Iterator[str]:
+    return iter(())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scorer(Generic[Args]):
+    """A scoring plugin.
+
+    `name` is its name in a KubeSchedulerConfiguration, `source` the project that it comes from and
+    `text` its row in docs/extender.md. `args` is the type of its arguments; `defaults` completes
+    what a user gave, `problems` names values that are refused, `notes` what a user should know
+    (from the arguments as written and as completed).
+
+    `score` returns int64 scores (nodes,) from 0 to 100, 0 where it knows nothing. A scorer that
+    goes by usage gives with `expiration_seconds` how old usage may be; where all nodes are older,
+    nodes are packed by requests instead. None: it does not go by usage.
+    """
+
+    name: str
+    source: str
+    text: str
+    args: type[Args]
+    score: Callable[[NodesView, PodDemand, Args], IntArray]
+    defaults: Callable[[Args], Args] = lambda args: args
+    problems: Callable[[Args], Iterator[str]] = _no_messages
+    notes: Callable[[Tree, Args], Iterator[str]] = _no_messages
+    counts: Callable[[Args], Counts] = _counts_nothing
+    expiration_seconds: Callable[[Args], float | None] = lambda _: None
+    keys: Callable[[Tree], Tree] = lambda tree: tree
+    """Renames the keys of arguments to those of `args`."""
+
+    def read(self, tree: Tree) -> Args:
+        """The arguments in `tree`, complete. Raises InvalidPolicyError that names the key."""
+        args = self.stated(tree)
+        wrong = next(self.problems(args), None)
+        if wrong is not None:
+            raise InvalidPolicyError(f"{self.name}Args: {wrong}")
+        return self.defaults(args)
+
+    def stated(self, tree: Tree) -> Args:
+        """The arguments in `tree` as they are. Raises InvalidPolicyError."""
+        try:
+            return msgspec.convert(self.keys(tree), self.args)
+        except (msgspec.ValidationError, OverflowError) as error:
+            raise InvalidPolicyError(f"{self.name}Args: {error}") from error
+
+
+def usage_expires(_args: Any) -> float:
+    """`expiration_seconds` of scorers that follow KEP-61."""
+    return USAGE_EXPIRES_SECONDS
+
+
+def unknown_resources(key: str, names: Sequence[str]) -> Iterator[str]:
+    """Problems with names that no resource of a node can have."""
+    yield from (f"{key}: {problem}" for name in names if (problem := objection(name)))
+
+
+def resource_problems(args: Any) -> Iterator[str]:
+    """`problems` of arguments with `resources`, names or weighted."""
+    yield from unknown_resources("resources", [getattr(r, "name", r) for r in args.resources])

@@ -1,0 +1,241 @@
+"""The laws of scorers, for those of this package and of others.
+
+`check_scorer(SCORER, {...})` scores random nodes for random pods and raises AssertionError with the
+law that is broken. It needs no test framework.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+from zlib import crc32
+
+import msgspec
+import numpy as np
+
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs, with_defaults
+from pipeline.processors.loadaware.pod_amounts import Counting, asked_of
+from pipeline.processors.scorers.rounding import MAX_SCORE
+from pipeline.processors.scorers.scorer import Array, Scorer
+from pipeline.topics.pods import Container, PodRecord
+from pipeline.topics.resource_amounts import MID, Resources
+
+_NODES: Final = 24
+_QUESTIONS: Final = 8
+_GIB: Final = 1 << 30
+_LARGEST: Final[Mapping[str, int]] = {"cpu": 64_000, "memory": 256 * _GIB}
+
+
+@dataclass
+class Nodes:
+    """Random nodes; `places` selects and orders them. Arrays cannot be written to.
+
+    A node has the same columns whichever other nodes are there. Where `is_known` is False, nothing
+    is known of usage.
+    """
+
+    seed: int
+    counting: Counting
+    places: IntArray
+    is_known: BoolArray = field(default_factory=lambda: np.ones(_NODES, np.bool_))
+    now: float = 1_700_000_000.0
+
+    @property
+    def names(self) -> list[str]:
+        return [f"node-{place}" for place in self.places]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        return ("nvidia.com/gpu", "ephemeral-storage")
+
+    def allocatable(self, resource: str, kind: str = "allocatable") -> IntArray:
+        amounts = self._random(f"allocatable {resource}")
+        whole = (amounts * _LARGEST.get(resource, 8)).astype(np.int64)
+        return self._chosen(np.where(self._random(f"has {resource}") < 0.1, 0, whole))
+
+    def column(self, name: str) -> FloatArray:
+        if name == "as_of_seconds":
+            return self._chosen(np.where(self.is_known, self.now - 10.0, np.nan))
+        return self._chosen(np.where(self.is_known, self._random(name), np.nan))
+
+    def usage(self, column: str, resources: Any) -> FloatArray:
+        used = [self._random(f"{column} {name}") * _LARGEST.get(name, 8) for name in resources]
+        known = self.is_known[:, None] & (self._random(f"knows {column}") > 0.1)[:, None]
+        return self._chosen(np.where(known, np.array(used).T, np.nan))
+
+    def has_usage(self, column: str, resources: Any) -> BoolArray:
+        used = self.usage(column, resources)
+        known: BoolArray = np.logical_or.reduce(np.isfinite(used), axis=1)
+        return known
+
+    def is_fresh(self, expiration_seconds: float) -> BoolArray:
+        return self._chosen(self.is_known)
+
+    def is_new(self) -> BoolArray:
+        return self._chosen(np.zeros(_NODES, np.bool_))
+
+    def counted(self, name: str) -> IntArray:
+        _must(name in self.counting.names, f"it reads {name!r}, which it does not declare")
+        largest = _LARGEST.get(name.partition(":")[2], 8)
+        return self._chosen((self._random(f"counted {name}") * largest).astype(np.int64))
+
+    def flight(self, *, prod: bool = False) -> IntArray:
+        names = self.counting.load_aware.resources
+        amounts = [self._random(f"flight {prod} {name}") * 1000 for name in names]
+        return self._chosen(np.array(amounts).T.astype(np.int64))
+
+    def unmeasured(self) -> IntArray:
+        return self._chosen((self._random("unmeasured") * 1000).astype(np.int64))
+
+    def unseen(self) -> IntArray:
+        return self._chosen((self._random("unseen") * 1000).astype(np.int64))
+
+    def metadata(self, source: Literal["Label", "Annotation"], key: str) -> list[str | None]:
+        values = (self._random(f"{source} {key}") * 100).astype(np.int64).tolist()
+        return [None if values[p] < 10 else str(values[p]) for p in self.places.tolist()]
+
+    def once(self, name: str, compute: Callable[[], Array]) -> Array:
+        return compute()
+
+    def _random(self, name: str) -> FloatArray:
+        return np.random.default_rng([self.seed, crc32(name.encode())]).random(_NODES)
+
+    def _chosen(self, values: Array) -> Array:
+        selected: Array = values[self.places]  # type: ignore[assignment]
+        selected.flags.writeable = False
+        return selected
+
+
+@dataclass(frozen=True)
+class Demand:
+    """A pod, and its amounts by the names of `counting`."""
+
+    pod: PodRecord
+    counting: Counting
+
+    @property
+    def counted(self) -> Mapping[str, int]:
+        return dict(zip(self.counting.names, self.counting.amounts(self.pod), strict=True))
+
+    @property
+    def is_prod(self) -> bool:
+        return self.pod.pod_class == "prod"
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        return asked_of(self.pod.requests, self.pod.scalars)
+
+    def amounts(self, kind: str, resources: Any) -> IntArray:
+        return np.array([self.counted[f"{kind}:{name}"] for name in resources], np.int64)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The scorer under test with arguments as a user writes them."""
+
+    scorer: Scorer[Any]
+    args: Any
+    counting: Counting
+    seed: int
+
+    def questions(self) -> list[tuple[Nodes, Demand]]:
+        every = np.arange(_NODES)
+        return [
+            (Nodes(self.seed + i, self.counting, every), Demand(_pod(self.seed + i), self.counting))
+            for i in range(_QUESTIONS)
+        ]
+
+    def score(self, nodes: Nodes, demand: Demand) -> IntArray:
+        try:
+            scores = self.scorer.score(nodes, demand, self.args)
+        except AssertionError:
+            raise
+        except Exception as error:  # foreign code may raise anything
+            raise AssertionError(f"it raises {error!r:.300}") from error
+        is_right = isinstance(scores, np.ndarray) and scores.shape == (len(nodes),)
+        _must(is_right and scores.dtype == np.int64, f"it answers {scores!r:.200}")
+        return scores
+
+
+def check_scorer(
+    scorer: Scorer[Any], args: Mapping[str, Any] | None = None, *, seed: int = 0
+) -> None:
+    """Check a scorer with these arguments. Raises AssertionError that names the broken law."""
+    read = scorer.read(args or {})
+    counts = scorer.counts(read)
+    load_aware = read if isinstance(read, LoadAwareArgs) else with_defaults(LoadAwareArgs())
+    resources = tuple(dict.fromkeys(("cpu", "memory", *MID, *counts.resources)))
+    counting = Counting(load_aware, resources, counts.amounts)
+    if counts.packing is not None:
+        counting = counting._replace(packing=counts.packing)
+    subject = Subject(scorer, read, counting, seed)
+    for name, law in LAWS.items():
+        try:
+            law(subject)
+        except AssertionError as error:
+            raise AssertionError(f"{scorer.name} breaks the law {name!r}: {error}") from error
+
+
+def _scores_are_percent(subject: Subject) -> None:
+    for nodes, demand in subject.questions():
+        scores = subject.score(nodes, demand)
+        outside = scores[(scores < 0) | (scores > MAX_SCORE)].tolist()
+        _must(not outside, f"it answers {outside}")
+
+
+def _same_question_same_scores(subject: Subject) -> None:
+    for nodes, demand in subject.questions():
+        first, second = subject.score(nodes, demand), subject.score(nodes, demand)
+        _must(np.array_equal(first, second), "it answers differently when asked again")
+
+
+def _order_of_nodes_does_not_matter(subject: Subject) -> None:
+    for nodes, demand in subject.questions():
+        scores = subject.score(nodes, demand)
+        nodes.places = nodes.places[::-1]
+        reordered = subject.score(nodes, demand)
+        _must(np.array_equal(scores[::-1], reordered), "the order of nodes changes scores")
+
+
+def _no_nodes_no_scores(subject: Subject) -> None:
+    nodes, demand = subject.questions()[0]
+    nodes.places = nodes.places[:0]
+    subject.score(nodes, demand)
+
+
+def _unknown_usage_scores_0(subject: Subject) -> None:
+    if subject.scorer.expiration_seconds(subject.args) is None:
+        return
+    for nodes, demand in subject.questions():
+        nodes.is_known[::2] = False
+        scores = subject.score(nodes, demand)[::2]
+        _must(not scores.any(), f"nodes without usage get {scores.tolist()}")
+
+
+LAWS: Final[Mapping[str, Callable[[Subject], None]]] = {
+    "scores are whole numbers from 0 to 100": _scores_are_percent,
+    "the same question has the same scores": _same_question_same_scores,
+    "the order of nodes does not matter": _order_of_nodes_does_not_matter,
+    "no nodes have no scores": _no_nodes_no_scores,
+    "a node of unknown usage scores 0": _unknown_usage_scores_0,
+}
+
+
+def _pod(seed: int) -> PodRecord:
+    random = np.random.default_rng([seed, 1])
+    cpu, memory = int(random.integers(0, 4000)), int(random.integers(0, 4 * _GIB))
+    requests = Resources(cpu_millicores=cpu, memory_bytes=memory)
+    limits = Resources(cpu_millicores=2 * cpu, memory_bytes=memory)
+    container = Container(name="main", requests=requests, limits=limits)
+    pod = PodRecord(node="", uid="u", cgroup_uid="u", namespace="d", name="pod")
+    return msgspec.structs.replace(
+        pod, pod_class="prod", requests=requests, limits=limits, containers=(container,)
+    )
+
+
+def _must(holds: bool, problem: str) -> None:
+    if not holds:
+        raise AssertionError(problem)

@@ -12,8 +12,15 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from pipeline.extender import filters
+from pipeline.extender.candidate_nodes import (
+    CandidateNodes,
+    NodePositions,
+    PodDemand,
+    by_row,
+    pod_demand,
+    some_of,
+)
 from pipeline.extender.filters import Refusal
-from pipeline.extender.node_moment import Ask, Moment, Places, ask, by_row, some_of
 from pipeline.extender.preempt_messages import Victims
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.loadaware.pod_amounts import Counting
@@ -71,7 +78,7 @@ class Rules(NamedTuple):
         )
 
 
-class Judgement(NamedTuple):
+class FilterResult(NamedTuple):
     """The filter's answer: `refused` maps a node to why, `left` are the others, in the order asked
     for; `unknown` many of them passed without being judged by their usage."""
 
@@ -87,7 +94,7 @@ class Judgement(NamedTuple):
         return {"passed": passed, "refused": refused, "unknown": self.unknown}
 
 
-class Scored(NamedTuple):
+class PrioritizeResult(NamedTuple):
     """The scores of the nodes in the order asked for, (nodes,): `steps` of 0 to the rules'
     `score_steps`, as they were 0 to 100 by plugin, and in `percent` all together; `cycle` says what
     of that which filter found was used again."""
@@ -114,7 +121,7 @@ class Scored(NamedTuple):
         return int(self.percent.argmax()) if len(self.percent) else None
 
 
-class Explained(NamedTuple):
+class ExplainResult(NamedTuple):
     """What would be said of the nodes `names`, as of one moment: `refused` by place; `kept` are the
     places of the others, which `scored` has in this order. `is_unjudged` is where one would pass
     without being judged by its usage; `ages` are seconds, NaN for none; arrays are (nodes,). A pod
@@ -125,8 +132,8 @@ class Explained(NamedTuple):
     is_unjudged: BoolArray
     ages: FloatArray
     is_stale: BoolArray
-    kept: Places
-    scored: Scored
+    kept: NodePositions
+    scored: PrioritizeResult
     is_exempt: bool
 
 
@@ -135,10 +142,10 @@ class _Ordered(NamedTuple):
     from one end to the other; `places` (nodes,) are where each lies among the names."""
 
     names: Sequence[str]
-    moment: Moment
-    places: Places
+    moment: CandidateNodes
+    places: NodePositions
 
-    def only(self, kept: Places) -> "_Ordered":
+    def only(self, kept: NodePositions) -> "_Ordered":
         """These of them, by their places in the moment."""
         if len(kept) == len(self.places):
             return self
@@ -170,7 +177,7 @@ class _Ordered(NamedTuple):
 class _Cycle(NamedTuple):
     """What was found of a pod, and when: by the table's `version` and `names_version`."""
 
-    asked: Ask
+    asked: PodDemand
     nodes: _Ordered
     versions: tuple[int, int]
 
@@ -184,7 +191,7 @@ class Decisions:
         self._counting = rules.counting
         self._cycles: OrderedDict[str, _Cycle] = OrderedDict()
 
-    def filter(self, pod: PodRecord, names: Sequence[str], now: float) -> Judgement:
+    def filter(self, pod: PodRecord, names: Sequence[str], now: float) -> FilterResult:
         """Which of `names` (each once) may not take the pod. It is on its way to none any more."""
         self._table.withdraw(pod.uid)
         nodes, asked = self._ordered(names, now), self.asked(pod)
@@ -198,16 +205,16 @@ class Decisions:
         if pod.uid:
             self._remember(pod.uid, asked, left)
         unknown = int(self._is_unjudged(nodes.moment, refused).sum())
-        return Judgement(found, left.names, len(names), unknown)
+        return FilterResult(found, left.names, len(names), unknown)
 
-    def prioritize(self, pod: PodRecord, names: Sequence[str], now: float) -> Scored:
+    def prioritize(self, pod: PodRecord, names: Sequence[str], now: float) -> PrioritizeResult:
         """How good `names` (each once) are for the pod."""
         asked, nodes, cycle = self._recall(pod, names, now)
         return self._scored(nodes, asked)._replace(cycle=cycle)
 
     def explain(
         self, pod: PodRecord, names: Sequence[str], now: float, *, is_exempt: bool = False
-    ) -> Explained:
+    ) -> ExplainResult:
         """What filter would say of `names` (each once), and prioritize of those that pass. Nothing
         comes of it: no pod is placed, withdrawn or remembered. A pod that `is_exempt` passes
         everywhere."""
@@ -215,7 +222,7 @@ class Decisions:
             moment, asked = self.moment(names, now), self.asked(pod)
             refused = {} if is_exempt else self.refused(moment, asked)
             kept = _others(refused, len(names))
-            return Explained(
+            return ExplainResult(
                 names=names,
                 refused=refused,
                 is_unjudged=self._is_unjudged(moment, refused),
@@ -226,7 +233,7 @@ class Decisions:
                 is_exempt=is_exempt,
             )
 
-    def _scored(self, nodes: _Ordered, asked: Ask) -> Scored:
+    def _scored(self, nodes: _Ordered, asked: PodDemand) -> PrioritizeResult:
         moment = nodes.moment
         placement = self.rules.placement
         found: dict[str, IntArray] = {}
@@ -243,7 +250,7 @@ class Decisions:
         percent = nodes.as_asked(percent)
         steps = one_best(in_steps(percent, self.rules.score_steps), percent)
         plugins = {name: nodes.as_asked(scores) for name, scores in found.items()}
-        return Scored(steps, percent, plugins)
+        return PrioritizeResult(steps, percent, plugins)
 
     def preempt(self, pod: PodRecord, victims: Mapping[str, Victims], now: float) -> list[str]:
         """On which of these nodes evicting their victims would help: where the pod may be once they
@@ -272,15 +279,15 @@ class Decisions:
         """Whether a pod that was there is gone, or about to go."""
         return self._table.pods.is_leaving(uid)
 
-    def moment(self, names: Sequence[str], now: float) -> Moment:
+    def moment(self, names: Sequence[str], now: float) -> CandidateNodes:
         """These nodes (each once) as they are now."""
-        return Moment(self._table, names, now, in_flight=self.rules.in_flight != "none")
+        return CandidateNodes(self._table, names, now, in_flight=self.rules.in_flight != "none")
 
-    def asked(self, pod: PodRecord) -> Ask:
+    def asked(self, pod: PodRecord) -> PodDemand:
         """What would count of this pod."""
-        return ask(pod, self._counting)
+        return pod_demand(pod, self._counting)
 
-    def refused(self, moment: Moment, asked: Ask) -> dict[int, Refusal]:
+    def refused(self, moment: CandidateNodes, asked: PodDemand) -> dict[int, Refusal]:
         """By place, the first reason that counts: one that evicting others would not cure."""
         refused: dict[int, Refusal] = {}
         for place, refusal in self._refusals(moment, asked):
@@ -288,7 +295,7 @@ class Decisions:
                 refused[place] = refusal
         return refused
 
-    def _refusals(self, moment: Moment, asked: Ask) -> Iterator[tuple[int, Refusal]]:
+    def _refusals(self, moment: CandidateNodes, asked: PodDemand) -> Iterator[tuple[int, Refusal]]:
         placement = self.rules.placement
         if HINT in placement.filters:
             yield from filters.hinted(moment, asked)
@@ -301,21 +308,21 @@ class Decisions:
         yield from filters.reserved(moment, asked)
         yield from filters.certain_mid(moment, asked, self.rules.stale_after_seconds)
 
-    def _is_unjudged(self, moment: Moment, refused: Mapping[int, Refusal]) -> BoolArray:
+    def _is_unjudged(self, moment: CandidateNodes, refused: Mapping[int, Refusal]) -> BoolArray:
         known = moment.is_fresh(self.rules.placement.load_aware.node_metric_expiration_seconds or 0)
         known &= moment.has_usage("usage", ("cpu", "memory"))
         known[list(refused)] = True
         found: BoolArray = ~known
         return found
 
-    def _knows(self, plugin: str, moment: Moment) -> bool:
+    def _knows(self, plugin: str, moment: CandidateNodes) -> bool:
         """Whether the plugin has what it goes by of any of these nodes: usage that is not too old
         for it, if it goes by usage."""
         args = self.rules.placement.args[plugin]
         seconds = registry.scorer(plugin).expiration_seconds(args)
         return seconds is None or bool(moment.is_fresh(seconds).any())
 
-    def _best_fit(self, moment: Moment, asked: Ask) -> IntArray:
+    def _best_fit(self, moment: CandidateNodes, asked: PodDemand) -> IntArray:
         names = ("cpu", "memory")
         return best_fit(
             {name: moment.allocatable(name) for name in names},
@@ -328,11 +335,11 @@ class Decisions:
         places = by_row(rows)
         return _Ordered(names, self._of_rows(some_of(names, places), rows[places], now), places)
 
-    def _of_rows(self, names: Sequence[str], rows: RowArray, now: float) -> Moment:
+    def _of_rows(self, names: Sequence[str], rows: RowArray, now: float) -> CandidateNodes:
         in_flight = self.rules.in_flight != "none"
-        return Moment(self._table, names, now, in_flight=in_flight, rows=rows)
+        return CandidateNodes(self._table, names, now, in_flight=in_flight, rows=rows)
 
-    def _remember(self, uid: str, asked: Ask, nodes: _Ordered) -> None:
+    def _remember(self, uid: str, asked: PodDemand, nodes: _Ordered) -> None:
         versions = (self._table.version, self._table.names_version)
         self._cycles[uid] = _Cycle(asked, nodes, versions)
         self._cycles.move_to_end(uid)
@@ -345,7 +352,7 @@ class Decisions:
 
     def _recall(
         self, pod: PodRecord, names: Sequence[str], now: float
-    ) -> tuple[Ask, _Ordered, CycleUse]:
+    ) -> tuple[PodDemand, _Ordered, CycleUse]:
         """What filter found of this pod, of the nodes that are still asked for: other extenders may
         have refused some. If anything came in since, all but their rows is looked at anew: what
         filter did not look at would be of another moment."""
@@ -367,12 +374,12 @@ class Decisions:
         return cycle.asked, found, "reused"
 
 
-def _as_asked(moment: Moment) -> _Ordered:
+def _as_asked(moment: CandidateNodes) -> _Ordered:
     """These nodes in the order that they are in."""
     return _Ordered(moment.names, moment, np.arange(len(moment)))
 
 
-def _others(refused: Mapping[int, Refusal], nodes: int) -> Places:
+def _others(refused: Mapping[int, Refusal], nodes: int) -> NodePositions:
     """The places of those that are not refused."""
     kept = np.ones(nodes, np.bool_)
     kept[list(refused)] = False

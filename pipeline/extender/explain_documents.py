@@ -11,7 +11,7 @@ import msgspec
 
 from pipeline import API_VERSION
 from pipeline.clock import format_time
-from pipeline.extender.decisions import Explained, Rules
+from pipeline.extender.decisions import ExplainResult, Rules
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources
 
@@ -75,7 +75,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explanation(
-    found: Explained, pod: PodRecord, rules: Rules, now: float, mode: str
+    found: ExplainResult, pod: PodRecord, rules: Rules, now: float, mode: str
 ) -> Explanation:
     """The document of what was found for this pod."""
     return Explanation(
@@ -94,7 +94,7 @@ def explanation(
     )
 
 
-def _items(found: Explained) -> tuple[NodeExplanation, ...]:
+def _items(found: ExplainResult) -> tuple[NodeExplanation, ...]:
     scored = found.scored
     by_place = {place: at for at, place in enumerate(found.kept.tolist())}
     plugins = {name: scores.tolist() for name, scores in scored.plugins.items()}

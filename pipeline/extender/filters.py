@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pipeline.extender.node_moment import Ask, Moment, by_node
+from pipeline.extender.candidate_nodes import CandidateNodes, PodDemand, by_node
 from pipeline.processors.arrays import BoolArray, IntArray
 from pipeline.processors.loadaware import filter_score, node_thresholds
 from pipeline.processors.loadaware.filter_score import Nodes, Verdict
@@ -42,7 +42,7 @@ class Refusal(NamedTuple):
     curable: bool = False
 
 
-def hinted(moment: Moment, asked: Ask) -> Iterator[tuple[int, Refusal]]:
+def hinted(moment: CandidateNodes, asked: PodDemand) -> Iterator[tuple[int, Refusal]]:
     """SchedulingHint: where a pod names nodes, no other takes it."""
     named = set(hint_of(asked.pod.annotations).node_names)
     if named:
@@ -53,7 +53,7 @@ def hinted(moment: Moment, asked: Ask) -> Iterator[tuple[int, Refusal]]:
 
 
 def load_aware(
-    moment: Moment, asked: Ask, args: LoadAwareArgs, *, in_flight: bool = True
+    moment: CandidateNodes, asked: PodDemand, args: LoadAwareArgs, *, in_flight: bool = True
 ) -> Iterator[tuple[int, Refusal]]:
     """LoadAware: where usage with what is on its way is over a threshold, or too old to tell."""
     estimate = asked.amounts("estimate", args.resources)
@@ -79,7 +79,7 @@ def load_aware(
 
 
 def _limits(
-    moment: Moment, args: LoadAwareArgs, *, is_prod: bool
+    moment: CandidateNodes, args: LoadAwareArgs, *, is_prod: bool
 ) -> Iterator[tuple[Limits, "np.ndarray[tuple[int], np.dtype[np.intp]]"]]:
     """The thresholds that hold, and for which nodes: those with an annotation have their own. Where
     it is not known what Prod uses, those hold that look at all that is used."""
@@ -94,7 +94,7 @@ def _limits(
 
 
 def _annotated(
-    moment: Moment,
+    moment: CandidateNodes,
 ) -> Iterator[tuple[str | None, "np.ndarray[tuple[int], np.dtype[np.intp]]"]]:
     """The nodes by the annotation that has their own thresholds; None for all that have none."""
     own = moment.once("own", lambda: moment.column("own_thresholds").astype(np.bool_))
@@ -109,7 +109,7 @@ def _annotated(
 
 
 def _refusal(
-    moment: Moment, args: LoadAwareArgs, of: Limits, nodes: Nodes, estimate: IntArray,
+    moment: CandidateNodes, args: LoadAwareArgs, of: Limits, nodes: Nodes, estimate: IntArray,
     verdict: Verdict, at: int,
 ) -> Refusal:  # fmt: skip
     age = age_text(float(moment.ages()[at]))
@@ -148,7 +148,7 @@ def amount(resource: str, whole: int) -> str:
     return str(whole)
 
 
-def reserved(moment: Moment, asked: Ask) -> Iterator[tuple[int, Refusal]]:
+def reserved(moment: CandidateNodes, asked: PodDemand) -> Iterator[tuple[int, Refusal]]:
     """What the Node's annotation keeps for processes outside of Kubernetes is not asked for."""
     kept = by_node(
         [moment.column("reserved_cpu_cores") * 1000, moment.column("reserved_memory_bytes")]
@@ -162,7 +162,9 @@ def reserved(moment: Moment, asked: Ask) -> Iterator[tuple[int, Refusal]]:
     yield from _beyond(found, RESOURCES, taken, wanted, lambda _: "without what the node reserves")
 
 
-def certain_mid(moment: Moment, asked: Ask, stale_after: float) -> Iterator[tuple[int, Refusal]]:
+def certain_mid(
+    moment: CandidateNodes, asked: PodDemand, stale_after: float
+) -> Iterator[tuple[int, Refusal]]:
     """While nobody knows better, Mid takes no more than is certain, whatever the Node offers."""
     wanted = asked.amounts("request", MID)
     if not wanted.any():

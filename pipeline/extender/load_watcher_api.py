@@ -16,7 +16,7 @@ from pipeline.table import FeedState, Table
 from pipeline.table.load_watcher_metrics import watched
 
 
-class LoadWatcher:
+class LoadWatcherHandler:
     """The handlers over one table."""
 
     def __init__(

@@ -16,7 +16,7 @@ from pipeline.extender.http_replies import error_reply
 from pipeline.extender.query_api import must_be_caught_up
 from pipeline.metrics import gauge
 from pipeline.table import FeedState
-from pipeline.table.compressed_views import HeldView, Views
+from pipeline.table.compressed_views import CompressedView, NodeViewStore
 
 LONGEST_WAIT_SECONDS: Final = 60.0
 # All nodes of a large cluster at one replica, while the other is away.
@@ -25,11 +25,11 @@ WAITING_AT_MOST: Final = 12_000
 WAITING = gauge("extender_waiting_clients", "Clients that wait for a newer view of their node.")
 
 
-class NodeViews:
+class NodeViewHandler:
     """The handler over the views that a feed keeps."""
 
     def __init__(
-        self, views: Views, state: FeedState, waiting_at_most: int = WAITING_AT_MOST
+        self, views: NodeViewStore, state: FeedState, waiting_at_most: int = WAITING_AT_MOST
     ) -> None:
         self._views = views
         self._state = state
@@ -100,7 +100,7 @@ def _wait_seconds(request: web.Request) -> float:
     return seconds
 
 
-def _known_generation(request: web.Request, held: HeldView | None) -> int | None:
+def _known_generation(request: web.Request, held: CompressedView | None) -> int | None:
     """The newest generation that the client says it has; None if it says none of ours."""
     tags = [tag.value for tag in request.if_none_match or ()]
     if "*" in tags and held is not None:
@@ -109,11 +109,11 @@ def _known_generation(request: web.Request, held: HeldView | None) -> int | None
     return max(known, default=None)
 
 
-def _etag(held: HeldView) -> str:
+def _etag(held: CompressedView) -> str:
     return f'"{held.generation}"'
 
 
-def _reply(request: web.Request, held: HeldView) -> web.Response:
+def _reply(request: web.Request, held: CompressedView) -> web.Response:
     headers = {"ETag": _etag(held), "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
     if "gzip" not in request.headers.get("Accept-Encoding", ""):
         return web.Response(body=held.data(), content_type="application/json", headers=headers)

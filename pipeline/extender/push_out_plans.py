@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.extender.candidate_nodes import CandidateNodes, PodDemand
 from pipeline.extender.decisions import Decisions
 from pipeline.extender.filters import RESOURCES, Refusal, amount
-from pipeline.extender.node_moment import Ask, Moment
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, CLASSES
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
@@ -31,7 +31,7 @@ from pipeline.processors.placement.victim_selection import (
     in_order,
     shares,
 )
-from pipeline.table.pod_columns import Lesser
+from pipeline.table.pod_columns import EvictablePods
 from pipeline.times import format_time
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod
 from pipeline.topics.pods import PodRecord
@@ -56,7 +56,7 @@ _CODES: Final = {name: CLASS_CODES[name] for name in PUSHED_OUT}
 
 
 class _Choice(NamedTuple):
-    """Who would leave which of the nodes: places among its `Lesser`."""
+    """Who would leave which of the nodes: places among its `EvictablePods`."""
 
     cost: Cost
     place: int
@@ -115,14 +115,14 @@ class PushingOut:
         names = [name for name in refused if name not in self._busy and name not in held.nodes]
         asked, moment = self._decisions.asked(pod), self._decisions.moment(names, now)
         moment = moment.among(_fullest_least(moment, asked)[:_NODES_CONSIDERED])
-        lesser = moment.lesser()
-        frees = _frees(moment, lesser)
-        choices = self._choices(moment, asked, lesser, frees, pod.priority or 0)
+        evictable = moment.evictable()
+        frees = _frees(moment, evictable)
+        choices = self._choices(moment, asked, evictable, frees, pod.priority or 0)
         chosen = min(choices, default=None)
         if chosen is None:
             return None
         node = moment.names[chosen.place]
-        leaving = tuple(_leaving(moment, lesser, frees, at) for at in chosen.pods)
+        leaving = tuple(_leaving(moment, evictable, frees, at) for at in chosen.pods)
         return EvictionPlanRecord(
             node=node,
             id=f"{pod.uid}/{node}",
@@ -154,32 +154,37 @@ class PushingOut:
             self._decisions.place(pod, node, now, until - now)
 
     def _choices(
-        self, moment: Moment, asked: Ask, lesser: Lesser, frees: FloatArray, priority: int
+        self,
+        moment: CandidateNodes,
+        asked: PodDemand,
+        evictable: EvictablePods,
+        frees: FloatArray,
+        priority: int,
     ) -> Iterator[_Choice]:
         """What it would cost on each of the first nodes on which it would help."""
-        may_leave = np.flatnonzero(lesser.priority < priority)
-        refused = self._decisions.refused(_without(moment, lesser, frees, may_leave), asked)
+        may_leave = np.flatnonzero(evictable.priority < priority)
+        refused = self._decisions.refused(_without(moment, evictable, frees, may_leave), asked)
         could = (place for place in range(len(moment)) if place not in refused)
         room = np.maximum([moment.allocatable(name) for name in RESOURCES], 1).T
         for place in islice(could, _NODES_LOOKED_AT):
-            here = may_leave[lesser.node[may_leave] == place]
+            here = may_leave[evictable.node[may_leave] == place]
             one = moment.among(np.array([place]))
 
-            def fits(gone: Sequence[int], one: Moment = one) -> bool:
-                left = _without(one, lesser, frees, np.array(gone, np.intp), at=0)
+            def fits(gone: Sequence[int], one: CandidateNodes = one) -> bool:
+                left = _without(one, evictable, frees, np.array(gone, np.intp), at=0)
                 return not self._decisions.refused(left, asked)
 
-            classes = [CLASSES[code] for code in lesser.class_code[here].tolist()]
-            priorities = lesser.priority[here].tolist()
+            classes = [CLASSES[code] for code in evictable.class_code[here].tolist()]
+            priorities = evictable.priority[here].tolist()
             shares_of_node = (frees[here] / room[place]).max(axis=1).tolist()
             order = here[in_order(classes, priorities, shares_of_node)].tolist()
             gone = fewest(order, fits)
             if gone:
-                named = [CLASSES[code] for code in lesser.class_code[gone].tolist()]
-                yield _Choice(cost(named, lesser.priority[gone].tolist()), place, sorted(gone))
+                named = [CLASSES[code] for code in evictable.class_code[gone].tolist()]
+                yield _Choice(cost(named, evictable.priority[gone].tolist()), place, sorted(gone))
 
 
-def _fullest_least(moment: Moment, asked: Ask) -> npt.NDArray[np.intp]:
+def _fullest_least(moment: CandidateNodes, asked: PodDemand) -> npt.NDArray[np.intp]:
     """The places of the nodes, those first that would be fullest least with the pod, by the fuller
     of cpu and memory."""
     room = np.array([moment.allocatable(name) for name in RESOURCES], np.float64)
@@ -190,25 +195,25 @@ def _fullest_least(moment: Moment, asked: Ask) -> npt.NDArray[np.intp]:
     return np.argsort(full, kind="stable")
 
 
-def _frees(moment: Moment, lesser: Lesser) -> FloatArray:
+def _frees(moment: CandidateNodes, evictable: EvictablePods) -> FloatArray:
     """What the node would use less if each of these pods were gone, (pods, cpu and memory) in
     millicores and bytes: its part of what its class uses there."""
     used = np.full((len(moment), len(CLASSES), len(RESOURCES)), np.nan)
-    for place in np.unique(lesser.node).tolist():
+    for place in np.unique(evictable.node).tolist():
         state = moment.node(place).state
         for name, code in _CODES.items() if state else ():
             of_class = state.class_usage.get(name, _NOTHING) if state else _NOTHING
             cpu, memory = of_class.cpu_cores, of_class.memory_bytes
             used[place, code] = (np.nan if cpu is None else 1000 * cpu, memory)
-    groups = lesser.node * len(CLASSES) + lesser.class_code
-    return shares(groups, used.reshape(-1, len(RESOURCES)), _estimates(moment, lesser))
+    groups = evictable.node * len(CLASSES) + evictable.class_code
+    return shares(groups, used.reshape(-1, len(RESOURCES)), _estimates(moment, evictable))
 
 
-def _estimates(moment: Moment, lesser: Lesser) -> IntArray:
+def _estimates(moment: CandidateNodes, evictable: EvictablePods) -> IntArray:
     names = moment.counted_names
-    nothing = np.zeros(len(lesser.places), np.int64)
+    nothing = np.zeros(len(evictable.places), np.int64)
     columns = [
-        lesser.amounts[:, names.index(f"estimate:{name}")]
+        evictable.amounts[:, names.index(f"estimate:{name}")]
         if f"estimate:{name}" in names
         else nothing
         for name in RESOURCES
@@ -218,14 +223,18 @@ def _estimates(moment: Moment, lesser: Lesser) -> IntArray:
 
 
 def _without(
-    moment: Moment, lesser: Lesser, frees: FloatArray, gone: IntArray, at: int | None = None
-) -> Moment:
+    moment: CandidateNodes,
+    evictable: EvictablePods,
+    frees: FloatArray,
+    gone: IntArray,
+    at: int | None = None,
+) -> CandidateNodes:
     """The nodes without these of the pods; `at` is the place of the node of all of them, if they
     are not to be found by their own."""
-    places = lesser.node[gone] if at is None else np.full(len(gone), at)
-    amounts = np.zeros((len(moment), lesser.amounts.shape[1]), np.int64)
+    places = evictable.node[gone] if at is None else np.full(len(gone), at)
+    amounts = np.zeros((len(moment), evictable.amounts.shape[1]), np.int64)
     used = np.zeros((len(moment), len(RESOURCES)))
-    np.add.at(amounts, places, lesser.amounts[gone])
+    np.add.at(amounts, places, evictable.amounts[gone])
     np.add.at(used, places, frees[gone])
     return moment.less(amounts, {name: used[:, of] for of, name in enumerate(RESOURCES)})
 
@@ -236,10 +245,12 @@ def _span_seconds(args: LoadAwareArgs) -> float:
     return float(of.span_seconds or LONGEST_SPAN_SECONDS) if of.of == AGGREGATED else 0.0
 
 
-def _leaving(moment: Moment, lesser: Lesser, frees: FloatArray, at: int) -> LeavingPod:
+def _leaving(
+    moment: CandidateNodes, evictable: EvictablePods, frees: FloatArray, at: int
+) -> LeavingPod:
     return LeavingPod(
-        uid=moment.uid_at(int(lesser.places[at])),
-        pod_class=CLASSES[lesser.class_code[at]],
+        uid=moment.uid_at(int(evictable.places[at])),
+        pod_class=CLASSES[evictable.class_code[at]],
         cpu_millicores=round(float(frees[at, 0])),
         memory_bytes=round(float(frees[at, 1])),
     )

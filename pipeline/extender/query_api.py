@@ -92,7 +92,7 @@ def explain(
     return lambda: explanation(found, subject.record, decisions.rules, now, mode)
 
 
-class Query:
+class QueryHandler:
     """The handlers over one table."""
 
     def __init__(

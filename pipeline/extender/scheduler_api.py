@@ -26,12 +26,12 @@ from pipeline.extender.decisions import CYCLE_SECONDS, CYCLES_KEPT, Decisions, R
 from pipeline.extender.filters import Refusal
 from pipeline.extender.http_replies import error_reply as _error
 from pipeline.extender.http_replies import json_reply as _reply
-from pipeline.extender.load_watcher_api import LoadWatcher
-from pipeline.extender.node_view_poll import NodeViews
+from pipeline.extender.load_watcher_api import LoadWatcherHandler
+from pipeline.extender.node_view_poll import NodeViewHandler
 from pipeline.extender.openapi import serve_openapi
 from pipeline.extender.preempt_messages import preemption_answer, read_preemption
 from pipeline.extender.push_out_plans import PushingOut
-from pipeline.extender.query_api import Query
+from pipeline.extender.query_api import QueryHandler
 from pipeline.extender.request_bodies import MAX_BODY_BYTES, Bodies
 from pipeline.extender.scheduler_messages import (
     Question,
@@ -50,7 +50,7 @@ from pipeline.processors.scorers.rounding import MAX_SCORE as FINE_SCORE
 from pipeline.settings import ExtenderSettings
 from pipeline.sources.scheduler_config import placement_of
 from pipeline.table import FeedState, Table
-from pipeline.table.compressed_views import Views
+from pipeline.table.compressed_views import NodeViewStore
 from pipeline.table.usage_history import History
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 
@@ -117,7 +117,7 @@ class Extender:
         settings: ExtenderSettings,
         clock: Clock,
         rules: Rules | None = None,
-        node_views: NodeViews | None = None,
+        node_views: NodeViewHandler | None = None,
         series: NodeSeriesHandler | None = None,
         publish: Publish | None = None,
     ) -> None:
@@ -134,10 +134,10 @@ class Extender:
         self._mode = settings.mode
         self._asks_who = settings.tls_client_ca_file is not None
         self._clock = clock
-        self._load_watcher = LoadWatcher(table, state, clock, settings.stale_after_seconds)
+        self._load_watcher = LoadWatcherHandler(table, state, clock, settings.stale_after_seconds)
         self._sent: dict[bytes, Sent] = {}
-        self._query = Query(table, state, self._decisions, settings, clock, self._bodies)
-        self._node_views = node_views or NodeViews(Views(), FeedState())
+        self._query = QueryHandler(table, state, self._decisions, settings, clock, self._bodies)
+        self._node_views = node_views or NodeViewHandler(NodeViewStore(), FeedState())
         self._series = series or NodeSeriesHandler(History(), FeedState(), clock)
         self._said: dict[str, tuple[float, int]] = {}  # verb -> when, and how many not since
 

@@ -17,7 +17,7 @@ from pipeline.extender.access_log import HTTP_LOGGER, AccessLog
 from pipeline.extender.annotation_warnings import keep_telling
 from pipeline.extender.decisions import Rules
 from pipeline.extender.http_replies import error_reply
-from pipeline.extender.node_view_poll import NodeViews
+from pipeline.extender.node_view_poll import NodeViewHandler
 from pipeline.extender.scheduler_api import Extender, Publish, rules_of
 from pipeline.extender.series_api import NodeSeriesHandler
 from pipeline.extender.server_tls import Tls
@@ -69,7 +69,7 @@ async def serve(
     if settings.push_out and settings.mode != "act":
         _log.warning("push_out has no effect in mode observe: nothing is refused, nothing planned")
     watch(feed.table, feed.state, clock, settings.stale_after_seconds)
-    node_views = NodeViews(views.table.views, views.state) if views else None
+    node_views = NodeViewHandler(views.table.views, views.state) if views else None
     series = NodeSeriesHandler(history.table.history, history.state, clock) if history else None
     extender = Extender(feed.table, feed.state, settings, clock, rules, node_views, series, publish)
     tls = Tls.of(settings)

@@ -5,11 +5,11 @@ declares what it shows, `pods` what it sums of the pods of each node; `feed` kee
 topics.
 """
 
-from pipeline.table.node_columns import COLUMNS, Column, Row
+from pipeline.table.node_columns import COLUMNS, Column, NodeRecords
 from pipeline.table.state_table import UNKNOWN_ROW, RowArray, Rows, Table
 from pipeline.table.table_feed import AND_PODS, Feed, FeedState
 
 __all__ = [
-    "AND_PODS", "COLUMNS", "UNKNOWN_ROW", "Column", "Feed", "FeedState", "Row", "RowArray", "Rows",
-    "Table",
+    "AND_PODS", "COLUMNS", "UNKNOWN_ROW", "Column", "Feed", "FeedState", "NodeRecords", "RowArray",
+    "Rows", "Table",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ _LEVEL: Final = 1
 _GZIP: Final = zlib.MAX_WBITS | 16
 
 
-class HeldView(NamedTuple):
+class CompressedView(NamedTuple):
     """A view as it lay on the topic, compressed by gzip."""
 
     generation: int
@@ -27,11 +27,11 @@ class HeldView(NamedTuple):
         return zlib.decompress(self.compressed, _GZIP)
 
 
-class Views:
-    """Views by node."""
+class NodeViewStore:
+    """NodeViewStore by node."""
 
     def __init__(self) -> None:
-        self._held: dict[str, HeldView] = {}
+        self._held: dict[str, CompressedView] = {}
         # Which generation was the last of a node that has left: none of before may come back.
         self._buried: dict[str, int] = {}
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
@@ -39,7 +39,7 @@ class Views:
     def __len__(self) -> int:
         return len(self._held)
 
-    def get(self, node: str) -> HeldView | None:
+    def get(self, node: str) -> CompressedView | None:
         """The view of a node; None for none."""
         return self._held.get(node)
 
@@ -51,7 +51,7 @@ class Views:
             return False
         compressor = zlib.compressobj(_LEVEL, wbits=_GZIP)
         compressed = compressor.compress(data) + compressor.flush()
-        self._held[node] = HeldView(generation, compressed)
+        self._held[node] = CompressedView(generation, compressed)
         self._buried.pop(node, None)
         self._wake((node,))
         return True
@@ -66,7 +66,7 @@ class Views:
         self._buried[node] = held.generation
         self._wake((node,))
 
-    def adopt(self, other: "Views") -> None:
+    def adopt(self, other: "NodeViewStore") -> None:
         """Become `other` in one step; who waits here is woken. `other` is spent."""
         self._held, self._buried = other._held, other._buried
         other._held, other._buried = {}, {}

@@ -49,7 +49,7 @@ class OfferedResources(Result, frozen=True, kw_only=True, gc=False):
     mid_lower_bound: Resources | None = None
 
 
-class Row(NamedTuple):
+class NodeRecords(NamedTuple):
     """The newest record of each topic about one node; None where there is none."""
 
     state: NodeStateRecord | None = None
@@ -67,7 +67,7 @@ class Column:
 
     name: str
     unit: str
-    get: Callable[[Row], float | bool | None]
+    get: Callable[[NodeRecords], float | bool | None]
     dtype: type = np.float64
     of: str = ""
 
@@ -139,7 +139,7 @@ def _peak(state: NodeStateRecord) -> Usage:
     return state.peaks.get(state.predictor, _NOTHING)
 
 
-def allocatable(row: Row) -> Usage:
+def allocatable(row: NodeRecords) -> Usage:
     """What pods may use: as the Node says now, else as the last window was told, else capacity.
 
     Each resource by itself; unknown where no source has it.
@@ -153,7 +153,7 @@ def allocatable(row: Row) -> Usage:
     return Usage(cpu_cores=cpu, memory_bytes=memory)
 
 
-def capacity(row: Row) -> Usage:
+def capacity(row: NodeRecords) -> Usage:
     """What the machine has: as the Node says now, else as the last window was told."""
     node = row.node.capacity if row.node else Resources()
     told = row.state.capacity if row.state else Usage()
@@ -164,7 +164,7 @@ def capacity(row: Row) -> Usage:
     )
 
 
-def raw(row: Row) -> Usage:
+def raw(row: NodeRecords) -> Usage:
     """What pods may use of the node as it is, before amplification."""
     said = Resources() if row.node is None else raw_allocatable(row.node)
     usual = allocatable(row)
@@ -175,7 +175,7 @@ def raw(row: Row) -> Usage:
     )
 
 
-def _reserved(row: Row) -> Reservation:
+def _reserved(row: NodeRecords) -> Reservation:
     """What the Node's annotation keeps from what pods may ask for."""
     try:
         kept = reservation(row.node.annotations) if row.node else Reservation()
@@ -184,11 +184,11 @@ def _reserved(row: Row) -> Reservation:
     return kept if kept.trims_allocatable else Reservation()
 
 
-def _has_own_thresholds(row: Row) -> bool:
+def _has_own_thresholds(row: NodeRecords) -> bool:
     return row.node is not None and USAGE_THRESHOLDS in row.node.annotations
 
 
-def _has_unusable_thresholds(row: Row) -> bool:
+def _has_unusable_thresholds(row: NodeRecords) -> bool:
     said = row.node.annotations.get(USAGE_THRESHOLDS) if row.node else None
     return thresholds_problem(said) is not None
 
@@ -266,8 +266,8 @@ COLUMNS: Final[tuple[Column, ...]] = (
     _flag("simulated", lambda state: state.simulated),
     _flag("node_known", lambda state: state.node_known),
 )
-"""Every column of the table. A new one is one line here, and a field of `Row` if it is read from
-a topic that was not read before."""
+"""Every column of the table. A new one is one line here, and a field of `NodeRecords` if it is read
+from a topic that was not read before."""
 
 COUNTED_WHOLE: Final = frozenset(
     f"{kind}_{resource}"
@@ -281,14 +281,14 @@ def whole(column: Column) -> Column:
     """What a column of cores or bytes shows, in whole millicores or bytes."""
     times = 1000.0 if column.unit == "cores" else 1.0
 
-    def amount(row: Row) -> int:
+    def amount(row: NodeRecords) -> int:
         value = (column.get(row) or 0.0) * times
         return round(value) if 0 < value <= _LARGEST else 0
 
     return Column(f"whole {column.name}", f"whole {column.unit}", amount, np.int64, column.of)
 
 
-def value_of(column: Column, records: Row) -> float | bool:
+def value_of(column: Column, records: NodeRecords) -> float | bool:
     """What the column shows of these records. Raises `InvalidRecordError` for what no number is."""
     try:
         value = column.get(records)

@@ -20,7 +20,7 @@ STAYS: Final = 2**31
 _LARGEST_USAGE: Final = 2.0**43
 
 
-class Reported(NamedTuple):
+class ReportedUsage(NamedTuple):
     """What is known of the usage of nodes: the ends of their last windows (NaN: none) and how long
     these are, (rows,), and their last states, by row."""
 
@@ -29,13 +29,13 @@ class Reported(NamedTuple):
     states: Sequence[NodeStateRecord | None]
 
 
-ARRAYS: Final = (
+POD_ARRAYS: Final = (
     "node", "class", "priority", "is_pending", "scheduled", "deadline", "amounts", "flying"
 )  # fmt: skip
 
 
-class Columns(NamedTuple):
-    """Pods as they are on disk: UIDs, the names of their cgroups and, by name, `ARRAYS`, in one
+class PodArrays(NamedTuple):
+    """Pods as they are on disk: UIDs, the names of their cgroups and, by name, `POD_ARRAYS`, in one
     order; where the row is -1 there is no pod."""
 
     uids: list[str]
@@ -43,7 +43,7 @@ class Columns(NamedTuple):
     arrays: Mapping[str, npt.NDArray[Any]]
 
 
-class Lesser(NamedTuple):
+class EvictablePods(NamedTuple):
     """Pods of lower classes than Prod, (pods,) each: their places, to be asked for UIDs while
     nothing has changed, the places of their nodes among those asked about, the codes of their
     classes, their priorities (`STAYS` for one that does not leave), and what counts of them, (pods,

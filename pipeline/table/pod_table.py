@@ -21,14 +21,14 @@ from pipeline.processors.placement.victim_selection import PUSHED_OUT
 from pipeline.processors.scorers.target_load_packing import is_unmeasured
 from pipeline.table.pod_columns import (
     STAYS,
-    Columns,
-    Lesser,
-    Reported,
+    EvictablePods,
+    PodArrays,
+    ReportedUsage,
     amount_of,
     grown,
     priority_of,
 )
-from pipeline.table.tentative_pods import TENTATIVE_SECONDS, Tentative
+from pipeline.table.tentative_pods import TENTATIVE_SECONDS, TentativePods
 
 _PROD: Final = CLASS_CODES["prod"]
 _UNKNOWN: Final = CLASS_CODES["unknown"]
@@ -41,8 +41,8 @@ _OF_ROWS: Final = ("sums", "flight", "prod_flight", "unmeasured", "unseen", "old
 _MAY_LEAVE: Final = np.array([name in PUSHED_OUT for name in CLASSES])
 
 
-class Pods:
-    """Pods by UID, on rows of the table. `counting` says what is summed.
+class PodTable:
+    """PodTable by UID, on rows of the table. `counting` says what is summed.
 
     `sums` are whole amounts (rows, amounts) in the order of `counting.names`; `flight` (rows,
     resources) is what is to be added to each node's usage, `prod_flight` what to that of its Prod,
@@ -68,7 +68,7 @@ class Pods:
         self._amounts = np.zeros((_SMALLEST, len(self._names)), np.int64)
         self._flying: dict[int, set[int]] = {}
         self._changed: set[int] = set()
-        self._tentative = Tentative()
+        self._tentative = TentativePods()
         # Each amount of all rows lies in one piece: so it is read.
         self.sums = np.zeros((_SMALLEST, len(self._names)), np.int64, order="F")
         self.flight = np.zeros((_SMALLEST, len(self._resources)), np.int64, order="F")
@@ -128,7 +128,7 @@ class Pods:
         found: IntArray = self._amounts[here].sum(axis=0)
         return found
 
-    def lesser(self, rows: npt.NDArray[np.intp], began_seconds: FloatArray) -> Lesser:
+    def evictable(self, rows: npt.NDArray[np.intp], began_seconds: FloatArray) -> EvictablePods:
         """The pods on these rows (each once) that are of lower classes than Prod, and were measured
         in the last windows of their nodes, which began then, (rows,)."""
         count = len(self._uids)
@@ -140,7 +140,7 @@ class Pods:
         places, node = places[node >= 0], node[node >= 0]
         measured = self._scheduled[places] <= began_seconds[node]
         places, node = places[measured], node[measured]
-        return Lesser(
+        return EvictablePods(
             places, node, self._class[places], self._priority[places], self._amounts[places]
         )
 
@@ -252,7 +252,7 @@ class Pods:
                 setattr(self, name, grown(getattr(self, name)))
         return len(self._cgroup_uids) - 1
 
-    def columns(self) -> Columns:
+    def columns(self) -> PodArrays:
         """A copy of what is known of every pod, but of those that were only placed."""
         uids, cgroups = self._uids[:], self._cgroup_uids[:]
         count = len(uids)
@@ -269,9 +269,9 @@ class Pods:
             "flying": flying,
         }
         arrays["node"][[self._index[uid] for uid in self._tentative]] = -1
-        return Columns(uids, cgroups, arrays)
+        return PodArrays(uids, cgroups, arrays)
 
-    def restore(self, columns: Columns, row_of: npt.NDArray[np.intp]) -> None:
+    def restore(self, columns: PodArrays, row_of: npt.NDArray[np.intp]) -> None:
         """Take these pods, and no others; `row_of` has the new row of each of the old ones. Raises
         ValueError and IndexError for columns that do not fit."""
         arrays = columns.arrays
@@ -310,7 +310,7 @@ class Pods:
 
     # -- what is in flight
 
-    def refresh(self, known: Reported) -> int:
+    def refresh(self, known: ReportedUsage) -> int:
         """Bring up to date what is in flight, on the rows where anything has changed; how many."""
         if not self._changed:
             return 0
@@ -333,7 +333,7 @@ class Pods:
         return len(rows)
 
     def flight_without(
-        self, rows: npt.NDArray[np.intp], gone: Sequence[Sequence[str]], known: Reported
+        self, rows: npt.NDArray[np.intp], gone: Sequence[Sequence[str]], known: ReportedUsage
     ) -> tuple[IntArray, IntArray]:
         """What would be in flight on each of these rows if its pods of these UIDs were not there:
         as `flight` and `prod_flight` have it, (rows, resources)."""
@@ -346,7 +346,7 @@ class Pods:
         return found.node_delta, found.prod_delta
 
     def _flying_on(
-        self, rows: npt.NDArray[np.intp], here: Sequence[Collection[int]], known: Reported
+        self, rows: npt.NDArray[np.intp], here: Sequence[Collection[int]], known: ReportedUsage
     ) -> tuple[npt.NDArray[np.intp], FloatArray, FloatArray, Assigned]:
         """The places of all that are in flight `here`, on each of the rows, when these were
         reported and how long those reports were, and the pods."""
@@ -363,7 +363,7 @@ class Pods:
         self,
         places: npt.NDArray[np.intp],
         node: IntArray,
-        known: Reported,
+        known: ReportedUsage,
         updated: FloatArray,
         report: FloatArray,
     ) -> Assigned:

@@ -19,20 +19,20 @@ from pipeline.processors.arrays import FloatArray
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs, with_defaults
 from pipeline.processors.loadaware.pod_amounts import Counting, Pod
 from pipeline.processors.loadaware.usage_thresholds import is_fresh
-from pipeline.table.compressed_views import Views
+from pipeline.table.compressed_views import NodeViewStore
 from pipeline.table.name_index import NameIndex, Names
 from pipeline.table.node_columns import (
     COLUMNS,
     COUNTED_WHOLE,
     Column,
+    NodeRecords,
     OfferedResources,
-    Row,
     TableNode,
     value_of,
     whole,
 )
-from pipeline.table.pod_columns import Columns, Reported
-from pipeline.table.pod_table import Pods
+from pipeline.table.pod_columns import PodArrays, ReportedUsage
+from pipeline.table.pod_table import PodTable
 from pipeline.table.tentative_pods import TENTATIVE_SECONDS
 from pipeline.table.usage_history import History
 from pipeline.topics.node_state import NodeStateRecord
@@ -68,16 +68,16 @@ class Table:
         """How many pods came, changed, went or were placed."""
         self.recomputed_rows = 0
         """How often it was worked out anew what is in flight on a row."""
-        self.views = Views()
+        self.views = NodeViewStore()
         self.history = History()
         self._clear(counting)
 
     def _clear(self, counting: Counting) -> None:
-        self.pods = Pods(counting)
+        self.pods = PodTable(counting)
         self._index: dict[str, int] = {}
         self._names: list[str] = []
         self._by_name: NameIndex | None = None
-        self._rows: list[Row] = []
+        self._rows: list[NodeRecords] = []
         self._states: list[NodeStateRecord | None] = []
         self._scalars: dict[str, npt.NDArray[np.int64]] = {}
         self._capacity = _SMALLEST
@@ -133,10 +133,10 @@ class Table:
             len(known) < len(rows) and names.take(np.flatnonzero(rows == UNKNOWN_ROW)).may_repeat()
         )
 
-    def snapshot(self, name: str) -> Row:
+    def snapshot(self, name: str) -> NodeRecords:
         """The records of one node; a row of Nones if it is not in the table."""
         row = self._index.get(name, UNKNOWN_ROW)
-        return Row() if row == UNKNOWN_ROW else self._rows[row]
+        return NodeRecords() if row == UNKNOWN_ROW else self._rows[row]
 
     def ages(self, rows: Rows, now: float) -> FloatArray:
         """Seconds from the end of each row's last window to `now`; NaN where there is none."""
@@ -254,8 +254,8 @@ class Table:
         """What would be in flight on these rows, in all and of Prod, without these pods of each."""
         return self.pods.flight_without(rows, gone, self._reported())
 
-    def _reported(self) -> Reported:
-        return Reported(self["as_of_seconds"], self["window_seconds"], self._states)
+    def _reported(self) -> ReportedUsage:
+        return ReportedUsage(self["as_of_seconds"], self["window_seconds"], self._states)
 
     def scalar(self, name: str, rows: RowArray) -> npt.NDArray[np.int64]:
         """What the nodes have of a resource but cpu and memory, (rows,) in whole units."""
@@ -267,11 +267,11 @@ class Table:
         """The resources that any node has but cpu and memory."""
         return tuple(self._scalars)
 
-    def rows(self) -> tuple[list[str], list[Row]]:
+    def rows(self) -> tuple[list[str], list[NodeRecords]]:
         """The name and the records of every row, a copy; a row that is nobody's has no name."""
         return self._names[:], self._rows[:]
 
-    def restore(self, names: Sequence[str], rows: Sequence[Row], pods: Columns) -> None:
+    def restore(self, names: Sequence[str], rows: Sequence[NodeRecords], pods: PodArrays) -> None:
         """Take what `rows` and `pods.columns` gave; the table is empty before. Raises ValueError,
         IndexError and `InvalidRecordError` for what does not fit."""
         row_of = np.full(len(names), UNKNOWN_ROW, np.intp)
@@ -302,10 +302,12 @@ class Table:
         self.version += 1
         self.pod_events += 1
 
-    def _write(self, name: str, records: Row, *, keep: bool = False) -> None:
+    def _write(self, name: str, records: NodeRecords, *, keep: bool = False) -> None:
         before = self.snapshot(name)
         # What reads only records that are as before is as before.
-        same = {part for part in Row._fields if getattr(before, part) is getattr(records, part)}
+        same = {
+            part for part in NodeRecords._fields if getattr(before, part) is getattr(records, part)
+        }
         columns = [column for column in self._kept if column.of not in same]
         values = [value_of(column, records) for column in columns]
         self.version += 1
@@ -347,7 +349,7 @@ class Table:
     def _new_row(self) -> int:
         if self._free:
             return self._free.pop()
-        self._rows.append(Row())
+        self._rows.append(NodeRecords())
         self._names.append("")
         self._states.append(None)
         self.pods.reserve(len(self._rows) + 1)
@@ -368,7 +370,7 @@ class Table:
         del self._index[name]
         self.version += 1
         self._renamed()
-        self._names[row], self._rows[row], self._states[row] = "", Row(), None
+        self._names[row], self._rows[row], self._states[row] = "", NodeRecords(), None
         self._free.append(row)
         for amounts in self._scalars.values():
             amounts[row] = 0

@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from pipeline.errors import CheckpointError, RecordError
 from pipeline.processors.loadaware.pod_amounts import Counting
-from pipeline.table.node_columns import OfferedResources, Row, TableNode
-from pipeline.table.pod_columns import ARRAYS, Columns
+from pipeline.table.node_columns import NodeRecords, OfferedResources, TableNode
+from pipeline.table.pod_columns import POD_ARRAYS, PodArrays
 from pipeline.table.state_table import Table
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_state import NodeStateRecord
@@ -61,8 +61,8 @@ class Copied(NamedTuple):
     """The table as it was at one moment, and from where on the logs go on."""
 
     names: Sequence[str]
-    rows: Sequence[Row]
-    pods: Columns
+    rows: Sequence[NodeRecords]
+    pods: PodArrays
     counting: Counting
     positions: tuple[Position, ...]
     at: float
@@ -107,7 +107,7 @@ def is_ours(path: Path) -> bool:
     with path.open("rb") as file:
         begin = file.read(100)
     # A zip archive names its first member behind a header of thirty bytes.
-    firsts = [f"{name}.npy".encode() for name in (*_TEXTS, *ARRAYS)]
+    firsts = [f"{name}.npy".encode() for name in (*_TEXTS, *POD_ARRAYS)]
     return not begin or (begin.startswith(b"PK\x03\x04") and begin[30:].startswith(tuple(firsts)))
 
 
@@ -142,8 +142,8 @@ def load(path: Path, empty: Table) -> Restored | None:
             cgroups = [*uids]
             for place, name in others.items():
                 cgroups[place] = name
-            arrays = {name: found[name] for name in ARRAYS}
-            empty.restore(head.names, rows, Columns(uids, cgroups, arrays))
+            arrays = {name: found[name] for name in POD_ARRAYS}
+            empty.restore(head.names, rows, PodArrays(uids, cgroups, arrays))
     except FileNotFoundError:
         return None
     except CheckpointError:
@@ -174,21 +174,21 @@ def _counting(counting: Counting) -> str:
     return msgspec.json.encode([counting.load_aware, counting.packing]).decode()
 
 
-def _encoded(rows: Sequence[Row]) -> Iterator[tuple[bytes, ...]]:
+def _encoded(rows: Sequence[NodeRecords]) -> Iterator[tuple[bytes, ...]]:
     for at, row in enumerate(rows):
         if at % _AT_ONCE == 0:
             time.sleep(0)  # others may have the interpreter
         yield tuple(b"" if record is None else encode_json(record) for record in row)
 
 
-def _decoded(sizes: Sequence[tuple[int, int, int]], data: bytes) -> Iterator[Row]:
+def _decoded(sizes: Sequence[tuple[int, int, int]], data: bytes) -> Iterator[NodeRecords]:
     at = 0
     for of_row in sizes:
         records: list[Any] = []
         for kind, size in zip(_KINDS, of_row, strict=True):
             records.append(decode_json(kind, data[at : at + size]) if size else None)
             at += size
-        yield Row(*records)
+        yield NodeRecords(*records)
 
 
 def _texts(uids: Sequence[str]) -> Iterator[str]:

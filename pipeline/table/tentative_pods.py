@@ -13,7 +13,7 @@ TENTATIVE_SECONDS: Final = 5.0
 LONGEST_TENTATIVE_SECONDS: Final = 3600.0
 
 
-class Tentative:
+class TentativePods:
     """UIDs, each until a time in seconds."""
 
     def __init__(self) -> None:

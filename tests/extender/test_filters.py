@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from pipeline.clock import format_time
-from pipeline.extender.decisions import Decisions, Judgement, Rules
+from pipeline.extender.decisions import Decisions, FilterResult, Rules
 from pipeline.processors.placement.plugin_config import Placement, read_config
 from pipeline.table import Table
 from pipeline.table.node_columns import OfferedResources, TableNode
@@ -54,7 +54,7 @@ class World:
             self.table.put_pod(msgspec.structs.replace(one, **there))
         return self
 
-    def filter(self, of: PodRecord | None = None) -> Judgement:
+    def filter(self, of: PodRecord | None = None) -> FilterResult:
         names = list(self.table)
         return Decisions(self.table, self.rules).filter(of or pod(), names, NOW)
 

@@ -12,12 +12,12 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from pipeline.clock import ManualClock, SystemClock
 from pipeline.extender import node_view_poll
-from pipeline.extender.node_view_poll import NodeViews
+from pipeline.extender.node_view_poll import NodeViewHandler
 from pipeline.extender.scheduler_api import Extender
 from pipeline.extender.service import serve
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed, FeedState, Table
-from pipeline.table.compressed_views import Views
+from pipeline.table.compressed_views import NodeViewStore
 from tests.extender.conftest import Client
 from tests.table.records import NOW
 
@@ -25,17 +25,17 @@ AT_MOST = 3
 
 
 @pytest.fixture
-def views() -> Views:
-    found = Views()
+def views() -> NodeViewStore:
+    found = NodeViewStore()
     found.put("a", 5, b'{"generation":5}')
     return found
 
 
 @pytest.fixture
-async def client(views: Views) -> AsyncIterator[Client]:
+async def client(views: NodeViewStore) -> AsyncIterator[Client]:
     extender = Extender(
         Table(), FeedState(caught_up=True), ExtenderSettings(), ManualClock(NOW),
-        node_views=NodeViews(views, FeedState(caught_up=True), AT_MOST),
+        node_views=NodeViewHandler(views, FeedState(caught_up=True), AT_MOST),
     )  # fmt: skip
     async with TestClient(TestServer(extender.app())) as found:
         found.extender = extender  # type: ignore[attr-defined]
@@ -77,7 +77,9 @@ async def test_what_is_known_is_not_sent_again(client: Client, known: str, statu
     assert bool(await response.read()) == (status == 200)
 
 
-async def test_a_newer_one_is_answered_as_soon_as_it_is_there(client: Client, views: Views) -> None:
+async def test_a_newer_one_is_answered_as_soon_as_it_is_there(
+    client: Client, views: NodeViewStore
+) -> None:
     (waiting,) = await waits(client)
     views.put("b", 9, b"{}")
     views.put("a", 5, b"{}")
@@ -98,7 +100,7 @@ async def test_after_the_wait_nothing_new_is_said(client: Client) -> None:
     assert (await get(client, wait="30")).status == 200
 
 
-async def test_a_view_that_goes_while_somebody_waits(client: Client, views: Views) -> None:
+async def test_a_view_that_goes_while_somebody_waits(client: Client, views: NodeViewStore) -> None:
     (waiting,) = await waits(client)
     views.drop("a")
     assert (await waiting).status == 404
@@ -114,7 +116,7 @@ async def test_a_wait_that_is_none(client: Client, wait: str) -> None:
     assert "0 to 60" in (await response.json())["Hint"]
 
 
-async def test_no_more_wait_than_there_is_room_for(client: Client, views: Views) -> None:
+async def test_no_more_wait_than_there_is_room_for(client: Client, views: NodeViewStore) -> None:
     waiting = await waits(client, many=AT_MOST)
     response = await get(client, '"5"', wait=30)
     assert (response.status, response.headers["Retry-After"]) == (503, "1")
@@ -145,7 +147,7 @@ async def test_until_the_views_are_read_nobody_can_say() -> None:
 
 
 async def test_a_client_that_goes_gives_its_place_back(
-    views: Views, monkeypatch: pytest.MonkeyPatch
+    views: NodeViewStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run(self: Feed) -> NoReturn:
         self.state.caught_up = True

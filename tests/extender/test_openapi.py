@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.clock import ManualClock
-from pipeline.extender.node_view_poll import NodeViews
+from pipeline.extender.node_view_poll import NodeViewHandler
 from pipeline.extender.openapi import openapi
 from pipeline.extender.scheduler_api import Extender
 from pipeline.extender.series_api import NodeSeriesHandler
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState
-from pipeline.table.compressed_views import Views
+from pipeline.table.compressed_views import NodeViewStore
 from pipeline.table.usage_history import History
 from pipeline.topics.codec import encode_json
 from tests.extender.conftest import Client
@@ -36,12 +36,12 @@ OPERATIONS = [(path, method) for path, methods in DOCUMENT["paths"].items() for 
 def extender() -> Extender:
     clock, state = ManualClock(NOW), FeedState(caught_up=True, message="following", connected=True)
     table = table_of(node_state("node-1", cpu=1.0), node_state("node-2", cpu=3.9))
-    views, history = Views(), History()
+    views, history = NodeViewStore(), History()
     views.put("node-1", 1, encode_json(NODE_VIEW))
     history.put("node-1", NOW, NODE_STATE.usage)
     return Extender(
         table, state, ExtenderSettings(mode="act"), clock,
-        node_views=NodeViews(views, state), series=NodeSeriesHandler(history, state, clock),
+        node_views=NodeViewHandler(views, state), series=NodeSeriesHandler(history, state, clock),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Views by node: never older, and whoever waits is woken."""
+"""NodeViewStore by node: never older, and whoever waits is woken."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pipeline.errors import InvalidRecordError, KeyMismatchError
 from pipeline.table import Table
 from pipeline.table.apply_records import apply
-from pipeline.table.compressed_views import Views
+from pipeline.table.compressed_views import NodeViewStore
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.registry import NODE_VIEWS
@@ -21,7 +21,7 @@ steps = st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.integers(0, 9))
 def test_a_view_is_never_followed_by_one_that_is_not_newer(
     told: list[tuple[str, int | None]],
 ) -> None:
-    views, newest, there = Views(), {"a": -1, "b": -1}, dict[str, int]()
+    views, newest, there = NodeViewStore(), {"a": -1, "b": -1}, dict[str, int]()
     for node, generation in told:
         if generation is None:
             views.drop(node)
@@ -39,14 +39,14 @@ def test_a_view_is_never_followed_by_one_that_is_not_newer(
 
 
 async def test_who_waits_is_woken_by_its_own_node_alone() -> None:
-    views = Views()
+    views = NodeViewStore()
     with views.waiting("a") as change, views.waiting("a") as other:
         views.put("b", 1, b"")
         assert not change.done()
         views.put("a", 1, b"")
         assert change.done()
         assert other.done()
-    for wake in (lambda: views.drop("a"), views.wake_all, lambda: views.adopt(Views())):
+    for wake in (lambda: views.drop("a"), views.wake_all, lambda: views.adopt(NodeViewStore())):
         with views.waiting("a") as change:
             wake()
             assert change.done()
@@ -54,7 +54,7 @@ async def test_who_waits_is_woken_by_its_own_node_alone() -> None:
 
 
 async def test_who_gives_up_leaves_nothing_behind() -> None:
-    views = Views()
+    views = NodeViewStore()
     with pytest.raises(TimeoutError), views.waiting("a") as change:
         async with asyncio.timeout(0.01):
             await change

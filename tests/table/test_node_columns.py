@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidRecordError
-from pipeline.table import COLUMNS, UNKNOWN_ROW, Row, Table
+from pipeline.table import COLUMNS, UNKNOWN_ROW, NodeRecords, Table
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord, UsageDeviation
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import CountedPod
@@ -24,7 +24,7 @@ def test_unknown_names_have_the_missing_value_in_every_column() -> None:
     assert rows[0] == rows[2] == UNKNOWN_ROW
     for column in COLUMNS:
         np.testing.assert_equal(table[column.name][rows][0], column.missing)
-    assert table.snapshot("stranger") == Row()
+    assert table.snapshot("stranger") == NodeRecords()
 
 
 def test_values_land_in_the_row_of_their_node_whatever_the_number_of_nodes() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.table.pod_table import Pods
+from pipeline.table.pod_table import PodTable
 from pipeline.table.state_table import USUAL_COUNTING
 from pipeline.table.tentative_pods import LONGEST_TENTATIVE_SECONDS
 from pipeline.topics.pods import CountedPod
@@ -19,7 +19,7 @@ steps = st.one_of(
 
 @given(st.lists(steps, max_size=40))
 def test_who_is_due(taken: list[tuple[str, str, float]]) -> None:
-    pods, now, until = Pods(USUAL_COUNTING), 1e9, dict[str, float]()
+    pods, now, until = PodTable(USUAL_COUNTING), 1e9, dict[str, float]()
     for step, uid, seconds in taken:
         if step == "place":
             pods.put(0, CountedPod(node="n", uid=uid, cgroup_uid=uid), now, seconds)

@@ -13,22 +13,22 @@ import numpy.typing as npt
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.loadaware.pod_amounts import Counting, asked_of
-from pipeline.table import UNKNOWN_ROW, Row, RowArray, Rows, Table
+from pipeline.table import UNKNOWN_ROW, NodeRecords, RowArray, Rows, Table
 from pipeline.table.name_index import Names
-from pipeline.table.pod_columns import Lesser
+from pipeline.table.pod_columns import EvictablePods
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import RATES
 
 NEW_SECONDS: Final = 300.0
 """A node without any report is new while none of its pods is there for longer."""
 
-Places = npt.NDArray[np.intp]
+NodePositions = npt.NDArray[np.intp]
 """Where some nodes lie among others, (nodes,)."""
 
 Array = TypeVar("Array", bound=npt.NDArray[Any])
 
 
-class Ask(NamedTuple):
+class PodDemand(NamedTuple):
     """The pod of a question, and what would count of it on a node, by the names of `Counting`."""
 
     pod: PodRecord
@@ -47,12 +47,12 @@ class Ask(NamedTuple):
         return asked_of(self.pod.requests, self.pod.scalars)
 
 
-def ask(pod: PodRecord, counting: Counting) -> Ask:
+def pod_demand(pod: PodRecord, counting: Counting) -> PodDemand:
     """What `counting` counts of this pod."""
-    return Ask(pod, dict(zip(counting.names, counting.amounts(pod), strict=True)))
+    return PodDemand(pod, dict(zip(counting.names, counting.amounts(pod), strict=True)))
 
 
-class Moment:
+class CandidateNodes:
     """The nodes `names` (each once) at `now`; arrays are (nodes,), in their order."""
 
     def __init__(
@@ -77,11 +77,11 @@ class Moment:
     def __len__(self) -> int:
         return len(self.names)
 
-    def among(self, places: Places) -> "Moment":
+    def among(self, places: NodePositions) -> "CandidateNodes":
         """Some of these nodes, as they were at the same moment."""
         if len(places) == len(self) and np.array_equal(places, np.arange(len(self))):
             return self
-        part = Moment.__new__(Moment)
+        part = CandidateNodes.__new__(CandidateNodes)
         part.names = some_of(self.names, places)
         part.now, part.rows, part._table = self.now, self.rows[places], self._table
         part._at = _side_by_side(part.rows)
@@ -148,7 +148,7 @@ class Moment:
         """What counts of the pods of each node, those on their way to it, too."""
         return self.once(name, lambda: self._table.pods.named(name, self._at))
 
-    def without(self, gone: Sequence[Sequence[str]]) -> "Moment":
+    def without(self, gone: Sequence[Sequence[str]]) -> "CandidateNodes":
         """Each of these nodes as it would be if the pods of these UIDs were not there, `gone` by
         place. What was measured of them stays measured."""
         pods, names = self._table.pods, self.counted_names
@@ -161,10 +161,10 @@ class Moment:
             part._seen[f"flight {is_prod}"] = flight * self._in_flight
         return part
 
-    def less(self, amounts: IntArray, used: Mapping[str, FloatArray]) -> "Moment":
+    def less(self, amounts: IntArray, used: Mapping[str, FloatArray]) -> "CandidateNodes":
         """These nodes as they would be if pods of lower classes than Prod were gone: less of what
         counts of pods, (nodes, amounts), and less usage, by resource in millicores and bytes."""
-        part = Moment.__new__(Moment)
+        part = CandidateNodes.__new__(CandidateNodes)
         part.names, part.now, part.rows, part._table = self.names, self.now, self.rows, self._table
         part._at = self._at
         part._in_flight = self._in_flight
@@ -183,10 +183,10 @@ class Moment:
         """The UID of the pod in this place of the ledger."""
         return self._table.pods.uid_at(place)
 
-    def lesser(self) -> Lesser:
+    def evictable(self) -> EvictablePods:
         """The pods of these nodes that are of lower classes than Prod, and were measured."""
         began = self.column("as_of_seconds") - np.nan_to_num(self.column("window_seconds"))
-        return self._table.pods.lesser(self.rows, began)
+        return self._table.pods.evictable(self.rows, began)
 
     def flight(self, *, prod: bool = False) -> IntArray:
         """What of the pods in flight is to be added to usage, (nodes, resources of LoadAware)."""
@@ -245,7 +245,7 @@ class Moment:
             for node in nodes
         ]
 
-    def node(self, place: int) -> Row:
+    def node(self, place: int) -> NodeRecords:
         """The records of one of these nodes."""
         return self._table.snapshot(self.names[place])
 
@@ -258,19 +258,19 @@ def _side_by_side(rows: RowArray) -> Rows:
     return rows
 
 
-def by_row(rows: RowArray) -> Places:
+def by_row(rows: RowArray) -> NodePositions:
     """The places of rows, the lowest row first; each is there once, but for that of no node.
 
     >>> by_row(np.array([4, 0, -1, 3]))
     array([1, 3, 0, 2])
     """
-    place_of: Places = np.full(int(rows.max(initial=0)) + 2, -1, np.intp)
+    place_of: NodePositions = np.full(int(rows.max(initial=0)) + 2, -1, np.intp)
     place_of[rows] = np.arange(len(rows))
     places = place_of[place_of >= 0]
     return places if len(places) == len(rows) else np.argsort(rows, kind="stable")
 
 
-def some_of(names: Sequence[str], places: Places) -> Sequence[str]:
+def some_of(names: Sequence[str], places: NodePositions) -> Sequence[str]:
     """The names in these places."""
     if isinstance(names, Names):
         return names.take(places)

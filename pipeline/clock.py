@@ -1,8 +1,8 @@
-"""The one clock.
+"""The clock interface, the system clock, and a manual clock for tests.
 
-Results depend on event time only. Whoever does need the wall clock (staleness, the exporter's grid,
-pauses) takes a `Clock` as an argument, so that a test can hand in a `ManualClock`. Times are UTC
-seconds since 1970 as floats; `pipeline.times` writes them.
+Results depend on event time only. Code that needs the wall clock (staleness, the exporter's grid,
+pauses) takes a `Clock` as an argument. Times are UTC seconds since 1970; `pipeline.times` formats
+them.
 """
 
 import asyncio
@@ -10,29 +10,25 @@ import heapq
 import time
 from typing import Protocol
 
-from pipeline.times import format_time, parse_time
-
-__all__ = ["Clock", "ManualClock", "SystemClock", "format_time", "parse_time"]
-
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """A source of time."""
 
     def now(self) -> float:
-        """UTC seconds since 1970; may jump."""
+        """Return UTC seconds since 1970. They may jump."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never goes back."""
+        """Return seconds since an arbitrary start. They never decrease."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Return after `seconds` of monotonic time; at the next turn of the loop if <= 0."""
+        """Wait for `seconds` of monotonic time; if <= 0, for the next turn of the event loop."""
         ...
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The clocks of this machine."""
 
     def now(self) -> float:
         return time.time()
@@ -45,12 +41,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves when it is told to.
-
-    `await clock.advance(s)` moves wall and monotonic time together and wakes the sleepers whose
-    time has come, each at its own moment and in order; `jump(s)` moves the wall clock alone, as a
-    correction by NTP or by hand does.
-    """
+    """A clock that moves only by `advance` and `jump`."""
 
     def __init__(self, now: float = 1_700_000_000.0, monotonic: float = 0.0) -> None:
         self._now = now
@@ -74,21 +65,21 @@ class ManualClock:
         await wake
 
     def jump(self, seconds: float) -> None:
-        """Move the wall clock only, forward or back."""
+        """Move the wall clock alone, forward or back, as a correction by NTP does."""
         self._now += seconds
 
     async def advance(self, seconds: float) -> None:
-        """Let `seconds` >= 0 pass. Sleepers wake on the way and may go to sleep again."""
+        """Move both clocks by `seconds` >= 0. Sleepers wake in order, each at its own time."""
         if seconds < 0:
             raise ValueError(f"monotonic time does not go back: advance({seconds})")
         end = self._monotonic + seconds
-        await _let_others_run()
+        await _run_other_tasks()
         while self._sleepers and self._sleepers[0][0] <= end:
-            due, _, wake = heapq.heappop(self._sleepers)
-            self._move_to(due)
+            wake_at, _, wake = heapq.heappop(self._sleepers)
+            self._move_to(wake_at)
             if not wake.done():
                 wake.set_result(None)
-            await _let_others_run()
+            await _run_other_tasks()
         self._move_to(end)
 
     def _move_to(self, monotonic: float) -> None:
@@ -96,7 +87,7 @@ class ManualClock:
         self._monotonic = monotonic
 
 
-async def _let_others_run() -> None:
-    # A task that wakes often needs a few turns of the loop before it sleeps again.
+async def _run_other_tasks() -> None:
+    # A woken task may need a few turns of the event loop before it sleeps again.
     for _ in range(10):
         await asyncio.sleep(0)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TextIO
 
-from pipeline.clock import format_time
+from pipeline.times import format_time
 
 _STANDARD = frozenset({"exc_info", "stack_info", "stacklevel", "extra"})
 

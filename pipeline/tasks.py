@@ -1,4 +1,4 @@
-"""Running asyncio tasks side by side or for a time, and ending them before one goes on."""
+"""Run asyncio tasks concurrently or with a time limit, and cancel them reliably."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable
@@ -7,52 +7,53 @@ from typing import Any, Final, TypeVar
 from pipeline.errors import StateError
 from pipeline.logs import get_logger
 
-# Longer than any task of ours takes to tidy up: a second cancellation would cut that off.
-_AGAIN_SECONDS: Final = 6.0
+RETRY_SECONDS: Final = 6.0
+"""Time until a task is cancelled again; longer than any task needs to clean up."""
 
 log = get_logger(__name__)
 
 T = TypeVar("T")
 
 
-async def end(*tasks: "asyncio.Future[Any]") -> None:
-    """Cancel the tasks and wait until each has ended; what they raise is not raised here.
+async def cancel_tasks(*tasks: "asyncio.Future[Any]") -> None:
+    """Cancel the tasks and wait until each has ended. Their exceptions are dropped.
 
-    A task is cancelled again if it goes on: aiokafka (while it closes a client) and Python 3.11's
-    `asyncio.wait_for` (when what it waits for ends in the same turn) may swallow a cancellation.
+    A task that continues is cancelled again: aiokafka (while it closes a client) and Python 3.11's
+    `asyncio.wait_for` (if its awaitable ends in the same turn) may swallow a cancellation.
     """
     while running := [task for task in tasks if not task.done()]:
         for task in running:
             task.cancel()
-        _, going_on = await asyncio.wait(running, timeout=_AGAIN_SECONDS)
-        if going_on:
-            log.warning("tasks do not end and are cancelled again", tasks=repr(going_on))
+        _, continuing = await asyncio.wait(running, timeout=RETRY_SECONDS)
+        if continuing:
+            log.warning("tasks do not end, cancelling them again", tasks=repr(continuing))
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # else asyncio complains that nobody asked for it
+            task.exception()  # else asyncio warns that it was never retrieved
 
 
-async def together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Side by side; one that fails ends the others, and its exception goes up.
+async def run_all(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run coroutines concurrently. The first exception cancels the others and is raised.
 
-    Raises `StateError` if one was cut off by a cancellation that nobody asked for.
+    Raises `StateError` if a coroutine was cancelled without a request.
     """
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(each) for each in work]
+            tasks = [group.create_task(coroutine) for coroutine in coroutines]
     except ExceptionGroup as failures:
-        raise failures.exceptions[0] from None  # of several one tells as much as the next
-    # A client may raise the cancellation of its own tasks, which the group takes for one of ours.
+        raise failures.exceptions[0] from None  # the first is as good as any
+    # A client may raise the cancellation of its own tasks, which a task group ignores.
     if any(task.cancelled() for task in tasks):
-        raise StateError("what was done for a partition was cut off before its end")
+        raise StateError("a task of a partition was cancelled without a request")
 
 
-async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, or `TimeoutError` after `seconds` (an OSError, as all that comes of
-    connections). A client that is stopped while its broker is away may raise the cancellation of
-    its own tasks; that must not look like one of ours.
+async def run_within(seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `coroutine`; raise `TimeoutError` (an OSError) after `seconds`.
+
+    A client that is stopped while its broker is away may raise the cancellation of its own tasks.
+    That raises `ConnectionError`, so that it does not look like a cancellation of the caller.
     """
-    task = asyncio.create_task(work)
+    task = asyncio.create_task(coroutine)
     try:
         done, _ = await asyncio.wait({task}, timeout=seconds)
     finally:
@@ -61,5 +62,5 @@ async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
         task.add_done_callback(lambda late: late.cancelled() or late.exception())
         raise TimeoutError(f"no answer within {seconds:g} s")
     if task.cancelled():
-        raise ConnectionError("the client gave up")
+        raise ConnectionError("the client cancelled its own request")
     return task.result()

@@ -1,4 +1,4 @@
-"""Time as the program and its records know it."""
+"""Clocks, and times as text."""
 
 import asyncio
 
@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clock import ManualClock, SystemClock, format_time, parse_time
+from pipeline.clock import ManualClock, SystemClock
+from pipeline.times import format_time, parse_time
 
 
 @given(st.integers(min_value=0, max_value=4_102_444_800_000))
-def test_what_is_formatted_is_parsed_again(milliseconds: int) -> None:
+def test_parsing_reverses_formatting(milliseconds: int) -> None:
     assert round(parse_time(format_time(milliseconds / 1000)) * 1000) == milliseconds
 
 
@@ -28,7 +29,7 @@ def test_times_are_written_in_utc(seconds: float, text: str) -> None:
     assert format_time(seconds) == text
 
 
-def test_other_zones_and_finer_fractions_are_read() -> None:
+def test_other_zones_and_finer_fractions_are_parsed() -> None:
     assert parse_time("2023-11-14T23:13:30+01:00") == 1_700_000_010.0
     assert parse_time("2023-11-14T22:13:30.123456789Z") == pytest.approx(1_700_000_010.123456)
     assert parse_time("2023-11-14t22:13:30z") == 1_700_000_010.0
@@ -37,12 +38,12 @@ def test_other_zones_and_finer_fractions_are_read() -> None:
 @pytest.mark.parametrize(
     "text", ["", "now", "2023-11-14", "2023-11-14T22:13:30", "2023-13-14T22:13:30Z", "1700000010"]
 )
-def test_a_time_without_zone_or_sense_is_refused(text: str) -> None:
+def test_an_invalid_time_or_one_without_a_zone_raises(text: str) -> None:
     with pytest.raises(ValueError):
         parse_time(text)
 
 
-async def test_sleepers_wake_at_their_time_and_in_order() -> None:
+async def test_sleepers_wake_at_their_times_in_order() -> None:
     clock = ManualClock(now=100.0)
     woken: list[tuple[str, float]] = []
 

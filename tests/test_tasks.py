@@ -1,4 +1,4 @@
-"""Tasks that are ended have ended, also those that swallow a cancellation."""
+"""Cancelled tasks end, even if they swallow a cancellation."""
 
 import asyncio
 from contextlib import suppress
@@ -8,10 +8,10 @@ import pytest
 from pipeline import tasks
 
 
-async def test_a_task_that_swallows_its_cancellation_is_ended_all_the_same(
+async def test_a_task_that_swallows_cancellations_is_cancelled_until_it_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tasks, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(tasks, "RETRY_SECONDS", 0.01)
     swallowed = 0
 
     async def stubborn() -> None:
@@ -24,37 +24,37 @@ async def test_a_task_that_swallows_its_cancellation_is_ended_all_the_same(
 
     task = asyncio.create_task(stubborn())
     await asyncio.sleep(0)
-    await tasks.end(task)
+    await tasks.cancel_tasks(task)
     assert task.cancelled()
     assert swallowed == 3
 
 
-async def test_what_ended_tasks_raised_is_neither_raised_nor_complained_of() -> None:
-    complaints: list[str] = []
+async def test_exceptions_of_cancelled_tasks_are_neither_raised_nor_reported() -> None:
+    reports: list[str] = []
     asyncio.get_running_loop().set_exception_handler(
-        lambda _, context: complaints.append(context["message"])
+        lambda _, context: reports.append(context["message"])
     )
 
     async def fails() -> None:
         raise OSError("gone")
 
-    async def fails_when_it_is_ended() -> None:
+    async def fails_when_cancelled() -> None:
         try:
             await asyncio.sleep(60)
         finally:
-            raise OSError("not even that")
+            raise OSError("cannot clean up")
 
-    running = [asyncio.create_task(fails()), asyncio.create_task(fails_when_it_is_ended())]
+    running = [asyncio.create_task(fails()), asyncio.create_task(fails_when_cancelled())]
     await asyncio.sleep(0)
-    await tasks.end(*running)
+    await tasks.cancel_tasks(*running)
     assert all(task.done() for task in running)
     del running
-    assert complaints == []
+    assert reports == []
 
 
-async def test_nothing_to_end_is_no_wait() -> None:
-    await tasks.end()
+async def test_without_running_tasks_it_does_not_wait() -> None:
+    await tasks.cancel_tasks()
     done = asyncio.create_task(asyncio.sleep(0))
     await done
-    await tasks.end(done)
+    await tasks.cancel_tasks(done)
     assert not done.cancelled()

@@ -26,7 +26,7 @@ from pipeline.metrics import counter, gauge
 from pipeline.processors.placement.plugin_config import Placement
 from pipeline.processors.policy.nodeslo_spec import slo_spec
 from pipeline.settings import Settings
-from pipeline.tasks import together
+from pipeline.tasks import run_all
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.codec import decode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord
@@ -92,7 +92,7 @@ class Actuator:
             self._watch_nodes(), self._watch_objects(self._metrics.objects, self._reports),
             self._watch_objects(self._rules, self._writes_rules),
         ]  # fmt: skip
-        await together(work)
+        await run_all(work)
 
     async def _read(self) -> None:
         topics = [NODES, RESOURCES]

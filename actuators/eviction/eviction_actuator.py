@@ -20,7 +20,7 @@ from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.placement.victim_selection import SETTLE_SECONDS
 from pipeline.settings import Settings
-from pipeline.tasks import together
+from pipeline.tasks import run_all
 from pipeline.times import parse_time
 from pipeline.topics.codec import decode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord
@@ -67,7 +67,7 @@ class Evictor:
 
     async def run(self) -> None:
         """Carry out plans, until cancelled, or until the lease is another's."""
-        await together([self._read(), self._work(), self._actions.run()])
+        await run_all([self._read(), self._work(), self._actions.run()])
 
     async def _read(self) -> None:
         # A plan may be older than this turn and still hold.

@@ -24,12 +24,13 @@ from node_exporter.sampler import Sampler
 from node_exporter.ticks import Tick, Ticker
 from node_exporter.window_aggregation import Emitted, Window, window_end_ms, window_seconds_by
 from node_exporter.window_buffer import EncodedWindow, WindowBuffer
-from pipeline.clock import Clock, SystemClock, format_time
+from pipeline.clock import Clock, SystemClock
 from pipeline.errors import KernelError, SettingsError, SpringtideError
 from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
 from pipeline.settings import ExporterSettings, Settings, node_name
-from pipeline.tasks import end
+from pipeline.tasks import cancel_tasks
+from pipeline.times import format_time
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 
 _FLUSH_SECONDS: Final = 10.0
@@ -223,7 +224,7 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
         done, _ = await asyncio.wait(
             (publishing, collecting, following, stopping), return_when=asyncio.FIRST_COMPLETED
         )
-        await end(collecting)
+        await cancel_tasks(collecting)
         if (batch := maker.finish(clock.now())) is not None:
             _hand_on(batch, buffer)
         await _flush(buffer, publishing)
@@ -231,7 +232,7 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
             task.result()
     finally:
         try:
-            await end(collecting, following, publishing, stopping)
+            await cancel_tasks(collecting, following, publishing, stopping)
         finally:
             if live is not None:
                 await live.stop()
@@ -296,7 +297,7 @@ async def _flush(buffer: WindowBuffer, publishing: asyncio.Task[None]) -> None:
     await asyncio.wait(
         (emptied, publishing), timeout=_FLUSH_SECONDS, return_when=asyncio.FIRST_COMPLETED
     )
-    await end(emptied)
+    await cancel_tasks(emptied)
     if lost := len(buffer):
         log.error("ended with windows that Kafka did not take", windows=lost)
     else:

@@ -21,7 +21,7 @@ from node_exporter import exporter_metrics
 from node_exporter.collection import Collection, Usage
 from pipeline.errors import SettingsError, UsageError
 from pipeline.logs import get_logger
-from pipeline.tasks import end
+from pipeline.tasks import cancel_tasks
 
 KEPT_SECONDS: Final = 60
 CLIENTS_MAX: Final = 32
@@ -92,7 +92,7 @@ class LiveServer:
         if self._server is None:
             return
         self._server.close()
-        await end(*self._clients)
+        await cancel_tasks(*self._clients)
         with suppress(FileNotFoundError):
             status = self._path.stat()
             if (status.st_dev, status.st_ino) == self._inode:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from pipeline.kafka.partition_log import LogReader, LogRecord
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
-from pipeline.tasks import together
+from pipeline.tasks import run_all
 
 log = get_logger(__name__)
 
@@ -77,7 +77,7 @@ async def consume(
             if cursor is not None and cursor.owned:
                 _tell_faust(stream, mine[-1])
                 feeds.append(_feed(cursor, topic, mine, open_reader))
-        await together(feeds)
+        await run_all(feeds)
 
 
 async def _take(queue: Any, most: int, linger_seconds: float) -> list[Any]:

@@ -31,7 +31,7 @@ from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Output
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.model.bank import Bank
-from pipeline.tasks import together
+from pipeline.tasks import run_all
 from pipeline.topics.node_state import Counters
 from pipeline.topics.registry import NODE_STATE, PREDICTIONS, RESOURCES, WINDOWS
 from pipeline.topics.windows import decode_window, sample_offset_of
@@ -228,7 +228,7 @@ async def process(batches: Sequence[Batch]) -> None:
             await stack.enter_async_context(cursor.busy)
         held = [(cursor, records) for cursor, records in batches if cursor.owned and records]
         reported, refused = apply(held)
-        await together(_tell(cursor, refused[cursor], reported[cursor]) for cursor, _ in held)
+        await run_all(_tell(cursor, refused[cursor], reported[cursor]) for cursor, _ in held)
 
 
 async def _tell(

@@ -45,7 +45,7 @@ from pipeline.metrics import gauge
 from pipeline.processors.model.bank import Bank
 from pipeline.settings import Settings
 from pipeline.sources.object_files import run_file_source
-from pipeline.tasks import end
+from pipeline.tasks import cancel_tasks
 from pipeline.topics.registry import CHECKPOINTS, NODE_VIEWS, SAMPLES, WINDOWS
 
 log = get_logger(__name__)
@@ -140,12 +140,12 @@ class Holder:
         finally:
             feeding, self._feeding = self._feeding, None
             if feeding is not None:
-                await end(feeding)
+                await cancel_tasks(feeding)
             await asyncio.wait_for(self._resources.aclose(), _SHUTDOWN_SECONDS)
 
     async def _idle(self) -> None:
         """Return when nothing of the partitions let go runs or is on its way any more."""
-        await end(*self._ending)
+        await cancel_tasks(*self._ending)
         self._ending.clear()
         for shard in self._released.values():
             await shard.join.idle()

@@ -20,7 +20,7 @@ from pipeline.clock import Clock
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
-from pipeline.tasks import together
+from pipeline.tasks import run_all
 
 log = get_logger(__name__)
 
@@ -104,7 +104,7 @@ async def feed_models(handover: Handover, topic: str, open_reader: Readers) -> N
             elif cursor.owned:
                 gaps.append((cursor, ahead, end))
         await process(batches)
-        await together(_catch_up(*gap, topic, open_reader) for gap in gaps)
+        await run_all(_catch_up(*gap, topic, open_reader) for gap in gaps)
 
 
 async def _catch_up(

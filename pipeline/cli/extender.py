@@ -24,7 +24,7 @@ from pipeline.table.dead_letter_writer import DeadLetterWriter
 from pipeline.table.table_feed import HISTORY, VIEWS
 from pipeline.table.table_snapshot import is_ours
 from pipeline.table.usage_history import REFILLED_SECONDS
-from pipeline.tasks import end
+from pipeline.tasks import cancel_tasks
 
 
 @click.command(
@@ -105,7 +105,7 @@ async def _run(settings: Settings) -> None:
         )  # fmt: skip
         await plans.close()
     finally:
-        await end(frozen)
+        await cancel_tasks(frozen)
         await producer.close()
 
 

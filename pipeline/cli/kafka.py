@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from pipeline.clock import SystemClock, format_time, parse_time
+from pipeline.clock import SystemClock
 from pipeline.errors import BrokerStartError, LocalKafkaError, NotReadyError, UsageError
 from pipeline.local.kafka_jars import KAFKA_VERSION, cache_dir, ensure_jars
 from pipeline.local.local_kafka import LocalKafka
@@ -17,6 +17,7 @@ from pipeline.local.running_brokers import (
     running_brokers,
     stop_running,
 )
+from pipeline.times import format_time, parse_time
 
 _STOPPED_BY_SIGTERM = 143
 _Port = click.IntRange(1, 65535)

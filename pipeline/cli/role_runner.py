@@ -11,7 +11,7 @@ from pipeline.clock import Clock
 from pipeline.kube.api_client import Api, open_api
 from pipeline.kube.lease import Lease
 from pipeline.settings import Settings
-from pipeline.tasks import end
+from pipeline.tasks import cancel_tasks
 
 
 async def lead_until_stopped(
@@ -37,4 +37,4 @@ async def work_until_stopped(work: Coroutine[Any, Any, None]) -> None:
         if working.done():
             working.result()
     finally:
-        await end(working, stopping)
+        await cancel_tasks(working, stopping)

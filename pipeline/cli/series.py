@@ -25,7 +25,7 @@ from pipeline.processors.explain.usage_series import (
 )
 from pipeline.processors.policy.durations import seconds_of
 from pipeline.settings import KafkaSettings, Settings
-from pipeline.tasks import end as end_task
+from pipeline.tasks import cancel_tasks
 from pipeline.times import format_time, parse_time
 from pipeline.topics.registry import NODE_STATE, WINDOWS
 from pipeline.topics.windows import Window, decode_window
@@ -139,7 +139,7 @@ async def _read(
             if pod is not None and not windows[-1].points:
                 names |= pod_names(window)
     finally:
-        await end_task(saying)
+        await cancel_tasks(saying)
     if not windows:
         range_ = f"from {format_time(wanted.first)} to {format_time(wanted.last)}"
         raise await no_node(

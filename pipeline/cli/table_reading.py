@@ -14,7 +14,7 @@ from pipeline.kafka.client import client_options
 from pipeline.settings import Settings
 from pipeline.table import Feed, Table
 from pipeline.table.table_feed import FED_BY
-from pipeline.tasks import end
+from pipeline.tasks import cancel_tasks
 from pipeline.topics.registry import Topic
 
 _PROGRESS_AFTER_SECONDS: Final = 2.0
@@ -45,7 +45,7 @@ async def read_table(
         await _caught_up(feed, patient=patient)
         yield feed
     finally:
-        await end(task)
+        await cancel_tasks(task)
         if not task.cancelled():
             task.result()  # a feed ends by itself only with an error
 

@@ -10,8 +10,8 @@ from typing import Final, Literal
 import msgspec
 
 from pipeline import API_VERSION
-from pipeline.clock import format_time
 from pipeline.extender.decisions import ExplainResult, Rules
+from pipeline.times import format_time
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources
 

@@ -12,13 +12,14 @@ import numpy as np
 from aiohttp import web
 
 from pipeline import API_VERSION
-from pipeline.clock import Clock, format_time, parse_time
+from pipeline.clock import Clock
 from pipeline.errors import BadRequestError
 from pipeline.extender.http_replies import error_reply, json_reply
 from pipeline.extender.query_api import must_be_caught_up
 from pipeline.processors.explain.usage_series import SeriesStatistics, statistics_of
 from pipeline.table import FeedState
 from pipeline.table.usage_history import History, Series
+from pipeline.times import format_time, parse_time
 
 RESOURCES: Final = {"cpu": "cpu_cores", "memory": "memory_bytes"}
 PARAMETERS: Final = ("from", "to", "last", "resource")

@@ -26,7 +26,7 @@ from pipeline.metrics import declare_role
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed
 from pipeline.table.table_metrics import watch
-from pipeline.tasks import end, together
+from pipeline.tasks import cancel_tasks, run_all
 
 # A deleted pod is told to stop at the moment at which it is taken out of its Service; until all
 # nodes and balancers know that, new connections still come. It takes them a second or two.
@@ -85,7 +85,7 @@ async def serve(
     _refuse_expectations(runner)
     feeds = [one.run() for one in (feed, views, history) if one is not None]
     beside = [feed.keep_saved(), keep_telling(feed.table, clock)]
-    feeding = asyncio.create_task(together([*feeds, *beside]), name="feed")
+    feeding = asyncio.create_task(run_all([*feeds, *beside]), name="feed")
     reading = asyncio.create_task(tls.keep_read(clock), name="tls") if tls else None
     try:
         port = await _listen(runner, settings, tls)
@@ -107,10 +107,10 @@ async def serve(
             await site.stop()
         await extender.finish(FINISH_SECONDS)
         await runner.cleanup()
-        await end(feeding)
+        await cancel_tasks(feeding)
         await feed.save()
         if reading is not None:
-            await end(reading)
+            await cancel_tasks(reading)
 
 
 def _refuse_expectations(runner: web.AppRunner) -> None:

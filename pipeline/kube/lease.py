@@ -20,7 +20,7 @@ from pipeline.errors import (
 from pipeline.kube.api_client import Api
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
-from pipeline.tasks import end
+from pipeline.tasks import cancel_tasks
 from pipeline.times import format_time
 
 log = get_logger(__name__)
@@ -109,7 +109,7 @@ class Lease:
             renewing.result()
             return False
         finally:
-            await end(working, renewing)
+            await cancel_tasks(working, renewing)
 
     async def _renew(self) -> None:
         """Returns when the lease is ours no longer, or could not be renewed in time."""
@@ -122,7 +122,7 @@ class Lease:
                 await asyncio.wait({renewed, waiting}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 done = renewed.done()
-                await end(renewed, waiting)
+                await cancel_tasks(renewed, waiting)
             if not self.is_held or (done and not renewed.cancelled() and not renewed.result()):
                 return
 

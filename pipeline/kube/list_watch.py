@@ -16,7 +16,7 @@ from pipeline.errors import ApiRefusedError, ApiUnavailableError, GoneError, Kub
 from pipeline.kube.api_client import JSON, METADATA, METADATA_OF_ONE, Api
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
-from pipeline.tasks import end
+from pipeline.tasks import cancel_tasks
 
 log = get_logger(__name__)
 
@@ -169,7 +169,7 @@ async def _list(
             if not more:
                 break
     finally:
-        await end(ahead)
+        await cancel_tasks(ahead)
     yield Complete()
     yield version
 

@@ -43,7 +43,7 @@ from pipeline.local.port_probe import HOST, free_port
 from pipeline.local.role_processes import Role, stop_all
 from pipeline.settings import Settings, load_settings
 from pipeline.table import Feed, Table
-from pipeline.tasks import end
+from pipeline.tasks import cancel_tasks
 from pipeline.topics.registry import TOPICS
 
 UNKNOWN_NODE: Final = "a-node-that-nobody-knows"
@@ -152,7 +152,7 @@ class Demo:
         finally:
             self.screen.say("stopping ...")
             if feeding is not None:
-                await end(feeding)
+                await cancel_tasks(feeding)
             await asyncio.to_thread(stop_all, self.roles)
             if self.workload is not None:
                 self.workload.close()

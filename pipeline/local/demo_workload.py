@@ -24,10 +24,10 @@ from typing import Any, Final
 
 from node_exporter.kernel.cgroup import Layout, detect_layout
 from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, pod_dir, qos_dir
-from pipeline.clock import format_time
 from pipeline.errors import KernelError, KernelFileError
 from pipeline.local import load_process
 from pipeline.processors.kubernetes.pod_classes import LABEL_PRIORITY_CLASS, LABEL_QOS_CLASS
+from pipeline.times import format_time
 from pipeline.topics.resource_amounts import millicores
 
 CGROUP_ROOT: Final = Path("/sys/fs/cgroup")

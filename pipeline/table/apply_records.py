@@ -5,11 +5,11 @@ Owes the rest: a record that cannot be used raises, and leaves the table as it w
 
 from typing import TypeVar
 
-from pipeline.clock import parse_time
 from pipeline.errors import InvalidRecordError, KeyMismatchError
 from pipeline.table.node_columns import OfferedResources, TableNode
 from pipeline.table.state_table import Table
 from pipeline.table.usage_history import UsagePoint
+from pipeline.times import parse_time
 from pipeline.topics.codec import decode_json
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.node_views import ViewHead

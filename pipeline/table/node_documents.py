@@ -7,10 +7,10 @@ import msgspec
 import numpy as np
 
 from pipeline import API_VERSION
-from pipeline.clock import format_time
 from pipeline.processors.loadaware.node_thresholds import problem
 from pipeline.table.node_anomalies import odd_by_row, unusable_thresholds
 from pipeline.table.state_table import Table
+from pipeline.times import format_time
 
 
 class LimitsRatio(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,7 +36,7 @@ from pipeline.table.apply_records import apply
 from pipeline.table.event_loop_turns import by_turns
 from pipeline.table.state_table import Table
 from pipeline.table.table_snapshot import Copied, copied, load, save
-from pipeline.tasks import within
+from pipeline.tasks import run_within
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
 from pipeline.topics.registry import (
     DAY_MS,
@@ -250,7 +250,7 @@ class Feed:
         self._troubled.set()
 
     async def _connect_and_follow(self) -> None:
-        partitions = await within(_START_TIMEOUT_SECONDS, self._partitions())
+        partitions = await run_within(_START_TIMEOUT_SECONDS, self._partitions())
         consumer = AIOKafkaConsumer(
             **self._client,
             group_id=None,
@@ -262,7 +262,7 @@ class Feed:
             **COMMITTED,
         )
         try:
-            await within(_START_TIMEOUT_SECONDS, consumer.start())
+            await run_within(_START_TIMEOUT_SECONDS, consumer.start())
             consumer.assign(partitions)
             if not self._positions:
                 await self._load(consumer, partitions)
@@ -273,7 +273,7 @@ class Feed:
             ) from error
         finally:
             with suppress(kafka_errors.KafkaError, OSError):
-                await within(_STOP_TIMEOUT_SECONDS, consumer.stop())
+                await run_within(_STOP_TIMEOUT_SECONDS, consumer.stop())
 
     async def _partitions(self) -> list[TopicPartition]:
         """All partitions of the topics. Raises `TopicDriftError` if one is missing.
@@ -300,7 +300,7 @@ class Feed:
     async def _load(self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> None:
         """Read all that is there now into a fresh table, then let ours become it."""
         began = self._clock.monotonic()
-        ends: Positions = await within(_START_TIMEOUT_SECONDS, consumer.end_offsets(partitions))
+        ends: Positions = await run_within(_START_TIMEOUT_SECONDS, consumer.end_offsets(partitions))
         positions = await self._beginnings(consumer, ends)
         for partition, offset in positions.items():
             consumer.seek(partition, offset)
@@ -331,9 +331,9 @@ class Feed:
     async def _beginnings(self, consumer: AIOKafkaConsumer, ends: Positions) -> Positions:
         if self._recent_seconds is None:
             asked = consumer.beginning_offsets(list(ends))
-            return dict(await within(_START_TIMEOUT_SECONDS, asked))
+            return dict(await run_within(_START_TIMEOUT_SECONDS, asked))
         since_ms = int((self._clock.now() - self._recent_seconds) * 1000)
-        found = await within(
+        found = await run_within(
             _START_TIMEOUT_SECONDS, consumer.offsets_for_times(dict.fromkeys(ends, since_ms))
         )
         # Where nothing has been written since, reading begins at the end.
@@ -360,7 +360,7 @@ class Feed:
 
     async def _probe(self, consumer: AIOKafkaConsumer, positions: Positions) -> None:
         """Ask where the logs end: only so is a broker that is away told from one that is quiet."""
-        ends: Positions = await within(
+        ends: Positions = await run_within(
             _PROBE_TIMEOUT_SECONDS, consumer.end_offsets(list(positions))
         )
         if any(ends[partition] < position for partition, position in positions.items()):

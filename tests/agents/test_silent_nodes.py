@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from pipeline.agents.silent_nodes import LOOK_SECONDS, depart_silent
-from pipeline.tasks import end
+from pipeline.tasks import cancel_tasks
 from pipeline.topics.nodes import NodeRecord
 from tests.agents.fakes import MemoryBroker
 from tests.agents.logs import LogWriter
@@ -38,7 +38,7 @@ async def looked(owner: Owner, times: int, waiting: int = 0) -> None:
     task = looking(owner, waiting)
     await owner.clock.advance(times * LOOK_SECONDS + 1)
     await settle()
-    await end(task)
+    await cancel_tasks(task)
     await owner.apply()
 
 
@@ -111,5 +111,5 @@ async def test_after_an_outage_of_all_nobody_departs(memory: MemoryBroker) -> No
     log.window("b", skip=LATER)
     await owner.apply()
     await owner.clock.advance(LOOK_SECONDS)
-    await end(task)
+    await cancel_tasks(task)
     assert owner.model.bank.nodes == ("a", "b")

@@ -23,7 +23,7 @@ from pipeline.agents.window_handover import (
 from pipeline.clock import ManualClock
 from pipeline.errors import StateError
 from pipeline.processors.model.bank import Bank
-from pipeline.tasks import end
+from pipeline.tasks import cancel_tasks
 from pipeline.topics.windows import decode_window
 from tests.agents.fakes import MemoryBroker, MemoryOutput
 from tests.agents.logs import CONFIG, LogWriter
@@ -56,7 +56,7 @@ class Feeding:
         for _ in range(50):
             await settle()
         failed = self._task.exception() if self._task.done() else None
-        await end(self._task)
+        await cancel_tasks(self._task)
         if failed is not None:
             raise failed
 
@@ -169,7 +169,7 @@ async def test_what_somebody_else_wrote_is_found_and_read() -> None:
         await settle()
         assert cursors[0].next_offset == 3
         assert not looking.done()
-        await end(looking)
+        await cancel_tasks(looking)
     assert content(cursors[0]) == content(undisturbed(broker))
 
 
@@ -186,7 +186,7 @@ async def test_a_model_that_moves_is_not_sent_to_the_log() -> None:
         await settle()
         cursors[0].next_offset = offset + 1
     assert handover._waiting == {}
-    await end(looking)
+    await cancel_tasks(looking)
 
 
 async def test_who_waits_for_room_is_let_go_with_its_partition() -> None:
@@ -263,7 +263,7 @@ async def test_a_gap_of_one_partition_does_not_hold_up_the_others() -> None:
     for _ in range(20):
         await settle()
     assert gap.next_offset == 3
-    await end(feeding)
+    await cancel_tasks(feeding)
 
 
 async def test_a_reader_that_lets_a_cancellation_escape_fails_and_is_not_silent() -> None:
@@ -278,7 +278,7 @@ async def test_a_reader_that_lets_a_cancellation_escape_fails_and_is_not_silent(
 
     handover = Handover(linger_seconds=0)
     await handover.put(cursor, broker.records("t.windows")[2:])
-    with pytest.raises(StateError, match="cut off"):
+    with pytest.raises(StateError, match="cancelled without a request"):
         await asyncio.wait_for(feed_models(handover, "t.windows", escaping), 5)
 
 
@@ -291,4 +291,4 @@ async def test_how_far_a_model_is_behind_is_told() -> None:
     await clock.advance(LOOK_SECONDS)
     await settle()
     assert BEHIND.labels("0")._value.get() == 3
-    await end(looking)
+    await cancel_tasks(looking)

@@ -11,7 +11,6 @@ from rich.console import Console
 from pipeline.cli import node_lines, top
 from pipeline.cli.main import cli
 from pipeline.cli.node_lines import COLUMNS, Sort, lines, plain, render
-from pipeline.clock import format_time
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION as USAGE_THRESHOLDS
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
@@ -23,6 +22,7 @@ from pipeline.table.node_documents import (
     limits_ratios,
     node_list,
 )
+from pipeline.times import format_time
 from pipeline.topics.node_state import Counters
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import CountedPod

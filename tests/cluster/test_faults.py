@@ -23,7 +23,7 @@ from pipeline.kube.list_watch import Changed, Page, follow
 from pipeline.local.control_plane import ControlPlane
 from pipeline.processors.overcommit.status_patch import amounts_on
 from pipeline.settings import KubernetesSettings, Settings
-from pipeline.tasks import end
+from pipeline.tasks import cancel_tasks
 from tests.cluster.objects import apply, delete, items, node, pod, until, write_policy
 from tests.cluster.results import Results
 from tests.cluster.watching import Role, in_step
@@ -148,7 +148,7 @@ async def test_whatever_fails_or_dies_the_world_ends_up_as_it_should(
                 role.__exit__()
         nothing_is_written_twice(history, proxy)
         the_budget_is_kept(proxy)
-    await end(watching)
+    await cancel_tasks(watching)
 
 
 def offered(plane: ControlPlane) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pipeline.extender.annotation_warnings import LOOK_EVERY_SECONDS, keep_telli
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
-from pipeline.tasks import end
+from pipeline.tasks import cancel_tasks
 
 NEGATIVE = '{"usageThresholds": {"cpu": -1}}'
 
@@ -61,5 +61,5 @@ async def test_it_goes_on_looking(caplog: pytest.LogCaptureFixture) -> None:
     await clock.advance(LOOK_EVERY_SECONDS)
     annotate(table, "[", "b")
     await clock.advance(2 * LOOK_EVERY_SECONDS)
-    await end(telling)
+    await cancel_tasks(telling)
     assert lines(caplog) == [(1, ["a"]), (1, ["b"])]

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clock import format_time
 from pipeline.extender.decisions import BEST_FIT, Decisions
 from pipeline.extender.scheduler_api import rules_of
 from pipeline.processors.loadaware.pod_amounts import Counting
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Table
 from pipeline.table.node_columns import OfferedResources, TableNode
+from pipeline.times import format_time
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.pods import CountedPod, PodRecord
 from pipeline.topics.resource_amounts import Resources, Usage

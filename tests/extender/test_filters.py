@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from pipeline.clock import format_time
 from pipeline.extender.decisions import Decisions, FilterResult, Rules
 from pipeline.processors.placement.plugin_config import Placement, read_config
 from pipeline.table import Table
 from pipeline.table.node_columns import OfferedResources, TableNode
+from pipeline.times import format_time
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources, Usage

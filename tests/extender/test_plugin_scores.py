@@ -4,11 +4,11 @@ from typing import Any
 
 import msgspec
 
-from pipeline.clock import format_time
 from pipeline.extender.decisions import BEST_FIT, Decisions, Rules
 from pipeline.processors.placement.plugin_config import read_config
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
+from pipeline.times import format_time
 from pipeline.topics.node_state import NodeStateRecord, UsageDeviation
 from pipeline.topics.pods import Container, PodRecord
 from pipeline.topics.resource_amounts import Resources, Usage

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.clock import format_time
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
+from pipeline.times import format_time
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources
 from tests.extender.conftest import POD, Start

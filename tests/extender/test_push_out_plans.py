@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from pipeline.clock import format_time, parse_time
 from pipeline.extender.decisions import Decisions
 from pipeline.extender.push_out_plans import (
     BEGUN_SECONDS,
@@ -18,6 +17,7 @@ from pipeline.processors.placement.victim_selection import SETTLE_SECONDS
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
+from pipeline.times import format_time, parse_time
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.pods import Owner, PodRecord
 from pipeline.topics.resource_amounts import Resources, Usage

@@ -9,13 +9,14 @@ from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clock import ManualClock, format_time
+from pipeline.clock import ManualClock
 from pipeline.extender.scheduler_api import Extender
 from pipeline.extender.series_api import NodeSeriesHandler
 from pipeline.processors.explain.usage_series import statistics_of
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
 from pipeline.table.usage_history import History
+from pipeline.times import format_time
 from pipeline.topics.resource_amounts import Usage
 from tests.extender.conftest import Client
 from tests.table.records import NOW

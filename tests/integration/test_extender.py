@@ -19,13 +19,14 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from pipeline.clock import SystemClock, format_time
+from pipeline.clock import SystemClock
 from pipeline.extender.service import serve
 from pipeline.kafka.lazy_producer import LazyProducer
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.settings import ExtenderSettings
 from pipeline.table import AND_PODS, Feed, Table
 from pipeline.table.dead_letter_writer import DeadLetterWriter
+from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord

@@ -23,7 +23,7 @@ from pipeline.agents.recovery import Recovery
 from pipeline.agents.shard import Shard
 from pipeline.agents.window_handover import Handover
 from pipeline.cli.main import cli
-from pipeline.clock import SystemClock, format_time
+from pipeline.clock import SystemClock
 from pipeline.errors import RecordError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.newest import newest
@@ -37,6 +37,7 @@ from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import CPU_LAYOUT
 from pipeline.processors.model.model_config import ENTITIES
 from pipeline.settings import KafkaSettings, Settings
+from pipeline.times import format_time
 from pipeline.topics.checkpoints import NodeCheckpoint
 from pipeline.topics.codec import decode_pack, encode_pack
 from pipeline.topics.nodes import Strategy

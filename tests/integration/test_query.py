@@ -12,13 +12,14 @@ import aiohttp
 import pytest
 from msgspec.structs import replace
 
-from pipeline.clock import SystemClock, format_time
+from pipeline.clock import SystemClock
 from pipeline.extender.service import serve
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed, Table
 from pipeline.table.apply_records import apply_point
 from pipeline.table.table_feed import FED_BY, HISTORY, VIEWS
-from pipeline.tasks import end as end_task
+from pipeline.tasks import cancel_tasks
+from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.pods import PodRecord, pod_key
@@ -204,4 +205,4 @@ async def test_of_the_past_no_more_is_read_than_is_wanted(cluster: Cluster) -> N
     await asyncio.wait_for(feed.wait_caught_up(), 30)
     assert feed.table.history.get("old") is None
     assert feed.table.history.get("young") is not None
-    await end_task(task)
+    await cancel_tasks(task)

@@ -6,11 +6,11 @@ import uuid
 
 import pytest
 
-from pipeline.clock import format_time
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.settings import KafkaSettings
+from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.registry import NODE_STATE, WINDOWS, Topic
 from pipeline.topics.windows import departure, encode_window

@@ -20,7 +20,7 @@ from pipeline.errors import (
     NotFoundError,
 )
 from pipeline.kube.lease import Lease, format_micros
-from pipeline.tasks import end
+from pipeline.tasks import cancel_tasks
 
 RENEW_WITHIN, DURATION = 10.0, 15.0
 
@@ -126,7 +126,7 @@ async def test_one_leads_for_as_long_as_it_renews() -> None:
     assert (first.turns, second.turns) == (1, 0)
     assert store.lease["spec"]["leaseTransitions"] == 1
     assert store.lease["spec"]["leaseDurationSeconds"] == 15
-    await end(first.task, second.task)
+    await cancel_tasks(first.task, second.task)
 
 
 async def test_who_is_cut_off_stops_in_time_and_the_next_leads_after() -> None:
@@ -141,7 +141,7 @@ async def test_who_is_cut_off_stops_in_time_and_the_next_leads_after() -> None:
     first.way.failure = None
     await clock.advance(60.0)
     assert (first.works, second.works) == (False, True)
-    await end(first.task, second.task)
+    await cancel_tasks(first.task, second.task)
 
 
 async def test_an_answer_that_comes_late_does_not_hold_the_lease() -> None:
@@ -149,25 +149,25 @@ async def test_an_answer_that_comes_late_does_not_hold_the_lease() -> None:
     first.way.seconds = RENEW_WITHIN - 1.0
     await clock.advance(RENEW_WITHIN + 2.0)
     assert not first.works
-    await end(first.task, second.task)
+    await cancel_tasks(first.task, second.task)
 
 
 async def test_a_clean_end_lets_the_next_lead_at_once() -> None:
     first, second, clock, store = await two()
-    await end(first.task)
+    await cancel_tasks(first.task)
     assert store.lease["spec"]["holderIdentity"] == ""
     await clock.advance(3.0)
     assert second.works
-    await end(second.task)
+    await cancel_tasks(second.task)
 
 
 async def test_an_end_with_the_server_away_is_an_end() -> None:
     first, second, clock, _ = await two()
     first.way.failure = ApiUnavailableError("cut")
-    await end(first.task)
+    await cancel_tasks(first.task)
     await clock.advance(DURATION + 3.0)
     assert second.works
-    await end(second.task)
+    await cancel_tasks(second.task)
 
 
 async def test_wall_clocks_decide_nothing() -> None:
@@ -176,7 +176,7 @@ async def test_wall_clocks_decide_nothing() -> None:
         clock.jump(seconds)
         await clock.advance(60.0)
         assert (first.works, second.works) == (True, False)
-    await end(first.task, second.task)
+    await cancel_tasks(first.task, second.task)
 
 
 async def test_somebody_elses_hand_in_the_lease_is_respected() -> None:
@@ -188,7 +188,7 @@ async def test_somebody_elses_hand_in_the_lease_is_respected() -> None:
     # The third never renews.
     await clock.advance(DURATION + 3.0)
     assert first.works != second.works
-    await end(first.task, second.task)
+    await cancel_tasks(first.task, second.task)
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"holderIdentity": None, "leaseTransitions": None}])
@@ -199,7 +199,7 @@ async def test_a_lease_that_somebody_made_by_hand_is_taken(spec: Any) -> None:
     await clock.advance(1.0)
     assert one.works
     assert store.lease["metadata"]["labels"] == {"kept": "yes"}
-    await end(one.task)
+    await cancel_tasks(one.task)
 
 
 async def test_who_may_not_is_told_at_the_first_time_and_later_waits() -> None:
@@ -219,7 +219,7 @@ async def test_who_may_not_is_told_at_the_first_time_and_later_waits() -> None:
     one.way.failure = None
     await clock.advance(5.0)
     assert one.works
-    await end(one.task)
+    await cancel_tasks(one.task)
 
 
 @pytest.mark.parametrize("error", [ApiUnavailableError("500"), GoneError("410")])
@@ -233,7 +233,7 @@ async def test_a_server_in_trouble_is_asked_again_from_the_first_time_on(
     one.way.failure = None
     await clock.advance(5.0)
     assert one.works
-    await end(one.task)
+    await cancel_tasks(one.task)
 
 
 async def test_who_stands_by_says_for_whom_or_that_nobody_can_be_told(
@@ -245,7 +245,7 @@ async def test_who_stands_by_says_for_whom_or_that_nobody_can_be_told(
     second.way.failure = ApiUnavailableError("away")
     await clock.advance(5.0)
     assert "cannot tell who leads" in caplog.text
-    await end(first.task, second.task)
+    await cancel_tasks(first.task, second.task)
 
 
 async def test_what_the_work_raises_is_raised_and_the_lease_released() -> None:
@@ -286,7 +286,7 @@ def test_never_two_at_work_whatever_fails(seed: int, count: int) -> None:
                 each.way.seconds = each.way.answers_after = 0.0
             await clock.advance(2 * DURATION)
             last = [each.works for each in all_].count(True)
-            await end(*(each.task for each in all_))
+            await cancel_tasks(*(each.task for each in all_))
         assert last == 1
 
     asyncio.run(run())

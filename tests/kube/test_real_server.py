@@ -19,7 +19,7 @@ from pipeline.kube.lease import Lease, Terms
 from pipeline.kube.list_watch import Began, Changed, Complete, Page, follow
 from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KubernetesSettings
-from pipeline.tasks import end
+from pipeline.tasks import cancel_tasks
 from tests.kube.fault_proxy import FaultProxy, fault_proxy
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -140,7 +140,7 @@ async def test_what_is_followed_is_what_there_is_in_pages_and_in_changes(api: Ap
     there = await wanted(api)
     await until(lambda: mirror.known == there)
     assert mirror.lists == 1
-    await end(following)
+    await cancel_tasks(following)
     for i in (0, 1, 2, 4, 5, 6, 7, 9):
         await api.delete(f"{MAPS}/m{i}")
 
@@ -170,7 +170,7 @@ async def test_whatever_fails_in_between_the_end_is_the_same(
         there = await wanted(api)
         for mirror in mirrors:
             await until(lambda mirror=mirror: mirror.known == there)
-        await end(*following)
+        await cancel_tasks(*following)
 
 
 async def test_one_leads_and_the_next_takes_over(api: Api) -> None:
@@ -190,7 +190,7 @@ async def test_one_leads_and_the_next_takes_over(api: Api) -> None:
     second = one("second", ends=True)
     await asyncio.sleep(4.0)
     assert led == ["first"]
-    await end(first)
+    await cancel_tasks(first)
     await until(lambda: led == ["first", "second"], 2.0)
     stop.set()
     await second
@@ -227,5 +227,5 @@ async def test_who_cannot_renew_stops_before_another_begins(
         second = one(api, "second")
         proxy.is_fair, proxy.share = False, 1.0
         await until(lambda: at_work == {"second"})
-        await end(first, second)
+        await cancel_tasks(first, second)
     assert not both

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from pipeline.clock import format_time
 from pipeline.table import Table
+from pipeline.times import format_time
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.resource_amounts import Usage
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.clock import ManualClock, format_time
+from pipeline.clock import ManualClock
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.processors.model.usage_anomalies import ODDITIES
@@ -14,6 +14,7 @@ from pipeline.table.node_anomalies import odd_by_row, unusable_thresholds
 from pipeline.table.node_columns import TableNode
 from pipeline.table.node_documents import beside, node_item, node_list
 from pipeline.table.table_metrics import _TableCollector, _Watched
+from pipeline.times import format_time
 from pipeline.topics.node_state import Counters, UsageDeviation
 from pipeline.topics.pods import CountedPod
 from pipeline.topics.resource_amounts import Usage

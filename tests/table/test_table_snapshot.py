@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.clock import format_time
 from pipeline.errors import CheckpointError
 from pipeline.extender.decisions import Decisions, Rules
 from pipeline.processors.placement.plugin_config import read_config, usual
 from pipeline.table import Table, table_snapshot
 from pipeline.table.node_columns import TableNode
 from pipeline.table.table_snapshot import copied, load, save
+from pipeline.times import format_time
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources, Usage
 from tests.table.records import NOW, node_state

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clock import format_time
 from pipeline.errors import InvalidRecordError
 from pipeline.table import Table
 from pipeline.table.apply_records import apply_point
 from pipeline.table.usage_history import POINTS, History
+from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.registry import NODE_STATE
 from pipeline.topics.resource_amounts import Usage

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pipeline.clock import format_time
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.exchange.load_watcher_document import Metric, average_of, latest_of
 from pipeline.processors.kubernetes.object_records import pod_record
@@ -34,6 +33,7 @@ from pipeline.processors.scorers import target_load_packing as target_load
 from pipeline.processors.scorers.rounding import half_away
 from pipeline.processors.scorers.scorer import Packing
 from pipeline.table import Table
+from pipeline.times import format_time
 from pipeline.topics.pods import Container as PodContainer
 from pipeline.topics.pods import CountedPod
 from tests.table.records import NOW, node_state

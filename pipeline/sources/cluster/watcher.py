@@ -30,7 +30,7 @@ from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources.cluster.watched_kinds import Kind, Nodes, Pods, Workloads
 from pipeline.sources.compacted_writer import Entry, open_producer, write_batches, written_by
 from pipeline.sources.policy_file import filter_limits, tell
-from pipeline.tasks import together
+from pipeline.tasks import run_all
 from pipeline.topics.registry import NODES, PODS, WORKLOADS
 
 log = get_logger(__name__)
@@ -87,7 +87,7 @@ class Watcher:
             await self._read_back(kafka)
             kinds: list[Kind] = [self._nodes, self._pods, *self._others.values()]
             try:
-                await together([
+                await run_all([
                     self._write(producer, kafka),
                     self._follow_policy(),
                     *(self._follow(kind) for kind in kinds),

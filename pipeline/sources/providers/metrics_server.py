@@ -15,7 +15,7 @@ from pipeline.kube.api_client import Api
 from pipeline.logs import get_logger
 from pipeline.processors.provided.fetched_usage import Fetched, PodName, Window
 from pipeline.processors.provided.metrics_api import Readings, gather, read_list
-from pipeline.tasks import end
+from pipeline.tasks import cancel_tasks
 
 log = get_logger(__name__)
 
@@ -88,4 +88,4 @@ async def open_metrics_server(api: Api, every_seconds: float) -> AsyncIterator[M
     try:
         yield found
     finally:
-        await end(asking)
+        await cancel_tasks(asking)

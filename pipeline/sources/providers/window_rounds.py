@@ -22,7 +22,7 @@ from pipeline.sources.providers import provider_metrics
 from pipeline.sources.providers.cluster_topics import WINDOWS_SERVED, Follower, Known
 from pipeline.sources.providers.protocol import Provider
 from pipeline.sources.providers.status_page import Status
-from pipeline.tasks import together
+from pipeline.tasks import run_all
 from pipeline.times import format_time
 from pipeline.topics.arrow import MAX_ROWS
 from pipeline.topics.registry import MAX_SAMPLE_BYTES, SAMPLES
@@ -83,7 +83,7 @@ class Rounds:
         back_ms = WINDOWS_SERVED * max(self._length_ms, 300_000) + self._length_ms
         since_ms = round(self._clock.now() * 1000) - back_ms
         follower = Follower(self._kafka, self._clock, self._known, since_ms)
-        await together([follower.run(), self._rounds(follower)])
+        await run_all([follower.run(), self._rounds(follower)])
 
     async def _rounds(self, follower: Follower) -> None:
         await follower.caught_up()

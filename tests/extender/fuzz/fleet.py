@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import aiohttp
 import msgspec
 
-from pipeline.clock import format_time
 from pipeline.extender.scheduler_api import rules_of
 from pipeline.table.node_columns import OfferedResources, TableNode
+from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.node_views import NodeViewRecord

@@ -13,7 +13,7 @@ from pipeline.sources.compacted_writer import Entry
 from pipeline.sources.providers import window_rounds
 from pipeline.sources.providers.status_page import Status
 from pipeline.sources.providers.window_rounds import Rounds
-from pipeline.tasks import end
+from pipeline.tasks import cancel_tasks
 from pipeline.topics.arrow import read_samples
 
 SETTINGS = Settings(provider=ProviderSettings(kind="prometheus", window_seconds=60))
@@ -86,7 +86,7 @@ async def test_windows_follow_the_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     assert running.ends == [0, 60, 120, 180, 240]
     assert [at - START for at, _ in running.provider.asked] == [30, 65, 125, 185, 245]
     assert running.status.is_ready
-    await end(running.task)
+    await cancel_tasks(running.task)
 
 
 async def test_a_window_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ async def test_a_window_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) 
     await running.clock.advance(60)
     assert running.status.is_ready
     assert running.ends == [0, 240]
-    await end(running.task)
+    await cancel_tasks(running.task)
 
 
 async def test_a_slow_source_costs_windows_and_not_the_grid(
@@ -112,7 +112,7 @@ async def test_a_slow_source_costs_windows_and_not_the_grid(
     running.provider.seconds = 130
     await running.clock.advance(600)
     assert running.ends == [0, 120, 240, 360]
-    await end(running.task)
+    await cancel_tasks(running.task)
 
 
 async def test_a_clock_that_is_set_back_silences_us_for_a_window(
@@ -126,4 +126,4 @@ async def test_a_clock_that_is_set_back_silences_us_for_a_window(
     assert running.ends[:2] == [0, 60]
     assert len(running.ends) >= 3
     assert running.ends[2] < 0
-    await end(running.task)
+    await cancel_tasks(running.task)

@@ -39,8 +39,8 @@ class NodesView(Protocol):
     def __len__(self) -> int: ...
 
     def allocatable(self, resource: str, kind: str = "allocatable") -> IntArray:
-        """Allocatable of a resource in whole units, 0 for none; `kind` may also be `capacity`, or
-        `raw`: before amplification."""
+        """Allocatable of a resource in whole units, 0 if a node has nothing of it; `kind` may also
+        be `capacity`, or `raw`: before amplification."""
 
     @property
     def scalars(self) -> tuple[str, ...]:

@@ -1,0 +1,109 @@
+"""The scorer of docs/how-to/add-a-scorer.md is found, obeys the laws and scores nodes."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from pipeline.processors.scorers import registry
+
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs" / "how-to" / "add-a-scorer.md"
+REFERENCE = ROOT / "docs" / "reference" / "extender.md"
+
+# Run in its own process: the registry reads installed packages once.
+CHECK = """
+import sys, yaml
+from pipeline.extender.decisions import Decisions, Rules
+from pipeline.processors.placement.plugin_config import read_config
+from pipeline.table import Table
+from pipeline.table.node_columns import TableNode
+from pipeline.topics.pods import PodRecord
+from pipeline.topics.resource_amounts import Resources
+
+def pod(uid, node=""):
+    return PodRecord(
+        node=node, uid=uid, cgroup_uid=uid, namespace="d", name=uid, phase="Running",
+        scalars={"nvidia.com/gpu": 1},
+    )
+
+rules = Rules(read_config(yaml.safe_load(sys.stdin.read())), score_steps=100)
+table = Table(counting=rules.counting)
+room = Resources(cpu_millicores=4000, memory_bytes=1 << 34)
+for name, gpus in (("empty", 4), ("full", 1), ("half", 4)):
+    table.put_node(TableNode(node=name, allocatable=room, scalars={"nvidia.com/gpu": gpus}))
+for name in ("full", "half"):
+    table.put_pod(pod(f"on-{name}", name))
+scored = Decisions(table, rules).prioritize(pod("new"), ["empty", "full", "half"], 1.7e9)
+print(scored.plugins["PackGpus"].tolist())
+"""
+
+
+def blocks(language: str) -> list[str]:
+    text = GUIDE.read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def run(code: str, package: Path, given: str = "") -> str:
+    paths = (ROOT, ROOT / "node-exporter", package)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))},
+        input=given, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def install(package: Path) -> None:
+    """Write the module of the guide, and the metadata that pip would write."""
+    module, _ = blocks("python")
+    (toml,) = blocks("toml")
+    (package / "pack_gpus.py").write_text(module)
+    metadata = package / "gpu_tools-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: gpu-tools\nVersion: 1.0\n")
+    groups = tomllib.loads(toml)["project"]["entry-points"]
+    lines = [
+        line
+        for group, points in groups.items()
+        for line in (f"[{group}]", *(f"{name} = {target}" for name, target in points.items()))
+    ]
+    (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
+def test_the_guides_scorer_scores_nodes_in_the_extender(tmp_path: Path) -> None:
+    install(tmp_path)
+    _, check = blocks("python")
+    run(check, tmp_path)
+    (config,) = blocks("yaml")
+    assert run(CHECK, tmp_path, config) == "[25, 0, 50]\n"
+
+
+def test_a_plugin_of_two_packages_is_refused(tmp_path: Path) -> None:
+    install(tmp_path)
+    points = tmp_path / "gpu_tools-1.0.dist-info" / "entry_points.txt"
+    points.write_text(points.read_text() + "Peaks = pack_gpus:SCORER\nNone = gone:SCORER\n")
+    code = """
+from pipeline.errors import InvalidPolicyError
+from pipeline.processors.scorers import registry
+for name in ("Peaks", "None", "Unknown"):
+    try:
+        registry.scorer(name)
+    except InvalidPolicyError as error:
+        print(error.message)
+"""
+    assert run(code, tmp_path).splitlines() == [
+        "plugin Peaks is in more than one package: gpu-tools 1.0, springtide",
+        "plugin None of gpu-tools 1.0 cannot be loaded: "
+        """ModuleNotFoundError("No module named 'gone'")""",
+        "no scorer is named 'Unknown'",
+    ]
+
+
+def test_the_reference_has_the_row_of_every_scorer() -> None:
+    rows = REFERENCE.read_text().splitlines()
+    for scorer in registry.built_in().values():
+        assert f"| `{scorer.name}` | {scorer.source} | {scorer.text} |" in rows, scorer.name

@@ -1,8 +1,7 @@
 """`springtide model`: the predictors there are, what a node's models hold, models as files."""
 
 import asyncio
-import importlib
-from importlib.metadata import EntryPoint
+from collections.abc import Iterator
 
 import click
 
@@ -12,11 +11,18 @@ from pipeline.cli.model_fit import fit
 from pipeline.cli.model_import import import_
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
 from pipeline.cli.safe_output import say
-from pipeline.errors import CheckpointError, RecordError, UsageError
+from pipeline.errors import CheckpointError, PredictorError, RecordError, UsageError
 from pipeline.processors.explain.model_state_text import head, names_of, table
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
-from pipeline.processors.predictors.registry import available, package_of, packages_with
+from pipeline.processors.predictors.documentation import markdown as markdown_tables
+from pipeline.processors.predictors.documentation import option_lines
+from pipeline.processors.predictors.registry import (
+    available,
+    declaration_of,
+    package_of,
+    packages_with,
+)
 from pipeline.settings import Settings
 from pipeline.topics.checkpoints import NodeCheckpoint
 from pipeline.topics.codec import decode_pack
@@ -36,20 +42,32 @@ command.add_command(import_)
 
 
 @command.command(epilog="Exit codes: 0 listed, 2 usage.")
-def predictors() -> None:
-    """List the predictors that are installed, with the package that each comes from.
+@click.option(
+    "--markdown", is_flag=True, help="Print the tables of docs/explanation/models.md instead."
+)
+def predictors(markdown: bool) -> None:
+    """List the installed predictors: name, package, what the peak is, options.
 
-    Which of them run is `model.predictors`, and `model.predictor` the one that decides.
+    The setting `model.predictors` names those that run, `model.predictor` the one that decides.
 
     \b
     Examples:
       springtide model predictors
+      springtide model predictors --markdown
     """
-    lines = [(point.name, _packages(point), _doc(point)) for point in available().values()]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        padded = (text.ljust(width) for text, width in zip(line, widths, strict=True))
-        say(["  ".join(padded).rstrip()])
+    if markdown:
+        declarations = {name: declaration_of(name) for name in available()}
+        click.echo(markdown_tables(declarations), nl=False)
+        return
+    points = available().values()
+    packages = {
+        point.name: ", ".join(packages_with(point.name)) or package_of(point) for point in points
+    }
+    widths = [max(map(len, texts)) for texts in (packages, packages.values())]
+    for name, package in packages.items():
+        summary, *options = _described(name)
+        head = f"{name.ljust(widths[0])}  {package.ljust(widths[1])}  {summary}"
+        say([head, *(f"    {line}" for line in options)])
 
 
 @command.command(
@@ -95,17 +113,12 @@ def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool) ->
     say(lines)
 
 
-def _packages(point: EntryPoint) -> str:
-    return ", ".join(packages_with(point.name)) or package_of(point)
-
-
-def _doc(point: EntryPoint) -> str:
-    """What its module says of itself, or why it cannot be used."""
-    if len(packages_with(point.name)) > 1:
-        return "cannot be used: more than one package has it"
+def _described(predictor: str) -> Iterator[str]:
+    """The summary of a predictor and a line for each option, or why it cannot be used."""
     try:
-        point.load()
-        text = importlib.import_module(point.module).__doc__ or ""
-    except Exception as error:  # one odd module must not hide the others
-        return f"cannot be loaded: {error!r}"
-    return text.strip().partition("\n")[0]
+        declared = declaration_of(predictor)
+    except PredictorError as error:
+        yield f"cannot be used: {error.message.removeprefix(f'{error.key}: ')}"
+    else:
+        yield declared.summary
+        yield from option_lines(declared.options)

@@ -13,6 +13,7 @@ from pipeline.cli.main import cli
 from pipeline.kafka.newest import Found
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
+from pipeline.processors.predictors import registry
 from pipeline.processors.predictors.registry import GROUP, available
 from pipeline.topics.checkpoints import NodeCheckpoint
 from pipeline.topics.codec import encode_pack
@@ -42,9 +43,17 @@ def importing(folder: Path, document: object, *arguments: str, source: str = "vp
 
 def test_predictors_are_listed_with_their_package_and_a_line_each() -> None:
     lines = CliRunner().invoke(cli, ["model", "predictors"]).output.splitlines()
-    assert [line.split()[0] for line in lines] == list(available())
-    assert all("springtide 0." in line for line in lines)
-    assert any(line.endswith("a quantile of each entity's decayed histogram.") for line in lines)
+    heads = [line for line in lines if not line.startswith(" ")]
+    assert [line.split()[0] for line in heads] == list(available())
+    assert all("springtide 0." in line for line in heads)
+    assert any(line.endswith("sum of the requests of active pods / a") for line in heads)
+    assert "    a: divisor of the requests; above 0; default 1.1" in lines
+
+
+def test_predictors_are_documented_in_markdown() -> None:
+    result = CliRunner().invoke(cli, ["model", "predictors", "--markdown"])
+    assert result.exit_code == 0
+    assert "| `borg-default` | `a` | 1.1 | above 0 | divisor of the requests |\n" in result.output
 
 
 def test_a_predictor_that_cannot_be_loaded_hides_no_other(
@@ -58,9 +67,11 @@ def test_a_predictor_that_cannot_be_loaded_hides_no_other(
     }
     found = {**odd, **available()}
     monkeypatch.setattr(model, "available", lambda: found)
+    monkeypatch.setattr(registry, "available", lambda: found)
     result = CliRunner().invoke(cli, ["model", "predictors"])
     assert result.exit_code == 0
-    broken, gone, *others = result.output.splitlines()
+    lines = result.output.splitlines()
+    broken, gone, *others = [line for line in lines if not line.startswith(" ")]
     assert "cannot be loaded: ZeroDivisionError" in broken
     assert "cannot be loaded: AttributeError" in gone
     assert len(others) == len(available())

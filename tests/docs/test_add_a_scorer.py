@@ -1,19 +1,13 @@
 """The scorer of docs/how-to/add-a-scorer.md is found, obeys the laws and scores nodes."""
 
-import os
-import re
-import subprocess
-import sys
-import tomllib
 from pathlib import Path
 
 from pipeline.processors.scorers import registry
+from tests.docs.guides import ROOT, blocks, install, run
 
-ROOT = Path(__file__).parents[2]
-GUIDE = ROOT / "docs" / "how-to" / "add-a-scorer.md"
+GUIDE = "add-a-scorer.md"
 REFERENCE = ROOT / "docs" / "reference" / "extender.md"
 
-# Run in its own process: the registry reads installed packages once.
 CHECK = """
 import sys, yaml
 from pipeline.extender.decisions import Decisions, Rules
@@ -41,50 +35,22 @@ print(scored.plugins["PackGpus"].tolist())
 """
 
 
-def blocks(language: str) -> list[str]:
-    text = GUIDE.read_text()
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-
-
-def run(code: str, package: Path, given: str = "") -> str:
-    paths = (ROOT, ROOT / "node-exporter", package)
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))},
-        input=given, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def install(package: Path) -> None:
-    """Write the module of the guide, and the metadata that pip would write."""
-    module, _ = blocks("python")
-    (toml,) = blocks("toml")
-    (package / "pack_gpus.py").write_text(module)
-    metadata = package / "gpu_tools-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: gpu-tools\nVersion: 1.0\n")
-    groups = tomllib.loads(toml)["project"]["entry-points"]
-    lines = [
-        line
-        for group, points in groups.items()
-        for line in (f"[{group}]", *(f"{name} = {target}" for name, target in points.items()))
-    ]
-    (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
+def install_example(package: Path) -> Path:
+    module, _ = blocks(GUIDE, "python")
+    (toml,) = blocks(GUIDE, "toml")
+    return install(package, "gpu-tools", "pack_gpus", module, toml)
 
 
 def test_the_guides_scorer_scores_nodes_in_the_extender(tmp_path: Path) -> None:
-    install(tmp_path)
-    _, check = blocks("python")
+    install_example(tmp_path)
+    _, check = blocks(GUIDE, "python")
     run(check, tmp_path)
-    (config,) = blocks("yaml")
+    (config,) = blocks(GUIDE, "yaml")
     assert run(CHECK, tmp_path, config) == "[25, 0, 50]\n"
 
 
 def test_a_plugin_of_two_packages_is_refused(tmp_path: Path) -> None:
-    install(tmp_path)
-    points = tmp_path / "gpu_tools-1.0.dist-info" / "entry_points.txt"
+    points = install_example(tmp_path)
     points.write_text(points.read_text() + "Peaks = pack_gpus:SCORER\nNone = gone:SCORER\n")
     code = """
 from pipeline.errors import InvalidPolicyError

@@ -106,11 +106,12 @@ def product() -> dict[str, set[str]]:
 def reached() -> set[str]:
     """All that the commands and the entry points lead to."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    points = [point for group in project["entry-points"].values() for point in group.values()]
+    points = [
+        point for group in project.get("entry-points", {}).values() for point in group.values()
+    ]
     waiting = [name for name in product() if name.startswith("pipeline.cli.")]
     waiting += [point.replace(":", ".") for point in points]
-    scorers = "pipeline.processors.scorers."
-    waiting += [name for name in product() if name.startswith(scorers) and name.endswith(".SCORER")]
+    waiting += [name for name in product() if name.endswith((".SCORER", ".PREDICTOR"))]
     found: set[str] = set()
     while waiting:
         name = waiting.pop()

@@ -1,9 +1,9 @@
-"""Lines of a derivation: what a number is called, from which numbers it came, and what it is.
+"""Lines of a derivation: a label, the expression with its numbers filled in, and the result.
 
-Owes the rest: text from which a result can be computed again to its last digit. A line is an input
-(`label: value unit`), a step (`label: expression = value unit`), or the sum of the lines right
-above it (`label, sum of N: value unit`). Expressions have numbers, + - * / **, `min`, `max` and
-`trunc`, and read as float64 arithmetic from left to right.
+Every result can be computed again from the lines to its last digit. A line is an input (`label:
+value unit`), a step (`label: expression = value unit`), or the sum of the lines right above it
+(`label, sum of N: value unit`). Expressions have numbers, + - * / **, `min`, `max` and `trunc`, and
+read as float64 arithmetic from left to right.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline.topics.resource_amounts import ByResource, Usage
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """cpu or memory: the field that carries it, its unit, and the whole units of Kubernetes."""
+    """cpu or memory: the record field that carries it, its unit, and Kubernetes' whole units."""
 
     name: str
     field: str
@@ -30,28 +30,28 @@ class Resource:
 
     @property
     def other(self) -> str:
-        """The name of the other one."""
+        """The name of the other resource."""
         (name,) = RESOURCES.keys() - {self.name}
         return name
 
-    def of(self, found: Usage | ByResource | None) -> float | None:
-        """What is said of it."""
-        name = self.name if isinstance(found, ByResource) else self.field
-        value: float | None = None if found is None else getattr(found, name)
+    def of(self, usage: Usage | ByResource | None) -> float | None:
+        """The value of this resource."""
+        name = self.name if isinstance(usage, ByResource) else self.field
+        value: float | None = None if usage is None else getattr(usage, name)
         return value
 
     def column(self, columns: UsageColumns | None, count: int) -> Sequence[float | None]:
-        """What `columns` say of it, of each of `count` entities."""
+        """The values of this resource for each of `count` pods."""
         values: Sequence[float | None] = () if columns is None else getattr(columns, self.field)
         return values or [None] * count
 
     def count(self, counts: Counts) -> int:
-        """How many of it `counts` are."""
+        """The count of this resource."""
         count: int = getattr(counts, self.name)
         return count
 
     def whole(self, amount: float | None) -> int | None:
-        """An amount that was published in `unit` and is whole in `whole_unit`."""
+        """An amount in `unit`, in whole units."""
         return None if amount is None else round(amount * self.scale)
 
     def cut(self, value: float) -> int:
@@ -59,7 +59,7 @@ class Resource:
         return math.trunc(value * self.scale)
 
     def cut_text(self, value: float) -> str:
-        """How `cut` came about."""
+        """The expression of `cut`."""
         return f"trunc({value!r})" if self.scale == 1 else f"trunc({value!r} * {self.scale})"
 
 
@@ -69,9 +69,9 @@ RESOURCES: Final[Mapping[str, Resource]] = {
 }
 
 
-class Pod(NamedTuple):
-    """A pod as one resource of a prediction shows it; `raw` is in usage units, `request` whole.
-    `samples` are those of the resource, `others` of the other one, in words."""
+class PodValues(NamedTuple):
+    """One resource of a pod of a prediction; `raw` is in usage units, `request` in whole units.
+    `samples` counts those of the resource, `other_samples` tells those of the other resource."""
 
     uid: str
     pod_class: str
@@ -79,37 +79,37 @@ class Pod(NamedTuple):
     active: bool
     ended: bool
     samples: int
-    others: str
+    other_samples: str
     age_seconds: float | None
     request: int | None
     raw: float | None
 
     @property
     def why_by_request(self) -> str:
-        """Why its request stands for its peak."""
+        """Why its request stands in for its peak."""
         if not self.cold:
             return f"of which there is {self.why_unknown}"
         age = "of unknown age" if self.age_seconds is None else f"{self.age_seconds!r} s old"
-        return f"cold, {age}, {self.samples} samples ({self.others})"
+        return f"cold, {age}, {self.samples} samples ({self.other_samples})"
 
     @property
     def why_unknown(self) -> str:
-        """What there is instead of a peak."""
+        """Why there is no peak."""
         return "no peak by this predictor" if self.samples else "no sample"
 
 
-def pods_of(peaks: PodPeaks, resource: Resource, predictor: str) -> list[Pod]:
+def pods_of(peaks: PodPeaks, resource: Resource, predictor: str) -> list[PodValues]:
     """The pods of a prediction, in order of uid, with the peaks of one predictor."""
     count = len(peaks.uid)
     requests = [resource.whole(value) for value in resource.column(peaks.request, count)]
     raw = resource.column(peaks.raw.get(predictor), count)
     ended = peaks.ended or [False] * count
-    own, other = (_counts(peaks.samples, name) for name in (resource.name, resource.other))
-    others = [f"{samples} of {resource.other}" for samples in other]
+    samples, others = (_counts(peaks.samples, name) for name in (resource.name, resource.other))
+    other_samples = [f"{count} of {resource.other}" for count in others]
     return [
-        Pod(*row)
+        PodValues(*row)
         for row in zip(
-            peaks.uid, peaks.pod_class, peaks.cold, peaks.active, ended, own, others,
+            peaks.uid, peaks.pod_class, peaks.cold, peaks.active, ended, samples, other_samples,
             peaks.age_seconds, requests, raw, strict=True,
         )
     ]  # fmt: skip
@@ -121,29 +121,29 @@ def _counts(columns: CountColumns, name: str) -> Sequence[int]:
 
 
 def given(label: str, value: float, unit: str) -> str:
-    """An input."""
+    """The line of an input."""
     return f"{label}: {value!r} {unit}".rstrip()
 
 
 def step(label: str, expression: str, value: float | None, unit: str) -> str:
-    """A result and how it came about; a result that is not known is said to be so."""
+    """The line of a result and its expression, or of an unknown result (None)."""
     if value is None:
         return unknown(label, "not all of it is known")
     return f"{label}: {expression} = {value!r} {unit}".rstrip()
 
 
 def unknown(label: str, why: str) -> str:
-    """What is not known, and why."""
+    """The line of an unknown value."""
     return f"{label}: unknown: {why}"
 
 
 def added(label: str, lines: Iterable[str], total: float | None, unit: str) -> Iterator[str]:
-    """The lines, each of which ends with a value, and their sum."""
-    counted = 0
+    """The lines, each of which ends with a value, and the line of their sum."""
+    count = 0
     for line in lines:
-        counted += 1
+        count += 1
         yield f"  {line}"
-    summed = f"{label}, sum of {counted}"
+    summed = f"{label}, sum of {count}"
     yield unknown(summed, "not stated") if total is None else given(summed, total, unit)
 
 
@@ -152,7 +152,7 @@ _FUNCTIONS: Final = frozenset({"max", "min", "trunc"})
 
 
 def names_in(formula: str) -> list[str]:
-    """The names that a formula speaks of, in its order, each once.
+    """The names in a formula, in order, each once.
 
     >>> names_in("max(nsigma-v1, mean + N * stdev)")
     ['nsigma-v1', 'mean', 'N', 'stdev']
@@ -171,3 +171,8 @@ def filled_in(formula: str, values: Mapping[str, float]) -> str:
     return _NAME.sub(
         lambda match: match[0] if match[0] in _FUNCTIONS else repr(values[match[0]]), formula
     )
+
+
+def indented(lines: Iterable[str], spaces: int = 2) -> Iterator[str]:
+    """The lines, each behind this many spaces."""
+    return (" " * spaces + line for line in lines)

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from pipeline.processors.explain.derivation import (
-    Pod,
+    PodValues,
     Resource,
     added,
     given,
+    indented,
     pods_of,
     step,
     unknown,
@@ -30,9 +31,9 @@ def unused(record: PredictionRecord, resource: Resource, predictor: str) -> Iter
     yield view.allocatable_line()
     if view.answer.pair:
         yield "by the pods:"
-        yield from _indented(view.by_pods())
+        yield from indented(view.by_pods())
     yield "by the classes:"
-    yield from _indented(view.by_classes())
+    yield from indented(view.by_classes())
     yield from view.outcome()
 
 
@@ -72,10 +73,10 @@ class _View:
         """A field of the record's answer."""
         return self.resource.whole(self.resource.of(getattr(self.answer, name)))
 
-    def peak_of(self, pod: Pod) -> int:
+    def peak_of(self, pod: PodValues) -> int:
         return 0 if pod.raw is None else int(self.margin * self.resource.cut(pod.raw))
 
-    def peak_text(self, pod: Pod) -> str:
+    def peak_text(self, pod: PodValues) -> str:
         cut = "0" if pod.raw is None else self.resource.cut_text(pod.raw)
         return cut if pod.raw is None else f"trunc({self.margin!r} * {cut})"
 
@@ -177,7 +178,7 @@ class _View:
         )  # fmt: skip
 
     @property
-    def _giving(self) -> list[Pod]:
+    def _giving(self) -> list[PodValues]:
         """The pods that leave something."""
         return [
             pod
@@ -186,19 +187,19 @@ class _View:
             if pod.pod_class != "unknown" and pod.request is not None
         ]
 
-    def _peak_line(self, pod: Pod) -> str:
+    def _peak_line(self, pod: PodValues) -> str:
         return self._step(
             f"peak of {pod.uid}, margin * raw", self.peak_text(pod), self.peak_of(pod)
         )
 
-    def _left(self, pod: Pod) -> int:
+    def _left(self, pod: PodValues) -> int:
         return max((pod.request or 0) - self.peak_of(pod), 0)
 
-    def _left_line(self, pod: Pod) -> str:
+    def _left_line(self, pod: PodValues) -> str:
         expression = f"max({pod.request} - {self.peak_of(pod)}, 0)"
         return self._step(f"left by {pod.uid}, request - peak", expression, self._left(pod))
 
-    def _surplus_line(self, pod: Pod) -> str:
+    def _surplus_line(self, pod: PodValues) -> str:
         expression = f"max({pod.request} - {self.peak_text(pod)}, 0)"
         return self._step(f"{pod.uid}, request - margin * raw", expression, self._left(pod))
 
@@ -209,7 +210,3 @@ class _View:
 def _sum(amounts: Iterable[int]) -> int:
     """The sum as float64 has it, which is exact below 2**53."""
     return int(sum(map(float, amounts)))
-
-
-def _indented(lines: Iterable[str]) -> Iterator[str]:
-    return (f"  {line}" for line in lines)

@@ -1,95 +1,116 @@
-"""One predictor's peak of one entity, as a prediction record has it, and why it may be unknown.
+"""One predictor's peak of one entity, as a prediction record has it, and why it is unknown.
 
-Owes the rest: reasons that the record bears out. Where it only says that there is no number, so
-does the reason.
+A reason is given only where the record proves it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from functools import lru_cache
+from typing import NamedTuple
 
-from pipeline.processors.explain.derivation import Pod, Resource
-
-POD_SUMS: Final = ("nsigma-v2", "pods-nsigma", "resource-central")
-"""Predictors that add up the peaks of pods, and for the node that of the system."""
-_OF_LATE: Final = ("autopilot", "resource-central")
-"""Predictors that look at the recent past alone."""
+from pipeline.errors import PredictorError
+from pipeline.processors.explain.derivation import PodValues, Resource, names_in
+from pipeline.processors.predictors.declaration import UNDECLARED, Declaration
+from pipeline.processors.predictors.registry import declaration_of
 
 
-class Case(NamedTuple):
-    """One predictor's peak of one entity. `names` are those of all terms, `terms` what is known of
-    them; `pods` are those that are part of the entity, with peaks by this predictor where
-    `pods_told`. `samples` is None where the record has nothing of the entity; `answered` says
-    whether the predictor is in the record, `covered` whether a window covered enough to be learned.
+class PeakCase(NamedTuple):
+    """One predictor's peak of one entity.
+
+    `names` are those of all terms, `terms` the known values. `pods` are the pods of the entity,
+    with peaks by this predictor if `has_pod_peaks`. `samples` is None if the record has no model of
+    the entity; `answered` tells whether the record has the predictor, `covered` whether a window
+    covered enough of its time to be learned.
     """
 
     predictor: str
+    declared: Declaration
     entity: str
     resource: Resource
     multiplier: float
     names: Sequence[str]
     terms: Mapping[str, float]
-    pods: Sequence[Pod]
-    pods_told: bool = True
+    pods: Sequence[PodValues]
+    has_pod_peaks: bool = True
     samples: int | None = None
     answered: bool = True
     covered: bool = True
 
     @property
     def values(self) -> Mapping[str, float]:
-        """What names in a formula stand for."""
+        """The values of names in formulas."""
         return {**self.terms, "N": self.multiplier}
 
-    def member(self, name: str) -> Case:
-        """That of a member of this maximum, which has its terms under extensions of its name."""
+    def member(self, name: str) -> PeakCase:
+        """The case of a member of this maximum, whose terms have its name as prefix."""
         start = f"{name}."
         return self._replace(
             predictor=name,
+            declared=known_declaration(name),
             names=[term.removeprefix(start) for term in self.names if term.startswith(start)],
             terms={
                 term.removeprefix(start): value
                 for term, value in self.terms.items()
                 if term.startswith(start)
             },
-            pods_told=False,
+            has_pod_peaks=False,
         )
 
     @property
     def nothing_counted(self) -> bool:
-        """Whether there are pods, and nothing is known of any."""
+        """Whether the sum over pods left out every pod."""
         return self.terms.get("counted") == 0.0 and self.terms.get("left_out", 0.0) > 0.0
 
+    @property
+    def lacks_system(self) -> bool:
+        """Whether a formula needs the term `system`, which is unknown."""
+        needs = any("system" in names_in(expression) for expression in self.expressions)
+        return needs and "system" not in self.terms
 
-def why_unknown(case: Case) -> str:
-    """Why there is no peak, as far as the record tells."""
+    @property
+    def expressions(self) -> list[str]:
+        """The predictor's expressions for this entity."""
+        formulas = self.declared.formulas
+        return [formula.expression for formula in formulas if self.entity in formula.entities]
+
+
+@lru_cache(maxsize=256)
+def known_declaration(predictor: str) -> Declaration:
+    """The declaration of a predictor, `UNDECLARED` if it cannot be loaded here."""
+    try:
+        return declaration_of(predictor)
+    except PredictorError:
+        return UNDECLARED
+
+
+def why_unknown(case: PeakCase) -> str:
+    """Why the record has no peak."""
+    declared = case.declared
     if case.samples is None:
         return f"the record has no model of it: {_no_samples(case)}"
     if not case.answered:
         return "this predictor did not run"
-    if case.predictor == "max":
-        return "no member knows it"
     if case.nothing_counted:
-        what = "no request" if case.predictor == "borg-default" else "neither peak nor request"
-        return f"{what} of its {case.terms['left_out']:.0f} pods is known"
-    if case.predictor == "borg-default":
-        return "it asks for nothing"
-    if case.predictor in POD_SUMS and case.entity == "node" and "system" not in case.terms:
-        own = f"{_no_samples(case)}, and " if case.predictor == "nsigma-v2" else ""
-        return f"{own}no peak of the system is known, which is part of the sum"
+        by_request = any(term.adds == "requests" for term in declared.terms)
+        missing = "no request" if by_request else "neither peak nor request"
+        return f"{missing} of its {case.terms['left_out']:.0f} pods is known"
+    if not declared.needs_samples and declared.unknown is not None:
+        return declared.unknown
+    if case.lacks_system:
+        alone = f"{_no_samples(case)}, and " if len(case.expressions) > 1 else ""
+        return f"{alone}no peak of the system is known, which is part of the sum"
     if case.samples == 0:
         return _no_samples(case)
-    if case.predictor == "hourly-nsigma":
-        return "too short a history, or an hour that was never seen"
-    if case.predictor in _OF_LATE:
-        return "no samples of late"
-    return f"its predictor gave no number, though there are {case.samples} samples"
+    return declared.unknown or (
+        f"its predictor gave no number, though there are {case.samples} samples"
+    )
 
 
-def _no_samples(case: Case) -> str:
+def _no_samples(case: PeakCase) -> str:
     if not case.covered:
         return "no samples: no window covered enough of its time"
-    # Of these the sum of a class is made, and what remains for the system.
+    # The sum of a class, and what remains for the system, is unknown with the usage of one pod.
     unread = [pod.uid for pod in case.pods if not (pod.samples or pod.ended)]
     if not unread or case.entity == "node":
         return "no samples"

@@ -1,13 +1,13 @@
-"""In the manner of Autopilot: cpu by where most of the load is, memory by its highest.
+"""After Autopilot: cpu by its load-weighted quantile, memory by its recent maximum.
 
 From the moving-window recommender of Rzadca et al., Autopilot: workload autoscaling at Google
-(EuroSys 2020), its load-weighted percentile for cpu and its maximum for memory.
+(EuroSys 2020).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from pipeline.processors.model import day_slots
 from pipeline.processors.model.entity_columns import Rows
 from pipeline.processors.model.histogram import quantile_buckets
 from pipeline.processors.model.predictor import Peaks, View
-from pipeline.processors.predictors.option_checks import check_between, check_fraction
+from pipeline.processors.predictors.declaration import Declaration, Term
+from pipeline.processors.predictors.options import between, fraction
 from pipeline.processors.predictors.stateless import Stateless
 
 _CPU, _MEMORY = range(2)
@@ -25,28 +26,40 @@ _DAY_SECONDS: Final = day_slots.SLOTS * _SLOT_SECONDS
 
 
 class Autopilot(Stateless):
-    """By default the load-weighted p95 of cpu, and the highest memory of a day.
-
-    Raises ValueError for a fraction that is none and a window shorter than a slot of the recent
-    past or longer than what is kept.
-    """
+    """A job that works in bursts gets the cpu that its work needs, and the memory that it reached
+    within the window."""
 
     name = "autopilot"
     prod: Literal["pair", "classes"] = "pair"
+    declaration: Final = Declaration(
+        summary="cpu: load-weighted quantile of the histogram; memory: maximum of its window",
+        options=(
+            fraction("cpu", 0.95, "quantile of cpu, by load"),
+            between(
+                "memory_window_seconds", _DAY_SECONDS, _SLOT_SECONDS, _DAY_SECONDS,
+                "window of the maximum of memory",
+            ),
+        ),
+        terms=(
+            Term("fraction", "", note="cpu only"),
+            Term("window_seconds", "s", note="memory only"),
+        ),
+        without_formula="a load-weighted quantile of cpu, the highest memory of the window",
+        unknown="no recent samples",
+    )  # fmt: skip
 
-    def __init__(self, cpu: float = 0.95, memory_window_seconds: float = _DAY_SECONDS) -> None:
-        self._fraction = check_fraction("cpu", cpu)
-        self._window_seconds = check_between(
-            "memory_window_seconds", memory_window_seconds, _SLOT_SECONDS, _DAY_SECONDS
-        )
+    def __init__(self, **options: Any) -> None:
+        given = self.declaration.checked(options)
+        self._fraction: float = given["cpu"]
+        self._window_seconds: float = given["memory_window_seconds"]
 
     def peak(self, view: View) -> Peaks:
-        """Terms: the `fraction` for cpu, the `window_seconds` for memory."""
-        rows, at = view.rows, view.all_rows
+        """Return the load-weighted quantile of cpu and the highest memory of the window."""
+        rows, index = view.rows, view.all_rows
         slots = math.ceil(self._window_seconds / _SLOT_SECONDS)
-        kept = rows.store["recent"], rows.store["recent_slot"]
-        memory = day_slots.highest(*kept, at, _MEMORY, slots)
-        cpu = load_weighted_quantile(rows, at, self._fraction)
+        recent = rows.store["recent"], rows.store["recent_slot"]
+        memory = day_slots.highest(*recent, index, _MEMORY, slots)
+        cpu = load_weighted_quantile(rows, index, self._fraction)
         entities, pods = view.split(np.stack([cpu, memory], axis=1))
         terms = {
             "fraction": np.broadcast_to([self._fraction, np.nan], entities.shape),
@@ -55,15 +68,20 @@ class Autopilot(Stateless):
         return Peaks(entities, pods, terms)
 
 
-def load_weighted_quantile(rows: Rows, at: IntArray, fraction: float) -> FloatArray:
-    """Of cpu, cores (n,): the end of the first bucket up to which lies this share of all the load
-    that the histogram holds, the load of a bucket being its weight times its end. 0 where
-    there never was a load, NaN where a row has no sample."""
+def load_weighted_quantile(rows: Rows, index: IntArray, fraction: float) -> FloatArray:
+    """Return cores (n,) below which this share of the load of each row's histogram lies.
+
+    The load of a bucket is its weight times its end; the answer is the end of a bucket. 0 for a row
+    whose samples were all 0, NaN for one without samples.
+    """
     histograms = rows.buckets[_CPU]
-    answer = np.full(len(at), np.nan)
+    quantiles = np.full(len(index), np.nan)
     for profile, layout in enumerate(histograms.layouts):
-        own = np.flatnonzero(rows.profile[at] == profile)
-        weights = histograms.dense(at[own])[:, : layout.num_buckets]
-        found = quantile_buckets(weights * layout.ends, (fraction,))[0]
-        answer[own] = np.where(found < 0, np.nan, layout.ends[found])
-    return np.where(rows.idle(at)[:, _CPU], 0.0, answer)
+        own = np.flatnonzero(rows.profile[index] == profile)
+        weights = histograms.dense(index[own])[:, : layout.num_buckets]
+        buckets = quantile_buckets(weights * layout.ends, (fraction,))[0]
+        quantiles[own] = np.where(buckets < 0, np.nan, layout.ends[buckets])
+    return np.where(rows.idle(index)[:, _CPU], 0.0, quantiles)
+
+
+PREDICTOR: Final = Autopilot

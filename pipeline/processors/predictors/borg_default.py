@@ -1,34 +1,46 @@
-"""Borg's default: a fixed share of what was asked for, whatever is used of it."""
+"""Borg's default: a fixed share of the requests, whatever is used of them."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from pipeline.processors.model.predictor import Peaks, View
-from pipeline.processors.predictors.option_checks import check_positive
+from pipeline.processors.predictors.declaration import Declaration, Formula, Term
+from pipeline.processors.predictors.options import positive
 from pipeline.processors.predictors.pod_sums import by_entity
 from pipeline.processors.predictors.stateless import Stateless
 
 
 class BorgDefault(Stateless):
-    """Requests / a, a = 1.1 by default. Raises ValueError for an `a` that is not above 0.
+    """Peak_Borg-default of Koordinator's node prediction.
 
-    The system asks for nothing: its peak, and with it what Prod leaves unused, is unknown.
-    Formula: node prediction by Koordinator, Peak_Borg-default.
+    The system has no requests: its peak is unknown, and so is what Prod leaves unused.
     """
 
     name = "borg-default"
     prod: Literal["pair", "classes"] = "pair"
     never = ("system",)
+    declaration: Final = Declaration(
+        summary="sum of the requests of active pods / a",
+        options=(positive("a", 1.1, "divisor of the requests"),),
+        terms=(
+            Term("requests", adds="requests", note="of active pods"),
+            Term("counted", ""),
+            Term("left_out", "", note="active pods without a known request"),
+            Term("a", ""),
+        ),
+        formulas=(Formula("requests / a"),),
+        unknown="it asks for nothing",
+        needs_samples=False,
+    )
 
-    def __init__(self, a: float = 1.1) -> None:
-        self._a = check_positive("a", a)
+    def __init__(self, **options: Any) -> None:
+        self._a: float = self.declaration.checked(options)["a"]
 
     def peak(self, view: View) -> Peaks:
-        """Terms: the sum of `requests` of active pods, how many are `counted` in it, how many are
-        `left_out` because theirs is not known, and `a`. Unknown if all are."""
+        """Return requests / a; unknown for an entity whose active pods all lack a request."""
         active = view.active[:, None]
         known = active & ~np.isnan(view.requests)
         requests = by_entity(view, np.where(known, view.requests, 0.0))
@@ -41,5 +53,8 @@ class BorgDefault(Stateless):
             "left_out": left_out,
             "a": np.full(requests.shape, self._a),
         }
-        own = view.requests / self._a
-        return Peaks(usable / self._a, own, terms, bare=np.full_like(usable, np.nan))
+        pods = view.requests / self._a
+        return Peaks(usable / self._a, pods, terms, bare=np.full_like(usable, np.nan))
+
+
+PREDICTOR: Final = BorgDefault

@@ -1,9 +1,8 @@
-"""N-sigma by the hour of the day: a peak that is due in the afternoon is not expected at night.
+"""N-sigma by hour of the day: a peak that comes every afternoon is not expected at night.
 
-Owes the rest: what it keeps per row, a mean and a variance for each hour (UTC) and resource, in
-float32, off by less than a thousandth of the usage, and how often it began since its last sample:
-676 bytes in all. Whenever an hour begins anew it weighs a bit less, so that all days together never
-weigh more than `days` in full.
+Each row keeps a mean and a variance for each hour (UTC) and resource in float32, off by less than a
+thousandth of the usage, and how often the hour began since its last sample: 676 bytes. Whenever an
+hour begins again its weight fades, so that all days together weigh at most `days`.
 """
 
 from __future__ import annotations
@@ -15,12 +14,13 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.model.column_store import Column
 from pipeline.processors.model.entity_columns import NEVER, Rows
 from pipeline.processors.model.model_config import FIRST_CLASS
 from pipeline.processors.model.predictor import Peaks, View
-from pipeline.processors.predictors.option_checks import check_between
+from pipeline.processors.predictors.declaration import MOMENTS, Declaration, Formula, Term
+from pipeline.processors.predictors.options import between
 
 _HOURS: Final = 24
 _HOUR_MS: Final = 3_600_000
@@ -28,20 +28,28 @@ _WEIGHT, _MEAN, _VARIANCE = range(3)
 
 
 class HourlyNSigma:
-    """Highest of mean + N * stdev over the hours of the day that the entity's horizon touches.
-
-    Unknown before `history_seconds` have passed since the first sample, and when the horizon
-    touches an hour that was never seen. Raises ValueError for options out of range.
-    """
+    """Unknown before `history_seconds` have passed since the first sample, and where the horizon
+    touches an hour without samples."""
 
     name = "hourly-nsigma"
     prod: Literal["pair", "classes"] = "classes"
+    declaration: Final = Declaration(
+        summary="highest mean + N * standard deviation of the hours of the day within the horizon",
+        options=(
+            between("days", 7.0, 1, 366, "weight of all days together"),
+            between("history_seconds", 86_400.0, 0, 31_536_000, "age before the first peak"),
+        ),
+        terms=(Term("hour", "(UTC)", note="that decides"), Term("mean"), Term("stdev")),
+        formulas=(Formula(MOMENTS),),
+        unknown="too short a history, or an hour without samples",
+    )
 
-    def __init__(self, days: float = 7.0, history_seconds: float = 86_400.0) -> None:
-        check_between("days", days, 1, 366)
-        # Weight, mean and variance by hour, how often it began since its last sample, and the last
-        # hour seen, counted from the epoch. With the days in their names no state is taken over
-        # that faded in another way.
+    def __init__(self, **options: Any) -> None:
+        given = self.declaration.checked(options)
+        days = given["days"]
+        # Hours with weight, mean and variance; how often an hour began since its last sample; the
+        # last hour seen, counted from the epoch. State that faded by other days is not restored,
+        # because their number is in the names.
         self._hours, self._newest = f"hourly_{days:g}", f"hourly_{days:g}_at"
         self._missed = f"hourly_{days:g}_missed"
         self.columns: Mapping[str, Column] = {
@@ -51,78 +59,78 @@ class HourlyNSigma:
         }
         fading = [(1.0 - 1.0 / days) ** times for times in range(math.floor(days) + 1)]
         self._fading: Final = np.array([*fading, 0.0])
-        self._history_ms = 1000 * check_between("history_seconds", history_seconds, 0, 31_536_000)
+        self._history_ms = 1000 * given["history_seconds"]
 
     def observe(
         self, rows: Rows, at: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
     ) -> None:
-        """One sample for the hour in which each window ends."""
-        # A window that ends with the hour is still of it.
+        """Learn one sample for the hour in which each window ends."""
+        # A window that ends with the hour still belongs to it.
         hour = (end_ms - 1) // _HOUR_MS
-        kept, newest = rows.store[self._hours], rows.store[self._newest]
+        hours, newest = rows.store[self._hours], rows.store[self._newest]
         missed = rows.store[self._missed]
-        self._age(kept, missed, at, newest[at], hour)
+        self._fade(hours, missed, at, newest[at], hour)
         newest[at] = hour
-        place = (at, hour % _HOURS)
-        weight, mean, variance = np.moveaxis(kept[place].astype(np.float64), 1, 0)
+        cell = (at, hour % _HOURS)
+        weight, mean, variance = np.moveaxis(hours[cell].astype(np.float64), 1, 0)
         known = ~np.isnan(values)
         total = weight + 1.0
-        # What has been forgotten altogether must not round what comes.
+        # The mean of an hour without weight must not round the new one.
         delta = values - np.where(weight > 0.0, mean, 0.0)
         share = weight / total
         learned = np.stack(
             [total, values - share * delta, share * (variance + delta * delta / total)], axis=1
         )
-        kept[place] = np.where(known[:, None], learned, kept[place])
-        missed[place] = np.where(known, 0, missed[place])
+        hours[cell] = np.where(known[:, None], learned, hours[cell])
+        missed[cell] = np.where(known, 0, missed[cell])
 
-    def _age(
+    def _fade(
         self,
-        kept: npt.NDArray[Any],
+        hours: npt.NDArray[Any],
         missed: npt.NDArray[Any],
-        at: IntArray,
+        index: IntArray,
         old: IntArray,
         new: IntArray,
     ) -> None:
-        """Lower the weight of each hour of the day as often as it began since; what began
-        more than `days` times without a sample is forgotten."""
+        """Lower the weight of each hour of the day once for each time that it began from `old` to
+        `new`; forget an hour that began more than `days` times without a sample."""
         later = np.flatnonzero((old != NEVER) & (new > old))
         of_day = np.arange(_HOURS)
         begun = (new[later, None] - of_day) // _HOURS - (old[later, None] - of_day) // _HOURS
         too_often = len(self._fading) - 1
-        times = np.minimum(missed[at[later]] + begun[:, :, None], too_often)
-        missed[at[later]] = times
+        times = np.minimum(missed[index[later]] + begun[:, :, None], too_often)
+        missed[index[later]] = times
         fading = self._fading[np.minimum(begun, too_often)][:, :, None]
-        kept[at[later], :, _WEIGHT] *= np.where(times < too_often, fading, 0.0)
+        hours[index[later], :, _WEIGHT] *= np.where(times < too_often, fading, 0.0)
 
     def peak(self, view: View) -> Peaks:
-        """Terms: the `hour` that decides, and its `mean` and `stdev`."""
-        rows, at = view.rows, view.all_rows
-        kept = rows.store[self._hours][at].astype(np.float64)
-        known = kept[:, :, _WEIGHT] > 0.0
-        stdev = np.sqrt(kept[:, :, _VARIANCE])
-        mean = kept[:, :, _MEAN]
+        """Return the highest mean + N * stdev of the hours that each row's horizon touches."""
+        rows, index = view.rows, view.all_rows
+        hours = rows.store[self._hours][index].astype(np.float64)
+        known = hours[:, :, _WEIGHT] > 0.0
+        stdev = np.sqrt(hours[:, :, _VARIANCE])
+        mean = hours[:, :, _MEAN]
         touched = _touched(view)
         sigmas = view.of_all_rows(view.settings.nsigma_multiplier)
         peaks = mean + sigmas[:, None, None] * stdev
         candidates = np.where(touched[:, :, None] & known, peaks, -np.inf)
         hour = candidates.argmax(axis=1)
         usable = (known | ~touched[:, :, None]).all(axis=1) & self._old_enough(view)[:, None]
-        found = (
+        deciding = (
             np.where(usable, np.take_along_axis(values, hour[:, None, :], axis=1)[:, 0], np.nan)
             for values in (peaks, mean, stdev)
         )
-        (entities, pods), (mean_term, _), (stdev_term, _) = (view.split(part) for part in found)
-        hours, _ = view.split(np.where(usable, hour, np.nan))
-        return Peaks(entities, pods, {"hour": hours, "mean": mean_term, "stdev": stdev_term})
+        (entities, pods), (mean_term, _), (stdev_term, _) = (view.split(part) for part in deciding)
+        hour_term, _ = view.split(np.where(usable, hour, np.nan))
+        return Peaks(entities, pods, {"hour": hour_term, "mean": mean_term, "stdev": stdev_term})
 
-    def _old_enough(self, view: View) -> npt.NDArray[np.bool_]:
+    def _old_enough(self, view: View) -> BoolArray:
         first = view.rows.first_ms[view.all_rows]
         history_ms = view.of_all_rows(view.end_ms) - first
         return np.asarray((first != NEVER) & (history_ms >= self._history_ms))
 
 
-def _touched(view: View) -> npt.NDArray[np.bool_]:
+def _touched(view: View) -> BoolArray:
     """Which hours of the day the horizon of each row touches, (k * E + n, 24)."""
     nodes = len(view.end_ms)
     of_pods = view.horizon_seconds[FIRST_CLASS + view.classes]
@@ -131,3 +139,6 @@ def _touched(view: View) -> npt.NDArray[np.bool_]:
     first = end_ms // _HOUR_MS
     last = np.maximum((end_ms + horizon_ms - 1) // _HOUR_MS, first)
     return np.asarray((np.arange(_HOURS) - first[:, None]) % _HOURS <= (last - first)[:, None])
+
+
+PREDICTOR: Final = HourlyNSigma

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import reduce
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,38 +15,52 @@ from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.entity_columns import Rows
 from pipeline.processors.model.model_config import ENTITIES
 from pipeline.processors.model.predictor import Peaks, Predictor, View, never_known
-from pipeline.processors.predictors.option_checks import check_mapping
+from pipeline.processors.predictors.declaration import Declaration
+from pipeline.processors.predictors.options import Option, check_mapping
 from pipeline.processors.predictors.registry import Keys, build
+
+_NAME: Final = "max"
+
+
+def _check_members(name: str, value: object) -> object:
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError(f"{name} is {value!r}, not a list of predictors")
+    if _NAME in value:
+        raise ValueError(f"{name} has {_NAME}, which cannot be a member of itself")
+    return value
+
+
+def _check_options(name: str, value: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    for member, options in check_mapping(name, value).items():
+        check_mapping(f"{name}: {member!r}", options)
+    return value
 
 
 class Maximum:
-    """Highest peak of its `members`, with `options` by member, both as the settings give those of
-    the model. Raises ValueError without members and where it is one itself, `PredictorError` for
-    one that cannot be made.
-
-    A member that knows nothing does not hide what the others know, for the answer is still no
-    lower than any member's. What members keep is kept apart from what the same predictor keeps
-    when it also runs by itself.
+    """A peak that a member does not know does not hide the peaks of others: the answer is still no
+    lower than any member's. A member's columns are apart from those of the same predictor running
+    beside `max`. Raises `PredictorError` for a member that cannot be made.
     """
 
-    name = "max"
+    name = _NAME
+    declaration: Final = Declaration(
+        summary="the highest peak of its members, entity by entity",
+        options=(
+            Option(
+                "members", ["borg-default", "resource-central"], "predictors to combine",
+                "installed predictors", _check_members,
+            ),
+            Option("options", {}, "options of members, by name", "as `model.predictor_options`",
+                   _check_options),
+        ),
+        unknown="no member knows it",
+        needs_samples=False,
+        combines=True,
+    )  # fmt: skip
 
-    def __init__(
-        self,
-        members: Sequence[str] = ("borg-default", "resource-central"),
-        options: Mapping[str, Mapping[str, Any]] | None = None,
-    ) -> None:
-        if not isinstance(members, list | tuple) or not members:
-            raise ValueError(f"members is {members!r}, not a list of predictors")
-        if self.name in members:
-            raise ValueError(f"members has {self.name}, which is not to be a member of itself")
-        of_members = check_mapping("options", options)
-        self._members = build(
-            members,
-            {name: check_mapping(f"options: {name!r}", own) for name, own in of_members.items()},
-            Keys("members", "options"),
-        )
-        # What one does not know, another may.
+    def __init__(self, **options: Any) -> None:
+        given = self.declaration.checked(options)
+        self._members = build(given["members"], given["options"], Keys("members", "options"))
         self.never = tuple(
             name
             for name in ENTITIES
@@ -69,10 +83,10 @@ class Maximum:
     ) -> None:
         """Let every member learn."""
         for key, member in self._members.items():
-            member.observe(self._seen_by(key, rows), at, values, end_ms)
+            member.observe(self._rows_of(key, rows), at, values, end_ms)
 
     def peak(self, view: View) -> Peaks:
-        """Terms: each member's peak by its name, and its terms as `member.term`."""
+        """Return the highest peaks, with each member's peak and terms as terms."""
         answers = {key: self._ask(key, member, view) for key, member in self._members.items()}
         terms = {key: answer.entities for key, answer in answers.items()}
         for key, answer in answers.items():
@@ -81,21 +95,24 @@ class Maximum:
             reduce(np.fmax, [answer.entities for answer in answers.values()]),
             reduce(np.fmax, [answer.pods for answer in answers.values()]),
             terms,
-            # Else a member that lacks requests would be more careful alone.
+            # Without it a member whose peaks lack requests would be more careful alone.
             bare=reduce(np.fmax, [_bare(answer) for answer in answers.values()]),
         )
 
     def _ask(self, key: str, member: Predictor, view: View) -> Peaks:
-        return member.peak(dataclasses.replace(view, rows=self._seen_by(key, view.rows)))
+        return member.peak(dataclasses.replace(view, rows=self._rows_of(key, view.rows)))
 
-    def _seen_by(self, key: str, rows: Rows) -> Rows:
-        """The rows, where the member finds its columns under the names that it gave them."""
+    def _rows_of(self, key: str, rows: Rows) -> Rows:
+        """The rows with the member's columns under the names that the member declared."""
         if not self._names[key]:
             return rows
-        seen = copy.copy(rows)
-        seen.store = rows.store.renamed(self._names[key])
-        return seen
+        renamed = copy.copy(rows)
+        renamed.store = rows.store.renamed(self._names[key])
+        return renamed
 
 
 def _bare(answer: Peaks) -> FloatArray:
     return answer.entities if answer.bare is None else answer.bare
+
+
+PREDICTOR: Final = Maximum

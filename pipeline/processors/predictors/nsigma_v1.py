@@ -1,28 +1,37 @@
-"""N-sigma, version 1: the peak is the decayed mean plus N standard deviations."""
+"""N-sigma, version 1: the decayed mean plus N standard deviations of each entity's usage."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
 from pipeline.processors.model import moments
 from pipeline.processors.model.pairs import pairs
 from pipeline.processors.model.predictor import Peaks, View
+from pipeline.processors.predictors.declaration import MOMENTS, Declaration, Formula, Term
 from pipeline.processors.predictors.stateless import Stateless
 
 
 class NSigmaV1(Stateless):
-    """Peak_N-Sigma_v1 = mean + N * stdev of the usage, per entity; N is the strategy's."""
+    """Peak_N-Sigma_v1 of Koordinator's node prediction; N is the strategy's `nsigma_multiplier`."""
 
     name = "nsigma-v1"
     prod: Literal["pair", "classes"] = "classes"
+    declaration: Final = Declaration(
+        summary="mean + N * standard deviation, N being `nsigma_multiplier`",
+        terms=(Term("mean"), Term("stdev")),
+        formulas=(Formula(MOMENTS),),
+    )
 
     def peak(self, view: View) -> Peaks:
-        """Mean plus N deviations of each row; terms `mean` and `stdev`."""
-        rows, at = view.rows, view.all_rows
+        """Return mean plus N deviations of each row."""
+        rows, index = view.rows, view.all_rows
         sigmas = view.of_all_rows(view.settings.nsigma_multiplier)
-        stdev = moments.stdev(rows.weight.take(at, axis=0), rows.squares.take(at, axis=0))
-        mean = np.where(np.isnan(stdev), np.nan, rows.mean.take(at, axis=0))
+        stdev = moments.stdev(rows.weight.take(index, axis=0), rows.squares.take(index, axis=0))
+        mean = np.where(np.isnan(stdev), np.nan, rows.mean.take(index, axis=0))
         entities, pods = view.split(mean + pairs(sigmas) * stdev)
         return Peaks(entities, pods, {"mean": view.split(mean)[0], "stdev": view.split(stdev)[0]})
+
+
+PREDICTOR: Final = NSigmaV1

@@ -1,38 +1,56 @@
-"""N-sigma, version 2: the larger of version 1 and of the sum over the pods, each by version 1.
+"""N-sigma, version 2: the larger of version 1 and the sum of version 1 over the pods.
 
-The pods' own deviations add up as if all their peaks came at once, which version 1, looking at
-the whole alone, takes for unlikely. Formula: node prediction by Koordinator, Peak_N-Sigma_v2.
+The sum adds the pods' deviations as if all pods peaked at once. Version 1, which sees the whole
+alone, takes that for unlikely.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
 from pipeline.processors.model.model_config import SYSTEM
 from pipeline.processors.model.predictor import Peaks, View
+from pipeline.processors.predictors.declaration import MOMENTS, Declaration, Formula, Term
 from pipeline.processors.predictors.nsigma_v1 import NSigmaV1
-from pipeline.processors.predictors.pod_sums import pod_sums, with_system
+from pipeline.processors.predictors.pod_sums import (
+    POD_SUM,
+    POD_SUM_TERMS,
+    SYSTEM_TERM,
+    pod_sums,
+    with_system,
+)
 from pipeline.processors.predictors.stateless import Stateless
 
 
 class NSigmaV2(Stateless):
-    """max(v1, sum of the pods' v1), for the node with the system's v1 in the sum."""
+    """Peak_N-Sigma_v2 of Koordinator's node prediction. The sum of the node includes version 1 of
+    the system. Where one of both is unknown, the other is the peak."""
 
     name = "nsigma-v2"
     prod: Literal["pair", "classes"] = "pair"
+    declaration: Final = Declaration(
+        summary="the larger of `nsigma-v1` and the sum over the pods of each pod's `nsigma-v1`",
+        terms=(
+            *NSigmaV1.declaration.terms,
+            Term("v1", formula=MOMENTS),
+            *POD_SUM_TERMS,
+            SYSTEM_TERM,
+        ),
+        formulas=(Formula("v1"), *POD_SUM),
+    )
 
     def __init__(self) -> None:
         self._v1 = NSigmaV1()
 
     def peak(self, view: View) -> Peaks:
-        """Terms: `v1` and its `mean` and `stdev`, those of `PodSums`, and of the node `system`.
-
-        Where the sum is unknown, v1 stands alone, and the other way round.
-        """
+        """Return the larger of version 1 and its sum over pods, which `bare` leaves out."""
         v1 = self._v1.peak(view)
         sums = pod_sums(view, v1.pods)
         whole, system = with_system(sums.total, v1.entities[:, SYSTEM])
         terms = {**v1.terms, "v1": v1.entities, **sums.terms, "system": system}
         return Peaks(np.fmax(v1.entities, whole), v1.pods, terms, bare=v1.entities)
+
+
+PREDICTOR: Final = NSigmaV2

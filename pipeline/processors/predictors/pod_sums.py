@@ -1,15 +1,16 @@
-"""Sums over the pods of a node and of its classes, for predictors that add up what pods may use.
+"""Sums over the pods of a node and of its classes, for predictors that add up peaks of pods.
 
-Owes the rest: one rule for who counts with what, and the terms by which anybody can redo a sum
-from the published pods. A pod counts its own peak. An active pod that is cold, or has no peak,
-counts its request instead. A pod that is being deleted is owed its request no more, but counts
-what it may still use; one that has ended counts nothing.
+A pod counts its own peak. An active pod that is cold, or has no peak, counts its request instead.
+A pod that is being deleted counts its peak until it has ended, never its request. A pod that has
+ended counts nothing. The sums are published as terms, so that they can be computed again from the
+published pods.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -18,13 +19,27 @@ from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.model_config import ENTITIES, FIRST_CLASS, NODE
 from pipeline.processors.model.predictor import View
 from pipeline.processors.model.reclaimable import sum_by
+from pipeline.processors.predictors.declaration import Formula, Term
+
+POD_SUM_TERMS: Final = (
+    Term("pods", adds="peaks"),
+    Term("requests", adds="missing peaks"),
+    Term("counted", ""),
+    Term("left_out", ""),
+)
+SYSTEM_TERM: Final = Term("system", note="node only")
+POD_SUM: Final = (
+    Formula("pods + requests + system", entities=("node",)),
+    Formula("pods + requests", entities=CLASSES),
+)
+"""What `pod_sums` and `with_system` compute."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodSums:
-    """Sums by entity, each (k, E, 2): `pods` of the peaks of those that count with theirs,
-    `requests` of those that count with their request; `counted` is how many both are, `left_out`
-    how many have neither. All are NaN for the system, which has no pods."""
+    """Sums by entity, each (k, E, 2): `pods` of the peaks of pods that count their peak, `requests`
+    of the requests of pods that count their request, `counted` the number of both, `left_out` the
+    number of pods with neither. All are NaN for the system, which has no pods."""
 
     pods: FloatArray
     requests: FloatArray
@@ -33,14 +48,13 @@ class PodSums:
 
     @property
     def total(self) -> FloatArray:
-        """What all pods of each entity come to: 0 without pods, NaN where nothing is known of
-        those that there are."""
+        """The sum of each entity: 0 without pods, NaN if all its pods are left out."""
         nothing_known = (self.counted == 0.0) & (self.left_out > 0.0)
         return np.where(nothing_known, np.nan, self.pods + self.requests)
 
     @property
     def terms(self) -> Mapping[str, FloatArray]:
-        """The sums under the names by which they are published."""
+        """The sums as terms."""
         return {
             "pods": self.pods,
             "requests": self.requests,
@@ -50,7 +64,7 @@ class PodSums:
 
 
 def pod_sums(view: View, peaks: FloatArray) -> PodSums:
-    """The sums that the pods' own `peaks` (n, 2) come to."""
+    """Add up the pods' own `peaks` (n, 2)."""
     known, asked = ~np.isnan(peaks), ~np.isnan(view.requests) & view.active[:, None]
     by_request = asked & (view.cold[:, None] | ~known)
     by_peak = known & ~by_request & ~view.ended[:, None]
@@ -65,7 +79,7 @@ def pod_sums(view: View, peaks: FloatArray) -> PodSums:
 
 
 def by_entity(view: View, values: FloatArray) -> FloatArray:
-    """Sums (k, E, 2) of what each pod has, `values` (n, 2): of all pods for the node, of its own
+    """Add up the pods' `values` (n, 2) into (k, E, 2): of all pods for the node, of its own pods
     for a class, NaN for the system. They are added in UID order."""
     nodes, classes = len(view.end_ms), len(CLASSES)
     sums = np.full((nodes, len(ENTITIES), 2), np.nan)
@@ -76,8 +90,8 @@ def by_entity(view: View, values: FloatArray) -> FloatArray:
 
 
 def with_system(totals: FloatArray, system: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Totals (k, E, 2) of pods, with the peak `system` (k, 2) of the remainder on top of the
-    node's; and that as a term, (k, E, 2), NaN for everything but the node."""
+    """Add the peak `system` (k, 2) to the node's of `totals` (k, E, 2). Returns the new totals, and
+    the term `system` (k, E, 2), which is NaN but for the node."""
     term = np.full(totals.shape, np.nan)
     term[:, NODE] = system
     whole = totals.copy()

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
 from pipeline.processors.model.model_config import ENTITIES, SYSTEM
 from pipeline.processors.model.predictor import Peaks, View
+from pipeline.processors.predictors.declaration import MOMENTS, Declaration, Formula, Term
 from pipeline.processors.predictors.nsigma_v1 import NSigmaV1
-from pipeline.processors.predictors.pod_sums import pod_sums, with_system
+from pipeline.processors.predictors.pod_sums import (
+    POD_SUM,
+    POD_SUM_TERMS,
+    SYSTEM_TERM,
+    pod_sums,
+    with_system,
+)
 from pipeline.processors.predictors.stateless import Stateless
 
 
 class PodsNSigma(Stateless):
-    """Sum of the pods' version 1, for the node with the system's on top.
-
-    The part of version 2 that looks at the pods, without what the whole has shown: pods whose
-    peaks never come together are taken as if they did. Formula: node prediction by Koordinator.
-    """
+    """The sum over pods of `nsigma-v2`, without the version 1 of the whole: pods that never peak
+    together count as if they did. From Koordinator's node prediction."""
 
     name = "pods-nsigma"
     prod: Literal["pair", "classes"] = "pair"
+    declaration: Final = Declaration(
+        summary="sum over the pods of each pod's `nsigma-v1`",
+        terms=(
+            *POD_SUM_TERMS,
+            SYSTEM_TERM,
+            Term("mean", note="system only"),
+            Term("stdev", note="system only"),
+        ),
+        formulas=(Formula(MOMENTS, entities=("system",)), *POD_SUM),
+    )
 
     def __init__(self) -> None:
         self._v1 = NSigmaV1()
 
     def peak(self, view: View) -> Peaks:
-        """Terms: those of `PodSums`, of the node `system`; of the system `mean` and `stdev`."""
+        """Return the sums over pods, and version 1 of the system."""
         v1 = self._v1.peak(view)
         system = v1.entities[:, SYSTEM]
         sums = pod_sums(view, v1.pods)
@@ -37,3 +51,6 @@ class PodsNSigma(Stateless):
         moments = {name: np.where(is_system, values, np.nan) for name, values in v1.terms.items()}
         terms = {**sums.terms, "system": term, **moments}
         return Peaks(whole, v1.pods, terms, bare=np.full_like(whole, np.nan))
+
+
+PREDICTOR: Final = PodsNSigma

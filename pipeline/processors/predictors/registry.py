@@ -1,25 +1,30 @@
-"""Which predictors there are, and the ones that a model runs.
+"""The installed predictors by name, their declarations, and instances for a model.
 
-Owes the rest: predictors by name, ours and those of other packages alike, found by the entry point
-group `springtide.predictors`. What an entry point names is called with the predictor's options.
+A module of this package with a `PREDICTOR` is one; other packages name theirs by the entry point
+group `springtide.predictors`. Either is a class with a `declaration`, which is called with the
+predictor's options.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from inspect import signature
+from pkgutil import iter_modules
 from typing import Any, Final, NamedTuple
 
+from pipeline import __version__
 from pipeline.errors import PredictorError
+from pipeline.processors import predictors
 from pipeline.processors.model.predictor import Predictor, fault_of
+from pipeline.processors.predictors.declaration import Declaration
 
 GROUP: Final = "springtide.predictors"
 
 
 class Keys(NamedTuple):
-    """Where the names of predictors and their options were written."""
+    """The settings with the names of predictors and their options, for errors."""
 
     names: str = "model.predictors"
     options: str = "model.predictor_options"
@@ -29,24 +34,59 @@ _SETTINGS: Final = Keys()
 
 
 @cache
+def _built_in() -> Mapping[str, EntryPoint]:
+    """The predictors of this package, as if entry points named them."""
+    modules = (
+        import_module(f"{predictors.__name__}.{module.name}")
+        for module in iter_modules(predictors.__path__)
+    )
+    classes = [module.PREDICTOR for module in modules if hasattr(module, "PREDICTOR")]
+    return {
+        made.name: EntryPoint(made.name, f"{made.__module__}:{made.__name__}", GROUP)
+        for made in classes
+    }
+
+
+@cache
 def available() -> Mapping[str, EntryPoint]:
     """Entry points by predictor name, in order of name."""
-    return {point.name: point for point in sorted(entry_points(group=GROUP), key=_name)}
+    points = {point.name: point for point in entry_points(group=GROUP)}
+    points.update(_built_in())
+    return dict(sorted(points.items()))
 
 
 def packages_with(name: str) -> list[str]:
-    """The packages that have a predictor of this name; where it is more than one, none can run."""
-    return sorted(package_of(point) for point in entry_points(group=GROUP, name=name))
+    """The packages with a predictor of this name. If there is more than one, none can run."""
+    points = [*entry_points(group=GROUP, name=name)]
+    if name in _built_in():
+        points.append(_built_in()[name])
+    return sorted({package_of(point) for point in points})
+
+
+def package_of(point: EntryPoint) -> str:
+    """Name and version of the package that an entry point comes from."""
+    if point.value.startswith(f"{predictors.__name__}."):
+        return f"springtide {__version__}"
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
+
+
+def declaration_of(name: str) -> Declaration:
+    """The declaration of an installed predictor.
+
+    Raises `PredictorError` for a name without exactly one package, and for a class that cannot be
+    loaded or has no declaration.
+    """
+    return _declared(name, _load(name, _SETTINGS), _SETTINGS)
 
 
 def build(
     names: Sequence[str], options: Mapping[str, Mapping[str, Any]], keys: Keys = _SETTINGS
 ) -> dict[str, Predictor]:
-    """One predictor for each name, in that order, made with its options.
+    """Make one predictor for each name, in that order, with its options.
 
     Raises `PredictorError`, which names one of `keys`, for a name that no package or more than one
-    provides, one that is there twice, one that cannot be loaded, options that it does not take, and
-    options for a predictor that does not run.
+    provides, a name that occurs twice, a class that cannot be loaded, options that a predictor does
+    not take, and options for a predictor that does not run.
     """
     if len(set(names)) < len(names):
         raise _error(keys.names, f"predictors are named twice: {', '.join(names)}")
@@ -61,8 +101,8 @@ def build(
 
 def _make(name: str, options: Mapping[str, Any], keys: Keys) -> Predictor:
     make = _load(name, keys)
-    known = _options_of(make)
-    if known is not None and (unknown := sorted(options.keys() - known)):
+    known = [option.name for option in _declared(name, make, keys).options]
+    if unknown := sorted(options.keys() - {*known}):
         raise _error(
             keys.options,
             f"predictor {name} has no option {unknown[0]!r:.100}",
@@ -70,31 +110,27 @@ def _make(name: str, options: Mapping[str, Any], keys: Keys) -> Predictor:
         )
     try:
         made = make(**options)
-    except Exception as error:  # somebody else's code: there is nothing that it cannot raise
+    except Exception as error:  # code of other packages can raise anything
         raise _error(
             keys.options, f"predictor {name}: {error}", hint="see docs/explanation/models.md"
         ) from error
     if (own := getattr(made, "name", None)) != name:
         raise _error(keys.names, f"entry point {name!r} makes a predictor named {own!r:.100}")
-    if problem := fault_of(made):
-        raise _error(keys.names, f"predictor {name}: {problem}")
+    if fault := fault_of(made):
+        raise _error(keys.names, f"predictor {name}: {fault}")
     predictor: Predictor = made
     return predictor
 
 
-def _options_of(make: Any) -> list[str] | None:
-    """The names that a predictor can be made with; None where that cannot be told."""
-    try:
-        parameters = signature(make).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    return (
-        None if any(p.kind is p.VAR_KEYWORD for p in parameters) else [p.name for p in parameters]
-    )
+def _declared(name: str, make: Any, keys: Keys) -> Declaration:
+    declaration = getattr(make, "declaration", None)
+    if not isinstance(declaration, Declaration):
+        raise _error(keys.names, f"predictor {name} has no `declaration`")
+    return declaration
 
 
 def _load(name: str, keys: Keys) -> Any:
-    """What the entry point of this name leads to."""
+    """The class that the entry point of this name leads to."""
     point = available().get(name)
     if point is None:
         raise _error(
@@ -106,11 +142,11 @@ def _load(name: str, keys: Keys) -> Any:
         raise _error(
             keys.names,
             f"predictor {name} is in more than one package: {', '.join(packages)}",
-            hint="uninstall all but one of them, or give theirs another name",
+            hint="uninstall all but one of them, or rename the predictor of the others",
         )
     try:
         return point.load()
-    except Exception as error:  # as there
+    except Exception as error:  # code of other packages can raise anything
         raise _error(
             keys.names, f"predictor {name} of {package_of(point)} cannot be loaded: {error!r}"
         ) from error
@@ -118,12 +154,3 @@ def _load(name: str, keys: Keys) -> Any:
 
 def _error(key: str, problem: str, hint: str | None = None) -> PredictorError:
     return PredictorError(f"{key}: {problem}", key=key, hint=hint)
-
-
-def package_of(point: EntryPoint) -> str:
-    """Name and version of the package that an entry point comes from."""
-    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
-
-
-def _name(point: EntryPoint) -> str:
-    return point.name

@@ -1,10 +1,10 @@
-"""Resource Central's: the sum over pods of a high percentile of what each used of late."""
+"""Resource Central: the sum over pods of a high percentile of each pod's recent usage."""
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -13,8 +13,15 @@ from pipeline.processors.model import day_slots
 from pipeline.processors.model.entity_columns import Rows
 from pipeline.processors.model.model_config import SYSTEM
 from pipeline.processors.model.predictor import Peaks, View
-from pipeline.processors.predictors.option_checks import check_between, check_fraction
-from pipeline.processors.predictors.pod_sums import pod_sums, with_system
+from pipeline.processors.predictors.declaration import Declaration, Term
+from pipeline.processors.predictors.options import between, fraction
+from pipeline.processors.predictors.pod_sums import (
+    POD_SUM,
+    POD_SUM_TERMS,
+    SYSTEM_TERM,
+    pod_sums,
+    with_system,
+)
 from pipeline.processors.predictors.stateless import Stateless
 
 _SLOT_SECONDS: Final = day_slots.SLOT_MS / 1000
@@ -22,46 +29,58 @@ _DAY_SECONDS: Final = day_slots.SLOTS * _SLOT_SECONDS
 
 
 class ResourceCentral(Stateless):
-    """By default p99 of a day, for both resources. Raises ValueError for a fraction that is none
-    and a history shorter than a slot or longer than what is kept.
-
-    Formula: node prediction by Koordinator, Peak_ResourceCentral.
-    """
+    """Peak_ResourceCentral of Koordinator's node prediction."""
 
     name = "resource-central"
     prod: Literal["pair", "classes"] = "pair"
+    declaration: Final = Declaration(
+        summary="sum over the pods of a percentile of each pod's recent usage",
+        options=(
+            fraction("cpu", 0.99, "percentile of cpu"),
+            fraction("memory", 0.99, "percentile of memory"),
+            between(
+                "history_seconds", _DAY_SECONDS, _SLOT_SECONDS, _DAY_SECONDS,
+                "how far back usage counts",
+            ),
+        ),
+        terms=(*POD_SUM_TERMS, SYSTEM_TERM, Term("fraction", "")),
+        formulas=POD_SUM,
+        without_formula="a percentile of the slots of its history",
+        unknown="no recent samples",
+    )  # fmt: skip
 
-    def __init__(
-        self, cpu: float = 0.99, memory: float = 0.99, history_seconds: float = _DAY_SECONDS
-    ) -> None:
-        self._fractions = [check_fraction("cpu", cpu), check_fraction("memory", memory)]
+    def __init__(self, **options: Any) -> None:
+        given = self.declaration.checked(options)
+        self._fractions = [given["cpu"], given["memory"]]
         self._ranks = [_ranks(fraction) for fraction in self._fractions]
-        history = check_between("history_seconds", history_seconds, _SLOT_SECONDS, _DAY_SECONDS)
-        self._slots = math.ceil(history / _SLOT_SECONDS)
+        self._slots = math.ceil(given["history_seconds"] / _SLOT_SECONDS)
 
     def peak(self, view: View) -> Peaks:
-        """Terms: those of `PodSums`, of the node `system`, and the `fraction` of the percentile."""
+        """Return the sums over pods, and the percentile of the system."""
         system = self._percentiles(view.rows, view.entities[:, SYSTEM])
         pods = self._percentiles(view.rows, view.pods)
         sums = pod_sums(view, pods)
         whole, term = with_system(sums.total, system)
         whole[:, SYSTEM] = system
-        fraction = np.broadcast_to(self._fractions, whole.shape)
-        terms = {**sums.terms, "system": term, "fraction": fraction}
+        fractions = np.broadcast_to(self._fractions, whole.shape)
+        terms = {**sums.terms, "system": term, "fraction": fractions}
         return Peaks(whole, pods, terms, bare=np.full_like(whole, np.nan))
 
-    def _percentiles(self, rows: Rows, at: IntArray) -> FloatArray:
-        """Of the slots of these rows that have a value, (n, 2); NaN where none has."""
-        kept = rows.store["recent"], rows.store["recent_slot"]
+    def _percentiles(self, rows: Rows, index: IntArray) -> FloatArray:
+        """The percentiles (n, 2) of the slots of these rows; NaN for a row without values."""
+        recent = rows.store["recent"], rows.store["recent_slot"]
         columns = [
-            day_slots.percentile(*kept, at, r, self._slots, ranks)
+            day_slots.percentile(*recent, index, r, self._slots, ranks)
             for r, ranks in enumerate(self._ranks)
         ]
         return np.stack(columns, axis=1)
 
 
 def _ranks(fraction: float) -> IntArray:
-    """Where a percentile of n ascending values stands, by n: the first one that at least this
-    share of them does not exceed. Whole numbers, so that no rounding moves a rank."""
+    """The index of a percentile among n ascending values, by n: the first value that at least this
+    share of them does not exceed. Exact fractions, so that rounding moves no rank."""
     exact = Fraction(str(fraction))
     return np.array([max(math.ceil(n * exact) - 1, 0) for n in range(day_slots.SLOTS + 1)])
+
+
+PREDICTOR: Final = ResourceCentral

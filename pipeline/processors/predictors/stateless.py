@@ -1,4 +1,4 @@
-"""A predictor that reads histograms, moments and the recent past, and keeps nothing of its own."""
+"""Base of predictors that read histograms, moments and the recent past, and keep no columns."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pipeline.processors.model.entity_columns import Rows
 
 
 class Stateless:
-    """Base of such predictors: no columns, nothing to observe."""
+    """A predictor without columns, which observes nothing."""
 
     columns: Mapping[str, Column] = {}
 
     def observe(
         self, rows: Rows, at: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
     ) -> None:
-        """Nothing is kept."""
+        """Do nothing."""

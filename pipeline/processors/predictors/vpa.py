@@ -1,64 +1,67 @@
-"""In the manner of the Vertical Pod Autoscaler: its target for each entity as if it were a pod.
+"""The Vertical Pod Autoscaler's target, for each entity as if it were a pod with one container.
 
-The target is a quantile of the decayed histogram, plus a margin, for a pod at least a floor.
-The buckets and half-lives are those of the model: with the preset `vpa` they are the autoscaler's.
+A quantile of the decayed histogram, plus a margin, for a pod at least a floor. Buckets and
+half-lives are those of the model: the preset `vpa` sets the autoscaler's.
 """
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from pipeline.processors.model.model_config import PLAUSIBLE
 from pipeline.processors.model.predictor import Peaks, View
-from pipeline.processors.predictors.option_checks import check_between, check_fraction
+from pipeline.processors.predictors.declaration import Declaration, Formula, Term
+from pipeline.processors.predictors.options import between, fraction
 from pipeline.processors.predictors.stateless import Stateless
 
 TARGET: Final = 0.9
 MARGIN_PERCENT: Final = 15.0
 FLOOR: Final = (0.025, 250.0 * 2**20)
-"""Cores and bytes of a pod. Its flag says megabytes and counts 1024 * 1024 bytes each."""
+"""Cores and bytes of a pod. The autoscaler's flag says megabytes and counts MiB."""
+
+_MOST_CORES, _MOST_BYTES = PLAUSIBLE.tolist()
 
 
 class Vpa(Stateless):
-    """By default p90 of both resources, a margin of 15 percent, 25 millicores and 250 MiB.
-
-    The margin is the predictor's own; that of the strategy comes on top, unless it is set to 0.
-    Raises ValueError for a fraction that is none, a negative margin or an implausible floor.
-    """
+    """The strategy's safety margin is multiplied on top of `margin_percent`, unless it is 0."""
 
     name = "vpa"
     prod: Literal["pair", "classes"] = "pair"
+    declaration: Final = Declaration(
+        summary="a quantile of the histogram plus a margin; of a pod at least a floor",
+        options=(
+            fraction("cpu", TARGET, "quantile of cpu"),
+            fraction("memory", TARGET, "quantile of memory"),
+            between("margin_percent", MARGIN_PERCENT, 0, 1000, "margin on the quantile"),
+            between("floor_cpu_cores", FLOOR[0], 0, _MOST_CORES, "least cpu of a pod"),
+            between("floor_memory_bytes", FLOOR[1], 0, _MOST_BYTES, "least memory of a pod"),
+        ),
+        terms=(Term("quantile"), Term("fraction", ""), Term("margin", "", note="a factor")),
+        formulas=(Formula("quantile * margin"),),
+    )
 
-    def __init__(
-        self,
-        cpu: float = TARGET,
-        memory: float = TARGET,
-        margin_percent: float = MARGIN_PERCENT,
-        floor_cpu_cores: float = FLOOR[0],
-        floor_memory_bytes: float = FLOOR[1],
-    ) -> None:
-        self._fractions = [check_fraction("cpu", cpu), check_fraction("memory", memory)]
-        self._factor = (100.0 + check_between("margin_percent", margin_percent, 0, 1000)) / 100.0
-        most_cores, most_bytes = PLAUSIBLE.tolist()
-        self._floor = [
-            check_between("floor_cpu_cores", floor_cpu_cores, 0, most_cores),
-            check_between("floor_memory_bytes", floor_memory_bytes, 0, most_bytes),
-        ]
+    def __init__(self, **options: Any) -> None:
+        given = self.declaration.checked(options)
+        self._fractions = [given["cpu"], given["memory"]]
+        self._factor = (100.0 + given["margin_percent"]) / 100.0
+        self._floor = [given["floor_cpu_cores"], given["floor_memory_bytes"]]
 
     def peak(self, view: View) -> Peaks:
-        """Terms: the `quantile` that this `fraction` gives, and the `margin` it is multiplied by.
+        """Return quantile * margin, 0 for a row whose samples were all 0, and for pods the floor.
 
-        The floor is for pods alone, and what never used any has no first bucket's end for its
-        quantile: a class without pods is not to cost anything.
+        The floor is for pods alone: a class without pods costs nothing.
         """
-        rows, at = view.rows, view.all_rows
-        quantiles = rows.quantile(at, np.broadcast_to(self._fractions, (len(at), 2)))
-        entities, pods = view.split(np.where(rows.idle(at), 0.0, quantiles))
+        rows, index = view.rows, view.all_rows
+        quantiles = rows.quantile(index, np.broadcast_to(self._fractions, (len(index), 2)))
+        entities, pods = view.split(np.where(rows.idle(index), 0.0, quantiles))
         terms = {
             "quantile": entities,
             "fraction": np.broadcast_to(self._fractions, entities.shape),
             "margin": np.full(entities.shape, self._factor),
         }
         return Peaks(entities * self._factor, np.maximum(pods * self._factor, self._floor), terms)
+
+
+PREDICTOR: Final = Vpa

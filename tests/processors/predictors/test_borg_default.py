@@ -68,7 +68,7 @@ def test_without_a_peak_of_the_system_what_prod_leaves_unused_is_unknown() -> No
 @pytest.mark.parametrize("a", [0, -1.1, float("nan"), float("inf"), True, "1.1", None])
 def test_a_divisor_that_is_none_is_refused(a: object) -> None:
     with pytest.raises(ValueError, match=r"^a is .* not a number above 0"):
-        BorgDefault(a=a)  # type: ignore[arg-type]
+        BorgDefault(a=a)
 
 
 def test_options_that_it_does_not_take_are_an_error_that_names_it() -> None:

@@ -90,13 +90,13 @@ def test_a_member_keeps_apart_what_it_keeps_beside() -> None:
     ],
 )
 def test_prod_is_found_as_the_most_careful_member_finds_it(members: list[str], prod: str) -> None:
-    assert Maximum(members).prod == prod
+    assert Maximum(members=members).prod == prod
 
 
 @pytest.mark.parametrize("members", [[], (), "percentile", ""])
 def test_members_that_are_no_list_of_predictors_are_refused(members: Any) -> None:
     with pytest.raises(ValueError, match=r"^members is .* not a list of predictors"):
-        Maximum(members)
+        Maximum(members=members)
 
 
 @pytest.mark.parametrize(

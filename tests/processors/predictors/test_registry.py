@@ -1,7 +1,6 @@
 """Predictors by name: which there are, how they are made, and what is said when one is not."""
 
 import dataclasses
-import inspect
 import re
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
@@ -16,11 +15,12 @@ from pipeline.errors import PredictorError
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.processors.predictors import registry
+from pipeline.processors.predictors.documentation import markdown
 from pipeline.processors.predictors.nsigma_v1 import NSigmaV1
-from pipeline.processors.predictors.registry import available, build
+from pipeline.processors.predictors.registry import available, build, declaration_of
 from pipeline.topics.nodes import Strategy
-from tests.processors.predictors.answers import ALL
-from tests.processors.windows import window
+from tests.processors.predictors.answers import ALL, answer
+from tests.processors.windows import GIB, Pod, window
 
 
 def test_ours_are_installed() -> None:
@@ -41,7 +41,7 @@ def test_they_are_made_in_the_order_of_their_names_with_their_options() -> None:
         (["percentile", "oracle"], {}, "there is no predictor 'oracle'"),
         (["percentile", "percentile"], {}, "predictors are named twice"),
         (["percentile"], {"vpa": {}}, "options for vpa, which does not run"),
-        (["percentile"], {"percentile": {"cpu": 95}}, "predictor percentile: cpu of node is 95"),
+        (["percentile"], {"percentile": {"cpu": 95}}, "predictor percentile: cpu is 95"),
         (["percentile"], {"percentile": {"gpu": 0.5}}, "predictor percentile has no option 'gpu'"),
         (
             ["percentile"],
@@ -60,15 +60,19 @@ def test_they_are_made_in_the_order_of_their_names_with_their_options() -> None:
             "predictor max: options: 'vpa' is 1, not values",
         ),
         (["max"], {"max": {"members": 7}}, "predictor max: members is 7, not a list"),
-        (["max"], {"max": {"members": ["vpa", "max"]}}, "predictor max: members has max, which is"),
+        (
+            ["max"],
+            {"max": {"members": ["vpa", "max"]}},
+            "predictor max: members has max, which cannot",
+        ),
         (
             ["max"],
             {"max": {"members": ["oracle"]}},
             "predictor max: members: there is no predictor",
         ),
         (["max"], {"max": {"options": {"nsigma-v1": {}}}}, "max: options: options for nsigma-v1"),
-        (["percentile"], {"percentile": {"cpu": 0}}, "cpu of node is 0, not a number from above 0"),
-        (["percentile"], {"percentile": {"cpu": True}}, "cpu of node is True, not a number from"),
+        (["percentile"], {"percentile": {"cpu": 0}}, "cpu is 0, not a number from above 0"),
+        (["percentile"], {"percentile": {"cpu": True}}, "cpu is True, not a number from"),
         (["vpa"], {"vpa": {"gpu": 1}}, "predictor vpa has no option 'gpu'"),
         (["autopilot"], {"autopilot": {"cpu": 0}}, "cpu is 0, not a number from above 0"),
     ],
@@ -99,6 +103,7 @@ def test_an_unknown_option_is_answered_with_those_that_there_are(name: str, hint
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
+        ("pipeline.processors.predictors.stateless:Stateless", "mine has no `declaration`"),
         ("pipeline.processors.nowhere:Percentile", "cannot be loaded: .*No module"),
         ("pipeline.processors.predictors.percentile:Nowhere", "cannot be loaded: .*Nowhere"),
         ("pipeline.processors.predictors.percentile:Percentile", "makes a predictor named 'perc"),
@@ -149,7 +154,7 @@ def test_a_name_that_two_packages_have_is_nobodys() -> None:
     lines = CliRunner().invoke(cli, ["model", "predictors"]).output.splitlines()
     (line,) = [line for line in lines if line.startswith("vpa ")]
     assert "shadow 1.0, springtide" in line
-    assert "cannot be used: more than one package has it" in line
+    assert "cannot be used: predictor vpa is in more than one package: shadow 1.0, spri" in line
 
 
 class Deaf(NSigmaV1):
@@ -197,13 +202,25 @@ def test_one_that_does_not_run_cannot_decide() -> None:
         Bank(ModelConfig(predictors=("percentile",), predictor="vpa"))
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_each_is_in_the_documents_with_its_options(name: str, project: Path) -> None:
+def test_documentation_has_the_tables_of_all_declarations(project: Path) -> None:
+    tables = markdown({name: declaration_of(name) for name in available()}).split("\n\n")
     text = (project / "docs" / "explanation" / "models.md").read_text()
-    (row,) = re.findall(rf"^\| `{name}` \| [^|]+ \| ([^|]*)\|$", text, re.MULTILINE)
-    options = inspect.signature(available()[name].load()).parameters
-    assert re.findall(r"`(\w+)`", row) == [*options]
-    for option, parameter in options.items():
-        default = re.search(rf"`{option}` ([0-9.]+)", row)
-        if default:
-            assert float(default[1]) == parameter.default
+    missing = [table for table in tables if table.strip() not in text]
+    assert missing == [], "write the output of `springtide model predictors --markdown` into it"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_default_is_an_allowed_value(name: str) -> None:
+    declared = declaration_of(name)
+    defaults = declared.checked({})
+    assert [*defaults] == [option.name for option in declared.options]
+    with pytest.raises(ValueError, match="there is no option 'gpu'"):
+        declared.checked({"gpu": 1})
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_published_term_is_declared(name: str) -> None:
+    found = answer([window(1, [Pod("a", (1.0, GIB))])], name).predictors[name]
+    declared = declaration_of(name)
+    if not declared.combines:
+        assert {*found.terms} == {term.name for term in declared.terms}

@@ -1,0 +1,83 @@
+"""What a predictor declares about itself: summary, options, published terms, and formula.
+
+Settings are checked against it. `springtide explain` derives the published peaks by it.
+`springtide model predictors` and docs/explanation/models.md print it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from pipeline.processors.model.model_config import ENTITIES
+from pipeline.processors.predictors.options import Option
+
+Addends = Literal["peaks", "missing peaks", "requests"]
+"""What a sum over pods adds: the peaks of the pods that count with theirs, the requests that stand
+in for peaks, or the requests of all active pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A number that a predictor publishes beside each peak of an entity.
+
+    `unit` is None for cores or bytes. `formula` computes the term from other terms. `adds` marks a
+    sum over pods. `note` tells the documentation where the term occurs, or what it is.
+    """
+
+    name: str
+    unit: str | None = None
+    formula: str = ""
+    adds: Addends | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """An expression over terms, `N` being the strategy's `nsigma_multiplier`.
+
+    It holds for `entities` only. `label` makes the words for it from the terms; without, these are
+    the expression. Expressions have numbers, + - * / **, `min`, `max` and `trunc`.
+    """
+
+    expression: str
+    entities: Collection[str] = ENTITIES
+    label: Callable[[Mapping[str, float]], str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """One predictor, as documentation, settings and `explain` need it.
+
+    `summary` is the peak before the margin, in a phrase. Of the `formulas` that can be computed for
+    an entity the highest or the first is the peak (`pick`); where none can, `explain` states the
+    peak as `without_formula`. `unknown` is the reason for an unknown peak of an entity with
+    samples, or of any entity if peaks do not need samples (`needs_samples`). A predictor that
+    `combines` others publishes their peaks by name, and their terms as `name.term`.
+    """
+
+    summary: str
+    options: Sequence[Option] = ()
+    terms: Sequence[Term] = ()
+    formulas: Sequence[Formula] = ()
+    pick: Literal["highest", "first"] = "highest"
+    without_formula: str = "as its predictor says"
+    unknown: str | None = None
+    needs_samples: bool = True
+    combines: bool = False
+
+    def checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """All options, those that are not given with their defaults. Raises ValueError for an
+        option that is not declared and for a value that is not allowed."""
+        if unknown := sorted(options.keys() - {option.name for option in self.options}):
+            raise ValueError(f"there is no option {unknown[0]!r:.100}")
+        return {
+            option.name: option.check(option.name, options.get(option.name, option.default))
+            for option in self.options
+        }
+
+
+MOMENTS: Final = "mean + N * stdev"
+UNDECLARED: Final = Declaration(summary="")
+"""Stands for a predictor that is not installed here: its terms are listed without a formula."""

@@ -39,12 +39,11 @@ from pipeline.kafka.topic_admin import apply_topics, find_group
 from pipeline.local.local_kafka import local_kafka
 from pipeline.processors.join.pod_facts import pod_row
 from pipeline.processors.join.sample_join import Beside, NodeView, join, put_beside
-from pipeline.processors.join.window_batch import node_windows, window_usages
+from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.model.bank import Bank
-from pipeline.processors.model.result_records import node_state_record, prediction_record
+from pipeline.processors.model.result_records import encode_node_states, encode_prediction
 from pipeline.settings import Settings, load_settings
 from pipeline.topics.arrow import write_stream
-from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.overcommit_terms import Overcommit
@@ -269,28 +268,33 @@ def stages(batches: list[bytes]) -> dict[str, float]:
     windows = _groups(
         timed("join: hand it on", lambda of: as_decoded(*of), list(zip(joined, log, strict=True)))
     )
-    arrays = timed("model: rows to arrays", lambda g: node_windows(g, "p90", policy), windows)
-    timed("model: learn", bank.apply, arrays)
-    peaks = timed("model: peaks", lambda g: bank.peaks([w.node for w in g]), arrays)
-    recent = timed(
-        "model: the last half hour", lambda g: bank.recent_usage([w.node for w in g]), arrays
-    )
-    usages = timed("model: usage", lambda g: window_usages(g, policy), windows)
-    rows = [
-        list(zip(group, found, map(found.headline, range(len(found))), usage, used, strict=True))
-        for group, found, usage, used in zip(windows, peaks, recent, usages, strict=True)
-    ]
-    flat = [row for group in rows for row in group]
-    at = {"generation": 1, "offset": 0, "epoch": 0}
+    columns = timed("model: read columns", lambda g: WindowBatch(g, policy), windows)
+    samples = timed("model: samples", lambda batch: batch.training("p90"), columns)
+    timed("model: learn", bank.apply, samples)
+    names = [[head.node for head in batch.heads] for batch in samples]
+    peaks = timed("model: peaks", bank.peaks, names)
+    recent = timed("model: the last half hour", bank.recent_usage, names)
+    timed("model: average usage", lambda batch: batch.average, columns)
+    position = {"generation": 1, "offset": 0, "epoch": 0}
     timed(
         "model: write predictions, if all are due",
-        lambda r: encode_json(prediction_record(r[0], r[1], **at)),
-        flat,
+        lambda of: encode_prediction(of[0], of[1], position),
+        [
+            pair
+            for batch, found in zip(columns, peaks, strict=True)
+            for pair in zip(batch.windows, found, strict=True)
+        ],
     )
     timed(
         "model: write node states",
-        lambda r: encode_json(node_state_record(r[0], *r[2:4], Counters(), r[4], **at)),
-        flat,
+        lambda of: encode_node_states(
+            of[0],
+            [of[1].headline(i) for i in range(len(of[0]))],
+            of[2],
+            [Counters()] * len(of[0]),
+            [position] * len(of[0]),
+        ),
+        list(zip(columns, peaks, recent, strict=True)),
     )
     return took
 

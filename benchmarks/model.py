@@ -45,6 +45,7 @@ from pipeline.processors.model.histogram import (
     nearest_reference_ms,
 )
 from pipeline.processors.model.model_config import KOORDINATOR, NodeWindow
+from pipeline.processors.model.training_batch import TrainingBatch, training_batch
 
 PODS_PER_NODE = 100
 NODES_PER_BATCH = 100
@@ -101,7 +102,7 @@ class Checkpoints:
     restore: float
 
 
-def batches(values: FloatArray, number: int) -> Iterator[list[NodeWindow]]:
+def batches(values: FloatArray, number: int) -> Iterator[TrainingBatch]:
     """One window of every node, some nodes at a time, with strings of its own as after decoding."""
     end = START_MS + number * WINDOW_MS
     classes = np.full(PODS_PER_NODE, CLASS_CODES["prod"], np.int8)
@@ -120,7 +121,7 @@ def batches(values: FloatArray, number: int) -> Iterator[list[NodeWindow]]:
                 pod_classes=classes, pods=values[own], requests=np.full((PODS_PER_NODE, 2), 1e3),
                 pod_ages=np.full(PODS_PER_NODE, 1e6), pod_active=np.ones(PODS_PER_NODE, np.bool_),
             ))  # fmt: skip
-        yield made
+        yield training_batch(made)
 
 
 def factors(number: int) -> list[float]:
@@ -138,7 +139,7 @@ def bank_cost(bank: Bank, usage: Usage, windows: int) -> Cost:
     for number in range(2 + windows):
         learning = answering = 0.0
         for batch in batches(usage.window(number), number):
-            names = [window.node for window in batch]
+            names = [head.node for head in batch.heads]
             learning += cpu_seconds(partial(bank.apply, batch))
             answering += cpu_seconds(partial(bank.peaks, names))
         if number >= 2:

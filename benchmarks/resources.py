@@ -28,7 +28,7 @@ from benchmarks import ingest, inventory
 from pipeline.processors.arrays import IntArray
 from pipeline.processors.join.pod_facts import pod_row
 from pipeline.processors.join.sample_join import NodeView, join, put_beside
-from pipeline.processors.join.window_batch import WindowUsage, window_usages
+from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.overcommit.batch import batch
 from pipeline.processors.overcommit.mid import Percents, allocated, mid
@@ -60,22 +60,21 @@ LOOPED_NODES = 1_000
 class Part(NamedTuple):
     """Some nodes: what a worker has of them after a window, and the columns that it comes to."""
 
-    windows: list[Window]
-    usages: list[WindowUsage]
+    batch: WindowBatch
     prods: list[Prod]
 
     def columns(self) -> tuple[Nodes, Pods, Strategies]:
-        of = [window.node.overcommit or Overcommit() for window in self.windows]
-        is_known(self.windows, self.usages)
-        found = nodes_of(self.windows, self.usages, self.prods[0])
-        return found, pods_of(self.windows, self.usages), strategies(of)
+        policies = [window.node.overcommit or Overcommit() for window in self.batch.windows]
+        is_known(self.batch)
+        found = nodes_of(self.batch, self.prods[0])
+        return found, pods_of(self.batch), strategies(policies)
 
     def offers(self) -> Offers:
-        return offers(self.windows, self.usages, self.prods[0], self.prods[1:])
+        return offers(self.batch, self.prods[0], self.prods[1:])
 
     def records(self, found: Offers) -> list[Any]:
-        count = len(self.windows)
-        return records(self.windows, found, ["percentile"] * count, [AT] * count)
+        count = len(self.batch)
+        return records(self.batch, found, ["percentile"] * count, [AT] * count)
 
 
 def windows(nodes: int, pods: int) -> Iterator[Window]:
@@ -112,7 +111,9 @@ def parts(fleet: Sequence[Window], at_once: int) -> list[Part]:
             for _ in range(PREDICTORS)
         ]
         prods = [Prod(reclaimable=peak / 2, peak=peak) for peak in peaks]
-        found.append(Part(some, window_usages(some, MEMORY_POLICY), prods))
+        batch = WindowBatch(some, MEMORY_POLICY)
+        _ = batch.average
+        found.append(Part(batch, prods))
     return found
 
 

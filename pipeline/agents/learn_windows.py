@@ -13,13 +13,13 @@ import msgspec
 import numpy as np
 
 from pipeline.agents.koordlet_metrics import amounts_of
-from pipeline.agents.partition_models import NodeReport, PartitionModels, PartitionWindow
+from pipeline.agents.partition_models import NodeReport, PartitionWindow
 from pipeline.metrics import counter, gauge
-from pipeline.processors.join.window_batch import WindowUsage, node_windows, window_usages
+from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.model import bank
 from pipeline.processors.model.model_config import Outcome, rounds
 from pipeline.processors.model.peaks import AllPeaks, Headline
-from pipeline.processors.model.result_records import node_state_record, prediction_record
+from pipeline.processors.model.result_records import encode_node_states, encode_prediction
 from pipeline.processors.overcommit.node_offers import offers, records
 from pipeline.processors.overcommit.window_columns import Prod
 from pipeline.times import format_time
@@ -55,10 +55,12 @@ class PendingReport(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """A window that was applied, the node's counters as of then and its peaks, which `at` of
-    `peaks` has, and the newest prediction to be published with it: as peaks, as bytes, or none."""
+    """A window of `batch` that was applied, the node's counters as of then and its peaks, which
+    `at` of `peaks` has, and the newest prediction to be published with it: as peaks, as bytes, or
+    none."""
 
     source: PartitionWindow
+    batch: WindowBatch
     counters: Counters
     peaks: AllPeaks
     at: int
@@ -76,9 +78,8 @@ class Applied(NamedTuple):
         """What is to be said, on its own: peaks hold on to those of other nodes."""
         headline, prediction = self.peaks.headline(self.at), self.prediction
         if self.due is not None:
-            (cursor, offset, window), peaks, at = self.due
-            record = prediction_record(window, peaks[at], offset=offset, **_position(cursor))
-            prediction = encode_json(record)
+            source, peaks, at = self.due
+            prediction = encode_prediction(source.window, peaks[at], _position(source))
         return PendingReport(self.source, self.counters, headline, prediction)
 
 
@@ -100,9 +101,9 @@ def segments(windows: Sequence[PartitionWindow]) -> list[list[PartitionWindow]]:
 def learn(windows: Sequence[PartitionWindow]) -> list[Applied]:
     """Apply windows of distinct nodes; what was applied, in order."""
     rules = windows[0].models.rules
+    batch = WindowBatch([placed.window for placed in windows], rules.memory_policy)
     outcomes = bank.apply(
-        [placed.models.bank for placed in windows],
-        node_windows([p.window for p in windows], rules.statistic, rules.memory_policy),
+        [placed.models.bank for placed in windows], batch.training(rules.statistic)
     )
     for status, seen in Counter(outcome.status for outcome in outcomes).items():
         WINDOWS_SEEN.labels(status).inc(seen)
@@ -111,10 +112,10 @@ def learn(windows: Sequence[PartitionWindow]) -> list[Applied]:
         _count(placed, outcome)
         if outcome.status == "applied":
             applied.append(placed)
-    return _told(applied) if applied else []
+    return _told(applied, batch) if applied else []
 
 
-def _told(windows: Sequence[PartitionWindow]) -> list[Applied]:
+def _told(windows: Sequence[PartitionWindow], batch: WindowBatch) -> list[Applied]:
     """What the models say after `windows`, which were applied."""
     latest: dict[int, int] = {}
     for cursor, _, window in windows:
@@ -131,6 +132,7 @@ def _told(windows: Sequence[PartitionWindow]) -> list[Applied]:
     return [
         Applied(
             placed,
+            batch,
             placed.models.counters[placed.node],
             peaks,
             at,
@@ -140,46 +142,64 @@ def _told(windows: Sequence[PartitionWindow]) -> list[Applied]:
     ]
 
 
-def report(told: Sequence[PendingReport]) -> list[NodeReport]:
-    """What is published of these windows, the last ones of their nodes; their cursors' `reports`
-    have it with the prediction that stands."""
-    if not told:
+def report_applied(applied: Sequence[Applied]) -> list[NodeReport]:
+    """`report` of windows that were just applied, whose columns are read already if these are all
+    windows of one batch."""
+    pending = [window.pending() for window in applied]
+    if applied and len(batch := applied[0].batch) == len(applied):
+        pairs = zip(applied, batch.windows, strict=True)
+        if all(window.source.window is read for window, read in pairs):
+            return report(pending, batch)
+    return report(pending)
+
+
+def report(pending: Sequence[PendingReport], batch: WindowBatch | None = None) -> list[NodeReport]:
+    """What is published of these windows, the last of their nodes, and put it into `reports` of
+    their partitions, with the standing prediction where there is no new one. `batch` are the
+    columns of these windows, if they were read before."""
+    if not pending:
         return []
-    windows = [last.source.window for last in told]
-    usages = window_usages(windows, told[0].source.models.rules.memory_policy)
-    recent = bank.recent_usage([(last.source.models.bank, last.source.node) for last in told])
-    resources = _resources(told, usages)
-    made: list[NodeReport] = []
-    for (placed, counters, peaks, prediction), used, lately, offered in zip(
-        told, usages, recent, resources, strict=True
-    ):
-        cursor, offset, window = placed
-        state = encode_json(
-            node_state_record(
-                window, peaks, lately, counters, used, offset=offset, **_position(cursor)
-            )
+    sources = [last.source for last in pending]
+    if batch is None:
+        policy = sources[0].models.rules.memory_policy
+        batch = WindowBatch([source.window for source in sources], policy)
+    states = encode_node_states(
+        batch,
+        [last.headline for last in pending],
+        bank.recent_usage([(source.models.bank, source.node) for source in sources]),
+        [last.counters for last in pending],
+        [_position(source) for source in sources],
+    )
+    reports: list[NodeReport] = []
+    for last, state, resources in zip(pending, states, _resources(pending, batch), strict=True):
+        all_reports, node, prediction = (
+            last.source.models.reports,
+            last.source.node,
+            last.prediction,
         )
-        new = NodeReport(prediction, state, offered)
-        standing = cursor.reports.get(placed.node) if prediction is None else None
-        cursor.reports[placed.node] = standing.with_newer(state, offered) if standing else new
-        made.append(new)
-    return made
+        new = NodeReport(prediction, state, resources)
+        standing = all_reports.get(node) if prediction is None else None
+        all_reports[node] = standing.with_newer(state, resources) if standing else new
+        reports.append(new)
+    return reports
 
 
-def _resources(told: Sequence[PendingReport], usages: Sequence[WindowUsage]) -> list[bytes | None]:
-    """What each of these nodes has for Mid and Batch, None for one that takes no part."""
-    made: list[bytes | None] = [None] * len(told)
-    at = [i for i, last in enumerate(told) if last.source.window.node.overcommit is not None]
-    if not at:
-        return made
-    windows = [told[i].source.window for i in at]
-    headlines = [told[i].headline for i in at]
-    found = offers(windows, [usages[i] for i in at], *_prods(headlines))
-    positions = [{"offset": told[i].source.offset, **_position(told[i].source.models)} for i in at]
-    predictors = [headline.decides for headline in headlines]
-    for i, record in zip(at, records(windows, found, predictors, positions), strict=True):
-        made[i] = encode_json(record)
-    return made
+def _resources(pending: Sequence[PendingReport], batch: WindowBatch) -> list[bytes | None]:
+    """What each of these nodes has for Mid and Batch; None where no policy turns them on."""
+    encoded: list[bytes | None] = [None] * len(pending)
+    positions = [i for i, window in enumerate(batch.windows) if window.node.overcommit is not None]
+    if positions:
+        batch, pending = batch.select(positions), [pending[i] for i in positions]
+        headlines = [last.headline for last in pending]
+        made = records(
+            batch,
+            offers(batch, *_prods(headlines)),
+            [headline.decides for headline in headlines],
+            [_position(last.source) for last in pending],
+        )
+        for i, record in zip(positions, made, strict=True):
+            encoded[i] = encode_json(record)
+    return encoded
 
 
 def _prods(headlines: Sequence[Headline]) -> tuple[Prod, list[Prod]]:
@@ -194,8 +214,9 @@ def _prods(headlines: Sequence[Headline]) -> tuple[Prod, list[Prod]]:
     return decided, [Prod(amounts[:, i], peaks[:, i]) for i in others]
 
 
-def _position(cursor: PartitionModels) -> dict[str, int]:
-    return {"generation": GENERATION, "epoch": cursor.ownership.epoch}
+def _position(source: PartitionWindow) -> dict[str, int]:
+    epoch = source.models.ownership.epoch
+    return {"generation": GENERATION, "offset": source.offset, "epoch": epoch}
 
 
 def _count(placed: PartitionWindow, outcome: Outcome) -> None:

@@ -17,7 +17,14 @@ import msgspec
 
 from pipeline.agents.join_agent import refuse
 from pipeline.agents.koordlet_metrics import Profile, names_of
-from pipeline.agents.learn_windows import Applied, PendingReport, learn, report, segments
+from pipeline.agents.learn_windows import (
+    Applied,
+    PendingReport,
+    learn,
+    report,
+    report_applied,
+    segments,
+)
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.partition_models import (
     ModelRules,
@@ -272,7 +279,7 @@ def apply(
         cursor.joined = max([cursor.joined, *(at.window.sample_offset for at in mine)])
         windows += mine
     newest = learn_all(windows)
-    made = iter(report([applied.pending() for applied in newest.values() if applied is not None]))
+    made = iter(report_applied([applied for applied in newest.values() if applied is not None]))
     for (models, node), applied in newest.items():
         reported[models].append((node, None if applied is None else next(made)))
     for cursor, records in batches:

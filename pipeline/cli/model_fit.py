@@ -14,7 +14,7 @@ from pipeline.cli.safe_output import say
 from pipeline.errors import InvalidRecordError, UsageError
 from pipeline.processors.exchange.trace_windows import read_trace
 from pipeline.processors.explain.model_state_text import brief, peaks_table
-from pipeline.processors.join.window_batch import node_windows
+from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import NODE, ModelConfig
@@ -91,9 +91,8 @@ def _learn(bank: Bank, windows: Iterable[Window], config: ModelConfig) -> tuple[
     for some in _batches(windows):
         for window in some:
             bad_values.update(window.bad_values)
-        outcomes = bank.apply(
-            node_windows(some, config.training_statistic, config.memory_collect_policy)
-        )
+        batch = WindowBatch(some, config.memory_collect_policy)
+        outcomes = bank.apply(batch.training(config.training_statistic))
         trained += sum(outcome.trained for outcome in outcomes)
     return bad_values, trained
 

@@ -11,7 +11,7 @@ from pipeline.agents.cluster_state import Inventory
 from pipeline.agents.join_agent import JoinCursor, JoinRules
 from pipeline.agents.ownership import Ownership
 from pipeline.kafka.partition_log import LogRecord
-from pipeline.processors.join.window_batch import window_usages
+from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.overcommit.node_offers import offers, records
 from pipeline.processors.overcommit.window_columns import Prod
 from pipeline.topics.codec import encode_json
@@ -116,9 +116,9 @@ def sample(window: int, pods: Sequence[Pod], at: int) -> LogRecord:
 
 def batch_cores(window: Window) -> float:
     nothing = Prod(np.zeros((1, 2)), np.zeros((1, 2)))
-    usages = window_usages([window], "usageWithoutPageCache")
-    found = offers([window], usages, nothing, [nothing])
-    (offer,) = records([window], found, ["max"], [{"generation": 1, "offset": 1, "epoch": 1}])
+    batch = WindowBatch([window], "usageWithoutPageCache")
+    found = offers(batch, nothing, [nothing])
+    (offer,) = records(batch, found, ["max"], [{"generation": 1, "offset": 1, "epoch": 1}])
     assert offer.batch is not None
     assert offer.batch.cpu_millicores is not None
     return offer.batch.cpu_millicores / 1000

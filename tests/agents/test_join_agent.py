@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from pipeline.agents.join_agent import JoinCursor, JoinRules
 from pipeline.agents.ownership import Ownership
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.partition_log import LogRecord
-from pipeline.processors.join.window_batch import node_windows, window_usages
+from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord, Strategy
 from pipeline.topics.pods import PodRecord, pod_key
@@ -318,9 +317,9 @@ async def test_what_is_handed_on_says_what_the_log_says(row: dict[str, Any], kno
         if record.said is not None:
             read = decode_window(record.value or b"")
             assert plain(record.said) == plain(read)
-            for learned in (partial(node_windows, statistic="p90"), window_usages):
-                handed_on = learned([record.said], memory_policy=POLICY)
-                assert bits(handed_on) == bits(learned([read], memory_policy=POLICY))
+            handed_on, from_log = (WindowBatch([w], POLICY) for w in (record.said, read))
+            assert bits(handed_on.training("p90")) == bits(from_log.training("p90"))
+            assert bits(handed_on.average) == bits(from_log.average)
 
 
 def bits(value: Any) -> Any:

@@ -9,7 +9,7 @@ from benchmarks import fleet, ingest, inventory
 from pipeline.agents.cluster_state import Inventory
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.join.sample_join import join, put_beside
-from pipeline.processors.join.window_batch import node_windows
+from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.bank import Bank
 from pipeline.topics.nodes import Strategy
@@ -50,11 +50,12 @@ def test_every_pod_has_its_class_and_none_is_cold(
         rows, view, Strategy(), sample_offset=0, appended_ms=END_MS,
         beside=put_beside(rows.listing, view.pods, None),
     )  # fmt: skip
-    (read,) = node_windows([window], "p90", "usageWithoutPageCache")
+    read = WindowBatch([window], "usageWithoutPageCache").training("p90")
+    (head,) = read.heads
     assert np.isfinite(read.allocatable).all()
     prod, batch = CLASS_CODES["prod"], CLASS_CODES["batch"]
-    assert read.pod_classes.tolist() == [prod, prod, batch] * (PODS // 3)
+    assert head.pods.classes.tolist() == [prod, prod, batch] * (PODS // 3)
     bank = Bank()
-    bank.apply([read])
-    (peaks,) = bank.peaks([read.node])
+    bank.apply(read)
+    (peaks,) = bank.peaks([head.node])
     assert not peaks.pod_cold.any()

@@ -11,7 +11,7 @@ import pytest
 from pipeline.agents.bank_settings import model_config
 from pipeline.agents.learn_windows import GENERATION
 from pipeline.local.control_plane import ControlPlane
-from pipeline.processors.join.window_batch import node_window, window_usage
+from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.overcommit.node_offers import offers, records
 from pipeline.processors.overcommit.offer_decision import Case, offers_now
@@ -76,7 +76,8 @@ async def offline(settings: Settings) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for message in await messages(settings.kafka, WINDOWS):
         window = decode_window(message.value)
-        bank.apply([node_window(window, "p95", POLICY)])
+        batch = WindowBatch([window], POLICY)
+        bank.apply(batch.training("p95"))
         name = window.header.node
         peaks = bank.peaks([name])
         bank.due(peaks)
@@ -87,9 +88,9 @@ async def offline(settings: Settings) -> dict[str, bytes]:
             return Prod(np.array([headline.prod_amounts[i]]), np.array([headline.prod_peaks[i]]))
 
         every = [prod(i) for i in range(len(headline.peaks))]
-        found_offers = offers([window], [window_usage(window, POLICY)], every[decides], every)
+        found_offers = offers(batch, every[decides], every)
         at = {"generation": GENERATION, "offset": message.offset, "epoch": 0}
-        (record,) = records([window], found_offers, [headline.decides], [at])
+        (record,) = records(batch, found_offers, [headline.decides], [at])
         found[name] = encode_json(record)
     return found
 

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from pipeline.processors.join.node_facts import RAW_ALLOCATABLE
 from pipeline.processors.join.pod_facts import pod_row as row_of_pod
 from pipeline.processors.join.sample_join import NodeView, join
+from pipeline.processors.join.window_batch import AverageUsage, WindowBatch
+from pipeline.processors.model.training_batch import TrainingBatch
 from pipeline.processors.overcommit.mid import FORMULAS
 from pipeline.processors.overcommit.node_reservation import ANNOTATION as RESERVATION
 from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
@@ -26,6 +28,7 @@ from pipeline.topics.samples import (
 from pipeline.topics.windows import Window, decode_window, encode_window
 
 GIB = float(1 << 30)
+WITHOUT_PAGE_CACHE = "usageWithoutPageCache"
 END_MS = 1_700_000_040_000
 NOTHING = NodeView(None, {})
 DEFAULT = Strategy(safety_margin_percent=7.0)
@@ -59,6 +62,18 @@ def joined(*rows: Row, view: NodeView = NOTHING, of: SampleHeader | None = None)
 def logged(window: Window) -> Window:
     """The window as the models read it."""
     return decode_window(encode_window(window))
+
+
+def training(
+    *windows: Window, statistic: str = "p90", memory_policy: str = WITHOUT_PAGE_CACHE
+) -> TrainingBatch:
+    """The windows as the models learn them."""
+    return WindowBatch(windows, memory_policy).training(statistic)
+
+
+def average(window: Window, memory_policy: str = WITHOUT_PAGE_CACHE) -> AverageUsage:
+    """The average usage of one window."""
+    return WindowBatch([window], memory_policy).average
 
 
 def pod_row(uid: str, **values: Any) -> Row:

@@ -7,17 +7,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.processors.join.window_batch import node_window
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT, Layout
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig, Profile
 from pipeline.processors.model.peaks import NodePeaks
-from pipeline.processors.model.result_records import prediction_record
+from pipeline.processors.model.result_records import encode_prediction
 from pipeline.processors.model.state_codec import decode
+from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
 from pipeline.topics.predictions import PredictionRecord
 from pipeline.topics.resource_amounts import Resources
-from tests.processors.joined import Row, header, joined, known_pod, logged, pod_row, view_of
+from tests.processors.joined import (
+    Row,
+    header,
+    joined,
+    known_pod,
+    logged,
+    pod_row,
+    training,
+    view_of,
+)
 from tests.processors.reference import SlowHistogram
 from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, window
 
@@ -68,9 +77,10 @@ def _record(windows: int) -> PredictionRecord:
                 row("pod", "a", "a"), row("pod", "b", "b"), view=view, of=header(end=i),
             )
         )  # fmt: skip
-        bank.apply([node_window(seen, "p90", "usageWithoutPageCache")])
+        bank.apply(training(seen))
     (peaks,) = bank.peaks(["node-1"])
-    return prediction_record(seen, peaks, generation=0, offset=windows - 1, epoch=1)
+    position = {"generation": 0, "offset": windows - 1, "epoch": 1}
+    return decode_json(PredictionRecord, encode_prediction(seen, peaks, position))
 
 
 def _recomputed(windows: int, which: str, r: int) -> float:

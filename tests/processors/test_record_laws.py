@@ -7,7 +7,7 @@ back: the bytes of predictions, node states and models are the same.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 from pipeline.errors import RecordError
 from pipeline.processors.join.sample_join import NodeView, join
-from pipeline.processors.join.window_batch import node_window, window_usage
+from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig, Profile
-from pipeline.processors.model.result_records import node_state_record, prediction_record
-from pipeline.topics.codec import encode_json
+from pipeline.processors.model.result_records import encode_node_states, encode_prediction
 from pipeline.topics.node_state import Counters
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources
@@ -88,20 +87,24 @@ def run(log: Sequence[Logged], batches: Iterator[int], save: Save = keep) -> Out
     while rest:
         batch, rest = _cut(rest, next(batches))
         windows = [(offset, decode_window(value)) for offset, value in batch]
-        outcomes = bank.apply([node_window(window, "p90", POLICY) for _, window in windows])
+        outcomes = bank.apply(WindowBatch([w for _, w in windows], POLICY).training("p90"))
         applied = [w for w, o in zip(windows, outcomes, strict=True) if o.status == "applied"]
         nodes = [window.header.node for _, window in applied]
-        peaks = bank.peaks(nodes) if nodes else None
-        found = zip(applied, peaks or [], bank.recent_usage(nodes), strict=True)
-        for i, ((offset, window), peak, recent) in enumerate(found):
-            at: dict[str, Any] = {"generation": 0, "offset": offset, "epoch": 0}
-            used = window_usage(window, POLICY)
-            assert peaks is not None
-            headline = peaks.headline(i)
-            state = node_state_record(window, headline, recent, Counters(), used, **at)
-            records.setdefault(peak.node, []).extend(
-                (encode_json(prediction_record(window, peak, **at)), encode_json(state))
+        if applied:
+            peaks = bank.peaks(nodes)
+            positions = [{"generation": 0, "offset": offset, "epoch": 0} for offset, _ in applied]
+            states = encode_node_states(
+                WindowBatch([window for _, window in applied], POLICY),
+                [peaks.headline(i) for i in range(len(applied))],
+                bank.recent_usage(nodes),
+                [Counters()] * len(applied),
+                positions,
             )
+            for (_, window), peak, position, state in zip(
+                applied, peaks, positions, states, strict=True
+            ):
+                prediction = encode_prediction(window, peak, position)
+                records.setdefault(peak.node, []).extend((prediction, state))
         bank = save(bank)
     return Outcome(records, {node: bank.state_of(node) for node in bank.nodes})
 

@@ -3,18 +3,27 @@
 A test for each weakness, named after it; the docstring says what upstream does.
 """
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pipeline.processors.join.window_batch import node_window
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig
 from pipeline.processors.model.peaks import NodePeaks, ProdReclaimable
 from pipeline.topics.resource_amounts import Resources
-from tests.processors.joined import NODE_ROW, Row, header, joined, known_pod, pod_row, view_of
+from tests.processors.joined import (
+    NODE_ROW,
+    Row,
+    header,
+    joined,
+    known_pod,
+    pod_row,
+    training,
+    view_of,
+)
 from tests.processors.windows import GIB, Pod, window
 
 NAN = np.nan
@@ -272,11 +281,8 @@ def test_the_log_says_whether_a_pod_runs(
     phase: str, deleted_at: str | None, state: tuple[bool, bool]
 ) -> None:
     pod = known_pod("a", pod_class="prod", phase=phase, deleted_at=deleted_at)
-    taken = node_window(
-        joined(NODE_ROW, pod_row("a"), view=view_of(pod)), "p90", "usageWithoutPageCache"
-    )
-    assert taken.pod_ended is not None
-    assert (taken.pod_active.tolist(), taken.pod_ended.tolist()) == ([state[0]], [state[1]])
+    pods = training(joined(NODE_ROW, pod_row("a"), view=view_of(pod))).heads[0].pods
+    assert (pods.active.tolist(), pods.ended.tolist()) == ([state[0]], [state[1]])
 
 
 def test_the_peak_of_prod_lacks_the_system_where_the_pods_dominate() -> None:
@@ -311,7 +317,7 @@ def test_prediction_ignores_the_memory_collect_policy(policy: str, size: float) 
     }
     bank = _bank()
     row = pod_row("a", cpu_cores_p90=0.5, **sizes)
-    bank.apply([node_window(joined(NODE_ROW | sizes, row), "p90", policy)])
+    bank.apply(training(joined(NODE_ROW | sizes, row), memory_policy=policy))
     (peaks,) = bank.peaks(["node-1"])
     means = peaks.predictors["nsigma-v1"]
     assert (means.raw[NODE, 1], means.pod_raw[0, 1]) == (size, size)
@@ -333,9 +339,10 @@ def test_metric_and_pod_are_matched_by_name() -> None:
             pod_row(uid, cpu_cores_p90=cpu, memory_bytes_p90=GIB / 2) for uid in uids
         ]
         seen = joined(NODE_ROW, *rows, view=view_of(old, new), of=header(end=end))
-        taken = node_window(seen, "p90", "usageWithoutPageCache")
-        taken.strategy = None
-        bank.apply([taken])
+        taken = training(seen)
+        # With the strategy of the bank.
+        heads = [head._replace(strategy=None) for head in taken.heads]
+        bank.apply(dataclasses.replace(taken, heads=heads))
         return bank.peaks(["node-1"])[0]
 
     for end in range(5):

@@ -87,7 +87,7 @@ def _every_result(placed: Sequence[PartitionWindow]) -> Iterator[tuple[str, int,
     """Of each window its node state, and its prediction if it is due: not only the newest."""
     for run in segments(placed):
         if run[0].window.type == "departure":
-            run[0].cursor.forget(run[0].node)
+            run[0].models.forget(run[0].node)
             continue
         told = [applied.pending() for applied in learn(run)]
         for (of, _, _, prediction), reported in zip(told, report(told), strict=True):

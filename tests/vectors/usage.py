@@ -6,8 +6,8 @@ What each passes through:
   of node state, as one row among others; the rest, p90 and p95 too, through the exporter's
   `window.Window`.
 - `usage_report`: a sample through `join` and the windows log to the bank and `columns`, and out of
-  `report.node_state_record`, in the whole units of `reclaimable.kubernetes_units`. The ratio of a
-  device through `thresholds.whole_percent`, which nothing of ours calls yet.
+  `result_records.encode_node_states`, in the whole units of `reclaimable.kubernetes_units`. The
+  ratio of a device through `thresholds.whole_percent`, which nothing of ours calls yet.
 - `system_usage`: the exporter's `system.system_usage`, second by second; where it finds something,
   `columns` (`system_usage.remainder`) must find the same in a window without a row of the system.
   NUMA nodes through `system_usage.numa_remainder`, which nothing of ours calls yet.
@@ -27,15 +27,16 @@ from node_exporter.system_remainder import system_usage as exporter_system_usage
 from node_exporter.window_aggregation import Window as ExporterWindow
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.join.system_usage import numa_remainder
-from pipeline.processors.join.window_batch import node_windows, window_usages
+from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.kubernetes.pod_classes import class_label, explicit_class, pod_class
 from pipeline.processors.loadaware.usage_thresholds import whole_percent
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.rank_percentiles import percent_of, percentile_rows
 from pipeline.processors.model.reclaimable import kubernetes_units
-from pipeline.processors.model.result_records import node_state_record
+from pipeline.processors.model.result_records import encode_node_states
 from pipeline.processors.policy.collect_interval import collect_interval as effective_intervals
 from pipeline.settings import ExporterSettings
+from pipeline.topics.codec import decode_json
 from pipeline.topics.node_state import AGGREGATED, Counters, NodeStateRecord
 from pipeline.topics.resource_amounts import Usage
 from pipeline.topics.samples import LIST_COLUMNS
@@ -113,13 +114,16 @@ def _reported(case: Case) -> NodeStateRecord:
     of = header(window_start_ms=END_MS - last * 1000)
     window = logged(joined(row | {"coverage": span / last}, of=of))
     bank = Bank()
-    bank.apply(node_windows([window], "p90", POLICY))
-    (recent,) = bank.recent_usage(["node-1"])
-    peaks = bank.peaks(["node-1"]).headline(0)
-    (used,) = window_usages([window], POLICY)
-    return node_state_record(
-        window, peaks, recent, Counters(), used, generation=0, offset=0, epoch=0
+    batch = WindowBatch([window], POLICY)
+    bank.apply(batch.training("p90"))
+    (state,) = encode_node_states(
+        batch,
+        [bank.peaks(["node-1"]).headline(0)],
+        bank.recent_usage(["node-1"]),
+        [Counters()],
+        [{"generation": 0, "offset": 0, "epoch": 0}],
     )
+    return decode_json(NodeStateRecord, state)
 
 
 def _row(kind: str, id: str, cpu: float, memory: float) -> Row:
@@ -150,8 +154,8 @@ def system_usage(case: Case) -> object:
         for (kind, id), part in zip(kinds, parts, strict=True)
     ]
     window = joined(_row("node", "", case["node"]["cpu"], case["node"]["memory"]), *rows)
-    (used,) = window_usages([logged(window)], POLICY)
-    assert np.allclose(used.system, np.array([*measured.values()], float), rtol=1e-12)
+    system = WindowBatch([logged(window)], POLICY).average.system[0]
+    assert np.allclose(system, np.array([*measured.values()], float), rtol=1e-12)
     return {"produced": True} | measured
 
 

@@ -1,25 +1,31 @@
-"""From the rows of a window to arrays: what models learn from and what is reported as usage.
+"""Read decoded windows into columns: samples for the models, average usage for the results.
 
-The one place that knows both the columns of `springtide.windows` and the arrays of the model bank.
-Usage arrays have two columns, cpu in cores and memory in bytes; NaN is unknown.
+Only this module knows both the columns of `springtide.windows` and those of the model bank. Usage
+arrays have two columns, cpu in cores and memory in bytes; NaN is unknown.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 
-from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.join.system_usage import remainder
 from pipeline.processors.kubernetes.pod_classes import CLASSES
-from pipeline.processors.model.model_config import PLAUSIBLE, NodeWindow
+from pipeline.processors.model.model_config import PLAUSIBLE
 from pipeline.processors.model.pairs import paired, pairs
 from pipeline.processors.model.reclaimable import TO_KUBERNETES, sum_by
+from pipeline.processors.model.training_batch import (
+    ListedPods,
+    TrainingBatch,
+    WindowHead,
+    listed_pods,
+)
 from pipeline.topics.known_columns import CREATED, Known
 from pipeline.topics.resource_amounts import RATES, Resources
 from pipeline.topics.sample_rows import Listing
@@ -31,8 +37,8 @@ MEMORY_COLUMNS: Final = {
     "usageWithPageCache": "memory_with_page_cache_bytes",
     "usageWithHotPageCache": "memory_with_hot_page_cache_bytes",
 }
-"""Column of each memory collect policy. Where a kernel does not give the one asked for, memory
-without page cache stands in, as the field does."""
+"""Column of each memory collect policy. Where a kernel does not measure it, memory without page
+cache stands in, as in Koordinator."""
 
 INSTEAD: Final = {
     "avg": ("last", "p90", "p95", "max"),
@@ -41,8 +47,8 @@ INSTEAD: Final = {
     "max": ("p95", "p90", "avg", "last"),
     "last": ("avg", "p90", "p95", "max"),
 }
-"""What stands in for a statistic that a source does not state, the first that it does: of a high
-one the next that does not understate, then what is nearest."""
+"""Statistics that stand in for one that a source does not state, in this order: first those that
+do not understate a high statistic, then the nearest."""
 
 _TIER, _HOST_APP = KINDS.index("tier"), KINDS.index("host_app")
 _NO_POINTS: Final = np.zeros((0, 3))
@@ -51,314 +57,287 @@ _MOST_MILLICORES, _MOST_BYTES = (PLAUSIBLE * TO_KUBERNETES).tolist()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EntityFacts:
-    """What the entities in `listing` and what is known of them say, n pods in order of their UIDs:
-    `pods` (n,) are their rows, `hosts` those of host applications, `system` (0 or 1,) that of the
-    system remainder. `created` (n,) is Unix time, None where `stated_ages` are all that is known.
+    """Row numbers of the entities in a sample, and what is known of its n pods, by UID.
+
+    `rows` (n,) are the pods' rows, `hosts` those of host applications, `system` (0 or 1,) that of
+    the system remainder. `running` (n,) marks pods that run or are about to, `exclusive` (n,)
+    those with CPUs of their own. `created` (n,) is Unix time; None where only `stated_ages` are
+    known.
     """
 
     listing: Listing
-    pods: IntArray
+    rows: IntArray
     hosts: IntArray
     system: IntArray
-    classes: npt.NDArray[np.int8]
-    requests: FloatArray
-    active: npt.NDArray[np.bool_]
-    ended: npt.NDArray[np.bool_]
-    listed: npt.NDArray[np.bool_]
-    exclusive: npt.NDArray[np.bool_]
+    pods: ListedPods
+    running: BoolArray
+    exclusive: BoolArray
     created: FloatArray | None
     stated_ages: FloatArray
 
     def ages(self, end_ms: int) -> FloatArray:
-        """Seconds from each pod's creation to the end of a window, (n,), NaN is unknown."""
+        """Seconds from each pod's creation to the end of a window, (n,)."""
         if self.created is None:
             return self.stated_ages
         return np.maximum(end_ms / 1000 - self.created, 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class WindowUsage:
-    """Averages over the whole window: node (2,), pods (n, 2), host applications summed (2,) and
-    the system remainder (2,). A pod that lived for half of it counts half of what it used then;
-    `pods_seen` (n, 2) is what it used while it lived.
-
-    `classes` (classes, 2) are the sums of what is known of the pods of each class, unknown if
-    nothing is; `class_pods` (classes,) says how many there are. `hosts` (m, 2) are the host
-    applications one by one, `rates` (4,) what else the node used, in the order of `RATES`, and
-    `facts` what is known of the pods, n of them in the same order.
-    """
-
-    facts: EntityFacts
-
-    node: FloatArray
-    system: FloatArray
-    pods: FloatArray
-    pods_seen: FloatArray
-    pod_classes: npt.NDArray[np.int8]
-    classes: FloatArray
-    class_pods: IntArray
-    host_apps: FloatArray
-    hosts: FloatArray
-    rates: FloatArray
-    coverage: float
-
-
-def window_usage(window: Window, memory_policy: str) -> WindowUsage:
-    """What was used on average in this window."""
-    return window_usages([window], memory_policy)[0]
-
-
-def window_usages(windows: Sequence[Window], memory_policy: str) -> list[WindowUsage]:
-    """What was used on average in each of these windows, read side by side."""
-    if not windows:
-        return []
-    rows = _Rows(windows)
-    usage = rows.usage("avg", memory_policy)
-    whole = usage * pairs(rows.shares)
-    pods, seen = whole.take(rows.pods, axis=0), usage.take(rows.pods, axis=0)
-    sums, counts = _by_class(rows, pods)
-    hosts = whole.take(rows.hosts, axis=0)
-    node, host_apps = usage[rows.nodes], rows.sums(whole, rows.hosts)
-    system = _system(rows, usage, usage, whole)
-    rates = np.stack([rows.number(name)[rows.nodes] for name in RATES.values()], axis=1)
-    coverages = rows.coverages.tolist()
-    return [
-        WindowUsage(
-            facts=facts,
-            node=node[i],
-            system=system[i],
-            pods=pods[own],
-            pods_seen=seen[own],
-            pod_classes=facts.classes,
-            classes=sums[i],
-            class_pods=counts[i],
-            host_apps=host_apps[i],
-            hosts=hosts[own_hosts],
-            rates=rates[i],
-            coverage=coverages[i],
-        )
-        for i, (facts, own, own_hosts) in enumerate(
-            zip(rows.facts, rows.own_pods, rows.own_hosts, strict=True)
-        )
-    ]
-
-
-def node_window(window: Window, statistic: str, memory_policy: str) -> NodeWindow:
-    """The window as the model bank takes it, with `statistic` as the sample of each entity."""
-    return node_windows([window], statistic, memory_policy)[0]
-
-
-def node_windows(windows: Sequence[Window], statistic: str, memory_policy: str) -> list[NodeWindow]:
-    """The windows as the model bank takes them, read side by side."""
-    if not windows:
-        return []
-    rows = _Rows(windows)
-    usage = rows.usage(statistic, memory_policy)
-    node, host_apps = usage[rows.nodes], rows.sums(usage, rows.hosts)
-    system = _system_sample(rows, usage, memory_policy)
-    coverages = rows.coverages.tolist()
-    pods, seen = usage.take(rows.pods, axis=0), rows.seen.take(rows.pods)
-    allocatable = np.array([amounts(window.node.allocatable) for window in windows])
-    return [
-        NodeWindow(
-            node=window.header.node,
-            machine_id=window.header.machine_id,
-            epoch=window.header.epoch,
-            start_ms=window.header.window_start_ms,
-            end_ms=window.header.window_end_ms,
-            coverage=coverages[i],
-            node_usage=node[i],
-            host_apps=host_apps[i],
-            system_usage=system[i],
-            points=_points(window.rows, memory_policy),
-            allocatable=allocatable[i],
-            strategy=window.node.strategy,
-            pod_uids=window.rows.listing.uids,
-            pod_classes=facts.classes,
-            pods=pods[own],
-            pod_coverages=seen[own],
-            requests=facts.requests,
-            pod_ages=facts.ages(window.header.window_end_ms),
-            pod_active=facts.active,
-            pod_ended=facts.ended,
-        )
-        for i, (window, facts, own) in enumerate(
-            zip(windows, rows.facts, rows.own_pods, strict=True)
-        )
-    ]
 
 
 _facts: WeakKeyDictionary[Known, EntityFacts] = WeakKeyDictionary()
 
 
 def _facts_of(rows: WindowRows) -> EntityFacts:
-    """The facts of a window's rows: the same object for windows that share what is known, as those
-    of a node do until a pod of it changes."""
+    """The facts of a window's rows; one object for windows that share their `Known`, as those of
+    a node do until one of its pods changes."""
     listing, known = rows.listing, rows.known
-    found = _facts.get(known)
-    if found is None or found.listing is not listing:
-        found = _facts[known] = _read_facts(listing, known)
-    return found
+    facts = _facts.get(known)
+    if facts is None or facts.listing is not listing:
+        facts = _facts[known] = _read_facts(listing, known)
+    return facts
 
 
 def _read_facts(listing: Listing, known: Known) -> EntityFacts:
-    # Sums run in this order: in which one a sample has its rows changes none.
-    pods = listing.pods.astype(np.int64)
+    rows = listing.pods.astype(np.int64)
     tiers = np.flatnonzero(listing.kinds == _TIER).tolist()
-    ended = known.ended.take(pods)
+    ended = known.ended.take(rows)
     has_times = CREATED.name in known.batch.schema.names
     return EntityFacts(
         listing=listing,
-        pods=pods,
+        rows=rows,
         hosts=np.flatnonzero(listing.kinds == _HOST_APP),
         system=np.array([row for row in tiers if listing.ids[row] == SYSTEM_TIER], np.int64),
-        classes=known.classes.take(pods),
-        requests=paired(
-            known.number("request_cpu_millicores").take(pods),
-            known.number("request_memory_bytes").take(pods),
+        pods=listed_pods(
+            listing.uids,
+            known.classes.take(rows),
+            paired(
+                known.number("request_cpu_millicores").take(rows),
+                known.number("request_memory_bytes").take(rows),
+            ),
+            ~(ended | known.deleting.take(rows)),
+            ended,
         ),
-        active=~(ended | known.deleting.take(pods)),
-        ended=ended,
-        listed=known.listed.take(pods),
-        exclusive=known.exclusive.take(pods),
-        created=known.number(CREATED.name).take(pods) if has_times else None,
-        stated_ages=known.number("age_seconds").take(pods),
+        running=known.listed.take(rows),
+        exclusive=known.exclusive.take(rows),
+        created=known.number(CREATED.name).take(rows) if has_times else None,
+        stated_ages=known.number("age_seconds").take(rows),
     )
 
 
-class _Rows:
-    """The rows of some windows, one after the other.
+@dataclass(frozen=True, slots=True)
+class AverageUsage:
+    """Averages over whole windows: a pod that lived for half of one counts half of its usage.
 
-    `window_of` (rows,) numbers the window of each, `facts` are those of each window; `nodes`,
-    `pods` and `hosts` are the rows of these kinds, the pods of a window in order of their UIDs, and
-    `own_pods` and `own_hosts` which of these are of each window. `seen` (rows,) is the part of its
-    window in which each entity was seen, `coverages` (windows,) that of the nodes, 0 where it is
-    unknown; `shares` (rows,) is the part of its node's time in which each row was, 0..1.
+    `node`, `system` (the remainder) and `host_apps` (their sum) are (n, 2), `rates` (n, 4) in the
+    order of `RATES`. `classes` (n, classes, 2) are the sums over those pods of a class whose usage
+    is known, NaN if there are none; `class_pods` (n, classes) counts all its pods. `pods` (p, 2)
+    and `hosts` (h, 2) are of all windows in their order; `pods_alive` (p, 2) is what a pod used
+    while it lived.
     """
 
-    def __init__(self, windows: Sequence[Window]) -> None:
-        self._rows = [window.rows for window in windows]
-        self._places = self._rows[0].sample.places
-        self._alike = all(rows.sample.places is self._places for rows in self._rows)
-        self.facts = [_facts_of(rows) for rows in self._rows]
-        lengths = [rows.num_rows for rows in self._rows]
+    node: FloatArray
+    system: FloatArray
+    host_apps: FloatArray
+    rates: FloatArray
+    classes: FloatArray
+    class_pods: IntArray
+    pods: FloatArray
+    pods_alive: FloatArray
+    hosts: FloatArray
+
+
+class WindowBatch:
+    """Columns of n windows, at least one, read once for learning, node states and resources.
+
+    `facts` are those of each window, `coverage` (n,) the share of each that was measured, 0 where
+    it is unknown. Pods of all windows follow each other, those of one window by UID: `window_of`
+    (p,) is the window of each, `pod_slices` are the places of each window's pods, `host_slices`
+    those of its host applications.
+    """
+
+    def __init__(self, windows: Sequence[Window], memory_policy: str) -> None:
+        self.windows = windows
+        self._memory_policy = memory_policy
+        self._samples = [window.rows.sample for window in windows]
+        self._places = self._samples[0].places
+        self._alike = all(sample.places is self._places for sample in self._samples)
+        self.facts = [_facts_of(window.rows) for window in windows]
+        lengths = [len(sample) for sample in self._samples]
         self._starts = np.array([0, *accumulate(lengths[:-1])], np.int64)
-        self.window_of = np.arange(len(lengths)).repeat(lengths)
-        self.nodes = self._starts + [facts.listing.node for facts in self.facts]
-        self.pods = self._placed([facts.pods for facts in self.facts])
-        self.hosts = self._placed([facts.hosts for facts in self.facts])
-        self.own_pods = _slices([len(facts.pods) for facts in self.facts])
-        self.own_hosts = _slices([len(facts.hosts) for facts in self.facts])
-        self.seen = self.number("coverage")
-        own = self.seen[self.nodes]
-        self.coverages = np.where(np.isnan(own), 0.0, own)
-        of_node = self.coverages.take(self.window_of)
+        self._window_of_row = np.arange(len(lengths)).repeat(lengths)
+        self._nodes = self._starts + [facts.listing.node for facts in self.facts]
+        self._pods = self._placed([facts.rows for facts in self.facts])
+        self._hosts = self._placed([facts.hosts for facts in self.facts])
+        self.window_of = self._window_of_row.take(self._pods)
+        self.pod_slices = _slices([len(facts.rows) for facts in self.facts])
+        self.host_slices = _slices([len(facts.hosts) for facts in self.facts])
+        self._seen = self._number("coverage")
+        own = self._seen[self._nodes]
+        self.coverage = np.where(np.isnan(own), 0.0, own)
+        of_node = self.coverage.take(self._window_of_row)
         # As long as the node where it is not known.
-        seen = np.fmin(self.seen, of_node)
-        self.shares = np.divide(seen, of_node, out=np.ones(len(seen)), where=of_node > 0.0)
+        seen = np.fmin(self._seen, of_node)
+        self._shares = np.divide(seen, of_node, out=np.ones(len(seen)), where=of_node > 0.0)
 
     def __len__(self) -> int:
         """Windows."""
-        return len(self._rows)
+        return len(self.windows)
+
+    def training(self, statistic: str) -> TrainingBatch:
+        """The columns that the model bank takes, with `statistic` as the sample of each entity."""
+        usage = self._usage(statistic)
+        coverage = self.coverage.tolist()
+        return TrainingBatch(
+            heads=[
+                WindowHead(
+                    node=window.header.node,
+                    machine_id=window.header.machine_id,
+                    epoch=window.header.epoch,
+                    start_ms=window.header.window_start_ms,
+                    end_ms=window.header.window_end_ms,
+                    coverage=coverage[i],
+                    strategy=window.node.strategy,
+                    points=_points(window.rows, self._memory_policy),
+                    pods=facts.pods,
+                )
+                for i, (window, facts) in enumerate(zip(self.windows, self.facts, strict=True))
+            ],
+            allocatable=amounts([window.node.allocatable for window in self.windows]),
+            node_usage=usage[self._nodes],
+            host_apps=self._sums(usage, self._hosts),
+            system=self._system(usage),
+            window_of=self.window_of,
+            pods=usage.take(self._pods, axis=0),
+            pod_coverage=self._seen.take(self._pods),
+            pod_ages=np.concatenate(
+                [
+                    facts.ages(window.header.window_end_ms)
+                    for window, facts in zip(self.windows, self.facts, strict=True)
+                ]
+            ),
+        )
+
+    @cached_property
+    def average(self) -> AverageUsage:
+        """Average usage of the node, its pods and everything else."""
+        usage, whole = self._average_rows, self._whole_rows
+        pods = whole.take(self._pods, axis=0)
+        classes, class_pods = self._by_class(pods)
+        return AverageUsage(
+            node=usage[self._nodes],
+            system=self._system(usage),
+            host_apps=self._sums(whole, self._hosts),
+            rates=np.stack([self._number(name)[self._nodes] for name in RATES.values()], axis=1),
+            classes=classes,
+            class_pods=class_pods,
+            pods=pods,
+            pods_alive=usage.take(self._pods, axis=0),
+            hosts=whole.take(self._hosts, axis=0),
+        )
+
+    def select(self, positions: Sequence[int]) -> "WindowBatch":
+        """The windows at these positions; this batch where these are all of them in order."""
+        if [*positions] == [*range(len(self))]:
+            return self
+        return WindowBatch([self.windows[position] for position in positions], self._memory_policy)
+
+    @cached_property
+    def _average_rows(self) -> FloatArray:
+        return self._usage("avg")
+
+    @cached_property
+    def _whole_rows(self) -> FloatArray:
+        return np.asarray(self._average_rows * pairs(self._shares))
 
     def _placed(self, rows: list[IntArray]) -> IntArray:
-        """Rows of each window as rows of all."""
+        """Row numbers within each window as row numbers within all."""
         return np.concatenate(rows) + self._starts.repeat([len(own) for own in rows])
 
-    def number(self, name: str) -> FloatArray:
-        """A column of the samples' numbers (rows,), NaN is unknown."""
+    def _number(self, name: str) -> FloatArray:
+        """A column of the samples' numbers, (rows,)."""
         if not self._alike:
-            return np.concatenate([rows.sample.number(name) for rows in self._rows])
+            return np.concatenate([sample.number(name) for sample in self._samples])
         place = self._places.get(name)
         if place is None:
-            return np.full(len(self.window_of), np.nan)
-        return np.concatenate([rows.sample.numbers[place] for rows in self._rows])
+            return np.full(len(self._window_of_row), np.nan)
+        return np.concatenate([sample.numbers[place] for sample in self._samples])
 
-    def usage(self, statistic: str, memory_policy: str) -> FloatArray:
+    def _usage(self, statistic: str) -> FloatArray:
         """One statistic of every row, (rows, 2), or what stands in for it (`INSTEAD`)."""
         memory = self._stated("memory_bytes", statistic)
-        if (asked := MEMORY_COLUMNS[memory_policy]) != "memory_bytes":
-            found = self._stated(asked, statistic)
-            memory = np.where(np.isnan(found), memory, found)
+        if (asked := MEMORY_COLUMNS[self._memory_policy]) != "memory_bytes":
+            stated = self._stated(asked, statistic)
+            memory = np.where(np.isnan(stated), memory, stated)
         return paired(self._stated("cpu_cores", statistic), memory)
 
     def _stated(self, usage: str, statistic: str) -> FloatArray:
-        values = self.number(f"{usage}_{statistic}")
+        values = self._number(f"{usage}_{statistic}")
         for other in INSTEAD[statistic]:
             missing = np.isnan(values)
             if not missing.any():
                 break
-            values = np.where(missing, self.number(f"{usage}_{other}"), values)
+            values = np.where(missing, self._number(f"{usage}_{other}"), values)
         return values
 
-    def sums(self, usage: FloatArray, at: IntArray) -> FloatArray:
-        """Of each window the sum (2,) of the rows `at` that it has, from the first to the last."""
-        return sum_by(self.window_of.take(at), usage.take(at, axis=0), len(self))
+    def _sums(self, usage: FloatArray, rows: IntArray) -> FloatArray:
+        """The sum (n, 2) of these rows in each window, from the first to the last."""
+        return sum_by(self._window_of_row.take(rows), usage.take(rows, axis=0), len(self))
 
-    def system_rows(self) -> IntArray:
-        """The rows that are the system remainder as the exporter measured it, where they speak for
-        at least half of the node's time; at most one of a window."""
-        found = self._placed([facts.system for facts in self.facts])
-        return found[self.shares[found] >= 0.5]
+    def _by_class(self, pods: FloatArray) -> tuple[FloatArray, IntArray]:
+        """`classes` and `class_pods` of `AverageUsage`."""
+        shape = (len(self), len(CLASSES))
+        size = shape[0] * shape[1]
+        classes = np.concatenate([facts.pods.classes for facts in self.facts])
+        groups = self.window_of * len(CLASSES) + classes
+        counts = np.bincount(groups, minlength=size)
+        known = ~np.isnan(pods)
+        if known.all():
+            sums, some = sum_by(groups, pods, size), counts[:, None] > 0
+        else:
+            sums = sum_by(groups, np.where(known, pods, 0.0), size)
+            some = sum_by(groups, known.astype(np.float64), size) > 0.0
+        return np.where(some, sums, np.nan).reshape(*shape, 2), counts.reshape(shape)
+
+    def _system(self, usage: FloatArray) -> FloatArray:
+        """Usage of the system, (n, 2): its row of `usage` where the exporter measured it for at
+        least half of the node's time, else what averages leave, for percentiles do not add.
+
+        A pod of unknown usage leaves the rest unknown: its part would pass for the system's.
+        """
+        rows = self._placed([facts.system for facts in self.facts])
+        measured = rows[self._shares[rows] >= 0.5]
+        if len(measured) == len(self):
+            return usage[measured]
+        whole = self._whole_rows
+        pods, hosts = self._sums(whole, self._pods), self._sums(whole, self._hosts)
+        system = remainder(self._average_rows[self._nodes], pods, hosts)
+        system[self._window_of_row[measured]] = usage[measured]
+        return system
 
 
 def _slices(lengths: Sequence[int]) -> list[slice]:
-    """Where each of these lengths lies, one after the other."""
+    """The places of runs of these lengths, one after the other."""
     return [slice(start, end) for start, end in pairwise(accumulate(lengths, initial=0))]
 
 
-def _by_class(rows: _Rows, pods: FloatArray) -> tuple[FloatArray, IntArray]:
-    """Of each window and class what is known of its pods in sum, (windows, classes, 2), NaN where
-    nothing is, and how many pods there are, (windows, classes)."""
-    shape = (len(rows), len(CLASSES))
-    size = shape[0] * shape[1]
-    classes = np.concatenate([facts.classes for facts in rows.facts])
-    groups = rows.window_of.take(rows.pods) * len(CLASSES) + classes
-    counts = np.bincount(groups, minlength=size)
-    known = ~np.isnan(pods)
-    if known.all():
-        sums, some = sum_by(groups, pods, size), counts[:, None] > 0
-    else:
-        sums = sum_by(groups, np.where(known, pods, 0.0), size)
-        some = sum_by(groups, known.astype(np.float64), size) > 0.0
-    return np.where(some, sums, np.nan).reshape(*shape, 2), counts.reshape(shape)
+def amounts(stated: Sequence[Resources]) -> FloatArray:
+    """Millicores and bytes, (n, 2); NaN where not stated, negative or implausible."""
+    return np.array([_amounts(resources) for resources in stated]).reshape(-1, 2)
 
 
-def _system(rows: _Rows, usage: FloatArray, average: FloatArray, whole: FloatArray) -> FloatArray:
-    """What the system used, (windows, 2): its `usage` as it was measured, else what of the node's
-    `average` pods and host applications leave over the `whole` window. Where a pod's usage is
-    unknown so is the rest: its part would pass for the system's."""
-    pods, hosts = rows.sums(whole, rows.pods), rows.sums(whole, rows.hosts)
-    used = remainder(average[rows.nodes], pods, hosts)
-    measured = rows.system_rows()
-    used[rows.window_of[measured]] = usage[measured]
-    return used
-
-
-def _system_sample(rows: _Rows, usage: FloatArray, memory_policy: str) -> FloatArray:
-    """The system's statistic, (windows, 2). Percentiles do not add: where it was not measured, it
-    is what averages leave."""
-    measured = rows.system_rows()
-    if len(measured) == len(rows):
-        return usage[measured]
-    average = rows.usage("avg", memory_policy)
-    return _system(rows, usage, average, average * pairs(rows.shares))
-
-
-def amounts(resources: Resources) -> tuple[float, float]:
-    """Millicores and bytes; NaN where not stated, negative or beyond belief."""
+@lru_cache(maxsize=1024)
+def _amounts(resources: Resources) -> tuple[float, float]:
     millicores, size = resources.cpu_millicores, resources.memory_bytes
-    return _believed(millicores, _MOST_MILLICORES), _believed(size, _MOST_BYTES)
+    return _plausible(millicores, _MOST_MILLICORES), _plausible(size, _MOST_BYTES)
 
 
-def _believed(amount: int | None, most: float) -> float:
+def _plausible(amount: int | None, most: float) -> float:
     return math.nan if amount is None or not 0 <= amount <= most else float(amount)
 
 
 def _points(rows: WindowRows, memory_policy: str) -> FloatArray:
-    """What was measured of the node itself, (m, 3): seconds after the window's start, cores, bytes.
+    """Points measured of the node, (m, 3): seconds after the window's start, cores, bytes.
 
-    Points know memory without page cache; where the window reports another figure, they know none.
+    The exporter measures points of memory without page cache only: bytes are NaN where the window
+    reports another figure.
     """
     offsets = rows.sample.points(LIST_COLUMNS[0])
     if len(offsets) == 0:

@@ -24,6 +24,7 @@ from pipeline.processors.model.model_config import ModelConfig, NodeWindow, Outc
 from pipeline.processors.model.node_models import NodeModels
 from pipeline.processors.model.peaks import AllPeaks
 from pipeline.processors.model.predictor import Predictor
+from pipeline.processors.model.training_batch import TrainingBatch, WindowHead, training_batch
 from pipeline.processors.model.usage_points import RecentUsage
 
 MAX_PODS: Final = 4096
@@ -88,11 +89,14 @@ class Bank:
 
     # -- learning
 
-    def apply(self, windows: Sequence[NodeWindow]) -> list[Outcome]:
+    def apply(self, windows: TrainingBatch | Sequence[NodeWindow]) -> list[Outcome]:
         """Apply windows in the order given; one outcome for each."""
-        return apply([self] * len(windows), windows)
+        if not windows:
+            return []
+        batch = windows if isinstance(windows, TrainingBatch) else training_batch(windows)
+        return apply([self] * len(batch.heads), batch)
 
-    def _status(self, window: NodeWindow) -> Status:
+    def _status(self, window: WindowHead) -> Status:
         known = self._nodes.get(window.node)
         if known is None:
             return "applied"
@@ -106,7 +110,7 @@ class Bank:
         same = (window.machine_id, window.epoch) == (known.machine_id, known.epoch)
         return "duplicate" if same else "second_exporter"
 
-    def _admit(self, window: NodeWindow) -> tuple[NodeModels, Outcome]:
+    def _admit(self, window: WindowHead) -> tuple[NodeModels, Outcome]:
         """Bring what is kept of the node up to this window; its models learn afterwards."""
         node = self._nodes.get(window.node)
         gap, restarted = 0, False
@@ -175,7 +179,7 @@ class Bank:
         """
         return self._learner.due(peaks, [self._nodes[name] for name in peaks.names])
 
-    def recent_usage(self, nodes: Iterable[str]) -> list[RecentUsage]:
+    def recent_usage(self, nodes: Iterable[str]) -> RecentUsage:
         """Statistics of these nodes over the half hour up to the end of their last windows.
 
         Raises KeyError for a node without models.
@@ -203,33 +207,28 @@ Place = tuple[Bank, str]
 """A node's models: those of this name in this bank."""
 
 
-def apply(banks: Sequence[Bank], windows: Sequence[NodeWindow]) -> list[Outcome]:
-    """Apply each window to its bank, in the order given; one outcome for each.
+def apply(banks: Sequence[Bank], batch: TrainingBatch) -> list[Outcome]:
+    """Apply each window of `batch` to its bank, in their order; one outcome for each.
 
     All `banks` have their rows in the same columns.
     """
-    if not windows:
-        return []
     learner = _learner_of(banks)
-    outcomes: list[Outcome | None] = [None] * len(windows)
-    for positions in rounds(window.node for window in windows):
-        applied: list[tuple[int, NodeWindow, NodeModels]] = []
+    outcomes: dict[int, Outcome] = {}
+    for positions in rounds(head.node for head in batch.heads):
+        admitted: dict[int, NodeModels] = {}
         for position in positions:
-            bank, window = banks[position], windows[position]
-            status = bank._status(window)
+            bank, head = banks[position], batch.heads[position]
+            status = bank._status(head)
             if status == "applied":
-                node, outcome = bank._admit(window)
-                applied.append((position, window, node))
+                admitted[position], outcomes[position] = bank._admit(head)
             else:
-                outcome = Outcome(window.node, window.end_ms, status)
-            outcomes[position] = outcome
-        if applied:
-            learner.learn([(window, node) for _, window, node in applied])
-        for position, _, node in applied:
-            learned = outcomes[position]
-            if learned and node.absent and (expired := banks[position]._expire(node)):
-                outcomes[position] = dataclasses.replace(learned, expired=expired)
-    return [outcome for outcome in outcomes if outcome is not None]
+                outcomes[position] = Outcome(head.node, head.end_ms, status)
+        if admitted:
+            learner.learn(batch.select([*admitted]), [*admitted.values()])
+        for position, node in admitted.items():
+            if node.absent and (expired := banks[position]._expire(node)):
+                outcomes[position] = dataclasses.replace(outcomes[position], expired=expired)
+    return [outcomes[position] for position in range(len(banks))]
 
 
 def peaks(places: Sequence[Place]) -> AllPeaks:
@@ -244,12 +243,12 @@ def due(places: Sequence[Place], of: AllPeaks) -> BoolArray:
     return _learner_of([bank for bank, _ in places]).due(of, _models(places))
 
 
-def recent_usage(places: Sequence[Place]) -> list[RecentUsage]:
+def recent_usage(places: Sequence[Place]) -> RecentUsage:
     """`Bank.recent_usage` over several banks with their rows in the same columns."""
     return _learner_of([bank for bank, _ in places]).recent_usage(_models(places))
 
 
-def _is_of_another(node: NodeModels, window: NodeWindow) -> bool:
+def _is_of_another(node: NodeModels, window: WindowHead) -> bool:
     """Whether a window is of another machine than the node's models; those that were fitted are of
     none, and the first machine's."""
     return node.machine_id not in ("", window.machine_id)

@@ -29,14 +29,21 @@ from pipeline.processors.model.histogram import shift_factor, shifted_reference_
 from pipeline.processors.model.model_config import (
     ENTITIES,
     FIRST_CLASS,
+    PLAUSIBLE,
     UNKNOWN,
     ModelConfig,
-    NodeWindow,
 )
 from pipeline.processors.model.node_models import NodeModels
 from pipeline.processors.model.pairs import pairs, stacked
 from pipeline.processors.model.peaks import AllPeaks, peaks_of
 from pipeline.processors.model.predictor import Predictor, may_decide
+from pipeline.processors.model.training_batch import (
+    UNKNOWN_CLASS,
+    ListedPods,
+    TrainingBatch,
+    WindowHead,
+    valid,
+)
 from pipeline.processors.predictors.registry import build
 
 NODE_COLUMNS: Final[Mapping[str, Column]] = {
@@ -137,35 +144,31 @@ class Learner:
 
     # -- learning
 
-    def prepare(self, node: NodeModels, window: NodeWindow) -> bool:
+    def prepare(self, node: NodeModels, window: WindowHead) -> bool:
         """Have a row for each pod of the node's next window, and know which are absent from it.
 
         True if the window covers enough to be learned: then what the models hold weighs as of its
         end.
         """
-        self._list_pods(node, window)
+        self._list_pods(node, window.pods)
         enough = self._covers_enough(window)
         if enough:
             self._move_references(node, window.end_ms)
         return enough
 
-    def _covers_enough(self, window: NodeWindow) -> bool:
+    def _covers_enough(self, window: WindowHead) -> bool:
         return window.coverage >= self.config.minimum_coverage
 
-    def _list_pods(self, node: NodeModels, window: NodeWindow) -> None:
-        listing = tuple(window.pod_uids)
-        if listing is not node.listing and listing != node.listing:
-            # Of a UID that is there twice the first counts.
-            first = {uid: at for at, uid in reversed(list(enumerate(listing)))}
-            node.uids = tuple(sorted(first))
-            node.order = np.array([first[uid] for uid in node.uids], dtype=np.int64)
-            new = [uid for uid in node.uids if uid not in node.pods]
-            # Their profile is that of their class, which comes with `_take_profiles`.
+    def _list_pods(self, node: NodeModels, pods: ListedPods) -> None:
+        if pods.uids is not node.listed.uids and pods.uids != node.listed.uids:
+            new = [uid for uid in pods.uids if uid not in node.pods]
+            # Their profile is that of their class, which `_take_profiles` sets.
             rows = self.rows.allocate(np.zeros(len(new), np.int8))
             node.pods.update(zip(new, rows.tolist(), strict=True))
-            node.rows = np.array([node.pods[uid] for uid in node.uids], dtype=np.int64)
-            node.absent = tuple(uid for uid in node.pods if uid not in first)
-            node.listing, node.told = listing, None
+            node.rows = np.array([node.pods[uid] for uid in pods.uids], dtype=np.int64)
+            listed = set(pods.uids)
+            node.absent = tuple(uid for uid in node.pods if uid not in listed)
+        node.listed = pods
 
     def _move_references(self, node: NodeModels, end_ms: int) -> None:
         """One reference per node, profile and resource, for all histograms and moments of it."""
@@ -180,24 +183,17 @@ class Learner:
                     self.rows.shift(rows, r, shift_factor(old, new, half_life_ms))
                 references[r] = new
 
-    def learn(self, admitted: Sequence[training_samples.Pair]) -> None:
-        """Keep what these windows, of which there are some, say of their nodes and pods, and have
-        the models learn those that cover enough.
-
-        The nodes are distinct; the `end_ms` of each is its window's, and `prepare` has seen both.
-        """
-        training_samples.keep_points(self._slots, admitted)
-        pods = training_samples.describe_pods(admitted)
-        rows = np.concatenate([node.rows for _, node in admitted])
-        self._take_profiles(rows, pods.classes)
-        ends = np.array([node.end_ms for _, node in admitted], np.int64)
-        self.rows.seen_ms[rows] = ends.take(pods.window_of)
-        covered = [self._covers_enough(window) for window, _ in admitted]
-        if all(covered):
-            self._teach(admitted, pods)
-        elif any(covered):
-            taught = [pair for pair, enough in zip(admitted, covered, strict=True) if enough]
-            self._teach(taught, pods.of(covered))
+    def learn(self, batch: TrainingBatch, nodes: Sequence[NodeModels]) -> None:
+        """Store what these windows, at least one, say of their distinct nodes and pods, and train
+        the models with those that cover enough. `prepare` has seen each window and its node."""
+        training_samples.observe_points(self._slots, batch, nodes)
+        training_samples.remember_pods(batch, nodes)
+        rows = np.concatenate([node.rows for node in nodes])
+        self._take_profiles(rows, np.concatenate([node.listed.classes for node in nodes]))
+        self.rows.seen_ms[rows] = batch.end_ms.take(batch.window_of)
+        covered = [i for i, head in enumerate(batch.heads) if self._covers_enough(head)]
+        if covered:
+            self._teach(batch.select(covered), [nodes[i] for i in covered])
 
     def _take_profiles(self, rows: IntArray, classes: ByteArray) -> None:
         """A pod remembers as its class does; one that changes to a class of another profile begins
@@ -207,44 +203,38 @@ class Learner:
             return
         wanted = self._profiles[FIRST_CLASS + classes]
         other = np.flatnonzero(self.rows.profile.take(rows) != wanted)
-        unknown = classes[other] == training_samples.UNKNOWN_CLASS
+        unknown = classes[other] == UNKNOWN_CLASS
         other = other[~unknown | (self.rows.last_ms[rows[other]] == NEVER)]
         if len(other):
             self.rows.clear(rows[other])
             self.rows.profile[rows[other]] = wanted[other]
 
-    def _teach(
-        self, taught: Sequence[training_samples.Pair], pods: training_samples.Described
-    ) -> None:
-        """Have all models of these nodes learn their windows."""
-        windows, nodes = [window for window, _ in taught], [node for _, node in taught]
+    def _teach(self, batch: TrainingBatch, nodes: Sequence[NodeModels]) -> None:
+        """Train all models of these nodes with their windows."""
         fixed = stacked([node.fixed for node in nodes])
-        coverage = np.array([window.coverage for window in windows])
-        shares = training_samples.shares(pods, coverage)
-        unknown_begun = self.rows.last_ms[fixed[:, UNKNOWN]] != NEVER
+        usage = valid(batch.pods, PLAUSIBLE)
         # What a pod did in a moment of the window says little of the pod, but is in the sums.
-        short = pods.seen < self.config.minimum_coverage
+        short = batch.pod_coverage < self.config.minimum_coverage
         values = training_samples.entity_values(
-            windows,
-            unknown_begun,
-            pods,
-            pods.usage * pairs(shares),
-            short | np.concatenate([node.ended for node in nodes]),
+            batch,
+            self.rows.last_ms[fixed[:, UNKNOWN]] != NEVER,
+            np.concatenate([node.listed.classes for node in nodes]),
+            usage * pairs(training_samples.shares(batch)),
+            short | np.concatenate([node.listed.ended for node in nodes]),
         )
         if self.config.drift != "off":
             shorten = self.config.drift == "shorten"
-            training_samples.watch(self.rows, self._slots, nodes, values, shorten)
-        usage = np.where(pairs(short), np.nan, pods.usage)
+            training_samples.detect_drift(self.rows, self._slots, nodes, values, shorten)
+        usage = np.where(pairs(short), np.nan, usage)
         factors = training_samples.factors(nodes, self._half_life_ms)
-        ends = np.array([node.end_ms for node in nodes], np.int64)
         rows = np.concatenate([fixed.ravel(), *(node.rows for node in nodes)])
-        node_of = np.concatenate([np.arange(len(nodes)).repeat(len(ENTITIES)), pods.window_of])
+        node_of = np.concatenate([np.arange(len(nodes)).repeat(len(ENTITIES)), batch.window_of])
         place = node_of * factors.shape[1] + self.rows.profile.take(rows)
         self._train(
             rows,
             np.concatenate([values.reshape(-1, 2), usage]),
             factors.reshape(-1, 2).take(place, axis=0),
-            ends.take(node_of),
+            batch.end_ms.take(node_of),
         )
 
     def _train(
@@ -293,7 +283,7 @@ class Learner:
             force_update_ms=_ms([s.force_update_seconds for s in strategies]),
         )
 
-    def recent_usage(self, nodes: Sequence[NodeModels]) -> list[usage_points.RecentUsage]:
+    def recent_usage(self, nodes: Sequence[NodeModels]) -> usage_points.RecentUsage:
         """Statistics of these nodes over the half hour up to the end of their last windows."""
         slots = np.array([node.slot for node in nodes], np.int64)
         return usage_points.read(self._slots["points"], self._slots["points_second"], slots)

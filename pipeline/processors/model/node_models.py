@@ -1,7 +1,4 @@
-"""What a model bank keeps of one node beside its rows.
-
-Owes the rest: a plain value; bank and learner change it, peaks and snapshots read it.
-"""
+"""The state of one node's models beside their rows: bank and learner change it."""
 
 from __future__ import annotations
 
@@ -9,8 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipeline.processors.arrays import BoolArray, ByteArray, FloatArray, IntArray
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.entity_columns import NEVER
+from pipeline.processors.model.training_batch import NO_PODS, ListedPods
 from pipeline.topics.nodes import Strategy
 
 _NO_ROWS = np.zeros(0, np.int64)
@@ -18,8 +16,8 @@ _NO_ROWS = np.zeros(0, np.int64)
 
 @dataclass(slots=True)
 class NodeModels:
-    """`fixed` are the rows of ENTITIES, `rows` those of the pods of the last window. Arrays of pods
-    are in the order of `uids`, which is ascending; NaN is unknown."""
+    """`fixed` are the rows of ENTITIES, `rows` those of the pods in `listed`, the pods of the last
+    window; `ages` are theirs, too."""
 
     machine_id: str
     epoch: int
@@ -37,19 +35,10 @@ class NodeModels:
     allocatable: FloatArray = field(default_factory=lambda: np.full(2, np.nan))
     pods: dict[str, int] = field(default_factory=dict)
     """Every pod with a model -> its row, listed in the last window or not."""
-    listing: tuple[str, ...] | None = None
-    """UIDs as the last window gave them; while they stay the same, what follows does too."""
-    order: IntArray = field(default_factory=lambda: _NO_ROWS)
-    uids: tuple[str, ...] = ()
+    listed: ListedPods = NO_PODS
     rows: IntArray = field(default_factory=lambda: _NO_ROWS)
     absent: tuple[str, ...] = ()
-    told: tuple[object, ...] | None = None
-    """Arrays of the last window that classes, requests, active and ended were made of."""
-    classes: ByteArray = field(default_factory=lambda: np.zeros(0, np.int8))
-    requests: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
     ages: FloatArray = field(default_factory=lambda: np.zeros(0))
-    active: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
-    ended: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
 
     def all_rows(self) -> IntArray:
         """Every row of the node: entities, then all pods with a model, in no order."""

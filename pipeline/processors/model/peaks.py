@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import compress, pairwise
 from typing import Final, NamedTuple, overload
 
 import numpy as np
@@ -134,7 +135,7 @@ class Headline(NamedTuple):
     peak: list[float]
     prod_amounts: list[list[float]]
     prod_peaks: list[list[float]]
-    young: list[str]
+    young: Sequence[str]
 
     @property
     def deciding(self) -> int:
@@ -189,10 +190,9 @@ class AllPeaks(Sequence[NodePeaks]):
         self._made: list[NodePeaks | None] = [None] * len(self.names)
         self._view = view
         self._drift_ms, self._drifts = changes
-        self._uids = [node.uids for node in known]
-        self._facts = [(node.classes, node.requests, node.active, node.ended) for node in known]
+        self._listed = [node.listed for node in known]
         self._allocatable = [node.allocatable for node in known]
-        self._starts = np.cumsum([0, *map(len, self._uids)]).tolist()
+        self._starts = np.cumsum([0, *(len(pods.uids) for pods in self._listed)]).tolist()
         self._samples = view.split(view.rows.samples.take(view.all_rows, axis=0))
         self._first_ms = view.rows.first_ms.take(view.entities)
         self._last_ms = view.rows.last_ms.take(view.entities)
@@ -238,16 +238,17 @@ class AllPeaks(Sequence[NodePeaks]):
             )
         ]
 
-    def _young(self) -> list[list[str]]:
-        """The pods of each node that were first measured lately, or never yet."""
+    def _young(self) -> list[Sequence[str]]:
+        """The UIDs of each node's pods that were first measured recently, or never."""
         view = self._view
-        found: list[list[str]] = [[] for _ in self.names]
         first = view.rows.first_ms.take(view.pods)
-        lately = view.end_ms[view.node_of] - YOUNG_SECONDS * 1000
-        for place in ((first == NEVER) | (first > lately)).nonzero()[0].tolist():
-            node = int(view.node_of[place])
-            found[node].append(self._uids[node][place - self._starts[node]])
-        return found
+        recent = view.end_ms[view.node_of] - YOUNG_SECONDS * 1000
+        is_young = ((first == NEVER) | (first > recent)).tolist()
+        young: list[Sequence[str]] = []
+        for pods, (start, end) in zip(self._listed, pairwise(self._starts), strict=True):
+            own = is_young[start:end]
+            young.append(pods.uids if all(own) else tuple(compress(pods.uids, own)))
+        return young
 
     def __len__(self) -> int:
         return len(self.names)
@@ -268,7 +269,7 @@ class AllPeaks(Sequence[NodePeaks]):
 
     def _of(self, i: int) -> NodePeaks:
         pods = slice(self._starts[i], self._starts[i + 1])
-        classes, requests, active, ended = self._facts[i]
+        listed = self._listed[i]
         return NodePeaks(
             node=self.names[i],
             end_ms=int(self._view.end_ms[i]),
@@ -279,13 +280,13 @@ class AllPeaks(Sequence[NodePeaks]):
             last_ms=self._last_ms[i],
             drift_ms=self._drift_ms[i],
             drifts=self._drifts[i],
-            pod_uids=self._uids[i],
-            pod_classes=classes,
-            pod_requests=requests,
+            pod_uids=listed.uids,
+            pod_classes=listed.classes,
+            pod_requests=listed.requests,
             pod_samples=self._samples[1][pods],
             pod_cold=self._view.cold[pods],
-            pod_active=active,
-            pod_ended=ended,
+            pod_active=listed.active,
+            pod_ended=listed.ended,
             allocatable=self._allocatable[i],
         )
 
@@ -324,7 +325,7 @@ def _asked(nodes: Sequence[NodeModels], view: View) -> _Asked:
     pods = reclaimable.Pods(
         node_of=view.node_of,
         classes=view.classes,
-        requests=np.concatenate([node.requests for node in nodes]),
+        requests=np.concatenate([node.listed.requests for node in nodes]),
         cold=view.cold,
         active=view.active,
         ended=view.ended,
@@ -352,17 +353,17 @@ def view_of(known: Sequence[NodeModels], rows: Rows, horizon_seconds: FloatArray
     pods = np.concatenate([node.rows for node in known])
     end_ms = np.array([node.end_ms for node in known], np.int64)
     ages = np.concatenate([node.ages for node in known])
-    requests = np.concatenate([node.requests for node in known])
+    requests = np.concatenate([node.listed.requests for node in known])
     requests[:, 0] /= TO_KUBERNETES[0]
     return View(
         rows=rows,
         entities=stacked([node.fixed for node in known]),
         pods=pods,
         node_of=node_of,
-        classes=np.concatenate([node.classes for node in known]),
+        classes=np.concatenate([node.listed.classes for node in known]),
         requests=requests,
-        active=np.concatenate([node.active for node in known]),
-        ended=np.concatenate([node.ended for node in known]),
+        active=np.concatenate([node.listed.active for node in known]),
+        ended=np.concatenate([node.listed.ended for node in known]),
         cold=_cold(rows, pods, ages, end_ms[node_of], node_of, settings),
         end_ms=end_ms,
         horizon_seconds=horizon_seconds,

@@ -1,10 +1,13 @@
-"""Result records: what a node's models and its last window say, as the topics carry it.
+"""Result records as JSON: what a node's models and its last window say, as the topics carry it.
 
-Pure: the same window and peaks give the same records, whoever makes them and when; only `epoch`
-says who did. Units change here: models hold cores and bytes, Kubernetes amounts are millicores.
+The same window and peaks give the same bytes, whoever writes them and when; only `epoch` names the
+writer. Units change here: models hold cores and bytes, Kubernetes amounts are millicores. Most of
+a record are numbers between texts that never change, so the texts of numbers are made by column
+(`json_pieces`), and the record types say what stands between them.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import compress
 from typing import Final
@@ -12,14 +15,16 @@ from typing import Final
 import numpy as np
 
 from pipeline.processors.arrays import FloatArray
-from pipeline.processors.join.window_batch import WindowUsage, amounts
+from pipeline.processors.join.window_batch import WindowBatch, amounts
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.entity_columns import NEVER
+from pipeline.processors.model.json_pieces import VALUE, Template, number_texts, raw, string_texts
 from pipeline.processors.model.model_config import FIRST_CLASS, NODE, SYSTEM
 from pipeline.processors.model.peaks import Headline, NodePeaks, ProdReclaimable
 from pipeline.processors.model.reclaimable import TO_KUBERNETES
 from pipeline.processors.model.usage_points import STATISTICS, RecentUsage, fractions
 from pipeline.times import format_time
+from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import (
     AGGREGATED,
     DEVIATION,
@@ -40,154 +45,230 @@ from pipeline.topics.predictions import (
     Reclaimable,
     UsageColumns,
 )
-from pipeline.topics.resource_amounts import RATES, ByResource, Resources, Usage
+from pipeline.topics.resource_amounts import RATES, ByResource, Usage
 from pipeline.topics.windows import Window
 
+Position = Mapping[str, int]
+"""`generation`, `offset` and `epoch` of a result."""
+
 _UNKNOWN: Final = CLASSES.index("unknown")
-_NO_SAMPLES: Final = Counts()
+_USAGE: Final = Usage(cpu_cores=VALUE, memory_bytes=VALUE)
+_BY_RESOURCE: Final = ByResource(cpu=VALUE, memory=VALUE)
+_FRACTIONS: Final = Fractions(cpu=VALUE, memory=VALUE)
 
 
-def prediction_record(
-    window: Window, peaks: NodePeaks, *, generation: int, offset: int, epoch: int
-) -> PredictionRecord:
-    """All peaks of a node after `window`, which lies at `offset` of the log."""
-    strategy, entities = window.node.strategy, _entities(peaks)
-    return PredictionRecord(
-        node=peaks.node,
-        as_of=_time(peaks.end_ms),
-        generation=generation,
-        offset=offset,
-        epoch=epoch,
-        safety_margin_percent=strategy.safety_margin_percent,
-        cold_start_seconds=strategy.cold_start_seconds,
-        cold_start_samples=strategy.cold_start_samples,
-        nsigma_multiplier=strategy.nsigma_multiplier,
-        predictor=peaks.decides,
-        simulated=window.header.simulated,
-        allocatable=_amount(window.node.allocatable),
-        node_peaks=entities[NODE],
-        system=entities[SYSTEM],
-        classes={
-            name: entity
-            for name, entity in zip(CLASSES, entities[FIRST_CLASS:], strict=True)
-            if entity.model.samples != _NO_SAMPLES
-        },
-        pods=_pods(window, peaks),
-        reclaimable={
-            name: _reclaimable(answer.reclaimable) for name, answer in peaks.predictors.items()
-        },
-        cold_pods=tuple(compress(peaks.pod_uids, peaks.pod_cold.tolist())),
+# -- node states
+
+_AGGREGATED: Final = Template(
+    dict.fromkeys(AGGREGATED, AggregatedUsage(**dict.fromkeys(STATISTICS, _USAGE)))
+)
+_DEVIATION: Final = Template(
+    dict.fromkeys(
+        DEVIATION,
+        UsageDeviation(
+            mean=_USAGE, stdev=_USAGE, mean_fractions=_FRACTIONS, stdev_fractions=_FRACTIONS
+        ),
     )
+)
+# JSON has mappings in order of their keys.
+_AGGREGATED_ORDER: Final = [[*AGGREGATED].index(span) for span in sorted(AGGREGATED)]
+_DEVIATION_ORDER: Final = [[*DEVIATION].index(span) for span in sorted(DEVIATION)]
 
 
-def node_state_record(
-    window: Window,
-    peaks: Headline,
+def encode_node_states(
+    batch: WindowBatch,
+    headlines: Sequence[Headline],
     recent: RecentUsage,
-    counters: Counters,
-    used: WindowUsage,
-    *,
-    generation: int,
-    offset: int,
-    epoch: int,
-) -> NodeStateRecord:
-    """The row of the state table after `window`, which lies at `offset` of the log; `used` is what
-    the window says was used."""
-    header = window.header
-    classes = zip(CLASSES, used.classes.tolist(), used.class_pods.tolist(), strict=True)
-    return NodeStateRecord(
-        node=header.node,
-        as_of=_time(header.window_end_ms),
-        generation=generation,
-        offset=offset,
-        epoch=epoch,
-        window_seconds=(header.window_end_ms - header.window_start_ms) / 1000,
-        coverage=used.coverage,
-        simulated=header.simulated,
-        node_known=window.node.known,
-        skew_seconds=(window.appended_ms - header.window_end_ms) / 1000,
-        allocatable=_amount(window.node.allocatable),
-        capacity=_amount(window.node.capacity),
-        usage=_usage(used.node),
-        system_usage=_usage(used.system),
-        host_app_usage=_usage(used.host_apps),
-        rates=_rates(used.rates),
-        class_usage={name: _known(*usage) for name, usage, pods in classes if pods},
-        pods=len(used.pods),
-        unknown_pods=int(used.class_pods[_UNKNOWN]),
-        young_pods=_young(used, peaks.young),
-        aggregated=_aggregated(recent),
-        deviation=_deviation(recent, _room(window.node.allocatable)),
-        predictor=peaks.decides,
-        peaks={name: _known(*peak) for name, peak in peaks.peaks.items()},
-        prod_reclaimable=_kubernetes(*peaks.amount),
-        prod_peak=_kubernetes(*peaks.peak),
-        counters=counters,
-    )
+    counters: Sequence[Counters],
+    positions: Sequence[Position],
+) -> list[bytes]:
+    """The row of the state table of each node after its window in `batch`, as JSON.
 
-
-def _rates(rates: FloatArray) -> dict[str, float]:
-    """What is known of them, by name."""
-    return {
-        name: rate for name, rate in zip(RATES, rates.tolist(), strict=True) if 0 <= rate < math.inf
-    }
-
-
-def _young(used: WindowUsage, young: list[str]) -> dict[str, Usage]:
-    if not young:
-        return {}
-    # Of a UID that is there twice the first counts.
-    places = {uid: at for at, uid in reversed(list(enumerate(used.facts.listing.uids)))}
-    return {uid: _usage(used.pods[places[uid]]) for uid in young}
-
-
-def _entities(peaks: NodePeaks) -> list[EntityPeaks]:
-    """What is said of each of `ENTITIES`; lists are read many times faster than arrays."""
-    whole = {name: answer.peaks.tolist() for name, answer in peaks.predictors.items()}
-    raw = {name: answer.raw.tolist() for name, answer in peaks.predictors.items()}
-    terms = {
-        name: {term: values.tolist() for term, values in answer.terms.items()}
-        for name, answer in peaks.predictors.items()
-        if answer.terms
-    }
-    models = _models(peaks)
+    `headlines`, `recent`, `counters` and the `positions` in the log are of the same nodes.
+    """
+    average = batch.average
+    allocatable = amounts([window.node.allocatable for window in batch.windows])
+    usages = np.stack(
+        [
+            allocatable / TO_KUBERNETES,
+            amounts([window.node.capacity for window in batch.windows]) / TO_KUBERNETES,
+            average.node,
+            average.system,
+            average.host_apps,
+        ],
+        axis=1,
+    ).tolist()
+    coverage, rates = batch.coverage.tolist(), average.rates.tolist()
+    class_usage, class_pods = average.classes.tolist(), average.class_pods.tolist()
+    young = _young_pods(batch, headlines)
+    spans = _spans(recent, allocatable / TO_KUBERNETES)
     return [
-        EntityPeaks(
-            peaks={name: _known(*values[i]) for name, values in whole.items()},
-            raw={name: _known(*values[i]) for name, values in raw.items()},
-            terms={
-                name: {term: _by_resource(*values[i]) for term, values in own.items()}
-                for name, own in terms.items()
-            },
-            model=model,
+        encode_json(
+            NodeStateRecord(
+                node=window.header.node,
+                as_of=_time(window.header.window_end_ms),
+                **positions[i],
+                window_seconds=(window.header.window_end_ms - window.header.window_start_ms) / 1000,
+                coverage=coverage[i],
+                simulated=window.header.simulated,
+                node_known=window.node.known,
+                skew_seconds=(window.appended_ms - window.header.window_end_ms) / 1000,
+                allocatable=_usage(*usages[i][0]),
+                capacity=_usage(*usages[i][1]),
+                usage=_usage(*usages[i][2]),
+                system_usage=_usage(*usages[i][3]),
+                host_app_usage=_usage(*usages[i][4]),
+                rates={n: r for n, r in zip(RATES, rates[i], strict=True) if 0 <= r < math.inf},
+                class_usage={
+                    name: _usage(*usage)
+                    for name, usage, pods in zip(
+                        CLASSES, class_usage[i], class_pods[i], strict=True
+                    )
+                    if pods
+                },
+                pods=len(batch.facts[i].rows),
+                unknown_pods=class_pods[i][_UNKNOWN],
+                young_pods=raw(young[i]),
+                aggregated=raw(spans[i][0]),
+                deviation=raw(spans[i][1]),
+                predictor=headline.decides,
+                peaks={name: _usage(*peak) for name, peak in headline.peaks.items()},
+                prod_reclaimable=_kubernetes(*headline.amount),
+                prod_peak=_kubernetes(*headline.peak),
+                counters=counters[i],
+            )
         )
-        for i, model in enumerate(models)
+        for i, (window, headline) in enumerate(zip(batch.windows, headlines, strict=True))
     ]
 
 
-def _models(peaks: NodePeaks) -> list[ModelTerms]:
+def _young_pods(batch: WindowBatch, headlines: Sequence[Headline]) -> list[bytes]:
+    """`young_pods` of each node."""
+    pods: list[int] = []
+    uids: list[str] = []
+    counts: list[int] = []
+    for facts, own, headline in zip(batch.facts, batch.pod_slices, headlines, strict=True):
+        young = headline.young
+        if young is facts.pods.uids or young == facts.pods.uids:
+            pods += range(own.start, own.stop)
+        elif young:
+            places = {uid: place for place, uid in enumerate(facts.pods.uids, own.start)}
+            pods += [places[uid] for uid in young]
+        uids += young
+        counts.append(len(young))
+    keys, numbers = string_texts(uids), number_texts(batch.average.pods.take(pods, axis=0))
     return [
-        ModelTerms(
-            samples=_counts(*samples),
-            first_at=None if first == NEVER else _time(first),
-            last_at=None if last == NEVER else _time(last),
-            drift_at=_drift_at(drift_ms),
-            drifts=_counts(*drifts),
+        _usages_by_key(keys[end - count : end], numbers[2 * (end - count) : 2 * end])
+        for count, end in zip(counts, np.cumsum(counts).tolist(), strict=True)
+    ]
+
+
+_OPEN, _BETWEEN, _CLOSE = Template(_USAGE).texts
+
+
+def _usages_by_key(keys: list[bytes], numbers: list[bytes]) -> bytes:
+    """A mapping of keys, ascending, to usages, two numbers each."""
+    if not keys:
+        return b"{}"
+    pieces = [b":" + _OPEN, b"", _BETWEEN, b"", _CLOSE + b",", b""] * len(keys)
+    pieces[1::6], pieces[3::6], pieces[5::6] = numbers[0::2], numbers[1::2], [*keys[1:], b""]
+    pieces[-2] = _CLOSE
+    return b"".join([b"{", keys[0], *pieces, b"}"])
+
+
+def _spans(recent: RecentUsage, allocatable: FloatArray) -> list[tuple[bytes, bytes]]:
+    """`aggregated` and `deviation` of each node, which has `allocatable` (n, 2) cores and bytes."""
+    parts = fractions(recent.deviation, allocatable[:, None, None])
+    deviation = np.concatenate([recent.deviation, parts], axis=2)[:, _DEVIATION_ORDER]
+    aggregated = recent.aggregated[:, _AGGREGATED_ORDER]
+    numbers = [number_texts(aggregated), number_texts(deviation)]
+    sizes = [aggregated[0].size, deviation[0].size]
+    return [
+        (
+            _AGGREGATED.fill(numbers[0][i * sizes[0] : (i + 1) * sizes[0]]),
+            _DEVIATION.fill(numbers[1][i * sizes[1] : (i + 1) * sizes[1]]),
         )
-        for samples, first, last, drift_ms, drifts in zip(
-            peaks.samples.tolist(), peaks.first_ms.tolist(), peaks.last_ms.tolist(),
-            peaks.drift_ms.tolist(), peaks.drifts.tolist(), strict=True,
+        for i in range(len(allocatable))
+    ]
+
+
+# -- predictions
+
+
+def encode_prediction(window: Window, peaks: NodePeaks, position: Position) -> bytes:
+    """All peaks of a node after `window`, which is at this position of the log, as JSON."""
+    strategy = window.node.strategy
+    entities: list[bytes] = _entities(peaks)
+    has_samples = [any(samples) for samples in peaks.samples.tolist()]
+    return encode_json(
+        PredictionRecord(
+            node=peaks.node,
+            as_of=_time(peaks.end_ms),
+            **position,
+            safety_margin_percent=strategy.safety_margin_percent,
+            cold_start_seconds=strategy.cold_start_seconds,
+            cold_start_samples=strategy.cold_start_samples,
+            nsigma_multiplier=strategy.nsigma_multiplier,
+            predictor=peaks.decides,
+            simulated=window.header.simulated,
+            allocatable=_kubernetes(*amounts([window.node.allocatable])[0].tolist()),
+            node_peaks=raw(entities[NODE]),
+            system=raw(entities[SYSTEM]),
+            classes={
+                name: raw(entities[i])
+                for i, name in enumerate(CLASSES, FIRST_CLASS)
+                if has_samples[i]
+            },
+            pods=_pods(window, peaks),
+            reclaimable={
+                name: raw(_reclaimable(answer.reclaimable))
+                for name, answer in peaks.predictors.items()
+            },
+            cold_pods=tuple(compress(peaks.pod_uids, peaks.pod_cold.tolist())),
         )
-    ]  # fmt: skip
+    )
 
 
-def _counts(cpu: int, memory: int) -> Counts:
-    return Counts(cpu=cpu, memory=memory)
+@lru_cache(maxsize=64)
+def _entity_template(terms: tuple[tuple[str, tuple[str, ...]], ...]) -> Template:
+    """Of an entity with these predictors, each with the names of its terms."""
+    usages = dict.fromkeys((name for name, _ in terms), _USAGE)
+    counts, times = Counts(cpu=VALUE, memory=VALUE), DriftTimes(cpu=VALUE, memory=VALUE)
+    return Template(
+        EntityPeaks(
+            peaks=usages,
+            raw=usages,
+            terms={name: dict.fromkeys(own, _BY_RESOURCE) for name, own in terms if own},
+            model=ModelTerms(
+                samples=counts, first_at=VALUE, last_at=VALUE, drift_at=times, drifts=counts
+            ),
+        )
+    )
 
 
-def _drift_at(times_ms: list[int]) -> DriftTimes:
-    cpu, memory = (None if ms == NEVER else _time(ms) for ms in times_ms)
-    return DriftTimes(cpu=cpu, memory=memory)
+def _entities(peaks: NodePeaks) -> list[bytes]:
+    """Each of `ENTITIES`."""
+    answers = sorted(peaks.predictors.items())
+    terms = tuple((name, tuple(sorted(answer.terms))) for name, answer in answers)
+    columns = [
+        *(answer.peaks for _, answer in answers),
+        *(answer.raw for _, answer in answers),
+        *(answer.terms[term] for _, answer in answers for term in sorted(answer.terms)),
+    ]
+    numbers = number_texts(np.concatenate(columns, axis=1))
+    samples, drifts = number_texts(peaks.samples), number_texts(peaks.drifts)
+    times = np.column_stack([peaks.first_ms, peaks.last_ms, peaks.drift_ms]).ravel().tolist()
+    texts = [_time_text(time) for time in times]
+    template, size = _entity_template(terms), 2 * len(columns)
+    return [
+        template.fill(
+            numbers[i * size : (i + 1) * size]
+            + samples[2 * i : 2 * i + 2]
+            + texts[4 * i : 4 * i + 4]
+            + drifts[2 * i : 2 * i + 2]
+        )
+        for i in range(len(peaks.samples))
+    ]
 
 
 def _pods(window: Window, peaks: NodePeaks) -> PodPeaks:
@@ -207,86 +288,41 @@ def _pods(window: Window, peaks: NodePeaks) -> PodPeaks:
     )
 
 
-def _reclaimable(prod: ProdReclaimable) -> Reclaimable:
-    return Reclaimable(
-        pair=prod.pair,
-        amount=_kubernetes(*prod.amount.tolist()),
-        peak=_kubernetes(*prod.peak.tolist()),
-        unpredicted=_kubernetes(*prod.unpredicted.tolist()),
-        requests=_kubernetes(*prod.requests.tolist()),
-        pods_amount=_kubernetes(*prod.pods_amount.tolist()),
-        pods_peak=_kubernetes(*prod.pods_peak.tolist()),
-        classes_amount=_kubernetes(*prod.classes_amount.tolist()),
-        classes_peak=_kubernetes(*prod.classes_peak.tolist()),
-        surplus=_kubernetes(*prod.surplus.tolist()),
-        held=_kubernetes(*prod.held.tolist()),
-        system=_kubernetes(*prod.system.tolist()),
-        left_out=_by_resource(*prod.left_out.tolist()),
-    )
+_AMOUNTS: Final = [
+    name for name in Reclaimable.__struct_fields__ if name not in ("pair", "left_out")
+]
+_RECLAIMABLE: Final = {
+    pair: Template(Reclaimable(pair=pair, left_out=_BY_RESOURCE, **dict.fromkeys(_AMOUNTS, _USAGE)))
+    for pair in (False, True)
+}
 
 
-def _aggregated(recent: RecentUsage) -> dict[str, AggregatedUsage]:
-    return {
-        span: AggregatedUsage(
-            **{name: _known(*usage) for name, usage in zip(STATISTICS, usages, strict=True)}
-        )
-        for span, usages in zip(AGGREGATED, recent.aggregated.tolist(), strict=True)
-    }
+def _reclaimable(prod: ProdReclaimable) -> bytes:
+    values = np.stack([getattr(prod, name) for name in _AMOUNTS]) / TO_KUBERNETES
+    return _RECLAIMABLE[prod.pair].fill(number_texts(values) + number_texts(prod.left_out))
 
 
-def _deviation(recent: RecentUsage, room: FloatArray) -> dict[str, UsageDeviation]:
-    parts = fractions(recent.deviation, room)
-    return {
-        span: UsageDeviation(
-            mean=_known(*mean),
-            stdev=_known(*stdev),
-            mean_fractions=_fractions(*mean_parts),
-            stdev_fractions=_fractions(*stdev_parts),
-        )
-        for span, (mean, stdev), (mean_parts, stdev_parts) in zip(
-            DEVIATION, recent.deviation.tolist(), parts.tolist(), strict=True
-        )
-    }
+# -- values
 
 
-def _usage(values: FloatArray) -> Usage:
-    return _known(*values.tolist())
-
-
-def _known(cpu: float, memory: float) -> Usage:
-    # Only NaN differs from itself; numpy is slow to ask of a single number.
-    return Usage(
-        cpu_cores=cpu if cpu == cpu else None, memory_bytes=memory if memory == memory else None
-    )
-
-
-def _by_resource(cpu: float, memory: float) -> ByResource:
-    return ByResource(cpu=cpu if cpu == cpu else None, memory=memory if memory == memory else None)
-
-
-def _fractions(cpu: float, memory: float) -> Fractions:
-    return Fractions(cpu=cpu if cpu == cpu else None, memory=memory if memory == memory else None)
+def _usage(cpu: float, memory: float) -> Usage:
+    # JSON has null for NaN.
+    return Usage(cpu_cores=cpu, memory_bytes=memory)
 
 
 def _kubernetes(millicores: float, size: float) -> Usage:
-    return _known(millicores / 1000.0, size)
-
-
-@lru_cache(maxsize=1024)
-def _amount(resources: Resources) -> Usage:
-    return _kubernetes(*amounts(resources))
-
-
-@lru_cache(maxsize=1024)
-def _room(resources: Resources) -> FloatArray:
-    return np.asarray(np.array(amounts(resources)) / TO_KUBERNETES)
+    return _usage(millicores / 1000.0, size)
 
 
 def _columns(values: FloatArray) -> UsageColumns:
-    cpu, memory = values[:, 0].tolist(), values[:, 1].tolist()
-    return UsageColumns(cpu_cores=cpu, memory_bytes=memory)
+    return UsageColumns(cpu_cores=values[:, 0].tolist(), memory_bytes=values[:, 1].tolist())
 
 
 @lru_cache(maxsize=1024)
 def _time(milliseconds: int) -> str:
     return format_time(milliseconds / 1000)
+
+
+@lru_cache(maxsize=1024)
+def _time_text(milliseconds: int) -> bytes:
+    return b"null" if milliseconds == NEVER else b'"%b"' % _time(milliseconds).encode()

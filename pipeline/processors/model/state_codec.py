@@ -24,6 +24,7 @@ from pipeline.processors.model.column_store import Columns
 from pipeline.processors.model.entity_columns import Rows
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES, Profile
 from pipeline.processors.model.node_models import NodeModels
+from pipeline.processors.model.training_batch import ListedPods
 from pipeline.topics.nodes import Strategy
 
 MAGIC: Final = b"STBANK"
@@ -162,12 +163,12 @@ def capture(name: str, node: NodeModels, rows: Rows, slots: Columns, fingerprint
             reference_ms=tuple((cpu, memory) for cpu, memory in node.reference_ms),
             allocatable=pack(node.allocatable, "<f8"),
             uids=uids,
-            listed=pack(np.array([position[uid] for uid in node.uids], np.int64), "<u4"),
-            classes=pack(node.classes, "<i1"),
-            requests=pack(node.requests, "<f8"),
+            listed=pack(np.array([position[uid] for uid in node.listed.uids], np.int64), "<u4"),
+            classes=pack(node.listed.classes, "<i1"),
+            requests=pack(node.listed.requests, "<f8"),
             ages=pack(node.ages, "<f8"),
-            active=pack(node.active, "<u1"),
-            ended=pack(node.ended, "<u1"),
+            active=pack(node.listed.active, "<u1"),
+            ended=pack(node.listed.ended, "<u1"),
             weight=pack(rows.weight[at], "<f8"),
             mean=pack(rows.mean[at], "<f8"),
             squares=pack(rows.squares[at], "<f8"),
@@ -196,6 +197,7 @@ class Checked:
     histograms: list[tuple[IntArray, IntArray, FloatArray]]
     listed: IntArray
     facts: dict[str, npt.NDArray[Any]]
+    ages: FloatArray
     allocatable: FloatArray
 
 
@@ -224,6 +226,7 @@ def read(name: str, data: bytes, rows: Rows, slots: Columns, fingerprint: str) -
         histograms=histograms,
         listed=listed,
         facts=_facts(state, len(listed)),
+        ages=unpack(state.ages, "<f8", len(listed)),
         allocatable=unpack(state.allocatable, "<f8", 2),
     )
     rows.store.check(state.columns, len(ENTITIES) + len(state.uids))
@@ -279,14 +282,10 @@ def install(checked: Checked, rows: Rows, slots: Columns, slot: int) -> NodeMode
         reference_ms=[list(pair) for pair in state.reference_ms],
         allocatable=checked.allocatable,
         pods=dict(zip(state.uids, pods.tolist(), strict=True)),
-        uids=uids,
+        listed=ListedPods(uids, **facts),
         rows=pods[listed],
         absent=tuple(uid for uid in state.uids if uid not in shown),
-        classes=facts["classes"],
-        requests=facts["requests"],
-        ages=facts["ages"],
-        active=facts["active"],
-        ended=facts["ended"],
+        ages=checked.ages,
     )
 
 
@@ -309,7 +308,6 @@ def _facts(state: NodeState, pods: int) -> dict[str, npt.NDArray[Any]]:
     return {
         "classes": unpack(state.classes, "<i1", pods),
         "requests": unpack(state.requests, "<f8", pods, 2),
-        "ages": unpack(state.ages, "<f8", pods),
         "active": unpack(state.active, "<u1", pods).astype(np.bool_),
         "ended": unpack(state.ended, "<u1", pods).astype(np.bool_),
     }

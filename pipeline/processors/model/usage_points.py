@@ -40,15 +40,15 @@ newest second, -1 where nothing was observed yet, and then `points` say nothing.
 _PERCENTS: Final = [p for p in map(percent_of, STATISTICS) if p is not None]
 _SPANS: Final = np.array(sorted({*AGGREGATED.values(), *DEVIATION.values()}))
 _PLACES: Final = np.arange(SECONDS)
-_NODES_AT_ONCE: Final = 32  # what is worked on stays in the cache of a core
+_NODES_AT_ONCE: Final = 8  # what is worked on stays in the cache of a core
 
 
 @dataclass(frozen=True, slots=True)
 class RecentUsage:
-    """Statistics of one node, cores and bytes, NaN unknown.
+    """Statistics of n nodes, cores and bytes, NaN unknown.
 
-    `aggregated` (3, 5, 2) by `AGGREGATED` and `STATISTICS`; `deviation` (3, 2, 2) by `DEVIATION`,
-    mean and population standard deviation.
+    `aggregated` (n, 3, 5, 2) by `AGGREGATED` and `STATISTICS`; `deviation` (n, 3, 2, 2) by
+    `DEVIATION`, mean and population standard deviation.
     """
 
     aggregated: FloatArray
@@ -105,7 +105,7 @@ def _forget(ring: FloatArray, newest: IntArray, at: IntArray, last: IntArray) ->
             ring[row, :, : end - SECONDS] = np.nan
 
 
-def read(ring: FloatArray, newest: IntArray, at: IntArray) -> list[RecentUsage]:
+def read(ring: FloatArray, newest: IntArray, at: IntArray) -> RecentUsage:
     """The statistics of these rows, each of which has observed a window; computed for many at
     once, the bits of each depend on its own points alone."""
     aggregated = np.full((len(at), 2, len(AGGREGATED), len(STATISTICS)), np.nan)
@@ -116,8 +116,7 @@ def read(ring: FloatArray, newest: IntArray, at: IntArray) -> list[RecentUsage]:
         own = some[first : first + _NODES_AT_ONCE]
         aggregated[own], deviation[own] = _statistics(_newest_first(ring, newest, at[own]))
     # By span and statistic, then resource.
-    both = zip(aggregated.transpose(0, 2, 3, 1), deviation.transpose(0, 2, 3, 1), strict=True)
-    return [RecentUsage(*own) for own in both]
+    return RecentUsage(aggregated.transpose(0, 2, 3, 1), deviation.transpose(0, 2, 3, 1))
 
 
 def fractions(usage: FloatArray, allocatable: FloatArray) -> FloatArray:

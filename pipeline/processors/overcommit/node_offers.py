@@ -12,8 +12,9 @@ import msgspec
 import numpy as np
 
 from pipeline.processors.arrays import BoolArray, IntArray
-from pipeline.processors.join.window_batch import WindowUsage
-from pipeline.processors.overcommit.batch import Batch, batch
+from pipeline.processors.join.window_batch import WindowBatch
+from pipeline.processors.overcommit import batch as batch_tier
+from pipeline.processors.overcommit.batch import Batch
 from pipeline.processors.overcommit.mid import FORMULAS, Mid, Percents, allocated, mid, unmeasured
 from pipeline.processors.overcommit.resource_columns import (
     Nodes,
@@ -33,7 +34,6 @@ from pipeline.times import format_time
 from pipeline.topics.node_resources import BatchTerms, MidTerms, NodeResourcesRecord
 from pipeline.topics.overcommit_terms import Overcommit
 from pipeline.topics.resource_amounts import Resources
-from pipeline.topics.windows import Window
 
 _USUAL_FORMULA = "v1.6"
 
@@ -56,21 +56,16 @@ class Offers(NamedTuple):
     batch_buffer: IntArray
 
 
-def offers(
-    windows: Sequence[Window],
-    usages: Sequence[WindowUsage],
-    decided: Prod,
-    others: Sequence[Prod],
-) -> Offers:
+def offers(batch: WindowBatch, decided: Prod, others: Sequence[Prod]) -> Offers:
     """What nodes have after these windows, one for each, all of nodes that take part.
 
     `decided` is what the predictors say of Prod that count, `others` what each of them says,
     unknown where one does not say anything; one that decides for all nodes need not be there.
     """
-    of = [window.node.overcommit or Overcommit() for window in windows]
-    columns, pods = strategies(of), pods_of(windows, usages)
-    nodes = nodes_of(windows, usages, decided)
-    asked = allocated(len(windows), pods)
+    of = [window.node.overcommit or Overcommit() for window in batch.windows]
+    columns, pods = strategies(of), pods_of(batch)
+    nodes = nodes_of(batch, decided)
+    asked = allocated(len(batch), pods)
     nodes = _with_unmeasured(nodes, pods)
     found = _mid(nodes, asked, columns, of)
     mid_buffer = percent_of(found.amount, columns.buffer_percent)
@@ -82,10 +77,10 @@ def offers(
         amount = amount - percent_of(amount, columns.buffer_percent)
         least = np.where(own.has_peak[:, None], np.minimum(least, amount), least)
     promised = np.where(columns.promises_once[:, None], offered, 0)
-    rest = batch(nodes, pods, columns, promised)
+    rest = batch_tier.batch(nodes, pods, columns, promised)
     batch_buffer = percent_of(rest.amount, columns.buffer_percent)
     return Offers(
-        known=is_known(windows, usages),
+        known=is_known(batch),
         nodes=nodes,
         mid=found,
         batch=rest,
@@ -120,7 +115,7 @@ def _mid(nodes: Nodes, asked: IntArray, columns: Strategies, of: Sequence[Overco
 
 
 def records(
-    windows: Sequence[Window],
+    batch: WindowBatch,
     found: Offers,
     predictors: Sequence[str],
     positions: Sequence[Mapping[str, int]],
@@ -139,7 +134,7 @@ def records(
     ]  # fmt: skip
     made = []
     for window, known, has_peak, predictor, at, (mid_, least, batch_, *terms) in zip(
-        windows, found.known.tolist(), nodes.has_peak.tolist(), predictors, positions,
+        batch.windows, found.known.tolist(), nodes.has_peak.tolist(), predictors, positions,
         zip(*columns, strict=True), strict=True,
     ):  # fmt: skip
         of_node = MidTerms(**dict(zip(MidTerms.__struct_fields__, terms, strict=False)))

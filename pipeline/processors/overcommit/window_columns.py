@@ -1,8 +1,7 @@
-"""From windows and the peaks of Prod to the columns that Mid and Batch are worked out from.
+"""The columns that Mid and Batch are computed from, made of windows and of the peaks of Prod.
 
-Owes the rest: `Nodes` and `Pods` of many nodes at once, in whole millicores and bytes. Usage is
-rounded up: what is used is not handed on. Pods that a sample lacks are there with what they ask
-for, in sum by class.
+`Nodes` and `Pods` of many nodes at once, in whole millicores and bytes. Usage is rounded up, so
+that nothing in use is offered. Pods that a sample lacks count their requests, in sum by class.
 """
 
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
-from pipeline.processors.join.window_batch import WindowUsage, amounts
+from pipeline.processors.join.window_batch import WindowBatch, amounts
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.reclaimable import TO_KUBERNETES
 from pipeline.processors.overcommit.node_reservation import kubelet_reserved
@@ -46,23 +45,22 @@ def _whole(values: FloatArray) -> IntArray:
     return found
 
 
-def nodes_of(windows: Sequence[Window], usages: Sequence[WindowUsage], prod: Prod) -> Nodes:
-    """The columns of these nodes, one for each window."""
-    of_nodes = [window.node for window in windows]
-    capacity = _stated([of.capacity for of in of_nodes])
-    allocatable = _stated([of.allocatable for of in of_nodes])
-    usage = _rows([used.node for used in usages])
-    apps = np.array([_by_class(w, used) for w, used in zip(windows, usages, strict=True)])
-    apps = apps.reshape(-1, 2, 2)
+def nodes_of(batch: WindowBatch, prod: Prod) -> Nodes:
+    """The columns of the nodes of these windows."""
+    facts = [window.node for window in batch.windows]
+    capacity = amounts([node.capacity for node in facts])
+    allocatable = amounts([node.allocatable for node in facts])
+    average = batch.average
+    apps = np.array([_host_apps(batch, i) for i in range(len(batch))])
     return with_prod(
         Nodes(
             capacity=_whole(capacity),
             allocatable=_whole(allocatable),
             kubelet_reserved=kubelet_reserved(_whole(capacity), _whole(allocatable)),
-            annotated_reserved=_whole(_stated([of.reserved for of in of_nodes])),
-            usage=whole_up(usage),
-            has_usage=_has_both(usage),
-            system=whole_up(_rows([used.system for used in usages])),
+            annotated_reserved=_whole(amounts([node.reserved for node in facts])),
+            usage=whole_up(average.node),
+            has_usage=_has_both(average.node),
+            system=whole_up(average.system),
             prod_apps=whole_up(apps[:, 0]),
             mid_apps=whole_up(apps[:, 1]),
             reclaimable=_NOTHING,
@@ -82,14 +80,14 @@ def with_prod(nodes: Nodes, prod: Prod) -> Nodes:
     )
 
 
-def is_known(windows: Sequence[Window], usages: Sequence[WindowUsage]) -> BoolArray:
-    """Of which nodes all is known that Mid and Batch need: capacity, allocatable, and what the node
-    and its system use."""
+def is_known(batch: WindowBatch) -> BoolArray:
+    """Marks nodes with everything that Mid and Batch need: capacity, allocatable, and usage of
+    the node and of its system."""
     return (
-        _has_both(_stated([window.node.capacity for window in windows]))
-        & _has_both(_stated([window.node.allocatable for window in windows]))
-        & _has_both(_rows([used.node for used in usages]))
-        & _has_both(_rows([used.system for used in usages]))
+        _has_both(amounts([window.node.capacity for window in batch.windows]))
+        & _has_both(amounts([window.node.allocatable for window in batch.windows]))
+        & _has_both(batch.average.node)
+        & _has_both(batch.average.system)
     )
 
 
@@ -98,34 +96,28 @@ def _has_both(values: FloatArray) -> BoolArray:
     return known[:, 0] & known[:, 1]
 
 
-def _rows(of: Sequence[FloatArray]) -> FloatArray:
-    return np.concatenate(of).reshape(-1, 2)
+def pods_of(batch: WindowBatch) -> Pods:
+    """The columns of the pods of these windows, and the requests of pods that were not measured as
+    one more pod a class.
 
-
-def pods_of(windows: Sequence[Window], usages: Sequence[WindowUsage]) -> Pods:
-    """The columns of the pods of these nodes, and for each class what those ask for that were not
-    seen. A pod that began within the window will use all the time what it used then; one that has
-    ended counts for its part of the window."""
-    counts = [len(used.pods) for used in usages]
-    listed = np.concatenate([used.facts.listed for used in usages])
-    usage: FloatArray = np.where(
-        listed[:, None],
-        np.concatenate([used.pods_seen for used in usages]),
-        np.concatenate([used.pods for used in usages]),
-    )
-    request = _whole(np.concatenate([used.facts.requests for used in usages]))
+    A running pod counts what it used while it lived, one that has ended its part of the window.
+    """
+    running = np.concatenate([facts.running for facts in batch.facts])
+    average = batch.average
+    usage: FloatArray = np.where(running[:, None], average.pods_alive, average.pods)
+    request = _whole(np.concatenate([facts.pods.requests for facts in batch.facts]))
     known: BoolArray = ~np.isnan(usage)
     seen = Pods(
-        node=np.arange(len(windows)).repeat(counts),
-        class_code=np.concatenate([used.facts.classes for used in usages]).astype(np.int64),
-        is_lse=np.concatenate([used.facts.exclusive for used in usages]),
-        is_listed=listed,
+        node=batch.window_of,
+        class_code=np.concatenate([facts.pods.classes for facts in batch.facts]).astype(np.int64),
+        is_lse=np.concatenate([facts.exclusive for facts in batch.facts]),
+        is_listed=running,
         has_usage=known[:, 0] | known[:, 1],
         request=request,
         # Of what was not measured the request is all that is known.
         usage=np.where(known, whole_up(usage), request),
     )
-    return _joined(seen, _unmeasured(windows))
+    return _joined(seen, _unmeasured(batch.windows))
 
 
 def _unmeasured(windows: Sequence[Window]) -> Pods:
@@ -156,24 +148,21 @@ def _joined(one: Pods, other: Pods) -> Pods:
     )
 
 
-def _by_class(window: Window, used: WindowUsage) -> tuple[Sequence[float], Sequence[float]]:
-    """What host applications of Prod and Mid use, in sum. One whose class nobody says counts as
-    Prod: Koordinator loses sight of it (colocation 17)."""
-    if not len(used.hosts):
+def _host_apps(batch: WindowBatch, i: int) -> tuple[Sequence[float], Sequence[float]]:
+    """The usage of host applications of Prod and Mid on one node, in sum. An application of
+    unknown class counts as Prod; Koordinator ignores it."""
+    facts, usages = batch.facts[i], batch.average.hosts[batch.host_slices[i]]
+    if not len(usages):
         return _NO_USAGE, _NO_USAGE
     prod, mid = np.zeros(2), np.zeros(2)
-    known, listing = window.node.host_apps, used.facts.listing
-    for row, usage in zip(used.facts.hosts.tolist(), np.nan_to_num(used.hosts), strict=True):
-        of = known.get(listing.ids[row], "prod")
-        if of == "mid":
+    classes, ids = batch.windows[i].node.host_apps, facts.listing.ids
+    for row, usage in zip(facts.hosts.tolist(), np.nan_to_num(usages), strict=True):
+        app_class = classes.get(ids[row], "prod")
+        if app_class == "mid":
             mid = mid + usage
-        elif of not in ("batch", "free"):
+        elif app_class not in ("batch", "free"):
             prod = prod + usage
     return prod.tolist(), mid.tolist()
-
-
-def _stated(of: Sequence[Resources]) -> FloatArray:
-    return np.array([amounts(one) for one in of], float).reshape(-1, 2)
 
 
 def _amount(asked: Resources) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pipeline.processors.arrays import FloatArray, IntArray
-from pipeline.processors.join.window_batch import WindowUsage, window_usages
+from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.topics.entity_listings import Listing
 from pipeline.topics.samples import KINDS
 from pipeline.topics.windows import Window
@@ -75,7 +75,7 @@ class Rolling:
         """
         taken = []
         measured = [window for window in windows if window.type == "window"]
-        usages = iter(window_usages(measured, memory_policy))
+        usages = iter(_usages(measured, memory_policy))
         for window, seconds in zip(windows, aggregate_seconds, strict=True):
             if window.type == "departure":
                 self.forget(window.header.node)
@@ -107,7 +107,7 @@ class Rolling:
             host_apps=averages[first_host:],
         )
 
-    def _put(self, window: Window, usage: WindowUsage, aggregate_ms: int) -> bool:
+    def _put(self, window: Window, usage: "_WindowUsage", aggregate_ms: int) -> bool:
         header, kept = window.header, self._nodes.get(window.header.node)
         if kept is not None:
             start_ms, end_ms = kept.spans[-1]
@@ -122,13 +122,38 @@ class Rolling:
         kept = _laid_out(kept, window.rows.listing)
         recent = kept.spans[:, 0] >= header.window_end_ms - aggregate_ms
         span = np.array([[header.window_start_ms, header.window_end_ms]])
-        rows = np.concatenate([usage.node[None], usage.system[None], usage.pods, usage.hosts])
         self._nodes[header.node] = kept._replace(
             spans=np.concatenate([kept.spans[recent], span]),
             coverages=np.append(kept.coverages[recent], usage.coverage),
-            usage=np.concatenate([kept.usage[recent], rows[None]]),
+            usage=np.concatenate([kept.usage[recent], usage.rows[None]]),
         )
         return True
+
+
+class _WindowUsage(NamedTuple):
+    """Averages of one window, `rows` (2 + pods + host applications, 2)."""
+
+    coverage: float
+    rows: FloatArray
+
+
+def _usages(windows: Sequence[Window], memory_policy: str) -> list[_WindowUsage]:
+    if not windows:
+        return []
+    batch = WindowBatch(windows, memory_policy)
+    average = batch.average
+    return [
+        _WindowUsage(
+            coverage,
+            np.concatenate(
+                [average.node[i, None], average.system[i, None], average.pods[pods],
+                 average.hosts[hosts]]
+            ),
+        )
+        for i, (coverage, pods, hosts) in enumerate(
+            zip(batch.coverage.tolist(), batch.pod_slices, batch.host_slices, strict=True)
+        )
+    ]  # fmt: skip
 
 
 def _laid_out(kept: _Kept, listing: Listing) -> _Kept:
@@ -153,7 +178,7 @@ def _rows_of(uids: tuple[str, ...], hosts: tuple[str, ...]) -> dict[tuple[str, s
 
 
 def _hosts_of(listing: Listing) -> tuple[str, ...]:
-    """Host applications in order of their rows, as `WindowUsage.hosts` has them."""
+    """Host applications in order of their rows, as `AverageUsage.hosts` has them."""
     return tuple(listing.ids[row] for row in np.flatnonzero(listing.kinds == _HOST_APP).tolist())
 
 

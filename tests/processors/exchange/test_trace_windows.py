@@ -12,7 +12,7 @@ from pipeline.processors.exchange.trace_windows import TYPES, read_trace
 from pipeline.processors.explain.model_state_text import peaks_table
 from pipeline.processors.join.pod_facts import pod_row
 from pipeline.processors.join.sample_join import NodeView, join
-from pipeline.processors.join.window_batch import node_windows
+from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig
@@ -38,7 +38,7 @@ def table_of(rows: list[Row]) -> pa.Table:
 
 def learned(windows: Iterator[Window] | list[Window], config: ModelConfig | None = None) -> Bank:
     bank = Bank(config)
-    bank.apply(node_windows(list(windows), "p90", PLAIN))
+    bank.apply(WindowBatch(list(windows), PLAIN).training("p90"))
     return bank
 
 

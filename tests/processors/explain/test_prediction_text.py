@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from pipeline.processors.explain.derivation import RESOURCES
 from pipeline.processors.explain.prediction_text import entity_of, explain, predictors_of
 from pipeline.processors.join.sample_join import NodeView
-from pipeline.processors.join.window_batch import node_window
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig
-from pipeline.processors.model.result_records import prediction_record
+from pipeline.processors.model.result_records import encode_prediction
 from pipeline.processors.predictors.registry import available
 from pipeline.topics.codec import Record, decode_json, encode_json
 from pipeline.topics.node_state import Counters, NodeStateRecord
@@ -36,6 +35,7 @@ from tests.processors.joined import (
     known_pod,
     logged,
     rows,
+    training,
     view_of,
 )
 
@@ -47,7 +47,6 @@ MEMBERS = {
         ]
     }
 }  # fmt: skip
-PLAIN = "usageWithoutPageCache"
 PLACE = {"generation": 3, "offset": 77, "epoch": 9}
 
 
@@ -56,14 +55,14 @@ def records(windows: list[Window]) -> tuple[PredictionRecord, NodeStateRecord]:
     bank = Bank(ModelConfig(predictors=PREDICTORS, options=MEMBERS))
     windows = [logged(window) for window in windows]
     for window in windows:
-        bank.apply([node_window(window, "p90", PLAIN)])
+        bank.apply(training(window))
     (peaks,) = bank.peaks([windows[-1].header.node])
-    prediction = prediction_record(windows[-1], peaks, **PLACE)
+    prediction = decode_json(PredictionRecord, encode_prediction(windows[-1], peaks, PLACE))
     state = NodeStateRecord(
         node=prediction.node, as_of=prediction.as_of, window_seconds=30.0, coverage=0.75,
         usage=Usage(cpu_cores=1.1, memory_bytes=3e9), counters=Counters(applied=3), **PLACE,
     )  # fmt: skip
-    return decode_json(PredictionRecord, encode_json(prediction)), state
+    return prediction, state
 
 
 def used(kind: str, uid: str, cpu: float | None, memory: float | None) -> Row:

@@ -21,7 +21,7 @@ from pipeline.processors.join.sample_join import (
     put_beside,
     without_bad_values,
 )
-from pipeline.processors.join.window_batch import node_window, window_usage
+from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
 from pipeline.topics.pods import Owner, PodRecord
 from pipeline.topics.resource_amounts import Resources
@@ -379,10 +379,11 @@ def test_every_valid_sample_becomes_a_window_that_models_can_read(
         flat = values.flatten() if name in LIST_COLUMNS else values
         assert all(0.0 <= v <= 2.0**60 for v in flat.to_pylist() if v is not None)
     for policy in ("usageWithoutPageCache", "usageWithPageCache", "usageWithHotPageCache"):
-        taken = node_window(again, "p90", policy)
-        assert len(taken.pod_uids) == len(taken.pods) == len(taken.requests)
-        assert set(taken.pod_classes.tolist()) <= set(range(6))
-        assert 0.0 <= window_usage(again, policy).coverage <= 1.0
+        batch = WindowBatch([again], policy)
+        taken, (facts,) = batch.training("p90"), batch.facts
+        assert len(facts.pods.uids) == len(taken.pods) == len(facts.pods.requests)
+        assert set(facts.pods.classes.tolist()) <= set(range(6))
+        assert 0.0 <= batch.coverage[0] <= 1.0
 
 
 @given(rows(), VIEWS)

@@ -14,15 +14,13 @@ from hypothesis import strategies as st
 from pipeline.processors.join.sample_join import NodeView
 from pipeline.processors.join.window_batch import (
     MEMORY_COLUMNS,
-    WindowUsage,
+    AverageUsage,
+    WindowBatch,
     amounts,
-    node_window,
-    node_windows,
-    window_usage,
-    window_usages,
 )
 from pipeline.processors.model.bank import Bank
-from pipeline.processors.model.model_config import ENTITIES, SYSTEM, ModelConfig, NodeWindow
+from pipeline.processors.model.model_config import ENTITIES, SYSTEM, ModelConfig
+from pipeline.processors.model.training_batch import TrainingBatch
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.windows import CLASSES, Window, encode_window, window_rows
@@ -32,12 +30,14 @@ from tests.processors.joined import (
     NODE_ROW,
     VIEWS,
     Row,
+    average,
     header,
     joined,
     known_pod,
     logged,
     pod_row,
     rows,
+    training,
     view_of,
 )
 
@@ -52,8 +52,8 @@ def lists(array: np.ndarray) -> list[Any]:
 
 def samples(window: Window, statistic: str, policy: str) -> list[Any]:
     """What models get of the node and its pods."""
-    taken = node_window(window, statistic, policy)
-    return lists(np.concatenate([taken.node_usage[None], taken.pods]))
+    taken = training(window, statistic=statistic, memory_policy=policy)
+    return lists(np.concatenate([taken.node_usage, taken.pods]))
 
 
 def host_app(name: str, cpu: float | None, memory: float | None) -> Row:
@@ -71,8 +71,7 @@ def test_what_else_the_node_uses_is_its_own_row(told: float | None, known: float
     names = ("network_receive_bytes_per_second", "disk_write_bytes_per_second")
     node = NODE_ROW | dict.fromkeys(names, told)
     window = joined(pod_row("p") | dict.fromkeys(names, 7.0), node)
-    found = window_usage(window, PLAIN)
-    assert lists(found.rates) == [known, None, None, known]
+    assert lists(average(window).rates) == [[known, None, None, known]]
 
 
 def test_memory_follows_the_policy_and_falls_back_on_memory_without_page_cache() -> None:
@@ -122,7 +121,7 @@ def test_another_statistic_stands_in_for_one_that_is_not_stated(
 
 
 def test_usage_by_kind_wherever_the_rows_stand() -> None:
-    used = window_usage(
+    batch = batch_of(
         joined(
             host_app("x", 0.25, 1.0),
             pod_row("b", cpu_cores_avg=2.0, memory_bytes_avg=7.0),
@@ -131,20 +130,19 @@ def test_usage_by_kind_wherever_the_rows_stand() -> None:
             pod_row("a", cpu_cores_avg=1.0),
             host_app("y", 0.5, 2.0),
         ),
-        PLAIN,
     )
-    assert lists(used.node) == [4.0, 10.0]
-    assert lists(used.pods) == [[1.0, None], [2.0, 7.0]]
-    assert lists(used.host_apps) == [0.75, 3.0]
-    assert used.coverage == 0.75
-    assert used.pod_classes.tolist() == [5, 5]
+    assert lists(batch.average.node) == [[4.0, 10.0]]
+    assert lists(batch.average.pods) == [[1.0, None], [2.0, 7.0]]
+    assert lists(batch.average.host_apps) == [[0.75, 3.0]]
+    assert batch.coverage.tolist() == [0.75]
+    assert batch.facts[0].pods.classes.tolist() == [5, 5]
 
 
 def test_without_host_applications_they_use_nothing() -> None:
     window = joined(NODE_ROW)
-    assert lists(window_usage(window, PLAIN).host_apps) == [0.0, 0.0]
-    assert lists(node_window(window, "p90", PLAIN).host_apps) == [0.0, 0.0]
-    assert window_usage(window, PLAIN).pods.shape == (0, 2)
+    assert lists(average(window).host_apps) == [[0.0, 0.0]]
+    assert lists(training(window).host_apps) == [[0.0, 0.0]]
+    assert average(window).pods.shape == (0, 2)
 
 
 def test_sums_run_from_the_first_row_to_the_last() -> None:
@@ -155,37 +153,52 @@ def test_sums_run_from_the_first_row_to_the_last() -> None:
     for row in values.tolist():
         cpu, memory = cpu + row[0], memory + row[1]
     apps = [host_app(str(i), *row) for i, row in enumerate(values.tolist())]
-    assert window_usage(joined(NODE_ROW, *apps), PLAIN).host_apps.tolist() == [cpu, memory]
-    assert window_usage(joined(*apps, NODE_ROW), PLAIN).host_apps.tolist() == [cpu, memory]
+    assert average(joined(NODE_ROW, *apps)).host_apps.tolist() == [[cpu, memory]]
+    assert average(joined(*apps, NODE_ROW)).host_apps.tolist() == [[cpu, memory]]
 
 
 def test_the_sum_of_host_applications_is_unknown_where_one_is() -> None:
     window = joined(NODE_ROW, host_app("x", 0.25, None), host_app("y", 0.5, 2.0))
-    assert lists(window_usage(window, PLAIN).host_apps) == [0.75, None]
-    assert lists(node_window(window, "avg", PLAIN).host_apps) == [0.75, None]
+    assert lists(average(window).host_apps) == [[0.75, None]]
+    assert lists(training(window, statistic="avg").host_apps) == [[0.75, None]]
 
 
 @pytest.mark.parametrize("coverage", [None, NAN, -1.0, 1.5])
 def test_unknown_coverage_counts_as_none(coverage: float | None) -> None:
     window = joined({**NODE_ROW, "coverage": coverage}, pod_row("a"))
-    assert window_usage(window, PLAIN).coverage == 0.0
-    assert node_window(window, "p90", PLAIN).coverage == 0.0
+    assert batch_of(window).coverage.tolist() == [0.0]
+    assert training(window).heads[0].coverage == 0.0
 
 
-def arrays(found: NodeWindow | WindowUsage) -> list[Any]:
+def batch_of(*windows: Window) -> WindowBatch:
+    return WindowBatch(windows, PLAIN)
+
+
+def bits(value: Any) -> Any:
     """All fields, arrays as types and bits."""
-    values = [
-        getattr(found, field.name) for field in dataclasses.fields(found) if field.name != "facts"
-    ]
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, value.tobytes()
+    if dataclasses.is_dataclass(value):
+        return [bits(getattr(value, field.name)) for field in dataclasses.fields(value)]
+    return [bits(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def of_window(batch: WindowBatch, columns: TrainingBatch | AverageUsage, i: int) -> Any:
+    """The columns of one of the windows, bit by bit."""
+    pods, hosts, own = batch.pod_slices[i], batch.host_slices[i], slice(i, i + 1)
+    places = {
+        "pods": pods, "pods_alive": pods, "pod_coverage": pods, "pod_ages": pods, "hosts": hosts,
+    }  # fmt: skip
     return [
-        (value.dtype, value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
-        for value in values
+        bits(getattr(columns, field.name)[places.get(field.name, own)])
+        for field in dataclasses.fields(columns)
+        if field.name != "window_of"
     ]
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
 @given(
-    st.lists(st.tuples(rows(), VIEWS), max_size=4),
+    st.lists(st.tuples(rows(), VIEWS), min_size=1, max_size=4),
     st.sampled_from(sorted(MEMORY_COLUMNS)),
     st.sampled_from(["avg", "p90"]),
 )
@@ -193,10 +206,16 @@ def test_windows_side_by_side_are_read_as_each_by_itself(
     samples: list[tuple[Sequence[Row], NodeView]], policy: str, statistic: str
 ) -> None:
     windows = [joined(*sample, view=view) for sample, view in samples]
-    for found, window in zip(window_usages(windows, policy), windows, strict=True):
-        assert arrays(found) == arrays(window_usage(window, policy))
-    for taken, window in zip(node_windows(windows, statistic, policy), windows, strict=True):
-        assert arrays(taken) == arrays(node_window(window, statistic, policy))
+    batch = WindowBatch(windows, policy)
+    taken = batch.training(statistic)
+    for i, window in enumerate(windows):
+        alone = WindowBatch([window], policy)
+        assert of_window(batch, taken, i) == of_window(alone, alone.training(statistic), 0)
+        assert of_window(batch, batch.average, i) == of_window(alone, alone.average, 0)
+        chosen = batch.select([i])
+        assert bits(chosen.average) == bits(alone.average)
+        own = taken.select([i])
+        assert bits(own) == bits(alone.training(statistic))
 
 
 def test_windows_of_a_node_share_what_is_known_of_its_pods() -> None:
@@ -207,10 +226,9 @@ def test_windows_of_a_node_share_what_is_known_of_its_pods() -> None:
         logged(joined(NODE_ROW, pod_row("a"), pod_row("b"), view=view, of=header(end=end)))
         for end in range(2)
     )
-    one, other = node_window(first, "p90", PLAIN), node_window(second, "p90", PLAIN)
-    for name in ("pod_classes", "requests", "pod_active", "pod_ended"):
-        assert getattr(one, name) is getattr(other, name)
-    assert one.pod_uids == other.pod_uids == ("a", "b")
+    one, other = training(first).heads[0].pods, training(second).heads[0].pods
+    assert one is other
+    assert one.uids == ("a", "b")
 
 
 def test_equal_facts_of_other_rows_are_read_by_their_own_listing() -> None:
@@ -219,11 +237,13 @@ def test_equal_facts_of_other_rows_are_read_by_their_own_listing() -> None:
     other = logged(joined(host_app("y", 2.0, 2.0), pod_row("b"), NODE_ROW))
     assert one.rows.known is other.rows.known
     for windows in ([one, other], [other, one], [one, other, one]):
-        taken = node_windows(windows, "p90", PLAIN)
-        expected = [node_window(window, "p90", PLAIN) for window in windows]
-        assert [arrays(found) for found in taken] == [arrays(found) for found in expected]
-        assert [found.pod_uids for found in taken] == [w.rows.listing.uids for w in windows]
-        assert [found.host_apps[0] for found in taken] == [1.0 + (w is other) for w in windows]
+        batch = batch_of(*windows)
+        taken = batch.training("p90")
+        for i, window in enumerate(windows):
+            alone = batch_of(window)
+            assert of_window(batch, taken, i) == of_window(alone, training(window), 0)
+        assert [head.pods.uids for head in taken.heads] == [w.rows.listing.uids for w in windows]
+        assert taken.host_apps[:, 0].tolist() == [1.0 + (w is other) for w in windows]
 
 
 @settings(deadline=None, max_examples=30)
@@ -238,8 +258,8 @@ def test_the_order_of_pods_in_a_sample_changes_no_bit(
     pods = [pod_row(f"p{i:02}", cpu_cores_avg=v, coverage=0.7) for i, v in enumerate(drawn[0])]
     node = {**NODE_ROW, "cpu_cores_avg": 50.0}
     one, other = joined(node, *pods), joined(node, *(pods[i] for i in drawn[1]))
-    assert arrays(window_usage(one, PLAIN)) == arrays(window_usage(other, PLAIN))
-    assert arrays(node_window(one, "p90", PLAIN)) == arrays(node_window(other, "p90", PLAIN))
+    assert bits(average(one)) == bits(average(other))
+    assert bits(training(one)) == bits(training(other))
 
 
 # -- classes
@@ -253,6 +273,11 @@ def with_classes(window: Window, codes: list[int | None], names: list[str | None
     return dataclasses.replace(window, rows=window_rows(window.header, batch))
 
 
+def classes(window: Window) -> np.ndarray:
+    """The class of each pod."""
+    return training(window).heads[0].pods.classes
+
+
 PODS = [pod_row(uid) for uid in "abcd"]
 
 
@@ -264,30 +289,26 @@ def test_classes_by_name_whatever_the_dictionary(through_the_log: bool) -> None:
     if through_the_log:
         window = logged(window)
     codes = [CLASSES.index(name) for name in ("prod", "free", "unknown", "unknown")]
-    assert window_usage(window, PLAIN).pod_classes.tolist() == codes
-    assert node_window(window, "p90", PLAIN).pod_classes.tolist() == codes
-    assert node_window(window, "p90", PLAIN).pod_classes.dtype == np.int8
+    assert classes(window).tolist() == codes
+    assert classes(window).dtype == np.int8
 
 
 def test_a_dictionary_with_a_null_and_an_empty_one() -> None:
     window = with_classes(joined(NODE_ROW, *PODS), [None, 0, 1, 1, 0], [None, "mid"])
-    assert window_usage(window, PLAIN).pod_classes.tolist() == [5, 1, 1, 5]
+    assert classes(window).tolist() == [5, 1, 1, 5]
     empty = pa.DictionaryArray.from_arrays(
         pa.array([None] * 5, pa.int8()), pa.array([], pa.string())
     )
     at = window.rows.batch.schema.get_field_index("pod_class")
     batch = window.rows.batch.set_column(at, window.rows.batch.schema.field(at), empty)
     rows = window_rows(window.header, batch)
-    assert (
-        window_usage(dataclasses.replace(window, rows=rows), PLAIN).pod_classes.tolist() == [5] * 4
-    )
+    assert classes(dataclasses.replace(window, rows=rows)).tolist() == [5] * 4
 
 
 def test_every_class_has_its_code() -> None:
     pods = [known_pod(name, pod_class=name) for name in CLASSES]
     window = joined(NODE_ROW, *(pod_row(name) for name in CLASSES), view=view_of(*pods))
-    found = window_usage(window, PLAIN).pod_classes.tolist()
-    assert found == [CLASSES.index(name) for name in sorted(CLASSES)]
+    assert classes(window).tolist() == [CLASSES.index(name) for name in sorted(CLASSES)]
 
 
 # -- the window of the models
@@ -311,20 +332,21 @@ def test_what_models_get() -> None:
         view=view_of(cart, record=record),
         of=header(machine_id="m7", epoch=9),
     )
-    taken = node_window(window, "p90", PLAIN)
-    assert (taken.node, taken.machine_id, taken.epoch) == ("node-1", "m7", 9)
-    assert (taken.start_ms, taken.end_ms) == (END_MS - 30_000, END_MS)
-    assert taken.coverage == 0.9
-    assert taken.strategy == DEFAULT
-    assert lists(taken.node_usage) == [5.0, NODE_ROW["memory_bytes_avg"]]
-    assert lists(taken.host_apps) == [0.125, 1.0]
-    assert lists(taken.allocatable) == [15_000.0, float(1 << 34)]
-    assert list(taken.pod_uids) == ["a", "b"]
-    assert taken.pod_classes.tolist() == [0, 5]
+    taken = training(window)
+    (head,) = taken.heads
+    assert (head.node, head.machine_id, head.epoch) == ("node-1", "m7", 9)
+    assert (head.start_ms, head.end_ms) == (END_MS - 30_000, END_MS)
+    assert head.coverage == 0.9
+    assert head.strategy == DEFAULT
+    assert lists(taken.node_usage) == [[5.0, NODE_ROW["memory_bytes_avg"]]]
+    assert lists(taken.host_apps) == [[0.125, 1.0]]
+    assert lists(taken.allocatable) == [[15_000.0, float(1 << 34)]]
+    assert head.pods.uids == ("a", "b")
+    assert head.pods.classes.tolist() == [0, 5]
     assert lists(taken.pods) == [[1.5, 64.0], [0.5, None]]
-    assert lists(taken.requests) == [[250.0, 0.0], [None, None]]
+    assert lists(head.pods.requests) == [[250.0, 0.0], [None, None]]
     assert lists(taken.pod_ages) == [60.0, None]
-    assert taken.pod_active.tolist() == [True, True]
+    assert head.pods.active.tolist() == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -342,7 +364,7 @@ def test_what_models_get() -> None:
 def test_pods_that_end_are_not_active(phase: str, deleted_at: str | None, active: bool) -> None:
     pod = known_pod("a", phase=phase, deleted_at=deleted_at)
     window = joined(NODE_ROW, pod_row("a"), pod_row("b"), view=view_of(pod))
-    assert node_window(window, "p90", PLAIN).pod_active.tolist() == [active, True]
+    assert training(window).heads[0].pods.active.tolist() == [active, True]
 
 
 @pytest.mark.parametrize(
@@ -356,14 +378,14 @@ def test_pods_that_end_are_not_active(phase: str, deleted_at: str | None, active
     ],
 )
 def test_amounts_as_arrays(resources: Resources, expected: list[float | None]) -> None:
-    assert lists(np.array(amounts(resources))) == expected
+    assert lists(amounts([resources])) == [expected]
 
 
 def test_reading_writes_nothing() -> None:
     window = logged(joined(NODE_ROW, *PODS, host_app("x", 1.0, 1.0)))
     before = encode_window(window)
-    node_window(window, "p90", HOT)
-    window_usage(window, WITH)
+    training(window, memory_policy=HOT)
+    average(window, WITH)
     assert encode_window(window) == before
 
 
@@ -382,14 +404,14 @@ def jobs_one_after_another() -> Window:
 
 
 def test_a_pod_counts_for_the_time_that_it_lived() -> None:
-    used = window_usage(jobs_one_after_another(), "usageWithoutPageCache")
+    used = average(jobs_one_after_another())
     assert used.pods[:, 0].sum() == pytest.approx(1.5)
-    assert used.system[0] == pytest.approx(0.5)
+    assert used.system[0, 0] == pytest.approx(0.5)
 
 
 def test_what_was_seen_for_a_moment_is_in_the_sums_and_trains_no_pod() -> None:
     bank = Bank()
-    bank.apply([node_window(jobs_one_after_another(), "p90", "usageWithoutPageCache")])
+    bank.apply(training(jobs_one_after_another()))
     (peaks,) = bank.peaks(["node-1"])
     assert peaks.pod_samples.max() == 0
     quantiles = peaks.predictors["percentile"].raw
@@ -400,9 +422,9 @@ def test_what_was_seen_for_a_moment_is_in_the_sums_and_trains_no_pod() -> None:
 def test_a_pod_seen_as_long_as_its_node_counts_whole() -> None:
     node = {**NODE_ROW, "coverage": 0.6, "cpu_cores_avg": 2.0}
     pod = {"kind": "pod", "id": "a", "coverage": 0.6, "cpu_cores_avg": 1.5}
-    used = window_usage(joined(node, pod), "usageWithoutPageCache")
+    used = average(joined(node, pod))
     assert used.pods[0, 0] == 1.5
-    assert used.system[0] == 0.5
+    assert used.system[0, 0] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -417,8 +439,8 @@ def test_the_share_of_the_nodes_time_in_which_a_pod_was_seen(
     node = {**NODE_ROW, "coverage": of_node}
     pod = {"kind": "pod", "id": "a", "coverage": of_pod, "cpu_cores_avg": 3.0}
     window = joined(node, pod)
-    assert window_usage(window, PLAIN).pods[0, 0] == 3.0 * share
-    Bank(ModelConfig(minimum_coverage=0.0)).apply([node_window(window, "avg", PLAIN)])
+    assert average(window).pods[0, 0] == 3.0 * share
+    Bank(ModelConfig(minimum_coverage=0.0)).apply(training(window, statistic="avg"))
 
 
 def test_percentiles_are_not_subtracted_from_each_other() -> None:
@@ -429,14 +451,14 @@ def test_percentiles_are_not_subtracted_from_each_other() -> None:
         for i in range(10)
     ]
     window = joined(node, *pods)
-    learned = node_window(window, "p90", "usageWithoutPageCache")
-    assert learned.system_usage is not None
-    assert learned.system_usage[0] == pytest.approx(0.5)
+    learned = training(window)
+    assert learned.system is not None
+    assert learned.system[0, 0] == pytest.approx(0.5)
     measured = {"kind": "tier", "id": "system", "coverage": 1.0, "cpu_cores_avg": 0.5,
                 "cpu_cores_p90": 0.7, "memory_bytes_p90": 3.0}  # fmt: skip
-    learned = node_window(joined(node, measured, *pods), "p90", "usageWithoutPageCache")
-    assert learned.system_usage is not None
-    assert learned.system_usage.tolist() == [0.7, 3.0]
+    learned = training(joined(node, measured, *pods))
+    assert learned.system is not None
+    assert learned.system.tolist() == [[0.7, 3.0]]
 
 
 @pytest.mark.parametrize(("coverage", "expected"), [(0.5, 0.7), (0.4, 1.0)])
@@ -445,8 +467,8 @@ def test_a_system_row_that_speaks_for_too_little_gives_way_to_the_averages(
 ) -> None:
     node = {**NODE_ROW, "cpu_cores_avg": 1.0, "cpu_cores_p90": 1.0}
     row = {"kind": "tier", "id": "system", "coverage": coverage, "cpu_cores_avg": 0.7}
-    used = window_usage(joined(node, row), "usageWithoutPageCache")
-    assert used.system[0] == expected
+    used = average(joined(node, row))
+    assert used.system[0, 0] == expected
 
 
 def test_host_applications_are_each_there_and_in_sum() -> None:
@@ -455,9 +477,10 @@ def test_host_applications_are_each_there_and_in_sum() -> None:
         logged(joined(NODE_ROW)),
         logged(joined(NODE_ROW, host_app("a", 4.0, 40.0))),
     ]
-    found = window_usages(windows, PLAIN)
-    assert [lists(one.hosts) for one in found] == [[[1.0, 10.0], [2.0, None]], [], [[4.0, 40.0]]]
-    for one, usage in zip(windows, found, strict=True):
-        assert lists(usage.host_apps) == lists(usage.hosts.sum(axis=0))
-        kinds = one.rows.column("kind").to_pylist()
-        assert len(usage.hosts) == kinds.count("host_app")
+    batch = batch_of(*windows)
+    hosts = [batch.average.hosts[own] for own in batch.host_slices]
+    assert [lists(own) for own in hosts] == [[[1.0, 10.0], [2.0, None]], [], [[4.0, 40.0]]]
+    for window, own, usage in zip(windows, hosts, batch.average.host_apps, strict=True):
+        assert lists(usage) == lists(own.sum(axis=0))
+        kinds = window.rows.column("kind").to_pylist()
+        assert len(own) == kinds.count("host_app")

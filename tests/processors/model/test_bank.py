@@ -17,6 +17,7 @@ from pipeline.processors.model.histogram import (
 )
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig, Outcome, Profile
 from pipeline.processors.model.peaks import NodePeaks
+from pipeline.processors.model.training_batch import training_batch
 from pipeline.topics.nodes import Strategy
 from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, window
 
@@ -231,7 +232,7 @@ def test_banks_that_share_nothing_are_not_taught_together() -> None:
     one, other = Bank(), Bank()
     windows = [window(1), window(1, node="node-b")]
     with pytest.raises(ValueError, match="2 banks of 2 learners"):
-        module.apply([one, other], windows)
+        module.apply([one, other], training_batch(windows))
     for bank, mine in zip((one, other), windows, strict=True):
         bank.apply([mine])
     places = [(one, "node-a"), (other, "node-b")]
@@ -597,7 +598,7 @@ def test_banks_beside_one_another_learn_in_one_call_what_each_learns_alone() -> 
         windows = [
             window(step, [Pod("a", (step, GIB), "prod")], node=n) for n in ("node-a", "node-b")
         ]
-        outcomes = module.apply(side_by_side, windows)
+        outcomes = module.apply(side_by_side, training_batch(windows))
         assert outcomes == [
             other.apply([own])[0] for other, own in zip(others, windows, strict=True)
         ]

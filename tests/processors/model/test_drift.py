@@ -16,9 +16,10 @@ from pipeline.processors.model import drift
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.column_store import Columns
 from pipeline.processors.model.model_config import ENTITIES, NODE, SYSTEM, ModelConfig, NodeWindow
-from pipeline.processors.model.result_records import prediction_record
+from pipeline.processors.model.result_records import encode_prediction
 from pipeline.times import format_time
-from pipeline.topics.predictions import Counts, DriftTimes
+from pipeline.topics.codec import decode_json
+from pipeline.topics.predictions import Counts, DriftTimes, PredictionRecord
 from tests.processors.joined import NODE_ROW, joined
 from tests.processors.windows import GIB, LENGTH_MS, Pod, window
 
@@ -354,7 +355,8 @@ def test_another_setting_is_another_model() -> None:
 
 def test_the_record_tells_of_it() -> None:
     (peaks,) = _bank("flag", _windows(RISE)).peaks(["node-a"])
-    record = prediction_record(joined(NODE_ROW), peaks, generation=1, offset=2, epoch=3)
+    position = {"generation": 1, "offset": 2, "epoch": 3}
+    record = decode_json(PredictionRecord, encode_prediction(joined(NODE_ROW), peaks, position))
     at = format_time(window(192).end_ms / 1000)
     for entity in (record.node_peaks, record.classes["prod"]):
         assert (entity.model.drift_at, entity.model.drifts) == (DriftTimes(cpu=at), Counts(cpu=1))

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.processors.join.sample_join import NodeView
-from pipeline.processors.join.window_batch import node_window, window_usage
+from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig
-from pipeline.processors.model.result_records import node_state_record, prediction_record
+from pipeline.processors.model.result_records import encode_node_states, encode_prediction
 from pipeline.processors.model.usage_points import STATISTICS
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_state import (
@@ -52,20 +52,23 @@ POSITION = {"generation": 3, "offset": 77, "epoch": 9}
 def reports(
     window: Window, *, policy: str = PLAIN, bank: Bank | None = None, **changes: int
 ) -> tuple[PredictionRecord, NodeStateRecord]:
-    """Both records after `window`, applied to `bank` or to a new one."""
+    """Both records after `window`, applied to `bank` or to a new one, as read."""
+    prediction, state = encoded(window, policy=policy, bank=bank, **changes)
+    return decode_json(PredictionRecord, prediction), decode_json(NodeStateRecord, state)
+
+
+def encoded(
+    window: Window, *, policy: str = PLAIN, bank: Bank | None = None, **changes: int
+) -> tuple[bytes, bytes]:
+    """Both records as they are written."""
     bank = bank or Bank(ModelConfig())
     window = logged(window)
-    bank.apply([node_window(window, "p90", policy)])
-    peaks = bank.peaks([window.header.node])
-    headline = peaks.headline(0)
-    (recent,) = bank.recent_usage([window.header.node])
-    position = POSITION | changes
-    return (
-        prediction_record(window, peaks[0], **position),
-        node_state_record(
-            window, headline, recent, COUNTERS, window_usage(window, policy), **position
-        ),
-    )
+    batch = WindowBatch([window], policy)
+    bank.apply(batch.training("p90"))
+    node, position = window.header.node, POSITION | changes
+    peaks, recent = bank.peaks([node]), bank.recent_usage([node])
+    (state,) = encode_node_states(batch, [peaks.headline(0)], recent, [COUNTERS], [position])
+    return encode_prediction(window, peaks[0], position), state
 
 
 def state(*found: Row, view: NodeView = NOTHING) -> NodeStateRecord:
@@ -392,10 +395,9 @@ def test_without_any_usage_nothing_is_zero() -> None:
         None,
     )
     assert prediction.classes == {}
-    read = decode_json(PredictionRecord, encode_json(prediction))
-    assert read.pods.raw["percentile"].cpu_cores == [None]
-    assert read.pods.request.memory_bytes == [None]
-    assert read.pods.samples == CountColumns(cpu=[0], memory=[0])
+    assert prediction.pods.raw["percentile"].cpu_cores == [None]
+    assert prediction.pods.request.memory_bytes == [None]
+    assert prediction.pods.samples == CountColumns(cpu=[0], memory=[0])
 
 
 def test_a_node_without_pods() -> None:
@@ -510,15 +512,11 @@ def test_samples_are_counted_by_resource() -> None:
 LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=80)
 
 
-def encoded(records: tuple[PredictionRecord, NodeStateRecord]) -> list[bytes]:
-    return [encode_json(record) for record in records]
-
-
 @given(rows(), VIEWS)
 @LAWS
 def test_equal_windows_give_equal_bytes_that_can_be_read(sample: list[Row], view: NodeView) -> None:
     window = joined(*sample, view=view)
-    one, two = encoded(reports(window)), encoded(reports(logged(window)))
+    one, two = encoded(window), encoded(logged(window))
     assert one == two
     assert encode_json(decode_json(PredictionRecord, one[0])) == one[0]
     assert encode_json(decode_json(NodeStateRecord, one[1])) == one[1]

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.processors.join.window_batch import node_window
 from pipeline.processors.model import usage_points
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.column_store import Columns
 from pipeline.processors.model.model_config import PLAUSIBLE, NodeWindow
 from pipeline.processors.model.usage_points import SECONDS, STATISTICS, RecentUsage, fractions
 from pipeline.topics.node_state import AGGREGATED, DEVIATION
-from tests.processors.joined import NODE_ROW, header, joined
+from tests.processors.joined import NODE_ROW, header, joined, training
 from tests.processors.windows import BAD, GIB
 
 START_MS = 1_700_000_040_000
@@ -54,7 +53,13 @@ def every(step: float, first: float, end: float, cpu: float = 1.0) -> list[NodeW
 def recent(windows: Sequence[NodeWindow], node: str = "a") -> RecentUsage:
     bank = Bank()
     bank.apply(windows)
-    return bank.recent_usage([node])[0]
+    return by_node(bank.recent_usage([node]))[0]
+
+
+def by_node(recent: RecentUsage) -> list[RecentUsage]:
+    """The statistics of each node, its arrays without the axis of nodes."""
+    both = zip(recent.aggregated, recent.deviation, strict=True)
+    return [RecentUsage(aggregated, deviation) for aggregated, deviation in both]
 
 
 def cpu(found: RecentUsage, span: str, statistic: str) -> float:
@@ -151,7 +156,9 @@ def observe(columns: Columns, seen: dict[int, NodeWindow]) -> None:
 
 
 def read(columns: Columns, rows: Sequence[int]) -> list[RecentUsage]:
-    return usage_points.read(columns["points"], columns["points_second"], np.array(rows, np.int64))
+    return by_node(
+        usage_points.read(columns["points"], columns["points_second"], np.array(rows, np.int64))
+    )
 
 
 @given(st.lists(histories(), min_size=1, max_size=3), st.integers(0, 2))
@@ -213,7 +220,9 @@ def test_a_restored_bank_goes_on_as_if_nothing_had_happened(
     for bank in (first, second):
         bank.apply(windows[cut:])
     assert first.state_of("a") == second.state_of("a")
-    assert bits(first.recent_usage(["a"])[0]) == bits(second.recent_usage(["x", "a"])[1])
+    assert bits(by_node(first.recent_usage(["a"]))[0]) == bits(
+        by_node(second.recent_usage(["x", "a"]))[1]
+    )
 
 
 # -- spans
@@ -355,10 +364,10 @@ def test_a_node_that_takes_the_place_of_another_begins_with_nothing() -> None:
     bank.apply(every(1.0, 0.0, 300.0))
     bank.forget("a")
     bank.apply([replace(w, node="b") for w in every(1.0, 300.0, 330.0)])
-    assert np.isnan(bank.recent_usage(["b"])[0].aggregated).all()
+    assert np.isnan(bank.recent_usage(["b"]).aggregated).all()
     with pytest.raises(KeyError):
         bank.recent_usage(["a"])
-    assert bank.recent_usage([]) == []
+    assert len(bank.recent_usage([]).aggregated) == 0
 
 
 def test_weakness_of_short_floats_0_7_cores_are_700_millicores() -> None:
@@ -382,7 +391,7 @@ def test_fractions_are_unknown_where_there_is_no_room() -> None:
 
 # -- from the rows of a window
 
-PLAIN, WITH = "usageWithoutPageCache", "usageWithPageCache"
+WITH = "usageWithPageCache"
 POINTS = {
     "points_offset_seconds": [1.0, 2.0, 3.0],
     "points_cpu_cores": [None, 0.5, -1.0],
@@ -392,7 +401,7 @@ POINTS = {
 
 def test_points_are_read_from_the_row_of_the_node() -> None:
     pod = {"kind": "pod", "id": "a", "points_offset_seconds": [9.0]}
-    seen = node_window(joined(pod, {**NODE_ROW, **POINTS}), "p90", PLAIN)
+    seen = training(joined(pod, {**NODE_ROW, **POINTS})).heads[0]
     np.testing.assert_array_equal(
         seen.points, [[1.0, np.nan, 1.0], [2.0, 0.5, 2.0], [3.0, np.nan, 3.0]]
     )
@@ -401,7 +410,7 @@ def test_points_are_read_from_the_row_of_the_node() -> None:
 @pytest.mark.parametrize("left_out", [{"points_offset_seconds"}, set(POINTS), {"points_cpu_cores"}])
 def test_a_list_that_is_missing_is_unknown(left_out: set[str]) -> None:
     row = {**NODE_ROW, **{name: v for name, v in POINTS.items() if name not in left_out}}
-    seen = node_window(joined(row), "p90", PLAIN)
+    seen = training(joined(row)).heads[0]
     if "points_offset_seconds" in left_out:
         assert seen.points.shape == (0, 3)
     else:
@@ -411,15 +420,19 @@ def test_a_list_that_is_missing_is_unknown(left_out: set[str]) -> None:
 
 def test_a_list_of_another_length_is_unknown() -> None:
     row = {**NODE_ROW, **POINTS, "points_memory_bytes": [1.0, 2.0]}
-    assert np.isnan(node_window(joined(row), "p90", PLAIN).points[:, 2]).all()
+    assert np.isnan(training(joined(row)).heads[0].points[:, 2]).all()
 
 
 def test_points_know_memory_as_the_window_reports_it_or_not_at_all() -> None:
     """They are without page cache; beside a figure with it they would look like a drop."""
     row = {**NODE_ROW, **POINTS}
-    assert node_window(joined(row), "p90", WITH).points[:, 2].tolist() == [1.0, 2.0, 3.0]
+    assert training(joined(row), memory_policy=WITH).heads[0].points[:, 2].tolist() == [
+        1.0,
+        2.0,
+        3.0,
+    ]
     row["memory_with_page_cache_bytes_avg"] = 20 * GIB
-    seen = node_window(joined(row), "p90", WITH).points
+    seen = training(joined(row), memory_policy=WITH).heads[0].points
     assert np.isnan(seen[:, 2]).all()
     assert seen[1, 1] == 0.5
-    assert node_window(joined(row, of=header()), "p90", PLAIN).points[2, 2] == 3.0
+    assert training(joined(row, of=header())).heads[0].points[2, 2] == 3.0

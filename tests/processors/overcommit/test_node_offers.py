@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.processors.join.sample_join import NodeView
-from pipeline.processors.join.window_batch import window_usages
+from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.overcommit.mid import FORMULAS
 from pipeline.processors.overcommit.node_offers import offers, records
 from pipeline.processors.overcommit.node_reservation import ANNOTATION as RESERVATION
@@ -62,8 +62,9 @@ def work_out(*windows: Window, peaks: Any = None, others: Any = ()) -> list[Node
         return Prod(np.maximum(0, units), units)
 
     decided = prod(peaks or [UNKNOWN] * len(windows))
-    found = offers(windows, window_usages(windows, POLICY), decided, [decided, *map(prod, others)])
-    return records(windows, found, ["percentile"] * len(windows), [AT] * len(windows))
+    batch = WindowBatch(windows, POLICY)
+    found = offers(batch, decided, [decided, *map(prod, others)])
+    return records(batch, found, ["percentile"] * len(windows), [AT] * len(windows))
 
 
 RECORD = NodeRecord(

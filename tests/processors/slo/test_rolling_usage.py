@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.processors.join.window_batch import window_usage
 from pipeline.processors.slo.rolling_usage import Rolling, RollingUsage
 from pipeline.topics.windows import Window, departure
-from tests.processors.joined import END_MS, NODE_ROW, Row, header, joined, logged, pod_row
+from tests.processors.joined import END_MS, NODE_ROW, Row, average, header, joined, logged, pod_row
 
 POLICY = "usageWithoutPageCache"
 NAN = math.nan
@@ -179,13 +178,13 @@ def test_averages_are_those_of_the_slow_way(
     within = [one for one in windows if one.header.window_start_ms >= newest - 1000 * seconds]
     within = within or windows[-1:]
     assert found.uids == windows[-1].rows.listing.uids
-    _same(found.node, [window_usage(one, POLICY).node for one in within])
-    _same(found.system, [window_usage(one, POLICY).system for one in within])
+    _same(found.node, [average(one, POLICY).node[0] for one in within])
+    _same(found.system, [average(one, POLICY).system[0] for one in within])
     there = {uid: _since(uid, windows) for uid in found.uids}
     for row, uid in enumerate(found.uids):
         own = [one for one in within if one in there[uid]]
         rows = [one.rows.listing.uids.index(uid) for one in own]
-        usages = [window_usage(one, POLICY).pods[at] for one, at in zip(own, rows, strict=True)]
+        usages = [average(one, POLICY).pods[at] for one, at in zip(own, rows, strict=True)]
         _same(found.pods[row], usages)
 
 

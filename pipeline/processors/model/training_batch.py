@@ -1,0 +1,179 @@
+"""Columns that the models learn from: one window of each of several nodes, and their pods.
+
+Usage arrays have two columns, cpu in cores and memory in bytes; requests and allocatable have
+millicores and bytes, as Kubernetes counts them. NaN is unknown. Nobody writes to these arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from pipeline.processors.arrays import BoolArray, ByteArray, FloatArray, IntArray
+from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, CLASSES
+from pipeline.processors.model.model_config import NodeWindow
+from pipeline.processors.model.pairs import stacked
+from pipeline.topics.nodes import Strategy
+
+UNKNOWN_CLASS: Final = CLASS_CODES["unknown"]
+_LARGEST: Final = float(np.finfo(np.float64).max)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ListedPods:
+    """The pods that a window lists and what is known of them, by ascending UID.
+
+    Windows of a node share one object until one of its pods changes.
+    """
+
+    uids: tuple[str, ...]
+    classes: ByteArray
+    requests: FloatArray
+    active: BoolArray
+    ended: BoolArray
+
+
+NO_PODS: Final = ListedPods(
+    (), np.zeros(0, np.int8), np.zeros((0, 2)), np.zeros(0, np.bool_), np.zeros(0, np.bool_)
+)
+
+
+def listed_pods(
+    uids: tuple[str, ...],
+    classes: ByteArray,
+    requests: FloatArray,
+    active: BoolArray,
+    ended: BoolArray,
+) -> ListedPods:
+    """The pods with invalid classes as `unknown` and invalid requests as NaN."""
+    is_class = (classes >= 0) & (classes < len(CLASSES))
+    classes = np.where(is_class, classes, np.int8(UNKNOWN_CLASS)).astype(np.int8)
+    return ListedPods(uids, classes, valid(requests), active, ended)
+
+
+class WindowHead(NamedTuple):
+    """What a window says once: its node, exporter and time, and the pods that it lists.
+
+    `machine_id` and the exporter's `epoch` tell two exporters under one node name apart.
+    `coverage` is the share of the window that was measured. `strategy` is None where that of the
+    bank's settings is in force. `points` (m, 3) were measured of the node: seconds after the
+    start, cores, bytes.
+    """
+
+    node: str
+    machine_id: str
+    epoch: int
+    start_ms: int
+    end_ms: int
+    coverage: float
+    strategy: Strategy | None
+    points: FloatArray
+    pods: ListedPods
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingBatch:
+    """n windows and their p pods: pods of all windows in their order, those of one by UID.
+
+    `node_usage`, `host_apps` (the sum of host applications), `system` and `allocatable` are
+    (n, 2). `system` is None where it is to be node - pods - host applications. `window_of` (p,)
+    is the window of each pod, `pods` (p, 2) its usage, `pod_coverage` (p,) the share of the
+    window in which it was seen, NaN: as long as the node; `pod_ages` (p,) are seconds.
+    """
+
+    heads: Sequence[WindowHead]
+    allocatable: FloatArray
+    node_usage: FloatArray
+    host_apps: FloatArray
+    system: FloatArray | None
+    window_of: IntArray
+    pods: FloatArray
+    pod_coverage: FloatArray
+    pod_ages: FloatArray
+
+    @property
+    def end_ms(self) -> IntArray:
+        """End of each window, (n,)."""
+        return np.array([head.end_ms for head in self.heads], np.int64)
+
+    def select(self, positions: Sequence[int]) -> TrainingBatch:
+        """The windows at these ascending positions."""
+        if len(positions) == len(self.heads):
+            return self
+        chosen = np.zeros(len(self.heads), np.bool_)
+        chosen[positions] = True
+        pods = chosen.take(self.window_of)
+        return TrainingBatch(
+            heads=[self.heads[position] for position in positions],
+            allocatable=self.allocatable[chosen],
+            node_usage=self.node_usage[chosen],
+            host_apps=self.host_apps[chosen],
+            system=None if self.system is None else self.system[chosen],
+            window_of=(np.cumsum(chosen) - 1)[self.window_of[pods]],
+            pods=self.pods[pods],
+            pod_coverage=self.pod_coverage[pods],
+            pod_ages=self.pod_ages[pods],
+        )
+
+
+def training_batch(windows: Sequence[NodeWindow]) -> TrainingBatch:
+    """The columns of some windows, at least one. Of a UID that a window lists twice the first
+    counts."""
+    orders = [_uid_order(window.pod_uids) for window in windows]
+    both = list(zip(windows, orders, strict=True))
+    return TrainingBatch(
+        heads=[_head(window, order) for window, order in both],
+        allocatable=stacked([window.allocatable for window in windows]),
+        node_usage=stacked([window.node_usage for window in windows]),
+        host_apps=stacked([window.host_apps for window in windows]),
+        system=None,
+        window_of=np.arange(len(windows)).repeat([len(order) for order in orders]),
+        pods=np.concatenate([window.pods[order] for window, order in both]),
+        pod_coverage=np.concatenate(
+            [
+                np.full(len(order), np.nan)
+                if window.pod_coverages is None
+                else window.pod_coverages[order]
+                for window, order in both
+            ]
+        ),
+        pod_ages=np.concatenate([window.pod_ages[order] for window, order in both]),
+    )
+
+
+def _uid_order(uids: Sequence[str]) -> IntArray:
+    first = {uid: position for position, uid in reversed(list(enumerate(uids)))}
+    return np.array([first[uid] for uid in sorted(first)], np.int64)
+
+
+def _head(window: NodeWindow, order: IntArray) -> WindowHead:
+    ended = window.pod_ended
+    return WindowHead(
+        node=window.node,
+        machine_id=window.machine_id,
+        epoch=window.epoch,
+        start_ms=window.start_ms,
+        end_ms=window.end_ms,
+        coverage=window.coverage,
+        strategy=window.strategy,
+        points=window.points,
+        pods=listed_pods(
+            tuple(window.pod_uids[position] for position in order.tolist()),
+            window.pod_classes[order],
+            window.requests[order],
+            window.pod_active[order],
+            np.zeros(len(order), np.bool_) if ended is None else ended[order],
+        ),
+    )
+
+
+def valid(values: FloatArray, largest: FloatArray | float = _LARGEST) -> FloatArray:
+    """The values with NaN for those that are negative, infinite or above `largest`."""
+    values = np.asarray(values, dtype=np.float64)
+    # Filled in, for numpy compares rows with a row of two at ten times the cost.
+    limits = np.empty(values.shape)
+    limits[:] = largest
+    return np.where((values >= 0.0) & (values <= limits), values, np.nan)

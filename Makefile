@@ -43,7 +43,7 @@ $(INSTALLED): $(LOCKED)
 	@touch $@
 
 .PHONY: lint
-lint: setup ## ruff, mypy --strict, import contracts
+lint: setup ## ruff, mypy --strict, import contracts, language of documents
 	@echo "lint: ruff check";        $(BIN)/ruff check --quiet .
 	@echo "lint: ruff format";       $(BIN)/ruff format --quiet --check .
 	@echo "lint: mypy --strict";     $(BIN)/mypy
@@ -57,18 +57,28 @@ jars: setup ## Fetch the local broker's jars (once; checked by SHA-256)
 plane: setup ## Build the local Kubernetes control plane and a Prometheus (once; minutes)
 	@$(BIN)/python -m pipeline.local.build_programs
 
-# Two files of tests at a time, for most of them wait more than they work. The control plane is built
-# beside them; tests that need it come last, and wait for it.
+PYTEST = $(BIN)/python -m pytest --dist loadgroup --no-loadscope-reorder
+# Tests that need neither broker, control plane, cgroups nor patience.
+PURE := not broker and not plane and not cgroups and not slow and not soak
+
+# Coverage is traced where it is enforced: in pure tests of processors and topics. The other tests
+# wait more than they work, so three files run at a time. The control plane is built beside them;
+# tests that need it come last then, and wait for it.
 .PHONY: test
 test: setup lint jars ## Lint, then every test; names what this machine could not run
 ifeq ($(ARGS),)
-	@echo "plane: being built in the background, if it is not there: $(VENV)/plane.log"
+	@echo "plane: building it in the background if it is missing; progress is in $(VENV)/plane.log"
 	@setsid nice -n 19 $(BIN)/python -m pipeline.local.build_programs >$(VENV)/plane.log 2>&1 & \
 	  trap "kill -- -$$! 2>/dev/null || true" EXIT; \
-	  $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-report=term --cov-fail-under=95
+	  $(PYTEST) --numprocesses 2 -m "$(PURE)" --cov --cov-report=term --cov-fail-under=95; \
+	  $(PYTEST) --numprocesses 3 -m "not soak and not ($(PURE))"
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
+
+.PHONY: test-fast
+test-fast: setup ## The pure tests alone, in at most three minutes
+	@$(PYTEST) --numprocesses 2 -m "$(PURE)" $(ARGS)
 
 .PHONY: demo
 demo: setup ## Broker, exporter, worker and extender on this machine
@@ -85,12 +95,13 @@ soak: setup jars ## Memory of every role for an hour; ARGS="--hours 8" at night
 	@$(BIN)/python -m benchmarks.soak $(ARGS)
 
 .PHONY: fuzz
-fuzz: setup ## Ten minutes of random requests to an extender; a minute of them is in `make test`
+fuzz: setup ## Ten minutes of random requests to an extender; `make test` has half a minute
 	@FUZZ_SECONDS=$${FUZZ_SECONDS:-600} $(BIN)/python -m pytest tests/extender/fuzz $(ARGS)
 
 .PHONY: nightly
-nightly: ## Ten minutes of random requests, then the soak for eight hours
+nightly: setup jars ## Fuzzing for ten minutes, kills with 30 seeds, then the soak for eight hours
 	@$(MAKE) fuzz ARGS=
+	@KILL_SEEDS=30 $(BIN)/python -m pytest tests/system -k kills_at_random_moments
 	@$(MAKE) soak ARGS="--hours 8 $(ARGS)"
 
 .PHONY: docs

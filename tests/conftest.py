@@ -1,36 +1,75 @@
-"""What holds for all tests: pure ones first, then those that need the broker, and those that need
-the control plane, which may still be built meanwhile."""
+"""Order and grouping of all tests, and the hypothesis profile.
 
+One process runs the pure tests first. Several processes (`make test`) start with the tests that
+wait longest, and run each file in one process, so that its broker or control plane starts once.
+"""
+
+import os
 import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from pipeline.local.build_programs import are_programs_built
+
 pytest_plugins = ["pytester", "tests.machine", "tests.plane"]
 
-# Fixtures that stand for a running broker, wherever they are defined.
+# Fixtures that mean a running broker, wherever they are defined.
 _BROKER_FIXTURES = frozenset({"broker", "kafka"})
-_LAST = ("broker", "plane")
+_PURE, _BROKER, _SYSTEM, _PLANE = range(4)
+# Each starts a control plane of its own: two fit on two cores.
+_PLANE_GROUPS = 2
+# Set once for all processes of a run: they must agree on the order.
+_PLANE_LAST = "TESTS_PLANE_LAST"
 
 
 def pytest_configure() -> None:
-    # A shell lets what it starts in the background ignore Ctrl-C, and so would every child of ours
-    # that is to be ended by it.
+    # A shell makes its background jobs ignore Ctrl-C, and our children would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # How fast an example is depends on who else is on the machine: no property fails of that.
+    # Examples take as long as the machine lets them: no property fails because of that.
     settings.register_profile(
         "untimed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
     settings.load_profile("untimed")
+    os.environ.setdefault(_PLANE_LAST, str(int(not are_programs_built())))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         names = getattr(item, "fixturenames", ())
-        if "integration" in Path(item.path).parts or _BROKER_FIXTURES.intersection(names):
+        if "integration" in item.path.parts or _BROKER_FIXTURES.intersection(names):
             item.add_marker(pytest.mark.broker)
-    items.sort(key=lambda item: [bool(item.get_closest_marker(name)) for name in _LAST[::-1]])
+        item.add_marker(pytest.mark.xdist_group(group_of(item)))
+    runs_in_parallel = hasattr(config, "workerinput")
+    items.sort(key=lambda item: _turn(item, runs_in_parallel=runs_in_parallel))
+
+
+def _kind(item: pytest.Item) -> int:
+    if item.get_closest_marker("plane"):
+        return _PLANE
+    if "system" in item.path.parts:
+        return _SYSTEM
+    return _BROKER if item.get_closest_marker("broker") else _PURE
+
+
+def _turn(item: pytest.Item, *, runs_in_parallel: bool) -> int:
+    kind = _kind(item)
+    if not runs_in_parallel:
+        return kind
+    # While the control plane is being built, everything else goes first.
+    return 1 if kind == _PLANE and os.environ[_PLANE_LAST] == "1" else -kind
+
+
+def group_of(item: pytest.Item) -> str:
+    """Tests of one group run in one process: those of a file, but for the longest."""
+    if item.get_closest_marker("plane"):
+        files = sorted(Path(__file__).parent.glob("*/**/test_*.py"))
+        return f"plane {files.index(item.path) % _PLANE_GROUPS}"
+    if item.path.name == "test_state_survives.py":
+        return item.name
+    return str(item.path)
 
 
 @pytest.fixture

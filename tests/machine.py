@@ -13,6 +13,8 @@ from typing import NoReturn
 
 import pytest
 
+from pipeline.errors import ControlPlaneBuildError
+
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 # `unified` is cgroup v2 beside v1: pressure of a pod is read there.
 HIERARCHIES = ("cpu", "cpuacct", "memory", "unified")
@@ -73,6 +75,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     not_here(why)
 
 
+def without_plane(terminalreporter: pytest.TerminalReporter) -> list[str]:
+    """Tests that could not run because the control plane could not be built."""
+    return [
+        report.nodeid
+        for report in terminalreporter.stats.get("error", ())
+        if ControlPlaneBuildError.__name__ in report.longreprtext
+    ]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = Counter(
         str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
@@ -82,6 +93,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         f"{count} test{'s' * (count > 1)}: {reason.removeprefix('Skipped: ')}"
         for reason, count in skipped.most_common()
     ] + [f"tested on fake trees only: {feature}" for feature in fake_only(CGROUP_ROOT)]
+    if missing := without_plane(terminalreporter):
+        terminalreporter.section("not run: the control plane could not be built")
+        for nodeid in missing:
+            terminalreporter.write_line(nodeid)
     terminalreporter.section("not run on this machine, and why")
     for line in lines or ["nothing"]:
         terminalreporter.write_line(line)

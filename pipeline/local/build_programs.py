@@ -48,6 +48,12 @@ _QUIET_SECONDS: Final = 15.0
 _TAIL_LINES: Final = 15
 
 
+def are_programs_built(sources: Path = SOURCES) -> bool:
+    """Whether `ensure_programs` has nothing to build."""
+    folder = _folder(sources)
+    return all((folder / name).exists() for name in PROGRAMS)
+
+
 def ensure_programs(
     sources: Path = SOURCES, *, environ: Mapping[str, str] = os.environ, say: Say | None = None
 ) -> dict[str, Path]:

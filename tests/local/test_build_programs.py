@@ -15,6 +15,8 @@ from pipeline.local.build_programs import (
     ensure_prometheus,
 )
 
+pytestmark = pytest.mark.slow
+
 MAIN = """package main
 
 import (

@@ -41,6 +41,8 @@ from tests.system.load import Load
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 RESTART_SECONDS = 10
+# More in `make nightly`.
+KILL_SEEDS = int(os.environ.get("KILL_SEEDS", "4"))
 TAKEOVER_SECONDS = SESSION_SECONDS + 15
 
 
@@ -112,7 +114,7 @@ async def killed_again_and_again(
         return run
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(KILL_SEEDS))
 async def test_ten_kills_at_random_moments(broker: LocalKafka, tmp_path: Path, seed: int) -> None:
     run = await killed_again_and_again(broker, tmp_path, seed, kills=10, partitions=2 + seed % 3)
     assert run.problems() == []

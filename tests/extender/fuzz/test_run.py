@@ -21,7 +21,7 @@ from tests.extender.fuzz.fleet import Answer, Fleet, complaints_of
 from tests.extender.fuzz.scenarios import Step, play, scenarios
 from tests.extender.fuzz.steps import DOCUMENT
 
-SECONDS = float(os.environ.get("FUZZ_SECONDS", "60"))
+SECONDS = float(os.environ.get("FUZZ_SECONDS", "30"))
 SEED = int(os.environ.get("FUZZ_SEED") or random.randrange(2**32))
 SCENARIOS_A_ROUND = 25
 # What may still grow after the first third: caches of a fixed size (4,096 pods as they were asked

@@ -101,7 +101,7 @@ GPU_PACKAGES = re.compile(
 # All that is imported when a role runs: its command, and what that imports late.
 ROLES = {
     "exporter": "pipeline.cli.exporter, node_exporter.exporter_service",
-    "worker": "pipeline.cli.worker, pipeline.agents.partition_holder, pipeline.agents.supervisor",
+    "worker": "pipeline.cli.worker, pipeline.agents.faust_host, pipeline.agents.supervisor",
     "extender": "pipeline.cli.extender",
     "demo": "pipeline.cli.demo, pipeline.local.demo_run, pipeline.local.simulated_fleet_process",
     "kafka": "pipeline.cli.kafka, pipeline.local.local_kafka, pipeline.local.kafka_jars",

@@ -1,21 +1,20 @@
-"""The one safe way to consume with Faust; what a worker reads through Faust, it reads here.
+"""Feed delivered records to the cursors of their partitions, without losing or repeating any.
 
-Faust's own ways lose data: an exception under `take()` commits the batch it loses, an undecodable
-message stops its partition for ever. So bytes are taken raw from the channel's queue, all that it
-holds at a time, and each partition has a *cursor* that knows its next offset. Below it a record is
-acknowledged and dropped, above it the gap is read from the log first, and a partition without a
-cursor is neither processed nor acknowledged. Records are acknowledged, in order, after the cursor
-has processed them and all it wrote is delivered; partitions do not wait for one another within a
-batch. An exception goes up and ends the worker: what was not acknowledged is read again. Where
-Faust starts reading therefore decides nothing.
+Each owned partition has a cursor that knows its next offset. Records below it are acknowledged and
+dropped. If records are missing below a delivered record, they are read from the log first. Records
+of a partition without a cursor are neither processed nor acknowledged.
+
+Records are acknowledged in order, after the cursor has processed them and everything it wrote was
+delivered. An exception stops the worker, and unacknowledged records are read again. So the offset
+at which the host starts to read does not matter.
 """
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
+from pipeline.agents.consumer_group import Delivery, RecordSource
 from pipeline.kafka.partition_log import LogReader, LogRecord
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
@@ -23,34 +22,28 @@ from pipeline.tasks import run_all
 
 log = get_logger(__name__)
 
-SKIPPED = counter("worker_skipped_records", "Records below the cursor, dropped.", ["topic"])
+SKIPPED = counter("worker_skipped_records", "Records dropped below the cursor.", ["topic"])
 GAPS = counter("worker_gap_records", "Records read from the log to fill a gap.", ["topic"])
 LOST = counter("worker_lost_records", "Offsets that retention removed before use.", ["topic"])
 
-# What comes in this time after the first of a batch goes with it: each batch is a request to the
-# broker for each of its partitions. One that is large enough does not wait.
-_LINGER_SECONDS = 0.1
-_LOOKS = 10
-_ENOUGH = 100
-
 
 class Cursor(Protocol):
-    """A partition in this worker's hands, at a position of one topic."""
+    """An owned partition with a position in one topic."""
 
     next_offset: int
 
     @property
     def owned(self) -> bool:
-        """False from the moment that the partition is revoked."""
+        """False as soon as the partition is revoked."""
         ...
 
     async def process(self, records: Sequence[LogRecord]) -> None:
-        """Apply records at and after `next_offset`, deliver what follows from them, advance."""
+        """Apply records from `next_offset` on, deliver the results, and advance."""
         ...
 
 
 class Readers(Protocol):
-    """Opens a reader of these (topic, partition)."""
+    """Open a reader of (topic, partition) pairs."""
 
     def __call__(
         self, partitions: Iterable[tuple[str, int]], /
@@ -58,64 +51,46 @@ class Readers(Protocol):
 
 
 async def consume(
-    stream: Any,
+    source: RecordSource,
     topic: str,
     cursors: Mapping[int, Cursor],
     open_reader: Readers,
     *,
     batch_size: int,
-    linger_seconds: float = _LINGER_SECONDS,
 ) -> None:
-    """Feed the Faust `stream` of `topic` to `cursors` (by partition) until it ends."""
-    while events := await _take(stream.channel.queue, batch_size, linger_seconds):
-        by_partition: dict[int, list[Any]] = defaultdict(list)
-        for event in events:
-            by_partition[event.message.partition].append(event)
+    """Feed the records of `topic` to `cursors` (by partition) until `source` ends.
+
+    Partitions of a batch are processed concurrently.
+    """
+    while deliveries := await source.take(batch_size):
+        by_partition: dict[int, list[Delivery]] = defaultdict(list)
+        for delivery in deliveries:
+            by_partition[delivery.record.partition].append(delivery)
         feeds = []
-        for partition, mine in by_partition.items():
+        for partition, batch in by_partition.items():
             cursor = cursors.get(partition)
             if cursor is not None and cursor.owned:
-                _tell_faust(stream, mine[-1])
-                feeds.append(_feed(cursor, topic, mine, open_reader))
+                batch[-1].report_progress()
+                feeds.append(_feed(cursor, topic, batch, open_reader))
         await run_all(feeds)
 
 
-async def _take(queue: Any, most: int, linger_seconds: float) -> list[Any]:
-    """The next events of the stream that has this queue; none at its end. Iterating over the stream
-    would cost more per event than the join of a small window."""
-    try:
-        events = [await queue.get()]
-        looks = 0
-        enough = min(most, _ENOUGH)
-        while 1 + queue.qsize() < enough and looks < _LOOKS and not queue.full():
-            await asyncio.sleep(linger_seconds / _LOOKS)
-            looks += 1
-        while len(events) < most and not queue.empty():
-            events.append(queue.get_nowait())
-    except StopAsyncIteration:  # Faust throws it into the queue of a stream that is stopped
-        return []
-    return events
-
-
-async def _feed(cursor: Cursor, topic: str, events: list[Any], open_reader: Readers) -> None:
-    events.sort(key=_offset)
-    await advance(cursor, topic, [_record(event) for event in events], open_reader)
+async def _feed(cursor: Cursor, topic: str, batch: list[Delivery], open_reader: Readers) -> None:
+    batch.sort(key=_offset)
+    await advance(cursor, topic, [delivery.record for delivery in batch], open_reader)
     if cursor.owned:
-        for event in events:
-            event.ack()
+        for delivery in batch:
+            delivery.acknowledge()
 
 
-def _tell_faust(stream: Any, event: Any) -> None:
-    """Let Faust's monitor know that this partition is worked on: it complains of those that are
-    not."""
-    at, sensors = (event.message.tp, event.message.offset, stream, event), stream.app.sensors
-    sensors.on_stream_event_out(*at, sensors.on_stream_event_in(*at))
+def _offset(delivery: Delivery) -> int:
+    return delivery.record.offset
 
 
 async def advance(
     cursor: Cursor, topic: str, records: Sequence[LogRecord], open_reader: Readers
 ) -> None:
-    """Bring `cursor` behind the last of `records` (in order of offset), filling gaps."""
+    """Process `records` (in order of offset) with `cursor`, and fill gaps from the log."""
     run: list[LogRecord] = []
     expected = cursor.next_offset
     for record in records:
@@ -132,9 +107,10 @@ async def advance(
 
 
 async def fill(cursor: Cursor, topic: str, partition: int, end: int, open_reader: Readers) -> None:
-    """Bring `cursor` up to the offset `end` by reading the log."""
+    """Process the records between `cursor` and the offset `end`, read from the log."""
     start = cursor.next_offset
-    log.warning("gap is read from the log", topic=topic, partition=partition, start=start, end=end)
+    log.warning("filling a gap from the log", topic=topic, partition=partition, start=start,
+                end=end)  # fmt: skip
     async with open_reader([(topic, partition)]) as reader:
         first, _ = await reader.bounds(topic, partition)
         if first > start:
@@ -146,7 +122,7 @@ async def fill(cursor: Cursor, topic: str, partition: int, end: int, open_reader
                 return
             GAPS.labels(topic).inc(len(records))
             await _process(cursor, records)
-    # Retention may have taken all of the gap; a cursor that was lost meanwhile has read nothing.
+    # Retention may have removed the whole gap. A cursor that was lost meanwhile has read nothing.
     if cursor.owned:
         cursor.next_offset = max(cursor.next_offset, end)
 
@@ -154,18 +130,3 @@ async def fill(cursor: Cursor, topic: str, partition: int, end: int, open_reader
 async def _process(cursor: Cursor, records: Sequence[LogRecord]) -> None:
     if records and cursor.owned:
         await cursor.process(records)
-
-
-def _offset(event: Any) -> int:
-    return int(event.message.offset)
-
-
-def _record(event: Any) -> LogRecord:
-    message = event.message
-    return LogRecord(
-        message.partition,
-        message.offset,
-        message.key,
-        message.value,
-        round(message.timestamp * 1000),
-    )

@@ -1,30 +1,26 @@
-"""One worker: a Faust app that reads samples, and the partitions that it holds.
+"""The partitions of one worker: loaded when they are assigned, released when they are revoked.
 
-Faust hosts the consumer group, the assignment and the agent. Who is assigned a partition of
-`samples` holds the same partition of every other topic. Positions, state and output are ours:
-`Holder` takes partitions when a rebalance is complete and lets them go when it begins.
+A worker that is assigned a partition of `samples` owns the same partition of every other topic.
+While it owns partitions, tasks write checkpoints and node views, follow nodes and pods, and look
+for silent nodes.
 """
 
 import asyncio
 import os
 import uuid
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import faust
 from aiokafka import TopicPartition
-from faust.types import TP
-from mode import CrashingSupervisor
 
 from pipeline.agents.bank_settings import model_config
 from pipeline.agents.checkpoint_rounds import Rounds
 from pipeline.agents.cluster_state import InventoryTopics, follow
 from pipeline.agents.consume import consume
-from pipeline.agents.credentials import faust_credentials
-from pipeline.agents.flow import AsItCame, WaitingTransport
+from pipeline.agents.consumer_group import ConsumerGroup, RecordSource
 from pipeline.agents.join_agent import JoinCursor, JoinRules, refuse
 from pipeline.agents.koordlet_metrics import watch
 from pipeline.agents.learn_windows import LAST_END
@@ -53,25 +49,16 @@ log = get_logger(__name__)
 PARTITIONS = gauge("worker_partitions", "Partitions in this worker's hands.")
 NODES = gauge("worker_nodes", "Nodes with models in this worker.")
 
-# Enough to ride out a broker restart without a request failing; Faust wants it above the session.
-_REQUEST_TIMEOUT_MARGIN_SECONDS = 10.0
-# Enough to keep a worker busy until the next fetch, and no more: what is fetched waits in memory. A
-# larger record comes all the same.
-_FETCH_BYTES = 2 * 1024 * 1024
-_BUFFERED_MESSAGES = 2048
-# Nothing is fetched while partitions are loaded, and a rebuild from the log may take hours. Who
-# stands still is found by its session.
-_LONGEST_LOAD_SECONDS = 7 * 86_400.0
 _SHUTDOWN_SECONDS = 10.0
 # Two file sources would remove each other's records: the owner of this partition runs it.
 _FILE_SOURCE_PARTITION = 0
 
 
-class Holder:
-    """The partitions in this worker's hands: taken, followed, checkpointed and let go."""
+class PartitionHolder:
+    """The partitions that this worker owns; a `GroupMember`."""
 
-    def __init__(self, app: faust.App, settings: Settings, clock: Clock) -> None:
-        self._app = app
+    def __init__(self, group: ConsumerGroup, settings: Settings, clock: Clock) -> None:
+        self._group = group
         self._settings = settings
         self._clock = clock
         self._client = client_options(settings.kafka)
@@ -91,8 +78,8 @@ class Holder:
         NODES.set_function(lambda: sum(m.bank.num_nodes for m in list(self.models.values())))
         watch(lambda: [model.profile for model in list(self.models.values())])
 
-    async def release(self, *_: object, **__: object) -> None:
-        """Let all partitions go: a revocation names all of them, whoever gets them next."""
+    async def revoked(self) -> None:
+        """Release all partitions; the next assignment names those that stay."""
         if self._loading is not None:
             self._loading.cancel()
             # What it loaded in vain must be put back before the next one begins.
@@ -111,10 +98,9 @@ class Holder:
         BEHIND.clear()
         await self._handover.wake()
 
-    async def take(self, *_: object, **__: object) -> None:
-        """Load what is assigned now; streams resume when this returns."""
-        generation = self._app.consumer_generation_id
-        partitions = self._assigned()
+    async def assigned(self, partitions: AbstractSet[int]) -> None:
+        """Load the assigned partitions."""
+        generation = self._group.generation
         loading = self._loading = asyncio.create_task(self._load(partitions, generation))
         try:
             await loading
@@ -123,15 +109,15 @@ class Holder:
             if current is None or current.cancelling():
                 raise
             if self._loading is loading:
-                # Nobody but `release` may: without this the worker would go on and hold nothing.
+                # Only `revoked` may cancel it: the worker would go on without any partition.
                 raise StateError(f"loading partitions {sorted(partitions)} was cut off") from error
-            # Another rebalance came in between; it brings its own call. The partition that was half
-            # brought up to date is dropped, and loaded anew if it comes back.
+            # A rebalance interrupted it and calls `assigned` again. The partition that was being
+            # loaded is dropped.
             log.info("loading interrupted by a rebalance", partitions=sorted(partitions))
 
-    async def close(self, *_: object, **__: object) -> None:
-        """Stop taking batches, let those in hand finish, and close the producer."""
-        await self.release()
+    async def shut_down(self) -> None:
+        """Release all partitions, wait for results in progress, and close the producer."""
+        await self.revoked()
         try:
             await asyncio.wait_for(self._idle(), _SHUTDOWN_SECONDS)
         except TimeoutError:
@@ -143,6 +129,13 @@ class Holder:
                 await cancel_tasks(feeding)
             await asyncio.wait_for(self._resources.aclose(), _SHUTDOWN_SECONDS)
 
+    async def consume(self, source: RecordSource) -> None:
+        """Join the samples of `source`."""
+        samples = SAMPLES.full_name(self._settings.kafka.topic_prefix)
+        reader = partial(open_reader, self._client)
+        batch_size = self._settings.worker.batch_size
+        await consume(source, samples, self.joins, reader, batch_size=batch_size)
+
     async def _idle(self) -> None:
         """Return when nothing of the partitions let go runs or is on its way any more."""
         await cancel_tasks(*self._ending)
@@ -151,7 +144,7 @@ class Holder:
             await shard.join.idle()
             await shard.model.idle()
 
-    async def _load(self, partitions: set[int], generation: int) -> None:
+    async def _load(self, partitions: AbstractSet[int], generation: int) -> None:
         # What they still have on the way must be in the logs before these are read.
         await self._idle()
         recovery = await self._prepare()
@@ -167,7 +160,7 @@ class Holder:
             raise
         # aiokafka swallows cancellations while it closes: ask who we are, not whether we live.
         revoked = self._loading is not asyncio.current_task()
-        if revoked or generation != self._app.consumer_generation_id:
+        if revoked or generation != self._group.generation:
             log.info("loaded for a generation that has passed", generation=generation)
             self._keep_for_next(loaded)
             return
@@ -214,11 +207,6 @@ class Holder:
                 clock=self._clock,
             )
         return self._recovery
-
-    def _assigned(self) -> set[int]:
-        samples = SAMPLES.full_name(self._settings.kafka.topic_prefix)
-        assigned: Iterable[TP] = self._app.consumer.assignment()
-        return {tp.partition for tp in assigned if tp.topic == samples}
 
     # -- what runs while partitions are held
 
@@ -270,7 +258,7 @@ class Holder:
             error = None
         if error is not None:
             log.error("background task failed", error=repr(error))
-            self._app.add_future(self._app.crash(error))
+            self._group.crash(error)
 
     async def _look_for_others(self, models: Sequence[ModelCursor]) -> None:
         topic = WINDOWS.full_name(self._settings.kafka.topic_prefix)
@@ -303,50 +291,3 @@ async def _refuse(
     output: Output, kafka: Any, topic: str, record: LogRecord, error: RecordError
 ) -> None:
     await refuse(output, kafka.topic_prefix, topic, record, error)
-
-
-def create_app(settings: Settings, clock: Clock, data_dir: Path) -> faust.App:
-    """The Faust app of a worker. Each setting that differs from Faust's default has its reason in
-    docs/adr/0003-faust.md."""
-    kafka, worker = settings.kafka, settings.worker
-    app = faust.App(
-        worker.id,
-        broker=[f"kafka://{server}" for server in kafka.bootstrap_servers.split(",")],
-        broker_credentials=faust_credentials(kafka),
-        key_serializer="raw",
-        value_serializer="raw",
-        topic_partitions=kafka.partitions,
-        topic_allow_declare=False,
-        topic_disable_leader=True,
-        table_standby_replicas=1,
-        consumer_auto_offset_reset="earliest",
-        consumer_group_instance_id=worker.instance_id,
-        consumer_max_fetch_size=_FETCH_BYTES,
-        stream_buffer_maxsize=_BUFFERED_MESSAGES,
-        stream_wait_empty=False,
-        stream_recovery_delay=0,
-        broker_commit_interval=1.0,
-        broker_session_timeout=worker.session_timeout_seconds,
-        broker_max_poll_interval=_LONGEST_LOAD_SECONDS,
-        broker_heartbeat_interval=worker.session_timeout_seconds / 4,
-        broker_request_timeout=max(
-            kafka.request_timeout_seconds,
-            worker.session_timeout_seconds + _REQUEST_TIMEOUT_MARGIN_SECONDS,
-        ),
-        agent_supervisor=CrashingSupervisor,
-        web_enabled=False,
-        datadir=data_dir,
-    )
-    app.transport = WaitingTransport(app.conf.broker_consumer, app)
-    holder = Holder(app, settings, clock)
-    app.on_partitions_revoked.connect(holder.release)
-    app.on_rebalance_complete.connect(holder.take)
-    app.on_before_shutdown.connect(holder.close)
-    samples = SAMPLES.full_name(kafka.topic_prefix)
-    reader = partial(open_reader, client_options(kafka))
-
-    async def join(stream: Any) -> None:
-        await consume(stream, samples, holder.joins, reader, batch_size=worker.batch_size)
-
-    app.agent(app.topic(samples, schema=AsItCame()), name=samples)(join)
-    return app

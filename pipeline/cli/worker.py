@@ -4,14 +4,14 @@ import asyncio
 import gc
 import os
 import sys
-import threading
 from pathlib import Path
+from typing import NoReturn
 
 import click
-import faust
 
 from pipeline.agents.bank_settings import model_config
-from pipeline.agents.partition_holder import create_app
+from pipeline.agents.faust_host import run_worker
+from pipeline.agents.partition_holder import PartitionHolder
 from pipeline.agents.supervisor import Supervisor, member_of
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.clock import SystemClock
@@ -24,9 +24,6 @@ from pipeline.settings import Settings, state_directory
 from pipeline.sources.object_files import file_paths, read_at_start
 
 log = get_logger(__name__)
-
-STOP_SECONDS = 25.0
-"""For a whole shutdown; below what a supervisor waits before it kills."""
 
 
 @click.command(
@@ -56,10 +53,10 @@ def command(settings: Settings, supervised: bool) -> None:
         read_at_start(file_paths(worker.nodes_file, worker.pods_file), worker.policy_file)
     if settings.worker.supervise:
         sys.exit(_supervise(settings))
-    run_worker(settings)
+    _run(settings)
 
 
-def run_worker(settings: Settings) -> None:
+def _run(settings: Settings) -> NoReturn:
     """Run a worker in this process until it is stopped by a signal or ends itself.
 
     Raises `BrokerUnavailableError` and `TopicDriftError` where the topics are not as they must be.
@@ -72,44 +69,8 @@ def run_worker(settings: Settings) -> None:
     # What a worker keeps is large and has no cycles: to look through all of it as often as Python
     # does by itself took a thirtieth of its time while it had a backlog.
     gc.set_threshold(700, 10, 100)
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
-    app = create_app(settings, SystemClock(), data_dir)
-    worker = _Worker(
-        app,
-        loop=loop,
-        quiet=True,
-        override_logging=False,
-        redirect_stdouts=False,
-    )
-    worker.spinner = None
-    worker.execute_from_commandline()
-
-
-class _Worker(faust.Worker):
-    """A worker that ends when it is told to.
-
-    With the broker away, aiokafka lets a CancelledError out of the consumer's thread, and Faust
-    then waits for that thread for ever; whoever restarts us would wait with it.
-    """
-
-    async def stop(self) -> None:
-        self._end_soon()
-        await super().stop()
-
-    async def crash(self, reason: BaseException) -> None:
-        self._end_soon()
-        await super().crash(reason)
-
-    def _end_soon(self) -> None:
-        timer = threading.Timer(STOP_SECONDS, self._end_now)
-        timer.daemon = True
-        timer.start()
-
-    def _end_now(self) -> None:
-        failed = self.crash_reason is not None or self.app.crash_reason is not None
-        log.error("worker did not stop in time, ended", seconds=STOP_SECONDS)
-        os._exit(1 if failed else 0)
+    clock = SystemClock()
+    run_worker(settings, data_dir, lambda group: PartitionHolder(group, settings, clock))
 
 
 def _supervise(settings: Settings) -> int:

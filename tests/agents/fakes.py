@@ -9,8 +9,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 from pipeline.kafka.partition_log import LogRecord
@@ -109,62 +107,36 @@ class MemoryOutput:
         return [dict(letter.headers)["reason"].decode() for letter in self.dead_letters]
 
 
-class FakeStream:
-    """What `consume` needs of a Faust stream: a channel's queue, in which one batch lies at a time
-    and the end after the last, and a monitor. Its events note when they are acknowledged."""
+class FakeDelivery:
+    """A record of a `FakeSource`."""
 
-    def __init__(self, *batches: Sequence[Any]) -> None:
-        self._batches = [deque(batch) for batch in batches if batch]
-        self._batch: deque[Any] = deque()
+    def __init__(self, source: "FakeSource", record: LogRecord) -> None:
+        self._source = source
+        self.record = record
+
+    def acknowledge(self) -> None:
+        self._source.before_acknowledge()
+        self._source.acknowledged.append((self.record.partition, self.record.offset))
+
+    def report_progress(self) -> None:
+        self._source.progress.append((self.record.partition, self.record.offset))
+
+
+class FakeSource:
+    """A `RecordSource` of `batches`. It notes (partition, offset) of acknowledged records and of
+    records whose partition reported progress."""
+
+    def __init__(self, *batches: Sequence[LogRecord]) -> None:
+        self._batches = [deque(batch) for batch in batches]
         self.acknowledged: list[tuple[int, int]] = []
-        self.before_ack: Callable[[], None] = lambda: None
-        self.worked_on: list[tuple[int, int]] = []
-        self.channel = SimpleNamespace(queue=self)
-        self.app = SimpleNamespace(sensors=self)
+        self.progress: list[tuple[int, int]] = []
+        self.before_acknowledge: Callable[[], None] = lambda: None
 
-    async def get(self) -> Any:
+    async def take(self, limit: int) -> list[FakeDelivery]:
         await asyncio.sleep(0)
-        if not self._batch:
-            if not self._batches:
-                raise StopAsyncIteration
-            self._batch = self._batches.pop(0)
-        return self.get_nowait()
-
-    def get_nowait(self) -> Any:
-        event = self._batch.popleft()
-        event.ack = partial(self._ack, event)
-        return event
-
-    def qsize(self) -> int:
-        return len(self._batch)
-
-    def empty(self) -> bool:
-        return not self._batch
-
-    def full(self) -> bool:
-        return False
-
-    def on_stream_event_in(self, *at: Any) -> str:
-        return "began"
-
-    def on_stream_event_out(self, tp: Any, offset: int, stream: Any, of: Any, state: str) -> None:
-        assert (stream, state) == (self, "began")
-        self.worked_on.append((of.message.partition, offset))
-
-    def _ack(self, event: Any) -> None:
-        self.before_ack()
-        self.acknowledged.append((event.message.partition, event.message.offset))
-
-
-def event(record: LogRecord) -> Any:
-    """A Faust event of this record; Faust's timestamps are seconds."""
-    return SimpleNamespace(
-        message=SimpleNamespace(
-            tp=record.partition,
-            partition=record.partition,
-            offset=record.offset,
-            key=record.key,
-            value=record.value,
-            timestamp=record.appended_ms / 1000,
-        )
-    )
+        while self._batches and not self._batches[0]:
+            self._batches.pop(0)
+        if not self._batches:
+            return []
+        batch = self._batches[0]
+        return [FakeDelivery(self, batch.popleft()) for _ in range(min(limit, len(batch)))]

@@ -6,8 +6,7 @@ from pathlib import Path
 import faust
 import pytest
 
-from pipeline.agents.partition_holder import create_app
-from pipeline.clock import ManualClock
+from pipeline.agents.faust_host import create_app
 from pipeline.settings import Settings
 
 # Set by who runs it; with our defaults as nothing as Faust's.
@@ -18,7 +17,7 @@ NOT_SETTINGS = {"broker", "broker_consumer", "broker_producer", "reply_to", "tab
 
 @pytest.fixture
 def differing(tmp_path: Path) -> set[str]:
-    ours = create_app(Settings(), ManualClock(), tmp_path).conf
+    ours = create_app(Settings(), tmp_path).conf
     theirs = faust.App(Settings().worker.id).conf
     return {
         name

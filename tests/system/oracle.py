@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from pipeline.agents.bank_settings import model_config
 from pipeline.agents.learn_windows import learn, report, segments
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.ownership import Ownership
-from pipeline.agents.partition_holder import model_config
 from pipeline.agents.partition_models import ModelRules, PartitionWindow
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.kafka.producer import Output

@@ -1,0 +1,348 @@
+"""Everything that is Faust: the app, its settings, and each override of Faust's internals.
+
+Faust hosts the consumer group, the assignment and one agent that reads `samples`. It decides
+nothing that data depends on (docs/adr/0003-faust.md). No other module imports `faust` or `mode`.
+
+`tests/agents/test_faust_internals.py` lists each name, signature, default and behaviour of Faust
+that this module relies on. Before an upgrade, run it and `tests/system` with the new version, then
+raise `TESTED_VERSIONS`.
+"""
+
+import asyncio
+import os
+import threading
+from asyncio import iscoroutine
+from collections.abc import Callable, Coroutine, Generator
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import faust
+from aiokafka import AIOKafkaConsumer
+from faust import Event, Schema
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Transport
+from faust.types import TP, AppT
+from mode import CrashingSupervisor
+from mode.services import WaitResults
+
+from pipeline.agents.consumer_group import ConsumerGroup, GroupMember
+from pipeline.kafka.client import ssl_context
+from pipeline.kafka.partition_log import LogRecord
+from pipeline.logs import get_logger
+from pipeline.settings import KafkaSettings, Settings
+from pipeline.topics.registry import SAMPLES
+
+log = get_logger(__name__)
+
+TESTED_VERSIONS: Final = {
+    "faust-streaming": "0.15.3",
+    "mode-streaming": "0.7.1",
+    "aiokafka": "0.14.0",
+}
+"""The versions with which all overrides in this module were tested."""
+
+STOP_SECONDS: Final = 25.0
+"""Time for a shutdown. Less than a supervisor waits before it kills the worker."""
+
+# Faust requires a request time-out longer than the session. This survives a broker restart.
+_REQUEST_TIMEOUT_MARGIN_SECONDS: Final = 10.0
+# Enough to keep a worker busy until the next fetch: fetched records wait in memory. A larger batch
+# is fetched all the same.
+_FETCH_BYTES: Final = 2 * 1024 * 1024
+_BUFFERED_MESSAGES: Final = 2048
+# Nothing is fetched while partitions are loaded, and a rebuild from the log may take hours. The
+# session time-out detects a dead worker.
+_LONGEST_LOAD_SECONDS: Final = 7 * 86_400.0
+_FETCH_WAIT_MS: Final = 100
+# A batch costs one request to the broker per partition, so a small one waits for more records.
+_LINGER_SECONDS: Final = 0.1
+_LINGER_CHECKS: Final = 10
+_LARGE_BATCH: Final = 100
+
+
+def run_worker(
+    settings: Settings, data_dir: Path, create_member: Callable[[ConsumerGroup], GroupMember]
+) -> NoReturn:
+    """Run the member in a consumer group until a signal or an error stops this process."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    app = create_app(settings, data_dir)
+    group = FaustGroup(app, SAMPLES.full_name(settings.kafka.topic_prefix))
+    group.connect(create_member(group))
+    # Faust would replace the log handlers and mangle the output.
+    worker = FaustWorker(
+        app, loop=loop, quiet=True, override_logging=False, redirect_stdouts=False
+    )  # fmt: skip
+    worker.spinner = None
+    worker.execute_from_commandline()
+
+
+def create_app(settings: Settings, data_dir: Path) -> faust.App:
+    """Create the Faust app of a worker.
+
+    docs/adr/0003-faust.md has the reason of each setting that differs from Faust's default.
+    """
+    kafka, worker = settings.kafka, settings.worker
+    app = faust.App(
+        worker.id,
+        broker=[f"kafka://{server}" for server in kafka.bootstrap_servers.split(",")],
+        broker_credentials=faust_credentials(kafka),
+        key_serializer="raw",
+        value_serializer="raw",
+        topic_partitions=kafka.partitions,
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        table_standby_replicas=1,
+        consumer_auto_offset_reset="earliest",
+        consumer_group_instance_id=worker.instance_id,
+        consumer_max_fetch_size=_FETCH_BYTES,
+        stream_buffer_maxsize=_BUFFERED_MESSAGES,
+        stream_wait_empty=False,
+        stream_recovery_delay=0,
+        broker_commit_interval=1.0,
+        broker_session_timeout=worker.session_timeout_seconds,
+        broker_max_poll_interval=_LONGEST_LOAD_SECONDS,
+        broker_heartbeat_interval=worker.session_timeout_seconds / 4,
+        broker_request_timeout=max(
+            kafka.request_timeout_seconds,
+            worker.session_timeout_seconds + _REQUEST_TIMEOUT_MARGIN_SECONDS,
+        ),
+        agent_supervisor=CrashingSupervisor,
+        web_enabled=False,
+        datadir=data_dir,
+    )
+    app.transport = UnpausedTransport(app.conf.broker_consumer, app)
+    return app
+
+
+def faust_credentials(kafka: KafkaSettings) -> Any:
+    """Return `broker_credentials` for a Faust app, None for a plain connection."""
+    context = ssl_context(kafka)
+    if kafka.security_protocol.startswith("SASL"):
+        return faust.SASLCredentials(
+            username=kafka.sasl_username,
+            password=kafka.sasl_password.reveal() if kafka.sasl_password else None,
+            mechanism=kafka.sasl_mechanism,
+            ssl_context=context,
+        )
+    return None if context is None else faust.SSLCredentials(context=context)
+
+
+class FaustGroup:
+    """The consumer group of a Faust app that reads one topic."""
+
+    def __init__(self, app: faust.App, topic: str) -> None:
+        self._app = app
+        self._topic = topic
+
+    @property
+    def generation(self) -> int:
+        """The generation of the newest assignment."""
+        return int(self._app.consumer_generation_id)
+
+    def crash(self, error: BaseException) -> None:
+        """Stop the worker because of `error`."""
+        self._app.add_future(self._app.crash(error))
+
+    def connect(self, member: GroupMember) -> None:
+        """Forward the events of the group, and the records of its topic, to `member`."""
+
+        async def revoked(*_: object, **__: object) -> None:
+            await member.revoked()
+
+        # `on_partitions_assigned` would run before heartbeats begin: a long load would get the
+        # worker expelled from the group. Faust awaits this one before streams resume.
+        async def assigned(*_: object, **__: object) -> None:
+            await member.assigned(
+                {tp.partition for tp in self._app.consumer.assignment() if tp.topic == self._topic}
+            )
+
+        async def shut_down(*_: object, **__: object) -> None:
+            await member.shut_down()
+
+        async def consume(stream: Any) -> None:
+            await member.consume(StreamSource(stream))
+
+        self._app.on_partitions_revoked.connect(revoked)
+        self._app.on_rebalance_complete.connect(assigned)
+        self._app.on_before_shutdown.connect(shut_down)
+        self._app.agent(self._app.topic(self._topic, schema=RawSchema()), name=self._topic)(consume)
+
+
+class StreamDelivery:
+    """An event of a Faust stream."""
+
+    __slots__ = ("_event", "_stream", "record")
+
+    def __init__(self, stream: Any, event: Any) -> None:
+        self._stream = stream
+        self._event = event
+        message = event.message
+        self.record = LogRecord(
+            message.partition,
+            message.offset,
+            message.key,
+            message.value,
+            round(message.timestamp * 1000),  # Faust's timestamps are seconds
+        )
+
+    def acknowledge(self) -> None:
+        """Allow Faust to commit this record."""
+        self._event.ack()
+
+    def report_progress(self) -> None:
+        """Tell Faust's monitor that this partition is processed; it warns if a partition is not."""
+        message, sensors = self._event.message, self._stream.app.sensors
+        event = message.tp, message.offset, self._stream, self._event
+        sensors.on_stream_event_out(*event, sensors.on_stream_event_in(*event))
+
+
+class StreamSource:
+    """Takes raw events out of the queue of a Faust stream.
+
+    Iterating over the stream costs more per event than the join of a small window. `take()` of the
+    stream commits a batch that raised an exception, and stops a partition at an undecodable record.
+    """
+
+    def __init__(self, stream: Any, linger_seconds: float = _LINGER_SECONDS) -> None:
+        self._stream = stream
+        self._pause = linger_seconds / _LINGER_CHECKS
+
+    async def take(self, limit: int) -> list[StreamDelivery]:
+        """Wait for the next records, up to `limit`; an empty list is the end of the stream.
+
+        Fewer than a hundred records wait a moment for more, unless the queue is full.
+        """
+        queue = self._stream.channel.queue
+        try:
+            events = [await queue.get()]
+            checks = 0
+            enough = min(limit, _LARGE_BATCH)
+            while 1 + queue.qsize() < enough and checks < _LINGER_CHECKS and not queue.full():
+                await asyncio.sleep(self._pause)
+                checks += 1
+            while len(events) < limit and not queue.empty():
+                events.append(queue.get_nowait())
+        except StopAsyncIteration:  # Faust throws it into the queue of a stopped stream
+            return []
+        return [StreamDelivery(self._stream, event) for event in events]
+
+
+class FaustWorker(faust.Worker):
+    """A worker whose shutdown cannot hang.
+
+    If the broker is away, aiokafka raises CancelledError in the consumer's thread, and Faust then
+    waits for that thread for ever.
+    """
+
+    async def stop(self) -> None:
+        self._exit_later()
+        await super().stop()
+
+    async def crash(self, reason: BaseException) -> None:
+        self._exit_later()
+        await super().crash(reason)
+
+    def _exit_later(self) -> None:
+        timer = threading.Timer(STOP_SECONDS, self._exit)
+        timer.daemon = True
+        timer.start()
+
+    def _exit(self) -> None:
+        failed = self.crash_reason is not None or self.app.crash_reason is not None
+        log.error("worker did not stop in time, exiting", seconds=STOP_SECONDS)
+        os._exit(1 if failed else 0)
+
+
+class RawSchema(Schema[bytes, bytes]):
+    """Creates events with the raw bytes of records.
+
+    Faust's own schema looks up the codecs of key and value for each message, even raw ones.
+    """
+
+    def compile(self, app: AppT, **_: Any) -> Any:
+        async def decode(message: Any, *, propagate: bool = False) -> Event:
+            return Event(app, message.key, message.value, message.headers, message)
+
+        return decode
+
+
+class PromptConsumerThread(AIOKafkaConsumerThread):
+    """The fetching thread, with a short wait in the broker.
+
+    Faust hard-codes 1.5 s, and the next records of a partition that was just read wait for the end
+    of that fetch.
+    """
+
+    def _create_worker_consumer(self, transport: Transport) -> AIOKafkaConsumer:
+        consumer = super()._create_worker_consumer(transport)
+        consumer._fetch_max_wait_ms = _FETCH_WAIT_MS
+        return consumer
+
+
+class UnpausedConsumer(Consumer):
+    """Faust's consumer without pauses and without tasks per message.
+
+    Faust pauses a partition whose queue is nearly full, and resumes paused partitions only between
+    two fetches: a worker with a backlog stands still meanwhile. Here the task that fills a full
+    queue waits for room instead.
+    """
+
+    def _new_consumer_thread(self) -> AIOKafkaConsumerThread:
+        return PromptConsumerThread(self, loop=self.loop, beacon=self.beacon)
+
+    def on_buffer_full(self, tp: TP) -> None:
+        """Do not pause the partition."""
+
+    def on_buffer_drop(self, tp: TP) -> None:
+        """Do nothing: no partition was paused."""
+
+    async def wait_first(self, *coros: Any, timeout: Any = None) -> WaitResults:
+        """Wait until the first of `coros` is done, or the consumer stops.
+
+        Faust creates four tasks for each message, although most deliveries need not wait. Here the
+        first coroutine starts at once. If it ends without waiting, the others never start.
+        """
+        first, *others = coros
+        if not (others and iscoroutine(first)):
+            return await super().wait_first(*coros, timeout=timeout)
+        try:
+            awaited = first.send(None)
+        except BaseException as end:
+            for other in others:
+                other.close()
+            if isinstance(end, StopIteration):
+                return WaitResults([first], [end.value], False)
+            raise
+        return await super().wait_first(_Started(first, awaited), *others, timeout=timeout)
+
+
+class _Started:
+    """The rest of a started coroutine, which waits for `awaited`."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], awaited: Any) -> None:
+        self._coroutine = coroutine
+        self._awaited = awaited
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        awaited = self._awaited
+        while True:
+            step: Callable[[Any], Any]
+            try:
+                value = yield awaited
+            except GeneratorExit:
+                self._coroutine.close()
+                raise
+            except BaseException as error:
+                step, value = self._coroutine.throw, error
+            else:
+                step = self._coroutine.send
+            try:
+                awaited = step(value)
+            except StopIteration as end:
+                return end.value
+
+
+class UnpausedTransport(Transport):
+    """Faust's transport with `UnpausedConsumer`."""
+
+    Consumer = UnpausedConsumer

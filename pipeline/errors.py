@@ -32,8 +32,7 @@
     │   └── ControlPlaneBuildError        its programs could not be built
     ├── KernelError                       reading cgroups or /proc
     │   ├── KernelFileError (ValueError)  a file is there but cannot be read or understood
-    │   ├── CgroupGoneError               the cgroup was removed while it was read
-    │   └── UnsupportedByKernelError      the kernel does not offer the feature
+    │   └── CgroupGoneError               the cgroup was removed while it was read
     ├── InvalidPolicyError (ValueError)   a part of the users' policy cannot be used
     ├── StateError                        model state
     │   └── CheckpointError (ValueError)  a checkpoint cannot be read or does not fit
@@ -255,10 +254,6 @@ class KernelFileError(KernelError, ValueError):
 
 class CgroupGoneError(KernelError):
     """The cgroup was removed while it was read: its pod or process has ended."""
-
-
-class UnsupportedByKernelError(KernelError):
-    """The kernel does not offer a feature (no PSI, no such controller)."""
 
 
 class KubernetesError(SpringtideError):

@@ -7,7 +7,7 @@ are the units. One registry a process: `REGISTRY`. A module makes its metrics at
 """
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from threading import Thread
 from wsgiref.simple_server import WSGIServer
 
@@ -98,10 +98,3 @@ def serve_metrics(role: str, host: str, port: int | None) -> MetricsServer | Non
     except (OSError, OverflowError) as error:
         raise SettingsError.listening(error, host, port, f"{role}.metrics_port") from error
     return MetricsServer(host, server, thread)
-
-
-def on_collect(read: Callable[[], float], name: str, documentation: str) -> Gauge:
-    """A gauge whose value is read when the page is asked for."""
-    made = gauge(name, documentation)
-    made.set_function(read)
-    return made

@@ -64,8 +64,3 @@ class ViewHead(Record, frozen=True, kw_only=True):
 
     node: str
     generation: int
-
-
-def supersedes_view(new: NodeViewRecord, old: NodeViewRecord | None) -> bool:
-    """Whether `new` is newer than `old`."""
-    return old is None or new.generation > old.generation

@@ -166,11 +166,6 @@ def memory_limit_v2(data: bytes, path: str = "memory.max") -> int:
     return -1 if data.strip() == b"max" else single(data, path)
 
 
-def cpu_quota_v1(data: bytes, path: str = "cpu.cfs_quota_us") -> int:
-    """CFS quota in microseconds per period, -1 for none."""
-    return -1 if data.strip() == b"-1" else single(data, path)
-
-
 def cpu_max_v2(data: bytes, path: str = "cpu.max") -> tuple[int, int]:
     """(quota, period) in microseconds of `quota period`; quota -1 for `max`."""
     words = data.split()

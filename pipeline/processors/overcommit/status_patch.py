@@ -125,20 +125,3 @@ def status_patch(amounts: Sequence[int], names: Sequence[str] = WRITTEN) -> dict
         for name, amount in zip(names, amounts, strict=True)
     }
     return {"status": {"capacity": said, "allocatable": dict(said)}}
-
-
-def zone_resources(
-    listed: Sequence[Mapping[str, Any]], amounts: Sequence[int], names: Sequence[str] = BATCH
-) -> list[dict[str, Any]]:
-    """The `resources` of a zone of a NodeResourceTopology with these amounts, in order of names.
-
-    What others list is left alone. A resource without an amount is taken from the list: upstream
-    leaves the last one there for good (colocation 12).
-    """
-    said = {
-        name: {"name": name, **dict.fromkeys(("capacity", "allocatable", "available"), str(amount))}
-        for name, amount in zip(names, amounts, strict=True)
-        if amount >= 0
-    }
-    others = [dict(one) for one in listed if one.get("name") not in names]
-    return sorted([*others, *said.values()], key=lambda one: str(one.get("name")))

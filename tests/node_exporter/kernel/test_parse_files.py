@@ -22,7 +22,6 @@ PARSERS: list[Callable[[bytes], object]] = [
     parse_files.memory_stat_v2,
     parse_files.memory_limit_v1,
     parse_files.memory_limit_v2,
-    parse_files.cpu_quota_v1,
     parse_files.cpu_max_v2,
     parse_files.pressure,
     parse_files.cpu_list,
@@ -108,7 +107,6 @@ def test_no_memory_limit_is_minus_one_on_both_versions() -> None:
     assert parse_files.memory_limit_v1(b"9223372036854771712\n") == -1
     assert parse_files.memory_limit_v2(b"max\n") == -1
     assert parse_files.cpu_max_v2(b"max 100000\n") == (-1, 100000)
-    assert parse_files.cpu_quota_v1(b"-1\n") == -1
 
 
 @pytest.mark.parametrize(

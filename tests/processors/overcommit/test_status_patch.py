@@ -21,7 +21,6 @@ from pipeline.processors.overcommit.status_patch import (
     normalized,
     status_patch,
     written,
-    zone_resources,
 )
 
 AMOUNT = st.integers(0, 2**53)
@@ -185,14 +184,3 @@ def test_a_patch_for_other_names_has_these() -> None:
     assert patch == {"status": {"capacity": said, "allocatable": said}}
     with pytest.raises(ValueError, match="zip"):
         status_patch([1])
-
-
-def test_of_a_zone_only_what_is_ours_is_replaced_and_nothing_old_stays() -> None:
-    cpu = {"name": "cpu", "capacity": "64", "allocatable": "63", "available": "63", "extra": 1}
-    old = {"name": BATCH[0], "capacity": "1", "allocatable": "2", "available": "3"}
-    new = {"name": BATCH[0], "capacity": "5", "allocatable": "5", "available": "5"}
-    assert zone_resources([old, cpu], [5, ABSENT]) == [cpu, new]
-    assert zone_resources([old, cpu], [ABSENT, ABSENT]) == [cpu]
-    assert [one["name"] for one in zone_resources([], [0, 7])] == list(BATCH)
-    again = zone_resources([old, cpu], [5, 7])
-    assert zone_resources(again, [5, 7]) == again

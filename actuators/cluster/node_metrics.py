@@ -19,8 +19,8 @@ from pipeline.errors import (
     NotFoundError,
 )
 from pipeline.kube.api_client import JSON_PATCH, Api
+from pipeline.processors.kubernetes.durations import seconds_of
 from pipeline.processors.policy.collect_interval import CollectInterval, collect_interval
-from pipeline.processors.policy.durations import seconds_of
 from pipeline.processors.policy.nodemetric_spec import metric_spec
 from pipeline.processors.slo.nodemetric_status import (
     HostReport,

@@ -22,9 +22,9 @@ from pipeline.kube.api_client import MERGE, Api
 from pipeline.kube.event_reporter import Reporter
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
+from pipeline.processors.kubernetes.object_records import ORIGIN
 from pipeline.processors.overcommit.offer_decision import Case, Offer, check_amounts, offers_now
 from pipeline.processors.overcommit.status_patch import ABSENT, WRITTEN, amounts_on, status_patch
-from pipeline.processors.overcommit.third_party import ORIGIN
 from pipeline.times import format_time, parse_time
 from pipeline.topics.actions import ActionRecord, Outcome
 from pipeline.topics.node_resources import NodeResourcesRecord

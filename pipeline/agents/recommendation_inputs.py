@@ -13,7 +13,7 @@ from pipeline.agents.consume import Readers
 from pipeline.errors import CheckpointError, RecordError
 from pipeline.kafka.partition_log import LogReader, LogRecord
 from pipeline.processors.join.pod_facts import PodRow
-from pipeline.processors.model.recommendation import Owner, Workloads
+from pipeline.processors.recommendation import Owner, Workloads
 from pipeline.topics.checkpoints import NodeCheckpoint
 from pipeline.topics.registry import CHECKPOINTS, PODS
 

@@ -19,7 +19,7 @@ from pipeline.kafka.partition_log import open_reader
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.processors.model.entity_columns import NEVER
 from pipeline.processors.model.model_config import RESOURCES
-from pipeline.processors.model.recommendation import Advice, Owner, Recommendation, Workloads
+from pipeline.processors.recommendation import Advice, Owner, Recommendation, Workloads
 from pipeline.settings import Settings
 from pipeline.times import format_time
 from pipeline.topics.registry import CHECKPOINTS, PODS

@@ -23,7 +23,7 @@ from pipeline.processors.explain.usage_series import (
     seen,
     usage_series,
 )
-from pipeline.processors.policy.durations import seconds_of
+from pipeline.processors.kubernetes.durations import seconds_of
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.tasks import cancel_tasks
 from pipeline.times import format_time, parse_time

@@ -14,9 +14,9 @@ import numpy as np
 
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.join.node_facts import raw_allocatable
+from pipeline.processors.kubernetes.node_reservation import Reservation, reservation
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION as USAGE_THRESHOLDS
 from pipeline.processors.loadaware.node_thresholds import problem as thresholds_problem
-from pipeline.processors.overcommit.node_reservation import Reservation, reservation
 from pipeline.times import parse_time
 from pipeline.topics.node_state import (
     AGGREGATED,

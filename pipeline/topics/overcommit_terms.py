@@ -18,6 +18,9 @@ Share = Annotated[int, Meta(ge=0, le=100)]
 MOST_LETTERS: Final = 100
 Name = Annotated[str, Meta(max_length=MOST_LETTERS)]
 
+MID_FORMULAS: Final = ("proposal", "proposal-unallocated", "v1.3", "v1.6", "source")
+"""The formulas of Mid that `mid_formula` can name."""
+
 
 class Overcommit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is in force for a node that takes part; None is without a limit.

@@ -12,9 +12,9 @@ from actuators.cluster.write_queue import Budget, Write, Writer
 from pipeline.clock import ManualClock
 from pipeline.errors import ApiRefusedError, ApiUnavailableError
 from pipeline.kube.api_client import Api
-from pipeline.processors.kubernetes.object_records import node_record
+from pipeline.processors.kubernetes.object_records import ORIGIN, node_record
 from pipeline.processors.overcommit.status_patch import WRITTEN
-from pipeline.processors.overcommit.third_party import ORIGIN, TAKEN
+from pipeline.processors.overcommit.third_party import TAKEN
 from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.node_resources import NodeResourcesRecord

@@ -4,8 +4,8 @@ from typing import Any
 
 from pipeline.agents.recommendation_inputs import Wanted, add_nodes
 from pipeline.processors.model.model_config import ModelConfig
-from pipeline.processors.model.recommendation import Owner as Workload
-from pipeline.processors.model.recommendation import Recommendation, Workloads
+from pipeline.processors.recommendation import Owner as Workload
+from pipeline.processors.recommendation import Recommendation, Workloads
 from pipeline.topics.checkpoints import NodeCheckpoint, node_key
 from pipeline.topics.codec import decode_pack, encode_json, encode_pack
 from pipeline.topics.pods import Owner as PodOwner

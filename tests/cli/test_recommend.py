@@ -11,7 +11,7 @@ from pipeline.cli import recommend
 from pipeline.cli.main import cli
 from pipeline.errors import CheckpointError
 from pipeline.processors.model.bank import Bank
-from pipeline.processors.model.recommendation import Advice, Owner, Recommendation, Workloads
+from pipeline.processors.recommendation import Advice, Owner, Recommendation, Workloads
 from tests.processors.windows import GIB, Pod, window
 
 NAN = math.nan

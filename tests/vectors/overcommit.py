@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, LABEL_PRIORITY_CLASS, pod_class
-from pipeline.processors.overcommit.batch import batch
-from pipeline.processors.overcommit.mid import Percents, allocated, mid
-from pipeline.processors.overcommit.node_reservation import (
+from pipeline.processors.kubernetes.node_reservation import (
     ANNOTATION,
     kubelet_reserved,
     reservation,
 )
+from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, LABEL_PRIORITY_CLASS, pod_class
+from pipeline.processors.overcommit.batch import batch
+from pipeline.processors.overcommit.mid import Percents, allocated, mid
 from pipeline.processors.overcommit.resource_columns import (
     Nodes,
     Pods,

@@ -42,7 +42,7 @@ UNCALLED = {
     "pipeline.processors.overcommit.numa.shares": _TOPOLOGY,
     "pipeline.processors.overcommit.numa.spread": _TOPOLOGY,
     "pipeline.processors.overcommit.numa.zone_batch": _TOPOLOGY,
-    "pipeline.processors.overcommit.node_reservation.trimmed": _SEEN,
+    "pipeline.processors.kubernetes.node_reservation.trimmed": _SEEN,
     "pipeline.processors.policy.amplification.admitted": _ADMISSION,
     "pipeline.processors.policy.amplification.read_ratios": _ADMISSION,
     "pipeline.processors.policy.amplification.requested": _ADMISSION,

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.processors.kubernetes.node_reservation import reservation, trimmed
 from pipeline.processors.overcommit.devices import VENDOR, gpu_resources
-from pipeline.processors.overcommit.node_reservation import reservation, trimmed
 from pipeline.processors.overcommit.status_patch import (
     ABSENT,
     WRITTEN,

@@ -12,8 +12,8 @@ import numpy as np
 
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.join.pod_facts import PodRow
+from pipeline.processors.kubernetes.node_reservation import reservation
 from pipeline.processors.kubernetes.pod_classes import CLASSES
-from pipeline.processors.overcommit.node_reservation import reservation
 from pipeline.topics.known_columns import LISTED
 from pipeline.topics.nodes import KnownNode, NodeStrategy, Strategy
 from pipeline.topics.resource_amounts import Resources, millicores, whole_bytes

@@ -24,11 +24,13 @@ from pipeline.processors.kubernetes.objects import (
 )
 from pipeline.processors.kubernetes.pod_classes import pod_class
 from pipeline.processors.kubernetes.pod_resources import NATIVE, amounts, asked_for, native, scalars
-from pipeline.processors.overcommit.third_party import ORIGIN
 from pipeline.times import parse_time
 from pipeline.topics.nodes import Condition, NodeRecord, Taint, check_node_name
 from pipeline.topics.pods import Owner, PodRecord
 from pipeline.topics.resource_amounts import BATCH, MID
+
+ORIGIN: Final = "node.koordinator.sh/originExtendedAllocatable"
+"""The annotation of a Node with its Batch before third parties took theirs."""
 
 _CONFIG_HASH: Final = "kubernetes.io/config.hash"
 _CONFIG_MIRROR: Final = "kubernetes.io/config.mirror"

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
+from pipeline.processors.kubernetes.durations import seconds_of
 from pipeline.processors.kubernetes.resource_names import objection
 from pipeline.processors.policy.config_sections import keys_of
-from pipeline.processors.policy.durations import seconds_of
 from pipeline.topics.node_state import AGGREGATED
 from pipeline.topics.resource_amounts import MEASURED, RATES
 

@@ -9,11 +9,11 @@ from typing import Final
 import msgspec
 
 from pipeline.errors import InvalidPolicyError
+from pipeline.processors.kubernetes.object_records import ORIGIN
 from pipeline.processors.overcommit.status_patch import UNREADABLE, amounts_on
 from pipeline.topics.resource_amounts import BATCH, whole_bytes
 
 TAKEN: Final = "node.koordinator.sh/thirdPartyAllocations"
-ORIGIN: Final = "node.koordinator.sh/originExtendedAllocatable"
 
 _CLASS: Final = "koord-batch"
 _MOST: Final = 2**53

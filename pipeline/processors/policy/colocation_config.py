@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from pipeline.processors.kubernetes.durations import seconds_of
 from pipeline.processors.policy.collect_interval import LONGEST_SECONDS
 from pipeline.processors.policy.config_sections import (
     MOST,
@@ -19,7 +20,6 @@ from pipeline.processors.policy.config_sections import (
     read_object,
     strange_texts,
 )
-from pipeline.processors.policy.durations import seconds_of
 from pipeline.topics.node_state import AGGREGATED
 
 STATIC: Final = "static"

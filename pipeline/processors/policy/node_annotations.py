@@ -7,8 +7,8 @@ what can be used, for all who read it, and who writes the next record has it fro
 import msgspec
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.overcommit.node_reservation import ANNOTATION as RESERVATION
-from pipeline.processors.overcommit.node_reservation import reservation
+from pipeline.processors.kubernetes.node_reservation import ANNOTATION as RESERVATION
+from pipeline.processors.kubernetes.node_reservation import reservation
 from pipeline.processors.policy.colocation_config import COLOCATION
 from pipeline.processors.policy.config_sections import Said, Section
 from pipeline.processors.policy.effective_strategy import ANNOTATION as OF_KOORDINATOR

@@ -6,6 +6,7 @@ NP-13). While a ConfigMap cannot be used the record keeps what was good, and so 
 
 from typing import Any
 
+from pipeline.processors.kubernetes.durations import duration_text, seconds_of
 from pipeline.processors.policy.colocation_config import (
     COLOCATION,
     DEFAULTS,
@@ -15,7 +16,6 @@ from pipeline.processors.policy.colocation_config import (
     bounded,
 )
 from pipeline.processors.policy.config_sections import document
-from pipeline.processors.policy.durations import duration_text, seconds_of
 from pipeline.topics.nodes import NodeRecord
 
 

@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from pipeline.processors.overcommit.mid import FORMULAS
 from pipeline.processors.policy.config_sections import Section, out_of_range, strange_texts
 from pipeline.processors.predictors.registry import available
+from pipeline.topics.overcommit_terms import MID_FORMULAS
 
 ANNOTATION: Final = "springtide/strategy"
 KEY: Final = "springtide-config"
@@ -48,7 +48,7 @@ _RANGES: Final[Mapping[str, tuple[int, int]]] = {
 def problems_of(of: Own) -> Iterator[tuple[str, str]]:
     """Every value that is out of range, as our name of the field and what is wrong with it."""
     yield from out_of_range(of, _RANGES)
-    yield from strange_texts(of, {"mid_formula": tuple(FORMULAS)})
+    yield from strange_texts(of, {"mid_formula": MID_FORMULAS})
     if of.predictor is not None and not 0 < len(of.predictor) <= 100:
         yield "predictor", "predictor is not a name of 1 to 100 characters"
 

@@ -16,7 +16,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from pipeline.errors import InvalidRecordError, ProviderError
-from pipeline.processors.policy.durations import seconds_of
+from pipeline.processors.kubernetes.durations import seconds_of
 from pipeline.processors.provided.fetched_usage import (
     MAX_BYTES,
     MAX_CPU_CORES,

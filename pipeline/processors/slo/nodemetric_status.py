@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from pipeline.processors.arrays import FloatArray
+from pipeline.processors.kubernetes.durations import duration_text, seconds_of
 from pipeline.processors.kubernetes.pod_classes import class_label
-from pipeline.processors.policy.durations import duration_text, seconds_of
 from pipeline.processors.slo.crd_fields import Resources
 from pipeline.processors.slo.nodemetric import (
     AGGREGATIONS,

@@ -12,11 +12,15 @@ from pipeline.processors.overcommit.mid import FORMULAS, Mid, Percents, allocate
 from pipeline.processors.overcommit.resource_columns import is_fresh, strategies
 from pipeline.processors.policy.colocation_config import DEFAULTS, Colocation
 from pipeline.processors.policy.config_sections import merged
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_terms import MID_FORMULAS, Overcommit
 from tests.processors.overcommit.fleets import FLEET, Fleet, Node, Pod, columns
 
 MARGIN, RECLAIM = 10, 60
 NAMES = sorted(FORMULAS)
+
+
+def test_every_formula_of_the_records_is_built() -> None:
+    assert tuple(FORMULAS) == MID_FORMULAS
 
 
 def of_both(cpu: int | None, memory: int | None, r: int) -> int:

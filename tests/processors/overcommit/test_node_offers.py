@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from pipeline.processors.join.sample_join import NodeView
 from pipeline.processors.join.window_batch import WindowBatch
+from pipeline.processors.kubernetes.node_reservation import ANNOTATION as RESERVATION
 from pipeline.processors.overcommit.mid import FORMULAS
 from pipeline.processors.overcommit.node_offers import offers, records
-from pipeline.processors.overcommit.node_reservation import ANNOTATION as RESERVATION
 from pipeline.processors.overcommit.window_columns import Prod
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_resources import NodeResourcesRecord

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.processors.kubernetes.object_records import ORIGIN
 from pipeline.processors.overcommit.offer_decision import Case, Offer, offers_now
 from pipeline.processors.overcommit.status_patch import ABSENT
-from pipeline.processors.overcommit.third_party import ORIGIN, TAKEN
+from pipeline.processors.overcommit.third_party import TAKEN
 from pipeline.processors.policy.normalization import RATIO
 from pipeline.times import format_time
 from pipeline.topics.node_resources import NodeResourcesRecord

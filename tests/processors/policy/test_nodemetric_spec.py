@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.processors.kubernetes.durations import duration_text, seconds_of
 from pipeline.processors.policy.colocation_config import COLOCATION, DEFAULTS
-from pipeline.processors.policy.durations import duration_text, seconds_of
 from pipeline.processors.policy.effective_strategy import ANNOTATION
 from pipeline.processors.policy.load_configmap import load
 from pipeline.processors.policy.nodemetric_spec import metric_spec

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pipeline.processors.join.pod_facts import gone_row
 from pipeline.processors.join.pod_facts import pod_row as row_of_pod
 from pipeline.processors.join.sample_join import NodeView
-from pipeline.processors.policy.durations import duration_text
+from pipeline.processors.kubernetes.durations import duration_text
 from pipeline.processors.slo.nodemetric_status import (
     HostReport,
     NodeReport,

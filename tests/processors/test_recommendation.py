@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import CheckpointError
-from pipeline.processors.model import recommendation
+from pipeline.processors import recommendation
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import (
     KOORDINATOR,
@@ -21,7 +21,7 @@ from pipeline.processors.model.model_config import (
     NodeWindow,
     Profile,
 )
-from pipeline.processors.model.recommendation import (
+from pipeline.processors.recommendation import (
     FRACTIONS,
     Advice,
     Owner,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.overcommit import node_reservation
-from pipeline.processors.overcommit.node_reservation import (
+from pipeline.processors.kubernetes import node_reservation
+from pipeline.processors.kubernetes.node_reservation import (
     ANNOTATION,
     APPLY_POLICIES,
     MOST_CPUS,

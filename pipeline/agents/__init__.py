@@ -1,9 +1,8 @@
-"""Faust agents, thin: read a topic, call a processor, publish.
+"""The worker: joins samples into windows, learns models, and publishes predictions.
 
-`consume` is the one safe loop over what Faust reads, the samples. `join` makes windows of them and
-writes the log of record; `handover` brings each to `model` in memory, and reads from the log what
-was not handed over; `model` applies a partition in order, `learning` the windows of all partitions
-together and says what is published. `recovery` loads a partition that was gained, `rounds` writes
-its checkpoints; `worker` wires all of it into a Faust app. Positions in the logs are kept here, by
-offset: Faust's commits decide nothing.
+`partition_holder` loads and releases the partitions that a consumer group assigns (`recovery`).
+`consume` feeds samples to `join_agent`, which appends windows to the log. `window_handover` passes
+them on in memory to `model_agent`, which applies them in order and publishes results
+(`learn_windows`). `checkpoint_rounds` writes the models. Positions are offsets in the data, not
+commits. `faust_host` alone imports Faust.
 """

@@ -1,4 +1,4 @@
-"""From the settings to the configuration of the model bank."""
+"""Convert settings to the configuration of the model bank."""
 
 from typing import TypeVar
 
@@ -20,12 +20,11 @@ _S = TypeVar("_S", bound=Section)
 
 
 def model_config(settings: Settings) -> ModelConfig:
-    """The model bank's configuration by these settings. Raises SettingsError for buckets that no
-    histogram can have."""
+    """Return the model configuration. Raises SettingsError for impossible histogram buckets."""
     model = settings.model
-    usual = _profile("model", model.histogram, model.half_life_seconds)
+    default = _profile("model", model.histogram, model.half_life_seconds)
     return ModelConfig(
-        profile=usual,
+        profile=default,
         class_profiles={
             name: _profile(
                 f"model.classes.{name}",
@@ -59,16 +58,16 @@ def model_config(settings: Settings) -> ModelConfig:
     )
 
 
-def _merged(usual: _S, own: Section | None) -> _S:
-    """`usual` with what `own` says, field by field; None says nothing."""
+def _merged(default: _S, own: Section | None) -> _S:
+    """Return `default` with the fields of `own` that are not None."""
     if own is None:
-        return usual
-    said = {
-        name: _merged(getattr(usual, name), value) if isinstance(value, Section) else value
+        return default
+    given = {
+        name: _merged(getattr(default, name), value) if isinstance(value, Section) else value
         for name, value in msgspec.structs.asdict(own).items()
         if value is not None
     }
-    return msgspec.structs.replace(usual, **said)
+    return msgspec.structs.replace(default, **given)
 
 
 def _profile(key: str, histogram: HistogramSettings, half_life: HalfLifeSettings) -> Profile:
@@ -76,8 +75,8 @@ def _profile(key: str, histogram: HistogramSettings, half_life: HalfLifeSettings
     cpu, memory = preset.half_life_seconds
     own = (histogram.cpu, histogram.memory)
     layouts = [
-        _layout(f"{key}.histogram.{resource}", usual, given)
-        for resource, usual, given in zip(("cpu", "memory"), preset.layouts, own, strict=True)
+        _layout(f"{key}.histogram.{resource}", default, given)
+        for resource, default, given in zip(("cpu", "memory"), preset.layouts, own, strict=True)
     ]
     return Profile(
         half_life_seconds=(
@@ -88,27 +87,27 @@ def _profile(key: str, histogram: HistogramSettings, half_life: HalfLifeSettings
     )
 
 
-def _layout(key: str, usual: Layout, given: BucketSettings) -> Layout:
+def _layout(key: str, default: Layout, given: BucketSettings) -> Layout:
     if given == BucketSettings():
-        return usual
-    assert usual.buckets is not None
+        return default
+    assert default.buckets is not None
     first, ratio, most = (
         own if own is not None else preset
-        for own, preset in zip((given.first, given.ratio, given.max), usual.buckets, strict=True)
+        for own, preset in zip((given.first, given.ratio, given.max), default.buckets, strict=True)
     )
     if first > most:
-        name, wrong, allowed = "max", most, f"at least first, which is {first:g}"
+        name, value, allowed = "max", most, f"at least first, which is {first:g}"
         if given.max is None:
-            name, wrong, allowed = "first", first, f"at most max, which is {most:g}"
+            name, value, allowed = "first", first, f"at most max, which is {most:g}"
         raise SettingsError(
-            f"{key}.{name}: {wrong:g} is not allowed, allowed is {allowed}", key=f"{key}.{name}"
+            f"{key}.{name}: {value:g} is not allowed, allowed is {allowed}", key=f"{key}.{name}"
         )
     try:
         return exponential_layout(
             max_value=most,
             first_bucket_size=first,
             ratio=ratio,
-            epsilon=usual.epsilon if given.epsilon is None else given.epsilon,
+            epsilon=default.epsilon if given.epsilon is None else given.epsilon,
         )
     except (ValueError, OverflowError) as error:
         raise SettingsError(f"{key}: {error}", key=key) from error

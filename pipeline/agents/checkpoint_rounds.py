@@ -1,8 +1,8 @@
-"""Checkpoints, written in rounds: exact state of every node, then a marker.
+"""Checkpoints, written in rounds: the exact state of every node, then a marker.
 
-A slice of nodes is captured without an await, so it stands for one offset of the log. The marker
-follows when every slice is delivered; only then do records of older epochs get tombstones. So at
-any moment the highest epoch with a marker leads to a complete set.
+A slice of nodes is captured without an await, so it belongs to one offset of the log. The marker is
+written after all slices were delivered, and records of older epochs are deleted after the marker.
+So the highest epoch with a marker always leads to a complete set.
 """
 
 from collections.abc import Sequence
@@ -22,20 +22,20 @@ from pipeline.topics.node_state import Counters
 log = get_logger(__name__)
 
 OVERSIZED = counter(
-    "worker_oversized_checkpoints", "Nodes whose state is more than a record takes."
+    "worker_oversized_checkpoints", "Nodes whose state exceeds the record limit, not written."
 )
-ROUNDS = counter("worker_checkpoint_rounds", "Complete rounds of checkpoints.")
+ROUNDS = counter("worker_checkpoint_rounds", "Completed rounds of checkpoints.")
 ROUND_SECONDS = histogram(
     "worker_checkpoint_round_seconds", "Duration of a round.", buckets=(0.1, 1, 10, 60, 300, 1800)
 )
 CHECKPOINT_BYTES = counter("worker_checkpoint_bytes", "Bytes of checkpoints written.")
 
 SLICE = 50
-"""Nodes captured at once: of 100 pods each, some 60 ms in which nothing else runs."""
+"""Nodes captured at once. Nothing else runs meanwhile, 60 ms at 100 pods per node."""
 
 
-class Rounds:
-    """Writes the checkpoints of one shard. `stale` are keys of older epochs, to be deleted."""
+class CheckpointRounds:
+    """Writes the checkpoints of one shard. `stale` are the keys of older epochs, to delete."""
 
     def __init__(
         self, shard: Shard, output: Output, topic: str, stale: Sequence[bytes], clock: Clock
@@ -50,22 +50,22 @@ class Rounds:
         self._number = 0
 
     async def run(self, interval_seconds: float, first_after_seconds: float) -> None:
-        """A round every interval, its slices spread over nine tenths of it, until not owned."""
+        """Write a round per interval while owned, spread over nine tenths of the interval."""
         await self._clock.sleep(first_after_seconds)
         while self._model.owned:
             began = self._clock.monotonic()
             slices = max(1, -(-len(self._model.bank.nodes) // SLICE))
             await self.write(0.9 * interval_seconds / slices)
-            took = self._clock.monotonic() - began
-            ROUND_SECONDS.observe(took)
-            await self._clock.sleep(interval_seconds - took)
+            duration = self._clock.monotonic() - began
+            ROUND_SECONDS.observe(duration)
+            await self._clock.sleep(interval_seconds - duration)
 
     async def write(self, pause_seconds: float = 0.0) -> None:
-        """One round, with a pause after each slice but the last."""
+        """Write one round, with a pause between slices."""
         self._number += 1
         epoch, partition = self._model.ownership.epoch, self._model.ownership.partition
         resume = self._model.next_offset
-        # The join may be further: what it refused leaves no window by which it could be found.
+        # The join may be further: refused samples leave no window.
         joined = max(self._model.joined, self._join.next_offset - 1)
         nodes, before = self._model.bank.nodes, dict(self._model.counters)
         left_out: dict[str, Counters] = {}
@@ -112,17 +112,17 @@ class Rounds:
             )
             value = encode_pack(checkpoint)
             if len(value) > LARGEST_VALUE_BYTES:
-                # The prediction that stands lies in its topic; a state lies nowhere else.
+                # The prediction is also in its topic; the state is nowhere else.
                 value = encode_pack(msgspec.structs.replace(checkpoint, prediction=None))
             records[node] = Keyed(node_key(node, model.ownership.epoch), value)
         return records
 
     async def _clean(self) -> None:
         epoch = self._model.ownership.epoch
-        gone = self._written.difference(self._model.bank.nodes)
-        keys = [*self._stale, *(node_key(node, epoch) for node in sorted(gone))]
+        removed = self._written.difference(self._model.bank.nodes)
+        keys = [*self._stale, *(node_key(node, epoch) for node in sorted(removed))]
         self._stale.clear()
-        self._written -= gone
+        self._written -= removed
         await self._send([Keyed(key, None) for key in keys])
 
     async def _send(self, records: Sequence[Keyed]) -> None:
@@ -135,5 +135,7 @@ def _fits(record: Keyed) -> bool:
     if size <= LARGEST_VALUE_BYTES:
         return True
     OVERSIZED.inc()
-    log.error("checkpoint is larger than a record may be", key=record.key.decode(), bytes=size)
+    log.error(
+        "checkpoint exceeds the record limit, not writing it", key=record.key.decode(), bytes=size
+    )
     return False

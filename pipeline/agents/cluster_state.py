@@ -1,7 +1,7 @@
-"""What is known of nodes and pods: the topics `nodes` and `pods`, as the join looks them up.
+"""The nodes and pods of one partition, followed from the topics `nodes` and `pods`.
 
-On gaining a partition it is read to its present end (`load`); then `follow` keeps it current and
-tells when a node was deleted. Bad records cost themselves: they go to the dead letters.
+`ClusterStateTopics.load` reads both topics to their current end, `follow` keeps the state current.
+An invalid record becomes a dead letter and changes nothing.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from pipeline.agents.deleted_pods import GonePods
+from pipeline.agents.deleted_pods import DeletedPods
 from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.kafka.client import COMMITTED
 from pipeline.kafka.partition_log import LogReader, LogRecord, record_of
@@ -25,66 +25,69 @@ from pipeline.topics.registry import NODES, PODS
 
 log = get_logger(__name__)
 
-# Names of machines that come and go are made for ever. The topic keeps a tombstone for a day.
-DEPARTED_AT_MOST: Final = 10_000
+MAX_DELETED_NODES: Final = 10_000
+"""Limit of remembered deleted nodes: autoscalers create new names for ever."""
 
 Refuse = Callable[[str, LogRecord, RecordError], Awaitable[None]]
-"""Writes a dead letter: topic, record, and why it was refused."""
+"""Writes a dead letter for a record of a topic, with the reason."""
 
 
-class Inventory:
-    """Nodes and pods of one partition. `departed` are nodes whose last record is a tombstone, the
-    newest last: of those of long ago, whose exporters have ended, none is remembered."""
+class ClusterState:
+    """The nodes and pods of one partition.
+
+    `node_records` are the encoded node records. `deleted_nodes` are the names of nodes whose last
+    record is a tombstone, oldest first; the oldest are dropped.
+    """
 
     def __init__(self) -> None:
         self.nodes: dict[str, KnownNode] = {}
-        # As they were written: for a view all of a node is read, which is seldom.
-        self.written: dict[str, bytes] = {}
-        self.departed: dict[str, None] = {}
-        self.gone = GonePods()
+        # Encoded: only views need whole records, which is rare.
+        self.node_records: dict[str, bytes] = {}
+        self.deleted_nodes: dict[str, None] = {}
+        self.deleted_pods = DeletedPods()
         self._pods: dict[str, dict[str, PodRow]] = {}
-        # Of static pods only: any other pod's cgroup has its own uid.
+        # Static pods only: the cgroup of any other pod has the UID of the pod.
         self._cgroups: dict[tuple[str, str], str] = {}
 
     @property
     def pods(self) -> Mapping[str, Mapping[str, PodRow]]:
-        """What is known of the pods there are, by node and by the uid in their cgroup's name."""
+        """The facts of existing pods, by node and by the UID in their cgroup's name."""
         return self._pods
 
     def view(self, node: str) -> NodeView:
-        """What is known of `node` now, and of pods whose usage the next window may still hold."""
-        pods, gone = self._pods.get(node, {}), self.gone.rows(node)
-        return NodeView(self.nodes.get(node), {**gone, **pods} if gone else pods)
+        """Return the record of `node`, its pods, and deleted pods that a window may contain."""
+        pods, deleted = self._pods.get(node, {}), self.deleted_pods.rows(node)
+        return NodeView(self.nodes.get(node), {**deleted, **pods} if deleted else pods)
 
     def apply_node(self, record: LogRecord) -> str | None:
-        """Take over a record of `nodes`; gives the node's name if this deletes it."""
+        """Apply a record of `nodes`; return the name of the node if it was deleted."""
         name = _text(record.key)
         check_node_name(name)
         if record.value is None:
             self.nodes.pop(name, None)
-            self.written.pop(name, None)
-            self.departed.pop(name, None)
-            self.departed[name] = None
-            if len(self.departed) > DEPARTED_AT_MOST:
-                del self.departed[next(iter(self.departed))]
-            self.gone.forget_node(name)
+            self.node_records.pop(name, None)
+            self.deleted_nodes.pop(name, None)
+            self.deleted_nodes[name] = None
+            if len(self.deleted_nodes) > MAX_DELETED_NODES:
+                del self.deleted_nodes[next(iter(self.deleted_nodes))]
+            self.deleted_pods.forget_node(name)
             return name
         node = decode_json(KnownNode, record.value)
         if node.node != name:
             raise KeyMismatchError(f"node record of {node.node!r:.80} has the key {name!r:.80}")
         self.nodes[name] = node
-        self.written[name] = record.value
-        self.departed.pop(name, None)
+        self.node_records[name] = record.value
+        self.deleted_nodes.pop(name, None)
         return None
 
     def apply_pod(self, record: LogRecord) -> None:
-        """Take over a record of `pods`."""
+        """Apply a record of `pods`."""
         node, uid = split_pod_key(record.key or b"")
         if record.value is None:
-            forgotten = self._forget_pod(node, uid)
-            # Of the pods that are on no node there is no window.
-            if forgotten is not None and node and node not in self.departed:
-                self.gone.add(node, *forgotten, record.appended_ms)
+            deleted = self._forget_pod(node, uid)
+            # No window contains a pod that is not bound to a node.
+            if deleted is not None and node and node not in self.deleted_nodes:
+                self.deleted_pods.add(node, *deleted, record.appended_ms)
             return
         pod = decode_json(PodFacts, record.value)
         check_pod(pod)
@@ -94,16 +97,16 @@ class Inventory:
         if pod.cgroup_uid != uid:
             self._cgroups[node, uid] = pod.cgroup_uid
         row = pod_row(pod)
-        # One text for both, which is that of the node's samples, too: there are a million of them.
+        # Interned, because samples contain the same UID, a million times in a large cluster.
         cgroup_uid = sys.intern(pod.cgroup_uid)
         self._pods.setdefault(node, {})[cgroup_uid] = row
-        self.gone.forget(node, cgroup_uid)
+        self.deleted_pods.forget(node, cgroup_uid)
 
     def _forget_pod(self, node: str, uid: str) -> tuple[str, PodRow] | None:
-        """Gives the uid in its cgroup's name, and what was known of it."""
+        """Return the UID in the cgroup's name, and the facts of the pod."""
         cgroup_uid = self._cgroups.pop((node, uid), uid)
         pods = self._pods.get(node, {})
-        # A static pod made anew has the cgroup of the one before it, whose tombstone may come late.
+        # A recreated static pod has the cgroup of its predecessor, whose tombstone may come later.
         if cgroup_uid not in pods or pods[cgroup_uid].uid != uid:
             return None
         row = pods.pop(cgroup_uid)
@@ -119,8 +122,8 @@ def _text(key: bytes | None) -> str:
         raise KeyMismatchError("node key is not UTF-8") from error
 
 
-class InventoryTopics:
-    """The two topics under this prefix, and how their records reach an `Inventory`."""
+class ClusterStateTopics:
+    """The topics `nodes` and `pods` of a prefix, applied to a `ClusterState`."""
 
     def __init__(self, prefix: str, refuse: Refuse) -> None:
         self.nodes = NODES.full_name(prefix)
@@ -128,25 +131,27 @@ class InventoryTopics:
         self.refuse = refuse
 
     async def load(
-        self, reader: LogReader, partition: int, inventory: Inventory, starts: Mapping[str, int]
+        self, reader: LogReader, partition: int, state: ClusterState, starts: Mapping[str, int]
     ) -> dict[str, int]:
-        """Bring the inventory of `partition` from `starts` (where there are none, from the first
-        record) to the present end of both topics; gives those ends."""
+        """Apply all records of `partition`, and return the next offset by topic.
+
+        `starts` are the first offsets to read by topic, by default the first of the log.
+        """
         ends = {}
         for topic in (self.nodes, self.pods):
             first, ends[topic] = await reader.bounds(topic, partition)
             start = max(first, starts.get(topic, first))
             async for records in reader.read(topic, partition, start, ends[topic]):
                 for record in records:
-                    await self.apply(inventory, topic, record)
+                    await self.apply(state, topic, record)
         return ends
 
-    async def apply(self, inventory: Inventory, topic: str, record: LogRecord) -> str | None:
-        """Take over one record of `topic`; gives the node that it deletes, if it does."""
+    async def apply(self, state: ClusterState, topic: str, record: LogRecord) -> str | None:
+        """Apply one record of `topic`; return the name of the node if it was deleted."""
         try:
             if topic == self.nodes:
-                return inventory.apply_node(record)
-            inventory.apply_pod(record)
+                return state.apply_node(record)
+            state.apply_pod(record)
         except RecordError as error:
             await self.refuse(topic, record, error)
         return None
@@ -155,7 +160,7 @@ class InventoryTopics:
 async def follow(
     client: Mapping[str, Any], starts: Mapping[TopicPartition, int]
 ) -> AsyncIterator[tuple[str, LogRecord]]:
-    """Records of both topics as they are appended, from these offsets on, for ever."""
+    """Yield (topic, record) of both topics from the offsets `starts` on, for ever."""
     consumer = AIOKafkaConsumer(
         **client,
         group_id=None,
@@ -172,7 +177,7 @@ async def follow(
         while True:
             for tp, messages in (await consumer.getmany(timeout_ms=1000)).items():
                 for message in messages:
-                    # A seek may be undone by aiokafka's own first reset: older records come again.
+                    # aiokafka's first reset may undo a seek: older records are delivered again.
                     if message.offset >= expected[tp]:
                         expected[tp] = message.offset + 1
                         yield tp.topic, record_of(message)

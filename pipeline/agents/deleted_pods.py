@@ -1,8 +1,8 @@
-"""Pods that were deleted, for as long as a window may still hold what they used.
+"""Deleted pods, kept while a window may still contain their usage.
 
-A window is joined after its end, and who ran in it may be gone by then: a pod of Batch that nobody
-knew any more would count as Prod. Event time alone decides how long one is kept, the broker's of
-the tombstone and that of the windows: no clock.
+A window is joined after its end, when a pod that ran in it may already be deleted. Usage of an
+unknown pod would count as Prod. Only event time decides how long a pod is kept: the append time of
+its tombstone, and the times of the windows.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,66 +11,69 @@ from typing import Final, NamedTuple
 from pipeline.processors.join.pod_facts import PodRow, gone_row
 
 LONGEST_MS: Final = 3_600_000
-"""How long one is kept on a node of which no window comes, by the time of the tombstones."""
+"""How long a pod is kept on a node without windows, by the append time of tombstones."""
 
-_NONE: Final[Mapping[str, PodRow]] = {}
+_EMPTY: Final[Mapping[str, PodRow]] = {}
 
 
-class _Gone(NamedTuple):
+class _DeletedPod(NamedTuple):
     row: PodRow
     last_ms: int
 
 
-class GonePods:
-    """Deleted pods of one partition, by node and by the uid in their cgroup's name."""
+class DeletedPods:
+    """Deleted pods of one partition, by node and by the UID in their cgroup's name."""
 
     def __init__(self) -> None:
-        # The node of which nothing was heard for longest is the first.
-        self._nodes: dict[str, dict[str, _Gone]] = {}
+        # The first node is the node without news for the longest time.
+        self._nodes: dict[str, dict[str, _DeletedPod]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._nodes.values()))
 
     def rows(self, node: str) -> Mapping[str, PodRow]:
-        """What windows say of those of `node`."""
+        """Return the facts of the deleted pods of `node`, by UID."""
         pods = self._nodes.get(node)
-        return _NONE if pods is None else {uid: pod.row for uid, pod in pods.items()}
+        return _EMPTY if pods is None else {uid: pod.row for uid, pod in pods.items()}
 
-    def add(self, node: str, cgroup_uid: str, row: PodRow, gone_ms: int) -> None:
-        """A pod was deleted: its tombstone was appended at `gone_ms`."""
+    def add(self, node: str, cgroup_uid: str, row: PodRow, deleted_ms: int) -> None:
+        """Add a pod whose tombstone was appended at `deleted_ms`."""
         pods = self._nodes.pop(node, {})
         pods.pop(cgroup_uid, None)
-        self._nodes[node] = pods | {cgroup_uid: _Gone(gone_row(row), gone_ms)}
-        self._keep(node, gone_ms - LONGEST_MS)
+        self._nodes[node] = pods | {cgroup_uid: _DeletedPod(gone_row(row), deleted_ms)}
+        self._expire(node, deleted_ms - LONGEST_MS)
         while (first := next(iter(self._nodes))) != node:
-            self._keep(first, gone_ms - LONGEST_MS)
+            self._expire(first, deleted_ms - LONGEST_MS)
             if first in self._nodes:
                 break
 
     def forget(self, node: str, cgroup_uid: str) -> None:
-        """Another pod has this cgroup."""
+        """Drop a deleted pod because another pod uses its cgroup."""
         self._nodes.get(node, {}).pop(cgroup_uid, None)
 
     def forget_node(self, node: str) -> None:
-        """No window of the node will be joined."""
+        """Drop all pods of a node without further windows."""
         self._nodes.pop(node, None)
 
     def joined(self, node: str, listed: Collection[str], start_ms: int, end_ms: int) -> None:
-        """A window of `node` was joined, in which the pods `listed` ran: those that were gone
-        before it and did not run in it will be in none that follows."""
+        """Drop the pods of `node` that no later window can contain.
+
+        Call it after a window from `start_ms` to `end_ms` with the pods `listed` was joined. A pod
+        that was deleted before the window and is not listed in it is dropped.
+        """
         pods = self._nodes.pop(node, None)
         if pods is None:
             return
         seen = pods.keys() & set(listed)
-        kept = {
+        remaining = {
             uid: pod._replace(last_ms=max(pod.last_ms, end_ms)) if uid in seen else pod
             for uid, pod in pods.items()
             if uid in seen or pod.last_ms >= start_ms
         }
-        if kept:
-            self._nodes[node] = kept
+        if remaining:
+            self._nodes[node] = remaining
 
-    def _keep(self, node: str, since_ms: int) -> None:
+    def _expire(self, node: str, since_ms: int) -> None:
         pods = self._nodes[node]
         for uid in [uid for uid, pod in pods.items() if pod.last_ms < since_ms]:
             del pods[uid]

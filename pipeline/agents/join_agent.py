@@ -1,9 +1,9 @@
-"""The join agent: samples and the inventory in, the log of record out.
+"""The join agent: samples and cluster state in, windows out.
 
-It waits for nothing: a pod that is not known now is unknown in this window, and one that was
-deleted is known for as long as a window may hold what it used. Where it goes on after a restart it
-finds by reading its own output: each window carries the offset of its sample, and windows are
-appended in the order of their samples with no hole below any that is there.
+The join waits for nothing: a pod that is unknown now is unknown in this window, and a deleted pod
+stays known while a window may contain its usage. After a restart the join resumes from its own
+output: each window carries the offset of its sample, and windows are appended in the order of their
+samples, without holes.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pipeline.agents.cluster_state import Inventory
+from pipeline.agents.cluster_state import ClusterState
 from pipeline.agents.ownership import Ownership
 from pipeline.errors import (
     InvalidRecordError,
@@ -38,16 +38,16 @@ from pipeline.topics.windows import NodeFacts, Window, as_decoded, departure, en
 
 log = get_logger(__name__)
 
-JOINED = counter("worker_joined_windows", "Samples written to the log as windows.")
-DEPARTURES = counter("worker_departures", "Deleted nodes written to the log.")
-IGNORED = counter("worker_departed_samples", "Samples of deleted nodes, not joined.")
-DEAD = counter("worker_dead_letters", "Records refused.", ["topic", "reason"])
-BAD_VALUES = counter("worker_bad_values", "Values made null.", ["node", "column"])
+JOINED = counter("worker_joined_windows", "Samples joined and appended to the log as windows.")
+DEPARTURES = counter("worker_departures", "Departures of deleted nodes appended to the log.")
+IGNORED = counter("worker_departed_samples", "Samples of deleted nodes that were dropped.")
+DEAD = counter("worker_dead_letters", "Records written to the dead letters.", ["topic", "reason"])
+BAD_VALUES = counter("worker_bad_values", "Invalid values replaced by null.", ["node", "column"])
 
 
 @dataclass(frozen=True, slots=True)
 class JoinRules:
-    """What the join needs of the settings."""
+    """The settings that the join needs."""
 
     prefix: str
     partitions: int
@@ -55,15 +55,15 @@ class JoinRules:
     strategy: Strategy
 
 
-HandOn = Callable[[Sequence[LogRecord]], Awaitable[None]]
-"""Takes what was appended to the log, in order; the time is that of the last sample."""
+HandOver = Callable[[Sequence[LogRecord]], Awaitable[None]]
+"""Takes appended windows in order; `appended_ms` is that of the last sample."""
 
 
-class _Joined(NamedTuple):
-    """A window to be appended, and the window itself where decoding the record would give it."""
+class _EncodedWindow(NamedTuple):
+    """A window to append. `window` is what decoding `record` would return, if known."""
 
     record: Keyed
-    said: Window | None = None
+    window: Window | None = None
 
 
 class JoinCursor:
@@ -73,22 +73,22 @@ class JoinCursor:
         self,
         ownership: Ownership,
         next_offset: int,
-        inventory: Inventory,
+        cluster_state: ClusterState,
         output: Output,
         rules: JoinRules,
-        hand_on: HandOn,
+        hand_over: HandOver,
     ) -> None:
         self.ownership = ownership
         self.next_offset = next_offset
-        self.inventory = inventory
+        self.cluster_state = cluster_state
         self._output = output
         self._rules = rules
-        self._hand_on = hand_on
+        self._hand_over = hand_over
         self._samples = SAMPLES.full_name(rules.prefix)
         self._windows = WINDOWS.full_name(rules.prefix)
-        # Samples and departures are appended by different tasks; the log takes one at a time.
+        # Different tasks append windows and departures.
         self._appending = asyncio.Lock()
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._beside: dict[str, Beside] = {}
         self._facts: dict[str, tuple[KnownNode, NodeFacts]] = {}
 
@@ -97,61 +97,61 @@ class JoinCursor:
         return self.ownership.owned
 
     async def process(self, records: Sequence[LogRecord]) -> None:
-        """Write a window for each good sample and a dead letter for each bad one."""
+        """Append a window for each valid sample, and a dead letter for each invalid one."""
         async with self._appending:
             if not self.owned:
                 return
-            joined, refused = self._join(records)
+            windows, refused = self._join(records)
             for record, error in refused:
-                await refuse(self._output, self._rules.prefix, self._samples, record, error)
-            if not self.ownership.owned:  # lost while the dead letters were written
+                await refuse_record(self._output, self._rules.prefix, self._samples, record, error)
+            if not self.ownership.owned:  # revoked while dead letters were written
                 return
-            if joined:
-                await self._append(joined, records[-1].appended_ms)
-                JOINED.inc(len(joined))
+            if windows:
+                await self._append(windows, records[-1].appended_ms)
+                JOINED.inc(len(windows))
             self.next_offset = records[-1].offset + 1
 
     async def idle(self) -> None:
-        """Return when nothing is being appended any more."""
+        """Wait until nothing is being appended."""
         async with self._appending:
             pass
 
     async def depart(self, node: str, appended_ms: int) -> None:
-        """Write the departure of a deleted node."""
+        """Append the departure of a deleted node."""
         async with self._appending:
             if not self.owned:
                 return
             record = Keyed(node.encode(), encode_window(departure(node, appended_ms)))
-            await self._append([_Joined(record)], appended_ms)
+            await self._append([_EncodedWindow(record)], appended_ms)
             self._beside.pop(node, None)
             self._facts.pop(node, None)
-            self._told &= self.inventory.departed.keys()
+            self._warned &= self.cluster_state.deleted_nodes.keys()
             DEPARTURES.inc()
 
-    async def _append(self, windows: Sequence[_Joined], appended_ms: int) -> None:
-        partition, records = self.ownership.partition, [window.record for window in windows]
+    async def _append(self, windows: Sequence[_EncodedWindow], appended_ms: int) -> None:
+        partition, records = self.ownership.partition, [encoded.record for encoded in windows]
         offsets = await self._output.append(self._windows, partition, records)
-        await self._hand_on([
-            LogRecord(partition, offset, key, value, appended_ms, said)
-            for offset, ((key, value), said) in zip(offsets, windows, strict=True)
+        await self._hand_over([
+            LogRecord(partition, offset, key, value, appended_ms, window)
+            for offset, ((key, value), window) in zip(offsets, windows, strict=True)
         ])  # fmt: skip
 
     def _join(
         self, records: Sequence[LogRecord]
-    ) -> tuple[list[_Joined], list[tuple[LogRecord, RecordError]]]:
-        joined: list[_Joined] = []
+    ) -> tuple[list[_EncodedWindow], list[tuple[LogRecord, RecordError]]]:
+        windows: list[_EncodedWindow] = []
         refused: list[tuple[LogRecord, RecordError]] = []
         for record in records:
             try:
-                window = self._window(record)
+                window = self._join_sample(record)
             except RecordError as error:
                 refused.append((record, error.at(self._samples, record.partition, record.offset)))
             else:
                 if window is not None:
-                    joined.append(window)
-        return joined, refused
+                    windows.append(window)
+        return windows, refused
 
-    def _window(self, record: LogRecord) -> _Joined | None:
+    def _join_sample(self, record: LogRecord) -> _EncodedWindow | None:
         sample = read_rows(record.value or b"")
         node = sample.header.node
         if record.key != node.encode():
@@ -159,19 +159,18 @@ class JoinCursor:
         expected = partition_of(node, self._rules.partitions)
         if record.partition != expected:
             raise InvalidRecordError(
-                f"sample of {node!r} lies in partition {record.partition}, not {expected}",
+                f"sample of {node!r} is in partition {record.partition}, not {expected}",
                 hint="set the producer's partitioner to murmur2",
             )
         check_not_future(sample.header, record.appended_ms, self._rules.future_tolerance_seconds)
-        # Who deleted it watches the cluster: samples alone, of an exporter that is about to end,
-        # do not bring it back.
-        if node in self.inventory.departed:
-            if node not in self._told:
-                self._told.add(node)
-                log.warning("samples of a deleted node are not joined", node=node)
+        # The watcher deleted it. Samples of an exporter that will stop soon do not restore it.
+        if node in self.cluster_state.deleted_nodes:
+            if node not in self._warned:
+                self._warned.add(node)
+                log.warning("dropping samples of a deleted node", node=node)
             IGNORED.inc()
             return None
-        view = self.inventory.view(node)
+        view = self.cluster_state.view(node)
         beside = put_beside(sample.listing, view.pods, self._beside.get(node))
         self._beside[node] = beside
         window = join(
@@ -183,30 +182,30 @@ class JoinCursor:
             beside=beside,
             facts=self._facts_of(view.record),
         )
-        uids, header = sample.listing.uids, sample.header
-        self.inventory.gone.joined(node, uids, header.window_start_ms, header.window_end_ms)
+        start_ms, end_ms = sample.header.window_start_ms, sample.header.window_end_ms
+        self.cluster_state.deleted_pods.joined(node, sample.listing.uids, start_ms, end_ms)
         value = encode_window(window)
         if len(value) > LARGEST_VALUE_BYTES:
-            raise OversizedRecordError(f"window of {node!r} would take {len(value)} bytes")
+            raise OversizedRecordError(f"window of {node!r} has {len(value)} bytes")
         for column, count in window.bad_values.items():
             BAD_VALUES.labels(node, column).inc(count)
-        # A sample that had to be mended is read as others will read it.
-        said = as_decoded(window, value) if window.rows.sample is sample else None
-        return _Joined(Keyed(node.encode(), value), said)
+        # A corrected sample must be decoded, as other readers will.
+        decoded = as_decoded(window, value) if window.rows.sample is sample else None
+        return _EncodedWindow(Keyed(node.encode(), value), decoded)
 
     def _facts_of(self, record: KnownNode | None) -> NodeFacts | None:
         if record is None:
             return None
-        found = self._facts.get(record.node)
-        if found is None or found[0] is not record:
-            found = self._facts[record.node] = record, node_facts(record, self._rules.strategy)
-        return found[1]
+        cached = self._facts.get(record.node)
+        if cached is None or cached[0] is not record:
+            cached = self._facts[record.node] = record, node_facts(record, self._rules.strategy)
+        return cached[1]
 
 
-async def refuse(
+async def refuse_record(
     output: Output, prefix: str, topic: str, record: LogRecord, error: RecordError
 ) -> None:
-    """Put a refused record into the dead letters, and say so in log and metrics."""
+    """Write a refused record to the dead letters, log and count it."""
     name = topic.removeprefix(f"{prefix}.")
     DEAD.labels(name, error.reason).inc()
     log.warning("record refused", topic=topic, partition=record.partition, offset=record.offset,

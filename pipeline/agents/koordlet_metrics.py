@@ -1,10 +1,9 @@
-"""The metrics `koordlet_node_predicted_resource_reclaimable` and `_peak`, by Koordinator's names.
+"""The metrics `koordlet_node_predicted_resource_reclaimable` and `_peak`, as in Koordinator.
 
-Owes the rest: for each node in this worker's hands what its predictors said after its last window
-of Prod: what it leaves unused, and its peak. Predictors go by our names; the views of `percentile`
-beside them by Koordinator's: `podPredictor`, `priorityPredictor`, and `minPredictor` for the
-careful one of both, the smaller amount and the higher peak. What is unknown has no series. Nothing
-is kept but an array per node: the pages are made when asked.
+For each node of this worker they have what each predictor expects of Prod after the node's last
+window: its unused requests, and its peak. Our predictors have their own names. The views of
+`percentile` have Koordinator's names: `podPredictor`, `priorityPredictor`, and `minPredictor` for
+the smaller amount and the higher peak of both. Unknown values have no series.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,63 +20,66 @@ from pipeline.processors.model.reclaimable import TO_KUBERNETES
 
 METRICS: Final = {
     "koordlet_node_predicted_resource_reclaimable": (
-        "What Prod asked for and will not use, by the predictor that says so."
+        "Requested by Prod and predicted to stay unused, by predictor."
     ),
     "koordlet_node_predicted_resource_peak": (
-        "The peak of Prod with the safety margin, by the predictor that says so."
+        "Predicted peak of Prod with the safety margin, by predictor."
     ),
 }
 VIEWS: Final = ("podPredictor", "priorityPredictor", "minPredictor")
-_OF_VIEWS: Final = "percentile"
+_VIEWS_OF: Final = "percentile"
 _UNITS: Final = (("cpu", "core"), ("memory", "byte"))
 
 
-class Profile(NamedTuple):
-    """Of one partition: what is said of each node, (metrics, predictors, 2) cores and bytes, NaN
-    unknown, in the order of `METRICS` and `predictors`."""
+class ProdAmounts(NamedTuple):
+    """The values of one partition.
+
+    Each node has an array (metric, predictor, 2) of cores and bytes, NaN if unknown, in the order
+    of `METRICS` and `predictors`.
+    """
 
     predictors: tuple[str, ...]
     nodes: Mapping[str, FloatArray]
 
 
-def names_of(predictors: Sequence[str]) -> tuple[str, ...]:
-    """The values of the label `predictor` where these run."""
-    return (*predictors, *(VIEWS if _OF_VIEWS in predictors else ()))
+def predictor_labels(predictors: Sequence[str]) -> tuple[str, ...]:
+    """Return the values of the label `predictor` for these predictors."""
+    return (*predictors, *(VIEWS if _VIEWS_OF in predictors else ()))
 
 
-def amounts_of(peaks: AllPeaks) -> Mapping[str, FloatArray]:
-    """What is reclaimable on each node, and the peak, a row for each of `names_of`."""
-    found = {name: answer.reclaimable for name, answer in peaks.answers.items()}
-    amounts = [answer.amount for answer in found.values()]
-    highest = [answer.peak for answer in found.values()]
-    if views := found.get(_OF_VIEWS):
+def prod_amounts(peaks: AllPeaks) -> Mapping[str, FloatArray]:
+    """Return (metric, predictor, 2) per node, a row for each of `predictor_labels`."""
+    reclaimable = {name: answer.reclaimable for name, answer in peaks.answers.items()}
+    amounts = [answer.amount for answer in reclaimable.values()]
+    peaks_of_prod = [answer.peak for answer in reclaimable.values()]
+    if views := reclaimable.get(_VIEWS_OF):
         amounts += [views.pods_amount, views.classes_amount, views.amount]
-        highest += [views.pods_peak, views.classes_peak, views.peak]
-    rows = np.stack([np.stack(amounts, axis=1), np.stack(highest, axis=1)], axis=1)
+        peaks_of_prod += [views.pods_peak, views.classes_peak, views.peak]
+    rows = np.stack([np.stack(amounts, axis=1), np.stack(peaks_of_prod, axis=1)], axis=1)
     rows /= TO_KUBERNETES
-    # A view would keep the rows of all nodes of its batch for as long as one of them is not new.
+    # A view would keep the rows of all nodes of its batch in memory.
     return {name: row.copy() for name, row in zip(peaks.names, rows, strict=True)}
 
 
-class _ProfileCollector(Collector):
-    """Reads what was last computed when the page is asked for."""
+class _Collector(Collector):
+    """Creates the series when the metrics page is requested."""
 
-    profiles: Callable[[], Iterable[Profile]] | None = None
+    partitions: Callable[[], Iterable[ProdAmounts]] | None = None
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        if self.profiles is None:
+        if self.partitions is None:
             return
         families = [
-            GaugeMetricFamily(name, about, labels=["node", "predictor", "resource", "unit"])
-            for name, about in METRICS.items()
+            GaugeMetricFamily(name, text, labels=["node", "predictor", "resource", "unit"])
+            for name, text in METRICS.items()
         ]
-        for profile in self.profiles():
-            for node, amounts in profile.nodes.items():
-                for family, of_metric in zip(families, amounts.tolist(), strict=True):
-                    _add(family, node, profile.predictors, of_metric)
+        for partition in self.partitions():
+            for node, amounts in partition.nodes.items():
+                for family, values in zip(families, amounts.tolist(), strict=True):
+                    _add(family, node, partition.predictors, values)
         yield from families
 
 
@@ -90,10 +92,10 @@ def _add(
                 family.add_metric([node, predictor, resource, unit], amount)
 
 
-_COLLECTOR = _ProfileCollector()
+_COLLECTOR = _Collector()
 REGISTRY.register(_COLLECTOR)
 
 
-def watch(profiles: Callable[[], Iterable[Profile]] | None) -> None:
-    """Show these on the metrics page of the process, in place of those shown before."""
-    _COLLECTOR.profiles = profiles
+def serve(partitions: Callable[[], Iterable[ProdAmounts]] | None) -> None:
+    """Serve these values on the metrics page; None serves no values."""
+    _COLLECTOR.partitions = partitions

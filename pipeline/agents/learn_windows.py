@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from pipeline.agents.koordlet_metrics import amounts_of
+from pipeline.agents.koordlet_metrics import prod_amounts
 from pipeline.agents.partition_models import NodeReport, PartitionWindow
 from pipeline.metrics import counter, gauge
 from pipeline.processors.join.window_batch import WindowBatch
@@ -126,7 +126,7 @@ def _told(windows: Sequence[PartitionWindow], batch: WindowBatch) -> list[Applie
     nodes = [(placed.models.bank, placed.node) for placed in windows]
     peaks = bank.peaks(nodes)
     if windows[0].models.rules.node_metrics:
-        for placed, amounts in zip(windows, amounts_of(peaks).items(), strict=True):
+        for placed, amounts in zip(windows, prod_amounts(peaks).items(), strict=True):
             placed.models.amounts.update([amounts])
     due = bank.due(nodes, peaks).tolist()
     return [

@@ -1,11 +1,12 @@
-"""The model agent: the log of record in; predictions, resources and node state out.
+"""The model agent: windows in; predictions, resources and node states out.
 
-A node state follows from an applied window, resources where the node takes part, and a prediction
-where one is due (`reporting`). Of several windows of a node that are applied at once, while there
-is a backlog, the newest of each are published: these topics are tables.
-All that it publishes is a function of `springtide.windows` up to an offset. Models and position
-move together, without an await in between, so that a checkpoint taken at any moment is exact; what
-follows from a batch is published afterwards, and again by recovery if that did not happen.
+Each applied window gives a node state, resources if the node has overcommit, and a prediction if
+one is due. If several windows of a node are applied at once, only the newest results are published:
+the result topics are tables.
+
+All results are a function of `windows` up to an offset. Models and position change together,
+without an await in between, so a checkpoint is exact at any moment. Results are published
+afterwards. If that fails, recovery publishes them again.
 """
 
 import asyncio
@@ -15,8 +16,8 @@ from contextlib import AsyncExitStack
 
 import msgspec
 
-from pipeline.agents.join_agent import refuse
-from pipeline.agents.koordlet_metrics import Profile, names_of
+from pipeline.agents.join_agent import refuse_record
+from pipeline.agents.koordlet_metrics import ProdAmounts, predictor_labels
 from pipeline.agents.learn_windows import (
     Applied,
     PendingReport,
@@ -46,21 +47,21 @@ from pipeline.topics.windows import decode_window, sample_offset_of
 log = get_logger(__name__)
 
 OVERSIZED = counter(
-    "worker_oversized_results", "Results that are more than a record takes.", ["topic"]
+    "worker_oversized_results", "Results larger than the record limit, not published.", ["topic"]
 )
 
 Reported = tuple[str, NodeReport | None]
-"""A node and what is to be published of it; None where it departed."""
+"""A node and the report to publish; None if the node departed."""
 
 
-_LIVES = NodeReport(None, b"")
+_MISSING = NodeReport(None, b"")
 
 
 class ModelCursor(PartitionModels):
     """The models of one partition and their position in its `windows`.
 
-    `joined` is the highest sample offset met below `next_offset`. Who holds `busy` may apply and
-    publish.
+    `joined` is the highest sample offset in the windows below `next_offset`. Hold `busy` to apply
+    and publish.
     """
 
     def __init__(
@@ -84,8 +85,8 @@ class ModelCursor(PartitionModels):
         )
         self.next_offset = next_offset
         self.joined = joined
-        # Whether resources were published of a node, or taken back; unknown after a start.
-        self.offering: dict[str, bool] = {}
+        # Whether the last published resources of a node exist; missing if unknown.
+        self._has_resources: dict[str, bool] = {}
         self.busy = asyncio.Lock()
         self._reported: set[str] = set()
         self._output = output
@@ -97,82 +98,81 @@ class ModelCursor(PartitionModels):
         return self.ownership.owned
 
     @property
-    def profile(self) -> Profile:
-        """What each predictor says of Prod, of nodes with a window since the loading.
+    def prod_amounts(self) -> ProdAmounts:
+        """The amounts of Prod of all nodes with a window since the partition was loaded.
 
-        A copy: other threads may ask.
+        A copy, because other threads may read it.
         """
-        return Profile(names_of(self.bank.predictors), self.amounts.copy())
+        return ProdAmounts(predictor_labels(self.bank.predictors), self.amounts.copy())
 
     async def process(self, records: Sequence[LogRecord]) -> None:
-        """Apply records, then publish what follows from each applied window."""
+        """Apply records and publish the results."""
         await process([(self, records)])
 
     async def idle(self) -> None:
-        """Return when nothing is being published any more."""
+        """Wait until nothing is being published."""
         async with self.busy:
             pass
 
     def apply(
         self, records: Sequence[LogRecord]
     ) -> tuple[list[Reported], list[tuple[LogRecord, RecordError]]]:
-        """Bring models and position behind `records`; gives reports in order, and what is bad."""
+        """Apply `records`; return reports in order, and invalid records."""
         reported, refused = apply([(self, records)])
         return reported[self], refused[self]
 
     def replay(self, records: Sequence[LogRecord], covers: Mapping[str, int]) -> None:
-        """Bring models and position behind `records` as `apply` does, without a report.
+        """Apply `records` during recovery, without reports.
 
-        What lies below the offset in `covers` for its node is in the node's checkpoint: it is not
-        even decoded. `report_replayed` makes the report of each node: its last window and the last
-        prediction that was due.
+        `covers` has the offset up to which the checkpoint of a node covers the log: records below
+        it are not even decoded. `report_replayed` creates the report of each node from its last
+        window and its last due prediction.
         """
-        wanted = []
+        ahead = []
         for record in records:
             try:
                 self.joined = max(self.joined, sample_offset_of(record.value or b""))
             except RecordError:
                 continue
             if record.offset >= covers.get((record.key or b"").decode(errors="replace"), 0):
-                wanted.append(record)
-        for (_, node), applied in learn_all(self.decode(wanted)[0]).items():
+                ahead.append(record)
+        for (_, node), applied in learn_all(self.decode(ahead)[0]).items():
             if applied is not None:
                 self._replayed[node] = applied.after(self._replayed.get(node)).pending()
         self.next_offset = records[-1].offset + 1
 
     def report_replayed(self, limit: int) -> bool:
-        """Report up to `limit` replayed nodes; return whether any are left."""
+        """Create the reports of up to `limit` replayed nodes; return whether any are left."""
         nodes = list(self._replayed)[:limit]
         report([self._replayed.pop(node) for node in nodes])
         return bool(self._replayed)
 
     def lose(self, node: str, windows: int) -> None:
-        """Count these windows as lost to the models of a node, also in what `report_replayed` is
-        to say of it."""
+        """Add `windows` to the lost windows of a node, also in its replayed report."""
         counters = self.counters[node]
         counters = msgspec.structs.replace(counters, lost=counters.lost + windows)
         self.counters[node] = counters
-        if told := self._replayed.get(node):
-            self._replayed[node] = told._replace(counters=counters)
+        if pending := self._replayed.get(node):
+            self._replayed[node] = pending._replace(counters=counters)
 
     async def publish(self, reported: Iterable[Reported]) -> None:
-        """Write reports, tombstones for departed nodes, and await their delivery.
+        """Publish reports, and tombstones for departed nodes, and wait for their delivery.
 
-        Nothing is written once the partition is lost: a tombstone of the next owner has no offset
-        by which readers could tell that it is newer. What no record takes is counted and left out:
-        the worker would end of it, and so would each that takes the partition over.
+        Nothing is written after the partition was revoked: tombstones of the next owner have no
+        offset by which readers could see that they are newer. Results above the record limit are
+        counted and dropped: they would stop this worker, and each that takes the partition over.
         """
         predictions, states, resources = [], [], []
         reported = list(reported)
-        for node, of_node in reported:
-            key, prediction = node.encode(), of_node.prediction if of_node else None
-            if of_node is None or prediction is not None:
+        for node, newest in reported:
+            key, prediction = node.encode(), newest.prediction if newest else None
+            if newest is None or prediction is not None:
                 predictions.append(Keyed(key, prediction))
-            states.append(Keyed(key, of_node.node_state if of_node else None))
-            offered = of_node.resources if of_node else None
-            if offered is not None or self.offering.get(node, True):
-                resources.append(Keyed(key, offered))
-            self.offering[node] = offered is not None
+            states.append(Keyed(key, newest.node_state if newest else None))
+            offer = newest.resources if newest else None
+            if offer is not None or self._has_resources.get(node, True):
+                resources.append(Keyed(key, offer))
+            self._has_resources[node] = offer is not None
         prefix, partition = self.rules.prefix, self.ownership.partition
         for topic, records in (
             (PREDICTIONS, predictions), (RESOURCES, resources), (NODE_STATE, states),
@@ -180,29 +180,29 @@ class ModelCursor(PartitionModels):
             fitting = [record for record in records if _fits(topic.name, record)]
             if fitting and self.owned:
                 await self._output.append(topic.full_name(prefix), partition, fitting)
-        for node, of_node in reported:
+        for node, newest in reported:
             self._reported.add(node)
-            if of_node is not None:
-                of_node.pack()
+            if newest is not None:
+                newest.pack()
             else:
-                self.offering.pop(node, None)
-                if self.reports.get(node, _LIVES) is None:
+                self._has_resources.pop(node, None)
+                if self.reports.get(node, _MISSING) is None:
                     del self.reports[node]
 
     def take_reported(self) -> set[str]:
-        """Nodes of which something was published since this was asked last."""
+        """Return and reset the nodes whose results were published since the last call."""
         taken, self._reported = self._reported, set()
         return taken
 
     async def refuse(self, refused: Iterable[tuple[LogRecord, RecordError]]) -> None:
-        """Put these records into the dead letters."""
+        """Write these records to the dead letters."""
         for record, error in refused:
-            await refuse(self._output, self.rules.prefix, self._windows, record, error)
+            await refuse_record(self._output, self.rules.prefix, self._windows, record, error)
 
     def decode(
         self, records: Sequence[LogRecord]
     ) -> tuple[list[PartitionWindow], list[tuple[LogRecord, RecordError]]]:
-        """The windows in `records`, and what is none."""
+        """Decode `records` into valid windows and refused records."""
         windows: list[PartitionWindow] = []
         refused: list[tuple[LogRecord, RecordError]] = []
         for record in records:
@@ -211,7 +211,9 @@ class ModelCursor(PartitionModels):
                 if window is None:
                     window = decode_window(record.value or b"")
                 if record.key != window.header.node.encode():
-                    raise KeyMismatchError(f"window of {window.header.node!r} has another key")
+                    raise KeyMismatchError(
+                        f"window of {window.header.node!r} has the key {record.key!r:.100}"
+                    )
             except RecordError as error:
                 refused.append((record, error.at(self._windows, record.partition, record.offset)))
             else:
@@ -224,21 +226,23 @@ class ModelCursor(PartitionModels):
 
 
 Batch = tuple[ModelCursor, Sequence[LogRecord]]
-"""Records for one cursor, at and after its position, none left out."""
+"""Consecutive records from the position of a cursor on."""
 
 
 async def process(batches: Sequence[Batch]) -> None:
-    """Apply records of distinct partitions in one call, then publish what follows from them, side
-    by side. What was let go is left alone."""
+    """Apply records of distinct partitions in one call, then publish the results concurrently.
+
+    Revoked partitions are skipped.
+    """
     async with AsyncExitStack() as stack:
         for cursor, _ in sorted(batches, key=lambda batch: batch[0].ownership.partition):
             await stack.enter_async_context(cursor.busy)
-        held = [(cursor, records) for cursor, records in batches if cursor.owned and records]
-        reported, refused = apply(held)
-        await run_all(_tell(cursor, refused[cursor], reported[cursor]) for cursor, _ in held)
+        owned = [(cursor, records) for cursor, records in batches if cursor.owned and records]
+        reported, refused = apply(owned)
+        await run_all(_publish(cursor, refused[cursor], reported[cursor]) for cursor, _ in owned)
 
 
-async def _tell(
+async def _publish(
     cursor: ModelCursor,
     refused: Sequence[tuple[LogRecord, RecordError]],
     reported: Sequence[Reported],
@@ -250,8 +254,10 @@ async def _tell(
 def learn_all(
     windows: Sequence[PartitionWindow],
 ) -> dict[tuple[PartitionModels, str], Applied | None]:
-    """Apply windows in order; gives the newest of each node that was applied, with its newest
-    prediction, and None where the node departed."""
+    """Apply windows in order; return the newest applied window of each node, None if it departed.
+
+    Each has the newest due prediction of the node.
+    """
     newest: dict[tuple[PartitionModels, str], Applied | None] = {}
     for run in segments(windows):
         if run[0].window.type == "departure":
@@ -270,18 +276,18 @@ def apply(
     dict[PartitionModels, list[Reported]],
     dict[PartitionModels, list[tuple[LogRecord, RecordError]]],
 ]:
-    """Bring models and positions behind these records; gives reports in order, and what is bad."""
+    """Apply records of distinct partitions; return reports in order, and invalid records."""
     windows: list[PartitionWindow] = []
     reported: dict[PartitionModels, list[Reported]] = defaultdict(list)
     refused: dict[PartitionModels, list[tuple[LogRecord, RecordError]]] = {}
     for cursor, records in batches:
-        mine, refused[cursor] = cursor.decode(records)
-        cursor.joined = max([cursor.joined, *(at.window.sample_offset for at in mine)])
-        windows += mine
+        decoded, refused[cursor] = cursor.decode(records)
+        cursor.joined = max([cursor.joined, *(source.window.sample_offset for source in decoded)])
+        windows += decoded
     newest = learn_all(windows)
-    made = iter(report_applied([applied for applied in newest.values() if applied is not None]))
+    reports = iter(report_applied([applied for applied in newest.values() if applied is not None]))
     for (models, node), applied in newest.items():
-        reported[models].append((node, None if applied is None else next(made)))
+        reported[models].append((node, None if applied is None else next(reports)))
     for cursor, records in batches:
         cursor.next_offset = records[-1].offset + 1
     return reported, refused
@@ -292,6 +298,6 @@ def _fits(topic: str, record: Keyed) -> bool:
     if size <= LARGEST_VALUE_BYTES:
         return True
     OVERSIZED.labels(topic).inc()
-    log.error("result is larger than a record may be", topic=topic, key=record.key.decode(),
-              bytes=size)  # fmt: skip
+    log.error("result exceeds the record limit, not publishing it", topic=topic,
+              key=record.key.decode(), bytes=size)  # fmt: skip
     return False

@@ -1,10 +1,10 @@
-"""How models enter the stream from outside: as a round of checkpoints of an epoch of their own.
+"""Import models as a round of checkpoints with an epoch of its own.
 
-Owes the rest: an import is in force from the next takeover of its partition, or not at all, and
-nothing else changes. A claim gives an epoch; every checkpoint that a worker would start from is
-written again under it, the node's with what was imported, then the marker with the offsets of the
-round that it continues. So a takeover replays what it would have replayed, on top of the import.
-It is part of the state, not of the log: models that are rebuilt from the log are without it.
+An import is in force from the next load of its partition, or not at all. A claim gives the epoch.
+Each checkpoint that a worker would start from is written again with that epoch, the node's with the
+imported models, then the marker with the offsets of the previous round. So the next load replays
+the same windows, on top of the import. An import is part of the checkpoints, not of the log: models
+that are rebuilt from the log do not have it.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from pipeline.agents.checkpoint_selection import Checkpoints, read_checkpoints
+from pipeline.agents.checkpoint_selection import PartitionCheckpoints, read_checkpoints
 from pipeline.agents.consume import Readers
 from pipeline.clock import Clock
 from pipeline.errors import (
@@ -42,10 +42,10 @@ from pipeline.topics.checkpoints import (
 from pipeline.topics.codec import encode_pack
 
 _T = TypeVar("_T")
-Running = Callable[[Collection[str]], Awaitable[Collection[str]]]
-"""Of these groups (`worker.id`) those of which workers run."""
+FindRunning = Callable[[Collection[str]], Awaitable[Collection[str]]]
+"""Returns the groups (`worker.id`) among the given ones that have running workers."""
 Change = Callable[[bytes], tuple[bytes | None, _T]]
-"""From a node's state to another one, None for no other, and what is to be said of it."""
+"""Returns the new state of a node, None for no change, and a result for the caller."""
 
 
 async def change_models(
@@ -55,62 +55,66 @@ async def change_models(
     place: tuple[str, int],
     output: Output | None,
     open_reader: Readers,
-    running: Running,
+    find_running: FindRunning,
     clock: Clock,
 ) -> _T:
-    """Put what `change` makes of the models of `node` in their place; gives what it says.
+    """Replace the models of `node` with what `change` returns; return its result.
 
-    `place` is the topic `checkpoints` and the node's partition. Without `output` all is looked at
-    and nothing written, whether or not workers run. Raises StateError while workers run, or if one
-    takes the partition meanwhile, NotReadyError if no complete round has the node, and what
-    `change` raises; the state is then as it was.
+    `place` is the topic `checkpoints` and the node's partition. Without `output` everything is
+    checked and nothing written, even while workers run.
+
+    Raises StateError while workers run, or if a worker claims the partition meanwhile,
+    NotReadyError if no complete round has the node, and the errors of `change`. The state is then
+    unchanged.
     """
     topic, partition = place
     async with open_reader([place]) as reader:
-        found = await read_checkpoints(reader, *place, 0, _refuse)
-        groups = await running({found.group} - {""})
+        content = await read_checkpoints(reader, *place, 0, _ignore)
+        groups = await find_running({content.group} - {""})
         if output is not None:
             _require_idle(groups)
-        chosen = {name: _sound(fit) for name, fit in found.fit().items()}
-        marker = found.marker()
-        if marker is None or node not in chosen:
+        selected = {name: _intact(usable) for name, usable in content.usable().items()}
+        marker = content.marker()
+        if marker is None or node not in selected:
             raise NotReadyError(
                 f"no complete round of checkpoints has node {node!r:.100}",
                 hint="let exporter and worker run for worker.checkpoint_interval_seconds, then "
                 "stop the workers",
             )
-        state, said = change(chosen[node].state)
+        state, result = change(selected[node].state)
         if state is None:
-            return said
-        chosen[node] = msgspec.structs.replace(chosen[node], state=state)
-        _round(chosen, marker.epoch)  # before anything is written: it may be too large
+            return result
+        selected[node] = msgspec.structs.replace(selected[node], state=state)
+        _round(selected, marker.epoch)  # check the size before writing
         if output is None:
-            return said
-        claim = Claim(member=IMPORT, claimed_at=format_time(clock.now()), group=found.group)
+            return result
+        claim = Claim(member=IMPORT, claimed_at=format_time(clock.now()), group=content.group)
         (epoch,) = await output.append(
             topic, partition, [Keyed(claim_key(IMPORT), encode_pack(claim))]
         )
-        checkpoints = _round(chosen, epoch)
-        renewed = msgspec.structs.replace(marker, epoch=epoch, round=1, nodes=len(chosen))
+        checkpoints = _round(selected, epoch)
+        new_marker = msgspec.structs.replace(marker, epoch=epoch, round=1, nodes=len(selected))
         written = [key for key, _ in checkpoints]
         try:
             await output.append(topic, partition, checkpoints)
-            await _require_ours(reader, place, found, epoch)
-            _require_idle(await running({found.group} - {""}))
-            written.insert(0, marker_key(epoch))  # first: without it the rest says nothing
+            await _require_ours(reader, place, content, epoch)
+            _require_idle(await find_running({content.group} - {""}))
+            written.insert(0, marker_key(epoch))  # first: without it the other records are ignored
             (marked,) = await output.append(
-                topic, partition, [Keyed(marker_key(epoch), encode_pack(renewed))]
+                topic, partition, [Keyed(marker_key(epoch), encode_pack(new_marker))]
             )
-            await _require_ours(reader, place, found, epoch, marked)
+            await _require_ours(reader, place, content, epoch, marked)
         except StateError:
             await output.append(topic, partition, [Keyed(key, None) for key in written])
             raise
-    return said
+    return result
 
 
-def adding(node: str, learned: Mapping[str, Learned], config: ModelConfig) -> Change[Taken]:
-    """Add what others have learned of entities and pods of `node` to its models; says what was
-    taken, of those that it has models of. Raises CheckpointError for models that do not fit."""
+def add_models(node: str, learned: Mapping[str, Learned], config: ModelConfig) -> Change[Taken]:
+    """Return a change that adds `learned` models of entities and pods to the models of `node`.
+
+    Its result is what was added. Raises CheckpointError for models that do not fit.
+    """
 
     def change(state: bytes) -> tuple[bytes | None, Taken]:
         changed, taken = _with_import(node, state, learned, config)
@@ -119,11 +123,13 @@ def adding(node: str, learned: Mapping[str, Learned], config: ModelConfig) -> Ch
     return change
 
 
-def putting_back(
+def replace_models(
     node: str, data: bytes, config: ModelConfig, clock: Clock
 ) -> Change[NodeState | None]:
-    """Put an exported state in place of the models of `node`; says what it replaces. Raises
-    CheckpointError where `put_back` does."""
+    """Return a change that replaces the models of `node` with the exported state `data`.
+
+    Its result is the replaced state. Raises CheckpointError like `put_back`.
+    """
 
     def change(state: bytes) -> tuple[bytes | None, NodeState | None]:
         return put_back(node, state, data, config, now_ms=round(clock.now() * 1000))
@@ -132,16 +138,16 @@ def putting_back(
 
 
 def takes_anything(taken: Taken) -> bool:
-    """Whether any model took any bucket."""
-    return any(found and found.buckets for row in taken.values() for found in row)
+    """Return whether any bucket was added to any model."""
+    return any(cell and cell.buckets for row in taken.values() for cell in row)
 
 
 def _with_import(
     node: str, data: bytes, learned: Mapping[str, Learned], config: ModelConfig
 ) -> tuple[bytes, Taken]:
-    """The state with the import, which a bank of `config` has taken over, and what was taken.
+    """Return the state with the import, and what was added. A bank of `config` accepts the state.
 
-    A pod that the node has no model of is left out, as long as something is left.
+    Pods without a model on the node are skipped, unless that leaves nothing.
     """
     bank = Bank(config)
     bank.restore(node, data)
@@ -153,9 +159,9 @@ def _with_import(
     return encoded, taken
 
 
-def _sound(fit: Sequence[NodeCheckpoint]) -> NodeCheckpoint:
-    """The one that a worker would start from: the first of `fit` that is not damaged."""
-    for checkpoint in fit:
+def _intact(usable: Sequence[NodeCheckpoint]) -> NodeCheckpoint:
+    """Return the first intact checkpoint, from which a worker would start."""
+    for checkpoint in usable:
         try:
             state_codec.decode(checkpoint.state)
         except CheckpointLayoutError:
@@ -163,34 +169,34 @@ def _sound(fit: Sequence[NodeCheckpoint]) -> NodeCheckpoint:
         except CheckpointError:
             continue
         return checkpoint
-    return fit[0]
+    return usable[0]
 
 
-def _round(chosen: Mapping[str, NodeCheckpoint], epoch: int) -> list[Keyed]:
-    """The checkpoints as records of an epoch."""
+def _round(selected: Mapping[str, NodeCheckpoint], epoch: int) -> list[Keyed]:
+    """Encode the checkpoints as records of `epoch`."""
     records = [
         Keyed(
             node_key(node, epoch),
             _fitting(msgspec.structs.replace(checkpoint, epoch=epoch, round=1)),
         )
-        for node, checkpoint in chosen.items()
+        for node, checkpoint in selected.items()
     ]
     if any(len(record.value or b"") > LARGEST_VALUE_BYTES for record in records):
-        raise CheckpointError("with the import a checkpoint is larger than a record may be")
+        raise CheckpointError("with the import a checkpoint exceeds the record limit")
     return records
 
 
 def _require_idle(groups: Collection[str]) -> None:
     if groups:
         raise StateError(
-            f"workers of the group {', '.join(sorted(groups)):.300} run, and would go on without "
-            "what is imported",
+            f"workers of the group {', '.join(sorted(groups)):.300} are running and would not load "
+            "the import",
             hint="stop all workers of this topic prefix, import, start them again",
         )
 
 
 def _fitting(checkpoint: NodeCheckpoint) -> bytes:
-    """As `Rounds` would write it: the prediction that stands lies in its topic, too."""
+    """Encode as `CheckpointRounds` does: without the prediction if the record is too large."""
     value = encode_pack(checkpoint)
     if len(value) > LARGEST_VALUE_BYTES:
         value = encode_pack(msgspec.structs.replace(checkpoint, prediction=None))
@@ -200,22 +206,24 @@ def _fitting(checkpoint: NodeCheckpoint) -> bytes:
 async def _require_ours(
     reader: LogReader,
     place: tuple[str, int],
-    before: Checkpoints,
+    before: PartitionCheckpoints,
     epoch: int,
     marked: int | None = None,
 ) -> None:
-    """Raise StateError if somebody has claimed the partition since `before`, and not behind our
-    marker at offset `marked`: who does that has read it, and goes on with what was imported."""
-    claims = (await read_checkpoints(reader, *place, 0, _refuse)).claims
+    """Raise StateError if a worker has claimed the partition since `before`.
+
+    A claim after our marker at offset `marked` is fine: that worker loads the import.
+    """
+    claims = (await read_checkpoints(reader, *place, 0, _ignore)).claims
     known = max(before.claims, default=-1)
     others = (claim for claim in claims if claim > known and claim != epoch)
     if any(marked is None or claim < marked for claim in others):
         raise StateError(
-            "a worker took the partition meanwhile: the import may be in force, or not",
-            hint="look with `springtide model inspect` after the next round of checkpoints; then "
-            "stop all workers of this topic prefix, and import again if it is not",
+            "a worker claimed the partition during the import, which may or may not be in force",
+            hint="check with `springtide model inspect` after the next round of checkpoints; if it "
+            "is not, stop all workers of this topic prefix and import again",
         )
 
 
-async def _refuse(topic: str, record: LogRecord, error: RecordError) -> None:
-    """A record that cannot be read is a worker's to refuse; it is in no round that counts."""
+async def _ignore(topic: str, record: LogRecord, error: RecordError) -> None:
+    """Skip an invalid record: a worker writes its dead letter."""

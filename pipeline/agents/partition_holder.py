@@ -17,20 +17,20 @@ from typing import Any
 from aiokafka import TopicPartition
 
 from pipeline.agents.bank_settings import model_config
-from pipeline.agents.checkpoint_rounds import Rounds
-from pipeline.agents.cluster_state import InventoryTopics, follow
+from pipeline.agents.checkpoint_rounds import CheckpointRounds
+from pipeline.agents.cluster_state import ClusterStateTopics, follow
 from pipeline.agents.consume import consume
 from pipeline.agents.consumer_group import ConsumerGroup, RecordSource
-from pipeline.agents.join_agent import JoinCursor, JoinRules, refuse
-from pipeline.agents.koordlet_metrics import watch
+from pipeline.agents.join_agent import JoinCursor, JoinRules, refuse_record
+from pipeline.agents.koordlet_metrics import serve
 from pipeline.agents.learn_windows import LAST_END
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.partition_models import ModelRules
 from pipeline.agents.recovery import Recovery
 from pipeline.agents.shard import Shard
-from pipeline.agents.silent_nodes import depart_silent
-from pipeline.agents.view_agent import Views
-from pipeline.agents.window_handover import BEHIND, Handover, feed_models, look_for_others
+from pipeline.agents.silent_nodes import expire_silent_nodes
+from pipeline.agents.view_agent import NodeViews
+from pipeline.agents.window_handover import BEHIND, WindowHandover, feed_models, watch_log_ends
 from pipeline.clock import Clock
 from pipeline.errors import RecordError, StateError
 from pipeline.kafka.client import client_options
@@ -46,11 +46,11 @@ from pipeline.topics.registry import CHECKPOINTS, NODE_VIEWS, SAMPLES, WINDOWS
 
 log = get_logger(__name__)
 
-PARTITIONS = gauge("worker_partitions", "Partitions in this worker's hands.")
+PARTITIONS = gauge("worker_partitions", "Partitions that this worker owns.")
 NODES = gauge("worker_nodes", "Nodes with models in this worker.")
 
 _SHUTDOWN_SECONDS = 10.0
-# Two file sources would remove each other's records: the owner of this partition runs it.
+# Two file sources would remove each other's records: only the owner of this partition runs one.
 _FILE_SOURCE_PARTITION = 0
 
 
@@ -63,37 +63,37 @@ class PartitionHolder:
         self._clock = clock
         self._client = client_options(settings.kafka)
         self._resources = AsyncExitStack()
-        self._recovery: Recovery | None = None
-        self._handover = Handover(settings.worker.batch_size)
+        self.recovery: Recovery | None = None
+        self._handover = WindowHandover(settings.worker.batch_size)
         self._feeding: asyncio.Task[None] | None = None
         self._shards: dict[int, Shard] = {}
-        self._released: dict[int, Shard] = {}
+        self.released: dict[int, Shard] = {}
         self._loading: asyncio.Task[None] | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self.tasks: list[asyncio.Task[None]] = []
         self._ending: list[asyncio.Task[None]] = []
-        self._views: dict[int, Views] = {}
+        self._views: dict[int, NodeViews] = {}
         self.joins: dict[int, JoinCursor] = {}
         self.models: dict[int, ModelCursor] = {}
         PARTITIONS.set_function(lambda: len(self._shards))
         NODES.set_function(lambda: sum(m.bank.num_nodes for m in list(self.models.values())))
-        watch(lambda: [model.profile for model in list(self.models.values())])
+        serve(lambda: [model.prod_amounts for model in list(self.models.values())])
 
     async def revoked(self) -> None:
         """Release all partitions; the next assignment names those that stay."""
         if self._loading is not None:
             self._loading.cancel()
-            # What it loaded in vain must be put back before the next one begins.
+            # What it has loaded must be kept before the next load starts.
             self._ending.append(self._loading)
             self._loading = None
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-        self._ending += self._tasks
-        self._tasks.clear()
+        self._ending += self.tasks
+        self.tasks.clear()
         for shard in self._shards.values():
             shard.ownership.owned = False
-        self._released |= self._shards
-        for held in (self._shards, self.joins, self.models):
-            held.clear()
+        self.released |= self._shards
+        for owned in (self._shards, self.joins, self.models):
+            owned.clear()
         LAST_END.clear()
         BEHIND.clear()
         await self._handover.wake()
@@ -101,7 +101,7 @@ class PartitionHolder:
     async def assigned(self, partitions: AbstractSet[int]) -> None:
         """Load the assigned partitions."""
         generation = self._group.generation
-        loading = self._loading = asyncio.create_task(self._load(partitions, generation))
+        loading = self._loading = asyncio.create_task(self.load(partitions, generation))
         try:
             await loading
         except asyncio.CancelledError as error:
@@ -110,7 +110,9 @@ class PartitionHolder:
                 raise
             if self._loading is loading:
                 # Only `revoked` may cancel it: the worker would go on without any partition.
-                raise StateError(f"loading partitions {sorted(partitions)} was cut off") from error
+                raise StateError(
+                    f"loading of partitions {sorted(partitions)} was cancelled without a request"
+                ) from error
             # A rebalance interrupted it and calls `assigned` again. The partition that was being
             # loaded is dropped.
             log.info("loading interrupted by a rebalance", partitions=sorted(partitions))
@@ -121,8 +123,8 @@ class PartitionHolder:
         try:
             await asyncio.wait_for(self._idle(), _SHUTDOWN_SECONDS)
         except TimeoutError:
-            log.error("not all that was in hand is delivered; the log has it, and recovery will "
-                      "publish it", seconds=_SHUTDOWN_SECONDS)  # fmt: skip
+            log.error("results were not delivered in time, recovery will publish them",
+                      seconds=_SHUTDOWN_SECONDS)  # fmt: skip
         finally:
             feeding, self._feeding = self._feeding, None
             if feeding is not None:
@@ -137,59 +139,61 @@ class PartitionHolder:
         await consume(source, samples, self.joins, reader, batch_size=batch_size)
 
     async def _idle(self) -> None:
-        """Return when nothing of the partitions let go runs or is on its way any more."""
+        """Wait until no task or write of released partitions is in progress."""
         await cancel_tasks(*self._ending)
         self._ending.clear()
-        for shard in self._released.values():
+        for shard in self.released.values():
             await shard.join.idle()
             await shard.model.idle()
 
-    async def _load(self, partitions: AbstractSet[int], generation: int) -> None:
-        # What they still have on the way must be in the logs before these are read.
+    async def load(self, partitions: AbstractSet[int], generation: int) -> None:
+        # Their writes must be in the logs before these are read.
         await self._idle()
         recovery = await self._prepare()
-        for partition in self._released.keys() - partitions:
-            self._released.pop(partition).model.bank.clear()
+        for partition in self.released.keys() - partitions:
+            self.released.pop(partition).model.bank.clear()
         loaded: dict[int, tuple[Shard, list[bytes]]] = {}
         try:
-            async with aclosing(recovery.load_all(partitions, self._released)) as loading:
+            async with aclosing(recovery.load_all(partitions, self.released)) as loading:
                 async for shard, stale in loading:
                     loaded[shard.ownership.partition] = shard, stale
         except BaseException:
             self._keep_for_next(loaded)
             raise
-        # aiokafka swallows cancellations while it closes: ask who we are, not whether we live.
+        # aiokafka swallows cancellations while it closes, so check whether this task is current.
         revoked = self._loading is not asyncio.current_task()
         if revoked or generation != self._group.generation:
-            log.info("loaded for a generation that has passed", generation=generation)
+            log.info("loaded for an old generation", generation=generation)
             self._keep_for_next(loaded)
             return
         for partition, (shard, _) in loaded.items():
             self._shards[partition] = shard
             self.joins[partition] = shard.join
             self.models[partition] = shard.model
-        self._start_tasks(recovery, loaded)
+        self.start_tasks(recovery, loaded)
 
     def _keep_for_next(self, loaded: dict[int, tuple[Shard, list[bytes]]]) -> None:
-        """What was loaded in vain has only to be caught up if it comes back with the next turn."""
+        """Keep shards loaded for an old generation, so that the next one only has to catch up."""
         for partition, (shard, _) in loaded.items():
             shard.ownership.owned = False
-            self._released[partition] = shard
+            self.released[partition] = shard
 
     async def _prepare(self) -> Recovery:
-        if self._recovery is None:
+        if self.recovery is None:
             kafka, model = self._settings.kafka, self._settings.model
             output = await self._resources.enter_async_context(open_output(self._client))
             config = model_config(self._settings)
             reader = partial(open_reader, self._client)
             windows = WINDOWS.full_name(kafka.topic_prefix)
             self._feeding = self._watched(feed_models(self._handover, windows, reader))
-            self._recovery = Recovery(
+            self.recovery = Recovery(
                 member=f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
                 group=self._settings.worker.id,
                 output=output,
                 open_reader=reader,
-                inventory=InventoryTopics(kafka.topic_prefix, partial(_refuse, output, kafka)),
+                cluster_topics=ClusterStateTopics(
+                    kafka.topic_prefix, partial(_refuse, output, kafka)
+                ),
                 join_rules=JoinRules(
                     prefix=kafka.topic_prefix,
                     partitions=kafka.partitions,
@@ -206,83 +210,86 @@ class PartitionHolder:
                 handover=self._handover,
                 clock=self._clock,
             )
-        return self._recovery
+        return self.recovery
 
-    # -- what runs while partitions are held
+    # -- tasks of owned partitions
 
-    def _start_tasks(
-        self, recovery: Recovery, loaded: dict[int, tuple[Shard, list[bytes]]]
-    ) -> None:
+    def start_tasks(self, recovery: Recovery, loaded: dict[int, tuple[Shard, list[bytes]]]) -> None:
         topic = CHECKPOINTS.full_name(self._settings.kafka.topic_prefix)
         worker = self._settings.worker
         interval = worker.checkpoint_interval_seconds
-        for place, (shard, stale) in enumerate(loaded.values(), start=1):
-            rounds = Rounds(shard, recovery.output, topic, stale, self._clock)
-            self._run(rounds.run(interval, interval * place / len(loaded)))
-            for node in sorted(shard.join.inventory.departed.keys() & set(shard.model.bank.nodes)):
-                self._run(shard.join.depart(node, round(self._clock.now() * 1000)))
+        for number, (shard, stale) in enumerate(loaded.values(), start=1):
+            rounds = CheckpointRounds(shard, recovery.output, topic, stale, self._clock)
+            self.run_task(rounds.run(interval, interval * number / len(loaded)))
+            deleted = shard.join.cluster_state.deleted_nodes.keys() & set(shard.model.bank.nodes)
+            for node in sorted(deleted):
+                self.run_task(shard.join.depart(node, round(self._clock.now() * 1000)))
         if loaded:
             views = NODE_VIEWS.full_name(self._settings.kafka.topic_prefix)
             self._views = {
-                partition: Views(shard, recovery.output, views, self._clock)
+                partition: NodeViews(shard, recovery.output, views, self._clock)
                 for partition, (shard, _) in loaded.items()
             }
-            for of_shard in self._views.values():
-                self._run(of_shard.run())
-            self._run(self._follow_inventory(recovery))
-            self._run(self._look_for_others([shard.model for shard, _ in loaded.values()]))
+            for shard_views in self._views.values():
+                self.run_task(shard_views.run())
+            self.run_task(self._follow_cluster_state(recovery))
+            self.run_task(self._watch_log_ends([shard.model for shard, _ in loaded.values()]))
             shards = [shard for shard, _ in loaded.values()]
             ends = partial(self._ends_of_samples, [s.ownership.partition for s in shards])
-            self._run(depart_silent(shards, worker.node_expiration_seconds, ends, self._clock))
+            self.run_task(
+                expire_silent_nodes(shards, worker.node_expiration_seconds, ends, self._clock)
+            )
         files = (worker.nodes_file, worker.pods_file)
         if _FILE_SOURCE_PARTITION in loaded and any(files):
-            self._run(run_file_source(self._settings, *files, clock=self._clock, patient=True))
+            self.run_task(run_file_source(self._settings, *files, clock=self._clock, patient=True))
 
-    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run until the partitions are let go; a failure ends the worker."""
-        self._tasks.append(self._watched(coroutine))
+    def run_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run until the partitions are revoked; a failure stops the worker."""
+        self.tasks.append(self._watched(coroutine))
 
     def _watched(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(coroutine)
-        task.add_done_callback(self._end_on_failure)
+        task.add_done_callback(self._crash_on_failure)
         return task
 
-    def _end_on_failure(self, task: "asyncio.Task[None]") -> None:
+    def _crash_on_failure(self, task: "asyncio.Task[None]") -> None:
         error: BaseException | None
         if not task.cancelled():
             error = task.exception()
-        elif task is self._feeding or task in self._tasks:
-            # By a client that let a cancellation of its own escape: nobody asked for it.
-            error = StateError("a background task was cut off")
+        elif task is self._feeding or task in self.tasks:
+            # A client raised the cancellation of its own tasks.
+            error = StateError("a background task was cancelled without a request")
         else:
             error = None
         if error is not None:
             log.error("background task failed", error=repr(error))
             self._group.crash(error)
 
-    async def _look_for_others(self, models: Sequence[ModelCursor]) -> None:
+    async def _watch_log_ends(self, models: Sequence[ModelCursor]) -> None:
         topic = WINDOWS.full_name(self._settings.kafka.topic_prefix)
-        places = [(topic, model.ownership.partition) for model in models]
-        async with open_reader(self._client, places) as reader:
-            await look_for_others(self._handover, models, partial(reader.ends, topic), self._clock)
+        partitions = [(topic, model.ownership.partition) for model in models]
+        async with open_reader(self._client, partitions) as reader:
+            await watch_log_ends(self._handover, models, partial(reader.ends, topic), self._clock)
 
     async def _ends_of_samples(self, partitions: Sequence[int]) -> Mapping[int, int]:
         topic = SAMPLES.full_name(self._settings.kafka.topic_prefix)
-        async with open_reader(self._client, [(topic, at) for at in partitions]) as reader:
+        async with open_reader(
+            self._client, [(topic, partition) for partition in partitions]
+        ) as reader:
             return await reader.ends(topic, partitions)
 
-    async def _follow_inventory(self, recovery: Recovery) -> None:
+    async def _follow_cluster_state(self, recovery: Recovery) -> None:
         shards = dict(self._shards)
         starts = {
             TopicPartition(topic, partition): offset
             for partition, shard in shards.items()
-            for topic, offset in shard.inventory_ends.items()
+            for topic, offset in shard.cluster_state_ends.items()
         }
         async for topic, record in follow(self._client, starts):
             shard = shards[record.partition]
-            deleted = await recovery.inventory.apply(shard.join.inventory, topic, record)
+            deleted = await recovery.cluster_topics.apply(shard.join.cluster_state, topic, record)
             self._views[record.partition].touch(topic, record.key)
-            shard.inventory_ends[topic] = record.offset + 1
+            shard.cluster_state_ends[topic] = record.offset + 1
             if deleted is not None:
                 await shard.join.depart(deleted, record.appended_ms)
 
@@ -290,4 +297,4 @@ class PartitionHolder:
 async def _refuse(
     output: Output, kafka: Any, topic: str, record: LogRecord, error: RecordError
 ) -> None:
-    await refuse(output, kafka.topic_prefix, topic, record, error)
+    await refuse_record(output, kafka.topic_prefix, topic, record, error)

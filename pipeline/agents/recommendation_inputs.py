@@ -1,14 +1,13 @@
-"""Reads what recommendations rest on: whose each pod is, and the checkpoints of its node.
+"""Load each pod's owner and its node's checkpoint, as input of recommendations.
 
-Owes the rest: nodes brought to `Workloads` one after the other, a partition at a time, for the pods
-of a node and its checkpoint lie in the same. Nothing is written. A node counts with the checkpoint
-that a worker would start from; one that cannot be read is named and costs nothing but itself.
+Nodes are added to `Workloads` one partition after the other. Nothing is written. A node is loaded
+from the checkpoint that a worker would start from; nodes without an intact one are reported.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
 from pipeline.agents.checkpoint_selection import read_checkpoints
-from pipeline.agents.cluster_state import Inventory
+from pipeline.agents.cluster_state import ClusterState
 from pipeline.agents.consume import Readers
 from pipeline.errors import CheckpointError, RecordError
 from pipeline.kafka.partition_log import LogReader, LogRecord
@@ -28,49 +27,53 @@ async def add_nodes(
     partitions: int,
     open_reader: Readers,
 ) -> dict[str, CheckpointError]:
-    """Add the pods of the owners that are wanted, by default of all. Gives the nodes with such pods
-    whose checkpoints cannot be used, with the reasons."""
+    """Add the pods of wanted owners, by default of all owners.
+
+    Returns the errors of nodes with such pods whose checkpoints cannot be used.
+    """
     topics = [topic.full_name(prefix) for topic in (PODS, CHECKPOINTS)]
     failed: dict[str, CheckpointError] = {}
-    places = [(topic, partition) for topic in topics for partition in range(partitions)]
-    async with open_reader(places) as reader:
+    partition_topics = [(topic, partition) for topic in topics for partition in range(partitions)]
+    async with open_reader(partition_topics) as reader:
         for partition in range(partitions):
-            pods, checkpoints = topics
-            owners = _numbers(await _inventory(reader, pods, partition), workloads, is_wanted)
-            found = await read_checkpoints(reader, checkpoints, partition, 0, _pass_over)
-            for node, fit in found.fit().items():
+            pod_topic, checkpoint_topic = topics
+            owners = _owner_numbers(
+                await _read_pods(reader, pod_topic, partition), workloads, is_wanted
+            )
+            content = await read_checkpoints(reader, checkpoint_topic, partition, 0, _ignore)
+            for node, checkpoints in content.usable().items():
                 if is_wanted and node not in owners:
                     continue
                 try:
-                    _add(workloads, node, fit, owners.get(node, {}))
+                    _add(workloads, node, checkpoints, owners.get(node, {}))
                 except CheckpointError as error:
                     failed[node] = error
     return failed
 
 
-async def _inventory(reader: LogReader, topic: str, partition: int) -> Inventory:
-    """The pods of a partition, as the join knows them."""
-    inventory = Inventory()
+async def _read_pods(reader: LogReader, topic: str, partition: int) -> ClusterState:
+    """Read the pods of a partition."""
+    cluster_state = ClusterState()
     async for records in reader.read(topic, partition, *await reader.bounds(topic, partition)):
         for record in records:
             try:
-                inventory.apply_pod(record)
+                cluster_state.apply_pod(record)
             except RecordError as error:
-                await _pass_over(topic, record, error)
-    return inventory
+                await _ignore(topic, record, error)
+    return cluster_state
 
 
-def _numbers(
-    inventory: Inventory, workloads: Workloads, is_wanted: Wanted | None
+def _owner_numbers(
+    cluster_state: ClusterState, workloads: Workloads, is_wanted: Wanted | None
 ) -> dict[str, dict[str, int]]:
-    """By node and by UID of the models the owners' numbers of the pods that are asked for."""
-    found: dict[str, dict[str, int]] = {}
-    for node, pods in inventory.pods.items():
+    """Return the owner number of each wanted pod, by node and UID."""
+    numbers: dict[str, dict[str, int]] = {}
+    for node, pods in cluster_state.pods.items():
         for uid, pod in pods.items():
             owner = _owner(pod)
             if is_wanted is None or is_wanted(owner):
-                found.setdefault(node, {})[uid] = workloads.count(owner)
-    return found
+                numbers.setdefault(node, {})[uid] = workloads.count(owner)
+    return numbers
 
 
 def _owner(pod: PodRow) -> Owner:
@@ -81,18 +84,23 @@ def _owner(pod: PodRow) -> Owner:
 
 
 def _add(
-    workloads: Workloads, node: str, fit: Sequence[NodeCheckpoint], owners: Mapping[str, int]
+    workloads: Workloads,
+    node: str,
+    checkpoints: Sequence[NodeCheckpoint],
+    owners: Mapping[str, int],
 ) -> None:
-    """Add a node by the first of these checkpoints that can be used; raises the last one's
-    CheckpointError if none can."""
-    for place, checkpoint in enumerate(fit, start=1):
+    """Add a node from its first intact checkpoint.
+
+    Raises the CheckpointError of the last one if all are damaged.
+    """
+    for number, checkpoint in enumerate(checkpoints, start=1):
         try:
             return workloads.add(node, checkpoint.state, owners)
         except CheckpointError:
-            if place == len(fit):
+            if number == len(checkpoints):
                 raise
     return None
 
 
-async def _pass_over(topic: str, record: LogRecord, error: RecordError) -> None:
-    """A record that cannot be read is a worker's to refuse."""
+async def _ignore(topic: str, record: LogRecord, error: RecordError) -> None:
+    """Skip an invalid record: a worker writes its dead letter."""

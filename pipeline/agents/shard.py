@@ -11,11 +11,11 @@ from pipeline.agents.ownership import Ownership
 class Shard:
     """One partition, from its claim to its revocation.
 
-    `join` is the position in `samples`, `model` the position in `windows`. `inventory_ends` are the
-    next offsets of `nodes` and `pods`, by topic.
+    `join` has the position in `samples`, `model` the position in `windows`, `cluster_state_ends`
+    the next offsets of `nodes` and `pods` by topic.
     """
 
     ownership: Ownership
     join: JoinCursor
     model: ModelCursor
-    inventory_ends: dict[str, int] = field(default_factory=dict)
+    cluster_state_ends: dict[str, int] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""Nodes that nobody names and that send nothing any more: they depart as deleted ones do.
+"""Expire nodes that have no record and have stopped sending samples.
 
-Owes the rest: a departure in the log for each, so that models and whoever reads the results learn
-of it in the same way. A node that a record of `springtide.nodes` names stays as long as that does.
+Each expired node gets a departure in the log, as a deleted node does. A node with a record in
+`nodes` never expires.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
@@ -15,61 +15,66 @@ from pipeline.logs import get_logger
 
 log = get_logger(__name__)
 
-LOOK_SECONDS: Final = 3600.0
+CHECK_SECONDS: Final = 3600.0
+"""Time between two checks."""
 
-Ends = Callable[[], Awaitable[Mapping[int, int]]]
-"""The end of `samples` by partition."""
+ReadEnds = Callable[[], Awaitable[Mapping[int, int]]]
+"""Returns the end offset of `samples` by partition."""
 
 
-class Silent(NamedTuple):
-    """A node that sends nothing: where its models are, and the end of its last window."""
+class SilentNode(NamedTuple):
+    """A node without new samples; `end_ms` is the end of its last window."""
 
     node: str
     shard: Shard
     end_ms: int
 
-    def is_still(self) -> bool:
-        """Whether nothing was heard of it since."""
-        named = self.node in self.shard.join.inventory.nodes
-        return not named and self.shard.model.bank.end_ms(self.node) == self.end_ms
+    def is_silent(self) -> bool:
+        """Return whether the node still has no record and no newer window."""
+        has_record = self.node in self.shard.join.cluster_state.nodes
+        return not has_record and self.shard.model.bank.end_ms(self.node) == self.end_ms
 
 
-async def depart_silent(
-    shards: Collection[Shard], silence_seconds: float, ends: Ends, clock: Clock
+async def expire_silent_nodes(
+    shards: Collection[Shard], silence_seconds: float, read_ends: ReadEnds, clock: Clock
 ) -> None:
-    """Have nodes depart whose last window ended so long before the newest of any node. Until
-    cancelled.
+    """Write departures of silent nodes, until cancelled.
 
-    They must be silent at two looks, an hour apart, with no window in between: after an outage not
-    all begin to send in the same moment. A partition whose join is not past what lay in `samples`
-    an hour ago is left alone: what is missing of its nodes may wait there.
+    A node is silent if its last window ended more than `silence_seconds` before the newest window
+    of any node. It departs after two consecutive silent checks, because after an outage nodes do
+    not resume at the same moment. A partition is skipped while its join has not passed the end of
+    `samples` at the previous check: the missing samples may wait there.
     """
     suspects: set[tuple[str, int]] = set()
-    lay: Mapping[int, int] = {}
+    previous_ends: Mapping[int, int] = {}
     while True:
-        await clock.sleep(LOOK_SECONDS)
-        current = [s for s in shards if s.join.next_offset >= lay.get(s.ownership.partition, 0)]
-        found = list(_silent(current, silence_seconds)) if lay else []
-        for silent in found:
-            if (silent.node, silent.end_ms) in suspects and silent.is_still():
-                log.warning("a node that no record names sends nothing any more: it departs",
+        await clock.sleep(CHECK_SECONDS)
+        current = [
+            shard
+            for shard in shards
+            if shard.join.next_offset >= previous_ends.get(shard.ownership.partition, 0)
+        ]
+        silent_nodes = list(_silent(current, silence_seconds)) if previous_ends else []
+        for silent in silent_nodes:
+            if (silent.node, silent.end_ms) in suspects and silent.is_silent():
+                log.warning("node without a record stopped sending samples, expiring it",
                             node=silent.node, silence_seconds=silence_seconds)  # fmt: skip
                 await silent.shard.join.depart(silent.node, round(clock.now() * 1000))
-        suspects = {(silent.node, silent.end_ms) for silent in found}
+        suspects = {(silent.node, silent.end_ms) for silent in silent_nodes}
         try:
-            lay = await ends()
+            previous_ends = await read_ends()
         except KafkaError as error:
-            log.debug("the end of the samples is not known", error=repr(error))
-            lay = {}
+            log.debug("cannot read the end of the samples", error=repr(error))
+            previous_ends = {}
 
 
-def _silent(shards: Iterable[Shard], silence_seconds: float) -> Iterator[Silent]:
-    known = [
-        Silent(node, shard, shard.model.bank.end_ms(node) or 0)
+def _silent(shards: Iterable[Shard], silence_seconds: float) -> Iterator[SilentNode]:
+    nodes = [
+        SilentNode(node, shard, shard.model.bank.end_ms(node) or 0)
         for shard in shards
         for node in shard.model.bank.nodes
     ]
-    newest = max((silent.end_ms for silent in known), default=0)
-    for silent in known:
-        if newest - silent.end_ms > 1000 * silence_seconds and silent.is_still():
-            yield silent
+    newest = max((node.end_ms for node in nodes), default=0)
+    for node in nodes:
+        if newest - node.end_ms > 1000 * silence_seconds and node.is_silent():
+            yield node

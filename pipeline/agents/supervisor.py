@@ -1,9 +1,8 @@
-"""Keeping a worker alive where nobody else does: a parent that restarts its child.
+"""Restart a worker that has ended, where neither Kubernetes nor systemd does.
 
-A worker ends itself whenever it cannot be sure of its state (a failed delivery, an unknown
-exception), because a restart is cheap and exact. All children of one supervisor share a static
-group membership, so that a restart gets its partitions back without waiting for a session to end.
-Under Kubernetes or systemd use `--no-supervise`: they do this already.
+A worker ends whenever it cannot be sure of its state (a failed delivery, an unknown exception),
+because a restart is cheap and exact. All children of one supervisor share a static group
+membership, so a restarted worker gets its partitions back before its session times out.
 """
 
 import ctypes
@@ -25,17 +24,16 @@ from pipeline.logs import get_logger
 log = get_logger(__name__)
 
 _PR_SET_PDEATHSIG = 1
-_STOP_SECONDS = 30.0
-_NOT_WORTH_A_RESTART = frozenset({SettingsError.exit_code, UsageError.exit_code})
+STOP_SECONDS = 30.0
+_FINAL_EXIT_CODES = frozenset({SettingsError.exit_code, UsageError.exit_code})
 
 
 @contextmanager
-def member_of(folder: Path, group: str) -> Iterator[str]:
-    """A name for this member of `group` that nobody else on this machine has while the block runs,
-    and that the next one to ask gets again.
+def claim_member_name(folder: Path, group: str) -> Iterator[str]:
+    """Return a member name of `group` that is unique on this machine while the block runs.
 
-    A static member does not leave the group when it ends: under the name that it had before, its
-    successor gets its partitions at once instead of after the session's timeout.
+    Names are reused: a static member does not leave the group when it ends, so a successor of the
+    same name gets its partitions at once instead of after the session time-out.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for number in itertools.count():
@@ -55,7 +53,7 @@ def member_of(folder: Path, group: str) -> Iterator[str]:
 
 
 class Supervisor:
-    """Runs `argv` until it ends well or is told to stop; pauses double between restarts."""
+    """Runs `argv` again until it succeeds or a signal arrives. Pauses double up to `pause_max`."""
 
     def __init__(self, argv: Sequence[str], pause_min: float, pause_max: float) -> None:
         self._argv = list(argv)
@@ -64,20 +62,20 @@ class Supervisor:
         self._stopping = False
 
     def run(self) -> int:
-        """The exit code to end with: the child's if that is final, 0 after a signal."""
+        """Run the child, and return the exit code: the child's if it is final, 0 after a signal."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         signal.signal(signal.SIGALRM, self._kill)
         pause, longest = self._pauses
         while not self._stopping:
-            began = time.monotonic()
+            start = time.monotonic()
             code = self._run_once()
-            if self._stopping or code == 0 or code in _NOT_WORTH_A_RESTART:
+            if self._stopping or code == 0 or code in _FINAL_EXIT_CODES:
                 return 0 if self._stopping else code
-            if time.monotonic() - began > 2 * longest:
+            if time.monotonic() - start > 2 * longest:
                 pause = self._pauses[0]
             log.warning("worker ended, restarting", exit_code=code, pause_seconds=pause)
-            self._sleep(pause)
+            self.pause(pause)
             pause = min(2 * pause, longest)
         return 0
 
@@ -87,26 +85,26 @@ class Supervisor:
             self._child.terminate()
         return self._child.wait()
 
-    def _sleep(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while not self._stopping and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, 0.1))
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping = True
-        # `wait` goes on after a signal: only another one can end a child that does not listen.
-        signal.setitimer(signal.ITIMER_REAL, _STOP_SECONDS)
+        # `wait` continues after a signal. The alarm kills a child that ignores SIGTERM.
+        signal.setitimer(signal.ITIMER_REAL, STOP_SECONDS)
         if self._child is not None and self._child.poll() is None:
             self._child.terminate()
 
     def _kill(self, _number: int, _frame: FrameType | None) -> None:
         if self._child is not None and self._child.poll() is None:
-            log.error("worker did not stop in time, killed", seconds=_STOP_SECONDS)
+            log.error("worker did not stop in time, killed", seconds=STOP_SECONDS)
             self._child.kill()
 
 
 def _end_with_parent() -> None:
-    # A supervisor that is killed must not leave a worker behind that nobody restarts; nor may
-    # Ctrl-C reach the child twice, from the terminal and from us.
+    # A killed supervisor must not leave a worker behind, and Ctrl-C must not reach the child twice,
+    # from the terminal and from the supervisor.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,8 +1,8 @@
-"""The view agent: what is known of a node put into one document, as soon as it changes.
+"""The view agent: one document per node with everything that is known of it.
 
-Owes the rest: a view follows within a second from what it is made of; what says nothing new is not
-written; generations only grow. It reads what join and model of the partition hold: nothing of it is
-state, and whoever takes the partition over writes all views anew, above all generations before.
+A view is written within a second of a change, and only if its content differs. Generations only
+increase. The agent reads the state of join and model and has none of its own: a worker that takes
+over the partition writes all views again, with higher generations.
 """
 
 import hashlib
@@ -30,22 +30,22 @@ log = get_logger(__name__)
 
 VIEWS = counter(
     "worker_node_views",
-    "Views of nodes that were written, those of them that lack parts of their largest pods (cut), "
-    "taken back (tombstone), or could not be made.",
+    "Node views by outcome: view (written), cut (written without parts of the largest pods), "
+    "tombstone, oversized or unreadable (not written).",
     ["what"],
 )
 
-# Changes come in groups: of a pod that is bound, and of the one in whose place it comes.
+# Changes come in groups, for instance a pod and the pod that replaces it.
 _GATHER_SECONDS: Final = 0.2
-# So few at a time that a partition which was just taken over writes its first ones soon.
-_AT_ONCE: Final = 50
-_ANEW_SECONDS: Final = 600.0
-# The generation and what a record has beside its value.
-_SPARE_BYTES: Final = 16_384
+# Small, so that a partition that was just loaded writes its first views soon.
+_BATCH_NODES: Final = 50
+_REWRITE_SECONDS: Final = 600.0
+# For the generation, the key and the record's headers.
+_RESERVED_BYTES: Final = 16_384
 
 
-class Views:
-    """The views of one shard's nodes; `touched` are nodes whose view may say something else."""
+class NodeViews:
+    """The views of one shard's nodes. `touched` are the nodes whose view may have changed."""
 
     def __init__(self, shard: Shard, output: Output, topic: str, clock: Clock) -> None:
         self._shard = shard
@@ -54,93 +54,97 @@ class Views:
         self._clock = clock
         self._number = 0
         self._written: dict[str, bytes] = {}
-        self._anew_at = clock.monotonic()
+        self._rewritten_at = clock.monotonic()
         self._resources: dict[str, NodeResourcesRecord | None] = {}
-        inventory = shard.join.inventory
-        self.touched: dict[str, None] = dict.fromkeys([*inventory.written, *inventory.departed])
+        cluster_state = shard.join.cluster_state
+        self.touched: dict[str, None] = dict.fromkeys(
+            [*cluster_state.node_records, *cluster_state.deleted_nodes]
+        )
 
     def touch(self, topic: str, key: bytes | None) -> None:
-        """A record of nodes or pods was taken over: the view of its node may say something else."""
+        """Mark the node of a record of `nodes` or `pods` as changed."""
         text = (key or b"").decode(errors="replace")
         node = text.rpartition("/")[0] if topic.endswith(f".{PODS.name}") else text
         if node:
             self.touched[node] = None
 
     async def run(self) -> None:
-        """Write what changes, until not owned."""
+        """Write changed views while the partition is owned."""
         while self._shard.ownership.owned:
             await self.write()
-            self._write_anew()
+            self.rewrite_when_due()
             await self._clock.sleep(0.0 if self.touched else _GATHER_SECONDS)
 
-    def _write_anew(self) -> None:
-        """From time to time all of them: of what another writer had under way when it lost the
-        partition nobody would know."""
+    def rewrite_when_due(self) -> None:
+        """Mark all views as changed every ten minutes.
+
+        A previous owner may have overwritten some with writes that were in flight.
+        """
         now = self._clock.monotonic()
-        if now - self._anew_at >= _ANEW_SECONDS:
-            self._anew_at = now
+        if now - self._rewritten_at >= _REWRITE_SECONDS:
+            self._rewritten_at = now
             self.touched |= dict.fromkeys(self._written)
             self._written.clear()
 
     async def write(self) -> None:
-        """Write the views of some of the nodes that were touched."""
+        """Write the views of up to 50 touched nodes."""
         for name in self._shard.model.take_reported():
-            if self._tell_resources(name):
+            if self._update_resources(name):
                 self.touched[name] = None
-        names = list(self.touched)[:_AT_ONCE]
+        names = list(self.touched)[:_BATCH_NODES]
         records: list[Keyed] = []
         for name in names:
             del self.touched[name]
-            records += self._entry(name)
+            records += self._record(name)
         if records and self._shard.ownership.owned:
             partition = self._shard.ownership.partition
             await self._output.append(self._topic, partition, records)
 
-    def _tell_resources(self, name: str) -> bool:
-        """Whether what a node has differs from what its view says."""
+    def _update_resources(self, name: str) -> bool:
+        """Take the newest resources of a node; return whether its view has to change."""
         report = self._shard.model.reports.get(name)
         data = report.resources if report is not None else None
-        found = None if data is None else decode_json(NodeResourcesRecord, data)
-        if not must_tell(self._resources.get(name), found):
+        resources = None if data is None else decode_json(NodeResourcesRecord, data)
+        if not must_tell(self._resources.get(name), resources):
             return False
-        self._resources[name] = found
+        self._resources[name] = resources
         return True
 
-    def _entry(self, name: str) -> list[Keyed]:
-        """What is to be written of a node, if anything."""
-        inventory = self._shard.join.inventory
-        written = inventory.written.get(name)
-        if written is None:
+    def _record(self, name: str) -> list[Keyed]:
+        """Return the record to write for a node; none if its view is unchanged."""
+        cluster_state = self._shard.join.cluster_state
+        encoded = cluster_state.node_records.get(name)
+        if encoded is None:
             self._resources.pop(name, None)
-            if self._written.pop(name, None) is None and name not in inventory.departed:
+            if self._written.pop(name, None) is None and name not in cluster_state.deleted_nodes:
                 return []
             VIEWS.labels("tombstone").inc()
             return [Keyed(name.encode(), None)]
         if name not in self._resources:
-            self._tell_resources(name)
+            self._update_resources(name)
         try:
-            record = decode_json(NodeRecord, written)
+            record = decode_json(NodeRecord, encoded)
         except RecordError as error:
-            # What a join needs of it could be read: the last view stays.
+            # The join needs less of the record and could decode it.
             VIEWS.labels("unreadable").inc()
-            log.warning("no view of a node whose record breaks its schema", node=name, why=error)
+            log.warning("node record is invalid, keeping the last view", node=name, error=error)
             return []
-        view, too_much = self._view(record)
+        view, excess = self._view(record)
         digest = hashlib.blake2b(view, digest_size=16).digest()
         if self._written.get(name) == digest:
             return []
         self._written[name] = digest
-        if len(view) > MAX_RECORD_BYTES - _SPARE_BYTES:
+        if len(view) > MAX_RECORD_BYTES - _RESERVED_BYTES:
             VIEWS.labels("oversized").inc()
-            log.error("view is larger than a record may be", node=name, bytes=len(view))
+            log.error("view exceeds the record limit, not writing it", node=name, bytes=len(view))
             return []
-        if too_much > 0:
+        if excess > 0:
             VIEWS.labels("cut").inc()
             log.warning(
-                "view would be larger than a record may be: of the largest pods it lacks labels, "
-                "annotations and containers",
+                "view exceeds the record limit, leaving out labels, annotations and containers of "
+                "the largest pods",
                 node=name,
-                bytes_too_many=too_much,
+                excess_bytes=excess,
             )
         self._number += 1
         generation = generation_of(self._shard.ownership.epoch, self._number)
@@ -148,12 +152,12 @@ class Views:
         return [Keyed(name.encode(), with_generation(view, generation))]
 
     def _view(self, record: NodeRecord) -> tuple[bytes, int]:
-        """The view of a node, and by how many bytes it was too large before pods were cut."""
-        pods = self._shard.join.inventory.pods.get(record.node, {})
-        listed = [of for uid in sorted(pods) if (of := pods[uid].view)]
+        """Return the view of a node, and by how many bytes the uncut view exceeds the limit."""
+        pods = self._shard.join.cluster_state.pods.get(record.node, {})
+        listed = [view for uid in sorted(pods) if (view := pods[uid].view)]
         resources = self._resources.get(record.node)
         view = node_view(record, listed, resources)
-        too_much = len(view) - (MAX_RECORD_BYTES - _SPARE_BYTES)
-        if too_much > 0:
-            view = node_view(record, shortened(listed, too_much), resources)
-        return view, too_much
+        excess = len(view) - (MAX_RECORD_BYTES - _RESERVED_BYTES)
+        if excess > 0:
+            view = node_view(record, shortened(listed, excess), resources)
+        return view, excess

@@ -1,10 +1,9 @@
-"""From the joins to the models of the same partitions, in memory.
+"""Windows on their way from the joins to the models of the same partitions, in memory.
 
-What a join appended goes on to the model with the offset that the log gave it, and is not fetched
-again. The log alone decides all the same: what lies in it and was not handed over (a paused worker
-that woke up wrote it, or somebody's tool) is read from it before anything that comes after it, and
-found within seconds where nothing comes. One loop feeds the models of all partitions, with all
-that waits at a time.
+A join hands over each appended window with its offset, so it is not fetched again. The log still
+decides: records that were not handed over (written by a worker that was paused, or by a tool) are
+read from it before later ones, and within seconds if there are no later ones. One loop feeds the
+models of all partitions with everything that waits.
 """
 
 import asyncio
@@ -24,76 +23,84 @@ from pipeline.tasks import run_all
 
 log = get_logger(__name__)
 
-BEHIND = gauge("worker_log_lag_records", "Records of the log to be applied.", ["partition"])
+BEHIND = gauge(
+    "worker_log_lag_records", "Records of the log that the models have not applied.", ["partition"]
+)
 
-LOOK_SECONDS: Final = 1.0
-"""How often the end of the log is asked for."""
-_MOST: Final = 1000
-_MOST_BYTES: Final = 64 * 1024 * 1024
-# For a few nodes at once models take little more than for one.
+CHECK_SECONDS: Final = 1.0
+"""Time between two looks at the end of the log."""
+_MAX_RECORDS: Final = 1000
+MAX_BYTES: Final = 64 * 1024 * 1024
+# A call of the models for a few nodes costs little more than a call for one.
 _LINGER_SECONDS: Final = 0.1
 
 
-class Waiting(NamedTuple):
-    """What one model is to apply: `records` in order of offset, and the log up to `end`."""
+class PendingRecords(NamedTuple):
+    """`records` for one model in order of offset; the log extends to `end`."""
 
     records: list[LogRecord]
     end: int = 0
 
 
-class Handover:
-    """Records on their way. Who brings more where `most` of them wait, or 64 MiB, waits until some
-    are taken; `take` gives all at once, so up to `most` and what was brought last."""
+class WindowHandover:
+    """Handed over records that no model has taken.
 
-    def __init__(self, most: int = _MOST, linger_seconds: float = _LINGER_SECONDS) -> None:
-        self._most = most
+    `put` waits while there are `max_records` or 64 MiB of them. `take` returns all of them: up to
+    that limit and the last `put`.
+    """
+
+    def __init__(
+        self, max_records: int = _MAX_RECORDS, linger_seconds: float = _LINGER_SECONDS
+    ) -> None:
+        self._max_records = max_records
         self._linger_seconds = linger_seconds
-        self._waiting: dict[ModelCursor, Waiting] = {}
+        self.pending: dict[ModelCursor, PendingRecords] = {}
         self._changed = asyncio.Condition()
 
     async def put(
         self, cursor: ModelCursor, records: Sequence[LogRecord] = (), end: int = 0
     ) -> None:
-        """Bring what was appended next to the partition of `cursor`, or the news that its log goes
-        on to `end`. Of a partition that was let go nothing is kept."""
+        """Hand over `records` for `cursor`, or that its log extends to `end`.
+
+        Records of a revoked partition are dropped.
+        """
         async with self._changed:
             await self._changed.wait_for(lambda: not (cursor.owned and self._is_full()))
             if not cursor.owned:
                 return
-            before = self._waiting.get(cursor, Waiting([]))
-            self._waiting[cursor] = Waiting([*before.records, *records], max(before.end, end))
+            before = self.pending.get(cursor, PendingRecords([]))
+            self.pending[cursor] = PendingRecords([*before.records, *records], max(before.end, end))
             self._changed.notify_all()
 
-    async def take(self) -> Mapping[ModelCursor, Waiting]:
-        """All that waits: soon after there is anything, at once if it is much."""
+    async def take(self) -> Mapping[ModelCursor, PendingRecords]:
+        """Wait for records, and a moment longer for more unless the limit is reached."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self._waiting)
+            await self._changed.wait_for(lambda: self.pending)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._linger_seconds):
                     await self._changed.wait_for(self._is_full)
-            taken, self._waiting = self._waiting, {}
+            taken, self.pending = self.pending, {}
             self._changed.notify_all()
         return taken
 
     async def wake(self) -> None:
-        """Let those look up who wait for room: their partition may have been let go."""
+        """Wake calls of `put` that wait for room, because partitions were revoked."""
         async with self._changed:
             self._changed.notify_all()
 
     def _is_full(self) -> bool:
-        records = [record for waiting in self._waiting.values() for record in waiting.records]
-        return len(records) >= self._most or sum(map(_bytes_of, records)) >= _MOST_BYTES
+        records = [record for pending in self.pending.values() for record in pending.records]
+        return len(records) >= self._max_records or sum(map(_bytes_of, records)) >= MAX_BYTES
 
 
 def _bytes_of(record: LogRecord) -> int:
-    """What a record holds in memory: with a window its sample and its numbers, too, which are not
-    quite twice as much again."""
+    """Estimate the memory of a record. A decoded window takes about twice its encoded size."""
     size = len(record.value or b"")
     return size if record.said is None else 3 * size
 
 
-async def feed_models(handover: Handover, topic: str, open_reader: Readers) -> None:
-    """Bring each model behind what is handed over for it, until cancelled; `topic` is the log."""
+async def feed_models(handover: WindowHandover, topic: str, open_reader: Readers) -> None:
+    """Apply handed over records of the log `topic` to their models, until cancelled."""
     while True:
         batches: list[Batch] = []
         gaps: list[tuple[ModelCursor, list[LogRecord], int]] = []
@@ -115,30 +122,30 @@ async def _catch_up(
         await fill(cursor, topic, cursor.ownership.partition, end, open_reader)
 
 
-async def look_for_others(
-    handover: Handover,
+async def watch_log_ends(
+    handover: WindowHandover,
     cursors: Collection[ModelCursor],
-    ends: Callable[[Collection[int]], Awaitable[Mapping[int, int]]],
+    read_ends: Callable[[Collection[int]], Awaitable[Mapping[int, int]]],
     clock: Clock,
 ) -> None:
-    """Have models read what lies in their log and does not come to them, until cancelled.
+    """Make models read records of the log that are not handed over, until cancelled.
 
-    `ends` gives the end of the log of these partitions. Only a model that was behind at the last
-    look and did not move since is not being brought what there is.
+    `read_ends` returns the end of the log by partition. A model that was behind at two consecutive
+    looks and did not move in between reads the log up to its end.
     """
-    stood: dict[ModelCursor, int] = {}
+    behind: dict[ModelCursor, int] = {}
     while True:
-        await clock.sleep(LOOK_SECONDS)
+        await clock.sleep(CHECK_SECONDS)
         try:
-            found = await ends([cursor.ownership.partition for cursor in cursors])
+            ends = await read_ends([cursor.ownership.partition for cursor in cursors])
         except KafkaError as error:
-            log.debug("the end of the log is not known", error=repr(error))
+            log.debug("cannot read the end of the log", error=repr(error))
             continue
-        before, stood = stood, {}
+        previous, behind = behind, {}
         for cursor in cursors:
-            partition, at = cursor.ownership.partition, cursor.next_offset
-            BEHIND.labels(str(partition)).set(max(found[partition] - at, 0))
-            if at < found[partition]:
-                stood[cursor] = at
-                if before.get(cursor) == at:
-                    await handover.put(cursor, end=found[partition])
+            partition, position = cursor.ownership.partition, cursor.next_offset
+            BEHIND.labels(str(partition)).set(max(ends[partition] - position, 0))
+            if position < ends[partition]:
+                behind[cursor] = position
+                if previous.get(cursor) == position:
+                    await handover.put(cursor, end=ends[partition])

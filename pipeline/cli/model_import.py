@@ -13,9 +13,9 @@ import yaml
 from pipeline.agents.bank_settings import model_config
 from pipeline.agents.model_import_round import (
     Change,
-    adding,
+    add_models,
     change_models,
-    putting_back,
+    replace_models,
     takes_anything,
 )
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
@@ -127,7 +127,7 @@ def _put_back(
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error.message}", hint=_EXPORT) from error
     try:
-        change = putting_back(node, data, model_config(settings), SystemClock())
+        change = replace_models(node, data, model_config(settings), SystemClock())
         replaced = asyncio.run(_change(settings, node, change, dry_run=dry_run))
     except CheckpointError as error:
         raise type(error)(f"{path}: {error.message}", hint=error.hint) from error
@@ -161,7 +161,7 @@ def _add(
     read = from_koordinator if source == "koordinator" else from_vpa
     learned = [one for path in files for one in _learned(path, read)]
     found = _of_koordinator(learned, pods) if source == "koordinator" else _of_vpa(learned, pods)
-    change = adding(node, found, model_config(settings))
+    change = add_models(node, found, model_config(settings))
     taken: Taken = asyncio.run(_change(settings, node, change, dry_run=dry_run))
     for name in sorted(found):
         what = _taken(taken[name]) if name in taken else "left out, the node has no model of it"
@@ -273,7 +273,7 @@ async def _change(settings: Settings, node: str, change: Change[_T], *, dry_run:
 
     found: list[str] = []
 
-    async def running(claimed: Collection[str]) -> list[str]:
+    async def find_running(claimed: Collection[str]) -> list[str]:
         groups = sorted({settings.worker.id, *claimed})
         found[:] = [group for group in groups if (await find_group(kafka, group)).members]
         return found
@@ -282,7 +282,7 @@ async def _change(settings: Settings, node: str, change: Change[_T], *, dry_run:
     put = partial(
         change_models, node, change,
         place=(CHECKPOINTS.full_name(kafka.topic_prefix), partition_of(node, kafka.partitions)),
-        open_reader=partial(open_reader, client), running=running, clock=SystemClock(),
+        open_reader=partial(open_reader, client), find_running=find_running, clock=SystemClock(),
     )  # fmt: skip
     with our_errors(kafka, f"importing models of {node}"):
         if not dry_run:

@@ -12,7 +12,7 @@ import click
 from pipeline.agents.bank_settings import model_config
 from pipeline.agents.faust_host import run_worker
 from pipeline.agents.partition_holder import PartitionHolder
-from pipeline.agents.supervisor import Supervisor, member_of
+from pipeline.agents.supervisor import Supervisor, claim_member_name
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError
@@ -75,7 +75,7 @@ def _run(settings: Settings) -> NoReturn:
 
 def _supervise(settings: Settings) -> int:
     worker = settings.worker
-    with member_of(_base_dir(settings), worker.id) as member:
+    with claim_member_name(_base_dir(settings), worker.id) as member:
         argv = [
             *(sys.executable, "-m", "pipeline.cli.main"),
             *sys.argv[1:],

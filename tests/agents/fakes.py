@@ -16,7 +16,7 @@ from pipeline.kafka.producer import Keyed
 from pipeline.topics.dead_letters import DeadLetter
 
 APPENDED_MS = 1_700_000_000_000
-_AT_A_TIME = 3
+READ_SIZE = 3
 
 
 @dataclass
@@ -74,9 +74,9 @@ class MemoryReader:
     ) -> AsyncIterator[list[LogRecord]]:
         assert (topic, partition) in self._places
         found = [r for r in self._broker.records(topic, partition) if start <= r.offset < end]
-        for at in range(0, len(found), _AT_A_TIME):
+        for at in range(0, len(found), READ_SIZE):
             await asyncio.sleep(0)
-            yield found[at : at + _AT_A_TIME]
+            yield found[at : at + READ_SIZE]
 
 
 class MemoryOutput:

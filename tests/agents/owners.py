@@ -5,15 +5,15 @@ from typing import Any
 
 import msgspec
 
-from pipeline.agents.checkpoint_rounds import Rounds
-from pipeline.agents.cluster_state import InventoryTopics
+from pipeline.agents.checkpoint_rounds import CheckpointRounds
+from pipeline.agents.cluster_state import ClusterStateTopics
 from pipeline.agents.join_agent import JoinRules
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.partition_models import ModelRules
 from pipeline.agents.recovery import Recovery
 from pipeline.agents.shard import Shard
-from pipeline.agents.window_handover import Handover
+from pipeline.agents.window_handover import WindowHandover
 from pipeline.clock import ManualClock
 from pipeline.errors import RecordError
 from pipeline.kafka.partition_log import LogRecord
@@ -43,11 +43,11 @@ class Owner:
             group="workers",
             output=self.output,
             open_reader=broker.open_reader,
-            inventory=InventoryTopics("t", self._refuse),
+            cluster_topics=ClusterStateTopics("t", self._refuse),
             join_rules=JOIN_RULES,
             model_rules=MODEL_RULES,
             bank=Bank(config),
-            handover=Handover(),
+            handover=WindowHandover(),
             clock=self.clock,
         )
         self.shard: Shard | None = None
@@ -61,7 +61,7 @@ class Owner:
         """Take the partition over."""
         held = {} if kept is None else {0: kept}
         [(self.shard, self.stale)] = [found async for found in self.recovery.load_all([0], held)]
-        self.rounds = Rounds(
+        self.rounds = CheckpointRounds(
             self.shard, self.recovery.output, "t.checkpoints", self.stale, self.clock
         )
         return self

@@ -26,15 +26,15 @@ def profile(tmp_path: Path, name: str, model: str) -> Profile:
     return made.profiles[made.profile_of(name)]
 
 
-def test_the_settings_know_the_classes_of_the_log() -> None:
+def test_settings_have_the_classes_of_the_log() -> None:
     assert CLASSES_OF_THE_SETTINGS == CLASSES
 
 
-def test_nothing_said_is_koordinator_for_every_class(tmp_path: Path) -> None:
+def test_defaults_are_those_of_koordinator_for_every_class(tmp_path: Path) -> None:
     assert config(tmp_path, "{}").profiles == (KOORDINATOR,)
 
 
-def test_what_shapes_the_state_besides_profiles_is_handed_on(tmp_path: Path) -> None:
+def test_settings_outside_of_profiles_are_passed_on(tmp_path: Path) -> None:
     made = config(
         tmp_path,
         "{training_statistic: avg, memory_collect_policy: usageWithPageCache, drift: shorten,"
@@ -46,7 +46,7 @@ def test_what_shapes_the_state_besides_profiles_is_handed_on(tmp_path: Path) -> 
     )  # fmt: skip
 
 
-def test_a_class_keeps_the_half_life_that_it_does_not_name(tmp_path: Path) -> None:
+def test_a_class_inherits_a_half_life_that_it_does_not_set(tmp_path: Path) -> None:
     batch = profile(
         tmp_path,
         "batch",
@@ -56,7 +56,7 @@ def test_a_class_keeps_the_half_life_that_it_does_not_name(tmp_path: Path) -> No
     assert batch.half_life_seconds == (1800.0, 604_800.0)
 
 
-def test_a_class_keeps_the_preset_that_it_does_not_name(tmp_path: Path) -> None:
+def test_a_class_inherits_a_preset_that_it_does_not_set(tmp_path: Path) -> None:
     free = profile(
         tmp_path,
         "free",
@@ -71,7 +71,7 @@ def test_a_class_keeps_the_preset_that_it_does_not_name(tmp_path: Path) -> None:
     assert free.half_life_seconds == VPA.half_life_seconds
 
 
-def test_a_class_keeps_the_bucket_fields_that_it_does_not_name(tmp_path: Path) -> None:
+def test_a_class_inherits_bucket_fields_that_it_does_not_set(tmp_path: Path) -> None:
     free = profile(
         tmp_path,
         "free",
@@ -83,13 +83,13 @@ def test_a_class_keeps_the_bucket_fields_that_it_does_not_name(tmp_path: Path) -
     assert free.layouts[0].buckets[2] == 64
 
 
-def test_a_class_may_name_another_preset(tmp_path: Path) -> None:
+def test_a_class_can_set_another_preset(tmp_path: Path) -> None:
     model = "{histogram: {preset: vpa}, classes: {free: {histogram: {preset: koordinator}}}}"
     assert profile(tmp_path, "free", model) == KOORDINATOR
     assert profile(tmp_path, "prod", model) == VPA
 
 
-def test_half_lives_of_all_stand_over_the_preset_of_a_class(tmp_path: Path) -> None:
+def test_general_half_lives_override_the_preset_of_a_class(tmp_path: Path) -> None:
     free = profile(
         tmp_path,
         "free",
@@ -106,7 +106,9 @@ def test_half_lives_of_all_stand_over_the_preset_of_a_class(tmp_path: Path) -> N
         ("ratio", 1.0), ("ratio", 1e100), ("max", -1.0), ("max", 1e200),
     ],
 )  # fmt: skip
-def test_buckets_that_cannot_be_are_refused_by_name(tmp_path: Path, field: str, bad: float) -> None:
+def test_impossible_buckets_are_refused_with_their_key(
+    tmp_path: Path, field: str, bad: float
+) -> None:
     with pytest.raises(SettingsError, match=f"model.histogram.cpu.{field}"):
         config(tmp_path, f"{{histogram: {{cpu: {{{field}: {bad}}}}}}}")
 
@@ -119,14 +121,14 @@ def test_buckets_that_cannot_be_are_refused_by_name(tmp_path: Path, field: str, 
         ("{first: 2000}", r"model\.histogram\.cpu\.first: 2000 is .* at most max, which is 1024"),
     ],
 )
-def test_a_first_bucket_beyond_the_last_is_refused(tmp_path: Path, cpu: str, says: str) -> None:
+def test_a_first_bucket_above_the_last_is_refused(tmp_path: Path, cpu: str, says: str) -> None:
     with pytest.raises(SettingsError, match=says):
         config(tmp_path, f"{{histogram: {{cpu: {cpu}}}}}")
     with pytest.raises(SettingsError, match=says.replace("model", r"model\.classes\.batch", 1)):
         config(tmp_path, f"{{classes: {{batch: {{histogram: {{cpu: {cpu}}}}}}}}}")
 
 
-def test_buckets_beyond_all_numbers_are_an_error_of_the_settings() -> None:
+def test_overflowing_buckets_are_a_settings_error() -> None:
     buckets = BucketSettings(first=1.0, ratio=1e100, max=1e300)
     model = ModelSettings(histogram=HistogramSettings(cpu=buckets))
     with pytest.raises(SettingsError, match=r"model\.histogram\.cpu"):
@@ -136,7 +138,7 @@ def test_buckets_beyond_all_numbers_are_an_error_of_the_settings() -> None:
 @pytest.mark.parametrize("first", [0.001, 1e18])
 @pytest.mark.parametrize("ratio", [1.0 + 1e-15, 1.05, 1000.0])
 @pytest.mark.parametrize("most", [0.001, 1e18])
-def test_buckets_at_the_ends_of_their_ranges_are_layouts_or_errors_of_the_settings(
+def test_buckets_at_the_ends_of_their_ranges_are_layouts_or_settings_errors(
     tmp_path: Path, first: float, ratio: float, most: float
 ) -> None:
     cpu = f"{{first: {first:.3f}, ratio: {ratio}, max: {most:.3f}, epsilon: 0.7}}"

@@ -53,7 +53,7 @@ def checkpoint(broker: MemoryBroker, node: str, epoch: int) -> NodeCheckpoint:
     return decode_pack(NodeCheckpoint, broker.live(TOPIC)[node_key(node, epoch)])
 
 
-async def test_a_round_is_all_nodes_and_then_the_marker() -> None:
+async def test_a_round_writes_all_nodes_and_then_the_marker() -> None:
     broker, _, owner = await loaded()
     await owner.round()
     assert kinds(broker) == ["claim", *["node"] * 7, "marker"]
@@ -66,7 +66,7 @@ async def test_a_round_is_all_nodes_and_then_the_marker() -> None:
         assert (made.covers, made.epoch, made.round) == (21, owner.epoch, 1)
 
 
-async def test_a_large_node_is_kept_without_its_prediction_which_stands_in_its_topic(
+async def test_a_large_checkpoint_leaves_out_the_prediction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker, _, owner = await loaded()
@@ -86,7 +86,7 @@ async def test_a_large_node_is_kept_without_its_prediction_which_stands_in_its_t
     assert all(found.keys() == set(NODES) for found in before.values())
 
 
-async def test_the_marker_says_where_the_round_began_and_each_checkpoint_what_it_covers() -> None:
+async def test_the_marker_has_the_start_of_the_round_and_checkpoints_their_coverage() -> None:
     broker, log, owner = await loaded()
     await owner.step_round()
     log.windows(1, *NODES)
@@ -124,7 +124,7 @@ async def test_a_slice_is_captured_before_it_is_sent() -> None:
         assert made.state == content(undisturbed(broker, log_end))[node][0]
 
 
-async def test_without_the_partition_no_marker_is_written() -> None:
+async def test_a_revoked_partition_gets_no_marker() -> None:
     broker, _, owner = await loaded()
     await owner.step_round()
     owner.model.ownership.owned = False
@@ -132,7 +132,7 @@ async def test_without_the_partition_no_marker_is_written() -> None:
     assert kinds(broker) == ["claim", *["node"] * 3]
 
 
-async def test_the_partition_lost_while_the_last_slice_is_sent_means_no_marker() -> None:
+async def test_a_partition_revoked_during_the_last_slice_gets_no_marker() -> None:
     broker, _, owner = await loaded()
     append, sent = owner.output.append, 0
 
@@ -148,7 +148,7 @@ async def test_the_partition_lost_while_the_last_slice_is_sent_means_no_marker()
     assert kinds(broker) == ["claim", *["node"] * 7]
 
 
-async def test_a_failed_delivery_goes_up_and_no_marker_follows() -> None:
+async def test_a_failed_delivery_raises_and_no_marker_follows() -> None:
     broker, _, owner = await loaded()
     owner.output.refuses = lambda topic: topic == TOPIC
     with pytest.raises(ConnectionError):
@@ -156,7 +156,7 @@ async def test_a_failed_delivery_goes_up_and_no_marker_follows() -> None:
     assert kinds(broker) == ["claim"]
 
 
-async def test_older_epochs_get_tombstones_only_after_the_marker() -> None:
+async def test_older_epochs_are_deleted_after_the_marker() -> None:
     broker, log, first = await loaded()
     await first.round()
     log.windows(1, *NODES)
@@ -173,7 +173,7 @@ async def test_older_epochs_get_tombstones_only_after_the_marker() -> None:
     assert kinds(broker, start) == [*["node"] * 7, "marker"]
 
 
-async def test_a_node_that_departs_is_removed_after_the_next_marker() -> None:
+async def test_a_departed_node_is_deleted_after_the_next_marker() -> None:
     broker, log, owner = await loaded()
     await owner.round()
     log.depart(NODES[0])
@@ -184,7 +184,7 @@ async def test_a_node_that_departs_is_removed_after_the_next_marker() -> None:
     assert node_key(NODES[0], owner.epoch) not in broker.live(TOPIC)
 
 
-async def test_a_node_that_departs_in_the_middle_of_a_round_is_left_out() -> None:
+async def test_a_node_that_departs_during_a_round_is_left_out() -> None:
     broker, log, owner = await loaded()
     await owner.step_round()
     log.depart(NODES[0])
@@ -196,14 +196,14 @@ async def test_a_node_that_departs_in_the_middle_of_a_round_is_left_out() -> Non
     assert node_key(NODES[0], owner.epoch) not in broker.live(TOPIC)
 
 
-async def test_an_empty_partition_completes_rounds_too() -> None:
+async def test_an_empty_partition_completes_rounds() -> None:
     broker = MemoryBroker()
     owner = await Owner(broker, "first").load()
     await owner.round()
     assert (marker(broker, owner.epoch).resume, marker(broker, owner.epoch).joined) == (0, -1)
 
 
-async def test_rounds_come_at_their_interval_and_are_spread_over_it() -> None:
+async def test_rounds_start_at_their_interval_and_are_spread_over_it() -> None:
     _, _, owner = await loaded()
     times: list[float] = []
     append = owner.output.append

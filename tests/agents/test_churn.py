@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from pipeline.agents.cluster_state import Inventory
+from pipeline.agents.cluster_state import ClusterState
 from pipeline.agents.join_agent import JoinCursor, JoinRules
 from pipeline.agents.ownership import Ownership
 from pipeline.kafka.partition_log import LogRecord
@@ -126,24 +126,24 @@ def batch_cores(window: Window) -> float:
 
 async def simulated(luck: random.Random, pods: Sequence[Pod]) -> list[Window]:
     """The windows that were joined."""
-    broker, inventory = MemoryBroker(), Inventory()
+    broker, cluster_state = MemoryBroker(), ClusterState()
     output: Any = MemoryOutput(broker)
 
     async def hand_on(records: Sequence[LogRecord]) -> None:
         pass
 
     rules = JoinRules("t", 1, future_tolerance_seconds=60, strategy=Strategy())
-    cursor = JoinCursor(Ownership(0, epoch=1), 0, inventory, output, rules, hand_on)
-    inventory.apply_node(record(NODE.encode(), encode_json(RECORD), 0))
+    cursor = JoinCursor(Ownership(0, epoch=1), 0, cluster_state, output, rules, hand_on)
+    cluster_state.apply_node(record(NODE.encode(), encode_json(RECORD), 0))
     most = 0
     for what, of, at in events(luck, pods):
         if what == "bound":
-            inventory.apply_pod(bound(of))
+            cluster_state.apply_pod(bound(of))
         elif what == "deleted":
-            inventory.apply_pod(record(pod_key(NODE, of.uid), None, at))
+            cluster_state.apply_pod(record(pod_key(NODE, of.uid), None, at))
         else:
             await cursor.process([sample(of, pods, at)])
-        most = max(most, len(inventory.gone))
+        most = max(most, len(cluster_state.deleted_pods))
     # Those of the longest time by which the join is behind, and not all there ever were.
     assert 0 < most < 100
     windows = [decode_window(found.value or b"") for found in broker.records("t.windows")]
@@ -152,7 +152,7 @@ async def simulated(luck: random.Random, pods: Sequence[Pod]) -> list[Window]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_batch_is_what_it_is_in_truth_while_pods_of_batch_come_and_go(seed: int) -> None:
+async def test_batch_usage_is_exact_while_batch_pods_start_and_end(seed: int) -> None:
     luck = random.Random(seed)
     pods = some_pods(luck, ["batch", "free"])
     windows = await simulated(luck, pods)
@@ -161,7 +161,7 @@ async def test_batch_is_what_it_is_in_truth_while_pods_of_batch_come_and_go(seed
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_batch_lies_between_what_is_used_on_average_and_at_once(seed: int) -> None:
+async def test_batch_usage_lies_between_average_and_peak(seed: int) -> None:
     # A pod of Prod that is still there will use all the time what it used, one that is gone counts
     # for its part of the window; none counts for more, and those of Batch never.
     luck = random.Random(seed)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.agents.cluster_state import DEPARTED_AT_MOST, Inventory, InventoryTopics
+from pipeline.agents.cluster_state import MAX_DELETED_NODES, ClusterState, ClusterStateTopics
 from pipeline.agents.deleted_pods import LONGEST_MS
 from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.kafka.partition_log import LogRecord
@@ -32,170 +32,170 @@ def pod(name: str, uid: str, cgroup_uid: str | None = None, **changes: Any) -> L
     return record(pod_key(name, uid), encode_json(made))
 
 
-def pods_of(inventory: Inventory, name: str) -> dict[str, str | None]:
-    return {uid: pod.name for uid, pod in inventory.pods.get(name, {}).items()}
+def pods_of(cluster_state: ClusterState, name: str) -> dict[str, str | None]:
+    return {uid: pod.name for uid, pod in cluster_state.pods.get(name, {}).items()}
 
 
-def gone_of(inventory: Inventory, name: str) -> set[str]:
-    return {uid for uid, pod in inventory.view(name).pods.items() if pod.phase == GONE}
+def gone_of(cluster_state: ClusterState, name: str) -> set[str]:
+    return {uid for uid, pod in cluster_state.view(name).pods.items() if pod.phase == GONE}
 
 
-def delete(inventory: Inventory, name: str, uid: str, at_ms: int = 0) -> None:
-    inventory.apply_pod(record(pod_key(name, uid), None, at_ms))
+def delete(cluster_state: ClusterState, name: str, uid: str, at_ms: int = 0) -> None:
+    cluster_state.apply_pod(record(pod_key(name, uid), None, at_ms))
 
 
-def test_a_node_that_nobody_speaks_of_is_unknown() -> None:
-    view = Inventory().view("a")
+def test_a_node_without_a_record_is_unknown() -> None:
+    view = ClusterState().view("a")
     assert (view.record, dict(view.pods)) == (None, {})
 
 
-def test_the_newest_record_of_a_node_counts() -> None:
-    inventory = Inventory()
-    assert inventory.apply_node(node("a", "1")) is None
-    assert inventory.apply_node(node("a", "2")) is None
-    found = inventory.view("a").record
+def test_the_newest_record_of_a_node_is_used() -> None:
+    cluster_state = ClusterState()
+    assert cluster_state.apply_node(node("a", "1")) is None
+    assert cluster_state.apply_node(node("a", "2")) is None
+    found = cluster_state.view("a").record
     assert found is not None
     assert found.uid == "2"
 
 
-def test_a_tombstone_tells_which_node_departs_until_it_is_back() -> None:
-    inventory = Inventory()
-    inventory.apply_node(node("a"))
-    assert inventory.apply_node(record(b"a", None)) == "a"
-    assert (inventory.view("a").record, set(inventory.departed)) == (None, {"a"})
-    inventory.apply_node(node("a"))
-    assert not inventory.departed
+def test_a_node_is_deleted_from_its_tombstone_to_its_next_record() -> None:
+    cluster_state = ClusterState()
+    cluster_state.apply_node(node("a"))
+    assert cluster_state.apply_node(record(b"a", None)) == "a"
+    assert (cluster_state.view("a").record, set(cluster_state.deleted_nodes)) == (None, {"a"})
+    cluster_state.apply_node(node("a"))
+    assert not cluster_state.deleted_nodes
 
 
-def test_the_tombstone_of_a_node_never_heard_of_counts() -> None:
+def test_the_tombstone_of_an_unknown_node_marks_it_as_deleted() -> None:
     # Compaction may have taken the record that came before it.
-    inventory = Inventory()
-    assert inventory.apply_node(record(b"a", None)) == "a"
-    assert set(inventory.departed) == {"a"}
+    cluster_state = ClusterState()
+    assert cluster_state.apply_node(record(b"a", None)) == "a"
+    assert set(cluster_state.deleted_nodes) == {"a"}
 
 
-def test_of_nodes_that_come_and_go_for_ever_the_last_that_departed_are_remembered() -> None:
-    inventory = Inventory()
-    for number in range(DEPARTED_AT_MOST + 5):
-        inventory.apply_node(node(f"n{number}"))
-        inventory.apply_node(record(f"n{number}".encode(), None))
+def test_only_the_last_deleted_nodes_are_remembered() -> None:
+    cluster_state = ClusterState()
+    for number in range(MAX_DELETED_NODES + 5):
+        cluster_state.apply_node(node(f"n{number}"))
+        cluster_state.apply_node(record(f"n{number}".encode(), None))
         # One that departs again and again is as new as its last tombstone.
-        inventory.apply_node(record(b"n0", None))
-    assert len(inventory.departed) == DEPARTED_AT_MOST
-    assert list(inventory.departed)[:1] == ["n6"]
-    assert list(inventory.departed)[-2:] == [f"n{DEPARTED_AT_MOST + 4}", "n0"]
+        cluster_state.apply_node(record(b"n0", None))
+    assert len(cluster_state.deleted_nodes) == MAX_DELETED_NODES
+    assert list(cluster_state.deleted_nodes)[:1] == ["n6"]
+    assert list(cluster_state.deleted_nodes)[-2:] == [f"n{MAX_DELETED_NODES + 4}", "n0"]
 
 
-def test_pods_are_found_by_the_uid_of_their_cgroup() -> None:
-    inventory = Inventory()
-    inventory.apply_pod(pod("a", "mirror", cgroup_uid="hash"))
-    inventory.apply_pod(pod("a", "plain"))
-    inventory.apply_pod(pod("b", "other"))
-    assert pods_of(inventory, "a") == {"hash": "pod-mirror", "plain": "pod-plain"}
-    assert pods_of(inventory, "b") == {"other": "pod-other"}
+def test_pods_are_looked_up_by_the_uid_of_their_cgroup() -> None:
+    cluster_state = ClusterState()
+    cluster_state.apply_pod(pod("a", "mirror", cgroup_uid="hash"))
+    cluster_state.apply_pod(pod("a", "plain"))
+    cluster_state.apply_pod(pod("b", "other"))
+    assert pods_of(cluster_state, "a") == {"hash": "pod-mirror", "plain": "pod-plain"}
+    assert pods_of(cluster_state, "b") == {"other": "pod-other"}
 
 
-def test_a_pod_whose_cgroup_changes_is_not_found_by_the_old_one() -> None:
-    inventory = Inventory()
-    inventory.apply_pod(pod("a", "x", cgroup_uid="old"))
-    inventory.apply_pod(pod("a", "x", cgroup_uid="new"))
-    assert pods_of(inventory, "a") == {"new": "pod-x"}
+def test_a_pod_whose_cgroup_changed_is_not_found_by_the_old_cgroup() -> None:
+    cluster_state = ClusterState()
+    cluster_state.apply_pod(pod("a", "x", cgroup_uid="old"))
+    cluster_state.apply_pod(pod("a", "x", cgroup_uid="new"))
+    assert pods_of(cluster_state, "a") == {"new": "pod-x"}
 
 
-def test_a_pod_that_is_bound_is_on_its_node_though_it_was_on_none() -> None:
-    inventory = Inventory()
-    inventory.apply_pod(pod("", "x"))
-    inventory.apply_pod(pod("a", "x"))
-    inventory.apply_pod(record(pod_key("", "x"), None))
-    assert pods_of(inventory, "a") == {"x": "pod-x"}
-    assert pods_of(inventory, "") == {}
+def test_a_pod_that_is_bound_later_is_on_its_node() -> None:
+    cluster_state = ClusterState()
+    cluster_state.apply_pod(pod("", "x"))
+    cluster_state.apply_pod(pod("a", "x"))
+    cluster_state.apply_pod(record(pod_key("", "x"), None))
+    assert pods_of(cluster_state, "a") == {"x": "pod-x"}
+    assert pods_of(cluster_state, "") == {}
 
 
-def test_a_pods_tombstone_removes_it_and_a_second_one_changes_nothing() -> None:
-    inventory = Inventory()
-    inventory.apply_pod(pod("a", "x"))
-    inventory.apply_pod(pod("a", "y"))
+def test_a_tombstone_removes_a_pod_and_a_second_one_changes_nothing() -> None:
+    cluster_state = ClusterState()
+    cluster_state.apply_pod(pod("a", "x"))
+    cluster_state.apply_pod(pod("a", "y"))
     for _ in range(2):
-        inventory.apply_pod(record(pod_key("a", "x"), None))
-    assert pods_of(inventory, "a") == {"y": "pod-y"}
-    inventory.apply_pod(record(pod_key("a", "y"), None))
-    assert pods_of(inventory, "a") == {}
+        cluster_state.apply_pod(record(pod_key("a", "x"), None))
+    assert pods_of(cluster_state, "a") == {"y": "pod-y"}
+    cluster_state.apply_pod(record(pod_key("a", "y"), None))
+    assert pods_of(cluster_state, "a") == {}
 
 
-def test_the_tombstone_of_one_pod_leaves_another_with_the_same_cgroup() -> None:
+def test_a_tombstone_leaves_another_pod_with_the_same_cgroup() -> None:
     # A static pod that is made anew keeps its hash and gets another mirror pod: the new one's
     # record may come before the old one's tombstone.
-    inventory = Inventory()
-    inventory.apply_pod(pod("a", "mirror-1", cgroup_uid="hash"))
-    inventory.apply_pod(pod("a", "mirror-2", cgroup_uid="hash"))
-    inventory.apply_pod(record(pod_key("a", "mirror-1"), None))
-    assert pods_of(inventory, "a") == {"hash": "pod-mirror-2"}
+    cluster_state = ClusterState()
+    cluster_state.apply_pod(pod("a", "mirror-1", cgroup_uid="hash"))
+    cluster_state.apply_pod(pod("a", "mirror-2", cgroup_uid="hash"))
+    cluster_state.apply_pod(record(pod_key("a", "mirror-1"), None))
+    assert pods_of(cluster_state, "a") == {"hash": "pod-mirror-2"}
 
 
-def test_a_deleted_pod_is_known_until_no_window_can_hold_it_and_asks_for_nothing() -> None:
-    inventory = Inventory()
-    inventory.apply_pod(pod("a", "x", pod_class="batch", phase="Running"))
-    delete(inventory, "a", "x", at_ms=40_000)
-    assert pods_of(inventory, "a") == {}
-    gone = inventory.view("a").pods["x"]
+def test_a_deleted_pod_is_known_without_requests_until_no_window_can_contain_it() -> None:
+    cluster_state = ClusterState()
+    cluster_state.apply_pod(pod("a", "x", pod_class="batch", phase="Running"))
+    delete(cluster_state, "a", "x", at_ms=40_000)
+    assert pods_of(cluster_state, "a") == {}
+    gone = cluster_state.view("a").pods["x"]
     assert (gone.name, gone.pod_class, gone.phase) == ("pod-x", CLASS_CODES["batch"], GONE)
     assert (gone.deleting, gone.view) == (True, None)
     # The window in which it was deleted, and one that was late: it may be in those that follow.
     for start in (0, 30_000):
-        inventory.gone.joined("a", ["x"] if start else [], start, start + 30_000)
-        assert gone_of(inventory, "a") == {"x"}
+        cluster_state.deleted_pods.joined("a", ["x"] if start else [], start, start + 30_000)
+        assert gone_of(cluster_state, "a") == {"x"}
     # It ran until the end of the last one; a cgroup that is left behind is known as long.
-    inventory.gone.joined("a", [], 60_000, 90_000)
-    assert gone_of(inventory, "a") == {"x"}
-    inventory.gone.joined("a", ["x"], 90_000, 120_000)
-    inventory.gone.joined("a", [], 120_000, 150_000)
-    inventory.gone.joined("b", [], 150_000, 180_000)
-    assert gone_of(inventory, "a") == {"x"}
-    inventory.gone.joined("a", [], 150_000, 180_000)
-    assert gone_of(inventory, "a") == set()
-    assert len(inventory.gone) == 0
+    cluster_state.deleted_pods.joined("a", [], 60_000, 90_000)
+    assert gone_of(cluster_state, "a") == {"x"}
+    cluster_state.deleted_pods.joined("a", ["x"], 90_000, 120_000)
+    cluster_state.deleted_pods.joined("a", [], 120_000, 150_000)
+    cluster_state.deleted_pods.joined("b", [], 150_000, 180_000)
+    assert gone_of(cluster_state, "a") == {"x"}
+    cluster_state.deleted_pods.joined("a", [], 150_000, 180_000)
+    assert gone_of(cluster_state, "a") == set()
+    assert len(cluster_state.deleted_pods) == 0
 
 
-def test_a_pod_that_has_the_cgroup_of_a_deleted_one_is_known_for_it() -> None:
-    inventory = Inventory()
-    inventory.apply_pod(pod("a", "mirror-1", cgroup_uid="hash"))
-    delete(inventory, "a", "mirror-1")
-    assert gone_of(inventory, "a") == {"hash"}
-    inventory.apply_pod(pod("a", "mirror-2", cgroup_uid="hash"))
-    assert gone_of(inventory, "a") == set()
-    assert inventory.view("a").pods["hash"].name == "pod-mirror-2"
-    assert len(inventory.gone) == 0
+def test_a_pod_replaces_a_deleted_pod_with_the_same_cgroup() -> None:
+    cluster_state = ClusterState()
+    cluster_state.apply_pod(pod("a", "mirror-1", cgroup_uid="hash"))
+    delete(cluster_state, "a", "mirror-1")
+    assert gone_of(cluster_state, "a") == {"hash"}
+    cluster_state.apply_pod(pod("a", "mirror-2", cgroup_uid="hash"))
+    assert gone_of(cluster_state, "a") == set()
+    assert cluster_state.view("a").pods["hash"].name == "pod-mirror-2"
+    assert len(cluster_state.deleted_pods) == 0
 
 
-def test_deleted_pods_do_not_pile_up_where_no_window_comes() -> None:
-    inventory = Inventory()
+def test_deleted_pods_expire_on_nodes_without_windows() -> None:
+    cluster_state = ClusterState()
     for name in ("a", "b", "c"):
-        inventory.apply_pod(pod(name, "x"))
-        delete(inventory, name, "x", at_ms=1)
-    inventory.apply_pod(pod("a", "y"))
-    delete(inventory, "a", "y", at_ms=LONGEST_MS + 1)
-    assert [gone_of(inventory, name) for name in "abc"] == [{"x", "y"}, {"x"}, {"x"}]
-    inventory.apply_pod(pod("a", "z"))
-    delete(inventory, "a", "z", at_ms=LONGEST_MS + 2)
-    assert [gone_of(inventory, name) for name in "abc"] == [{"y", "z"}, set(), set()]
-    assert len(inventory.gone) == 2
+        cluster_state.apply_pod(pod(name, "x"))
+        delete(cluster_state, name, "x", at_ms=1)
+    cluster_state.apply_pod(pod("a", "y"))
+    delete(cluster_state, "a", "y", at_ms=LONGEST_MS + 1)
+    assert [gone_of(cluster_state, name) for name in "abc"] == [{"x", "y"}, {"x"}, {"x"}]
+    cluster_state.apply_pod(pod("a", "z"))
+    delete(cluster_state, "a", "z", at_ms=LONGEST_MS + 2)
+    assert [gone_of(cluster_state, name) for name in "abc"] == [{"y", "z"}, set(), set()]
+    assert len(cluster_state.deleted_pods) == 2
 
 
-def test_of_a_deleted_node_no_pods_are_known_whichever_goes_first() -> None:
-    inventory = Inventory()
+def test_a_deleted_node_has_no_pods_whichever_was_deleted_first() -> None:
+    cluster_state = ClusterState()
     for uid in ("x", "y"):
-        inventory.apply_pod(pod("a", uid))
-    delete(inventory, "a", "x")
-    inventory.apply_node(record(b"a", None))
-    delete(inventory, "a", "y")
-    assert len(inventory.gone) == 0
+        cluster_state.apply_pod(pod("a", uid))
+    delete(cluster_state, "a", "x")
+    cluster_state.apply_node(record(b"a", None))
+    delete(cluster_state, "a", "y")
+    assert len(cluster_state.deleted_pods) == 0
 
 
-def test_a_pod_that_was_on_no_node_is_not_kept() -> None:
-    inventory = Inventory()
-    inventory.apply_pod(pod("", "x"))
-    delete(inventory, "", "x")
-    assert len(inventory.gone) == 0
+def test_an_unbound_deleted_pod_is_not_kept() -> None:
+    cluster_state = ClusterState()
+    cluster_state.apply_pod(pod("", "x"))
+    delete(cluster_state, "", "x")
+    assert len(cluster_state.deleted_pods) == 0
 
 
 @pytest.mark.parametrize(
@@ -210,13 +210,13 @@ def test_a_pod_that_was_on_no_node_is_not_kept() -> None:
         record(None, node("a").value),
     ],
 )
-def test_a_bad_node_record_changes_nothing(bad: LogRecord) -> None:
-    inventory = Inventory()
-    inventory.apply_node(node("a", "1"))
+def test_an_invalid_node_record_changes_nothing(bad: LogRecord) -> None:
+    cluster_state = ClusterState()
+    cluster_state.apply_node(node("a", "1"))
     with pytest.raises(RecordError):
-        inventory.apply_node(bad)
-    assert list(inventory.nodes) == ["a"]
-    assert inventory.nodes["a"].uid == "1"
+        cluster_state.apply_node(bad)
+    assert list(cluster_state.nodes) == ["a"]
+    assert cluster_state.nodes["a"].uid == "1"
 
 
 @pytest.mark.parametrize(
@@ -230,15 +230,15 @@ def test_a_bad_node_record_changes_nothing(bad: LogRecord) -> None:
         record(None, None),
     ],
 )
-def test_a_bad_pod_record_changes_nothing(bad: LogRecord) -> None:
-    inventory = Inventory()
-    inventory.apply_pod(pod("a", "x"))
+def test_an_invalid_pod_record_changes_nothing(bad: LogRecord) -> None:
+    cluster_state = ClusterState()
+    cluster_state.apply_pod(pod("a", "x"))
     with pytest.raises(RecordError):
-        inventory.apply_pod(bad)
-    assert pods_of(inventory, "a") == {"x": "pod-x"}
+        cluster_state.apply_pod(bad)
+    assert pods_of(cluster_state, "a") == {"x": "pod-x"}
 
 
-async def test_loading_reads_both_topics_to_their_ends_and_bad_records_cost_themselves() -> None:
+async def test_loading_reads_both_topics_to_their_ends_and_refuses_invalid_records() -> None:
     broker, refused = MemoryBroker(), []
 
     async def refuse(topic: str, record: LogRecord, error: RecordError) -> None:
@@ -248,15 +248,15 @@ async def test_loading_reads_both_topics_to_their_ends_and_bad_records_cost_them
         broker.put("t.nodes", 0, found.key, found.value)
     for found in (pod("b", "x"), record(b"b/y", b"junk"), pod("b", "z")):
         broker.put("t.pods", 0, found.key, found.value)
-    topics = InventoryTopics("t", refuse)
+    topics = ClusterStateTopics("t", refuse)
     async with broker.open_reader([("t.nodes", 0), ("t.pods", 0)]) as reader:
-        inventory = Inventory()
-        ends = await topics.load(reader, 0, inventory, {})
+        cluster_state = ClusterState()
+        ends = await topics.load(reader, 0, cluster_state, {})
     assert ends == {"t.nodes": 4, "t.pods": 3}
-    assert (set(inventory.nodes), set(inventory.departed)) == ({"b"}, {"a"})
-    assert pods_of(inventory, "b") == {"x": "pod-x", "z": "pod-z"}
+    assert (set(cluster_state.nodes), set(cluster_state.deleted_nodes)) == ({"b"}, {"a"})
+    assert pods_of(cluster_state, "b") == {"x": "pod-x", "z": "pod-z"}
     broker.put("t.nodes", 0, b"d", node("d").value)
     async with broker.open_reader([("t.nodes", 0), ("t.pods", 0)]) as reader:
-        assert await topics.load(reader, 0, inventory, ends) == {"t.nodes": 5, "t.pods": 3}
-    assert set(inventory.nodes) == {"b", "d"}
+        assert await topics.load(reader, 0, cluster_state, ends) == {"t.nodes": 5, "t.pods": 3}
+    assert set(cluster_state.nodes) == {"b", "d"}
     assert refused == [("t.nodes", 1, KeyMismatchError.reason), ("t.pods", 1, "undecodable")]

@@ -237,7 +237,7 @@ def test_each_record_of_any_deliveries_is_processed_once_and_in_order(
 async def test_a_cursor_lost_while_a_gap_is_read_keeps_its_position(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tests.agents.fakes._AT_A_TIME", 3)
+    monkeypatch.setattr("tests.agents.fakes.READ_SIZE", 3)
     broker, cursor = make_log(12), FakeCursor(revoke_at=2)
     source = FakeSource(pick(broker, [10, 11]))
     await run(source, {0: cursor}, broker)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.agents import join_agent as module
-from pipeline.agents.cluster_state import Inventory
+from pipeline.agents.cluster_state import ClusterState
 from pipeline.agents.join_agent import JoinCursor, JoinRules
 from pipeline.agents.ownership import Ownership
 from pipeline.kafka.partition import partition_of
@@ -36,7 +36,7 @@ class Fixture:
     """A join cursor over a broker in memory, and what it wrote."""
 
     broker: MemoryBroker = field(default_factory=MemoryBroker)
-    inventory: Inventory = field(default_factory=Inventory)
+    cluster_state: ClusterState = field(default_factory=ClusterState)
     ownership: Ownership = field(default_factory=lambda: Ownership(0, epoch=1))
 
     def __post_init__(self) -> None:
@@ -44,7 +44,9 @@ class Fixture:
         self.output = output
         rules = JoinRules("t", PARTITIONS, future_tolerance_seconds=60, strategy=STRATEGY)
         self.handed_on: list[LogRecord] = []
-        self.cursor = JoinCursor(self.ownership, 0, self.inventory, self.output, rules, self._take)
+        self.cursor = JoinCursor(
+            self.ownership, 0, self.cluster_state, self.output, rules, self._take
+        )
 
     async def _take(self, records: Sequence[LogRecord]) -> None:
         self.handed_on += records
@@ -59,7 +61,7 @@ class Fixture:
 
     def know(self, node: str) -> None:
         record = NodeRecord(node=node, allocatable=Resources(cpu_millicores=4000))
-        self.inventory.apply_node(put(node.encode(), encode_json(record)))
+        self.cluster_state.apply_node(put(node.encode(), encode_json(record)))
 
 
 def put(key: bytes, value: bytes | None, offset: int = 0) -> LogRecord:
@@ -87,7 +89,7 @@ def count(metric: Any, *labels: str) -> float:
     return float((metric.labels(*labels) if labels else metric)._value.get())
 
 
-async def test_samples_become_windows_in_their_order_with_their_offsets() -> None:
+async def test_samples_become_windows_in_order_with_their_offsets() -> None:
     it = Fixture()
     await it.cursor.process([sample(7), sample(8, OTHER), sample(11)])
     assert it.joined == [7, 8, 11]
@@ -99,14 +101,14 @@ async def test_samples_become_windows_in_their_order_with_their_offsets() -> Non
     assert [window.appended_ms for window in it.windows] == [APPENDED_MS] * 3
 
 
-async def test_what_is_known_of_node_and_pods_is_put_beside_the_sample() -> None:
+async def test_a_window_has_the_facts_of_its_node_and_pods() -> None:
     it = Fixture()
     await it.cursor.process([sample(0)])
     it.know(NODE)
     pod = PodRecord(
         node=NODE, uid="api", cgroup_uid="uid-1", namespace="ns", name="web", pod_class="prod"
     )
-    it.inventory.apply_pod(put(pod_key(NODE, "api"), encode_json(pod)))
+    it.cluster_state.apply_pod(put(pod_key(NODE, "api"), encode_json(pod)))
     await it.cursor.process([sample(1)])
     before, after = it.windows
     assert (before.node.known, after.node.known) == (False, True)
@@ -134,7 +136,7 @@ async def test_what_is_known_of_node_and_pods_is_put_beside_the_sample() -> None
         (sample(0, ahead_seconds=61), "future_window"),
     ],
 )  # fmt: skip
-async def test_a_bad_sample_costs_itself(record: LogRecord, reason: str) -> None:
+async def test_an_invalid_sample_becomes_a_dead_letter(record: LogRecord, reason: str) -> None:
     it, before = Fixture(), count(module.DEAD, "samples", reason)
     await it.cursor.process([sample(0), record._replace(offset=1), sample(2)])
     assert it.joined == [0, 2]
@@ -147,13 +149,13 @@ async def test_a_bad_sample_costs_itself(record: LogRecord, reason: str) -> None
     assert count(module.DEAD, "samples", reason) - before == 1
 
 
-async def test_a_window_a_minute_ahead_is_not_yet_the_future() -> None:
+async def test_a_window_a_minute_ahead_is_accepted() -> None:
     it = Fixture()
     await it.cursor.process([sample(0, ahead_seconds=60)])
     assert it.joined == [0]
 
 
-async def test_a_sample_whose_window_the_topic_would_not_take_is_a_dead_letter(
+async def test_a_sample_with_an_oversized_window_becomes_a_dead_letter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     it = Fixture()
@@ -163,7 +165,7 @@ async def test_a_sample_whose_window_the_topic_would_not_take_is_a_dead_letter(
 
 
 @pytest.mark.parametrize("value", [float("nan"), -0.1, float("inf"), 1e300])
-async def test_a_bad_value_becomes_null_and_is_counted(value: float) -> None:
+async def test_an_invalid_value_becomes_null_and_is_counted(value: float) -> None:
     it, before = Fixture(), count(module.BAD_VALUES, NODE, "cpu_cores_max")
     await it.cursor.process([sample(0, cpu_cores_max=value)])
     (window,) = it.windows
@@ -174,11 +176,11 @@ async def test_a_bad_value_becomes_null_and_is_counted(value: float) -> None:
     assert it.output.dead_letters == []
 
 
-async def test_a_deleted_node_is_not_joined_while_a_watcher_speaks_of_others() -> None:
+async def test_samples_of_a_deleted_node_are_dropped() -> None:
     it, before = Fixture(), count(module.IGNORED)
     it.know(NODE)
     it.know(OTHER)
-    it.inventory.apply_node(put(NODE.encode(), None))
+    it.cluster_state.apply_node(put(NODE.encode(), None))
     await it.cursor.process([sample(0), sample(1, OTHER)])
     assert it.joined == [1]
     assert it.cursor.next_offset == 2
@@ -186,17 +188,17 @@ async def test_a_deleted_node_is_not_joined_while_a_watcher_speaks_of_others() -
     assert count(module.IGNORED) - before == 1
 
 
-async def test_a_node_that_comes_back_is_joined_again() -> None:
+async def test_a_recreated_node_is_joined_again() -> None:
     it = Fixture()
     it.know(OTHER)
     it.know(NODE)
-    it.inventory.apply_node(put(NODE.encode(), None))
+    it.cluster_state.apply_node(put(NODE.encode(), None))
     it.know(NODE)
     await it.cursor.process([sample(0)])
     assert it.joined == [0]
 
 
-async def test_a_departure_is_a_record_of_the_log() -> None:
+async def test_a_departure_is_appended_to_the_log() -> None:
     it = Fixture()
     await it.cursor.depart(NODE, APPENDED_MS)
     (window,) = it.windows
@@ -204,7 +206,7 @@ async def test_a_departure_is_a_record_of_the_log() -> None:
     assert [record.key for record in it.broker.records("t.windows")] == [NODE.encode()]
 
 
-async def test_what_is_not_owned_is_not_written() -> None:
+async def test_a_revoked_partition_is_not_written() -> None:
     it = Fixture()
     it.ownership.owned = False
     await it.cursor.process([sample(0), put(NODE.encode(), b"junk", 1)])
@@ -212,7 +214,7 @@ async def test_what_is_not_owned_is_not_written() -> None:
     assert (it.windows, it.output.dead_letters, it.cursor.next_offset) == ([], [], 0)
 
 
-async def test_what_is_let_go_while_a_dead_letter_is_written_is_not_joined() -> None:
+async def test_a_partition_revoked_during_a_dead_letter_is_not_joined() -> None:
     it = Fixture()
     write = it.output.dead_letter
 
@@ -228,7 +230,7 @@ async def test_what_is_let_go_while_a_dead_letter_is_written_is_not_joined() -> 
 
 
 @pytest.mark.parametrize("topic", ["t.windows"])
-async def test_a_failed_delivery_goes_up_and_the_cursor_stays(topic: str) -> None:
+async def test_a_failed_delivery_raises_and_the_cursor_stays(topic: str) -> None:
     it = Fixture()
     it.output.refuses = lambda name: name == topic
     with pytest.raises(ConnectionError):
@@ -236,7 +238,7 @@ async def test_a_failed_delivery_goes_up_and_the_cursor_stays(topic: str) -> Non
     assert it.cursor.next_offset == 0
 
 
-async def test_the_log_takes_one_append_at_a_time() -> None:
+async def test_appends_do_not_overlap() -> None:
     it, inside, most = Fixture(), 0, 0
     append = it.output.append
 
@@ -262,7 +264,7 @@ async def test_the_log_takes_one_append_at_a_time() -> None:
     assert [r[:4] for r in it.handed_on] == [r[:4] for r in it.broker.records("t.windows")]
 
 
-async def test_idle_waits_for_what_is_on_its_way() -> None:
+async def test_idle_waits_for_appends_in_progress() -> None:
     it, done = Fixture(), asyncio.Event()
     append = it.output.append
 
@@ -300,7 +302,7 @@ def plain(value: Any) -> Any:
             {"memory_bytes_max": -1.0}, {"cpu_cores_last": -0.0}],
 )  # fmt: skip
 @pytest.mark.parametrize("known", [False, True])
-async def test_what_is_handed_on_says_what_the_log_says(row: dict[str, Any], known: bool) -> None:
+async def test_handed_over_windows_equal_those_of_the_log(row: dict[str, Any], known: bool) -> None:
     """Models learn the same from it as whoever reads the log, to the last bit."""
     it = Fixture()
     if known:
@@ -309,7 +311,7 @@ async def test_what_is_handed_on_says_what_the_log_says(row: dict[str, Any], kno
             node=NODE, uid="uid-1", cgroup_uid="uid-1", namespace="n", name="p", pod_class="prod",
             requests=Resources(cpu_millicores=250),
         )  # fmt: skip
-        it.inventory.apply_pod(put(pod_key(NODE, "uid-1"), encode_json(pod)))
+        it.cluster_state.apply_pod(put(pod_key(NODE, "uid-1"), encode_json(pod)))
     await it.cursor.process([sample(0), sample(1, **row), sample(2, OTHER, **row)])
     mended = any(value is not None and not value >= 0 for value in row.values())
     assert [record.said is None for record in it.handed_on] == [False, mended, mended]
@@ -331,7 +333,7 @@ def bits(value: Any) -> Any:
     return [bits(item) for item in value] if isinstance(value, list | tuple) else repr(value)
 
 
-async def test_what_the_log_could_not_be_read_for_is_not_handed_on() -> None:
+async def test_refused_samples_are_not_handed_over() -> None:
     """A time of Kafka's in nanoseconds, say: models would learn what no replay learns."""
     it = Fixture()
     late = sample(0)._replace(appended_ms=1 << 60)

@@ -25,7 +25,7 @@ Series = dict[tuple[str, str, str, str], float]
 @pytest.fixture(autouse=True)
 def nothing_left_on_the_page() -> Iterator[None]:
     yield
-    koordlet_metrics.watch(None)
+    koordlet_metrics.serve(None)
 
 
 RECLAIMABLE, PEAK = koordlet_metrics.METRICS
@@ -46,7 +46,7 @@ def scraped(metric: str = RECLAIMABLE) -> Series:
 
 
 def shown(model: ModelCursor) -> Series:
-    koordlet_metrics.watch(lambda: [model.profile])
+    koordlet_metrics.serve(lambda: [model.prod_amounts])
     found = scraped()
     assert scraped(PEAK).keys() == found.keys()
     return found
@@ -58,10 +58,10 @@ def test_each_predictor_and_view_has_a_series_per_node_and_resource() -> None:
     nodes = ["node-a", "node-b"]
     bank.apply([window(0, pods, node=node) for node in nodes])
     peaks = bank.peaks(nodes)
-    shows = koordlet_metrics.Profile(
-        koordlet_metrics.names_of(bank.predictors), koordlet_metrics.amounts_of(peaks)
+    shows = koordlet_metrics.ProdAmounts(
+        koordlet_metrics.predictor_labels(bank.predictors), koordlet_metrics.prod_amounts(peaks)
     )
-    koordlet_metrics.watch(lambda: [shows])
+    koordlet_metrics.serve(lambda: [shows])
     for metric, field in ((RECLAIMABLE, "amount"), (PEAK, "peak")):
         expected: Series = {}
         for of_node in peaks:
@@ -91,18 +91,18 @@ def test_each_predictor_and_view_has_a_series_per_node_and_resource() -> None:
 def test_without_the_percentile_predictor_there_are_no_views() -> None:
     bank = Bank(ModelConfig(predictors=("nsigma-v1",), predictor="nsigma-v1"))
     bank.apply([window(0)])
-    assert koordlet_metrics.names_of(bank.predictors) == ("nsigma-v1",)
-    assert koordlet_metrics.amounts_of(bank.peaks(["node-a"]))["node-a"].shape == (2, 1, 2)
+    assert koordlet_metrics.predictor_labels(bank.predictors) == ("nsigma-v1",)
+    assert koordlet_metrics.prod_amounts(bank.peaks(["node-a"]))["node-a"].shape == (2, 1, 2)
 
 
-def test_what_is_kept_of_a_node_keeps_nothing_of_its_batch() -> None:
+def test_amounts_of_a_node_do_not_keep_those_of_its_batch() -> None:
     bank = Bank()
     bank.apply([window(0, node=node) for node in ("node-a", "node-b")])
-    kept = koordlet_metrics.amounts_of(bank.peaks(bank.nodes))
+    kept = koordlet_metrics.prod_amounts(bank.peaks(bank.nodes))
     assert all(amounts.base is None for amounts in kept.values())
 
 
-async def test_the_page_shows_what_was_last_computed_and_departed_nodes_no_more() -> None:
+async def test_the_page_has_the_newest_amounts_and_no_departed_nodes() -> None:
     broker = MemoryBroker()
     log = LogWriter(broker)
     log.windows(3, "a", "b")
@@ -114,7 +114,7 @@ async def test_the_page_shows_what_was_last_computed_and_departed_nodes_no_more(
     assert {node for node, *_ in shown(model)} == {"b"}
 
 
-def test_a_replay_is_shown_too() -> None:
+def test_a_replay_updates_the_page() -> None:
     broker = MemoryBroker()
     LogWriter(broker).windows(2, "a")
     model, _ = cursor_over(broker)
@@ -122,19 +122,21 @@ def test_a_replay_is_shown_too() -> None:
     assert {node for node, *_ in shown(model)} == {"a"}
 
 
-def test_what_is_unknown_has_no_series() -> None:
+def test_unknown_amounts_have_no_series() -> None:
     bank = Bank()
     bank.apply([window(0, usage=(math.nan, GIB))])
-    amounts = koordlet_metrics.amounts_of(bank.peaks(["node-a"]))
-    shows = koordlet_metrics.Profile(koordlet_metrics.names_of(bank.predictors), amounts)
-    koordlet_metrics.watch(lambda: [shows])
+    amounts = koordlet_metrics.prod_amounts(bank.peaks(["node-a"]))
+    shows = koordlet_metrics.ProdAmounts(
+        koordlet_metrics.predictor_labels(bank.predictors), amounts
+    )
+    koordlet_metrics.serve(lambda: [shows])
     for metric in koordlet_metrics.METRICS:
         found = scraped(metric)
         assert ("node-a", "minPredictor", "memory", "byte") in found
         assert ("node-a", "minPredictor", "cpu", "core") not in found
 
 
-async def test_it_can_be_switched_off() -> None:
+async def test_the_metrics_can_be_disabled() -> None:
     broker = MemoryBroker()
     LogWriter(broker).windows(2, "a")
     rules = dataclasses.replace(MODEL_RULES, node_metrics=False)
@@ -144,5 +146,5 @@ async def test_it_can_be_switched_off() -> None:
     assert shown(model) == {}
 
 
-def test_without_a_worker_the_page_does_not_name_it() -> None:
+def test_without_a_worker_the_page_has_no_such_metric() -> None:
     assert not any(metric in page().decode() for metric in koordlet_metrics.METRICS)

@@ -42,7 +42,7 @@ def busy_log() -> MemoryBroker:
 
 @settings(max_examples=12, deadline=None)
 @given(cuts=st.lists(st.integers(0, 23), max_size=6))
-def test_batches_change_nothing(cuts: list[int]) -> None:
+def test_results_do_not_depend_on_batches(cuts: list[int]) -> None:
     broker = busy_log()
     records = broker.records("t.windows")
     model, _ = cursor_over(broker)
@@ -76,7 +76,7 @@ async def test_every_applied_window_has_its_own_node_state_in_order() -> None:
     assert offsets(broker, "t.node-state") == {"a": [0, 2, 4, 6, 8], "b": [1, 3, 5, 7, 9]}
 
 
-async def test_of_windows_applied_at_once_the_newest_results_are_published() -> None:
+async def test_the_newest_results_of_windows_applied_at_once_are_published() -> None:
     """With a backlog: what would lie in the tables for a moment only is not written."""
     one_by_one, at_once = MemoryBroker(), MemoryBroker()
     for broker in (one_by_one, at_once):
@@ -95,7 +95,7 @@ async def test_of_windows_applied_at_once_the_newest_results_are_published() -> 
         assert found == list(last.values())
 
 
-async def test_a_prediction_is_published_only_where_it_is_due() -> None:
+async def test_a_prediction_is_published_only_when_due() -> None:
     """NP-10: early if it moved, then not before the force interval has passed."""
     broker = MemoryBroker()
     LogWriter(broker).windows(150, "a", "b")
@@ -113,9 +113,7 @@ async def test_a_prediction_is_published_only_where_it_is_due() -> None:
         assert canonical(standing.node_state)["offset"] == 298 + found[0]
 
 
-async def test_duplicate_late_gap_and_second_exporter_are_counted_and_published_with_the_next() -> (
-    None
-):
+async def test_counts_of_skipped_windows_are_published_with_the_next_state() -> None:
     broker = MemoryBroker()
     log = LogWriter(broker)
     log.windows(3, "a")
@@ -134,7 +132,7 @@ async def test_duplicate_late_gap_and_second_exporter_are_counted_and_published_
     assert output.dead_letters == []
 
 
-async def test_when_windows_were_missing_and_a_value_refused_is_told_until_it_is_again() -> None:
+async def test_the_times_of_the_last_gap_and_invalid_value_are_published() -> None:
     broker = MemoryBroker()
     log, (model, _) = LogWriter(broker), cursor_over(broker)
     found = []
@@ -155,7 +153,7 @@ async def test_when_windows_were_missing_and_a_value_refused_is_told_until_it_is
     assert (counters.bad_values, counters.last_bad_value_at) == (2, ends[2])
 
 
-async def test_a_departure_leaves_tombstones_and_nothing_else() -> None:
+async def test_a_departure_publishes_only_tombstones() -> None:
     broker = MemoryBroker()
     log = LogWriter(broker)
     log.windows(2, "a", "b")
@@ -168,7 +166,7 @@ async def test_a_departure_leaves_tombstones_and_nothing_else() -> None:
     assert set(published(broker, "t.node-state")) == {"b"}
 
 
-async def test_a_departure_of_a_node_never_seen_is_harmless() -> None:
+async def test_the_departure_of_an_unknown_node_is_harmless() -> None:
     broker = MemoryBroker()
     LogWriter(broker).depart("a")
     model, _ = cursor_over(broker)
@@ -177,7 +175,7 @@ async def test_a_departure_of_a_node_never_seen_is_harmless() -> None:
     assert published(broker, "t.predictions") == {}
 
 
-async def test_what_is_no_window_is_a_dead_letter_and_the_position_moves() -> None:
+async def test_an_invalid_window_becomes_a_dead_letter_and_the_position_advances() -> None:
     broker = MemoryBroker()
     log = LogWriter(broker)
     log.window("a")
@@ -192,7 +190,7 @@ async def test_what_is_no_window_is_a_dead_letter_and_the_position_moves() -> No
     assert (model.next_offset, model.joined) == (4, 1)
 
 
-async def test_models_and_position_move_though_publishing_fails() -> None:
+async def test_models_and_position_advance_even_if_publishing_fails() -> None:
     broker = MemoryBroker()
     LogWriter(broker).windows(2, "a")
     model, output = cursor_over(broker)
@@ -205,7 +203,7 @@ async def test_models_and_position_move_though_publishing_fails() -> None:
     assert published(broker, "t.node-state")["a"] == content(undisturbed(broker))["a"][3]
 
 
-def test_a_replay_skips_what_a_checkpoint_covers_node_by_node() -> None:
+def test_a_replay_skips_the_windows_covered_by_a_nodes_checkpoint() -> None:
     broker = MemoryBroker()
     LogWriter(broker).windows(3, "a", "b")
     model, _ = cursor_over(broker)
@@ -220,7 +218,7 @@ def test_a_replay_skips_what_a_checkpoint_covers_node_by_node() -> None:
 
 @settings(max_examples=10, deadline=None)
 @given(cut=st.integers(0, 23), limit=st.integers(1, 3))
-def test_a_replay_ends_where_live_ends_in_models_and_reports(cut: int, limit: int) -> None:
+def test_a_replay_gives_the_models_and_reports_of_live_processing(cut: int, limit: int) -> None:
     broker = busy_log()
     records = broker.records("t.windows")
     model, _ = cursor_over(broker)
@@ -235,7 +233,7 @@ def test_a_replay_ends_where_live_ends_in_models_and_reports(cut: int, limit: in
     assert {node for node, report in model.reports.items() if report is None} == {"b"}
 
 
-async def test_what_a_replay_cannot_read_is_passed_over() -> None:
+async def test_a_replay_skips_invalid_records() -> None:
     broker = MemoryBroker()
     log = LogWriter(broker)
     log.window("a")
@@ -249,7 +247,7 @@ async def test_what_a_replay_cannot_read_is_passed_over() -> None:
     assert (model.next_offset, output.dead_letters) == (4, [])
 
 
-async def test_for_a_partition_that_was_lost_nothing_more_is_published_or_applied() -> None:
+async def test_a_revoked_partition_is_neither_applied_nor_published() -> None:
     broker = MemoryBroker()
     log = LogWriter(broker)
     log.windows(2, "a")
@@ -269,7 +267,7 @@ async def test_for_a_partition_that_was_lost_nothing_more_is_published_or_applie
     assert (model.next_offset, model.counters["a"].applied) == (2, 2)
 
 
-async def test_a_result_that_no_record_takes_is_left_out_and_the_others_are_not(
+async def test_only_an_oversized_result_is_not_published(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker = MemoryBroker()
@@ -288,7 +286,7 @@ async def test_a_result_that_no_record_takes_is_left_out_and_the_others_are_not(
     assert module.OVERSIZED.labels("predictions")._value.get() - before == len(due)
 
 
-async def test_a_departure_is_kept_until_its_tombstones_are_delivered() -> None:
+async def test_a_departure_is_remembered_until_its_tombstones_are_delivered() -> None:
     broker = MemoryBroker()
     log = LogWriter(broker)
     log.windows(1, "a", "b")
@@ -304,7 +302,7 @@ async def test_a_departure_is_kept_until_its_tombstones_are_delivered() -> None:
 
 
 @pytest.mark.parametrize("prediction", [None, b"", b'{"node": "a"}', bytes(30_000)])
-def test_a_report_gives_what_it_was_given(prediction: bytes | None) -> None:
+def test_a_packed_report_returns_its_content(prediction: bytes | None) -> None:
     report = NodeReport(prediction, b"old")
     newer = report.with_newer(b"new", None)
     for _ in range(2):

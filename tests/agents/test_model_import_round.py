@@ -5,7 +5,7 @@ from collections.abc import Collection
 import pytest
 from msgspec.structs import replace
 
-from pipeline.agents.model_import_round import adding, change_models, putting_back
+from pipeline.agents.model_import_round import add_models, change_models, replace_models
 from pipeline.clock import ManualClock
 from pipeline.errors import CheckpointLayoutError, NotReadyError, StateError
 from pipeline.processors.exchange.import_models import Histogram, Learned
@@ -46,14 +46,14 @@ async def importing(
     reference_ms: int = APPENDED_MS,
     dry_run: bool = False,
 ) -> set[str]:
-    async def running(claimed: Collection[str]) -> tuple[str, ...]:
+    async def find_running(claimed: Collection[str]) -> tuple[str, ...]:
         return () if idle else ("tide",)
 
     output = MemoryOutput(broker)
-    change = adding(node, learned(*names, reference_ms=reference_ms), config)
+    change = add_models(node, learned(*names, reference_ms=reference_ms), config)
     taken = await change_models(
         node, change, place=PLACE, output=None if dry_run else output,  # type: ignore[arg-type]
-        open_reader=broker.open_reader, running=running, clock=ManualClock(),
+        open_reader=broker.open_reader, find_running=find_running, clock=ManualClock(),
     )  # fmt: skip
     return {name for name, (cpu, _) in taken.items() if cpu and cpu.buckets}
 
@@ -74,7 +74,7 @@ def samples(owner: Owner, node: str) -> int:
     return int(state_codec.unpack(state.samples, "<i8", 8 + len(state.uids), 2)[0, 0])
 
 
-async def test_the_next_owner_has_it_and_all_that_the_log_says() -> None:
+async def test_the_next_owner_has_the_import_and_the_whole_log() -> None:
     broker, log, first = await with_a_round()
     first.die()
     before = dict(broker.live("t.checkpoints"))
@@ -96,7 +96,7 @@ async def test_the_next_owner_has_it_and_all_that_the_log_says() -> None:
     assert samples(third, "a") == 4 + 3 + 1000
 
 
-async def test_a_worker_that_was_away_and_kept_its_models_takes_the_import_over() -> None:
+async def test_a_worker_with_kept_models_loads_the_import() -> None:
     """Suspended for longer than its session it is no member, and comes back with all it had."""
     broker, _, first = await with_a_round()
     kept = first.shard
@@ -112,7 +112,7 @@ async def test_a_worker_that_was_away_and_kept_its_models_takes_the_import_over(
     assert first.model.bank is kept.model.bank
 
 
-async def test_a_round_after_it_leaves_nothing_of_older_epochs() -> None:
+async def test_a_round_after_the_import_deletes_older_epochs() -> None:
     broker, _, first = await with_a_round()
     first.die()
     await importing(broker, "node")
@@ -122,7 +122,7 @@ async def test_a_round_after_it_leaves_nothing_of_older_epochs() -> None:
     assert epochs == {second.epoch, -1}
 
 
-async def test_a_node_whose_newest_checkpoint_is_damaged_keeps_the_one_before() -> None:
+async def test_the_import_uses_an_older_checkpoint_if_the_newest_is_damaged() -> None:
     broker, _, first = await with_a_round()
     second = await Owner(broker, "y").load()
     live = broker.live("t.checkpoints")
@@ -140,7 +140,7 @@ async def test_a_node_whose_newest_checkpoint_is_damaged_keeps_the_one_before() 
     assert samples(third, "a") == 4 + 2 + 1000
 
 
-async def test_twice_adds_twice_and_an_unknown_pod_is_left_out() -> None:
+async def test_a_second_import_adds_again_and_unknown_pods_are_skipped() -> None:
     broker, _, first = await with_a_round()
     first.die()
     assert await importing(broker, "node", "gone") == {"node"}
@@ -149,7 +149,7 @@ async def test_twice_adds_twice_and_an_unknown_pod_is_left_out() -> None:
     assert samples(second, "a") == 4 + 2 + 2000
 
 
-async def test_what_has_decayed_to_nothing_is_not_written() -> None:
+async def test_an_import_that_decayed_to_nothing_is_not_written() -> None:
     broker, _, first = await with_a_round()
     first.die()
     before = len(broker.records("t.checkpoints"))
@@ -157,7 +157,7 @@ async def test_what_has_decayed_to_nothing_is_not_written() -> None:
     assert len(broker.records("t.checkpoints")) == before
 
 
-async def test_a_dry_run_says_the_same_and_writes_nothing() -> None:
+async def test_a_dry_run_returns_the_same_and_writes_nothing() -> None:
     broker, _, _ = await with_a_round()
     before = list(broker.records("t.checkpoints"))
     assert await importing(broker, "node", idle=False, dry_run=True) == {"node"}
@@ -167,17 +167,17 @@ async def test_a_dry_run_says_the_same_and_writes_nothing() -> None:
 
 
 async def put_back(broker: MemoryBroker, node: str, data: bytes) -> state_codec.NodeState | None:
-    async def running(claimed: Collection[str]) -> tuple[str, ...]:
+    async def find_running(claimed: Collection[str]) -> tuple[str, ...]:
         return ()
 
     clock = ManualClock(APPENDED_MS / 1000)
     return await change_models(
-        node, putting_back(node, data, CONFIG, clock), place=PLACE, output=MemoryOutput(broker),  # type: ignore[arg-type]
-        open_reader=broker.open_reader, running=running, clock=clock,
+        node, replace_models(node, data, CONFIG, clock), place=PLACE, output=MemoryOutput(broker),  # type: ignore[arg-type]
+        open_reader=broker.open_reader, find_running=find_running, clock=clock,
     )  # fmt: skip
 
 
-async def test_the_next_owner_goes_on_from_what_was_put_back_bit_for_bit() -> None:
+async def test_the_next_owner_continues_from_replaced_models_bit_for_bit() -> None:
     """NP-08: an export comes back into a stream that has gone on without it."""
     broker, log, first = await with_a_round()
     exported = {node: first.model.bank.state_of(node) for node in NODES}
@@ -203,7 +203,7 @@ async def test_the_next_owner_goes_on_from_what_was_put_back_bit_for_bit() -> No
     assert samples(second, "a") == 4 + 1
 
 
-async def test_a_damaged_checkpoint_is_mended_by_an_export() -> None:
+async def test_an_export_replaces_a_damaged_checkpoint() -> None:
     broker, _, first = await with_a_round()
     exported = first.model.bank.state_of("a")
     first.die()
@@ -226,14 +226,14 @@ async def refused(
     assert content(second.model) == content(undisturbed(broker))
 
 
-async def test_while_workers_run_it_is_refused() -> None:
+async def test_an_import_is_refused_while_workers_run() -> None:
     broker, _, _ = await with_a_round()
     written = len(broker.records("t.checkpoints"))
-    await refused(broker, StateError, "workers of the group tide run", idle=False)
+    await refused(broker, StateError, "workers of the group tide are running", idle=False)
     assert len(broker.records("t.checkpoints")) == written + 1  # the claim of the second
 
 
-async def test_without_a_complete_round_of_the_node_it_is_refused() -> None:
+async def test_an_import_is_refused_without_a_complete_round_of_the_node() -> None:
     broker = MemoryBroker()
     LogWriter(broker).windows(4, *NODES)
     await refused(broker, NotReadyError, "no complete round")
@@ -271,16 +271,16 @@ async def import_with_a_claim(broker: MemoryBroker, place: int) -> None:
 
 # The import writes its claim, a checkpoint of each node, the marker.
 @pytest.mark.parametrize("place", range(1, 2 + len(NODES)))
-async def test_a_worker_that_comes_meanwhile_wins_and_it_is_said(place: int) -> None:
+async def test_a_claim_during_the_import_raises_and_undoes_it(place: int) -> None:
     broker, _, first = await with_a_round()
     first.die()
-    with pytest.raises(StateError, match="meanwhile"):
+    with pytest.raises(StateError, match="claimed the partition during the import"):
         await import_with_a_claim(broker, place)
     second = await Owner(broker, "y").load()
     assert content(second.model) == content(undisturbed(broker))
 
 
-async def test_a_worker_that_comes_behind_the_marker_has_the_import() -> None:
+async def test_a_worker_that_claims_after_the_marker_has_the_import() -> None:
     broker, _, first = await with_a_round()
     first.die()
     await import_with_a_claim(broker, 2 + len(NODES))
@@ -288,7 +288,7 @@ async def test_a_worker_that_comes_behind_the_marker_has_the_import() -> None:
     assert samples(second, "a") == 4 + 2 + 1000
 
 
-async def test_a_claim_between_the_last_look_and_the_marker_undoes_it() -> None:
+async def test_a_claim_between_the_last_check_and_the_marker_undoes_the_import() -> None:
     broker, _, first = await with_a_round()
     first.die()
     claim = encode_pack(Claim(member="late", claimed_at="2023-11-14T22:14:00Z"))
@@ -300,7 +300,7 @@ async def test_a_claim_between_the_last_look_and_the_marker_undoes_it() -> None:
         return put(topic, partition, key, value)
 
     broker.put = claim_and_put  # type: ignore[method-assign]
-    with pytest.raises(StateError, match="meanwhile"):
+    with pytest.raises(StateError, match="claimed the partition during the import"):
         await importing(broker, "node")
     broker.put = put  # type: ignore[method-assign]
     second = await Owner(broker, "y").load()

@@ -50,7 +50,7 @@ async def read(
     return {one.owner: one for one in workloads.recommendations()}, dict(failed), workloads
 
 
-async def test_pods_of_an_owner_are_found_on_all_nodes() -> None:
+async def test_pods_of_an_owner_are_loaded_from_all_nodes() -> None:
     broker = await filled()
     put_pod(broker, "a", "pod-0")
     put_pod(broker, "b", "static", cgroup="pod-0")
@@ -64,7 +64,7 @@ async def test_pods_of_an_owner_are_found_on_all_nodes() -> None:
     assert workloads.strangers == 1
 
 
-async def test_only_what_is_asked_for_is_added() -> None:
+async def test_only_wanted_owners_are_added() -> None:
     broker = await filled()
     put_pod(broker, "a", "pod-0")
     put_pod(broker, "b", "pod-1", owner=None)
@@ -74,7 +74,7 @@ async def test_only_what_is_asked_for_is_added() -> None:
     assert (await read(broker, lambda owner: False))[0] == {}
 
 
-async def test_a_pod_that_is_gone_and_a_record_that_is_none_count_nothing() -> None:
+async def test_deleted_pods_and_invalid_records_are_skipped() -> None:
     broker = await filled()
     for uid in ("pod-0", "pod-1"):
         put_pod(broker, "a", uid)
@@ -86,7 +86,7 @@ async def test_a_pod_that_is_gone_and_a_record_that_is_none_count_nothing() -> N
     assert (found[WEB].pods, found[WEB].cpu.samples) == (1, 5)
 
 
-async def test_a_checkpoint_that_does_not_fit_costs_its_node() -> None:
+async def test_a_node_with_an_unusable_checkpoint_is_reported() -> None:
     broker = await filled()
     put_pod(broker, "a", "pod-0")
     put_pod(broker, "b", "pod-0")

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.agents import checkpoint_rounds
 from pipeline.agents import recovery as module
-from pipeline.agents.checkpoint_selection import Checkpoints, replay_start
+from pipeline.agents.checkpoint_selection import PartitionCheckpoints, replay_start
 from pipeline.agents.recovery import join_start
 from pipeline.errors import StateError
 from pipeline.kafka.producer import Keyed
@@ -52,7 +52,7 @@ def make_log(windows: int = 4) -> tuple[MemoryBroker, LogWriter]:
 # -- claim and choice
 
 
-async def test_a_claim_comes_first_and_its_offset_is_the_epoch() -> None:
+async def test_the_claim_is_written_first_and_its_offset_is_the_epoch() -> None:
     broker, _ = make_log()
     first = await Owner(broker, "x").load()
     await first.round()
@@ -62,7 +62,7 @@ async def test_a_claim_comes_first_and_its_offset_is_the_epoch() -> None:
     assert broker.records(CHECKPOINTS)[claimed].key == claim_key("y")
 
 
-async def test_without_a_complete_round_all_is_replayed() -> None:
+async def test_without_a_complete_round_the_whole_log_is_replayed() -> None:
     broker, _ = make_log()
     first = await Owner(broker, "x").load()
     await first.step_round()
@@ -73,7 +73,7 @@ async def test_without_a_complete_round_all_is_replayed() -> None:
     assert count(module.REPLAYED) - before == 20
 
 
-async def test_a_complete_round_shortens_the_replay_to_what_came_after_its_beginning() -> None:
+async def test_a_replay_starts_at_the_start_of_the_last_complete_round() -> None:
     broker, log = make_log()
     first = await Owner(broker, "x").load()
     await first.round()
@@ -84,7 +84,7 @@ async def test_a_complete_round_shortens_the_replay_to_what_came_after_its_begin
     assert count(module.REPLAYED) - before == 5
 
 
-async def test_an_interrupted_round_is_no_worse_than_the_one_before_it() -> None:
+async def test_an_interrupted_round_is_ignored() -> None:
     broker, log = make_log()
     first = await Owner(broker, "x").load()
     await first.round()
@@ -107,7 +107,7 @@ def checkpoint(node: str, epoch: int, covers: int) -> NodeCheckpoint:
 
 def choose(markers: dict[int, int], nodes: dict[str, dict[int, int]]) -> dict[str, tuple[int, int]]:
     """(epoch, covers) chosen for each node; `markers` is epoch -> X, `nodes` epoch -> covers."""
-    found = Checkpoints(
+    found = PartitionCheckpoints(
         markers={
             epoch: RoundMarker(epoch=epoch, round=1, generation=1, resume=x, joined=0, nodes=1)
             for epoch, x in markers.items()
@@ -117,7 +117,7 @@ def choose(markers: dict[int, int], nodes: dict[str, dict[int, int]]) -> dict[st
             for node, of in nodes.items()
         },
     )
-    return {node: (fit[0].epoch, fit[0].covers) for node, fit in found.fit().items()}
+    return {node: (fit[0].epoch, fit[0].covers) for node, fit in found.usable().items()}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def choose(markers: dict[int, int], nodes: dict[str, dict[int, int]]) -> dict[st
         ({3: 40}, {"a": {2: 99}}, {}),
     ],
 )
-def test_the_choice(
+def test_checkpoints_are_selected_by_epoch_and_coverage(
     markers: dict[int, int], nodes: dict[str, dict[int, int]], chosen: dict[str, tuple[int, int]]
 ) -> None:
     assert choose(markers, nodes) == chosen
@@ -159,7 +159,7 @@ async def test_owners_that_overlapped_leave_the_exact_state() -> None:
     assert content(third.model) == content(undisturbed(broker))
 
 
-async def test_a_departed_node_does_not_come_back_from_a_record_that_outlived_it() -> None:
+async def test_an_old_checkpoint_does_not_restore_a_departed_node() -> None:
     broker, log = make_log()
     first = await Owner(broker, "x").load()
     await first.round()
@@ -179,7 +179,7 @@ async def test_a_departed_node_does_not_come_back_from_a_record_that_outlived_it
     assert set(published(broker, "t.predictions")) == {"a", "c", "d", "e"}
 
 
-async def test_a_node_that_was_deleted_gets_its_tombstones_again() -> None:
+async def test_tombstones_of_a_deleted_node_are_published_again() -> None:
     """A paused worker that woke up may have written results behind the first ones."""
     broker, log = make_log()
     first = await Owner(broker, "x").load()
@@ -198,13 +198,13 @@ def marker(broker: MemoryBroker, epoch: int) -> RoundMarker:
     return decode_pack(RoundMarker, broker.live(CHECKPOINTS)[marker_key(epoch)])
 
 
-async def test_what_a_newer_owner_writes_is_not_deleted_by_an_older_one(
+async def test_an_older_owner_does_not_delete_records_of_a_newer_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The older one claims, is paused, reads what the newer one has written, and goes on."""
+    """The older owner claims, is paused while the newer one writes a round, and continues."""
     broker, _ = make_log()
     older, newer = Owner(broker, "older"), Owner(broker, "newer")
-    claim = module.Recovery._claim
+    claim = module.Recovery.claim
 
     async def pause_after_claim(self: module.Recovery, partition: int) -> int:
         epoch = await claim(self, partition)
@@ -213,7 +213,7 @@ async def test_what_a_newer_owner_writes_is_not_deleted_by_an_older_one(
             await newer.round()
         return epoch
 
-    monkeypatch.setattr(module.Recovery, "_claim", pause_after_claim)
+    monkeypatch.setattr(module.Recovery, "claim", pause_after_claim)
     await older.load()
     assert older.epoch < newer.epoch
     await older.round()
@@ -241,12 +241,12 @@ async def test_recovery_publishes_each_nodes_last_results_once() -> None:
     assert second.model.ownership.epoch > 0
 
 
-async def test_an_empty_partition_is_taken_over_too() -> None:
+async def test_an_empty_partition_is_loaded() -> None:
     owner = await Owner(MemoryBroker(), "x").load()
     assert (owner.model.next_offset, owner.shard and owner.shard.join.next_offset) == (0, 0)
 
 
-async def test_a_partition_that_stays_keeps_its_models_and_catches_up() -> None:
+async def test_a_kept_partition_keeps_its_models_and_catches_up() -> None:
     broker, log = make_log()
     owner = await Owner(broker, "x").load()
     await owner.round()
@@ -262,12 +262,12 @@ async def test_a_partition_that_stays_keeps_its_models_and_catches_up() -> None:
     assert content(owner.model) == content(undisturbed(broker))
     assert count(module.REPLAYED) - before == 11
     assert owner.shard is not None
-    assert owner.shard.join.inventory is kept.join.inventory
+    assert owner.shard.join.cluster_state is kept.join.cluster_state
     # Its own older records are older all the same.
     assert node_key("a", epoch) in owner.stale
 
 
-async def test_a_partition_that_comes_back_knows_what_happened_to_nodes_meanwhile() -> None:
+async def test_a_returned_partition_applies_missed_changes_of_nodes() -> None:
     broker, _ = make_log()
     owner = await Owner(broker, "x").load()
     broker.put("t.nodes", 0, b"a", None)
@@ -275,26 +275,26 @@ async def test_a_partition_that_comes_back_knows_what_happened_to_nodes_meanwhil
     broker.put("t.nodes", 0, b"b", None)
     await owner.load(owner.shard)
     assert owner.shard is not None
-    assert owner.shard.join.inventory.departed.keys() == {"b"}
-    assert owner.shard.inventory_ends["t.nodes"] == 3
+    assert owner.shard.join.cluster_state.deleted_nodes.keys() == {"b"}
+    assert owner.shard.cluster_state_ends["t.nodes"] == 3
 
 
-async def test_the_inventory_is_read_to_its_end() -> None:
+async def test_the_cluster_state_is_read_to_its_end() -> None:
     broker, _ = make_log()
     for name in NODES:
         broker.put("t.nodes", 0, name.encode(), encode_json(NodeRecord(node=name)))
     broker.put("t.nodes", 0, b"b", None)
     owner = await Owner(broker, "x").load()
     assert owner.shard is not None
-    assert set(owner.shard.join.inventory.nodes) == set(NODES) - {"b"}
-    assert owner.shard.join.inventory.departed.keys() == {"b"}
-    assert owner.shard.inventory_ends == {"t.nodes": 6, "t.pods": 0}
+    assert set(owner.shard.join.cluster_state.nodes) == set(NODES) - {"b"}
+    assert owner.shard.join.cluster_state.deleted_nodes.keys() == {"b"}
+    assert owner.shard.cluster_state_ends == {"t.nodes": 6, "t.pods": 0}
 
 
 # -- where the join goes on
 
 
-async def test_the_join_goes_on_behind_the_highest_sample_in_the_log() -> None:
+async def test_the_join_resumes_after_the_highest_sample_in_the_log() -> None:
     broker, log = make_log()
     for _ in range(5):
         broker.put(SAMPLES, 0, b"a", b"not joined yet")
@@ -308,7 +308,7 @@ async def test_the_join_goes_on_behind_the_highest_sample_in_the_log() -> None:
     assert second.shard.join.next_offset == 20
 
 
-async def test_without_any_window_the_join_begins_at_the_first_sample_that_is_kept() -> None:
+async def test_without_windows_the_join_starts_at_the_first_sample() -> None:
     broker = MemoryBroker()
     for _ in range(5):
         broker.put(SAMPLES, 0, b"a", b"sample")
@@ -318,16 +318,16 @@ async def test_without_any_window_the_join_begins_at_the_first_sample_that_is_ke
     assert owner.shard.join.next_offset == 3
 
 
-async def test_samples_made_anew_under_an_old_log_end_the_worker_with_a_reason() -> None:
+async def test_a_recreated_samples_topic_raises_a_state_error() -> None:
     broker, _ = make_log()
     await (await Owner(broker, "x").load()).round()
     broker.recreate(SAMPLES)
     broker.put(SAMPLES, 0, b"a", b"sample")
-    with pytest.raises(StateError, match="made anew"):
+    with pytest.raises(StateError, match="the topic was recreated"):
         await Owner(broker, "y").load()
 
 
-async def test_what_the_join_refused_is_not_refused_again_after_a_restart() -> None:
+async def test_refused_samples_are_not_refused_again_after_a_restart() -> None:
     broker, _ = make_log()
     owner = await Owner(broker, "x").load()
     assert owner.shard is not None
@@ -340,7 +340,7 @@ async def test_what_the_join_refused_is_not_refused_again_after_a_restart() -> N
     assert second.shard.join.next_offset == owner.shard.join.next_offset
 
 
-def test_where_to_begin() -> None:
+def test_the_start_of_a_replay() -> None:
     marker = RoundMarker(epoch=1, round=1, generation=1, resume=7, joined=3, nodes=0)
     assert (replay_start(marker, 2), replay_start(None, 2)) == (7, 2)
     model: Any = type("Model", (), {"joined": -1})
@@ -352,7 +352,7 @@ def test_where_to_begin() -> None:
 # -- what is lost, damaged or of another kind
 
 
-async def test_what_retention_took_is_counted_and_marks_the_models() -> None:
+async def test_windows_removed_by_retention_are_counted_and_mark_the_models() -> None:
     broker, log = make_log()
     await (await Owner(broker, "x").load()).round()
     log.windows(3, *NODES)
@@ -367,7 +367,7 @@ async def test_what_retention_took_is_counted_and_marks_the_models() -> None:
     assert [third.model.counters[node].lost for node in NODES] == [7] * 5
 
 
-async def test_what_retention_took_from_what_was_applied_is_no_loss() -> None:
+async def test_removed_windows_that_were_applied_are_not_lost() -> None:
     broker, log = make_log()
     await (await Owner(broker, "x").load()).round()
     log.windows(1, *NODES)
@@ -380,7 +380,7 @@ async def test_what_retention_took_from_what_was_applied_is_no_loss() -> None:
     )
 
 
-async def test_a_log_whose_records_are_all_gone_is_a_gap_too() -> None:
+async def test_a_log_without_records_is_a_gap() -> None:
     broker, log = make_log()
     await (await Owner(broker, "x").load()).round()
     log.windows(1, *NODES)
@@ -390,7 +390,7 @@ async def test_a_log_whose_records_are_all_gone_is_a_gap_too() -> None:
     assert owner.model.next_offset == 25
 
 
-async def test_a_partition_that_stays_counts_what_it_missed() -> None:
+async def test_a_kept_partition_counts_missed_windows() -> None:
     broker, log = make_log()
     owner = await Owner(broker, "x").load()
     log.windows(2, *NODES)
@@ -414,7 +414,7 @@ async def test_models_of_another_layout_are_rebuilt_from_the_log() -> None:
     assert content(owner.model) != content(undisturbed(broker))
 
 
-async def test_what_a_rebuilt_node_lost_with_the_log_is_said() -> None:
+async def test_lost_windows_of_a_rebuilt_node_are_counted() -> None:
     """A change of layout must not empty models in silence, nor leave behind what nobody updates."""
     broker, _ = make_log()
     first = await Owner(broker, "x").load()
@@ -430,7 +430,7 @@ async def test_what_a_rebuilt_node_lost_with_the_log_is_said() -> None:
     assert {key: state["counters"]["lost"] for key, state in states.items()} == {b"d": 3, b"e": 3}
 
 
-async def test_a_damaged_checkpoint_costs_its_node_its_models_and_says_so() -> None:
+async def test_a_damaged_checkpoint_resets_and_marks_the_models_of_its_node() -> None:
     broker, log = make_log()
     first = await Owner(broker, "x").load()
     await first.round()
@@ -452,7 +452,7 @@ async def test_a_damaged_checkpoint_costs_its_node_its_models_and_says_so() -> N
     assert (anew[1].applied, anew[1].lost) == (1, made.covers)
 
 
-async def test_records_that_are_no_checkpoints_are_dead_letters_and_cost_themselves() -> None:
+async def test_invalid_checkpoints_become_dead_letters() -> None:
     broker, _ = make_log()
     first = await Owner(broker, "x").load()
     await first.round()
@@ -469,12 +469,12 @@ async def test_records_that_are_no_checkpoints_are_dead_letters_and_cost_themsel
     assert content(second.model) == content(undisturbed(broker))
 
 
-async def test_windows_made_anew_under_old_checkpoints_end_the_worker_with_a_reason() -> None:
+async def test_a_recreated_windows_topic_raises_a_state_error() -> None:
     broker, log = make_log()
     await (await Owner(broker, "x").load()).round()
     broker.recreate(WINDOWS)
     log.windows(1, "a")
-    with pytest.raises(StateError, match="made anew"):
+    with pytest.raises(StateError, match="the topic was recreated"):
         await Owner(broker, "y").load()
 
 
@@ -482,15 +482,15 @@ async def test_windows_made_anew_under_old_checkpoints_end_the_worker_with_a_rea
 
 
 @pytest.mark.parametrize("zombies", [False, True], ids=["killed", "paused and woken up"])
-def test_whatever_happens_to_owners_the_models_are_those_of_the_log(zombies: bool) -> None:
+def test_models_equal_the_log_after_random_takeovers(zombies: bool) -> None:
     seeds = range(10)
     assert [found for seed in seeds if (found := simulate(seed, zombies=zombies))] == []
 
 
-def test_the_simulation_finds_a_marker_that_comes_too_early(
+def test_the_simulation_detects_an_early_marker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    write = checkpoint_rounds.Rounds.write
+    write = checkpoint_rounds.CheckpointRounds.write
 
     async def marker_first(self: Any, pause_seconds: float = 0.0) -> None:
         model = self._model
@@ -501,11 +501,11 @@ def test_the_simulation_finds_a_marker_that_comes_too_early(
         await self._send([Keyed(marker_key(model.ownership.epoch), encode_pack(early))])
         await write(self, pause_seconds)
 
-    monkeypatch.setattr(checkpoint_rounds.Rounds, "write", marker_first)
+    monkeypatch.setattr(checkpoint_rounds.CheckpointRounds, "write", marker_first)
     assert any(simulate(seed, zombies=False) for seed in range(25))
 
 
-def test_the_simulation_finds_a_replay_that_begins_too_late(
+def test_the_simulation_detects_a_late_replay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
@@ -514,7 +514,7 @@ def test_the_simulation_finds_a_replay_that_begins_too_late(
     assert any(simulate(seed, zombies=False) for seed in range(25))
 
 
-async def test_a_record_that_is_not_what_its_key_says_is_no_checkpoint() -> None:
+async def test_a_checkpoint_under_another_key_is_refused() -> None:
     broker, _ = make_log()
     first = await Owner(broker, "x").load()
     await first.round()
@@ -527,7 +527,7 @@ async def test_a_record_that_is_not_what_its_key_says_is_no_checkpoint() -> None
 
 
 @pytest.mark.parametrize("beyond", [0, 10])
-async def test_where_the_best_checkpoint_is_of_no_use_the_next_one_is_taken(beyond: int) -> None:
+async def test_a_damaged_checkpoint_is_replaced_by_the_next_best(beyond: int) -> None:
     broker, _ = make_log()
     first = await Owner(broker, "x").load()
     await first.round()
@@ -541,7 +541,7 @@ async def test_where_the_best_checkpoint_is_of_no_use_the_next_one_is_taken(beyo
     assert content(second.model) == content(undisturbed(broker))
 
 
-async def test_a_load_that_is_cut_off_leaves_no_rows_behind() -> None:
+async def test_a_cancelled_load_leaves_no_rows() -> None:
     """Partitions share columns: what nobody clears would stay for the life of the worker."""
     broker = MemoryBroker()
     LogWriter(broker).windows(4, "a", "b")
@@ -563,7 +563,7 @@ async def test_a_load_that_is_cut_off_leaves_no_rows_behind() -> None:
     assert owner.recovery.bank.num_rows == 0
 
 
-async def test_what_was_loaded_before_another_was_cut_off_is_only_caught_up_next_time() -> None:
+async def test_a_shard_loaded_before_a_cancellation_only_catches_up_next_time() -> None:
     """A rebalance within a long load must not begin it from nothing."""
     broker, log = make_log()
     owner = await Owner(broker, "x").load()
@@ -584,7 +584,7 @@ async def test_what_was_loaded_before_another_was_cut_off_is_only_caught_up_next
     assert content(shard.model) == content(undisturbed(broker))
 
 
-async def test_a_node_that_no_record_takes_holds_up_no_other_and_is_marked(
+async def test_a_node_with_an_oversized_checkpoint_is_marked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker, log = make_log()
@@ -605,7 +605,7 @@ async def test_a_node_that_no_record_takes_holds_up_no_other_and_is_marked(
     }
 
 
-async def test_a_node_left_out_of_which_the_log_has_nothing_departs_until_its_next_sample(
+async def test_an_oversized_node_without_windows_in_the_log_departs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker, log = make_log()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pipeline.agents.silent_nodes import LOOK_SECONDS, depart_silent
+from pipeline.agents.silent_nodes import CHECK_SECONDS, expire_silent_nodes
 from pipeline.tasks import cancel_tasks
 from pipeline.topics.nodes import NodeRecord
 from tests.agents.fakes import MemoryBroker
@@ -30,19 +30,19 @@ def looking(owner: Owner, waiting: int = 0) -> "asyncio.Task[None]":
     async def ends() -> Mapping[int, int]:
         return {0: shard.join.next_offset + waiting}
 
-    return asyncio.create_task(depart_silent([shard], SILENCE_SECONDS, ends, owner.clock))
+    return asyncio.create_task(expire_silent_nodes([shard], SILENCE_SECONDS, ends, owner.clock))
 
 
 async def looked(owner: Owner, times: int, waiting: int = 0) -> None:
     """Let the owner look so many times, and apply what came of it."""
     task = looking(owner, waiting)
-    await owner.clock.advance(times * LOOK_SECONDS + 1)
+    await owner.clock.advance(times * CHECK_SECONDS + 1)
     await settle()
     await cancel_tasks(task)
     await owner.apply()
 
 
-async def test_one_that_was_silent_at_two_looks_departs_with_its_results(
+async def test_a_node_departs_after_two_silent_checks(
     memory: MemoryBroker,
 ) -> None:
     log = LogWriter(memory)
@@ -59,18 +59,18 @@ async def test_one_that_was_silent_at_two_looks_departs_with_its_results(
     assert owner.model.bank.nodes == ("gone", "here")
 
 
-async def test_one_that_a_record_names_stays(memory: MemoryBroker) -> None:
+async def test_a_silent_node_with_a_record_stays(memory: MemoryBroker) -> None:
     log = LogWriter(memory)
     log.windows(1, "down", "here")
     log.windows(LATER, "here")
     owner = await Owner(memory, "x").load()
     assert owner.shard is not None
-    owner.shard.join.inventory.nodes["down"] = NodeRecord(node="down")
+    owner.shard.join.cluster_state.nodes["down"] = NodeRecord(node="down")
     await looked(owner, 4)
     assert owner.model.bank.nodes == ("down", "here")
 
 
-async def test_nobody_departs_of_whom_samples_may_wait(memory: MemoryBroker) -> None:
+async def test_no_node_departs_while_its_samples_may_wait(memory: MemoryBroker) -> None:
     log = LogWriter(memory)
     log.windows(1, "waits", "here")
     log.windows(LATER, "here")
@@ -79,7 +79,7 @@ async def test_nobody_departs_of_whom_samples_may_wait(memory: MemoryBroker) -> 
     assert owner.model.bank.nodes == ("here", "waits")
 
 
-async def test_one_that_sends_while_others_depart_stays(memory: MemoryBroker) -> None:
+async def test_a_node_that_sends_again_stays_while_others_depart(memory: MemoryBroker) -> None:
     log = LogWriter(memory)
     log.windows(1, "a", "b")
     log.windows(LATER, "here")
@@ -97,7 +97,7 @@ async def test_one_that_sends_while_others_depart_stays(memory: MemoryBroker) ->
     assert owner.model.bank.nodes == ("b", "here")
 
 
-async def test_after_an_outage_of_all_nobody_departs(memory: MemoryBroker) -> None:
+async def test_no_node_departs_after_an_outage_of_all(memory: MemoryBroker) -> None:
     log = LogWriter(memory)
     log.windows(1, "a", "b")
     owner = await Owner(memory, "x").load()
@@ -107,9 +107,9 @@ async def test_after_an_outage_of_all_nobody_departs(memory: MemoryBroker) -> No
     log.window("a", skip=LATER)
     await owner.apply()
     task = looking(owner)
-    await owner.clock.advance(2 * LOOK_SECONDS + 1)
+    await owner.clock.advance(2 * CHECK_SECONDS + 1)
     log.window("b", skip=LATER)
     await owner.apply()
-    await owner.clock.advance(LOOK_SECONDS)
+    await owner.clock.advance(CHECK_SECONDS)
     await cancel_tasks(task)
     assert owner.model.bank.nodes == ("a", "b")

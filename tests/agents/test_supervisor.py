@@ -31,7 +31,7 @@ def _signals() -> Iterator[None]:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses that were made, without making them."""
     made: list[float] = []
-    monkeypatch.setattr(Supervisor, "_sleep", lambda self, seconds: made.append(seconds))
+    monkeypatch.setattr(Supervisor, "pause", lambda self, seconds: made.append(seconds))
     return made
 
 
@@ -54,24 +54,24 @@ def runs(tmp_path: Path) -> list[int]:
     return [int(pid) for pid in path.read_text().split()] if path.exists() else []
 
 
-def test_a_child_that_ends_well_is_the_end(tmp_path: Path, pauses: list[float]) -> None:
+def test_a_successful_child_is_not_restarted(tmp_path: Path, pauses: list[float]) -> None:
     assert Supervisor(child(tmp_path, "sys.exit(0)"), 1, 30).run() == 0
     assert (len(runs(tmp_path)), pauses) == (1, [])
 
 
-def test_wrong_settings_are_not_worth_a_restart(tmp_path: Path, pauses: list[float]) -> None:
+def test_a_settings_error_is_not_restarted(tmp_path: Path, pauses: list[float]) -> None:
     assert Supervisor(child(tmp_path, "sys.exit(2)"), 1, 30).run() == 2
     assert (len(runs(tmp_path)), pauses) == (1, [])
 
 
 @pytest.mark.parametrize("death", ["sys.exit(1)", "os.kill(os.getpid(), signal.SIGKILL)"])
-def test_pauses_double_up_to_the_longest(tmp_path: Path, pauses: list[float], death: str) -> None:
+def test_pauses_double_up_to_the_limit(tmp_path: Path, pauses: list[float], death: str) -> None:
     argv = child(tmp_path, f"if runs < 8: {death}")
     assert Supervisor(argv, 1, 30).run() == 0
     assert pauses == [1, 2, 4, 8, 16, 30, 30]
 
 
-def test_a_long_run_makes_the_next_pause_short_again(
+def test_a_long_run_resets_the_pause(
     tmp_path: Path, pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Each look at the clock is half a minute later, so a run lasts that long.
@@ -85,14 +85,14 @@ def supervised(tmp_path: Path, body: str, stop_seconds: float = 30) -> "subproce
     """A supervisor in a process of its own, with a short pause."""
     script = (
         "import sys\nfrom pipeline.agents import supervisor\n"
-        f"supervisor._STOP_SECONDS = {stop_seconds}\n"
+        f"supervisor.STOP_SECONDS = {stop_seconds}\n"
         f"sys.exit(supervisor.Supervisor({child(tmp_path, body)!r}, 0.2, 60).run())"
     )
     return subprocess.Popen([sys.executable, "-c", script], cwd=REPOSITORY, text=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_the_child_and_then_itself(tmp_path: Path, number: int) -> None:
+def test_a_signal_stops_the_child_and_the_supervisor(tmp_path: Path, number: int) -> None:
     body = """
     def stop(*_):
         time.sleep(0.3)
@@ -120,7 +120,7 @@ def test_a_signal_ends_a_pause(tmp_path: Path) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_a_child_that_does_not_listen_is_killed(tmp_path: Path) -> None:
+def test_a_child_that_ignores_signals_is_killed(tmp_path: Path) -> None:
     body = """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     pathlib.Path(count.parent / "ready").touch()
@@ -133,7 +133,7 @@ def test_a_child_that_does_not_listen_is_killed(tmp_path: Path) -> None:
     assert not is_alive(runs(tmp_path)[0])
 
 
-def test_a_killed_supervisor_takes_its_child_along(tmp_path: Path) -> None:
+def test_the_child_of_a_killed_supervisor_ends(tmp_path: Path) -> None:
     process = supervised(tmp_path, "time.sleep(60)")
     assert eventually(lambda: bool(runs(tmp_path)))
     # The child asks to die with its parent before its script begins.
@@ -142,7 +142,7 @@ def test_a_killed_supervisor_takes_its_child_along(tmp_path: Path) -> None:
     assert eventually(lambda: not is_alive(runs(tmp_path)[0]))
 
 
-def test_a_child_that_is_killed_is_replaced(tmp_path: Path) -> None:
+def test_a_killed_child_is_restarted(tmp_path: Path) -> None:
     process = supervised(tmp_path, "time.sleep(60)")
     assert eventually(lambda: len(runs(tmp_path)) == 1)
     (first,) = runs(tmp_path)

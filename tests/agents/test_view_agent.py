@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pipeline.agents import view_agent
-from pipeline.agents.view_agent import VIEWS, Views
+from pipeline.agents.view_agent import VIEWS, NodeViews
 from pipeline.clock import ManualClock
 from pipeline.kafka.producer import Keyed
 from pipeline.processors.join.pod_facts import pod_row as row_of_pod
@@ -32,19 +32,19 @@ class Written:
 
 class Agent:
     def __init__(self, *names: str) -> None:
-        inventory = SimpleNamespace(
-            written={name: encode_json(NodeRecord(node=name)) for name in names},
-            departed=dict[str, None](),
+        cluster_state = SimpleNamespace(
+            node_records={name: encode_json(NodeRecord(node=name)) for name in names},
+            deleted_nodes=dict[str, None](),
             pods={},
         )
         shard: Any = SimpleNamespace(
             ownership=SimpleNamespace(owned=True, epoch=3, partition=0),
-            join=SimpleNamespace(inventory=inventory),
+            join=SimpleNamespace(cluster_state=cluster_state),
             model=SimpleNamespace(take_reported=lambda: (), reports={}),
         )
-        self.inventory, self.clock, self.output = inventory, ManualClock(0.0), Written()
+        self.cluster_state, self.clock, self.output = cluster_state, ManualClock(0.0), Written()
         output: Any = self.output
-        self.views = Views(shard, output, "views", self.clock)
+        self.views = NodeViews(shard, output, "views", self.clock)
 
     async def written(self) -> list[NodeViewRecord | None]:
         await self.views.write()
@@ -58,15 +58,15 @@ def count(what: str) -> float:
     return VIEWS.labels(what)._value.get()
 
 
-async def test_a_view_is_written_once_while_it_says_nothing_new() -> None:
+async def test_an_unchanged_view_is_written_once() -> None:
     agent = Agent("n1")
     (first,) = await agent.written()
     assert first is not None
     agent.views.touch("x.nodes", b"n1")
     assert await agent.written() == []
-    agent.inventory.written["n1"] = encode_json(NodeRecord(node="n1", uid="other"))
+    agent.cluster_state.node_records["n1"] = encode_json(NodeRecord(node="n1", uid="other"))
     agent.views.touch("x.nodes", b"n1")
-    agent.inventory.written["n1"] = encode_json(
+    agent.cluster_state.node_records["n1"] = encode_json(
         NodeRecord(node="n1", annotations={"node.koordinator.sh/a": "b"})
     )
     (second,) = await agent.written()
@@ -74,15 +74,15 @@ async def test_a_view_is_written_once_while_it_says_nothing_new() -> None:
     assert second.generation > first.generation
 
 
-async def test_a_record_that_breaks_its_schema_costs_its_node_alone() -> None:
+async def test_an_invalid_record_affects_only_its_node() -> None:
     agent = Agent("n1", "n2")
-    agent.inventory.written["n1"] = b'{"version":1,"node":"n1","taints":[{"key":"a"}]}'
+    agent.cluster_state.node_records["n1"] = b'{"version":1,"node":"n1","taints":[{"key":"a"}]}'
     before = count("unreadable")
     assert [view and view.node for view in await agent.written()] == ["n2"]
     assert count("unreadable") == before + 1
 
 
-async def test_a_pod_that_makes_a_view_too_large_is_cut_and_the_node_keeps_its_view(
+async def test_the_largest_pod_of_an_oversized_view_is_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(view_agent, "MAX_RECORD_BYTES", 16_384 + 10_000)
@@ -91,7 +91,7 @@ async def test_a_pod_that_makes_a_view_too_large_is_cut_and_the_node_keeps_its_v
         row_of_pod(known_pod(uid, annotations={f"{n}.koordinator.sh/x": "y" * 4000 for n in many}))
         for uid, many in (("a", "1"), ("b", "123"))
     )
-    agent.inventory.pods["n1"] = {"a": small, "b": large}
+    agent.cluster_state.pods["n1"] = {"a": small, "b": large}
     (view,) = await agent.written()
     assert view is not None
     agent.views.touch("x.pods", b"n1/b")
@@ -103,7 +103,7 @@ async def test_a_pod_that_makes_a_view_too_large_is_cut_and_the_node_keeps_its_v
     assert (count("cut"), count("oversized")) == (before[0] + 1, before[1])
 
 
-async def test_a_view_that_is_too_large_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_oversized_view_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_agent, "MAX_RECORD_BYTES", 16_384)
     agent, before = Agent("n1"), count("oversized")
     for _ in range(3):
@@ -112,24 +112,24 @@ async def test_a_view_that_is_too_large_is_told_once(monkeypatch: pytest.MonkeyP
     assert count("oversized") == before + 1
 
 
-async def test_all_are_written_anew_from_time_to_time() -> None:
+async def test_all_views_are_rewritten_periodically() -> None:
     """What a writer before us had under way may lie above what we wrote."""
     agent = Agent("n1", "n2")
     first = {view.node: view.generation for view in await agent.written() if view}
     await agent.clock.advance(599.0)
-    agent.views._write_anew()
+    agent.views.rewrite_when_due()
     assert await agent.written() == []
     await agent.clock.advance(1.0)
-    agent.views._write_anew()
+    agent.views.rewrite_when_due()
     again = {view.node: view.generation for view in await agent.written() if view}
     assert again.keys() == first.keys()
     assert min(again.values()) > max(first.values())
 
 
-async def test_a_node_that_departed_gets_a_tombstone_once() -> None:
+async def test_a_deleted_node_gets_one_tombstone() -> None:
     agent = Agent("n1")
     await agent.written()
-    del agent.inventory.written["n1"]
+    del agent.cluster_state.node_records["n1"]
     agent.views.touch("x.nodes", b"n1")
     assert await agent.written() == [None]
     agent.views.touch("x.nodes", b"n1")

@@ -15,10 +15,10 @@ from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.window_handover import (
     BEHIND,
-    LOOK_SECONDS,
-    Handover,
+    CHECK_SECONDS,
+    WindowHandover,
     feed_models,
-    look_for_others,
+    watch_log_ends,
 )
 from pipeline.clock import ManualClock
 from pipeline.errors import StateError
@@ -44,7 +44,7 @@ class Feeding:
     """The loop that feeds models, over a log in memory."""
 
     def __init__(self, broker: MemoryBroker, most: int = 100) -> None:
-        self.handover = Handover(most, linger_seconds=0)
+        self.handover = WindowHandover(most, linger_seconds=0)
         self._task = asyncio.create_task(
             feed_models(self.handover, "t.windows", broker.open_reader)
         )
@@ -68,7 +68,7 @@ def busy(broker: MemoryBroker, partition: int, *nodes: str) -> None:
     log.windows(2, *nodes)
 
 
-async def test_windows_of_several_partitions_are_applied_as_if_each_were_alone() -> None:
+async def test_partitions_applied_together_give_the_results_of_each_alone() -> None:
     together, alone = MemoryBroker(), MemoryBroker()
     for broker in (together, alone):
         busy(broker, 0, "a", "b")
@@ -91,7 +91,9 @@ async def test_windows_of_several_partitions_are_applied_as_if_each_were_alone()
 
 @settings(max_examples=25, deadline=None)
 @given(brought=st.lists(st.tuples(st.integers(0, 11), st.integers(1, 5)), max_size=8))
-def test_whatever_is_brought_each_record_counts_once(brought: list[tuple[int, int]]) -> None:
+def test_each_record_is_applied_once_in_any_order_of_handover(
+    brought: list[tuple[int, int]],
+) -> None:
     """Late, twice, with gaps: what somebody else wrote is read from the log."""
 
     async def run() -> None:
@@ -110,7 +112,7 @@ def test_whatever_is_brought_each_record_counts_once(brought: list[tuple[int, in
     asyncio.run(run())
 
 
-async def test_what_was_let_go_is_left_alone() -> None:
+async def test_a_revoked_partition_is_not_applied() -> None:
     broker = MemoryBroker()
     LogWriter(broker).windows(3, "a")
     lost, held = cursors_over(broker, 2)
@@ -124,11 +126,11 @@ async def test_what_was_let_go_is_left_alone() -> None:
     assert {record.key for record in broker.records("t.node-state", 1)} == {b"b"}
 
 
-async def test_who_brings_more_than_there_is_room_for_waits() -> None:
+async def test_put_waits_while_the_handover_is_full() -> None:
     broker = MemoryBroker()
     LogWriter(broker).windows(6, "a")
     (cursor,) = cursors_over(broker)
-    handover, records = Handover(most=2), broker.records("t.windows")
+    handover, records = WindowHandover(max_records=2), broker.records("t.windows")
     await handover.put(cursor, records[:3])  # what comes at once is not cut
     waits = asyncio.create_task(handover.put(cursor, records[3:]))
     await settle()
@@ -151,21 +153,21 @@ class Log:
         return {at: len(self.broker.records("t.windows", at)) for at in partitions}
 
 
-async def test_what_somebody_else_wrote_is_found_and_read() -> None:
+async def test_records_of_another_writer_are_read_from_the_log() -> None:
     broker, clock = MemoryBroker(), ManualClock()
     LogWriter(broker).windows(3, "a")
     cursors, log = cursors_over(broker), Log(broker)
     async with Feeding(broker) as feeding:
-        looking = asyncio.create_task(look_for_others(feeding.handover, cursors, log.ends, clock))
+        looking = asyncio.create_task(watch_log_ends(feeding.handover, cursors, log.ends, clock))
         log.away = True
         for _ in range(2):
             await settle()
-            await clock.advance(LOOK_SECONDS)
+            await clock.advance(CHECK_SECONDS)
         log.away = False
         assert cursors[0].next_offset == 0
         for _ in range(4):
             await settle()
-            await clock.advance(LOOK_SECONDS)
+            await clock.advance(CHECK_SECONDS)
         await settle()
         assert cursors[0].next_offset == 3
         assert not looking.done()
@@ -173,27 +175,27 @@ async def test_what_somebody_else_wrote_is_found_and_read() -> None:
     assert content(cursors[0]) == content(undisturbed(broker))
 
 
-async def test_a_model_that_moves_is_not_sent_to_the_log() -> None:
+async def test_a_model_that_advances_does_not_read_the_log() -> None:
     """What is on its way to it lies in the log already."""
     broker, clock = MemoryBroker(), ManualClock()
     writer = LogWriter(broker)
-    cursors, handover = cursors_over(broker), Handover()
-    looking = asyncio.create_task(look_for_others(handover, cursors, Log(broker).ends, clock))
+    cursors, handover = cursors_over(broker), WindowHandover()
+    looking = asyncio.create_task(watch_log_ends(handover, cursors, Log(broker).ends, clock))
     for offset in range(4):
         writer.windows(2, "a")
         await settle()
-        await clock.advance(LOOK_SECONDS)
+        await clock.advance(CHECK_SECONDS)
         await settle()
         cursors[0].next_offset = offset + 1
-    assert handover._waiting == {}
+    assert handover.pending == {}
     await cancel_tasks(looking)
 
 
-async def test_who_waits_for_room_is_let_go_with_its_partition() -> None:
+async def test_a_waiting_put_returns_when_its_partition_is_revoked() -> None:
     broker = MemoryBroker()
     LogWriter(broker).windows(4, "a")
     (cursor,) = cursors_over(broker)
-    handover, records = Handover(most=2), broker.records("t.windows")
+    handover, records = WindowHandover(max_records=2), broker.records("t.windows")
     await handover.put(cursor, records[:2])
     waits = asyncio.create_task(handover.put(cursor, records[2:]))
     await settle()
@@ -204,13 +206,13 @@ async def test_who_waits_for_room_is_let_go_with_its_partition() -> None:
     assert [len(waiting.records) for waiting in (await handover.take()).values()] == [2]
 
 
-async def test_what_waits_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pending_records_are_limited_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = MemoryBroker()
     LogWriter(broker).windows(2, "a")
     (cursor,) = cursors_over(broker)
     records = broker.records("t.windows")
-    monkeypatch.setattr(module, "_MOST_BYTES", len(records[0].value or b""))
-    handover = Handover()
+    monkeypatch.setattr(module, "MAX_BYTES", len(records[0].value or b""))
+    handover = WindowHandover()
     await handover.put(cursor, records[:1])
     waits = asyncio.create_task(handover.put(cursor, records[1:]))
     await settle()
@@ -219,7 +221,7 @@ async def test_what_waits_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatc
     await waits
 
 
-async def test_a_window_counts_with_its_sample_and_its_numbers(
+async def test_a_decoded_window_counts_three_times_its_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker = MemoryBroker()
@@ -227,10 +229,10 @@ async def test_a_window_counts_with_its_sample_and_its_numbers(
     (cursor,) = cursors_over(broker)
     plain = broker.records("t.windows")
     size = sum(len(record.value or b"") for record in plain)
-    monkeypatch.setattr(module, "_MOST_BYTES", 2 * size)
+    monkeypatch.setattr(module, "MAX_BYTES", 2 * size)
     with_window = [record._replace(said=decode_window(record.value or b"")) for record in plain]
     for records, waits in ((plain, False), (with_window, True)):
-        handover = Handover()
+        handover = WindowHandover()
         await handover.put(cursor, records)
         more = asyncio.create_task(handover.put(cursor, plain))
         await settle()
@@ -239,7 +241,7 @@ async def test_a_window_counts_with_its_sample_and_its_numbers(
         await more
 
 
-async def test_a_gap_of_one_partition_does_not_hold_up_the_others() -> None:
+async def test_a_gap_of_one_partition_does_not_delay_the_others() -> None:
     broker = MemoryBroker()
     LogWriter(broker).windows(3, "a")
     LogWriter(broker, partition=1).windows(3, "b")
@@ -252,7 +254,7 @@ async def test_a_gap_of_one_partition_does_not_hold_up_the_others() -> None:
         async with broker.open_reader(partitions) as reader:
             yield reader
 
-    handover = Handover(linger_seconds=0)
+    handover = WindowHandover(linger_seconds=0)
     await handover.put(gap, broker.records("t.windows")[2:])
     await handover.put(whole, broker.records("t.windows", 1))
     feeding = asyncio.create_task(feed_models(handover, "t.windows", slow))
@@ -266,7 +268,7 @@ async def test_a_gap_of_one_partition_does_not_hold_up_the_others() -> None:
     await cancel_tasks(feeding)
 
 
-async def test_a_reader_that_lets_a_cancellation_escape_fails_and_is_not_silent() -> None:
+async def test_an_unrequested_cancellation_of_a_reader_raises() -> None:
     broker = MemoryBroker()
     LogWriter(broker).windows(3, "a")
     (cursor,) = cursors_over(broker)
@@ -276,19 +278,21 @@ async def test_a_reader_that_lets_a_cancellation_escape_fails_and_is_not_silent(
         raise asyncio.CancelledError
         yield
 
-    handover = Handover(linger_seconds=0)
+    handover = WindowHandover(linger_seconds=0)
     await handover.put(cursor, broker.records("t.windows")[2:])
     with pytest.raises(StateError, match="cancelled without a request"):
         await asyncio.wait_for(feed_models(handover, "t.windows", escaping), 5)
 
 
-async def test_how_far_a_model_is_behind_is_told() -> None:
+async def test_the_lag_of_a_model_is_a_metric() -> None:
     broker, clock = MemoryBroker(), ManualClock()
     LogWriter(broker).windows(3, "a")
     cursors = cursors_over(broker)
-    looking = asyncio.create_task(look_for_others(Handover(), cursors, Log(broker).ends, clock))
+    looking = asyncio.create_task(
+        watch_log_ends(WindowHandover(), cursors, Log(broker).ends, clock)
+    )
     await settle()
-    await clock.advance(LOOK_SECONDS)
+    await clock.advance(CHECK_SECONDS)
     await settle()
     assert BEHIND.labels("0")._value.get() == 3
     await cancel_tasks(looking)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import fleet, ingest, inventory
-from pipeline.agents.cluster_state import Inventory
+from pipeline.agents.cluster_state import ClusterState
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.join.sample_join import join, put_beside
 from pipeline.processors.join.window_batch import WindowBatch
@@ -40,7 +40,7 @@ def test_every_pod_has_its_class_and_none_is_cold(
     name: Callable[[int], str],
     uids: Callable[[int, int], list[str]],
 ) -> None:
-    known = Inventory()
+    known = ClusterState()
     for entry in inventory.entries([(name(0), uids(0, PODS))]):
         record = LogRecord(0, 0, entry.key, entry.value, END_MS)
         (known.apply_node if entry.topic == NODES else known.apply_pod)(record)

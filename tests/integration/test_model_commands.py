@@ -15,13 +15,13 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from pipeline.agents.bank_settings import model_config
-from pipeline.agents.checkpoint_rounds import Rounds
-from pipeline.agents.cluster_state import InventoryTopics
+from pipeline.agents.checkpoint_rounds import CheckpointRounds
+from pipeline.agents.cluster_state import ClusterStateTopics
 from pipeline.agents.join_agent import JoinRules
 from pipeline.agents.partition_models import ModelRules
 from pipeline.agents.recovery import Recovery
 from pipeline.agents.shard import Shard
-from pipeline.agents.window_handover import Handover
+from pipeline.agents.window_handover import WindowHandover
 from pipeline.cli.main import cli
 from pipeline.clock import SystemClock
 from pipeline.errors import RecordError
@@ -61,7 +61,7 @@ def kafka(broker: LocalKafka) -> KafkaSettings:
 
 
 @asynccontextmanager
-async def owner(kafka: KafkaSettings) -> AsyncIterator[tuple[Shard, Rounds]]:
+async def owner(kafka: KafkaSettings) -> AsyncIterator[tuple[Shard, CheckpointRounds]]:
     """Somebody who takes the node's partition over, as a worker does."""
     settings, client, prefix = Settings(kafka=kafka), client_options(kafka), kafka.topic_prefix
     partition = partition_of(NODE, kafka.partitions)
@@ -75,18 +75,18 @@ async def owner(kafka: KafkaSettings) -> AsyncIterator[tuple[Shard, Rounds]]:
             group=GROUP,
             output=output,
             open_reader=partial(open_reader, client),
-            inventory=InventoryTopics(prefix, refuse),
+            cluster_topics=ClusterStateTopics(prefix, refuse),
             join_rules=JoinRules(prefix, 2, future_tolerance_seconds=60, strategy=Strategy()),
             model_rules=ModelRules(
                 prefix=prefix, statistic="p90", memory_policy="usageWithoutPageCache"
             ),
             bank=Bank(model_config(settings)),
-            handover=Handover(),
+            handover=WindowHandover(),
             clock=SystemClock(),
         )
         [(shard, stale)] = [found async for found in recovery.load_all([partition], {})]
         topic = CHECKPOINTS.full_name(prefix)
-        yield shard, Rounds(shard, output, topic, stale, SystemClock())
+        yield shard, CheckpointRounds(shard, output, topic, stale, SystemClock())
 
 
 @asynccontextmanager
@@ -245,7 +245,7 @@ async def test_an_import_is_refused_while_a_worker_runs(
     await worker.start()
     file = str(koordinator_file(tmp_path, "__node__"))
     taking = ("model", "import", "--from", "koordinator", "--node", NODE, file)
-    refused = f"workers of the group {GROUP} run"
+    refused = f"workers of the group {GROUP} are running"
     try:
         for group in (GROUP, "another"):
             shown = await typed(kafka, *taking, "--id", group)

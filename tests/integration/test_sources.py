@@ -19,7 +19,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import ProducerFenced
 
-from pipeline.agents.cluster_state import Inventory, InventoryTopics
+from pipeline.agents.cluster_state import ClusterState, ClusterStateTopics
 from pipeline.clock import SystemClock
 from pipeline.errors import BrokerUnavailableError, TopicDriftError
 from pipeline.kafka.client import client_options
@@ -311,12 +311,12 @@ async def loaded(kafka: KafkaSettings) -> dict[str, str]:
     async def refuse(*of: object) -> None:
         raise AssertionError(of)
 
-    topics, inventory = InventoryTopics(kafka.topic_prefix, refuse), Inventory()
+    topics, state = ClusterStateTopics(kafka.topic_prefix, refuse), ClusterState()
     places = [(name, p) for name in (topics.nodes, topics.pods) for p in range(PARTITIONS)]
     async with open_reader(client_options(kafka), places) as reader:
         for partition in range(PARTITIONS):
-            await topics.load(reader, partition, inventory, {})
-    return {name: of.uid for name, of in inventory.nodes.items()}
+            await topics.load(reader, partition, state, {})
+    return {name: of.uid for name, of in state.nodes.items()}
 
 
 async def test_a_worker_finds_files_from_where_it_was_started(

@@ -33,7 +33,7 @@ def replay_left_out() -> None:
     ) -> None:
         model.next_offset = end
 
-    recovery.Recovery._apply = skip  # type: ignore[method-assign]
+    recovery.Recovery.apply_log = skip  # type: ignore[method-assign]
 
 
 def join_trusts_commits() -> None:
@@ -48,7 +48,7 @@ def join_trusts_commits() -> None:
 
 def marker_too_early() -> None:
     """The marker of a round goes out before its checkpoints do."""
-    write = checkpoint_rounds.Rounds.write
+    write = checkpoint_rounds.CheckpointRounds.write
 
     async def marker_first(self: Any, pause_seconds: float = 0.0) -> None:
         model = self._model
@@ -60,7 +60,7 @@ def marker_too_early() -> None:
         await self._send([Keyed(marker_key(epoch), encode_pack(marker))])
         await write(self, pause_seconds)
 
-    checkpoint_rounds.Rounds.write = marker_first  # type: ignore[method-assign]
+    checkpoint_rounds.CheckpointRounds.write = marker_first  # type: ignore[method-assign]
 
 
 def deliveries_fail() -> None:

@@ -1,7 +1,7 @@
 """Vector group of the life of models: what is dropped, saved and restored at a given moment.
 
 `model_lifecycle` passes through `Bank` (expiry, `state_of`, `restore`, `forget`) and the worker's
-`rounds.Rounds`, whose checkpoints are read as a takeover reads them.
+`CheckpointRounds`, whose checkpoints are read as a takeover reads them.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from pipeline.agents.checkpoint_rounds import Rounds
+from pipeline.agents.checkpoint_rounds import CheckpointRounds
 from pipeline.agents.shard import Shard
 from pipeline.clock import ManualClock
 from pipeline.kafka.producer import Keyed, Output
@@ -100,7 +100,7 @@ async def _saved(ages: Mapping[str, float | None], interval_seconds: float) -> l
     )  # fmt: skip
     shard = cast(Shard, SimpleNamespace(model=model, join=SimpleNamespace(next_offset=1)))
     clock = ManualClock()
-    rounds = Rounds(shard, cast(Output, SimpleNamespace(append=append)), "t", (), clock)
+    rounds = CheckpointRounds(shard, cast(Output, SimpleNamespace(append=append)), "t", (), clock)
     running = asyncio.create_task(rounds.run(interval_seconds, 0.0))
     await clock.advance(0.0)
     known = [age for age in ages.values() if age is not None]

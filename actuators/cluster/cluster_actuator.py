@@ -15,9 +15,10 @@ from actuators.cluster.custom_resources import NODE_SLO, Objects, Wanted
 from actuators.cluster.node_metrics import NodeMetrics
 from actuators.cluster.offer_writer import Offers
 from actuators.cluster.write_queue import Budget, Writer
-from actuators.topic_inputs import Input, read
 from pipeline.clock import Clock
 from pipeline.errors import ForbiddenError, InvalidRecordError, NotFoundError, RecordError
+from pipeline.kafka.client import client_options
+from pipeline.kafka.follow import ConsumerRecord, open_follower, topic_partitions
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
 from pipeline.kube.list_watch import Alive, Began, Changed, Complete, Event, Page, follow
@@ -33,7 +34,7 @@ from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.registry import EVICTION_PLANS, NODE_STATE, NODES, RESOURCES, WINDOWS
+from pipeline.topics.registry import EVICTION_PLANS, NODE_STATE, NODES, RESOURCES, WINDOWS, Topic
 from pipeline.topics.windows import decode_window
 
 log = get_logger(__name__)
@@ -98,30 +99,32 @@ class Actuator:
         topics = [NODES, RESOURCES]
         topics += [NODE_STATE, EVICTION_PLANS] if self._cooling else []
         topics += [WINDOWS] if self._reports else []
-        now = self._clock.now()
+        now, kafka = self._clock.now(), self._settings.kafka
+        names = {topic.full_name(kafka.topic_prefix): topic for topic in topics}
         since_ms = {
-            WINDOWS.name: round((now - _HISTORY_SECONDS) * 1000),
-            EVICTION_PLANS.name: round((now - TOLD_SECONDS) * 1000),
+            WINDOWS.full_name(kafka.topic_prefix): round((now - _HISTORY_SECONDS) * 1000),
+            EVICTION_PLANS.full_name(kafka.topic_prefix): round((now - TOLD_SECONDS) * 1000),
         }
-        async for batch in read(self._settings.kafka, topics, since_ms):
-            if batch is None:
-                self._topics_known.set()
-                continue
-            for one in batch:
-                self._take(one)
+        partitions = topic_partitions(kafka, *topics)
+        async with open_follower(client_options(kafka), partitions) as follower:
+            await follower.begin(since_ms)
+            while True:
+                for record in await follower.poll():
+                    self._take(names[record.topic], record)
+                if follower.is_caught_up:
+                    self._topics_known.set()
 
-    def _take(self, one: Input) -> None:
-        """Learn from a record; one of no use costs nothing but itself."""
+    def _take(self, topic: Topic, record: ConsumerRecord) -> None:
+        """Learn from a record; an unreadable record is counted and skipped."""
         try:
-            self._learn(one)
+            self._learn(topic, (record.key or b"").decode(), record.value)
         except (RecordError, UnicodeDecodeError) as error:
-            BAD.labels(one.topic).inc()
-            log.warning("record cannot be read", topic=one.topic, partition=one.partition,
-                        offset=one.offset, why=str(error))  # fmt: skip
+            BAD.labels(topic.name).inc()
+            log.warning("record cannot be read", topic=topic.name, partition=record.partition,
+                        offset=record.offset, why=str(error))  # fmt: skip
 
-    def _learn(self, one: Input) -> None:
-        name, value = one.key.decode(), one.value
-        if one.topic == NODES.name:
+    def _learn(self, topic: Topic, name: str, value: bytes | None) -> None:
+        if topic is NODES:
             record = None if value is None else decode_json(NodeRecord, value)
             self._offers.learn_node(name, record)
             if self._cooling:
@@ -130,15 +133,15 @@ class Actuator:
                 self._metrics.learn_node(name, record)
             if self._writes_rules:
                 self._rules.want(name, _rules(record))
-        elif one.topic == RESOURCES.name:
+        elif topic is RESOURCES:
             found = None if value is None else decode_json(NodeResourcesRecord, value)
             self._offers.learn_resources(name, found)
-        elif one.topic == NODE_STATE.name:
+        elif topic is NODE_STATE:
             state = None if value is None else decode_json(NodeStateRecord, value)
             self._metrics.learn_state(name, state)
             if self._cooling:
                 self._cooling.learn_state(name, state)
-        elif one.topic == EVICTION_PLANS.name:
+        elif topic is EVICTION_PLANS:
             if self._cooling and value is not None:
                 self._cooling.learn_plan(decode_json(EvictionPlanRecord, value))
         elif value is not None:

@@ -11,9 +11,10 @@ from typing import Final, TypeVar
 from actuators.action_log import Actions
 from actuators.cluster.write_queue import Budget
 from actuators.eviction.plan_execution import CarryingOut
-from actuators.topic_inputs import Input, read
 from pipeline.clock import Clock
 from pipeline.errors import InvalidRecordError, RecordError
+from pipeline.kafka.client import client_options
+from pipeline.kafka.follow import ConsumerRecord, open_follower, topic_partitions
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
@@ -72,20 +73,27 @@ class Evictor:
     async def _read(self) -> None:
         # A plan may be older than this turn and still hold.
         since_ms = round((self._clock.now() - _LOOK_BACK_SECONDS) * 1000)
-        topics = {EVICTION_PLANS.name: since_ms}
-        async for batch in read(self._settings.kafka, [EVICTION_PLANS], topics):
-            if batch is None:
-                log.info("ready", mode=self._settings.evictor.mode)
-            for one in batch or ():
-                try:
-                    plan = _plan_of(one)
-                except (RecordError, UnicodeDecodeError) as error:
-                    BAD.inc()
-                    log.warning("plan cannot be read", partition=one.partition, offset=one.offset,
-                                why=str(error))  # fmt: skip
-                else:
-                    if plan is not None:
-                        await self._plans.put(plan)
+        kafka, is_ready = self._settings.kafka, False
+        partitions = topic_partitions(kafka, EVICTION_PLANS)
+        async with open_follower(client_options(kafka), partitions) as follower:
+            await follower.begin({EVICTION_PLANS.full_name(kafka.topic_prefix): since_ms})
+            while True:
+                for record in await follower.poll():
+                    await self._take(record)
+                if follower.is_caught_up and not is_ready:
+                    is_ready = True
+                    log.info("ready", mode=self._settings.evictor.mode)
+
+    async def _take(self, record: ConsumerRecord) -> None:
+        try:
+            plan = _plan_of(record.key or b"", record.value)
+        except (RecordError, UnicodeDecodeError) as error:
+            BAD.inc()
+            log.warning("plan cannot be read", partition=record.partition, offset=record.offset,
+                        why=str(error))  # fmt: skip
+        else:
+            if plan is not None:
+                await self._plans.put(plan)
 
     async def _work(self) -> None:
         while True:
@@ -117,14 +125,14 @@ class Evictor:
         return None
 
 
-def _plan_of(one: Input) -> EvictionPlanRecord | None:
-    """The plan in a record. Raises `RecordError` for what is none."""
-    if one.value is None:
+def _plan_of(key: bytes, value: bytes | None) -> EvictionPlanRecord | None:
+    """The plan in a record; None for a tombstone. Raises `RecordError` for an invalid plan."""
+    if value is None:
         return None
-    plan = decode_json(EvictionPlanRecord, one.value)
+    plan = decode_json(EvictionPlanRecord, value)
     check_node_name(plan.node)
-    if plan.node != one.key.decode():
-        raise InvalidRecordError(f"payload speaks of {plan.node!r:.80}, key of {one.key[:80]!r}")
+    if plan.node != key.decode():
+        raise InvalidRecordError(f"payload speaks of {plan.node!r:.80}, key of {key[:80]!r}")
     try:
         parse_time(plan.at), parse_time(plan.valid_until)
     except ValueError as error:

@@ -1,21 +1,25 @@
-"""What the policy says of the windows of this node, from the topic `nodes`.
+"""Follow the report interval that the policy sets for this node, on the topic `nodes`.
 
-The exporter does without it: while the topic cannot be read, what was last heard holds, and before
-that the settings do. There is an exporter on every node, so that each asks seldom and waits long.
+While the topic cannot be read, the last interval stays in force; before the first record, that of
+the settings does. Every node has an exporter, so each fetches rarely and lets the broker wait long.
 """
 
-import random
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
-from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from node_exporter import exporter_metrics
 from pipeline.clock import Clock
 from pipeline.errors import BrokerUnavailableError, KafkaError, RecordError
-from pipeline.kafka.client import COMMITTED, client_options, our_errors
+from pipeline.kafka.client import client_options
+from pipeline.kafka.follow import (
+    Backoff,
+    Fetching,
+    LostOffsetError,
+    TopicPartition,
+    open_follower,
+)
 from pipeline.kafka.partition import partition_of
 from pipeline.logs import get_logger
 from pipeline.settings import KafkaSettings
@@ -33,16 +37,16 @@ class _Strategy(msgspec.Struct, frozen=True):
 
 
 class _Node(Record, frozen=True, kw_only=True):
-    """What we read of a `NodeRecord`."""
+    """The fields of a `NodeRecord` that the exporter reads."""
 
     node: str
     strategy: _Strategy | None = None
 
 
 def reported_every_seconds(value: bytes | None) -> float | None:
-    """What a record of the node says; None for a tombstone, and where it says nothing.
+    """The report interval in a record of the node; None in a tombstone, or if it sets none.
 
-    Raises a `RecordError` for a record that cannot be read.
+    Raises `RecordError` if the record cannot be read.
     """
     if value is None:
         return None
@@ -54,24 +58,24 @@ async def follow(
     kafka: KafkaSettings, node: str, clock: Clock, tell: Callable[[float | None], None]
 ) -> None:
     """Call `tell` with each report interval that is in force for the node, for ever."""
-    backoff = _BACKOFF_SECONDS[0]
-    place: int | None = None
+    backoff = Backoff(*_BACKOFF_SECONDS, jitter=True)
+    next_offset: int | None = None
     while True:
         try:
-            async for found in _records(kafka, node, place):
-                place, backoff = found.next_offset, _BACKOFF_SECONDS[0]
-                if found.is_new:
-                    _tell(found.value, tell)
-            place = None
+            async for end, values in _values(kafka, node, next_offset):
+                next_offset = end
+                backoff.reset()
+                if values:
+                    _tell(values[-1], tell)
+        except LostOffsetError:
+            next_offset = None  # the topic was recreated
         except KafkaError as error:
             exporter_metrics.ERRORS.labels("policy").inc()
-            # That no broker answers is said by whoever publishes windows.
-            say = log.debug if isinstance(error, BrokerUnavailableError) else log.warning
-            if backoff == _BACKOFF_SECONDS[0]:
-                say("the policy is not followed for now", why=error)
-        # After an outage not all exporters at once.
-        await clock.sleep(backoff * (0.5 + random.random()))
-        backoff = min(2 * backoff, _BACKOFF_SECONDS[1])
+            # That no broker answers is logged by the publisher of windows.
+            write = log.debug if isinstance(error, BrokerUnavailableError) else log.warning
+            if backoff.is_first:
+                write("the policy cannot be read; the interval in force stays", why=error)
+        await clock.sleep(backoff.pause())
 
 
 def _tell(value: bytes | None, tell: Callable[[float | None], None]) -> None:
@@ -82,64 +86,30 @@ def _tell(value: bytes | None, tell: Callable[[float | None], None]) -> None:
         log.warning("the record of this node cannot be read", why=error)
 
 
-class _Found(NamedTuple):
-    """What lay below `next_offset`: the newest record of the node, if there was one at all."""
-
-    next_offset: int
-    is_new: bool = False
-    value: bytes | None = None
-
-
-async def _records(kafka: KafkaSettings, node: str, place: int | None) -> AsyncIterator[_Found]:
-    """What lies there from `place` on (None: from the beginning), then what comes, for ever."""
+async def _values(
+    kafka: KafkaSettings, node: str, start: int | None
+) -> AsyncIterator[tuple[int, list[bytes | None]]]:
+    """The next offset, and the values of the node's records before it: once for everything from
+    `start` (None: the first record) to the present end, then for what is appended, for ever."""
     tp = TopicPartition(NODES.full_name(kafka.topic_prefix), partition_of(node, kafka.partitions))
-    key = node.encode()
-    with our_errors(kafka, "following the policy"):
-        async with _consumer(kafka, tp, place) as consumer:
-            end = (await consumer.end_offsets([tp]))[tp]
-            if place is not None and place > end:
-                return  # the topic was made anew
-            found = _Found(await consumer.position(tp))
-            while found.next_offset < end:
-                found = await _next(consumer, tp, key, found)
-        yield found
-        wait = min(_WAIT_SECONDS, kafka.request_timeout_seconds / 2)
-        # Until so much has come the broker waits: one answer for many changes.
-        patient = {"fetch_max_wait_ms": round(1000 * wait), "fetch_min_bytes": MAX_RECORD_BYTES}
-        async with _consumer(kafka, tp, found.next_offset, **patient) as consumer:
-            while True:
-                yield (found := await _next(consumer, tp, key, _Found(found.next_offset)))
-
-
-async def _next(
-    consumer: AIOKafkaConsumer, tp: TopicPartition, key: bytes, before: _Found
-) -> _Found:
-    records = (await consumer.getmany(tp, timeout_ms=1000)).get(tp, [])
-    own = [record.value for record in records if record.key == key]
-    at = await consumer.position(tp)
-    return _Found(at, True, own[-1]) if own else before._replace(next_offset=at)
-
-
-@asynccontextmanager
-async def _consumer(
-    kafka: KafkaSettings, tp: TopicPartition, place: int | None, **fetching: int
-) -> AsyncIterator[AIOKafkaConsumer]:
-    consumer = AIOKafkaConsumer(
-        **client_options(kafka),
-        **COMMITTED,
-        **fetching,
-        group_id=None,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        max_partition_fetch_bytes=MAX_RECORD_BYTES,
-    )
-    try:
-        await consumer.start()
-        consumer.assign([tp])
-        if place is None:
-            await consumer.seek_to_beginning(tp)
-        else:
-            consumer.seek(tp, place)
-        yield consumer
-    finally:
-        await consumer.stop()
+    client, key = client_options(kafka), node.encode()
+    values: list[bytes | None] = []
+    async with open_follower(client, [tp]) as follower:
+        ends = await follower.ends()
+        starts = await follower.beginnings() if start is None else {tp: start}
+        if starts[tp] > ends[tp]:
+            raise LostOffsetError(f"{tp.topic} ends before offset {starts[tp]}")
+        follower.seek(starts, ends)
+        async for records in follower.read_to_end():
+            values += [record.value for record in records if record.key == key]
+        end = follower.positions[tp]
+    yield end, values
+    # Until so much has come the broker waits: one answer for many changes.
+    wait = min(_WAIT_SECONDS, kafka.request_timeout_seconds / 2)
+    patient = Fetching(min_bytes=MAX_RECORD_BYTES, max_wait_ms=round(1000 * wait))
+    async with open_follower(client, [tp], patient) as follower:
+        follower.seek({tp: end}, {})
+        while True:
+            records = await follower.poll(timeout_seconds=1.0)
+            own = [record.value for record in records if record.key == key]
+            yield follower.positions[tp], own

@@ -4,16 +4,13 @@
 An invalid record becomes a dead letter and changes nothing.
 """
 
-import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-
 from pipeline.agents.deleted_pods import DeletedPods
 from pipeline.errors import KeyMismatchError, RecordError
-from pipeline.kafka.client import COMMITTED
+from pipeline.kafka.follow import TopicPartition, open_follower
 from pipeline.kafka.partition_log import LogReader, LogRecord, record_of
 from pipeline.logs import get_logger
 from pipeline.processors.join.pod_facts import PodRow, pod_row
@@ -160,27 +157,12 @@ class ClusterStateTopics:
 async def follow(
     client: Mapping[str, Any], starts: Mapping[TopicPartition, int]
 ) -> AsyncIterator[tuple[str, LogRecord]]:
-    """Yield (topic, record) of both topics from the offsets `starts` on, for ever."""
-    consumer = AIOKafkaConsumer(
-        **client,
-        group_id=None,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        **COMMITTED,
-    )
-    expected = dict(starts)
-    try:
-        await consumer.start()
-        consumer.assign(list(starts))
-        for tp, offset in starts.items():
-            consumer.seek(tp, offset)
+    """Yield (topic, record) of both topics from the offsets `starts` on, for ever.
+
+    Raises `LostOffsetError` if a topic was recreated: the state must be loaded again.
+    """
+    async with open_follower(client, starts) as follower:
+        follower.seek(starts, {})
         while True:
-            for tp, messages in (await consumer.getmany(timeout_ms=1000)).items():
-                for message in messages:
-                    # aiokafka's first reset may undo a seek: older records are delivered again.
-                    if message.offset >= expected[tp]:
-                        expected[tp] = message.offset + 1
-                        yield tp.topic, record_of(message)
-            await asyncio.sleep(0)
-    finally:
-        await consumer.stop()
+            for record in await follower.poll(timeout_seconds=1.0):
+                yield record.topic, record_of(record)

@@ -14,8 +14,6 @@ from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import Any
 
-from aiokafka import TopicPartition
-
 from pipeline.agents.bank_settings import model_config
 from pipeline.agents.checkpoint_rounds import CheckpointRounds
 from pipeline.agents.cluster_state import ClusterStateTopics, follow
@@ -34,6 +32,7 @@ from pipeline.agents.window_handover import BEHIND, WindowHandover, feed_models,
 from pipeline.clock import Clock
 from pipeline.errors import RecordError, StateError
 from pipeline.kafka.client import client_options
+from pipeline.kafka.follow import TopicPartition
 from pipeline.kafka.partition_log import LogRecord, open_reader
 from pipeline.kafka.producer import Output, open_output
 from pipeline.logs import get_logger

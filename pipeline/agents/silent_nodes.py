@@ -7,10 +7,9 @@ Each expired node gets a departure in the log, as a deleted node does. A node wi
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from aiokafka.errors import KafkaError
-
 from pipeline.agents.shard import Shard
 from pipeline.clock import Clock
+from pipeline.errors import KafkaError
 from pipeline.logs import get_logger
 
 log = get_logger(__name__)

@@ -11,11 +11,10 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from aiokafka.errors import KafkaError
-
 from pipeline.agents.consume import Readers, advance, fill
 from pipeline.agents.model_agent import Batch, ModelCursor, process
 from pipeline.clock import Clock
+from pipeline.errors import KafkaError
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge

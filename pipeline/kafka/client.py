@@ -78,19 +78,19 @@ def ssl_context(kafka: KafkaSettings) -> ssl.SSLContext | None:
     return context
 
 
-COMMITTED: Final[Mapping[str, Any]] = {"isolation_level": "read_committed"}
-"""For consumers of nodes, pods and workloads: what a watcher that died had begun to write is none
-of what the topic says, and compaction drops it."""
-
-
 @contextmanager
-def our_errors(kafka: KafkaSettings, doing: str) -> Iterator[None]:
-    """Turns what aiokafka raises inside into errors that say what to do; `doing` begins them.
+def our_errors(kafka: KafkaSettings | Mapping[str, Any], doing: str) -> Iterator[None]:
+    """Raise aiokafka's errors as errors that say what to do; their message begins with `doing`.
 
-    Raises `BrokerUnavailableError` where no broker answers (a `TimeoutError` counts as that),
+    `kafka` names the broker: settings, or what `client_options` returns. Raises
+    `BrokerUnavailableError` if no broker answers (an `OSError` or `TimeoutError` counts as that),
     `KafkaError` otherwise.
     """
-    where = f"{doing}: the broker at {kafka.bootstrap_servers}"
+    if isinstance(kafka, KafkaSettings):
+        servers = kafka.bootstrap_servers
+    else:
+        servers = kafka["bootstrap_servers"]
+    where = f"{doing}: the broker at {servers}"
     try:
         yield
     except _DENIED as error:

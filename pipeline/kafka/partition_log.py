@@ -1,30 +1,27 @@
-"""Reading a partition as a log: from an offset to an offset, outside any consumer group.
+"""Read a partition as a log: from an offset to an offset, for recovery, gaps and commands.
 
-Recovery, gaps and the inventory read this way; so does whoever replays. A record comes as a
-`LogRecord` wherever it was read, by these functions or by Faust.
+A record is a `LogRecord` whether a `LogReader` or Faust has read it.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-
-from pipeline.errors import BrokerUnavailableError
-from pipeline.kafka.client import COMMITTED
+from pipeline.kafka.follow import (
+    ConsumerRecord,
+    Follower,
+    LostOffsetError,
+    TopicPartition,
+    open_follower,
+)
 
 if TYPE_CHECKING:
     from pipeline.topics.windows import Window
 
-_POLL_MS = 500
-_MAX_RECORDS = 500
-_SILENT_POLLS = 120
-
 
 class LogRecord(NamedTuple):
-    """One record as it lies in a partition; `appended_ms` is the broker's time. `said` is what it
-    says, where that is known without reading it."""
+    """A record of a partition. `appended_ms` is the broker's time in milliseconds since 1970;
+    `said` is the decoded value where the worker that wrote it still has it."""
 
     partition: int
     offset: int
@@ -35,73 +32,55 @@ class LogRecord(NamedTuple):
 
 
 class LogReader:
-    """Reads ranges of partitions; made by `open_reader`."""
+    """Reads ranges of partitions, one after the other; made by `open_reader`."""
 
-    def __init__(self, consumer: AIOKafkaConsumer) -> None:
-        self._consumer = consumer
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
 
     async def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """The first offset that is kept, and the one that the next record will get."""
+        """The first offset that is still there, and the offset of the next record."""
         tp = TopicPartition(topic, partition)
-        first = await self._consumer.beginning_offsets([tp])
-        end = await self._consumer.end_offsets([tp])
-        return first[tp], end[tp]
+        first = await self._follower.beginnings([tp])
+        return first[tp], (await self._follower.ends([tp]))[tp]
 
     async def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        """The offset that the next record of each of these partitions will get."""
-        places = [TopicPartition(topic, partition) for partition in partitions]
-        return {tp.partition: end for tp, end in (await self._consumer.end_offsets(places)).items()}
+        """The offset of the next record, by partition."""
+        ends = await self._follower.ends(TopicPartition(topic, p) for p in partitions)
+        return {tp.partition: end for tp, end in ends.items()}
+
+    async def offset_at(self, topic: str, partition: int, appended_ms: int) -> int:
+        """The offset of the first record appended at this time (milliseconds since 1970) or
+        later; the end if there is none."""
+        tp = TopicPartition(topic, partition)
+        return (await self._follower.offsets_at({tp: appended_ms}))[tp]
 
     async def read(
         self, topic: str, partition: int, start: int, end: int
     ) -> AsyncIterator[list[LogRecord]]:
-        """All kept records with start <= offset < end, in order, in lists of up to 500.
+        """All records that are still there with start <= offset < end, in order, in lists.
 
-        Raises `BrokerUnavailableError` when nothing arrives for a minute.
+        Raises `SilentTopicError` if nothing arrives for a minute, `LostOffsetError` if the log now
+        ends below `start`.
         """
-        if start >= end:
-            return
         tp = TopicPartition(topic, partition)
-        self._consumer.seek(tp, start)
-        self._consumer.resume(tp)
-        try:
-            async for records in self._read(tp, start, end):
-                yield records
-        finally:
-            self._consumer.pause(tp)
-
-    async def _read(
-        self, tp: TopicPartition, start: int, end: int
-    ) -> AsyncIterator[list[LogRecord]]:
-        silent, expected = 0, start
-        while expected < end:
-            found = await self._consumer.getmany(tp, timeout_ms=_POLL_MS, max_records=_MAX_RECORDS)
-            records = [
-                record_of(message)
-                for message in found.get(tp, ())
-                if expected <= message.offset < end
-            ]
-            if records:
-                silent, expected = 0, records[-1].offset + 1
-                yield records
-                continue
-            position = await self._consumer.position(tp)
-            if position < expected:
-                # aiokafka's own first reset, under way since `assign`, may undo a seek.
-                self._consumer.seek(tp, expected)
-            elif position > expected:
-                silent, expected = 0, position
-                continue
-            silent += 1
-            if silent > _SILENT_POLLS:
-                raise BrokerUnavailableError(
-                    f"{tp.topic}[{tp.partition}]: nothing arrived of offsets {expected} to {end} "
-                    "for a minute"
-                )
+        while start < end:
+            self._follower.seek({tp: start}, {tp: end})
+            try:
+                async for messages in self._follower.read_to_end():
+                    if records := [record_of(each) for each in messages if each.offset < end]:
+                        yield records
+                        start = records[-1].offset + 1
+                return
+            except LostOffsetError:
+                first, _ = await self.bounds(topic, partition)
+                if first <= start:
+                    raise
+                # Retention deletes records while they are read: callers count what is missing.
+                start = first
 
 
-def record_of(message: Any) -> LogRecord:
-    """An aiokafka ConsumerRecord as a `LogRecord`."""
+def record_of(message: ConsumerRecord) -> LogRecord:
+    """An aiokafka record as a `LogRecord`."""
     return LogRecord(
         message.partition, message.offset, message.key, message.value, message.timestamp
     )
@@ -111,23 +90,10 @@ def record_of(message: Any) -> LogRecord:
 async def open_reader(
     client: Mapping[str, Any], partitions: Iterable[tuple[str, int]]
 ) -> AsyncIterator[LogReader]:
-    """A reader of these (topic, partition), connected by `client` (see `topics.client`)."""
-    consumer = AIOKafkaConsumer(
-        **client,
-        group_id=None,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        max_partition_fetch_bytes=8 * 1024 * 1024,
-        **COMMITTED,
-    )
-    try:
-        await consumer.start()
-        # A failure before aiokafka's own tasks begin would come out of `stop` as a cancellation.
-        await asyncio.sleep(0)
-        # All at once and paused: each new assignment would cost a second of waiting for metadata.
-        assigned = [TopicPartition(topic, partition) for topic, partition in partitions]
-        consumer.assign(assigned)
-        consumer.pause(*assigned)
-        yield LogReader(consumer)
-    finally:
-        await consumer.stop()
+    """A reader of these (topic, partition); `client` is what `client_options` returns.
+
+    Name all partitions at once: each assignment costs a wait for metadata.
+    """
+    assigned = [TopicPartition(topic, partition) for topic, partition in partitions]
+    async with open_follower(client, assigned) as follower:
+        yield LogReader(follower)

@@ -11,18 +11,20 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
+from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
     GroupLoadInProgressError,
+    KafkaConnectionError,
     NoError,
     NotCoordinatorForGroupError,
     TopicAlreadyExistsError,
     for_code,
 )
 
-from pipeline.errors import KafkaError, TopicDriftError
+from pipeline.errors import BrokerUnavailableError, KafkaError, TopicDriftError
 from pipeline.kafka.client import client_options, our_errors
 from pipeline.settings import KafkaSettings
 from pipeline.topics.registry import TOPICS, Topic
@@ -172,6 +174,33 @@ async def require_topics(kafka: KafkaSettings, topics: Collection[Topic] = TOPIC
             hint=f"set kafka.partitions (--partitions) to {first.found}: their number is never "
             "changed; another one is a new generation of topics, with another kafka.topic_prefix",
         )
+
+
+async def existing_partitions(
+    client: Mapping[str, Any], names: Collection[str]
+) -> list[TopicPartition]:
+    """All partitions of these topics, by full name; `client` is what `client_options` returns.
+
+    Raises `TopicDriftError` if a topic is missing, `BrokerUnavailableError` if no broker answers.
+    """
+    with our_errors(client, "listing topics"):
+        admin = AIOKafkaAdminClient(**client)
+        try:
+            await admin.start()
+            # All topics: asking for one by name would make some brokers create it.
+            found = {topic["topic"]: topic for topic in await admin.describe_topics()}
+        except KafkaConnectionError as error:
+            servers = client["bootstrap_servers"]
+            raise BrokerUnavailableError(f"no broker answers at {servers}") from error
+        finally:
+            await admin.close()
+    if missing := sorted(set(names) - set(found)):
+        raise TopicDriftError(f"waiting for topic {' and '.join(missing)}")
+    return [
+        TopicPartition(name, partition["partition"])
+        for name in names
+        for partition in found[name]["partitions"]
+    ]
 
 
 class ConsumerGroup(NamedTuple):

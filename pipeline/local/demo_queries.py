@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
-from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from pipeline.errors import DemoError
 from pipeline.kafka.client import client_options
+from pipeline.kafka.follow import open_follower, topic_partitions
 from pipeline.kafka.newest import newest
 from pipeline.settings import KafkaSettings
 from pipeline.topics.codec import decode_json
@@ -90,15 +90,10 @@ async def newest_prediction(kafka: KafkaSettings, node: str) -> PredictionRecord
 
 async def dead_letters(kafka: KafkaSettings) -> int:
     """How many records went to the dead letters."""
-    topic = DEAD_LETTERS.full_name(kafka.topic_prefix)
-    consumer = AIOKafkaConsumer(**client_options(kafka), group_id=None, enable_auto_commit=False)
-    await consumer.start()
-    try:
-        tps = [TopicPartition(topic, partition) for partition in range(kafka.partitions)]
-        first, end = await consumer.beginning_offsets(tps), await consumer.end_offsets(tps)
-        return sum(end[tp] - first[tp] for tp in tps)
-    finally:
-        await consumer.stop()
+    partitions = topic_partitions(kafka, DEAD_LETTERS)
+    async with open_follower(client_options(kafka), partitions) as follower:
+        first, end = await follower.beginnings(), await follower.ends()
+        return sum(end.values()) - sum(first.values())
 
 
 class PodUsage(NamedTuple):

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Mapp
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer
 
-from pipeline.errors import BrokerUnavailableError
-from pipeline.kafka.client import COMMITTED, client_options, our_errors
+from pipeline.kafka.client import client_options, our_errors
+from pipeline.kafka.follow import ConsumerRecord, Fetching, open_follower, topic_partitions
 from pipeline.kafka.partition import partition_of
 from pipeline.metrics import counter
 from pipeline.settings import KafkaSettings
@@ -28,9 +28,6 @@ _IN_FLIGHT = 1000
 # Of each partition: records are objects while they wait. A larger one comes alone.
 _FETCH_BYTES = 256 * 1024
 _BATCH_BYTES = 256 * 1024
-_AT_ONCE = 4000
-_POLL_MS = 500
-_SILENT_POLLS = 60
 
 RECORDS = counter("source_records", "Records written by a source.", ["source", "topic", "change"])
 
@@ -214,47 +211,17 @@ async def written_by(
         yield message.key, message.value if mine else None
 
 
-async def all_of(kafka: KafkaSettings, topic: Topic) -> AsyncIterator[Any]:
+async def all_of(kafka: KafkaSettings, topic: Topic) -> AsyncIterator[ConsumerRecord]:
     """Every record of `topic` with a key up to the present end, in the order of `written_by`,
     which raises the same."""
-    name = topic.full_name(kafka.topic_prefix)
-    consumer = AIOKafkaConsumer(
-        **client_options(kafka),
-        group_id=None,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        max_partition_fetch_bytes=_FETCH_BYTES,
-        **COMMITTED,
-    )
-    with our_errors(kafka, f"reading {name}"):
-        try:
-            await consumer.start()
-            partitions = [TopicPartition(name, p) for p in range(kafka.partitions)]
-            consumer.assign(partitions)
-            ends = await consumer.end_offsets(partitions)
-            first = TopicPartition(name, partition_of("", kafka.partitions))
-            for some in ({first: ends.pop(first)}, ends):
-                async for message in _until(consumer, some):
-                    if message.key is not None:
-                        yield message
-        finally:
-            await consumer.stop()
-
-
-async def _until(
-    consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int]
-) -> AsyncIterator[Any]:
-    left = {tp: end for tp, end in ends.items() if end > 0}
-    silent = 0
-    while left:
-        found = await consumer.getmany(*left, timeout_ms=_POLL_MS, max_records=_AT_ONCE)
-        for messages in found.values():
-            for message in messages:
-                yield message
-        silent = 0 if found else silent + 1
-        if silent > _SILENT_POLLS:
-            raise BrokerUnavailableError(f"{next(iter(left)).topic} cannot be read to its end")
-        for tp in list(left):
-            # The position also passes what compaction and transactions left out.
-            if await consumer.position(tp) >= left[tp]:
-                del left[tp]
+    partitions = topic_partitions(kafka, topic)
+    first = partition_of("", kafka.partitions)
+    fetching = Fetching(_FETCH_BYTES)
+    async with open_follower(client_options(kafka), partitions, fetching) as follower:
+        starts, ends = await follower.beginnings(), await follower.ends()
+        for some in (partitions[first : first + 1], partitions[:first] + partitions[first + 1 :]):
+            follower.seek({tp: starts[tp] for tp in some}, {tp: ends[tp] for tp in some})
+            async for records in follower.read_to_end():
+                for record in records:
+                    if record.key is not None:
+                        yield record

@@ -12,15 +12,9 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
-
-from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
-from aiokafka import errors as kafka_errors
-from aiokafka.admin import AIOKafkaAdminClient
+from typing import Any, Final, NoReturn
 
 from pipeline.clock import Clock
 from pipeline.errors import (
@@ -28,9 +22,18 @@ from pipeline.errors import (
     CheckpointError,
     KafkaError,
     RecordError,
-    TopicDriftError,
 )
-from pipeline.kafka.client import COMMITTED
+from pipeline.kafka.follow import (
+    Backoff,
+    ConsumerRecord,
+    Fetching,
+    Follower,
+    LostOffsetError,
+    Positions,
+    TopicPartition,
+    open_follower,
+)
+from pipeline.kafka.topic_admin import existing_partitions
 from pipeline.logs import get_logger
 from pipeline.table.apply_records import apply
 from pipeline.table.event_loop_turns import by_turns
@@ -40,7 +43,6 @@ from pipeline.tasks import run_within
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
 from pipeline.topics.registry import (
     DAY_MS,
-    MAX_RECORD_BYTES,
     NODE_STATE,
     NODE_VIEWS,
     NODES,
@@ -63,21 +65,16 @@ _FORGOTTEN_AFTER_SECONDS: Final = DAY_MS / 2000
 _PROBE_EVERY_SECONDS: Final = 2.0
 _PROBE_TIMEOUT_SECONDS: Final = 5.0
 _START_TIMEOUT_SECONDS: Final = 30.0
-_STOP_TIMEOUT_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = (0.25, 5.0)
 _RECORDS_AT_ONCE: Final = 100
-_POLL_MS: Final = 250
 # A fetch costs more than the records in it: of those that trickle in some are taken together.
-_FETCH_BYTES: Final = 1 << 18
-_FETCH_WAIT_MS: Final = 200
+_FETCHING: Final = Fetching(min_bytes=1 << 18, max_wait_ms=200)
 _SAVE_EVERY_SECONDS: Final = 60.0
 
 _log = get_logger(__name__)
 
 Apply = Callable[[Table, Topic, bytes | None, bytes | None], bool]
 OnBad = Callable[[DeadLetter], Awaitable[None]]
-Positions = dict[TopicPartition, int]
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -154,21 +151,22 @@ class Feed:
 
     async def run(self) -> NoReturn:
         """Feed the table for ever: connect, catch up, follow, and again after a failure."""
-        pause, longest = _PAUSE_SECONDS
+        backoff = Backoff(*_PAUSE_SECONDS)
         if self._snapshot is not None:
             await self._restore(self._snapshot)
         while True:
             try:
                 await self._connect_and_follow()
-            except _RereadError as reason:
+            except (LostOffsetError, _RereadError) as reason:
                 self.state.rereads += 1
                 self._positions = {}
-                _log.warning("reading the topics anew", reason=str(reason))
-                pause = _PAUSE_SECONDS[0]
-            except (KafkaError, kafka_errors.KafkaError, OSError) as error:
-                pause = _PAUSE_SECONDS[0] if self.state.connected else min(2 * pause, longest)
+                backoff.reset()
+                _log.warning("reading the topics again", reason=str(reason))
+            except (KafkaError, OSError) as error:
+                if self.state.connected:
+                    backoff.reset()
                 self._trouble(error)
-            await self._clock.sleep(pause)
+            await self._clock.sleep(backoff.pause())
 
     async def _restore(self, path: Path) -> None:
         """Begin with what a snapshot holds, if it is not so old that tombstones may be gone."""
@@ -233,13 +231,14 @@ class Feed:
         with self._writing:
             return save(path, copy)
 
-    def _trouble(self, error: KafkaError | kafka_errors.KafkaError | OSError) -> None:
+    def _trouble(self, error: KafkaError | OSError) -> None:
         if not isinstance(error, KafkaError):
-            said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            error = BrokerUnavailableError(f"the broker is away: {said}")
+            error = BrokerUnavailableError(f"the broker is away: {type(error).__name__}: {error}")
+        elif isinstance(error, BrokerUnavailableError) and self.state.connected:
+            error = BrokerUnavailableError(f"the broker is away: {error.message}")
         if error.message != self.state.message:
             _log.warning(
-                f"{self.name} is not fed; it keeps what it has",
+                f"{self.name} is not fed; it keeps its records",
                 reason=error.message,
                 hint=error.hint,
                 nodes=len(self.table),
@@ -250,144 +249,77 @@ class Feed:
         self._troubled.set()
 
     async def _connect_and_follow(self) -> None:
-        partitions = await run_within(_START_TIMEOUT_SECONDS, self._partitions())
-        consumer = AIOKafkaConsumer(
-            **self._client,
-            group_id=None,
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-            max_partition_fetch_bytes=MAX_RECORD_BYTES,
-            fetch_min_bytes=_FETCH_BYTES,
-            fetch_max_wait_ms=_FETCH_WAIT_MS,
-            **COMMITTED,
+        partitions = await run_within(
+            _START_TIMEOUT_SECONDS, existing_partitions(self._client, self._topics)
         )
-        try:
-            await run_within(_START_TIMEOUT_SECONDS, consumer.start())
-            consumer.assign(partitions)
-            if not self._positions:
-                await self._load(consumer, partitions)
-            await self._follow(consumer, partitions)
-        except kafka_errors.OffsetOutOfRangeError as error:
-            raise _RereadError(
-                "the log no longer has the offset that was to be read next"
-            ) from error
-        finally:
-            with suppress(kafka_errors.KafkaError, OSError):
-                await run_within(_STOP_TIMEOUT_SECONDS, consumer.stop())
+        async with open_follower(self._client, partitions, _FETCHING) as follower:
+            if self._positions:
+                self._resume(follower)
+            else:
+                await self._load(follower)
+            await self._probe(follower)
+            self.state.message = "following"
+            while True:
+                await self._read(follower, self.table)
 
-    async def _partitions(self) -> list[TopicPartition]:
-        """All partitions of the topics. Raises `TopicDriftError` if one is missing.
-
-        Asks for all topics: asking for one by name would make some brokers create it.
-        """
-        admin = AIOKafkaAdminClient(**self._client)
-        try:
-            await admin.start()
-            found = {topic["topic"]: topic for topic in await admin.describe_topics()}
-        except kafka_errors.KafkaConnectionError as error:
-            servers = self._client.get("bootstrap_servers")
-            raise BrokerUnavailableError(f"no broker answers at {servers}") from error
-        finally:
-            await admin.close()
-        if missing := sorted(set(self._topics) - set(found)):
-            raise TopicDriftError(f"waiting for topic {' and '.join(missing)}")
-        return [
-            TopicPartition(name, partition["partition"])
-            for name in self._topics
-            for partition in found[name]["partitions"]
-        ]
-
-    async def _load(self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> None:
-        """Read all that is there now into a fresh table, then let ours become it."""
+    async def _load(self, follower: Follower) -> None:
+        """Read everything that is on the topics into a fresh table, then adopt it."""
         began = self._clock.monotonic()
-        ends: Positions = await run_within(_START_TIMEOUT_SECONDS, consumer.end_offsets(partitions))
-        positions = await self._beginnings(consumer, ends)
-        for partition, offset in positions.items():
-            consumer.seek(partition, offset)
-        self._contact(ends, positions)
+        if self._recent_seconds is None:
+            since_ms = {}
+        else:
+            start_ms = int((self._clock.now() - self._recent_seconds) * 1000)
+            since_ms = dict.fromkeys(self._topics, start_ms)
+        await run_within(_START_TIMEOUT_SECONDS, follower.begin(since_ms))
         self.state.message = "catching up"
         fresh = Table(self.table.columns, self.table.pods.counting)
-        heard = self._clock.monotonic()
-        while any(positions[partition] < end for partition, end in ends.items()):
-            if await self._take(consumer, fresh, positions):
-                heard = self._clock.monotonic()
-                self._contact(ends, positions)
-            elif self._clock.monotonic() - heard > _PROBE_TIMEOUT_SECONDS:
-                # Nothing came: either the broker is away, which this says, or it is slow.
-                await self._probe(consumer, positions)
-                heard = self._clock.monotonic()
+        while not follower.is_caught_up:
+            await self._read(follower, fresh)
         fresh.bring_up_to_date(self._clock.now())
         self.table.adopt(fresh)
-        self._positions = positions
+        self._positions = dict(follower.positions)
+        self.state.lag_records = 0
         self.state.caught_up = True
         self._caught_up.set()
         _log.info(
             f"{self.name} caught up",
             nodes=len(self.table),
-            records=sum(ends.values()),
+            records=sum(self._positions.values()),
             seconds=round(self._clock.monotonic() - began, 3),
         )
 
-    async def _beginnings(self, consumer: AIOKafkaConsumer, ends: Positions) -> Positions:
-        if self._recent_seconds is None:
-            asked = consumer.beginning_offsets(list(ends))
-            return dict(await run_within(_START_TIMEOUT_SECONDS, asked))
-        since_ms = int((self._clock.now() - self._recent_seconds) * 1000)
-        found = await run_within(
-            _START_TIMEOUT_SECONDS, consumer.offsets_for_times(dict.fromkeys(ends, since_ms))
-        )
-        # Where nothing has been written since, reading begins at the end.
-        return {
-            partition: end if found[partition] is None else found[partition].offset
-            for partition, end in ends.items()
-        }
-
-    async def _follow(self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> None:
-        if set(self._positions) != set(partitions):
+    def _resume(self, follower: Follower) -> None:
+        """Read on where reading stopped, if no tombstone can have been missed since."""
+        if set(self._positions) != set(follower.assigned):
             raise _RereadError("the topics have other partitions than before")
         if self._clock.monotonic() - self._seen_at > _FORGOTTEN_AFTER_SECONDS:
             raise _RereadError("away for so long that tombstones may be gone")
-        for partition, offset in self._positions.items():
-            consumer.seek(partition, offset)
-        await self._probe(consumer, self._positions)
-        self.state.message = "following"
-        due = self._clock.monotonic() + _PROBE_EVERY_SECONDS
-        while True:
-            await self._take(consumer, self.table, self._positions)
-            if self._clock.monotonic() >= due:
-                await self._probe(consumer, self._positions)
-                due = self._clock.monotonic() + _PROBE_EVERY_SECONDS
+        follower.seek(self._positions, {})
 
-    async def _probe(self, consumer: AIOKafkaConsumer, positions: Positions) -> None:
-        """Ask where the logs end: only so is a broker that is away told from one that is quiet."""
-        ends: Positions = await run_within(
-            _PROBE_TIMEOUT_SECONDS, consumer.end_offsets(list(positions))
-        )
-        if any(ends[partition] < position for partition, position in positions.items()):
-            raise _RereadError("a log ends before what was already read: the topic was made anew")
-        self._contact(ends, positions)
+    async def _read(self, follower: Follower, table: Table) -> None:
+        """Apply records to `table` for two seconds."""
+        await self._probe(follower)
+        until = self._clock.monotonic() + _PROBE_EVERY_SECONDS
+        while self._clock.monotonic() < until:
+            records = await follower.poll(max_records=_RECORDS_AT_ONCE)
+            trickling = table is self.table and len(records) < _RECORDS_AT_ONCE
+            async for record in by_turns(records, trickling=trickling):
+                await self._apply(table, record)
+            if table is self.table:
+                # Not before they are applied: a snapshot may be taken meanwhile.
+                self._positions = dict(follower.positions)
+            elif follower.is_caught_up:
+                return
 
-    def _contact(self, ends: Positions, positions: Positions) -> None:
+    async def _probe(self, follower: Follower) -> None:
+        """Ask where the logs end, which alone tells a broker that is away from a quiet one."""
+        ends = await run_within(_PROBE_TIMEOUT_SECONDS, follower.ends())
+        if any(ends[tp] < position for tp, position in follower.positions.items()):
+            raise _RereadError("a log ends before its next offset: the topic was recreated")
         self.state.connected = True
         self.state.contact = self._clock.now()
         self._seen_at = self._clock.monotonic()
-        behind = (max(0, end - positions[partition]) for partition, end in ends.items())
-        self.state.lag_records = sum(behind)
-
-    async def _take(self, consumer: AIOKafkaConsumer, table: Table, positions: Positions) -> bool:
-        """Apply the next records to `table` and move `positions`; whether anything came."""
-        batches = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE)
-        records = [*chain.from_iterable(batches.values())]
-        is_read = table is self.table and self.state.caught_up
-        trickling = is_read and len(records) < _RECORDS_AT_ONCE
-        async for record in by_turns(records, trickling=trickling):
-            await self._apply(table, record)
-        # Where more lies ready the next call would return at once, and nobody else have a turn.
-        await asyncio.sleep(0)
-        before = sum(positions.values())
-        for partition in positions:
-            positions[partition] = await consumer.position(partition)
-        return sum(positions.values()) > before
+        self.state.lag_records = sum(end - follower.positions[tp] for tp, end in ends.items())
 
     async def _apply(self, table: Table, record: ConsumerRecord) -> None:
         try:

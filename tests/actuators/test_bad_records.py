@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actuators.cluster.cluster_actuator import BAD, Actuator
-from actuators.topic_inputs import Input
 from pipeline.clock import ManualClock
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
@@ -87,7 +86,8 @@ class World:
         self.actuator._offers.see(msgspec.json.encode(self.api.objects[NAME]))
 
     def take(self, topic: Topic, value: bytes) -> None:
-        self.actuator._take(Input(topic.name, 0, 0, NAME.encode(), value))
+        record = SimpleNamespace(partition=0, offset=0, key=NAME.encode(), value=value)
+        self.actuator._take(topic, cast(Any, record))
 
     def take_good(self, *others_than: Topic) -> None:
         self.take(WINDOWS, encode_window(joined(NODE_ROW)))

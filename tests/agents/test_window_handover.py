@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from aiokafka.errors import KafkaConnectionError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +20,7 @@ from pipeline.agents.window_handover import (
     watch_log_ends,
 )
 from pipeline.clock import ManualClock
-from pipeline.errors import StateError
+from pipeline.errors import BrokerUnavailableError, StateError
 from pipeline.processors.model.bank import Bank
 from pipeline.tasks import cancel_tasks
 from pipeline.topics.windows import decode_window
@@ -149,7 +148,7 @@ class Log:
 
     async def ends(self, partitions: Collection[int]) -> dict[int, int]:
         if self.away:
-            raise KafkaConnectionError
+            raise BrokerUnavailableError("away")
         return {at: len(self.broker.records("t.windows", at)) for at in partitions}
 
 

@@ -6,9 +6,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-
-from pipeline.kafka.client import COMMITTED, client_options
+from pipeline.kafka.client import client_options
+from pipeline.kafka.follow import open_follower, topic_partitions
 from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KafkaSettings
 from pipeline.topics.registry import Topic
@@ -160,22 +159,11 @@ def write_policy(plane: ControlPlane, name: str, **sections: Any) -> None:
 
 
 async def messages(kafka: KafkaSettings, topic: Topic) -> list[Any]:
-    """Every record of `topic` as it lies there."""
-    consumer = AIOKafkaConsumer(**client_options(kafka), **COMMITTED, group_id=None)
-    await consumer.start()
-    try:
-        name = topic.full_name(kafka.topic_prefix)
-        parts = [TopicPartition(name, p) for p in range(kafka.partitions)]
-        consumer.assign(parts)
-        await consumer.seek_to_beginning(*parts)
-        ends = await consumer.end_offsets(parts)
-        found: list[Any] = []
-        while any([await consumer.position(p) < end for p, end in ends.items()]):
-            for batch in (await consumer.getmany(timeout_ms=200)).values():
-                found += batch
-        return found
-    finally:
-        await consumer.stop()
+    """Every record of `topic`."""
+    partitions = topic_partitions(kafka, topic)
+    async with open_follower(client_options(kafka), partitions) as follower:
+        await follower.begin()
+        return [record async for records in follower.read_to_end() for record in records]
 
 
 async def latest(kafka: KafkaSettings, topic: Topic) -> dict[str, bytes]:

@@ -9,11 +9,10 @@ import asyncio
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
-from pipeline.clock import Clock
-from pipeline.errors import BrokerUnavailableError, RecordError
-from pipeline.kafka.client import COMMITTED, client_options, our_errors
+from pipeline.errors import RecordError
+from pipeline.kafka.client import client_options
+from pipeline.kafka.follow import ConsumerRecord, open_follower, topic_partitions
 from pipeline.logs import get_logger
 from pipeline.processors.provided.fetched_usage import Window
 from pipeline.processors.provided.usage_samples import MACHINE_ID, Place
@@ -21,17 +20,13 @@ from pipeline.settings import KafkaSettings
 from pipeline.topics.arrow import metadata_of, read_header
 from pipeline.topics.codec import Record, decode_json
 from pipeline.topics.pods import split_pod_key
-from pipeline.topics.registry import MAX_RECORD_BYTES, NODES, PODS, SAMPLES
+from pipeline.topics.registry import NODES, PODS, SAMPLES
 from pipeline.topics.samples import SampleHeader
 
 log = get_logger(__name__)
 
 WINDOWS_SERVED: Final = 3
 """An exporter that was silent for so many windows, the longer ones of both, has gone."""
-
-_AT_ONCE: Final = 1000
-_POLL_MS: Final = 250
-_SILENCE_SECONDS: Final = 60.0
 
 
 class _Pod(Record, frozen=True, kw_only=True):
@@ -50,8 +45,8 @@ class _Placed(NamedTuple):
 
 
 class Known:
-    """Kept up to date by a `Follower`. `nodes` are the names that `springtide.nodes` has, `peopled`
-    counts the pods of each node that has some."""
+    """Nodes, pods and exporters, as a `KnownFollower` reads them. `nodes` are the names on
+    `springtide.nodes`, `peopled` counts the pods of each node that has some."""
 
     def __init__(self) -> None:
         self.nodes: set[str] = set()
@@ -130,72 +125,35 @@ def _header(value: bytes) -> SampleHeader:
     return read_header(metadata_of(schema))
 
 
-class Follower:
-    """Reads the topics into a `Known`; made anew for each turn."""
+class KnownFollower:
+    """Reads the topics into a `Known`; made again for each turn."""
 
-    def __init__(self, kafka: KafkaSettings, clock: Clock, known: Known, back_ms: int) -> None:
-        """Samples are read from `back_ms` on, milliseconds since 1970."""
+    def __init__(self, kafka: KafkaSettings, known: Known, since_ms: int) -> None:
+        """Samples are read from the append time `since_ms` on, milliseconds since 1970."""
         self._kafka = kafka
-        self._clock = clock
         self._known = known
-        self._back_ms = back_ms
-        self._names = {t.full_name(kafka.topic_prefix): t for t in (NODES, PODS, SAMPLES)}
+        self._since_ms = since_ms
+        self._topics = {t.full_name(kafka.topic_prefix): t for t in (NODES, PODS, SAMPLES)}
         self._caught_up = asyncio.Event()
 
     async def caught_up(self) -> None:
-        """Return when all is known that lay in the topics at the start."""
+        """Return when everything that was on the topics at the start is known."""
         await self._caught_up.wait()
 
     async def run(self) -> None:
         """Follow for ever. Raises `KafkaError` if the topics cannot be read."""
-        consumer = AIOKafkaConsumer(
-            **client_options(self._kafka),
-            group_id=None,
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-            max_partition_fetch_bytes=MAX_RECORD_BYTES,
-            **COMMITTED,
-        )
-        with our_errors(self._kafka, "following nodes, pods and samples"):
-            try:
-                await consumer.start()
-                left = await self._seek(consumer)
-                heard = self._clock.monotonic()
-                while True:
-                    found = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_AT_ONCE)
-                    for messages in found.values():
-                        for message in messages:
-                            self._apply(message)
-                    if found:
-                        heard = self._clock.monotonic()
-                    for tp in [tp for tp in left if await consumer.position(tp) >= left[tp]]:
-                        del left[tp]
-                    if not left and not self._caught_up.is_set():
-                        self._caught_up.set()
-                        log.info("caught up", nodes=len(self._known.nodes), pods=self._known.pods)
-                    if left and self._clock.monotonic() - heard > _SILENCE_SECONDS:
-                        raise BrokerUnavailableError(f"{next(iter(left)).topic} cannot be read")
-            finally:
-                await consumer.stop()
+        partitions = topic_partitions(self._kafka, *self._topics.values())
+        async with open_follower(client_options(self._kafka), partitions) as follower:
+            await follower.begin({SAMPLES.full_name(self._kafka.topic_prefix): self._since_ms})
+            while True:
+                for record in await follower.poll():
+                    self._apply(record)
+                if follower.is_caught_up and not self._caught_up.is_set():
+                    self._caught_up.set()
+                    log.info("caught up", nodes=len(self._known.nodes), pods=self._known.pods)
 
-    async def _seek(self, consumer: AIOKafkaConsumer) -> dict[TopicPartition, int]:
-        """Go to where reading begins; gives the ends up to which something is there."""
-        partitions = [
-            TopicPartition(name, p) for name in self._names for p in range(self._kafka.partitions)
-        ]
-        consumer.assign(partitions)
-        starts = await consumer.beginning_offsets(partitions)
-        ends = await consumer.end_offsets(partitions)
-        samples = [tp for tp in partitions if self._names[tp.topic] is SAMPLES]
-        since = await consumer.offsets_for_times(dict.fromkeys(samples, self._back_ms))
-        for tp in samples:
-            starts[tp] = ends[tp] if since[tp] is None else since[tp].offset
-        for tp, offset in starts.items():
-            consumer.seek(tp, offset)
-        return {tp: end for tp, end in ends.items() if starts[tp] < end}
-
-    def _apply(self, message: ConsumerRecord) -> None:
-        topic, key, value = self._names[message.topic], message.key or b"", message.value
+    def _apply(self, record: ConsumerRecord) -> None:
+        topic, key, value = self._topics[record.topic], record.key or b"", record.value
         try:
             if topic is SAMPLES:
                 self._known.put_sample(value)

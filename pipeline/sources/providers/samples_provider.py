@@ -3,29 +3,22 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
-
-from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from pipeline.errors import ProviderError, RecordError
-from pipeline.kafka.client import client_options, our_errors
+from pipeline.kafka.client import client_options
+from pipeline.kafka.follow import Follower, SilentTopicError, open_follower, topic_partitions
 from pipeline.processors.provided.fetched_usage import Columns, Fetched, PodName, Window
 from pipeline.settings import KafkaSettings
 from pipeline.topics.arrow import read_samples
-from pipeline.topics.registry import MAX_RECORD_BYTES, SAMPLES
-
-_POLL_MS: Final = 300
-_SILENT_POLLS: Final = 100
+from pipeline.topics.registry import SAMPLES
 
 
 class Stream:
     """The topic `samples`, read again for each window; made by `open_stream`."""
 
-    def __init__(self, kafka: KafkaSettings, consumer: AIOKafkaConsumer) -> None:
+    def __init__(self, kafka: KafkaSettings, follower: Follower) -> None:
         self._kafka = kafka
-        self._consumer = consumer
-        name = SAMPLES.full_name(kafka.topic_prefix)
-        self._partitions = [TopicPartition(name, p) for p in range(kafka.partitions)]
+        self._follower = follower
 
     async def fetch(self, window: Window) -> Fetched:
         """Of each node the newest of its windows that ended in `window`, as far as it is on the
@@ -33,41 +26,28 @@ class Stream:
         there is no broker."""
         found = Fetched()
         ends: dict[str, int] = {}
-        with our_errors(self._kafka, "reading samples"):
-            async for value in self._since(window.start_ms):
-                try:
-                    header, rows = await asyncio.to_thread(read_samples, value)
-                except RecordError:
-                    found.left_out["unreadable"] += 1
-                    continue
-                newest = ends.get(header.node, 0)
-                if window.has(header.window_end_ms) and header.window_end_ms > newest:
-                    ends[header.node] = header.window_end_ms
-                    _put(found, header.node, rows.to_pylist())
+        async for value in self._since(window.start_ms):
+            try:
+                header, rows = await asyncio.to_thread(read_samples, value)
+            except RecordError:
+                found.left_out["unreadable"] += 1
+                continue
+            newest = ends.get(header.node, 0)
+            if window.has(header.window_end_ms) and header.window_end_ms > newest:
+                ends[header.node] = header.window_end_ms
+                _put(found, header.node, rows.to_pylist())
         return found
 
-    async def _since(self, at_ms: int) -> AsyncIterator[bytes]:
-        """What was appended at this time or later, up to the present end."""
-        consumer = self._consumer
-        ends = await consumer.end_offsets(self._partitions)
-        starts = await consumer.offsets_for_times(dict.fromkeys(self._partitions, at_ms))
-        left = {}
-        for tp in self._partitions:
-            start = ends[tp] if starts[tp] is None else starts[tp].offset
-            consumer.seek(tp, start)
-            if start < ends[tp]:
-                left[tp] = ends[tp]
-        silent = 0
-        while left:
-            batches = await consumer.getmany(*left, timeout_ms=_POLL_MS)
-            for messages in batches.values():
-                for message in messages:
-                    yield message.value or b""
-            for tp in [tp for tp in left if await consumer.position(tp) >= left[tp]]:
-                del left[tp]
-            silent = 0 if batches else silent + 1
-            if silent > _SILENT_POLLS:
-                raise ProviderError(f"{next(iter(left)).topic} cannot be read", may_pass=True)
+    async def _since(self, since_ms: int) -> AsyncIterator[bytes]:
+        """Samples that were appended at this time or later, up to the present end."""
+        topic = SAMPLES.full_name(self._kafka.topic_prefix)
+        await self._follower.begin({topic: since_ms})
+        try:
+            async for records in self._follower.read_to_end():
+                for record in records:
+                    yield record.value or b""
+        except SilentTopicError as error:
+            raise ProviderError(error.message, may_pass=True) from error
 
 
 def _put(found: Fetched, node: str, rows: list[Columns]) -> None:
@@ -85,18 +65,6 @@ def _put(found: Fetched, node: str, rows: list[Columns]) -> None:
 @asynccontextmanager
 async def open_stream(kafka: KafkaSettings) -> AsyncIterator[Stream]:
     """Our own samples. Raises `BrokerUnavailableError` if no broker answers."""
-    consumer = AIOKafkaConsumer(
-        **client_options(kafka),
-        group_id=None,
-        enable_auto_commit=False,
-        auto_offset_reset="none",
-        max_partition_fetch_bytes=MAX_RECORD_BYTES,
-    )
-    with our_errors(kafka, "reading samples"):
-        try:
-            await consumer.start()
-            name = SAMPLES.full_name(kafka.topic_prefix)
-            consumer.assign([TopicPartition(name, p) for p in range(kafka.partitions)])
-            yield Stream(kafka, consumer)
-        finally:
-            await consumer.stop()
+    partitions = topic_partitions(kafka, SAMPLES)
+    async with open_follower(client_options(kafka), partitions) as follower:
+        yield Stream(kafka, follower)

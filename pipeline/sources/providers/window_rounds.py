@@ -19,7 +19,7 @@ from pipeline.processors.provided.usage_samples import Sampler
 from pipeline.settings import Settings
 from pipeline.sources.compacted_writer import Entry, open_producer, write_batches
 from pipeline.sources.providers import provider_metrics
-from pipeline.sources.providers.cluster_topics import WINDOWS_SERVED, Follower, Known
+from pipeline.sources.providers.cluster_topics import WINDOWS_SERVED, Known, KnownFollower
 from pipeline.sources.providers.protocol import Provider
 from pipeline.sources.providers.status_page import Status
 from pipeline.tasks import run_all
@@ -82,10 +82,10 @@ class Rounds:
         # An exporter's windows may be the longer ones, five minutes at most.
         back_ms = WINDOWS_SERVED * max(self._length_ms, 300_000) + self._length_ms
         since_ms = round(self._clock.now() * 1000) - back_ms
-        follower = Follower(self._kafka, self._clock, self._known, since_ms)
+        follower = KnownFollower(self._kafka, self._known, since_ms)
         await run_all([follower.run(), self._rounds(follower)])
 
-    async def _rounds(self, follower: Follower) -> None:
+    async def _rounds(self, follower: KnownFollower) -> None:
         await follower.caught_up()
         done_ms: int | None = None
         while True:

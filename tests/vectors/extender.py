@@ -1,59 +1,55 @@
-"""Vector groups of how kube-scheduler and an extender talk.
+"""Groups of how kube-scheduler and an extender talk.
 
-What each passes through:
-
-- `extender_request`: a question as the scheduler sends it, read by `extender.protocol`; method,
-  address and type of content are the scheduler's own, and only said again here.
-- `extender_preempt_meta`: `extender.preemption`, asked by UIDs and by whole Pods.
-- `extender_filter_reply`, `extender_prioritize_total`, `extender_interest`: what the *scheduler*
-  does, so that they hold the tests' stand-in for it (`tests/extender/scheduler.py`) to it; the real
-  one is asked in `tests/cluster`.
+Most describe what the scheduler does: they hold the tests' stand-in for it to upstream, and are
+reported apart. tests/cluster asks the real scheduler.
 """
 
 import json
-from typing import Any
 
 import msgspec
 
 from pipeline.extender.preempt_messages import preemption_answer, read_preemption
 from pipeline.extender.scheduler_messages import read_question
 from tests.extender.scheduler import add_scores, is_interested, read_filter
-
-Case = dict[str, Any]
+from tests.vectors.cases import Case, plain
+from tests.vectors.runner import Group
 
 
 def extender_request(case: Case) -> object:
-    nodes = {"metadata": {}, "items": case["nodes"]}
-    body = {"Pod": case["pod"], "Nodes": nodes, "NodeNames": None}
+    """The request that the stand-in sends, as the extender reads it."""
+    pod, nodes = plain(case["pod"]), plain(case["nodes"])
+    names = [node["metadata"]["name"] for node in nodes]
+    body: Case = {"Pod": pod, "Nodes": {"metadata": {}, "items": nodes}, "NodeNames": None}
+    if case["node_cache_capable"]:
+        body |= {"Nodes": None, "NodeNames": names}
     question = read_question(msgspec.json.encode(body))
-    metadata = case["pod"]["metadata"]
-    if question.pod.title != f"{metadata['namespace']}/{metadata['name']}":
-        raise ValueError(f"the pod is taken for {question.pod.title}")
-    if list(question.names) != [node["metadata"]["name"] for node in case["nodes"]]:
-        raise ValueError(f"the nodes are taken for {question.names}")
+    assert question.pod.title == f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+    assert list(question.names) == names
     read = [json.loads(bytes(node)) for node in question.nodes or ()]
+    if not case["node_cache_capable"]:
+        body["Nodes"] = body["Nodes"] | {"items": read}
     return {
         "method": "POST",
         "url": f"{case['url_prefix']}/{case['verb']}",
         "content_type": "application/json",
-        "body": body | {"Nodes": nodes | {"items": read}},
+        "body": body,
     }
 
 
 def extender_preempt_meta(case: Case) -> object:
-    """A scheduler sends whole Pods to an extender that keeps no nodes, and takes UIDs alone."""
-    by_uid, whole = _told(case, is_whole=False), _told(case, is_whole=True)
-    if by_uid != whole:
-        raise ValueError(f"by UID {by_uid}, by whole Pods {whole}")
+    """The scheduler sends UIDs, or whole Pods to an extender without a cache of nodes, and reads
+    UIDs."""
+    by_uid, by_pod = _preempted(case, is_whole=False), _preempted(case, is_whole=True)
+    assert by_uid == by_pod
     return by_uid
 
 
-def _told(case: Case, *, is_whole: bool) -> object:
+def _preempted(case: Case, *, is_whole: bool) -> object:
     victims = {}
-    for node, of in case["victims"].items():
-        entire = [{"metadata": {"name": one["name"], "uid": one["uid"]}} for one in of["pods"]]
-        pods = entire if is_whole else [{"UID": one["uid"]} for one in of["pods"]]
-        victims[node] = {"Pods": pods, "NumPDBViolations": of["pdb"]}
+    for node, entry in case["victims"].items():
+        whole = [{"metadata": {"name": one["name"], "uid": one["uid"]}} for one in entry["pods"]]
+        pods = whole if is_whole else [{"UID": one["uid"]} for one in entry["pods"]]
+        victims[node] = {"Pods": pods, "NumPDBViolations": entry["pdb"]}
     key = "NodeNameToVictims" if is_whole else "NodeNameToMetaVictims"
     question = read_preemption(msgspec.json.encode({"Pod": {"metadata": {}}, key: victims}))
     return msgspec.json.decode(preemption_answer(question, [*victims]))
@@ -62,7 +58,7 @@ def _told(case: Case, *, is_whole: bool) -> object:
 def extender_filter_reply(case: Case) -> object:
     return read_filter(
         case["http_status"],
-        case["reply"],
+        plain(case["reply"]),
         sent=case["sent_nodes"],
         node_cache_capable=case["node_cache_capable"],
         ignorable=case["ignorable"],
@@ -71,23 +67,26 @@ def extender_filter_reply(case: Case) -> object:
 
 def extender_prioritize_total(case: Case) -> object:
     replies = [
-        (one["weight"], one.get("http_status", 200), one["reply"]) for one in case["extenders"]
+        (one["weight"], one.get("http_status", 200), plain(one["reply"]))
+        for one in case["extenders"]
     ]
-    return {"totals": add_scores(case["plugin_totals"], replies)}
+    return {"totals": add_scores(plain(case["plugin_totals"]), replies)}
 
 
 def extender_interest(case: Case) -> object:
-    containers = [*case["containers"], *case.get("init_containers", ())]
+    containers = plain([*case["containers"], *case.get("init_containers", ())])
     return {"called": is_interested(case["managed_resources"], containers)}
 
 
-ADAPTERS = {
-    function.__name__: function
-    for function in (
-        extender_request,
-        extender_preempt_meta,
-        extender_filter_reply,
-        extender_prioritize_total,
-        extender_interest,
-    )
+_STAND_IN = "tests.extender.scheduler"
+GROUPS: dict[str, Group | str] = {
+    "extender_preempt_meta": Group(
+        extender_preempt_meta, through="preempt_messages.read_preemption, preemption_answer"
+    ),
+    "extender_request": Group(
+        extender_request, through=f"{_STAND_IN}, scheduler_messages.read_question", stand_in=True
+    ),
+    "extender_filter_reply": Group(extender_filter_reply, through=_STAND_IN, stand_in=True),
+    "extender_prioritize_total": Group(extender_prioritize_total, through=_STAND_IN, stand_in=True),
+    "extender_interest": Group(extender_interest, through=_STAND_IN, stand_in=True),
 }

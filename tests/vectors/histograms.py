@@ -1,18 +1,11 @@
-"""Vector groups of bucket layouts, histograms, their decay and their rounded checkpoints.
+"""Groups of bucket layouts, histograms, their decay and their rounded checkpoints.
 
-What each passes through:
-
-- `histogram_buckets`: `histogram.exponential_layout` and `Layout.find`, by which the columns of a
-  bank find buckets. `linear_layout` has no caller of ours: no model has such buckets.
-- `histogram_percentile`, `decaying_histogram`: `rows.Rows`, the columns of a bank: `train`,
-  `shift` and `quantile`, with reference and factor as the learner has them from
-  `shifted_reference_ms`, `shift_factor` and `decay_factor`. Emptiness by `is_empty`; two rows are
-  one by `merge`, and then read by `quantiles`.
-- `histogram_checkpoint`: loaded by `load_checkpoint`, as `springtide model import` does. Samples
-  are learned as above; `save_checkpoint` has no caller of ours, whose own checkpoints are exact.
+Samples go into the columns of a bank, as a worker trains them. Layouts with buckets of equal size
+are made here: no model has them, but most cases are written for them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,29 +15,27 @@ from pipeline.processors.model import histogram
 from pipeline.processors.model.entity_columns import Rows
 from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT, Layout
 from pipeline.processors.model.model_config import Profile
+from tests.vectors.cases import Case
+from tests.vectors.runner import Difference, Group, NotBuiltError
 
-Case = dict[str, Any]
-
-UNKNOWN = "an empty histogram is unknown, never 0: that 0 once became a recommendation"
 NO_DECAY = 3600.0
 
 
 def _layout(options: Mapping[str, Any] | str) -> Layout:
-    if options == "cpu_model":
-        return CPU_LAYOUT
-    if options == "memory_model":
-        return MEMORY_LAYOUT
-    assert not isinstance(options, str), options
+    if isinstance(options, str):
+        return {"cpu_model": CPU_LAYOUT, "memory_model": MEMORY_LAYOUT}[options]
     if options.get("kind") == "exponential" or "ratio" in options:
-        return histogram.exponential_layout(
-            max_value=options["max_value"],
-            first_bucket_size=options["first_bucket_size"],
-            ratio=options["ratio"],
-            epsilon=options["epsilon"],
-        )
-    return histogram.linear_layout(
+        return _exponential(options)
+    size, epsilon = options["bucket_size"], options["epsilon"]
+    starts = [index * size for index in range(math.ceil(options["max_value"] / size) + 1)]
+    return Layout(name="equal", epsilon=epsilon, starts=np.array(starts))
+
+
+def _exponential(options: Mapping[str, Any]) -> Layout:
+    return histogram.exponential_layout(
         max_value=options["max_value"],
-        bucket_size=options["bucket_size"],
+        first_bucket_size=options["first_bucket_size"],
+        ratio=options["ratio"],
         epsilon=options["epsilon"],
     )
 
@@ -58,43 +49,51 @@ def _known(values: FloatArray) -> list[float | None]:
 
 
 class Row:
-    """One row of a bank's columns, between two others of which nothing is known."""
+    """One row of a bank's columns, between two others about which nothing is known."""
 
     def __init__(self, layout: Layout, half_life_seconds: float = NO_DECAY) -> None:
         half_lives = (half_life_seconds, half_life_seconds)
         self.half_life_ms = round(half_life_seconds * 1000)
         self.rows = Rows([Profile(half_life_seconds=half_lives, layouts=(layout, layout))], {})
-        self.at = self.rows.allocate(np.zeros(3, np.int8))[1:2]
+        self.index = self.rows.allocate(np.zeros(3, np.int8))[1:2]
         self.reference_ms: int | None = None
 
     def add(self, value: float, weight: float, unix_seconds: float | None = None) -> None:
         factor, time_ms = 1.0, 0
         if unix_seconds is not None:
-            time_ms, old = round(unix_seconds * 1000), self.reference_ms
-            new = histogram.shifted_reference_ms(old, time_ms, self.half_life_ms)
-            if old is not None and new != old:
-                self.rows.shift(self.at, 0, histogram.shift_factor(old, new, self.half_life_ms))
-            self.reference_ms = new
+            time_ms = round(unix_seconds * 1000)
+            new = histogram.shifted_reference_ms(self.reference_ms, time_ms, self.half_life_ms)
+            self.move_to(new)
             factor = histogram.decay_factor(time_ms, new, self.half_life_ms)
         self.rows.train(
-            self.at,
+            self.index,
             np.array([[value, np.nan]]),
             np.array([[weight * factor, 0.0]]),
             np.array([time_ms]),
         )
 
+    def move_to(self, reference_ms: int) -> None:
+        """Express the weights relative to this reference."""
+        old = self.reference_ms
+        if old is not None and reference_ms != old:
+            factor = histogram.shift_factor(old, reference_ms, self.half_life_ms)
+            self.rows.shift(self.index, 0, factor)
+        self.reference_ms = reference_ms
+
     def values(self, queries: Sequence[float]) -> list[float | None]:
-        rows = np.repeat(self.at, len(queries))
+        rows = np.repeat(self.index, len(queries))
         return _known(self.rows.quantile(rows, np.repeat(queries, 2).reshape(-1, 2))[:, 0])
 
     @property
     def weights(self) -> FloatArray:
         """All buckets, (1, buckets)."""
-        return self.rows.buckets[0].dense(self.at)
+        return self.rows.buckets[0].dense(self.index)
 
 
 def histogram_buckets(case: Case) -> object:
-    layout = _layout(case)
+    if case["kind"] == "linear":
+        raise NotBuiltError("no model has buckets of equal size")
+    layout = _exponential(case)
     return {
         "num_buckets": layout.num_buckets,
         "find": layout.find(case["find_values"]).tolist(),
@@ -104,42 +103,57 @@ def histogram_buckets(case: Case) -> object:
 
 def histogram_percentile(case: Case) -> object:
     layout = _layout(case["options"])
-    one = Row(layout)
+    row = Row(layout)
     for value, weight in case.get("samples", ()):
-        one.add(value, weight)
-    if not case.keys() & {"merge_with", "steps"}:
-        return {"values": one.values(case["queries"])}
-    result: dict[str, object] = {}
+        row.add(value, weight)
+    answer: dict[str, object] = {}
     if "steps" in case:
-        result["is_empty_after_each_step"] = _emptiness(one, case["steps"])
-    weights = one.weights
+        answer["is_empty_after_each_step"] = _emptiness(row, case["steps"])
     if "merge_with" in case:
         other = Row(layout)
         for value, weight in case["merge_with"]:
             other.add(value, weight)
+        weights = row.weights
         histogram.merge(weights, other.weights)
-        result["bucket_weights"] = _filled(weights[0])
-    if "queries" in case:
-        values = histogram.quantiles(weights, layout, case["queries"])[:, 0]
-        result["values"] = _known(values)
-    return result
+        answer["bucket_weights"] = _filled(weights[0])
+        if "queries" in case:
+            values = histogram.quantiles(weights, layout, case["queries"])
+            answer["values"] = _known(values[:, 0])
+    elif "queries" in case:
+        answer["values"] = row.values(case["queries"])
+    return answer
 
 
-def _emptiness(one: Row, steps: Sequence[tuple[str, float, float]]) -> list[bool]:
-    empty = [bool(histogram.is_empty(one.weights)[0])]
+def _emptiness(row: Row, steps: Sequence[tuple[str, float, float]]) -> list[bool]:
+    empty = [bool(histogram.is_empty(row.weights)[0])]
     for operation, value, weight in steps:
         if operation != "add":
-            raise LookupError(f"{operation}: what a model has learned fades, nobody takes it back")
-        one.add(value, weight)
-        empty.append(bool(histogram.is_empty(one.weights)[0]))
+            raise NotBuiltError(f"{operation}: weights decay, and are never taken back")
+        row.add(value, weight)
+        empty.append(bool(histogram.is_empty(row.weights)[0]))
     return empty
 
 
 def decaying_histogram(case: Case) -> object:
-    one = Row(_layout(case["options"]), case["half_life_seconds"])
-    for value, weight, offset in case["samples"]:
-        one.add(value, weight, case["start_unix"] + offset)
-    return {"values": one.values(case["queries"])}
+    layout, half_life, start = (case[k] for k in ("options", "half_life_seconds", "start_unix"))
+    row = _decayed(_layout(layout), half_life, start, case["samples"])
+    if not case.get("merge_with"):
+        return {"values": row.values(case["queries"])}
+    other = _decayed(_layout(layout), half_life, start, case["merge_with"])
+    latest = max(r.reference_ms for r in (row, other) if r.reference_ms is not None)
+    for each in (row, other):
+        each.move_to(latest)
+    weights = row.weights
+    histogram.merge(weights, other.weights)
+    values = histogram.quantiles(weights, _layout(layout), case["queries"])
+    return {"values": _known(values[:, 0])}
+
+
+def _decayed(layout: Layout, half_life: float, start: float, samples: Any) -> Row:
+    row = Row(layout, half_life)
+    for value, weight, offset in samples:
+        row.add(value, weight, start + offset)
+    return row
 
 
 def histogram_checkpoint(case: Case) -> object:
@@ -154,28 +168,35 @@ def histogram_checkpoint(case: Case) -> object:
         if "reference_unix" in stored:
             loaded["reference_unix"] = stored["reference_unix"]
         return loaded
-    one = Row(layout, case.get("half_life_seconds", NO_DECAY))
+    row = Row(layout, case.get("half_life_seconds", NO_DECAY))
     for sample in case["samples"]:
-        one.add(*sample)
-    saved = histogram.save_checkpoint(one.weights[0])
-    if one.reference_ms is not None:
-        saved["reference_unix"] = one.reference_ms // 1000
+        row.add(*sample)
+    saved = histogram.save_checkpoint(row.weights[0])
+    if row.reference_ms is not None:
+        saved["reference_unix"] = row.reference_ms // 1000
     return saved
 
 
-def _empty_is_unknown(given: Case, expected: Case) -> tuple[str, Case] | None:
+def _empty_is_unknown(given: Case, expected: Case) -> Difference | None:
     if given.get("samples") or given.get("merge_with") or not expected.get("values"):
         return None
-    return UNKNOWN, expected | {"values": [None for _ in expected["values"]]}
+    return Difference(
+        "an empty histogram is unknown, not 0",
+        "a new workload gets no recommendation of 0",
+        expected | {"values": [None for _ in expected["values"]]},
+    )
 
 
-ADAPTERS: dict[str, Callable[[Case], object]] = {
-    "histogram_buckets": histogram_buckets,
-    "histogram_percentile": histogram_percentile,
-    "decaying_histogram": decaying_histogram,
-    "histogram_checkpoint": histogram_checkpoint,
-}
-DIFFERENCES = {
-    "histogram_percentile": _empty_is_unknown,
-    "decaying_histogram": _empty_is_unknown,
+_ROWS = "model.entity_columns.Rows"
+GROUPS: dict[str, Group | str] = {
+    "histogram_buckets": Group(histogram_buckets, through="exponential_layout, Layout.find"),
+    "histogram_percentile": Group(
+        histogram_percentile, through=f"{_ROWS}, histogram.merge", differs=_empty_is_unknown
+    ),
+    "decaying_histogram": Group(
+        decaying_histogram, through=f"{_ROWS}, histogram.merge", differs=_empty_is_unknown
+    ),
+    "histogram_checkpoint": Group(
+        histogram_checkpoint, through="histogram.load_checkpoint, save_checkpoint"
+    ),
 }

@@ -1,18 +1,10 @@
-"""Vector groups of the node exporter's kernel package: file parsing, paths and usage formulas.
-
-`cgroup_file_parsing` passes through `kernel.parse` and `cgroup_paths` through `kernel.paths`, by
-which the sampler reads a node. `usage_formulas`: cores through the `Sampler` itself, on a fake
-node; throttling through `growth` and the exporter's `window.Window`; the others through those
-of `kernel.formulas` by which sampler and window work them out, and, for the best-effort tier, by
-which the node actuator will.
-"""
+"""Groups of the node exporter's kernel package: files, paths and formulas of usage."""
 
 import asyncio
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import msgspec
 
@@ -26,8 +18,10 @@ from node_exporter.sampler import Sampler
 from node_exporter.window_aggregation import Window
 from pipeline.clock import ManualClock
 from tests.node_exporter.fake_node import FakeNode
+from tests.vectors.cases import Case
+from tests.vectors.runner import Difference, Group, NotBuiltError
 
-Case = dict[str, Any]
+_NUMA = "no exporter measures NUMA nodes"
 
 
 def _throttling(counters: Throttling) -> Case:
@@ -56,8 +50,7 @@ def _memory(memory: parse_files.CgroupMemory) -> Case:
 
 
 def _cpuset(data: bytes) -> Case:
-    cpus = parse_files.cpu_list(data)
-    return {"cpus": list(cpus), "canonical": parse_files.format_cpu_list(cpus)}
+    return {"cpus": list(parse_files.cpu_list(data))}
 
 
 def _meminfo(data: bytes) -> Case:
@@ -68,7 +61,7 @@ def _meminfo(data: bytes) -> Case:
     }
 
 
-FILES: dict[str, Callable[[bytes], Case]] = {
+FILES: dict[str, Callable[[bytes], Case] | str] = {
     "v1 cpu.stat": lambda data: _throttling(parse_files.throttling_v1(data)),
     "v2 cpu.stat": lambda data: (
         _throttling(parse_files.throttling_v2(data)) | {"usage_ns": parse_files.usage_ns_v2(data)}
@@ -76,33 +69,59 @@ FILES: dict[str, Callable[[bytes], Case]] = {
     "v1 cpuacct.usage": lambda data: {"usage_ns": parse_files.single(data, "cpuacct.usage")},
     "v1 memory.stat": lambda data: _memory(parse_files.memory_stat_v1(data)),
     "v2 memory.stat": lambda data: _memory(parse_files.memory_stat_v2(data)),
-    "v2 cpu.max": lambda data: {"quota_us": parse_files.cpu_max_v2(data)[0]},
+    "v2 cpu.max": "the node actuator reads quotas",
     "pressure": _pressure,
-    "v1 memory.limit_in_bytes": lambda data: {"limit_bytes": parse_files.memory_limit_v1(data)},
-    "v2 memory.max": lambda data: {"limit_bytes": parse_files.memory_limit_v2(data)},
+    "v1 memory.limit_in_bytes": "the node actuator reads memory limits",
+    "v2 memory.max": "the node actuator reads memory limits",
     "cpuset": _cpuset,
-    "v1 memory.numa_stat": lambda data: {"pages_per_node": list(parse_files.numa_pages_v1(data))},
-    "v2 memory.numa_stat": lambda data: {"pages_per_node": list(parse_files.numa_pages_v2(data))},
+    "v1 memory.numa_stat": _NUMA,
+    "v2 memory.numa_stat": _NUMA,
     "/proc/stat": lambda data: {"busy_ticks": {"cpu": parse_files.node_ticks(data).busy}},
     "/proc/meminfo": _meminfo,
-    "numa meminfo": lambda data: {"used_bytes": parse_files.numa_used_bytes(data)},
+    "numa meminfo": _NUMA,
 }
+"""What is read of each file, or why it is not read yet."""
 
 
 def cgroup_file_parsing(case: Case) -> object:
-    """The text of one kernel file through its parser."""
-    return FILES[case["file"]](case["text"].encode())
+    read, text = FILES[case["file"]], case["text"]
+    if isinstance(read, str):
+        raise NotBuiltError(read)
+    return read(text.encode())
+
+
+_READ = frozenset(
+    {
+        "used_bytes", "used_with_page_cache_bytes", "nr_periods", "nr_throttled", "throttled_ns",
+        "usage_ns", "some", "full", "full_supported", "cpus", "busy_ticks",
+    }
+)  # fmt: skip
+
+
+def _only_what_is_used(given: Case, expected: Case) -> Difference | None:
+    """The exporter reads from a file what it publishes, and no more."""
+    if expected.get("error") or isinstance(FILES[given["file"]], str):
+        return None
+    answer = {key: value for key, value in expected.items() if key in _READ}
+    if "busy_ticks" in answer:
+        answer["busy_ticks"] = {"cpu": answer["busy_ticks"]["cpu"]}
+    if answer == expected:
+        return None
+    return Difference(
+        "the exporter reads the fields that it publishes: no raw memory fields, no ticks of single "
+        "CPUs, no canonical text of a CPU set",
+        "none before the node actuator changes CPU sets",
+        answer,
+    )
 
 
 def cgroup_paths(case: Case) -> object:
-    """Directory names of pods, containers and host applications."""
+    """Directories of pods and host applications, and the QoS class of a path."""
     driver = paths.Driver(case["driver"]) if case["driver"] else paths.Driver.CGROUPFS
     match case["function"]:
         case "pod_dir":
             kube_qos = paths.KubeQOS(case["kube_qos"])
             return {"path": paths.pod_dir(driver, kube_qos, case["uid"])}
-        case "container_dir":
-            return {"dir": paths.container_dir(driver, case["container_id"])}
         case "host_app_dir":
             path = paths.host_app_dir(
                 driver,
@@ -115,13 +134,15 @@ def cgroup_paths(case: Case) -> object:
             return {"path": path}
         case "kube_qos_of_path":
             return {"kube_qos": paths.kube_qos_of_path(case["path"]).value}
+        case "container_dir":
+            raise NotBuiltError("the node actuator writes to containers")
     raise LookupError(case["function"])
 
 
 def _sampled(
     id: str, write: Callable[[FakeNode, int], None], counters: tuple[int, int], elapsed: float
 ) -> float | None:
-    """Cores of an entity whose counter is read twice, so many seconds apart."""
+    """Cores of an entity whose counter is read twice, `elapsed` seconds apart."""
 
     async def read(node: FakeNode) -> float | None:
         clock = ManualClock()
@@ -140,7 +161,7 @@ def _sampled(
 
 
 def _throttled(grown: Throttling | None) -> float:
-    """What a window says of an entity whose counters grew by so much within it."""
+    """The throttled ratio of a window in which counters grew by so much."""
     window = Window(1000, 1000, 1000)
     usage = Usage(NODE, None, None, None, None, None, throttling=grown)
     window.add(Collection(1000, (usage,), None))
@@ -149,7 +170,8 @@ def _throttled(grown: Throttling | None) -> float:
 
 
 def usage_formulas(case: Case) -> object:
-    """Two readings, or a list of samples, through the usage formulas."""
+    """Cores through the sampler on a fake node, throttling through a window, the rest as these
+    calculate it."""
     match case["function"]:
         case "cpu_cores_from_ns":
             elapsed = (case["ts_ns"] - case["prev_ts_ns"]) / 1e9
@@ -157,22 +179,15 @@ def usage_formulas(case: Case) -> object:
             return {"cores": _sampled("a", lambda node, ns: node.pod("a", ns), counters, elapsed)}
         case "node_cpu_cores_from_ticks":
             if case["tick_ms"] * ticks_per_second() != 1000:
-                raise LookupError(f"ticks of {case['tick_ms']} ms on this kernel")
+                raise NotBuiltError(f"this kernel has no ticks of {case['tick_ms']} ms")
             counters = (case["prev_ticks"], case["ticks"])
             return {"cores": _sampled("", FakeNode.node, counters, case["elapsed_s"])}
         case "throttled_ratio":
             now = Throttling(case["nr_periods"], case["nr_throttled"], 0)
             before = Throttling(case["prev_nr_periods"], case["prev_nr_throttled"], 0)
             return {"ratio": _throttled(growth(now, before))}
-        case "be_usage_milli":
-            milli = formulas.best_effort_usage_millicores(
-                case["usage_ns"], case["prev_usage_ns"], case["elapsed_ms"]
-            )
-            return {"milli": milli}
-        case "be_real_limit_milli":
-            cpus = parse_files.cpu_list(case["cpuset"].encode())
-            milli = formulas.best_effort_limit_millicores(cpus, case["quota_us"], case["period_us"])
-            return {"milli": milli}
+        case "be_usage_milli" | "be_real_limit_milli":
+            raise NotBuiltError("the node actuator limits the best-effort tier")
         case "system_usage":
             system = formulas.system_usage(case["node"], case["pods"], case["host_apps"])
             return {"system": system}
@@ -191,8 +206,11 @@ def usage_formulas(case: Case) -> object:
     raise LookupError(case["function"])
 
 
-ADAPTERS: dict[str, Callable[[Case], object]] = {
-    "cgroup_file_parsing": cgroup_file_parsing,
-    "cgroup_paths": cgroup_paths,
-    "usage_formulas": usage_formulas,
+_PARSE = "node_exporter.kernel.parse_files"
+GROUPS: dict[str, Group | str] = {
+    "cgroup_file_parsing": Group(cgroup_file_parsing, through=_PARSE, differs=_only_what_is_used),
+    "cgroup_paths": Group(cgroup_paths, through="node_exporter.kernel.cgroup_paths"),
+    "usage_formulas": Group(
+        usage_formulas, through=f"Sampler, window_aggregation.Window, kernel.formulas, {_PARSE}"
+    ),
 }

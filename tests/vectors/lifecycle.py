@@ -1,19 +1,16 @@
-"""Vector group of the life of models: what is dropped, saved and restored at a given moment.
-
-`model_lifecycle` passes through `Bank` (expiry, `state_of`, `restore`, `forget`) and the worker's
-`CheckpointRounds`, whose checkpoints are read as a takeover reads them.
-"""
+"""The group of the life of models: expiry, checkpoints and restores through `Bank` and `Rounds`."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
 from pipeline.agents.checkpoint_rounds import CheckpointRounds
 from pipeline.agents.shard import Shard
 from pipeline.clock import ManualClock
+from pipeline.errors import CheckpointError
 from pipeline.kafka.producer import Keyed, Output
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWindow
@@ -22,17 +19,21 @@ from pipeline.processors.model.state_codec import decode
 from pipeline.topics.checkpoints import NodeCheckpoint, parse_key
 from pipeline.topics.codec import decode_pack
 from pipeline.topics.node_state import Counters
+from tests.vectors.cases import Case, plain
 from tests.vectors.prediction import MODEL_IDS, START_MS
-
-Case = dict[str, Any]
+from tests.vectors.runner import Difference, Group
 
 BY_NODE = (
-    "models of node, system and classes are never too old: they live with their node, so that an "
-    "agent that was down for half an hour finds what it knew; a node that departs takes them along"
+    "models of node, system and classes live as long as their node, not by the age of samples",
+    "an agent that was down for half an hour finds its models again",
 )
 TOGETHER = (
-    "all models of a node are saved and dropped together: what is restored was once there, "
-    "and a pod that is gone expires by the node's own event time, not by a look at the clock"
+    "all models of a node are saved together, and are due together",
+    "a restored node has models of one moment",
+)
+AS_A_WHOLE = (
+    "the models of a node are one checkpoint: if it cannot be read, none is restored",
+    "after a corrupt checkpoint a node learns again, from the log of windows",
 )
 WHOLE = tuple(MODEL_IDS.values())
 
@@ -82,7 +83,8 @@ def _gc(case: Case) -> object:
 
 
 def _checkpoint(case: Case) -> object:
-    """Rounds of checkpoints of a node with these models, the last of them as long ago."""
+    """Rounds of checkpoints of a node with these models; a round has no limit of models."""
+    plain(case["max_per_step"])
     return {"saved": asyncio.run(_saved(case["last_checkpointed_age"], case["interval_seconds"]))}
 
 
@@ -118,20 +120,27 @@ async def _saved(ages: Mapping[str, float | None], interval_seconds: float) -> l
 
 
 def _restore(case: Case) -> object:
-    """The state of a node with these models, taken over; pods that are gone expire from it."""
+    """The state of a node with these models, taken over; then windows without the other pods."""
     stored = [checkpoint["uid"] for checkpoint in case["checkpoints"]]
-    pods = [uid for uid in stored if uid not in WHOLE]
+    is_corrupt = True in [checkpoint.get("parse_error") for checkpoint in case["checkpoints"]]
+    pods, listed = [uid for uid in stored if uid not in WHOLE], case["pod_uids"]
     before, after = Bank(), Bank()
     before.apply([_window(0, pods)])
-    after.restore("n", before.state_of("n"))
+    state = before.state_of("n")
+    try:
+        after.restore("n", state[:-1] if is_corrupt else state)
+    except CheckpointError:
+        plain(case)
+        return {"restored": [], "removed": sorted(stored)}
+    (peaks,) = after.peaks(["n"])
+    there = {*_models(peaks), *peaks.pod_uids}
     expired: set[str] = set()
-    # Within the expiration and beyond it, with the pods that there are.
     for at in (30, after.config.expiration_seconds + 60):
-        (outcome,) = after.apply([_window(at, case["pod_uids"])])
+        (outcome,) = after.apply([_window(at, listed)])
         expired.update(outcome.expired)
     if not case["node_known"]:
         after.forget("n")
-    left = set() if not after.num_nodes else _models(after.peaks(["n"])[0]) | {*case["pod_uids"]}
+    left = there - expired if after.num_nodes else set()
     return {
         "restored": sorted(uid for uid in stored if uid in left),
         "removed": sorted(uid for uid in stored if uid in expired or uid not in left),
@@ -150,18 +159,26 @@ def model_lifecycle(case: Case) -> object:
     raise LookupError(case["op"])
 
 
-def _lives_with_its_node(given: Case, expected: Case) -> tuple[str, Case] | None:
+def _lives_with_its_node(given: Case, expected: Case) -> Difference | None:
     if given["op"] == "gc":
         pods = [uid for uid in expected["removed"] if uid not in WHOLE]
-        return None if pods == expected["removed"] else (BY_NODE, {"removed": pods})
+        return None if pods == expected["removed"] else Difference(*BY_NODE, {"removed": pods})
     if given["op"] == "checkpoint":
         ages = given["last_checkpointed_age"]
         known = [age for age in ages.values() if age is not None]
         due = len(known) < len(ages) or max(known, default=0.0) >= given["interval_seconds"]
         saved = sorted(ages) if due else []
-        return None if saved == expected["saved"] else (TOGETHER, {"saved": saved})
+        return None if saved == expected["saved"] else Difference(*TOGETHER, {"saved": saved})
+    if any(checkpoint.get("parse_error") for checkpoint in given["checkpoints"]):
+        stored = sorted(checkpoint["uid"] for checkpoint in given["checkpoints"])
+        return Difference(*AS_A_WHOLE, {"restored": [], "removed": stored})
     return None
 
 
-ADAPTERS: dict[str, Callable[[Case], object]] = {"model_lifecycle": model_lifecycle}
-DIFFERENCES = {"model_lifecycle": _lives_with_its_node}
+GROUPS: dict[str, Group | str] = {
+    "model_lifecycle": Group(
+        model_lifecycle,
+        through="Bank.apply, state_of, restore, forget; CheckpointRounds",
+        differs=_lives_with_its_node,
+    )
+}

@@ -1,28 +1,8 @@
-"""Vector groups of what the policy comes to on a node's objects.
-
-What each passes through:
-
-- `nodemetric_spec`: `nodemetric.metric_spec`, of a node's record with the policy by
-  `in_force.load_policies` and `in_force.with_policy`. Of a node that there is not, there is no
-  record to be read.
-- `cpu_normalization`: `normalization.ratio_text`, `read_cpu_info` and `must_write`.
-- `resource_amplification`: `amplification.ratios` and `ratios_text`; `admitted` for the allocatable
-  of a node, and `requested` for a request.
-"""
+"""Groups of what a policy means for the objects of a node."""
 
 import json
-from decimal import Decimal
-from typing import Any
 
-from pipeline.processors.policy.amplification import (
-    AMPLIFICATION,
-    RATIOS,
-    admitted,
-    ratios,
-    ratios_text,
-    read_ratios,
-    requested,
-)
+from pipeline.processors.policy.amplification import AMPLIFICATION, ratios, ratios_text
 from pipeline.processors.policy.colocation_config import DEFAULTS
 from pipeline.processors.policy.load_configmap import Policy
 from pipeline.processors.policy.nodemetric_spec import metric_spec
@@ -31,7 +11,6 @@ from pipeline.processors.policy.normalization import (
     ENABLED,
     NORMALIZATION,
     RATIO,
-    must_write,
     ratio_text,
     read_cpu_info,
     read_ratio,
@@ -40,51 +19,66 @@ from pipeline.processors.policy.policy_in_force import Policies, load_policies, 
 from pipeline.processors.policy.springtide_config import DEFAULTS as OWN_DEFAULTS
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.resource_amounts import Resources
-
-Case = dict[str, Any]
+from tests.vectors.cases import Case, plain
+from tests.vectors.runner import ERROR, Difference, Group, NotBuiltError
 
 
 def nodemetric_spec(case: Case) -> object:
-    node = case["node"] and {"version": 1, "node": "a", **case["node"]}
-    record = decode_json(NodeRecord, json.dumps(node).encode())
+    """The spec that the actuator gives a NodeMetric, from a cache that holds the defaults."""
+    node = plain(case["node"])
+    plain(case["old_spec"])
+    configmap = plain(case["configmap"])
+    if node is None:
+        return ERROR
+    record = decode_json(NodeRecord, json.dumps({"version": 1, "node": "a", **node}).encode())
     last = Policies(Policy(DEFAULTS), Policy(OWN_DEFAULTS))
-    policies, _ = load_policies(case["configmap"], last)
+    policies, _ = load_policies(configmap, last)
     return metric_spec(with_policy(record, policies)[0])
+
+
+def _last_good_configuration(given: Case, expected: Case) -> Difference | None:
+    """While the configuration is invalid, upstream leaves an existing spec alone."""
+    old = given["old_spec"]
+    if old is None or expected.get("metricCollectPolicy") != old:
+        return None
+    defaults = {
+        "aggregateDurationSeconds": 300, "reportIntervalSeconds": 60,
+        "nodeAggregatePolicy": {"durations": ["5m0s", "10m0s", "30m0s"]},
+        "nodeMemoryCollectPolicy": "usageWithoutPageCache",
+    }  # fmt: skip
+    return Difference(
+        "while the configuration is invalid, the last valid one decides the spec",
+        "a NodeMetric that was edited by hand is set back although the configuration is invalid",
+        {"metricCollectPolicy": defaults},
+    )
 
 
 def cpu_normalization(case: Case) -> object:
     if "old" in case:
-        return {"write": must_write(case["old"], case["new"])}
-    info = read_cpu_info({CPU_INFO: json.dumps(case["cpu_info"])} if case["cpu_info"] else {})
-    labels = {ENABLED: case["node_label"]} if "node_label" in case else {}
-    return {"annotation": ratio_text(NORMALIZATION.convert(case["strategy"]), labels, info)}
+        raise NotBuiltError("nobody writes the annotation of CPU ratios")
+    info = case["cpu_info"]
+    annotations = {} if info is None else {CPU_INFO: json.dumps(plain(info))}
+    labels = {ENABLED: case["node_label"]} if case.get("node_label") is not None else {}
+    strategy = NORMALIZATION.convert(plain(case["strategy"]))
+    return {"annotation": ratio_text(strategy, labels, read_cpu_info(annotations))}
 
 
 def resource_amplification(case: Case) -> object:
-    if "amount" in case:
-        return {"amount": requested(case["amount"], Decimal(repr(case["ratio"])))}
-    if "config" in case:
-        text = case["cpu_normalization_ratio"]
-        normalization = read_ratio({} if text is None else {RATIO: text})
-        written = ratios_text(ratios(AMPLIFICATION.convert(case["config"]), normalization))
-        return {"annotation": written and json.loads(written, parse_float=str)}
-    of = read_ratios({RATIOS: json.dumps(case["ratio_annotation"])})
-    raw = case["raw_cpu_milli"]
-    found = admitted(
-        Resources(cpu_millicores=case["allocatable_cpu_milli"]),
-        None,
-        None if raw is None else Resources(cpu_millicores=raw),
-        of,
-    )
-    return {
-        "allocatable_cpu_milli": found.allocatable.cpu_millicores,
-        "raw_cpu_milli": found.raw and found.raw.cpu_millicores,
-    }
+    if "config" not in case:
+        raise NotBuiltError("nobody admits Nodes and Pods with amplified amounts")
+    text = case["cpu_normalization_ratio"]
+    normalization = read_ratio({} if text is None else {RATIO: text})
+    config = AMPLIFICATION.convert(plain(case["config"]))
+    written = ratios_text(ratios(config, normalization))
+    return {"annotation": written and json.loads(written, parse_float=str)}
 
 
-ADAPTERS = {
-    "cpu_normalization": cpu_normalization,
-    "nodemetric_spec": nodemetric_spec,
-    "resource_amplification": resource_amplification,
+GROUPS: dict[str, Group | str] = {
+    "nodemetric_spec": Group(
+        nodemetric_spec,
+        through="load_policies, with_policy, metric_spec",
+        differs=_last_good_configuration,
+    ),
+    "cpu_normalization": Group(cpu_normalization, through="normalization.ratio_text"),
+    "resource_amplification": Group(resource_amplification, through="amplification.ratios_text"),
 }

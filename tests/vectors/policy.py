@@ -1,15 +1,6 @@
-"""Vector groups of the colocation policy.
-
-What each passes through:
-
-- `node_strategy`: `effective.effective`, over a policy whose cluster part is what the case gives,
-  without the defaults; entries are read by `loading.load` as in a ConfigMap.
-- `strategy_valid`: `colocation.problems_of`.
-- `configmap_sync`: `loading.load`.
-"""
+"""Groups of the colocation policy, read as from the ConfigMap."""
 
 import json
-from typing import Any
 
 from pipeline.processors.policy.colocation_config import (
     COLOCATION,
@@ -20,10 +11,10 @@ from pipeline.processors.policy.colocation_config import (
 from pipeline.processors.policy.config_sections import document
 from pipeline.processors.policy.effective_strategy import effective
 from pipeline.processors.policy.load_configmap import Policy, load
+from tests.vectors.cases import Case, plain
+from tests.vectors.runner import Group
 
 KEY = COLOCATION.key
-
-Case = dict[str, Any]
 
 _CACHES = {
     "none": None,
@@ -33,50 +24,48 @@ _CACHES = {
 
 
 def node_strategy(case: Case) -> object:
-    config, node = case["config"], case["node"]
+    """The strategy of a node without the defaults: cluster, entries, annotation, labels."""
+    config, node = plain(case["config"]), plain(case["node"])
     if config is None or node is None:
         return {"strategy": None}
     loaded = load(COLOCATION, {KEY: json.dumps(config)}).policy
     assert loaded is not None
-    said = COLOCATION.convert(
-        {name: value for name, value in config.items() if name != "nodeConfigs"}
-    )
-    found = effective(
-        Policy(said, loaded.entries), node.get("labels", {}), node.get("annotations", {})
-    )
-    return {"strategy": document(found.strategy)}
+    cluster = {name: value for name, value in config.items() if name != "nodeConfigs"}
+    policy = Policy(COLOCATION.convert(cluster), loaded.entries)
+    labels, annotations = node.get("labels") or {}, node.get("annotations") or {}
+    return {"strategy": document(effective(policy, labels, annotations).strategy)}
 
 
 def strategy_valid(case: Case) -> object:
-    strategy = case["strategy"]
-    return {"valid": strategy is not None and not list(problems_of(COLOCATION.convert(strategy)))}
+    strategy = plain(case["strategy"])
+    return {"valid": strategy is not None and not [*problems_of(COLOCATION.convert(strategy))]}
 
 
 def configmap_sync(case: Case) -> object:
     last = _CACHES[case["cache"]]
-    loaded = load(COLOCATION, case["configmap"], last)
-    found: Case = {
+    configmap = plain(case["configmap"])
+    loaded = load(COLOCATION, configmap, last)
+    answer: Case = {
         "changed": loaded.policy != last,
-        # What was usable before stays so.
+        # A configuration that was usable before stays in force.
         "available": case["cache_available"] or loaded.policy is not None,
         "error": loaded.failed,
         "effective": "kept",
         "node_configs": "kept",
     }
-    if loaded.policy is not None and (not loaded.failed or case["configmap"] is None):
-        found |= _read(loaded.policy)
-    return found
+    if loaded.policy is not None and (not loaded.failed or configmap is None):
+        answer |= _read(loaded.policy)
+    return answer
 
 
 def _read(policy: Policy[Colocation]) -> Case:
-    usual = document(DEFAULTS)
-    cluster = document(policy.cluster)
-    differs = {name: value for name, value in cluster.items() if usual.get(name) != value}
-    return {"effective": differs, "node_configs": [document(own) for _, _, own in policy.entries]}
+    usual, cluster = document(DEFAULTS), document(policy.cluster)
+    changed = {name: value for name, value in cluster.items() if usual.get(name) != value}
+    return {"effective": changed, "node_configs": [document(own) for _, _, own in policy.entries]}
 
 
-ADAPTERS = {
-    "node_strategy": node_strategy,
-    "strategy_valid": strategy_valid,
-    "configmap_sync": configmap_sync,
+GROUPS: dict[str, Group | str] = {
+    "node_strategy": Group(node_strategy, through="load_configmap.load, effective"),
+    "strategy_valid": Group(strategy_valid, through="colocation_config.problems_of"),
+    "configmap_sync": Group(configmap_sync, through="load_configmap.load"),
 }

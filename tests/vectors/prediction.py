@@ -1,17 +1,8 @@
-"""Vector groups of the models: training, served quantiles, and what Prod leaves unused.
+"""Groups of the models: windows are applied to a bank, and `Bank.peaks` answers."""
 
-All pass through a `Bank`, as a worker's partitions do: windows are applied, `bank.peaks` answers.
-
-- `prediction_training`: `learner` and `lessons`; after one sample the `nsigma-v1` mean is it.
-- `model_prediction`: the same window by window, and the predictor `percentile`.
-- `pod_peak_predictor`: `peaks` with `reclaimable.pod_view`, from the pods as the window tells them,
-  under a predictor that answers what the case says the models do.
-- `priority_peak_predictor`: likewise with `reclaimable.class_view`.
-- `prod_reclaimable`: likewise what `peaks` makes of both views.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,40 +13,51 @@ from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWi
 from pipeline.processors.model.peaks import NodePeaks, ProdReclaimable
 from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.percentile import Percentile
+from tests.vectors.cases import Case, plain
+from tests.vectors.runner import ERROR, Difference, Group
 from tests.vectors.usage import class_of
-
-Case = dict[str, Any]
 
 START_MS = 1_700_000_000_000
 
-FAILED_NODE = (
-    "a failed node query trained the system with 0: the remainder of what is unknown is unknown, "
-    "and trains nothing"
+
+class Reason(NamedTuple):
+    """Why the product differs, and what a user sees of it."""
+
+    why: str
+    effect: str
+
+
+FAILED_NODE = Reason(
+    "a failed query of the node trains nothing; upstream trains the system with 0",
+    "peaks of the system do not sink when metrics are missing",
 )
-FAILED_POD = (
-    "a pod whose query failed raised the system by its usage and trained its class without it: a "
-    "sum and a remainder of which a part is not known are unknown, and train nothing"
+FAILED_POD = Reason(
+    "a pod whose query failed makes the system and its class unknown, and both train nothing",
+    "a failed query does not move the pod's usage to the system",
 )
-IDLE = (
-    "quantile grid: what never used any has a peak of 0; the end of the first bucket would cost "
-    "a node 25 m and 5 MiB for each idle class"
+IDLE = Reason(
+    "the peak of a model that never saw usage is 0, not the end of the first bucket",
+    "each idle class leaves 25 millicores and 5 MiB more to Mid",
 )
-DELETING = (
-    "a deleting pod left the peak while it still ran: it counts its own peak until it has ended, "
-    "and gives nothing"
+DELETING = Reason(
+    "a pod that is being deleted counts its own peak until it has ended",
+    "peaks sink when a pod has ended, not when its deletion begins",
 )
-FINISHED = "a young pod that has finished added its request to the peak: it uses nothing any more"
-COLD_CLASS = (
-    "cold start was not handled in the class view: a cold pod counts its request there as it does "
-    "in the pod view, whatever it used in its first hours"
+FINISHED = Reason(
+    "a young pod that has finished counts nothing",
+    "a finished Job leaves its request to Mid at once",
 )
-REFUSED = (
-    "a pod without a model left the requests of the class view while its usage stayed in the "
-    "peak: it keeps its request, on both sides"
+COLD_CLASS = Reason(
+    "a cold pod counts its request in the class view as in the pod view",
+    "less is reclaimed in the first hours of a pod",
 )
-WITH_SYSTEM = (
-    "the peak of Prod is documented with the system and lacked it where the pod view is larger: "
-    "it always has it"
+REFUSED = Reason(
+    "a pod without a model keeps its request in both views",
+    "a pod without a model neither raises nor lowers what is reclaimed",
+)
+WITH_SYSTEM = Reason(
+    "the peak of Prod always includes the system, as documented",
+    "the reported peak is higher where the pod view is the larger",
 )
 
 MODEL_IDS = {
@@ -87,7 +89,7 @@ def prediction_training(case: Case) -> object:
     return {"model_count": len(samples), "samples": samples}
 
 
-def _skipped_query(given: Case, expected: Case) -> tuple[str, Case] | None:
+def _skipped_query(given: Case, expected: Case) -> Difference | None:
     """A query that failed, of the node or of a pod, teaches the system nothing, that of a pod its
     class neither."""
     node = given["node_usage"]
@@ -95,7 +97,7 @@ def _skipped_query(given: Case, expected: Case) -> tuple[str, Case] | None:
     if failed:
         left_out = failed | {"__node-sys__"}
         instead = {k: v for k, v in expected["samples"].items() if k not in left_out}
-        return FAILED_POD, {"model_count": len(instead), "samples": instead}
+        return Difference(*FAILED_POD, {"model_count": len(instead), "samples": instead})
     if node is not None and None not in node:
         return None
     instead = dict(expected["samples"])
@@ -110,19 +112,24 @@ def _skipped_query(given: Case, expected: Case) -> tuple[str, Case] | None:
             instead[model] = sample
         else:
             instead.pop(model, None)
-    return FAILED_NODE, {"model_count": len(instead), "samples": instead}
+    return Difference(*FAILED_NODE, {"model_count": len(instead), "samples": instead})
 
 
 def model_prediction(case: Case) -> object:
     """The samples as those of a node, window by window, and its percentiles."""
-    samples: dict[float, list[float]] = {}
-    for r, of_resource in enumerate((case["cpu_samples"], case["memory_samples"])):
-        for value, offset in of_resource:
-            samples.setdefault(offset, [np.nan, np.nan])[r] = value
+    by_offset: dict[float, tuple[list[float], list[float]]] = {}
+    for r, values in enumerate((case["cpu_samples"], case["memory_samples"])):
+        for value, offset in values:
+            by_offset.setdefault(offset, ([], []))[r].append(value)
+    samples = [
+        (offset, usage)
+        for offset, both in sorted(by_offset.items())
+        for usage in zip_longest(*both, fillvalue=np.nan)
+    ]
     answer: dict[str, dict[str, int]] = {}
     for name, q in {"p60": 0.6, "p90": 0.9, "p95": 0.95, "p98": 0.98, "max": 1.0}.items():
         bank = Bank(ModelConfig(options={"percentile": {"cpu": q, "memory": q}}))
-        for offset, usage in sorted(samples.items()):
+        for offset, usage in samples:
             end_ms = round((case["start_unix"] + offset) * 1000)
             bank.apply([_window(end_ms, np.array(usage, float))])
         (peaks,) = bank.peaks(["n"])
@@ -131,14 +138,15 @@ def model_prediction(case: Case) -> object:
     return answer
 
 
-def _idle_is_zero(given: Case, expected: Case) -> tuple[str, Case] | None:
+def _idle_is_zero(given: Case, expected: Case) -> Difference | None:
     idle = [
         key
         for key, samples in (("cpu_milli", "cpu_samples"), ("memory_bytes", "memory_samples"))
         if not any(value for value, _ in given[samples])
     ]
     zeros = dict.fromkeys(idle, 0)
-    return (IDLE, {name: v | zeros for name, v in expected.items()}) if idle else None
+    answer = {name: values | zeros for name, values in expected.items()}
+    return Difference(*IDLE, answer) if idle else None
 
 
 class Stated(Percentile):
@@ -159,10 +167,10 @@ def _answer(case: Case, *, pods_stated: bool = True) -> tuple[NodePeaks, list[st
     listed = [pod["uid"] for pod in case["pods"]]
     stated = dict.fromkeys((*MODEL_IDS.values(), *ENTITIES), (np.nan, np.nan))
     stated |= dict.fromkeys(listed, (np.nan, np.nan) if pods_stated else (0.0, 0.0))
-    for model, found in case["predictions"].items():
-        if found is not None:
-            pair = found["p95"]["cpu_milli"] / 1000, found["p98"]["memory_bytes"]
-            # A millicore more than a last bit, so that cutting gives what was stated.
+    for model, quantiles in plain(case["predictions"]).items():
+        if quantiles is not None:
+            pair = quantiles["p95"]["cpu_milli"] / 1000, quantiles["p98"]["memory_bytes"]
+            # The next float: truncation must give the stated amount.
             stated[model] = np.nextafter(pair[0], np.inf), pair[1]
     bank = Bank(
         ModelConfig(
@@ -210,7 +218,7 @@ def _pair(resources: Case | None) -> list[float]:
 
 def _published(amount: FloatArray, peak: FloatArray) -> Case:
     if np.isnan(amount).any() or np.isnan(peak).any():
-        raise ValueError("unknown: a model or the node's allocatable is missing")
+        return ERROR  # unknown: a model or the allocatable of the node is missing
     return {
         name: {"cpu_milli": int(cpu), "memory_bytes": int(memory)}
         for name, (cpu, memory) in (("reclaimable", amount), ("peak", peak))
@@ -224,7 +232,8 @@ def pod_peak_predictor(case: Case) -> object:
     prod_classes = [CLASS_CODES[name] for name in ("prod", "none")]
     refused = without & np.isin(peaks.pod_classes, prod_classes)
     uids = [uid for uid, no_model in zip(peaks.pod_uids, refused, strict=True) if no_model]
-    return _published(prod.pods_amount, prod.pods_peak) | {"pods_with_error": [*uids, *twice]}
+    answer = _published(prod.pods_amount, prod.pods_peak)
+    return answer if answer is ERROR else answer | {"pods_with_error": [*uids, *twice]}
 
 
 def priority_peak_predictor(case: Case) -> object:
@@ -240,7 +249,7 @@ def prod_reclaimable(case: Case) -> object:
 # -- what we give instead, once more in plain arithmetic
 
 
-def _by_hand(given: Case, key: str, quantile: str) -> tuple[dict[str, int], set[str]]:
+def _by_hand(given: Case, key: str, quantile: str) -> tuple[dict[str, int], set[Reason]]:
     """Our rules for one resource, pod by pod, and the reasons why upstream's would differ."""
     factor = (100 + given["safety_margin_percent"]) / 100
 
@@ -249,7 +258,7 @@ def _by_hand(given: Case, key: str, quantile: str) -> tuple[dict[str, int], set[
         return None if found is None else int(factor * found[quantile][key])
 
     sums = dict.fromkeys(("peaks", "waiting", "unused", "surplus", "requests"), 0)
-    reasons = set()
+    reasons: set[Reason] = set()
     for pod in {pod["uid"]: pod for pod in reversed(given["pods"])}.values():
         if class_of(pod) not in ("prod", "none"):
             continue
@@ -279,25 +288,25 @@ def _allocatable(given: Case, key: str) -> int:
 _RESOURCES = (("cpu_milli", "p95"), ("memory_bytes", "p98"))
 
 
-def _by_the_pods(given: Case, expected: Case) -> tuple[str, Case] | None:
+def _by_the_pods(given: Case, expected: Case) -> Difference | None:
     if expected.get("error"):
         return None
     ours: Case = {"reclaimable": {}, "peak": {}, "pods_with_error": expected["pods_with_error"]}
-    reasons: set[str] = set()
+    reasons: set[Reason] = set()
     for key, quantile in _RESOURCES:
         sums, why = _by_hand(given, key, quantile)
         reasons |= why & {DELETING, FINISHED}
         room = max(_allocatable(given, key) - sums["peaks"], 0)
         ours["reclaimable"][key] = min(room, sums["unused"])
         ours["peak"][key] = sums["peaks"] + sums["waiting"]
-    return None if ours == expected else (_stated(reasons), ours)
+    return None if ours == expected else _difference(reasons, ours)
 
 
-def _by_both(given: Case, expected: Case) -> tuple[str, Case] | None:
+def _by_both(given: Case, expected: Case) -> Difference | None:
     if expected.get("error"):
         return None
     ours: Case = {"reclaimable": {}, "peak": {}}
-    reasons: set[str] = set()
+    reasons: set[Reason] = set()
     factor = (100 + given["safety_margin_percent"]) / 100
     for key, quantile in _RESOURCES:
         sums, why = _by_hand(given, key, quantile)
@@ -315,7 +324,7 @@ def _by_both(given: Case, expected: Case) -> tuple[str, Case] | None:
         by_pods = sums["peaks"] + sums["waiting"]
         reasons |= {WITH_SYSTEM} if by_pods > peak - sums["surplus"] else set()
         ours["peak"][key] = max(by_pods + int(factor * models[0]), peak)
-    return None if ours == expected else (_stated(reasons), ours)
+    return None if ours == expected else _difference(reasons, ours)
 
 
 # -- the same cases with all that out of play
@@ -350,25 +359,27 @@ def _out_of_play(given: Case) -> Case | None:
     return plain | {"predictions": models | moved}
 
 
-def _stated(reasons: set[str]) -> str:
-    assert reasons, "it differs, and nobody says why"
-    return "; ".join(sorted(reasons))
+def _difference(reasons: set[Reason], answer: Case) -> Difference:
+    assert reasons, "it differs without a reason"
+    why, effect = ("; ".join(texts) for texts in zip(*sorted(reasons), strict=True))
+    return Difference(why, effect, answer)
 
 
-ADAPTERS: dict[str, Callable[[Case], object]] = {
-    "prediction_training": prediction_training,
-    "model_prediction": model_prediction,
-    "pod_peak_predictor": pod_peak_predictor,
-    "priority_peak_predictor": priority_peak_predictor,
-    "prod_reclaimable": prod_reclaimable,
+_PEAKS = "Bank.apply, Bank.peaks"
+GROUPS: dict[str, Group | str] = {
+    "prediction_training": Group(prediction_training, through=_PEAKS, differs=_skipped_query),
+    "model_prediction": Group(
+        model_prediction, through=_PEAKS, differs=_idle_is_zero, truncated=True
+    ),
+    "pod_peak_predictor": Group(
+        pod_peak_predictor,
+        through=_PEAKS,
+        differs=_by_the_pods,
+        without=_pods_out_of_play,
+        truncated=True,
+    ),
+    "priority_peak_predictor": Group(priority_peak_predictor, through=_PEAKS, truncated=True),
+    "prod_reclaimable": Group(
+        prod_reclaimable, through=_PEAKS, differs=_by_both, without=_out_of_play, truncated=True
+    ),
 }
-DIFFERENCES = {
-    "prediction_training": _skipped_query,
-    "model_prediction": _idle_is_zero,
-    "pod_peak_predictor": _by_the_pods,
-    "prod_reclaimable": _by_both,
-}
-OUT_OF_PLAY = {"pod_peak_predictor": _pods_out_of_play, "prod_reclaimable": _out_of_play}
-TRUNCATED = frozenset(
-    {"model_prediction", "pod_peak_predictor", "priority_peak_predictor", "prod_reclaimable"}
-)

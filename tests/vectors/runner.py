@@ -1,194 +1,214 @@
-"""Runs vector files: finds the adapters, compares results, renders the report."""
+"""Run vector files through the groups that the modules of this package declare."""
 
 import importlib
 import json
 import math
 import pkgutil
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.errors import SpringtideError
+from tests.vectors.cases import recorded, unread
 
 RELATIVE = 1e-9
+ROOT = Path(__file__).parents[2]
+PRODUCT = tuple(ROOT / name for name in ("pipeline", "node-exporter", "actuators"))
+MODULES = (
+    "extender", "histograms", "kernel", "lifecycle", "load_watcher", "loadaware", "node_policy",
+    "not_built", "offers", "policy", "prediction", "scorers", "usage",
+)  # fmt: skip
+ERROR = {"error": True}
+"""What an adapter answers where the product reports an unknown value and upstream an error."""
 
-Adapter = Callable[[Any], object]
-Difference = Callable[[Any, Any], tuple[str, Any] | None]
-OutOfPlay = Callable[[Any], Any]
+
+class NotBuiltError(Exception):
+    """The product does nothing for a case yet."""
+
+
+class Difference(NamedTuple):
+    """A deliberate difference: why, what a user sees of it, and what the product answers."""
+
+    why: str
+    effect: str
+    answer: Any
+
+
+def _no_difference(given: Any, expected: Any) -> Difference | None:
+    return None
+
+
+def _no_other_input(given: Any) -> Any:
+    return None
 
 
 @dataclass(frozen=True)
-class Adapters:
-    """The product's side of the groups, collected from the modules of this package."""
+class Group:
+    """How the cases of a group run.
 
-    run: Mapping[str, Adapter]
-    differences: Mapping[str, Difference]
-    out_of_play: Mapping[str, OutOfPlay]
-    truncated: frozenset[str]
+    `run` maps the input of a case to the product's answer, `through` names the entry point of the
+    product. `differs` maps (input, expected) to a deliberate difference. `without` maps the input
+    of a case that differs to one to which upstream answers the same, and on which the product
+    agrees with upstream; None if there is none. Whole numbers of a `truncated` group may differ by
+    1. A `stand_in` group exercises the tests' stand-in for kube-scheduler.
+    """
+
+    run: Callable[[Any], object]
+    through: str
+    differs: Callable[[Any, Any], Difference | None] = _no_difference
+    without: Callable[[Any], Any] = _no_other_input
+    truncated: bool = False
+    stand_in: bool = False
 
 
 @dataclass
-class GroupResult:
-    """Outcomes of one group; `differences` are (case, reason), `mismatches` (case, text). `alike`
-    are those that differ, and give what is expected with what we mended out of play."""
+class Result:
+    """Outcomes of one group: names of cases with what was found; `group` is None if no adapter
+    runs it, and `not_built` then says why if that is known."""
 
-    group: str
-    covered: bool
+    name: str
+    group: Group | None
     cases: int
     passed: int = 0
-    differences: list[tuple[str, str]] = field(default_factory=list)
-    alike: list[str] = field(default_factory=list)
+    differences: list[tuple[str, Difference]] = field(default_factory=list)
+    agreeing: list[str] = field(default_factory=list)
+    not_built: list[tuple[str, str]] = field(default_factory=list)
     mismatches: list[tuple[str, str]] = field(default_factory=list)
 
 
-@dataclass
-class FileResult:
-    groups: list[GroupResult] = field(default_factory=list)
-
-    @property
-    def mismatches(self) -> int:
-        return sum(len(group.mismatches) for group in self.groups)
-
-
-def load_adapters() -> Adapters:
-    """ADAPTERS, DIFFERENCES, OUT_OF_PLAY and TRUNCATED of every module beside this one."""
-    run: dict[str, Adapter] = {}
-    differences: dict[str, Difference] = {}
-    out_of_play: dict[str, OutOfPlay] = {}
-    truncated: set[str] = set()
+def load_groups() -> dict[str, Group | str]:
+    """The groups of all modules by name; for a group that is not built, the reason."""
     package = importlib.import_module("tests.vectors")
-    for found in sorted(pkgutil.iter_modules(package.__path__), key=lambda module: module.name):
-        if found.name in ("__main__", "runner") or found.name.startswith("test_"):
-            continue
-        module: ModuleType = importlib.import_module(f"tests.vectors.{found.name}")
-        for group, adapter in getattr(module, "ADAPTERS", {}).items():
-            if group in run:
-                raise ValueError(f"group {group!r} has two adapters, one in {found.name}")
-            run[group] = adapter
-        differences |= getattr(module, "DIFFERENCES", {})
-        out_of_play |= getattr(module, "OUT_OF_PLAY", {})
-        truncated |= getattr(module, "TRUNCATED", frozenset())
-    return Adapters(run, differences, out_of_play, frozenset(truncated))
+    names = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    groups: dict[str, Group | str] = {}
+    for name in MODULES:
+        if name not in names:
+            raise ValueError(f"tests.vectors has no module {name}")
+        module = importlib.import_module(f"tests.vectors.{name}")
+        for group, declared in module.GROUPS.items():
+            if group in groups:
+                raise ValueError(f"group {group!r} is declared twice, once in {name}")
+            groups[group] = declared
+    return groups
 
 
-def run_file(path: Path, adapters: Adapters) -> FileResult:
-    """Run all groups of a file. Raises ValueError if it is not of the form."""
+def run_file(path: Path, groups: Mapping[str, Group | str]) -> list[Result]:
+    """Run all groups of a file. Raises ValueError if it is not a vector file."""
     document = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(document, dict) or not isinstance(document.get("groups"), list):
         raise ValueError("no list of groups")
-    return FileResult([_run_group(group, adapters) for group in document["groups"]])
+    return [_run_group(group, groups) for group in document["groups"]]
 
 
-def _run_group(group: Mapping[str, Any], adapters: Adapters) -> GroupResult:
-    name, cases = group["group"], group["cases"]
-    adapter = adapters.run.get(name)
-    result = GroupResult(name, covered=adapter is not None, cases=len(cases))
-    if adapter is None:
-        return result
+def _run_group(tree: Mapping[str, Any], groups: Mapping[str, Group | str]) -> Result:
+    name, cases = tree["group"], tree["cases"]
+    group = groups.get(name)
+    if not isinstance(group, Group):
+        reasons = [] if group is None else [(case["name"], group) for case in cases]
+        return Result(name, None, len(cases), not_built=reasons)
+    result = Result(name, group, len(cases))
     for case in cases:
-        given, expected = case["input"], case["expected"]
-        difference = adapters.differences.get(name, lambda _input, _expected: None)(given, expected)
-        reason, wanted = difference or (None, expected)
-        cut = name in adapters.truncated
-        if found := _mismatch(adapter, given, wanted, cut):
-            result.mismatches.append((case["name"], found))
-        elif reason is None:
-            result.passed += 1
-        else:
-            result.differences.append((case["name"], reason))
-            plain = adapters.out_of_play.get(name, lambda _input: None)(given)
-            if plain is None:
-                continue
-            if found := _mismatch(adapter, plain, expected, cut):
-                result.mismatches.append((f"{case['name']}, what we mended out of play", found))
-            else:
-                result.alike.append(case["name"])
+        run_case(group, case, result)
     return result
 
 
-def _mismatch(adapter: Adapter, given: Any, wanted: Any, cut: bool) -> str | None:
-    """In full how the adapter's answer is not what is wanted; None if it is."""
-    actual = _run(adapter, given)
-    problems = compare(wanted, actual, cut=cut)
+def run_case(group: Group, case: Mapping[str, Any], result: Result) -> None:
+    """Run one case and add its outcome to `result`."""
+    name, given, expected = case["name"], case["input"], case["expected"]
+    difference = group.differs(given, expected)
+    wanted = expected if difference is None else difference.answer
+    try:
+        problem = _mismatch(group, given, wanted)
+    except NotBuiltError as reason:
+        result.not_built.append((name, str(reason)))
+        return
+    if problem:
+        result.mismatches.append((name, problem))
+    elif difference is None:
+        result.passed += 1
+    else:
+        result.differences.append((name, difference))
+        other = group.without(given)
+        if other is None:
+            return
+        if problem := _mismatch(group, other, expected):
+            result.mismatches.append((f"{name}, without the difference", problem))
+        else:
+            result.agreeing.append(name)
+
+
+def _mismatch(group: Group, given: Any, wanted: Any) -> str | None:
+    """How the product's answer differs from `wanted`; None if it does not."""
+    watched = recorded(given)
+    actual = _answer(group, watched)
+    problems = compare(wanted, actual, truncated=group.truncated)
+    is_answer = isinstance(actual, Mapping) and not actual.keys() & {"raised", "crash"}
+    if is_answer and (paths := [*unread(watched)]):
+        problems.append(f"keys that the adapter does not read: {', '.join(paths)}")
     return _describe(given, wanted, actual, problems) if problems else None
 
 
-def _run(adapter: Adapter, given: Any) -> object:
+def _answer(group: Group, given: Any) -> object:
     try:
-        return adapter(given)
-    except (SpringtideError, ValueError) as error:
-        return {"error": True, "raised": f"{type(error).__name__}: {error}"}
-    except Exception as error:  # a crash is never what a case expects
-        return {"crash": f"{type(error).__name__}: {error}"}
+        return group.run(given)
+    except NotBuiltError:
+        raise
+    except Exception as error:
+        kind = "raised" if is_of_product(error) else "crash"
+        return {"error" if kind == "raised" else "crashed": True, kind: repr(error)}
 
 
-def compare(wanted: Any, actual: Any, *, cut: bool = False, at: str = "") -> list[str]:
-    """Where `actual` is not `wanted`: floats to 1e-9 relative, with `cut` whole numbers to 1.
+def is_of_product(error: Exception) -> bool:
+    """Whether the product raised an error: it is a SpringtideError, or was raised in its files."""
+    if isinstance(error, SpringtideError):
+        return True
+    frames = traceback.extract_tb(error.__traceback__)
+    file = Path(frames[-1].filename)
+    return any(file.is_relative_to(folder) for folder in PRODUCT)
 
-    A key that is missing is the same as null; {"error": true} wants a failure, whatever it says.
+
+def compare(wanted: Any, actual: Any, *, truncated: bool = False, path: str = "") -> list[str]:
+    """Where `actual` differs from `wanted`: floats by more than 1e-9 relative, whole numbers of a
+    `truncated` group by more than 1. A missing key equals null; {"error": true} accepts any error.
     """
     if isinstance(wanted, Mapping):
         if not isinstance(actual, Mapping):
-            return [f"{at or 'result'}: wanted an object, got {actual!r}"]
+            return [f"{path or 'result'}: wanted an object, got {actual!r}"]
         if wanted.get("error") is True and actual.get("error") is True:
             actual = {key: value for key, value in actual.items() if key != "raised"}
-        keys = sorted({*wanted, *actual}, key=str)
         problems = []
-        for key in keys:
-            problems += compare(wanted.get(key), actual.get(key), cut=cut, at=f"{at}.{key}")
+        for key in sorted({*wanted, *actual}, key=str):
+            problems += compare(
+                wanted.get(key), actual.get(key), truncated=truncated, path=f"{path}.{key}"
+            )
         return problems
     if isinstance(wanted, list):
         if not isinstance(actual, list | tuple) or len(wanted) != len(actual):
-            return [f"{at}: wanted {wanted!r}, got {actual!r}"]
+            return [f"{path}: wanted {wanted!r}, got {actual!r}"]
         problems = []
-        for i, (one, other) in enumerate(zip(wanted, actual, strict=True)):
-            problems += compare(one, other, cut=cut, at=f"{at}[{i}]")
+        for index, (expected, answer) in enumerate(zip(wanted, actual, strict=True)):
+            problems += compare(expected, answer, truncated=truncated, path=f"{path}[{index}]")
         return problems
-    return [] if _same(wanted, actual, cut) else [f"{at}: wanted {wanted!r}, got {actual!r}"]
+    is_same = _is_same(wanted, actual, truncated)
+    return [] if is_same else [f"{path}: wanted {wanted!r}, got {actual!r}"]
 
 
-def _same(wanted: Any, actual: Any, cut: bool) -> bool:
-    if isinstance(wanted, bool) or isinstance(actual, bool) or not _number(wanted):
+def _is_same(wanted: Any, actual: Any, truncated: bool) -> bool:
+    if not _is_number(wanted):
         return type(wanted) is type(actual) and bool(wanted == actual)
-    if not _number(actual):
+    if not _is_number(actual):
         return False
-    if cut and isinstance(wanted, int) and float(actual).is_integer():
+    if truncated and isinstance(wanted, int) and float(actual).is_integer():
         return bool(abs(wanted - actual) <= 1)
     return math.isclose(wanted, actual, rel_tol=RELATIVE, abs_tol=0.0)
 
 
-def _number(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _describe(given: Any, wanted: Any, actual: object, problems: list[str]) -> str:
     lines = [*problems, f"input:  {json.dumps(given)}", f"wanted: {json.dumps(wanted)}"]
     return "\n".join([*lines, f"got:    {json.dumps(actual, default=str)}"])
-
-
-def report(name: str, result: FileResult) -> str:
-    """The report of one file as text."""
-    lines = [name]
-    for group in (group for group in result.groups if group.covered):
-        lines.append(
-            f"  {group.group}: {group.cases} run, {group.passed} passed, "
-            f"{len(group.differences)} deliberate differences, {len(group.mismatches)} mismatches"
-        )
-        lines += [f"    differs: {case}: {reason}" for case, reason in group.differences]
-        lines += [f"    as upstream, what we mended out of play: {case}" for case in group.alike]
-        for case, text in group.mismatches:
-            lines.append(f"    MISMATCH: {case}")
-            lines += [f"      {line}" for line in text.splitlines()]
-    missing = [f"{group.group} ({group.cases})" for group in result.groups if not group.covered]
-    if missing:
-        lines.append(f"  not covered: {', '.join(missing)}")
-    covered = [group for group in result.groups if group.covered]
-    lines.append(
-        f"  total: {sum(group.cases for group in covered)} run, "
-        f"{sum(group.passed for group in covered)} passed, "
-        f"{sum(len(group.differences) for group in covered)} deliberate differences, "
-        f"{result.mismatches} mismatches; {len(missing)} groups not covered"
-    )
-    return "\n".join(lines)

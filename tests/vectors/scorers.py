@@ -1,9 +1,7 @@
-"""Vector groups of scorers: how good nodes are for a pod, as plugins of others say it.
+"""Groups of scorers, asked of the extender's decisions over a state table.
 
-What each passes through is the module of `pipeline.processors.scorers` of the same name. Each case
-is run as one node between two others that have nothing, so that what holds for one row of a column
-is what holds for the case. Metrics are in load-watcher's form, read by `processors.load_watcher`.
-Whom TargetLoadPacking still adds is asked of the table.
+Groups whose results a score does not show (a prediction, a risk, a distribution) call the public
+function of the scorer that computes them, over the same table where the case describes nodes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,409 +11,628 @@ import msgspec
 import numpy as np
 
 from pipeline.processors.arrays import FloatArray
-from pipeline.processors.exchange.load_watcher_document import Metric, average_of, latest_of
 from pipeline.processors.kubernetes.object_records import pod_record
 from pipeline.processors.scorers import (
     beta,
     load_statistics,
+    load_variation_risk_balancing,
+    low_risk_over_commitment,
+    node_metadata,
+    node_resources_allocatable,
+    peaks,
     registry,
     resource_limits,
     scheduling_hint,
+    target_load_packing,
 )
-from pipeline.processors.scorers import load_variation_risk_balancing as load_variation
-from pipeline.processors.scorers import low_risk_over_commitment as low_risk
-from pipeline.processors.scorers import node_metadata as metadata_scores
-from pipeline.processors.scorers import node_resources_allocatable as node_size
-from pipeline.processors.scorers import node_resources_fit_plus as fit_plus
-from pipeline.processors.scorers import peaks as power_peaks
-from pipeline.processors.scorers import scarce_resource_avoidance as scarce_resources
-from pipeline.processors.scorers import target_load_packing as target_load
 from pipeline.processors.scorers.rounding import half_away
-from pipeline.processors.scorers.scorer import Packing
-from pipeline.table import Table
-from pipeline.times import format_time
-from pipeline.topics.pods import Container as PodContainer
-from pipeline.topics.pods import CountedPod
-from tests.table.records import NOW, node_state
+from pipeline.topics.node_state import UsageDeviation
+from pipeline.topics.resource_amounts import Usage
+from tests.vectors.cases import Case, plain
+from tests.vectors.runner import Difference, Group
+from tests.vectors.world import World, container, placement, pod
 
-Case = dict[str, Any]
-
-NAMES = {"cpu": "CPU", "memory": "Memory"}
+NODE = "n"
+NOW = 1_700_000_000.0
+_TYPES = {"cpu": "CPU", "memory": "Memory"}
 
 
 def column(value: float | None) -> FloatArray:
-    """A node between two of which nothing is known."""
+    """The value of a node between two about which nothing is known."""
     return np.array([np.nan, np.nan if value is None else float(value), np.nan])
 
 
-def of(found: Any) -> Any:
-    """What is said of that node."""
-    value = np.asarray(found)[1].item()
+def of_node(values: Any) -> Any:
+    """The value of that node, None if it is unknown."""
+    value = np.asarray(values)[1].item()
     return None if value != value else value
 
 
-def trimaran_args_defaults(case: Case) -> object:
-    return msgspec.to_builtins(registry.scorer(case["plugin"]).read(case["args"]))
+def first(values: Any) -> Any:
+    """The value of the first node, None if it is unknown."""
+    value = np.asarray(values)[0].item()
+    return None if value != value else value
 
 
-def metrics(case: Case) -> list[Metric]:
-    return [Metric(**one) for one in case["metrics"] or ()]
-
-
-def container_of(case: Case) -> target_load.Container:
-    return target_load.Container(case.get("request_cpu_m"), case.get("limit_cpu_m"))
-
-
-def target_load_packing(case: Case) -> object:
-    def asks(pod: Case) -> int:
-        return target_load.pod_millicores(
-            map(container_of, pod["containers"]),
-            pod["overhead_cpu_m"],
-            Packing(case["default_requests_multiplier"], case["default_requests_cpu_m"]),
-        )
-
-    recent = [asks(pod) for pod in case["recent_pods"] if not _measured(case, pod)]
-    added = asks(case["pod"]) + sum(recent)
-    used = latest_of("CPU", metrics(case))
-    percent = target_load.predicted_percent(
-        column(used), column(case["node_capacity_cpu_m"]), column(added)
+def _manifest(tree: Case, name: str = "asking", **more: Any) -> Case:
+    containers, init = (
+        [container(one.get("requests"), one.get("limits")) for one in tree.get(kind) or ()]
+        for kind in ("containers", "init_containers")
     )
-    score = target_load.target_load(percent, case["target_utilization"])
-    return {"score": of(score), "predicted_percent": of(percent)}
+    overhead = container(tree.get("overhead"), {})["resources"]["requests"]
+    return pod(name, containers, initContainers=init, overhead=overhead, **more)
 
 
-def _measured(case: Case, pod: Case) -> bool:
-    ends = column(case["window_end_s"])
-    return not of(target_load.is_unmeasured(column(pod["seen_at_s"]), ends))
+def _with_requests(amounts: Mapping[str, int], name: str = "asking", **more: Any) -> Case:
+    return pod(name, [container(amounts, {})], **more)
+
+
+def _metric(metrics: Sequence[Case], kind: str, operators: Sequence[str]) -> float | None:
+    """The last value of a kind in percent, by the first operator that is there."""
+    for operator in operators:
+        for metric in reversed(metrics):
+            if metric["type"] == kind and metric["operator"] == operator:
+                return float(metric["value"])
+    return None
+
+
+def _report(world: World, capacity: Mapping[str, float], metrics: Any, at: float) -> None:
+    """The node's usage as load-watcher's metrics have it, in percent of `capacity`: an average over
+    a quarter of an hour, its deviation, and the latest value."""
+    metrics = plain(metrics) or []
+
+    def amounts(operators: Sequence[str]) -> Usage:
+        percents = {r: _metric(metrics, _TYPES[r], operators) for r in ("cpu", "memory")}
+        cpu, memory = (
+            None if percent is None else percent / 100 * capacity.get(resource, 0)
+            for resource, percent in percents.items()
+        )
+        return Usage(cpu_cores=None if cpu is None else cpu / 1000, memory_bytes=memory)
+
+    kinds = {metric["type"] for metric in metrics}
+    if not kinds & {*_TYPES.values()}:
+        # A node without a report is new, and idle, unless one of its pods is old.
+        world.runs(pod("old", [], node=NODE, scheduled_at=1.0))
+        return
+    average, deviation = amounts(["AVG"]), amounts(["STD"])
+    latest = amounts(["Latest", "", "AVG"])
+    spread = {"15m": UsageDeviation(mean=average, stdev=deviation)}
+    world.report(NODE, latest, at=at, deviation=spread)
+
+
+def trimaran_args_defaults(case: Case) -> object:
+    return msgspec.to_builtins(registry.scorer(case["plugin"]).read(plain(case["args"])))
+
+
+# -- TargetLoadPacking
+
+_PACKING = "TargetLoadPacking"
+
+
+def _packing_args(case: Case) -> Case:
+    return {
+        "targetUtilization": case["target_utilization"],
+        "defaultRequests": {"cpu": f"{case['default_requests_cpu_m']}m"},
+        "defaultRequestsMultiplier": str(case["default_requests_multiplier"]),
+    }
+
+
+def _packing_pod(tree: Case, name: str = "asking", **more: Any) -> Case:
+    containers = [_packing_container(one) for one in tree["containers"]]
+    overhead = {"cpu": f"{tree['overhead_cpu_m']}m"}
+    return pod(name, containers, overhead=overhead, **more)
+
+
+def _packing_container(tree: Case) -> Case:
+    return container({"cpu": tree.get("request_cpu_m")}, {"cpu": tree.get("limit_cpu_m")})
+
+
+def target_load_packing_group(case: Case) -> object:
+    ends = float(case["window_end_s"])
+    world = World(placement(_PACKING, _packing_args(case)), ends)
+    capacity = {"cpu": case["node_capacity_cpu_m"]}
+    world.node(NODE, capacity)
+    _report(world, capacity, case["metrics"], ends)
+    for index, recent in enumerate(case["recent_pods"]):
+        seen = recent["seen_at_s"]
+        world.runs(_packing_pod(recent, f"recent-{index}", node=NODE, scheduled_at=seen))
+    manifest = _packing_pod(case["pod"])
+    predicted = target_load_packing.prediction(world.moment(), world.asked(manifest))
+    return {
+        "score": world.scores(manifest, _PACKING)[NODE],
+        "predicted_percent": first(predicted),
+    }
+
+
+def _the_busier_counts(given: Case, expected: Case) -> Difference | None:
+    """The product predicts by the average and by the last window, and takes the busier."""
+    metrics = [m for m in given["metrics"] if m["type"] == "CPU"]
+    if {m["operator"] for m in metrics} < {"AVG", "Latest"} or len(metrics) < 2:
+        return None
+    average, latest = (_metric(metrics, "CPU", [operator]) or 0.0 for operator in ("AVG", "Latest"))
+    last = metrics[-1]["value"]
+    if max(average, latest) <= last:
+        return None
+    percent = expected["predicted_percent"] + max(average, latest) - last
+    score = target_load_packing.target_load(np.array([percent]), given["target_utilization"])
+    return Difference(
+        "the busier of the average and the last window counts, not the metric that comes last",
+        "a node whose load falls is filled later than upstream fills it",
+        {"score": int(score[0]), "predicted_percent": percent},
+    )
 
 
 def target_load_packing_container(case: Case) -> object:
-    found = target_load.container_millicores(
-        container_of(case["container"]), Packing(case["multiplier"], case["default_cpu_m"])
-    )
-    return {"predicted_cpu_m": found}
+    args = {
+        "defaultRequests": {"cpu": f"{case['default_cpu_m']}m"},
+        "defaultRequestsMultiplier": str(case["multiplier"]),
+    }
+    if not case["default_cpu_m"]:
+        args["defaultRequests"] = {"cpu": "0"}
+    world = World(placement(_PACKING, args), NOW)
+    asked = world.asked(pod("asking", [_packing_container(case["container"])]))
+    return {"predicted_cpu_m": asked.counted["packing"]}
 
 
 def trimaran_recent_pod_window(case: Case) -> object:
-    bound, ends = column(case["seen_at_s"]), column(case["window_end_s"])
-    return {"counted": of(target_load.is_unmeasured(bound, ends))}
+    """Whether a pod is added to the average of the node's window."""
+    ends = float(case["window_end_s"])
+    world = World(placement(_PACKING, {}), max(ends, case["seen_at_s"]))
+    world.node(NODE, {"cpu": 4000})
+    world.report(NODE, Usage(cpu_cores=1.0), at=ends)
+    world.runs(_with_requests({"cpu": 100}, "p", node=NODE, scheduled_at=case["seen_at_s"]))
+    return {"counted": bool(world.moment().unmeasured()[0])}
 
 
 def trimaran_recent_pod_cleanup(case: Case) -> object:
-    """Each pod alone on a node whose window ends now: who is not in its average still counts."""
-    table, now, bound = Table(), case["now_s"], {}
+    """Pods that are still added to averages, each on a node whose window ends now."""
+    now = float(case["now_s"])
+    world = World(placement(_PACKING, {}), now)
+    nodes = {}
     for one in case["pods"]:
-        name = bound[one["name"]] = one["name"].lower()
-        table.put_state(node_state(name, age=NOW - now))
-        pod = CountedPod(
-            node=name, uid=name, cgroup_uid=name, phase="Running",
-            containers=(PodContainer(name="main"),), scheduled_at=format_time(one["bound_at_s"]),
-        )  # fmt: skip
-        table.put_pod(pod)
-    table.bring_up_to_date(now)
-    counts = table.pods.unmeasured[table.lookup([*bound.values()])]
-    return {"kept": [name for name, amount in zip(bound, counts, strict=True) if amount > 0]}
+        name = nodes[one["name"]] = one["name"].lower()
+        world.node(name, {"cpu": 4000})
+        world.report(name, Usage(cpu_cores=1.0), at=now)
+        world.runs(_with_requests({"cpu": 100}, name, node=name, scheduled_at=one["bound_at_s"]))
+    added = dict(zip(world.table, world.moment().unmeasured().tolist(), strict=True))
+    return {"kept": [name for name, node in nodes.items() if added[node]]}
+
+
+# -- usage as Trimaran's plugins read it
+
+
+def _measured(allocatable: Mapping[str, int], metrics: Any, plugin: str, args: Case) -> World:
+    world = World(placement(plugin, args), NOW)
+    world.node(NODE, allocatable)
+    _report(world, allocatable, metrics, NOW)
+    return world
+
+
+_BALANCING = "LoadVariationRiskBalancing"
+_NODE = {"cpu": 1000, "memory": 1 << 30}
 
 
 def trimaran_metric_selection(case: Case) -> object:
-    found = average_of(case["type"], metrics(case))
-    if found is None:
+    """Average and deviation of a node with 1000 millicores and 1 GiB, back in percent."""
+    world = _measured(_NODE, case["metrics"], _BALANCING, {})
+    resource = {kind: name for name, kind in _TYPES.items()}[case["type"]]
+    load = load_statistics.load(world.moment(), resource, np.array([100.0]))
+    if first(load.average) is None:
         return {"avg": 0.0, "std": 0.0, "valid": False}
-    return {"avg": found.average, "std": found.deviation, "valid": True}
+    return {"avg": first(load.average), "std": first(load.deviation), "valid": True}
 
 
-def load_of(resource: str, capacity: float, case: Case) -> load_statistics.Load:
-    found = average_of(NAMES[resource], metrics(case))
-    average, deviation = (None, None) if found is None else found
-    return load_statistics.of_percent(column(capacity), column(average), column(deviation))
+def _deviation_alone(given: Case, expected: Case) -> Difference | None:
+    operators = {m["operator"] for m in given["metrics"] if m["type"] == given["type"]}
+    if operators != {"STD"}:
+        return None
+    return Difference(
+        "a deviation without an average or a latest value is no usage",
+        "a node of which only the deviation is known scores 0, upstream takes it for idle",
+        {"avg": 0.0, "std": 0.0, "valid": False},
+    )
 
 
 def trimaran_resource_stats(case: Case) -> object:
-    unit = 2**20 if case["resource"] == "memory" else 1
-    capacity = case["allocatable"] / unit
-    found = load_of(case["resource"], capacity, case)
-    if of(found.average) is None:
+    resource = case["resource"]
+    scale = load_statistics.unit(resource)
+    allocatable = {resource: case["allocatable"]}
+    world = _measured(allocatable, case["metrics"], _BALANCING, {})
+    moment = world.moment()
+    capacity = moment.allocatable(resource) / scale
+    load = load_statistics.load(moment, resource, capacity)
+    asked = world.asked(_with_requests({resource: case["request"]}))
+    if first(load.average) is None:
         return {"valid": False}
     return {
-        "valid": True, "capacity": capacity, "request": case["request"] / unit,
-        "used_avg": of(found.average), "used_std": of(found.deviation),
+        "valid": True, "capacity": first(capacity),
+        "request": asked.counted[f"request:{resource}"] / scale,
+        "used_avg": first(load.average), "used_std": first(load.deviation),
     }  # fmt: skip
 
 
 def trimaran_mu_sigma(case: Case) -> object:
     used = load_statistics.Load(column(case["used_avg"]), column(case["used_std"]))
-    found = load_statistics.shares(column(case["capacity"]), used, case["request"])
-    return {"mu": of(found.mean), "sigma": of(found.deviation)}
-
-
-def _stated(amounts: Mapping[str, int]) -> dict[str, str]:
-    return {name: f"{n}m" if name == "cpu" else str(n) for name, n in amounts.items()}
-
-
-def amounts_of(pod: Case) -> dict[str, dict[str, int]]:
-    """What a pod asks for in all, as the watcher and the extender read it from its manifest."""
-
-    def listed(name: str) -> list[dict[str, Any]]:
-        return [
-            {"name": f"c{i}", "resources": {k: _stated(one.get(k) or {}) for k in _KINDS}}
-            for i, one in enumerate(pod.get(name) or ())
-        ]
-
-    spec = {"containers": listed("containers"), "initContainers": listed("init_containers")}
-    overhead = _stated(pod.get("overhead") or {})
-    tree = {"metadata": {"name": "p", "namespace": "d", "uid": "u"}}
-    record = pod_record(tree | {"spec": spec | {"overhead": overhead}})
-    return {
-        kind: {"cpu": found.cpu_millicores or 0, "memory": found.memory_bytes or 0}
-        for kind, found in zip(_KINDS, (record.requests, record.limits), strict=True)
-    }
-
-
-_KINDS = ("requests", "limits")
+    shares = load_statistics.shares(column(case["capacity"]), used, case["request"])
+    return {"mu": of_node(shares.mean), "sigma": of_node(shares.deviation)}
 
 
 def trimaran_effective_resources(case: Case) -> object:
-    return amounts_of(case["pod"])
-
-
-def _asked(case: Case, resource: str) -> low_risk.Asked:
-    def ask(pod: Case) -> tuple[int, int]:
-        found = amounts_of(pod)
-        return found["requests"][resource], found["limits"][resource]
-
-    on_node = [ask(pod) for pod in case["pods_on_node"]]
-    requests = column(sum(request for request, _ in on_node))
-    limits_ = column(sum(max(request, limit) for request, limit in on_node))
-    found = low_risk.asked_with_pod(requests, limits_, *ask(case["pod"]))
-    return found.capped(column(case["allocatable"][resource]))
-
-
-def trimaran_node_requests_limits(case: Case) -> object:
-    asked = {resource: _asked(case, resource) for resource in NAMES}
-    names = ("request", "limit", "request_without_pod", "limit_without_pod")
+    record = pod_record(_manifest(case["pod"]))
     return {
-        name: {resource: of(found[i]) for resource, found in asked.items()}
-        for i, name in enumerate(names)
+        kind: {"cpu": amounts.cpu_millicores or 0, "memory": amounts.memory_bytes or 0}
+        for kind, amounts in (("requests", record.requests), ("limits", record.limits))
     }
 
 
-def load_variation_risk_balancing(case: Case) -> object:
+# -- LoadVariationRiskBalancing, LowRiskOverCommitment
+
+
+def load_variation_risk_balancing_group(case: Case) -> object:
     used = load_statistics.Load(column(case["used_avg"]), column(case["used_std"]))
-    found = load_variation.risk_score(
+    exact = load_variation_risk_balancing.risk_score(
         column(case["capacity"]), used, case["request"],
         margin=case["margin"], sensitivity=case["sensitivity"],
     )  # fmt: skip
-    return {"score": of(half_away(found)), "exact": of(found)}
+    return {"score": of_node(half_away(exact)), "exact": of_node(exact)}
 
 
 def load_variation_risk_balancing_node(case: Case) -> object:
-    asked = amounts_of(case["pod"])["requests"]
-    scores = [
-        load_variation.risk_score(
-            column(capacity), load_of(resource, capacity, case), asked[resource],
-            margin=case["margin"], sensitivity=case["sensitivity"],
-        )
-        for resource, capacity in case["allocatable"].items()
-    ]  # fmt: skip
-    return {"score": of(load_variation.load_variation(scores))}
+    args = {"safeVarianceMargin": case["margin"], "safeVarianceSensitivity": case["sensitivity"]}
+    world = _measured(plain(case["allocatable"]), case["metrics"], _BALANCING, args)
+    return {"score": world.scores(_manifest(case["pod"]), _BALANCING)[NODE]}
+
+
+_LOW_RISK = "LowRiskOverCommitment"
+
+
+def _with_pods(world: World, pods: Sequence[Case]) -> None:
+    for index, one in enumerate(pods):
+        world.runs(_manifest(one, f"pod-{index}", node=NODE, scheduled_at=NOW - 9000))
+
+
+def trimaran_node_requests_limits(case: Case) -> object:
+    world = World(placement(_LOW_RISK, {}), NOW)
+    world.node(NODE, plain(case["allocatable"]))
+    _with_pods(world, case["pods_on_node"])
+    moment, asked = world.moment(), world.asked(_manifest(case["pod"]))
+    names = ("request", "limit", "request_without_pod", "limit_without_pod")
+    answer: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for resource in _TYPES:
+        sums = low_risk_over_commitment.asked_of(moment, asked, resource)
+        for name, amount in zip(names, sums, strict=True):
+            answer[name][resource] = first(amount) * load_statistics.unit(resource)
+    return answer
 
 
 def low_risk_overcommitment(case: Case) -> object:
-    asked = low_risk.Asked(
-        *(
-            column(case[name])
-            for name in ("request", "limit", "request_without_pod", "limit_without_pod")
-        )
-    )
+    names = ("request", "limit", "request_without_pod", "limit_without_pod")
+    asked = low_risk_over_commitment.Asked(*(column(case[name]) for name in names))
     capacity = column(case["capacity"])
     average, deviation = (column(case[f"used_{name}_percent"]) for name in ("avg", "std"))
     used = load_statistics.of_percent(capacity, average, deviation)
     smoothing = case["smoothing_window"]
+    risk = low_risk_over_commitment.total_risk(
+        capacity, asked, used, limit_weight=case["limit_weight"], smoothing_window=smoothing
+    )
     return {
-        "risk_limit": of(low_risk.limit_risk(capacity, asked)),
-        "risk_load": of(low_risk.load_risk(capacity, asked, used, smoothing)),
-        "risk": of(
-            low_risk.total_risk(
-                capacity, asked, used,
-                limit_weight=case["limit_weight"], smoothing_window=smoothing,
-            )
-        ),
-    }  # fmt: skip
+        "risk_limit": of_node(low_risk_over_commitment.limit_risk(capacity, asked)),
+        "risk_load": of_node(low_risk_over_commitment.load_risk(capacity, asked, used, smoothing)),
+        "risk": of_node(risk),
+    }
 
 
 def low_risk_overcommitment_score(case: Case) -> object:
-    asks = amounts_of(case["pod"])
-    if not any(amount for kind in asks.values() for amount in kind.values()):
-        # Not asked at all: as upstream, a pod that asks for nothing has no score anywhere.
-        return {"score": 0}
-    risks = [
-        low_risk.total_risk(
-            column(capacity), _asked(case, resource), load_of(resource, capacity, case),
-            limit_weight=case["risk_limit_weights"][resource],
-            smoothing_window=case["smoothing_window"],
-        )
-        for resource, capacity in case["allocatable"].items()
-    ]  # fmt: skip
-    return {"score": of(low_risk.low_risk(risks))}
+    args = {
+        "smoothingWindowSize": case["smoothing_window"],
+        "riskLimitWeights": plain(case["risk_limit_weights"]),
+    }
+    world = _measured(plain(case["allocatable"]), case["metrics"], _LOW_RISK, args)
+    _with_pods(world, case["pods_on_node"])
+    return {"score": world.scores(_manifest(case["pod"]), _LOW_RISK)[NODE]}
 
 
 def beta_distribution(case: Case) -> object:
     mean, deviation = column(case["mu"]), column(case["sigma"])
-    found = beta.fit(mean, deviation)
+    fit = beta.fit(mean, deviation)
     return {
-        "alpha": of(found.alpha),
-        "beta": of(found.beta),
-        "probability_below": of(beta.below(mean, deviation, column(case["threshold"]))),
+        "alpha": of_node(fit.alpha),
+        "beta": of_node(fit.beta),
+        "probability_below": of_node(beta.below(mean, deviation, column(case["threshold"]))),
     }
 
 
-def peaks(case: Case) -> object:
-    model = power_peaks.PowerModel(
-        *(column(case["power_model"][name]) for name in ("k0", "k1", "k2"))
+# -- Peaks
+
+
+def peaks_group(case: Case) -> object:
+    model = case["power_model"]
+    args = {} if model is None else {"nodePowerModel": {NODE: plain(model)}}
+    capacity = {"cpu": case["node_capacity_cpu_m"]}
+    world = _measured(capacity, case["metrics"], "Peaks", args)
+    asked = world.asked(_with_requests({"cpu": case["pod_request_cpu_m"]}))
+    rise = peaks.rise_of(world.moment(), asked, world.rules.placement.args["Peaks"])
+    return {"power_jump": first(rise), "raw_score": first(peaks.costs(rise))}
+
+
+def _by_the_average(given: Case, expected: Case) -> Difference | None:
+    """Upstream takes the metric that comes first; the product always takes the average."""
+    metrics = [m for m in given["metrics"] or () if m["type"] == "CPU"]
+    operators = [m["operator"] for m in metrics]
+    if "AVG" not in operators or operators[0] == "AVG":
+        return None
+    average = next(m for m in metrics if m["operator"] == "AVG")
+    model, capacity = given["power_model"], given["node_capacity_cpu_m"]
+    after = average["value"] + 100 * given["pod_request_cpu_m"] / capacity
+    exponents = np.exp(model["k2"] * np.array([after, average["value"]]))
+    rise = None if after > 100 else float(model["k1"] * (exponents[0] - exponents[1]))
+    return Difference(
+        "the average counts, whichever metric comes first",
+        "a load that just rose or fell moves the cost of a node more slowly",
+        {"power_jump": rise, "raw_score": 0 if rise is None else int(rise * 1e15)},
     )
-    used = latest_of("CPU", metrics(case), first=True)
-    rise = power_peaks.power_rise(
-        model, column(used), column(case["node_capacity_cpu_m"]), case["pod_request_cpu_m"]
-    )
-    return {"power_jump": of(rise), "raw_score": of(power_peaks.costs(rise))}
 
 
 def peaks_normalize(case: Case) -> object:
-    cost = np.array([*case["costs"].values()], np.int64)
-    scores = power_peaks.cheapest_first(cost, np.ones(len(cost), np.bool_))
-    return {"scores": dict(zip(case["costs"], scores.tolist(), strict=True))}
+    """Nodes whose power rises by the costs with a pod, from no usage to all of it."""
+    costs = plain(case["costs"])
+    model = {name: {"k0": 0.0, "k1": cost / 1e15, "k2": _DOUBLES} for name, cost in costs.items()}
+    world = World(placement("Peaks", {"nodePowerModel": model}), NOW)
+    for name in costs:
+        world.node(name, {"cpu": 1000})
+        world.report(name, Usage(cpu_cores=0.0), at=NOW)
+    scores = world.scores(_with_requests({"cpu": 1000}), "Peaks")
+    return {"scores": {name: scores[name] for name in costs}}
+
+
+_DOUBLES = float(np.log(2.0)) / 100
+
+
+# -- ResourceLimits
+
+_LIMITS = "ResourceLimits"
+
+
+def _limits_world(case: Case) -> tuple[World, Case]:
+    weights = plain(case["weights"])
+    resources = [{"name": name, "weight": weight} for name, weight in weights.items()]
+    args: Case = {"resources": resources}
+    if (default := case.get("best_effort_default")) not in (None, "node_allocatable"):
+        args["defaultLimit"] = plain(default)
+    world = World(placement(_LIMITS, args), NOW)
+    world.node(NODE, plain(case["allocatable"]))
+    for index, limits in enumerate(case["existing_pod_limits"]):
+        there = pod(f"pod-{index}", [container({}, plain(limits))], node=NODE, scheduled_at=1.0)
+        world.runs(there)
+    tree = case["pod"]
+    init = [container({}, plain(limits)) for limits in tree.get("init_container_limits") or ()]
+    overhead = container(plain(tree.get("overhead")), {})["resources"]["requests"]
+    containers = [container({}, plain(limits)) for limits in tree["container_limits"]]
+    return world, pod("asking", containers, initContainers=init, overhead=overhead)
 
 
 def limit_aware_score(case: Case) -> object:
-    allocatable = case["allocatable"]
-    on_node = {
-        name: sum(pod.get(name, 0) for pod in case["existing_pod_limits"]) for name in allocatable
+    world, manifest = _limits_world(case)
+    args = world.rules.placement.args[_LIMITS]
+    return {
+        "raw_score": first(resource_limits.room_of(world.moment(), world.asked(manifest), args))
     }
-    pod = case["pod"]
-    ask = amounts_of(
-        {
-            "containers": [{"limits": one} for one in pod["container_limits"]],
-            "init_containers": [{"limits": one} for one in pod.get("init_container_limits", ())],
-            "overhead": pod.get("overhead"),
-        }
-    )["limits"]
-    room = resource_limits.limit_room(
-        {name: column(amount) for name, amount in allocatable.items()},
-        {name: column(amount) for name, amount in on_node.items()},
-        ask,
-        case["weights"],
+
+
+def _unlimited_takes_all(given: Case, expected: Case) -> Difference | None:
+    """Without `best_effort_default` upstream lets a pod without limits count nothing."""
+    if given.get("best_effort_default") is not None:
+        return None
+    tree = given["pod"]
+    limited = {
+        name
+        for limits in (*tree["container_limits"], *(tree.get("init_container_limits") or ()))
+        for name, limit in limits.items()
+        if limit
+    }
+    free = [name for name in given["weights"] if name not in limited]
+    if not free or tree.get("overhead"):
+        return None
+    shares = sum(given["weights"][name] for name in free) / sum(given["weights"].values())
+    return Difference(
+        "a pod without a limit counts the whole allocatable, as the proposal suggests",
+        "set defaultLimit to let pods without limits count less",
+        {"raw_score": expected["raw_score"] - 100 * shares},
     )
-    return {"raw_score": of(room)}
 
 
 def limit_aware_normalize(case: Case) -> object:
-    raw = np.array([*case["raw"].values()], np.float64)
-    return {
-        "scores": dict(zip(case["raw"], resource_limits.limit_aware(raw).tolist(), strict=True))
-    }
+    """Nodes whose limits leave so much room."""
+    raw = plain(case["raw"])
+    args = {"resources": [{"name": "cpu"}], "defaultLimit": {"cpu": 0}}
+    world = World(placement(_LIMITS, args), NOW)
+    for name, room in raw.items():
+        world.node(name, {"cpu": 100_000})
+        limits = {"cpu": round(100_000 - room * 1000)}
+        world.runs(pod(f"on-{name}", [container({}, limits)], node=name, scheduled_at=1.0))
+    scores = world.scores(pod("asking", []), _LIMITS)
+    return {"scores": {name: scores[name] for name in raw}}
 
 
-def whole(value: int) -> np.ndarray:
-    return np.array([0, value, 0], np.int64)
+# -- Koordinator's, scheduler-plugins'
 
-
-def _by_name(amounts: Mapping[str, int]) -> dict[str, np.ndarray]:
-    return {name: whole(amount) for name, amount in amounts.items()}
+_FIT_PLUS = "NodeResourcesFitPlus"
 
 
 def noderesourcesfitplus(case: Case) -> object:
-    resources = {
-        name: fit_plus.FitResource(type=one["type"], weight=one["weight"])
-        for name, one in case["resources"].items()
-    }
-    found = fit_plus.fit_plus(
-        case["pod_requests"],
-        _by_name(case["node_requested"]),
-        _by_name(case["node_allocatable"]),
-        resources,
-        3,
-    )
-    return {"score": of(found)}
+    resources = plain(case["resources"])
+    world = World(placement(_FIT_PLUS, {"resources": resources}), NOW)
+    world.node(NODE, plain(case["node_allocatable"]))
+    used, wanted = plain(case["node_requested"]), plain(case["pod_requests"])
+    world.runs(_with_requests(_exactly(used, resources), "there", node=NODE, scheduled_at=1.0))
+    return {"score": world.scores(_with_requests(_exactly(wanted, resources)), _FIT_PLUS)[NODE]}
+
+
+def _exactly(amounts: Mapping[str, int], resources: Mapping[str, Any]) -> Mapping[str, int]:
+    """Amounts with an explicit 0 where a container without a request would count a default."""
+    return dict.fromkeys(resources, 0) | amounts
 
 
 def noderesourcesfitplus_pod_request(case: Case) -> object:
+    resource = case["resource"]
+
+    def requesting(amount: int | None, **more: Any) -> Case:
+        return container({resource: amount}, {}) | more
+
+    containers = [requesting(amount) for amount in case["containers"]]
     init = [
-        fit_plus.InitContainer(one["request"], one.get("sidecar", False))
+        requesting(one["request"], **({"restartPolicy": "Always"} if one.get("sidecar") else {}))
         for one in case["init_containers"]
     ]
-    return {"request": fit_plus.pod_request(case["resource"], case["containers"], init)}
+    args = {"resources": {resource: {"type": "LeastAllocated"}}}
+    world = World(placement(_FIT_PLUS, args), NOW)
+    asked = world.asked(pod("asking", containers, initContainers=init))
+    return {"request": asked.counted[f"fitted:{resource}"]}
+
+
+def _beside_sidecars(given: Case, expected: Case) -> Difference | None:
+    """An init container runs beside the sidecars that started before it."""
+    default = {"cpu": 100, "memory": 200 << 20}.get(given["resource"], 0)
+    sidecars = highest = 0
+    for one in given["init_containers"]:
+        request = default if one["request"] is None else one["request"]
+        if one.get("sidecar"):
+            sidecars += request
+        highest = max(highest, sidecars + (0 if one.get("sidecar") else request))
+    running = sum(default if one is None else one for one in given["containers"])
+    request = max(running + sidecars, highest)
+    if request == expected["request"]:
+        return None
+    return Difference(
+        "an init container runs beside the sidecars that were started before it",
+        "pods with sidecars count more, so nodes are filled less",
+        {"request": request},
+    )
+
+
+def _without_sidecars(given: Case) -> Case:
+    init = [one | {"request": 0} if one.get("sidecar") else one for one in given["init_containers"]]
+    return given | {"init_containers": init}
+
+
+_SCARCE = "ScarceResourceAvoidance"
 
 
 def scarce_resource_avoidance(case: Case) -> object:
-    found = scarce_resources.scarce_resources(
-        _by_name(case["node_allocatable"]), case["pod_requests"], case["scarce_resources"], 3
-    )
-    return {"score": of(found)}
+    world = World(placement(_SCARCE, {"resources": case["scarce_resources"]}), NOW)
+    world.node(NODE, plain(case["node_allocatable"]))
+    return {"score": world.scores(_with_requests(plain(case["pod_requests"])), _SCARCE)[NODE]}
+
+
+_HINT = "SchedulingHint"
 
 
 def scheduling_hint_preferred(case: Case) -> object:
-    found = scheduling_hint.preferred_nodes(
-        case["preferred"], case["prefilter_nodes"] or case["preferred"], case["max_hint_nodes"]
-    )
-    return {"skip": not found, "nodes": found or None}
+    """The nodes that score, best first, of those that the scheduler asks about."""
+    world = World(placement(_HINT, {"maxHintNodes": case["max_hint_nodes"]}), NOW)
+    hint = msgspec.json.encode({"preferredNodeNames": case["preferred"]}).decode()
+    manifest = pod("asking", [], annotations={scheduling_hint.HINTS[1]: hint})
+    asked = case["prefilter_nodes"]
+    for name in {*case["preferred"], *(asked or ()), "other"}:
+        world.node(name, {"cpu": 1000})
+    names = [*world.table] if asked is None else asked
+    scores = world.scored(manifest, names).plugins[_HINT].tolist()
+    best = [name for score, name in sorted(zip(scores, names, strict=True), reverse=True) if score]
+    return {"skip": not best, "nodes": best or None}
 
 
-def node_resources_allocatable(case: Case) -> object:
-    names: Sequence[str] = [*case["nodes"]]
-    allocatable = {
-        resource: np.array([case["nodes"][name][resource] for name in names], np.int64)
-        for resource in case["weights"]
-    }
-    raw = node_size.raw_size(allocatable, case["weights"], case["mode"])
-    scores = node_size.by_size(raw)
+_SIZE = "NodeResourcesAllocatable"
+
+
+def node_resources_allocatable_group(case: Case) -> object:
+    weights, nodes = plain(case["weights"]), plain(case["nodes"])
+    resources = [{"name": name, "weight": weight} for name, weight in weights.items()]
+    world = World(placement(_SIZE, {"mode": case["mode"], "resources": resources}), NOW)
+    for name, amounts in nodes.items():
+        world.node(name, amounts)
+    raw = node_resources_allocatable.size_of(world.moment(), world.rules.placement.args[_SIZE])
+    scores = world.scores(pod("asking", []), _SIZE)
+    sizes = dict(zip(world.table, raw.tolist(), strict=True))
     return {
-        "raw": dict(zip(names, raw.tolist(), strict=True)),
-        "scores": dict(zip(names, scores.tolist(), strict=True)),
+        "raw": {name: sizes[name] for name in nodes},
+        "scores": {name: scores[name] for name in nodes},
     }
 
 
-def node_metadata(case: Case) -> object:
-    names, texts = zip(*case["nodes"].items(), strict=True)
-    raw = metadata_scores.raw_metadata(
-        [one.get(case["key"]) for one in texts], case["type"], case["strategy"], case["now_s"]
-    )
-    scores = metadata_scores.by_metadata(raw)
-    known = [None if value != value else value for value in raw.tolist()]
+_METADATA = "NodeMetadata"
+
+
+def node_metadata_group(case: Case) -> object:
+    args = {
+        "metadataKey": case["key"], "metadataSource": case["source"],
+        "metadataType": case["type"], "scoringStrategy": case["strategy"],
+    }  # fmt: skip
+    world = World(placement(_METADATA, args), float(case["now_s"]))
+    kind = "labels" if case["source"] == "Label" else "annotations"
+    nodes = {name: plain(texts) or {} for name, texts in case["nodes"].items()}
+    for name, texts in nodes.items():
+        world.node(name, {"cpu": 1000}, **{kind: texts})  # type: ignore[arg-type]
+    raw = node_metadata.values_of(world.moment(), world.rules.placement.args[_METADATA])
+    scores = world.scores(pod("asking", []), _METADATA)
+    values = dict(zip(world.table, raw.tolist(), strict=True))
     return {
-        "raw": dict(zip(names, known, strict=True)),
-        "scores": dict(zip(names, scores.tolist(), strict=True)),
+        "raw": {name: None if values[name] != values[name] else values[name] for name in nodes},
+        "scores": {name: scores[name] for name in nodes},
     }
 
 
-BESIDE_A_SIDECAR = "an init container runs beside the sidecars that were started before it"
-
-
-def _sidecars(case: Case, _expected: Case) -> tuple[str, Case] | None:
-    init = case["init_containers"]
-    if len(init) < 2 or not init[0].get("sidecar"):
-        return None
-    return BESIDE_A_SIDECAR, {"request": init[0]["request"] + init[1]["request"]}
-
-
-def _without_sidecars(case: Case) -> Case:
-    init = [one | {"request": 0} if one.get("sidecar") else one for one in case["init_containers"]]
-    return case | {"init_containers": init}
-
-
-DIFFERENCES = {"noderesourcesfitplus_pod_request": _sidecars}
-OUT_OF_PLAY = {"noderesourcesfitplus_pod_request": _without_sidecars}
-
-ADAPTERS = {
-    function.__name__: function
-    for function in (
-        target_load_packing, target_load_packing_container, trimaran_recent_pod_window,
-        trimaran_recent_pod_cleanup,
-        trimaran_args_defaults,
-        trimaran_metric_selection, trimaran_resource_stats, trimaran_mu_sigma,
-        trimaran_effective_resources, trimaran_node_requests_limits, load_variation_risk_balancing,
-        load_variation_risk_balancing_node, low_risk_overcommitment, low_risk_overcommitment_score,
-        beta_distribution, peaks, peaks_normalize, limit_aware_score, limit_aware_normalize,
-        noderesourcesfitplus, noderesourcesfitplus_pod_request, scarce_resource_avoidance,
-        scheduling_hint_preferred, node_resources_allocatable, node_metadata,
-    )
-}  # fmt: skip
+_SCORES = "Decisions.prioritize"
+GROUPS: dict[str, Group | str] = {
+    "trimaran_args_defaults": Group(trimaran_args_defaults, through="Scorer.read"),
+    "target_load_packing": Group(
+        target_load_packing_group, through=_SCORES, differs=_the_busier_counts
+    ),
+    "target_load_packing_container": Group(
+        target_load_packing_container, through="Decisions.asked"
+    ),
+    "trimaran_recent_pod_window": Group(
+        trimaran_recent_pod_window, through="Table, CandidateNodes.unmeasured"
+    ),
+    "trimaran_recent_pod_cleanup": Group(
+        trimaran_recent_pod_cleanup, through="Table, CandidateNodes.unmeasured"
+    ),
+    "trimaran_metric_selection": Group(
+        trimaran_metric_selection, through="load_statistics.load", differs=_deviation_alone
+    ),
+    "trimaran_resource_stats": Group(trimaran_resource_stats, through="load_statistics.load"),
+    "trimaran_mu_sigma": Group(trimaran_mu_sigma, through="load_statistics.shares"),
+    "trimaran_effective_resources": Group(
+        trimaran_effective_resources, through="object_records.pod_record"
+    ),
+    "trimaran_node_requests_limits": Group(
+        trimaran_node_requests_limits, through="low_risk_over_commitment.asked_of"
+    ),
+    "load_variation_risk_balancing": Group(
+        load_variation_risk_balancing_group, through="load_variation_risk_balancing.risk_score"
+    ),
+    "load_variation_risk_balancing_node": Group(
+        load_variation_risk_balancing_node, through=_SCORES
+    ),
+    "low_risk_overcommitment": Group(
+        low_risk_overcommitment, through="low_risk_over_commitment.total_risk"
+    ),
+    "low_risk_overcommitment_score": Group(low_risk_overcommitment_score, through=_SCORES),
+    "beta_distribution": Group(beta_distribution, through="beta.fit, beta.below"),
+    "peaks": Group(peaks_group, through="peaks.rise_of", differs=_by_the_average),
+    "peaks_normalize": Group(peaks_normalize, through=_SCORES),
+    "limit_aware_score": Group(
+        limit_aware_score, through="resource_limits.room_of", differs=_unlimited_takes_all
+    ),
+    "limit_aware_normalize": Group(limit_aware_normalize, through=_SCORES),
+    "noderesourcesfitplus": Group(noderesourcesfitplus, through=_SCORES),
+    "noderesourcesfitplus_pod_request": Group(
+        noderesourcesfitplus_pod_request,
+        through="Decisions.asked",
+        differs=_beside_sidecars,
+        without=_without_sidecars,
+    ),
+    "scarce_resource_avoidance": Group(scarce_resource_avoidance, through=_SCORES),
+    "scheduling_hint_preferred": Group(scheduling_hint_preferred, through=_SCORES),
+    "node_resources_allocatable": Group(node_resources_allocatable_group, through=_SCORES),
+    "node_metadata": Group(node_metadata_group, through=_SCORES),
+}

@@ -1,4 +1,4 @@
-"""What the vectors are run through is what the product runs: its commands lead there."""
+"""The adapters call what the commands of the product lead to."""
 
 import ast
 import tomllib
@@ -6,59 +6,21 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.vectors.runner import load_adapters
+from tests.vectors.runner import Group, load_groups
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGES = (ROOT / "pipeline", ROOT / "node-exporter" / "node_exporter", ROOT / "actuators")
 
-_NODE_ACTUATOR = "the node actuator writes and reads these (part 6)"
-_WRITES = "nobody writes the annotations of CPU ratios yet"
-_TOPOLOGY = "nobody writes what NUMA zones have for Batch yet"
-_ADMISSION = "nodes and pods are admitted by a webhook (part 8)"
-_SEEN = "what a plugin would see; the extender refuses by the reservation instead"
-_DEVICES = "devices come with part 9"
-_LOAD_WATCHER = "what Trimaran's plugins make of what is served: the reader of the tests"
-_NUMA = "no exporter measures NUMA nodes yet"
-UNCALLED = {
-    "node_exporter.kernel.formulas.best_effort_limit_millicores": _NODE_ACTUATOR,
-    "node_exporter.kernel.formulas.best_effort_usage_millicores": _NODE_ACTUATOR,
-    "node_exporter.kernel.parse_files.cpu_max_v2": _NODE_ACTUATOR,
-    "node_exporter.kernel.parse_files.format_cpu_list": _NODE_ACTUATOR,
-    "node_exporter.kernel.parse_files.memory_limit_v1": _NODE_ACTUATOR,
-    "node_exporter.kernel.parse_files.memory_limit_v2": _NODE_ACTUATOR,
-    "node_exporter.kernel.parse_files.numa_pages_v1": _NUMA,
-    "node_exporter.kernel.parse_files.numa_pages_v2": _NUMA,
-    "node_exporter.kernel.parse_files.numa_used_bytes": _NUMA,
-    "node_exporter.kernel.cgroup_paths.container_dir": _NODE_ACTUATOR,
-    "pipeline.clock.ManualClock": "the clock of tests",
-    "pipeline.processors.exchange.load_watcher_document.average_of": _LOAD_WATCHER,
-    "pipeline.processors.exchange.load_watcher_document.decode": _LOAD_WATCHER,
-    "pipeline.processors.exchange.load_watcher_document.latest_of": _LOAD_WATCHER,
-    "pipeline.processors.model.histogram.linear_layout": "no model has buckets of equal size",
-    "pipeline.processors.overcommit.devices.gpu_resources": _DEVICES,
-    "pipeline.processors.overcommit.numa.Bindings": _TOPOLOGY,
-    "pipeline.processors.overcommit.numa.Zones": _TOPOLOGY,
-    "pipeline.processors.overcommit.numa.bound_zones": _TOPOLOGY,
-    "pipeline.processors.overcommit.numa.shares": _TOPOLOGY,
-    "pipeline.processors.overcommit.numa.spread": _TOPOLOGY,
-    "pipeline.processors.overcommit.numa.zone_batch": _TOPOLOGY,
-    "pipeline.processors.kubernetes.node_reservation.trimmed": _SEEN,
-    "pipeline.processors.policy.amplification.admitted": _ADMISSION,
-    "pipeline.processors.policy.amplification.read_ratios": _ADMISSION,
-    "pipeline.processors.policy.amplification.requested": _ADMISSION,
-    "pipeline.processors.policy.normalization.must_write": _WRITES,
-    "pipeline.processors.join.system_usage.numa_remainder": _NUMA,
-    "pipeline.processors.loadaware.usage_thresholds.whole_percent": _DEVICES,
-}
-"""What only the vectors call, and why it is there. What gets a caller leaves this list."""
+UNCALLED = {"pipeline.clock.ManualClock": "the clock of tests"}
+"""What the adapters use of the product although no command leads there, and why."""
 
 
 ASSIGNED = "="
 
 
 def references(module: str, path: Path) -> dict[str, set[str]]:
-    """By full name of each function and class of a module all full names in it, and by the module's
-    own name those outside of them, to which it comes when it is imported."""
+    """The full names that each function and class of a module refers to, by its full name; by the
+    module's name those that it refers to when it is imported."""
     tree = ast.parse(path.read_text())
     imported = {
         alias.asname or alias.name: f"{node.module}.{alias.name}"
@@ -74,15 +36,15 @@ def references(module: str, path: Path) -> dict[str, set[str]]:
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 yield f"{imported.get(node.value.id, node.value.id)}.{node.attr}"
 
-    # What is imported here may be asked for under the name that it has here.
-    found: dict[str, set[str]] = {f"{module}.{name}": {of} for name, of in imported.items()}
+    # An imported name may be used under the name that it has here.
+    found: dict[str, set[str]] = {f"{module}.{n}": {target} for n, target in imported.items()}
     found[module] = set()
     for statement in tree.body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found[f"{module}.{statement.name}"] = {module, *named(statement)}
         else:
             found[module].update(named(statement))
-            # Whoever asks for what is assigned comes to the module.
+            # An assigned name leads to its module.
             found |= {f"{module}.{name}": {module, ASSIGNED} for name in assigned(statement)}
     return found
 
@@ -104,7 +66,7 @@ def product() -> dict[str, set[str]]:
 
 
 def reached() -> set[str]:
-    """All that the commands and the entry points lead to."""
+    """Everything that the commands, the entry points and the scorers lead to."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     points = [
         point for group in project.get("entry-points", {}).values() for point in group.values()
@@ -121,27 +83,30 @@ def reached() -> set[str]:
     return found
 
 
-def asked() -> set[str]:
-    """The product's functions and classes that the adapters' modules name."""
-    modules = {adapter.__module__ for adapter in load_adapters().run.values()}
+def used_by_adapters() -> set[str]:
+    """The functions and classes of the product that the adapters refer to."""
+    groups = [group for group in load_groups().values() if isinstance(group, Group)]
+    modules = {"tests.vectors.world", *(group.run.__module__ for group in groups)}
     found: set[str] = set()
     for module in modules:
         path = ROOT.joinpath(*module.split(".")).with_suffix(".py")
         found = found.union(*references(module, path).values())
-    # Whoever comes to a function or class comes to its module.
+    # Functions and classes lead to their module, assigned names do not count.
     led = {name: product().get(name, set()) for name in found}
     return {n for n, to in led.items() if n.rpartition(".")[0] in to and ASSIGNED not in to}
 
 
 def test_the_adapters_call_what_the_commands_lead_to() -> None:
-    names, found = asked(), reached()
+    names, found = used_by_adapters(), reached()
     assert len(names) > 50
     assert "pipeline.processors.model.bank.Bank" in names
-    assert names - found - set(UNCALLED) == set(), "the product does not come here"
-    assert set(UNCALLED) - (names - found) == set(), "has a caller now, or is not asked for"
+    assert names - found - set(UNCALLED) == set(), "no command leads here"
+    assert set(UNCALLED) - (names - found) == set(), (
+        "a command leads here now, or no adapter uses it"
+    )
 
 
-def test_what_is_only_defined_or_imported_is_not_led_to(tmp_path: Path) -> None:
+def test_defining_or_importing_a_name_does_not_lead_to_it(tmp_path: Path) -> None:
     path = tmp_path / "one.py"
     path.write_text(
         "from other import used, unused\nfrom package import module\n"

@@ -1,22 +1,6 @@
-"""Vector groups of aggregation, system remainder, intervals and pod classes.
+"""Groups of aggregation, the system's remainder, intervals and pod classes."""
 
-What each passes through:
-
-- `metric_aggregate`: percentiles through `aggregate.percentile_rows`, by which `points` finds those
-  of node state, as one row among others; the rest, p90 and p95 too, through the exporter's
-  `window.Window`.
-- `usage_report`: a sample through `join` and the windows log to the bank and `columns`, and out of
-  `result_records.encode_node_states`, in the whole units of `reclaimable.kubernetes_units`. The
-  ratio of a device through `thresholds.whole_percent`, which nothing of ours calls yet.
-- `system_usage`: the exporter's `system.system_usage`, second by second; where it finds something,
-  `columns` (`system_usage.remainder`) must find the same in a window without a row of the system.
-  NUMA nodes through `system_usage.numa_remainder`, which nothing of ours calls yet.
-- `collect_interval`: `intervals.collect_interval`, which nothing of ours calls yet.
-- `pod_class`: `classes.pod_class`, by which the inventory says what a pod is.
-"""
-
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,10 +10,9 @@ from node_exporter.system_remainder import Latest
 from node_exporter.system_remainder import system_usage as exporter_system_usage
 from node_exporter.window_aggregation import Window as ExporterWindow
 from pipeline.processors.arrays import FloatArray
-from pipeline.processors.join.system_usage import numa_remainder
 from pipeline.processors.join.window_batch import WindowBatch
+from pipeline.processors.kubernetes.object_records import pod_record
 from pipeline.processors.kubernetes.pod_classes import class_label, explicit_class, pod_class
-from pipeline.processors.loadaware.usage_thresholds import whole_percent
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.rank_percentiles import percent_of, percentile_rows
 from pipeline.processors.model.reclaimable import kubernetes_units
@@ -41,55 +24,54 @@ from pipeline.topics.node_state import AGGREGATED, Counters, NodeStateRecord
 from pipeline.topics.resource_amounts import Usage
 from pipeline.topics.samples import LIST_COLUMNS
 from tests.processors.joined import END_MS, Row, header, joined, logged
-
-Case = dict[str, Any]
+from tests.vectors.cases import Case
+from tests.vectors.runner import ERROR, Group, NotBuiltError
+from tests.vectors.world import pod
 
 POLICY = "usageWithoutPageCache"
 NOW = 1000.0
-"""Of the exporter's monotonic clock."""
+"""Time on the exporter's monotonic clock."""
 
 
 def metric_aggregate(case: Case) -> object:
+    """Percentiles as node states have them, one row among others; the rest from the exporter."""
     samples = case["samples"]
     if case["type"] == "last":
         samples = [value for _, value in sorted(samples, key=lambda sample: sample[0])]
+    if case["type"] == "count":
+        # A window says which share of its seconds was sampled.
+        seconds = 2 * len(samples) + 1
+        return {"value": round(_exported(samples, seconds)["coverage"] * seconds)}
     column, percent = f"cpu_cores_{case['type']}", percent_of(case["type"])
-    exported = _exported(samples)
+    exported = _exported(samples, max(len(samples), 1))
     if percent is None:
-        return {"value": _known(exported[column])}
+        return _value(exported[column])
     unknown, another = [np.nan] * len(samples), range(len(samples))
     rows = np.array([[*row, np.nan] for row in (unknown, samples, another)], float)
-    value = _known(percentile_rows(rows, [percent])[1, 0])
-    assert column not in exported or exported[column] == value
-    return {"value": value}
+    answer = _value(percentile_rows(rows, [percent])[1, 0])
+    assert column not in exported or _value(exported[column]) == answer
+    return answer
 
 
-def _known(value: float | None) -> float:
-    if value is None or np.isnan(value):
-        raise ValueError("unknown")
-    return float(value)
+def _value(value: float | None) -> Case:
+    """An unknown value, where upstream reports an error."""
+    return ERROR if value is None or np.isnan(value) else {"value": float(value)}
 
 
-def _exported(cores: Iterable[float]) -> Row:
-    """What the exporter says of a window in which the node used so much, second by second."""
-    seconds = [round(value * 1e9) for value in cores]
-    window = ExporterWindow(len(seconds) * 1000, len(seconds) * 1000, 1000)
-    for i, cpu_ns in enumerate(seconds, start=1):
-        usage = Reading(NODE, cpu_ns, 1.0, None, None, None)
+def _exported(cores: Sequence[float], length: int) -> Row:
+    """The node's row of a window of `length` seconds that began with this usage."""
+    window = ExporterWindow(length * 1000, length * 1000, 1000)
+    for i, cpu in enumerate(cores, start=1):
+        usage = Reading(NODE, round(cpu * 1e9), 1.0, None, None, None)
         window.add(Collection(i * 1000, (usage,), None))
     node: Row = window.rows(None, None)[0]
     return node
 
 
 def usage_report(case: Case) -> object:
+    """Usage of a sample, through the join and a bank, as the node state reports it."""
     if "gpu" in case:
-        gpu = case["gpu"]
-        ratio = whole_percent(
-            np.array([gpu["memory"]], float), np.array([gpu["memory_total"]], float)
-        )
-        return {
-            "gpu_core": gpu["core"], "gpu_memory": gpu["memory"], "gpu_memory_ratio": int(ratio[0]),
-        }  # fmt: skip
+        raise NotBuiltError("no exporter measures devices")
     state = _reported(case)
     found = _array(state.usage)
     if case["aggregated_entry"]:
@@ -104,8 +86,8 @@ def usage_report(case: Case) -> object:
 
 
 def _reported(case: Case) -> NodeStateRecord:
-    """Node state after one window, at the end of which there was a point of the case's usage every
-    second of the span; its average is of what was seen of it."""
+    """Node state after a window with a point of usage in every second of the span before its
+    end."""
     last, span = case["window_seconds"], case["sample_span_seconds"]
     cpu, memory = float(case["cpu_cores"]), float(case["memory_bytes"])
     seconds = range(last - span, last + 1)
@@ -137,17 +119,19 @@ def _array(usage: Usage) -> FloatArray:
 
 
 def system_usage(case: Case) -> object:
+    """The remainder that the exporter calculates; if it has one, the join must find the same in a
+    window without a row of the system."""
     if "numa_cpu" in case or "numa_memory" in case:
-        return {"numa": _numa(case)}
+        raise NotBuiltError("no exporter measures NUMA nodes")
     parts = [*case["pods"].values(), case["host_apps"]]
-    found = exporter_system_usage(
+    system = exporter_system_usage(
         _latest(case["node"]),
         [_latest(part) for part in parts],
         NOW - ExporterSettings().system_outdated_seconds,
     )
-    if found is None:
+    if system is None:
         return {"produced": False}
-    measured = {"cpu_cores": found.cpu_cores, "memory_bytes": found.memory_bytes}
+    measured = {"cpu_cores": system.cpu_cores, "memory_bytes": system.memory_bytes}
     kinds = [*(("pod", uid) for uid in case["pods"]), ("host_app", "apps")]
     rows = [
         _row(kind, id, part["cpu"], part["memory"])
@@ -160,32 +144,11 @@ def system_usage(case: Case) -> object:
 
 
 def _latest(data: Case | None) -> Latest | None:
-    """The reading of a second's usage, so long ago."""
+    """The reading of a second's usage, `age` seconds ago."""
     if data is None:
         return None
     cpu_ns, entity = round(data["cpu"] * 1e9), Entity("pod", "", None)
     return Latest(NOW - data["age"], Reading(entity, cpu_ns, 1.0, data["memory"], None, None))
-
-
-def _numa(case: Case) -> Case:
-    """The system of the NUMA nodes of one node; what is as old as the exporter forgets is none."""
-    oldest = ExporterSettings().system_outdated_seconds
-    ids = sorted({*case["numa_cpu"], *case["numa_memory"]})
-
-    def fresh(name: str) -> FloatArray:
-        readings = [case[name].get(id) for id in ids]
-        known = [r["value"] if r is not None and r["age"] <= oldest else None for r in readings]
-        return np.array([known], float)
-
-    found = numa_remainder(
-        np.array([case["system_cpu"]], float),
-        *map(fresh, ("numa_cpu", "numa_memory", "pods_numa_memory")),
-    )[0]
-    names = ("cpu_cores", "memory_bytes")
-    return {
-        id: {name: value for name, value in zip(names, values, strict=True) if not np.isnan(value)}
-        for id, values in zip(ids, found.tolist(), strict=True)
-    }
 
 
 def collect_interval(case: Case) -> object:
@@ -211,19 +174,29 @@ def class_of(case: Case) -> str:
 
 
 def pod_classes(case: Case) -> object:
-    labels, priority = labels_of(case), case.get("priority")
-    found = pod_class(labels, priority, case.get("kube_qos"))
+    """Class and QoS of a pod as the watcher publishes them."""
+    labels, priority, kube_qos = labels_of(case), case.get("priority"), case.get("kube_qos")
+    manifest = pod("p", [])
+    manifest["metadata"]["labels"] = labels
+    manifest["spec"]["priority"] = priority
+    manifest["status"]["qosClass"] = kube_qos
+    record = pod_record(manifest)
     return {
         "priority_class_raw": class_label(explicit_class(labels, priority)),
-        "priority_class": class_label(found.priority_class),
-        "qos": found.qos,
+        "priority_class": class_label(record.pod_class),
+        "qos": record.qos,
     }
 
 
-ADAPTERS: dict[str, Callable[[Case], object]] = {
-    "metric_aggregate": metric_aggregate,
-    "usage_report": usage_report,
-    "system_usage": system_usage,
-    "collect_interval": collect_interval,
-    "pod_class": pod_classes,
+_EXPORTER = "exporter's window_aggregation.Window"
+GROUPS: dict[str, Group | str] = {
+    "metric_aggregate": Group(
+        metric_aggregate, through=f"rank_percentiles.percentile_rows, {_EXPORTER}"
+    ),
+    "usage_report": Group(usage_report, through="join, Bank, result_records.encode_node_states"),
+    "collect_interval": Group(collect_interval, through="policy.collect_interval"),
+    "system_usage": Group(
+        system_usage, through="exporter's system_remainder.system_usage, join, WindowBatch"
+    ),
+    "pod_class": Group(pod_classes, through="object_records.pod_record"),
 }

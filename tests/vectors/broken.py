@@ -1,0 +1,191 @@
+"""Mutations of the product: for every group, functions whose breaking must turn a case red.
+
+`broken` replaces a function wherever the product refers to it. The replacement changes what the
+function answers, or for an entry of `SKIPPED` does nothing.
+"""
+
+import dataclasses
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from types import FunctionType
+from typing import Any, Final
+from unittest.mock import patch
+
+import msgspec
+import numpy as np
+
+from pipeline.processors.scorers import registry
+
+_P: Final = "pipeline.processors"
+_S: Final = f"{_P}.scorers"
+_L: Final = f"{_P}.loadaware"
+_K: Final = "node_exporter.kernel"
+_POD: Final = f"{_P}.kubernetes.pod_classes:pod_class"
+_OFFERS: Final = f"{_P}.overcommit.offer_decision:written"
+_RECORDS: Final = f"{_P}.overcommit.node_offers:offers"
+_TRAIN: Final = f"{_P}.model.entity_columns:Rows.train"
+_WATCHED: Final = "pipeline.table.load_watcher_metrics:watched"
+
+BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
+    "histogram_buckets": (f"{_P}.model.histogram:Layout.find",),
+    "histogram_percentile": (
+        f"{_P}.model.entity_columns:Rows.quantile", f"{_P}.model.histogram:merge",
+    ),
+    "decaying_histogram": (
+        f"{_P}.model.entity_columns:Rows.quantile", f"{_P}.model.entity_columns:Rows.shift",
+    ),
+    "histogram_checkpoint": (
+        f"{_P}.model.histogram:load_checkpoint", f"{_P}.model.histogram:save_checkpoint",
+    ),
+    "prediction_training": (_TRAIN,),
+    "model_prediction": (_TRAIN, f"{_P}.predictors.percentile:Percentile.peak"),
+    "model_lifecycle": (f"{_P}.model.bank:Bank.restore", f"{_P}.model.bank:Bank.forget"),
+    "pod_peak_predictor": (f"{_P}.model.reclaimable:pod_view",),
+    "priority_peak_predictor": (f"{_P}.model.reclaimable:class_view",),
+    "prod_reclaimable": (f"{_P}.model.reclaimable:pod_view", f"{_P}.model.reclaimable:class_view"),
+    "metric_aggregate": (f"{_P}.model.rank_percentiles:percentile_rows",),
+    "usage_report": (f"{_P}.model.result_records:encode_node_states",),
+    "collect_interval": (f"{_P}.policy.collect_interval:collect_interval",),
+    "system_usage": ("node_exporter.system_remainder:system_usage",),
+    "pod_class": (_POD,),
+    "node_strategy": (f"{_P}.policy.effective_strategy:effective",),
+    "strategy_valid": (f"{_P}.policy.colocation_config:problems_of",),
+    "configmap_sync": (f"{_P}.policy.load_configmap:load",),
+    "node_reserved": (f"{_P}.kubernetes.node_reservation:kubelet_reserved",),
+    "safety_margin": (_RECORDS,),
+    "batch_resource": (f"{_P}.overcommit.batch:batch", _OFFERS),
+    "degrade": (f"{_P}.overcommit.resource_columns:is_fresh",),
+    "mid_resource": (f"{_P}.overcommit.mid:mid", _OFFERS),
+    "trim_allocatable": (f"{_P}.placement.reservation_bounds:beyond_reservation",),
+    "node_extended_resources": (
+        _OFFERS, f"{_P}.overcommit.third_party:taken",
+        f"{_P}.overcommit.status_patch:normalized",
+    ),
+    "sync_needed": (f"{_P}.overcommit.status_patch:is_due",),
+    "nodemetric_spec": (f"{_P}.policy.nodemetric_spec:metric_spec",),
+    "cpu_normalization": (f"{_P}.policy.normalization:ratio_text",),
+    "resource_amplification": (f"{_P}.policy.amplification:ratios_text",),
+    "extender_preempt_meta": ("pipeline.extender.preempt_messages:preemption_answer",),
+    "extender_request": ("pipeline.extender.scheduler_messages:read_question",),
+    "extender_filter_reply": ("tests.extender.scheduler:read_filter",),
+    "extender_prioritize_total": ("tests.extender.scheduler:add_scores",),
+    "extender_interest": ("tests.extender.scheduler:is_interested",),
+    "cgroup_file_parsing": (f"{_K}.parse_files:throttling_v1", f"{_K}.parse_files:node_ticks"),
+    "cgroup_paths": (f"{_K}.cgroup_paths:pod_dir", f"{_K}.cgroup_paths:host_app_dir"),
+    "usage_formulas": (f"{_K}.formulas:system_usage", "node_exporter.counter_deltas:growth"),
+    "loadaware_priority_class": (_POD,),
+    "loadaware_args_defaults": (f"{_L}.loadaware_args:with_defaults",),
+    "loadaware_args_validation": (f"{_L}.loadaware_args:problems",),
+    "loadaware_estimator": (f"{_L}.pod_estimate:estimate", f"{_L}.pod_estimate:own_factors"),
+    "loadaware_estimator_node": (f"{_P}.join.node_facts:raw_allocatable",),
+    "loadaware_estimate_deadline": (f"{_L}.pod_estimate:deadline",),
+    "loadaware_aggregate_selection": (f"{_L}.filter_score:aggregated_usage",),
+    "loadaware_inflight": (f"{_L}.in_flight:sums", f"{_L}.in_flight:is_flying"),
+    "loadaware_filter": (
+        f"{_L}.filter_score:judge", f"{_L}.node_thresholds:limits_of",
+        "pipeline.extender.decisions:Decisions.filter",
+        "pipeline.extender.scheduler_messages:Pod.of_daemon_set",
+    ),
+    "loadaware_score": (f"{_S}.load_aware:SCORER.score", f"{_L}.filter_score:score"),
+    "noderesourcesfitplus": (f"{_S}.node_resources_fit_plus:SCORER.score",),
+    "noderesourcesfitplus_pod_request": (f"{_S}.node_resources_fit_plus:pod_request",),
+    "scarce_resource_avoidance": (f"{_S}.scarce_resource_avoidance:SCORER.score",),
+    "scheduling_hint_preferred": (f"{_S}.scheduling_hint:preferred_nodes",),
+    "target_load_packing": (f"{_S}.target_load_packing:SCORER.score",),
+    "target_load_packing_container": (f"{_S}.target_load_packing:container_millicores",),
+    "trimaran_recent_pod_window": (f"{_S}.target_load_packing:is_unmeasured",),
+    "trimaran_recent_pod_cleanup": (f"{_S}.target_load_packing:is_unmeasured",),
+    "trimaran_metric_selection": (f"{_S}.load_statistics:average_percent",),
+    "trimaran_resource_stats": (f"{_S}.load_statistics:of_percent",),
+    "trimaran_mu_sigma": (f"{_S}.load_statistics:shares",),
+    "trimaran_effective_resources": (f"{_P}.kubernetes.object_records:pod_record",),
+    "trimaran_node_requests_limits": (f"{_S}.low_risk_over_commitment:asked_with_pod",),
+    "load_variation_risk_balancing": (f"{_S}.load_variation_risk_balancing:risk_score",),
+    "load_variation_risk_balancing_node": (f"{_S}.load_variation_risk_balancing:SCORER.score",),
+    "low_risk_overcommitment": (f"{_S}.low_risk_over_commitment:total_risk",),
+    "low_risk_overcommitment_score": (f"{_S}.low_risk_over_commitment:SCORER.score",),
+    "beta_distribution": (f"{_S}.beta:fit", f"{_S}.beta:below"),
+    "peaks": (f"{_S}.peaks:power_rise",),
+    "peaks_normalize": (f"{_S}.peaks:SCORER.score",),
+    "limit_aware_score": (f"{_S}.resource_limits:limit_room",),
+    "limit_aware_normalize": (f"{_S}.resource_limits:SCORER.score",),
+    "node_resources_allocatable": (f"{_S}.node_resources_allocatable:SCORER.score",),
+    "node_metadata": (f"{_S}.node_metadata:SCORER.score",),
+    "trimaran_args_defaults": (f"{_S}.trimaran:with_defaults",),
+    "load_watcher_json": (f"{_P}.exchange.load_watcher_document:metric",),
+    "load_watcher_http": (_WATCHED,),
+    "load_watcher_window_fallback": (f"{_P}.exchange.load_watcher_document:served_window",),
+    "load_watcher_prometheus": (f"{_P}.provided.promql:queries", _WATCHED),
+}  # fmt: skip
+SKIPPED: Final = frozenset(
+    {
+        f"{_P}.model.bank:Bank.restore", f"{_P}.model.bank:Bank.forget", _TRAIN,
+        f"{_P}.model.entity_columns:Rows.shift", f"{_P}.model.histogram:merge",
+    }
+)  # fmt: skip
+"""Functions that change what they are given: the mutation leaves it alone."""
+
+
+@contextmanager
+def broken(target: str) -> Iterator[None]:
+    """Break `module:name`, `module:Class.method` or `module:SCORER.score` within the context."""
+    module_name, _, path = target.partition(":")
+    module = importlib.import_module(module_name)
+    owner_name, _, name = path.rpartition(".")
+    owner = getattr(module, owner_name) if owner_name else module
+    original = owner.__dict__[name] if isinstance(owner, type) else getattr(owner, name)
+    if isinstance(original, property):
+        replacement: Any = property(lambda self: changed(original.fget(self)))
+    else:
+        replacement = _replacement(original, is_skipped=target in SKIPPED)
+    with ExitStack() as stack:
+        if isinstance(owner, type):
+            stack.enter_context(patch.object(owner, name, replacement))
+        for module in [*sys.modules.values()]:
+            names = [key for key, value in vars(module).items() if value is original]
+            for key in names:
+                stack.enter_context(patch.object(module, key, replacement))
+        for scorer in registry.built_in().values():
+            for key in [key for key, value in vars(scorer).items() if value is original]:
+                # A frozen dataclass: only its own way past the freeze.
+                object.__setattr__(scorer, key, replacement)
+                stack.callback(object.__setattr__, scorer, key, original)
+        yield
+
+
+def _replacement(original: FunctionType, *, is_skipped: bool) -> Any:
+    @wraps(original)
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        return None if is_skipped else changed(original(*args, **kwargs))
+
+    return replaced
+
+
+def changed(value: Any) -> Any:
+    """Another value of the same type."""
+    if isinstance(value, bool | np.bool_):
+        return not value
+    if isinstance(value, int | float):
+        return 2 * value + 1000
+    if isinstance(value, str | bytes):
+        return value[:-1]
+    if isinstance(value, np.ndarray):
+        return ~value if value.dtype == np.bool_ else 2 * value + 1000
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(changed, value))
+    if isinstance(value, list | tuple):
+        return type(value)(map(changed, value)) if value else value
+    if isinstance(value, dict):
+        return {key: changed(item) for key, item in value.items()}
+    if isinstance(value, msgspec.Struct):
+        names = value.__struct_fields__
+        return msgspec.structs.replace(value, **{n: changed(getattr(value, n)) for n in names})
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [field.name for field in dataclasses.fields(value)]
+        return dataclasses.replace(value, **{n: changed(getattr(value, n)) for n in fields})
+    if isinstance(value, Iterator):
+        return iter(())
+    return None

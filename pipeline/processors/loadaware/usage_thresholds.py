@@ -40,16 +40,6 @@ def usage_percent(used: FloatArray, allocatable: FloatArray) -> FloatArray:
         return np.where(known, used / np.where(known, allocatable, 1.0) * 100.0, np.nan)
 
 
-def whole_percent(used: FloatArray, total: FloatArray) -> FloatArray:
-    """`used` as percent of `total`, both whole amounts, cut to a whole number as the memory of a
-    device is reported; NaN where either is unknown, and where there is nothing of it. Nothing calls
-    it before devices are reported (part 9): no exporter measures them yet."""
-    known = np.isfinite(used) & (used >= 0) & np.isfinite(total) & (total > 0)
-    # Multiplied first: 29 of 100 are 29, but 0.29 * 100 is less.
-    parts = np.where(known, used, 0.0) * 100.0 // np.where(known, total, 1.0)
-    return np.where(known, parts, np.nan)
-
-
 def over_threshold(percent: FloatArray, threshold_percent: float) -> BoolArray:
     """Where usage, rounded half up to a whole percent, is above the threshold; 0 switches it off.
 

@@ -1,8 +1,6 @@
-"""What is left over on nodes for lower tiers, for many nodes at once.
+"""What nodes offer to Mid and Batch, for many nodes at once.
 
-`facts` has the columns that all of it reads, `reserved` what is kept for those outside of
-Kubernetes, `batch` and `mid` the amounts for Batch and Mid with their terms, `numa` Batch per NUMA
-zone. `writing` is what of it goes to nodes, and when; `third_party` what others have of it already;
-`devices` what GPUs and the like come to. Amounts are int64 in millicores and bytes, an array of two
-columns, as Kubernetes counts them: every cut is that of integers.
+`resource_columns` has the columns that all modules read, `batch` and `mid` the amounts with their
+terms, `status_patch` and `offer_decision` what is written to nodes and when, `third_party` what
+other frameworks took. Amounts are int64 (nodes, 2) in millicores and bytes.
 """

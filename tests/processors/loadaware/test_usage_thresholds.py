@@ -11,7 +11,6 @@ from pipeline.processors.loadaware.usage_thresholds import (
     is_fresh,
     over_threshold,
     usage_percent,
-    whole_percent,
 )
 
 DEFAULTS = {"cpu": 65.0, "memory": 95.0}
@@ -136,16 +135,3 @@ def test_parts_by_themselves() -> None:
         False,
         False,
     ]
-
-
-@given(st.integers(0, 2**44), st.integers(1, 2**44))
-@example(29, 100)  # 0.29 * 100 is less than 29
-def test_a_whole_percentage_is_cut_exactly(used: int, total: int) -> None:
-    found = whole_percent(np.array([used], float), np.array([total], float))
-    assert found.tolist() == [100 * used // total]
-
-
-def test_a_whole_percentage_of_nothing_or_of_the_unknown_is_unknown() -> None:
-    used = np.array([1.0, NAN, 1.0, -1.0, 1.0, np.inf])
-    total = np.array([0.0, 1.0, NAN, 1.0, -1.0, 1.0])
-    assert np.isnan(whole_percent(used, total)).all()

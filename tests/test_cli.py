@@ -279,7 +279,7 @@ def test_a_full_disk_is_an_error_of_two_lines() -> None:
         )  # fmt: skip
     assert ended.returncode == 1
     assert ended.stderr == (
-        "error: cannot write: No space left on device\n  fix: make room there, or write elsewhere\n"
+        "error: cannot write: No space left on device\n  fix: free space, or write elsewhere\n"
     )
 
 

@@ -1,8 +1,7 @@
-"""The `springtide` command: commands by name, loaded when asked for; errors as two lines.
+"""The `springtide` command: a lazy group of commands, with errors of two lines.
 
 A command is a module `pipeline.cli.<name>` (`_` for `-`) with a click command called `command`. It
-is imported when it is run, so that help is instant and an exporter needs nothing that only a worker
-has.
+is imported when it runs, so help is instant, and an exporter does not need a worker's dependencies.
 """
 
 import ctypes
@@ -22,52 +21,54 @@ from pipeline.cli import INTERRUPTED
 from pipeline.cli.options import global_options, remember_globals
 from pipeline.errors import MissingExtraError, SpringtideError
 
-_OURS = frozenset({"pipeline", "actuators", "node_exporter"})
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_OUR_PACKAGES = frozenset({"pipeline", "actuators", "node_exporter"})
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _M_ARENA_MAX = -8  # of glibc's mallopt
 
 
-class _Entry(NamedTuple):
+class _Command(NamedTuple):
     help: str
-    extra: str | None  # which pip extra brings what it needs
+    extra: str | None  # the pip extra with its dependencies
 
 
 COMMANDS = {
-    "demo": _Entry(
-        "See it all run on this machine: broker, exporter, worker, extender.", "local,pipeline"
+    "demo": _Command(
+        "Run broker, exporter, worker and extender on this machine.", "local,pipeline"
     ),
-    "exporter": _Entry("Sample this node's cgroups and /proc, publish windows.", None),
-    "worker": _Entry("Join samples with what is known, predict peaks, publish them.", "pipeline"),
-    "extender": _Entry("Answer a scheduler's filter and prioritize questions.", "pipeline"),
-    "watcher": _Entry(
-        "Keep nodes, pods and workloads of a cluster on the topics.", "kubernetes,pipeline"
+    "exporter": _Command("Sample cgroups and /proc of this node, publish windows.", None),
+    "worker": _Command("Join samples with nodes and pods, predict and publish peaks.", "pipeline"),
+    "extender": _Command("Answer filter and prioritize requests of a scheduler.", "pipeline"),
+    "watcher": _Command("Publish nodes, pods and workloads of a cluster.", "kubernetes,pipeline"),
+    "actuator": _Command(
+        "Write Mid and Batch resources to the Nodes of a cluster.", "kubernetes,pipeline"
     ),
-    "actuator": _Entry("Write Mid and Batch to the Nodes of a cluster.", "kubernetes,pipeline"),
-    "evictor": _Entry("Evict pods that a plan wants to leave their node.", "kubernetes,pipeline"),
-    "provider": _Entry(
-        "Bring usage from Prometheus or metrics-server, without exporters.", "kubernetes,pipeline"
+    "evictor": _Command("Evict pods that eviction plans name.", "kubernetes,pipeline"),
+    "provider": _Command(
+        "Publish usage from Prometheus or metrics-server, without exporters.", "kubernetes,pipeline"
     ),
-    "topics": _Entry("Create the topics, check them for drift, print their table.", None),
-    "kafka": _Entry("Run a real Kafka broker on this machine.", "local"),
-    "top": _Entry("Show nodes with usage, predicted peak and age.", "pipeline"),
-    "score": _Entry("Show how good each node would be for a pod, and who refuses it.", "pipeline"),
-    "why-not": _Entry("Show whether a node would take a pod, and why not.", "pipeline"),
-    "series": _Entry("Show what a node or a pod used, window by window.", "pipeline"),
-    "explain": _Entry("Show how a node's peaks came about, number by number.", "pipeline"),
-    "model": _Entry(
-        "List predictors; look into, fit, export and import a node's models.", "pipeline"
+    "topics": _Command("Create the topics, check them for drift, print them.", None),
+    "kafka": _Command("Run a real Kafka broker on this machine.", "local"),
+    "top": _Command("Show nodes with usage, predicted peak and age.", "pipeline"),
+    "score": _Command("Show the score of each node for a pod, and refusals.", "pipeline"),
+    "why-not": _Command("Show whether a node accepts a pod, and why not.", "pipeline"),
+    "series": _Command("Show the usage of a node or pod, window by window.", "pipeline"),
+    "explain": _Command(
+        "Show how the peaks of a node were computed, number by number.", "pipeline"
     ),
-    "recommend": _Entry("Show what pods of each owner should ask for.", "pipeline"),
-    "scheduler": _Entry(
-        "Make and check kube-scheduler's side of the extender; try targets.", "pipeline"
+    "model": _Command(
+        "List predictors; inspect, fit, export and import models of a node.", "pipeline"
     ),
-    "policy": _Entry("Check a colocation policy, and what it is for each node.", "pipeline"),
-    "doctor": _Entry("Check this installation and say what to do.", None),
+    "recommend": _Command("Show recommended requests for the pods of each owner.", "pipeline"),
+    "scheduler": _Command(
+        "Create and check the kube-scheduler configuration; simulate targets.", "pipeline"
+    ),
+    "policy": _Command("Check a colocation policy, and resolve it for each node.", "pipeline"),
+    "doctor": _Command("Check this installation and print fixes.", None),
 }
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command's module when the command is used."""
+    """Imports the module of a command when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -96,9 +97,9 @@ class LazyGroup(click.Group):
         except SpringtideError as error:
             failure = error
         except OSError as error:
-            if error.errno not in _FULL:
+            if error.errno not in _NO_SPACE:
                 raise
-            failure = _full(error)
+            failure = _no_space(error)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
@@ -107,7 +108,7 @@ class LazyGroup(click.Group):
 
 
 def report(error: SpringtideError, *, debug: bool = False) -> None:
-    """On standard error: a line with what went wrong, a line with what to do about it."""
+    """Print the error and its fix on standard error, a line each."""
     if debug:
         click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
     click.echo(f"error: {error.message}", err=True)
@@ -115,16 +116,16 @@ def report(error: SpringtideError, *, debug: bool = False) -> None:
         click.echo(f"  fix: {error.hint}", err=True)
 
 
-def _full(error: OSError) -> SpringtideError:
-    """What to say of a place with no room; nothing more is written to a stdout that has none."""
+def _no_space(error: OSError) -> SpringtideError:
+    """Return the error for a full disk, and discard further output to a full stdout."""
     with suppress(OSError, AttributeError, ValueError):
         sys.stdout.flush()
-    # What is still in its buffer would fail once more at the very end, and be told again.
+    # Else the interpreter would flush the buffer at exit, fail and report again.
     with suppress(OSError, AttributeError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    what = f" {error.filename}" if error.filename else ""
+    target = f" {error.filename}" if error.filename else ""
     failure = SpringtideError(
-        f"cannot write{what}: {error.strerror}", hint="make room there, or write elsewhere"
+        f"cannot write{target}: {error.strerror}", hint="free space, or write elsewhere"
     )
     failure.__cause__ = error
     return failure
@@ -136,27 +137,27 @@ def _module_of(command: str) -> str:
 
 def _missing(error: ModuleNotFoundError, command: str) -> SpringtideError:
     missing = error.name or ""
-    if missing.split(".", 1)[0] in _OURS:
+    if missing.split(".", 1)[0] in _OUR_PACKAGES:
         if missing == _module_of(command):
             return SpringtideError(
                 f"`springtide {command}` is not part of this build",
-                hint="install the whole of the distribution `springtide`",
+                hint="install the complete distribution `springtide`",
             )
-        raise error  # a broken installation or a mistake of ours: the traceback is wanted
+        raise error  # a broken installation or a bug: show the traceback
     extra = COMMANDS[command].extra if command in COMMANDS else None
     if extra is None:
         return SpringtideError(
             f"`springtide {command}` needs the module {missing!r}, which is not installed",
             hint="pip install --force-reinstall springtide",
         )
-    return MissingExtraError(f"what `springtide {command}` needs", extra, module=missing)
+    return MissingExtraError(f"a dependency of `springtide {command}`", extra, module=missing)
 
 
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 fine, 1 failure, 2 usage or settings, 3 condition found, 4 stale or "
-    "missing data, 130 interrupted. Start with `springtide demo`; when something is wrong, with "
+    epilog="Exit codes: 0 success, 1 failure, 2 usage or settings, 3 condition not met, 4 stale or "
+    "missing data, 130 interrupted. To start, run `springtide demo`; to find problems, run "
     "`springtide doctor`.",
 )
 @click.version_option(
@@ -165,36 +166,38 @@ def _missing(error: ModuleNotFoundError, command: str) -> SpringtideError:
 @global_options
 @click.pass_context
 def cli(context: click.Context, /, **given: object) -> None:
-    """Springtide: the peak that each Kubernetes node will really reach, as a stream over Kafka.
+    """Springtide predicts the peak usage of each Kubernetes node, as a stream over Kafka.
 
-    Every setting of a command can be given in a YAML file, as a variable SPRINGTIDE_<SECTION>_<KEY>
-    or as a flag; the later wins.
+    Set a setting in a YAML file, in a variable SPRINGTIDE_<SECTION>_<KEY>, or by a flag. Variables
+    override the file, and flags override both.
     """
     remember_globals(context, **given)
 
 
 def share_one_heap() -> None:
-    """Have all threads of this process allocate from one heap, if that is glibc's to say.
+    """Make all threads of this process allocate from one heap, with glibc.
 
-    It gives threads heaps of their own otherwise: what a worker's consumer takes for messages and
-    its models give back would stay with the consumer, a tenth of the process. Only what has no
-    heap yet can be told, so nothing that starts threads may be imported before.
+    With a heap per thread, memory that a worker's consumer allocates for messages and the models
+    free would stay with the consumer, a tenth of the process. It has no effect on existing heaps,
+    so call it before an import starts threads.
     """
-    chosen = "MALLOC_ARENA_MAX" in os.environ or "arena_max" in os.environ.get("GLIBC_TUNABLES", "")
-    if not chosen:
+    configured = "MALLOC_ARENA_MAX" in os.environ or "arena_max" in os.environ.get(
+        "GLIBC_TUNABLES", ""
+    )
+    if not configured:
         with suppress(AttributeError):
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def main() -> None:
-    """What the script `springtide` runs."""
+    """Run the command line."""
     share_one_heap()
     try:
         cli(prog_name="springtide")
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in _NO_SPACE:
             raise
-        report(_full(error))
+        report(_no_space(error))
         sys.exit(SpringtideError.exit_code)
 
 

@@ -1,4 +1,4 @@
-"""`springtide worker`: join and model, under a supervisor of its own or somebody else's."""
+"""`springtide worker`: join samples and predict peaks, with or without a supervisor."""
 
 import asyncio
 import gc
@@ -27,17 +27,17 @@ log = get_logger(__name__)
 
 
 @click.command(
-    epilog="Exit codes: 0 stopped by a signal, 1 it ended by itself (with --no-supervise; else it "
-    "is started again), 2 usage or settings, 3 topics are missing (as 1)."
+    epilog="Exit codes: 0 stopped by a signal, 2 usage or settings. Without a supervisor also: 1 "
+    "failure, 3 topics are missing."
 )
 @click.option("--supervised", is_flag=True, hidden=True)
 @settings_options(*KAFKA_CLIENT, "kafka.partitions", "worker.*", "model.*")
 def command(settings: Settings, supervised: bool) -> None:
-    """Join samples with what is known of nodes and pods, predict peaks, publish them.
+    """Join samples with nodes and pods, predict and publish peaks.
 
-    Workers of one id share the partitions. State is checkpointed into Kafka and rebuilt from the
-    log, so a worker may be killed at any moment and started anywhere. By default it runs as a
-    child that is restarted when it ends; --no-supervise leaves that to Kubernetes or systemd.
+    Workers with the same id share the partitions. State is checkpointed to Kafka and restored from
+    the log, so a worker may be killed at any moment and started anywhere. By default a supervisor
+    restarts the worker. With --no-supervise Kubernetes or systemd does.
 
     \b
     springtide topics apply            # once, before the first worker
@@ -45,10 +45,10 @@ def command(settings: Settings, supervised: bool) -> None:
     springtide worker --nodes-file nodes.json --pods-file pods.json
     springtide worker --nodes-file nodes.json --policy-file slo-controller-config.yaml
     """
-    # Before the broker is asked, let alone the group joined: a restart would not help.
+    # Check before connecting to the broker: a restart would not help.
     Bank(model_config(settings))
     if not supervised:
-        # Only at the first start: a file that is being written anew must not end the service.
+        # Only at the first start: a file that is being rewritten must not stop the service.
         worker = settings.worker
         read_at_start(file_paths(worker.nodes_file, worker.pods_file), worker.policy_file)
     if settings.worker.supervise:
@@ -57,17 +57,17 @@ def command(settings: Settings, supervised: bool) -> None:
 
 
 def _run(settings: Settings) -> NoReturn:
-    """Run a worker in this process until it is stopped by a signal or ends itself.
+    """Run a worker in this process until a signal or an error stops it.
 
-    Raises `BrokerUnavailableError` and `TopicDriftError` where the topics are not as they must be.
+    Raises `BrokerUnavailableError`, and `TopicDriftError` for missing or changed topics.
     """
     asyncio.run(require_topics(settings.kafka))
     data_dir = _data_dir(settings)
     metrics = serve_metrics("worker", settings.worker.metrics_host, settings.worker.metrics_port)
     if metrics is not None:
         log.info("metrics page", host=metrics.host, port=metrics.port)
-    # What a worker keeps is large and has no cycles: to look through all of it as often as Python
-    # does by itself took a thirtieth of its time while it had a backlog.
+    # A worker's state is large and has no cycles. Python's default collections of it took a
+    # thirtieth of the time of a worker with a backlog.
     gc.set_threshold(700, 10, 100)
     clock = SystemClock()
     run_worker(settings, data_dir, lambda group: PartitionHolder(group, settings, clock))
@@ -91,7 +91,7 @@ def _base_dir(settings: Settings) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SettingsError(
-            f"cannot make the worker's folder {folder}: {error.strerror}",
+            f"cannot create the worker's folder {folder}: {error.strerror}",
             key="worker.data_dir",
             hint="set worker.data_dir to a folder that this user can write",
         ) from error
@@ -105,8 +105,8 @@ def _base_dir(settings: Settings) -> Path:
 
 
 def _data_dir(settings: Settings) -> Path:
-    # Two workers on one machine must not share a directory of Faust's.
+    # Two workers on one machine must not share Faust's directory.
     member = settings.worker.instance_id or str(os.getpid())
-    mine = _base_dir(settings) / f"{settings.worker.id}-{member}"
-    mine.mkdir(parents=True, exist_ok=True)
-    return mine
+    data_dir = _base_dir(settings) / f"{settings.worker.id}-{member}"
+    data_dir.mkdir(parents=True, exist_ok=True)
+    return data_dir

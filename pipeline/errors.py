@@ -53,8 +53,13 @@ from typing import ClassVar, Final, Self
 _NO_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
+def install_hint(extra: str) -> str:
+    """How to install an extra, which is in no package registry."""
+    return f"pip install '.[{extra}]' in a checkout of springtide, or './springtide-*.whl[{extra}]'"
+
+
 class SpringtideError(Exception):
-    """Root of the tree: `message` is what and where, `hint` what to do about it."""
+    """Root of the tree: `message` is the problem and its place, `hint` the remedy."""
 
     exit_code: ClassVar[int] = 1
     default_hint: ClassVar[str | None] = None
@@ -120,9 +125,7 @@ class MissingExtraError(SpringtideError, ImportError):
 
     def __init__(self, what: str, extra: str, *, module: str | None = None) -> None:
         missing = f": no module named {module!r}" if module else ""
-        super().__init__(
-            f"{what} is not installed{missing}", hint=f"pip install 'springtide[{extra}]'"
-        )
+        super().__init__(f"{what} is not installed{missing}", hint=install_hint(extra))
         self.extra = extra
 
 

@@ -1,4 +1,4 @@
-"""Settings: precedence, validation, and errors that say what to do."""
+"""Settings: precedence, validation, and errors with a remedy."""
 
 import socket
 from pathlib import Path
@@ -40,11 +40,11 @@ def refusal(
     return caught.value
 
 
-def test_nothing_given_is_the_defaults() -> None:
+def test_defaults_apply_without_any_source() -> None:
     assert load_settings(None, {"HOME": "/root", "PATH": "/bin"}, {}) == Settings()
 
 
-def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
+def test_flags_override_variables_override_file(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         """
@@ -69,7 +69,7 @@ def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if key != "exporter.host_applications"])
-def test_every_default_can_be_written_in_each_place(key: str, tmp_path: Path) -> None:
+def test_every_default_can_be_written_in_every_source(key: str, tmp_path: Path) -> None:
     text = written(next(s.default for s in describe_settings() if s.key == key))
     *sections, name = key.split(".")
     lines = [f"{'  ' * depth}{section}:" for depth, section in enumerate(sections)]
@@ -79,7 +79,7 @@ def test_every_default_can_be_written_in_each_place(key: str, tmp_path: Path) ->
     assert load_settings(None, {}, {key: text.strip('"')}) == Settings()
 
 
-def test_variables_and_flags_tell_keys_apart() -> None:
+def test_each_key_has_its_own_variable() -> None:
     assert len({variable_name(key) for key in KEYS}) == len(KEYS)
     assert flag_name("model.half_life_seconds.cpu") == "--half-life-seconds-cpu"
 
@@ -122,7 +122,7 @@ def test_variables_and_flags_tell_keys_apart() -> None:
         ("log.level", "7", "one of"),
     ],
 )
-def test_a_bad_value_is_named_with_its_source_and_what_is_allowed(
+def test_invalid_value_error_has_source_and_allowed_values(
     key: str, bad: str, allowed: str
 ) -> None:
     by_variable = refusal(environ={variable_name(key): bad})
@@ -136,26 +136,26 @@ def test_a_bad_value_is_named_with_its_source_and_what_is_allowed(
         assert f"flag {flag_name(key)}" in by_flag.message
 
 
-def test_the_value_is_shown() -> None:
+def test_invalid_value_is_part_of_the_error() -> None:
     assert (
         "'thirty' is not allowed"
         in refusal(overrides={"exporter.window_seconds": "thirty"}).message
     )
 
 
-def test_texts_in_the_file_are_not_taken_for_numbers(tmp_path: Path) -> None:
+def test_quoted_numbers_in_the_file_are_text(tmp_path: Path) -> None:
     error = refusal(write(tmp_path, "exporter: {window_seconds: '30'}\nworker: {id: 7}"))
     assert "exporter.window_seconds: '30' is not allowed" in error.message
     assert "worker.id: 7 is not allowed" in error.message
     assert f"file {tmp_path}/springtide.yaml" in error.message
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     error = refusal(
         environ={"SPRINGTIDE_EXPORTER_WINDOW_SECOND": "5", "SPRINGTIDE_LOG_LEVEL": "loud"},
         overrides={"extender.port": "-1", "kafka.bootstrap_server": "a:1"},
     )
-    assert error.message.startswith("4 settings are wrong")
+    assert error.message.startswith("4 settings are invalid")
     assert "did you mean SPRINGTIDE_EXPORTER_WINDOW_SECONDS?" in error.message
     assert "kafka.bootstrap_server: unknown setting, did you mean kafka.bootstrap_servers?" in (
         error.message
@@ -167,26 +167,26 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     [
         ("kafka: {bootstrap_server: 'a:1'}", "did you mean kafka.bootstrap_servers?"),
         ("kafak: {bootstrap_servers: 'a:1'}", "unknown setting"),
-        ("kafka: 5", "a section is due, its keys are bootstrap_servers"),
-        ("kafka: [1]", "a list where a section is due"),
-        ("- kafka", "a list where sections are due"),
-        ("just words", "a text where sections are due"),
-        ("log: {level: info}\nlog: {level: debug}", "key 'log' is given twice"),
-        ("log: {level: info, 'level': debug}", "key 'level' is given twice"),
+        ("kafka: 5", "a value of type int instead of a section with the keys bootstrap_servers"),
+        ("kafka: [1]", "a list instead of a section"),
+        ("- kafka", "a list instead of sections"),
+        ("just words", "a text instead of sections"),
+        ("log: {level: info}\nlog: {level: debug}", "key 'log' occurs twice"),
+        ("log: {level: info, 'level': debug}", "key 'level' occurs twice"),
         ("a: [", "not valid YAML"),
         ("? [a]\n: b", "not valid YAML"),
         ("exporter: {host_applications: [{name: a, cgroupPath: {relativPath: x}}]}", "relativPath"),
-        ("model: {half_life_seconds: 3600}", "its keys are cpu, memory"),
+        ("model: {half_life_seconds: 3600}", "with the keys cpu, memory"),
         ("5: 6", "unknown setting"),
         ("exporter: {window_seconds: null}", "null is not allowed"),
-        ("extender: {mode: [act]}", "what is given is not allowed"),
+        ("extender: {mode: [act]}", "this value is not allowed"),
     ],
 )
-def test_a_file_that_is_wrong_says_where(text: str, expected: str, tmp_path: Path) -> None:
+def test_invalid_file_error_names_the_key(text: str, expected: str, tmp_path: Path) -> None:
     assert expected in refusal(write(tmp_path, text)).message
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_file_is_an_error(tmp_path: Path) -> None:
     assert "No such file" in refusal(tmp_path / "none.yaml").message
     assert "Is a directory" in refusal(tmp_path).message
     binary = tmp_path / "binary.yaml"
@@ -194,11 +194,11 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     assert "not valid YAML" in refusal(binary).message
 
 
-def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
+def test_empty_file_sets_nothing(tmp_path: Path) -> None:
     assert load_settings(write(tmp_path, "# nothing yet\n"), {}, {}) == Settings()
 
 
-def test_what_the_kubelet_adds_for_services_is_no_setting() -> None:
+def test_service_variables_of_the_kubelet_are_ignored() -> None:
     links = {
         "SPRINGTIDE_EXTENDER_SERVICE_HOST": "10.0.0.7",
         "SPRINGTIDE_EXTENDER_SERVICE_PORT": "8888",
@@ -212,7 +212,7 @@ def test_what_the_kubelet_adds_for_services_is_no_setting() -> None:
     assert load_settings(None, {"SPRINGTIDE_EXTENDER_PORT": "80"}, {}).extender.port == 80
 
 
-def test_null_and_empty_unset_what_may_be_unset() -> None:
+def test_null_and_empty_variables_unset_nullable_keys() -> None:
     for text in ("", "null"):
         given = {"SPRINGTIDE_EXPORTER_METRICS_PORT": text, "SPRINGTIDE_KAFKA_SASL_USERNAME": text}
         settings = load_settings(None, given, {})
@@ -220,7 +220,7 @@ def test_null_and_empty_unset_what_may_be_unset() -> None:
         assert settings.kafka.sasl_username is None
 
 
-def test_host_applications_in_koordinators_spelling(tmp_path: Path) -> None:
+def test_host_applications_have_koordinators_field_names(tmp_path: Path) -> None:
     text = (
         "[{name: nginx, priority: koord-prod, qos: LS, "
         "cgroupPath: {base: CgroupRoot, parentDir: host/, relativePath: nginx}}, {name: agent}]"
@@ -235,12 +235,12 @@ def test_host_applications_in_koordinators_spelling(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["/kubelet.slice", "kubelet.slice/", "//./kubelet.slice"])
-def test_the_cgroup_parent_may_be_written_as_the_kubelet_has_it(given: str) -> None:
+def test_cgroup_parent_accepts_the_kubelets_notation(given: str) -> None:
     settings = load_settings(None, {}, {"exporter.cgroup_parent": given})
     assert settings.exporter.cgroup_parent == "kubelet.slice"
 
 
-def test_a_password_is_never_shown() -> None:
+def test_password_is_never_printed() -> None:
     sasl = {
         "SPRINGTIDE_KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
         "SPRINGTIDE_KAFKA_SASL_MECHANISM": "PLAIN",
@@ -255,14 +255,14 @@ def test_a_password_is_never_shown() -> None:
     assert [key for key in KEYS if is_secret(leaf_types()[key])] == ["kafka.sasl_password"]
 
 
-def test_nor_is_one_in_an_address() -> None:
+def test_password_in_an_address_is_never_printed() -> None:
     error = refusal(overrides={"provider.url": "http://me:hunter2@prometheus:9090"})
     assert "http://***@prometheus:9090" in error.message
     assert "hunter2" not in f"{error.message} {error.hint}"
 
 
 @given(st.sampled_from(KEYS), st.text())
-def test_any_text_is_a_value_or_a_settings_error(key: str, text: str) -> None:
+def test_any_variable_is_a_value_or_a_settings_error(key: str, text: str) -> None:
     try:
         load_settings(None, {variable_name(key): text}, {})
     except SettingsError as error:
@@ -276,7 +276,7 @@ def test_any_text_is_a_value_or_a_settings_error(key: str, text: str) -> None:
         max_leaves=8,
     )
 )
-def test_any_value_of_a_flag_is_a_value_or_a_settings_error(value: object) -> None:
+def test_any_flag_is_a_value_or_a_settings_error(value: object) -> None:
     for key in ("exporter.window_seconds", "exporter.host_applications", "worker.data_dir"):
         try:
             load_settings(None, {}, {key: value})
@@ -285,7 +285,7 @@ def test_any_value_of_a_flag_is_a_value_or_a_settings_error(value: object) -> No
 
 
 @given(st.integers(min_value=1, max_value=3600))
-def test_windows_lie_on_one_grid_of_utc(seconds: int) -> None:
+def test_window_length_must_divide_a_day(seconds: int) -> None:
     try:
         load_settings(None, {}, {"exporter.window_seconds": seconds})
         accepted = True
@@ -294,7 +294,7 @@ def test_windows_lie_on_one_grid_of_utc(seconds: int) -> None:
     assert accepted == (86_400 % seconds == 0)
 
 
-def test_the_node_name_comes_from_setting_then_variable_then_host(
+def test_node_name_comes_from_setting_then_variable_then_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "Host-1.Example")
@@ -303,34 +303,34 @@ def test_the_node_name_comes_from_setting_then_variable_then_host(
     assert node_name(given, {"NODE_NAME": "n-2"}) == "n-1"
     assert node_name(none, {"NODE_NAME": "n-2"}) == "n-2"
     assert node_name(none, {"NODE_NAME": ""}) == "host-1.example"
-    with pytest.raises(SettingsError, match="NODE_NAME 'n 2' is no Node name"):
+    with pytest.raises(SettingsError, match="NODE_NAME 'n 2' is not a valid Node name"):
         node_name(none, {"NODE_NAME": "n 2"})
 
 
-def test_the_state_directory_follows_xdg() -> None:
+def test_state_directory_follows_xdg() -> None:
     assert state_directory({"XDG_STATE_HOME": "/s", "HOME": "/h"}) == Path("/s/springtide")
     assert state_directory({"XDG_STATE_HOME": "s", "HOME": "/h"}) == Path(
         "/h/.local/state/springtide"
     )
 
 
-def test_every_setting_is_described() -> None:
+def test_every_setting_has_a_description() -> None:
     for setting in describe_settings():
         assert setting.doc.endswith("."), setting.key
         assert setting.allowed
 
 
-def test_the_settings_page_is_current(project: Path) -> None:
+def test_settings_page_is_current(project: Path) -> None:
     page = project / "docs" / "reference" / "settings.md"
     assert page.read_text() == settings_markdown(), "run `make docs`"
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
-        ("{predictors: []}", "model.predictors: what is given is not allowed, allowed is a list"),
-        ("{predictors: [vpa]}", "model.predictors: what is given is not allowed, allowed is a list "
-         "with percentile, which decides, or model.predictor set"),
+        ("{predictors: []}", "model.predictors: this value is not allowed, allowed is a list"),
+        ("{predictors: [vpa]}", "model.predictors: this value is not allowed, allowed is a list "
+         "with percentile, or model.predictor set"),
         ("{predictor: oracle}", "model.predictor: 'oracle' is not allowed, allowed is one of"),
         ("{predictors: [vpa], predictor: max}", "model.predictor: 'max' is not allowed"),
         ("{classes: {batch: {half_life_seconds: {cpu: 0}}}}",
@@ -340,29 +340,27 @@ def test_the_settings_page_is_current(project: Path) -> None:
         ("{classes: {free: {histogram: {preset: mine}}}}",
          "model.classes.free.histogram.preset: 'mine' is not allowed, allowed is one of"),
         ("{classes: {free: {half_live: 5}}}",
-         "model.classes.free: what is given is not allowed, allowed is a mapping of histogram"),
+         "model.classes.free: this value is not allowed, allowed is a mapping of histogram"),
         ("{classes: {free: 5}}", "model.classes.free: 5 is not allowed, allowed is a mapping of"),
-        ("{classes: [free]}", "model.classes: what is given is not allowed, allowed is a mapping"),
+        ("{classes: [free]}", "model.classes: this value is not allowed, allowed is a mapping"),
         ("{predictor_options: {vpa: 5}}", "model.predictor_options.vpa: 5 is not allowed"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_in_a_model_has_the_key_that_its_user_wrote(
-    text: str, says: str, tmp_path: Path
-) -> None:
-    message = refusal(write(tmp_path, f"model: {text}")).message
-    assert says in message
-    assert "$" not in message
+def test_problem_in_a_mapping_has_the_full_key(text: str, message: str, tmp_path: Path) -> None:
+    refused = refusal(write(tmp_path, f"model: {text}")).message
+    assert message in refused
+    assert "$" not in refused
 
 
-def test_what_is_wrong_in_a_variable_has_a_key_of_its_own_too() -> None:
+def test_problem_in_a_variable_has_the_full_key() -> None:
     text = "{batch: {half_life_seconds: {cpu: '0'}}, free: {horizon_seconds: -1}}"
     message = refusal(environ={"SPRINGTIDE_MODEL_CLASSES": text}).message
-    assert message.startswith("2 settings are wrong")
+    assert message.startswith("2 settings are invalid")
     assert "model.classes.batch.half_life_seconds.cpu: '0' is not allowed" in message
     assert "model.classes.free.horizon_seconds: -1 is not allowed" in message
     assert "(variable SPRINGTIDE_MODEL_CLASSES)" in message
 
 
-def test_a_place_in_a_list_is_told_by_the_key() -> None:
+def test_problem_in_a_list_has_its_index() -> None:
     given = {"SPRINGTIDE_EXPORTER_HOST_APPLICATIONS": "[{name: a}, {name: b, qos: best}]"}
     assert "exporter.host_applications[1].qos" in refusal(environ=given).message

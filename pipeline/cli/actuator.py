@@ -1,10 +1,11 @@
-"""`springtide actuator`: make Nodes of a cluster offer what was worked out for them."""
+"""`springtide actuator`: write Mid and Batch resources to Nodes."""
 
 import asyncio
 
 import click
 
 from actuators.cluster.cluster_actuator import Actuator
+from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options
 from pipeline.cli.role_runner import lead_until_stopped
 from pipeline.clock import SystemClock
@@ -22,10 +23,13 @@ LEASE = "springtide-actuator"
 
 
 @click.command(
-    epilog="Exit codes: 0 stopped by a signal, 1 failure (Kafka cannot be reached at the start; "
-    "not allowed by RBAC; no custom resource definitions), 2 settings, 3 topics are missing. While "
-    "the API server is away it waits. While Kafka is away, what it knows grows old: it is taken "
-    "back as stale in time."
+    cls=Command,
+    exit_codes={
+        0: "stopped by a signal",
+        1: "failure: Kafka is unavailable at the start, RBAC denies a request, or custom resource "
+        "definitions are missing",
+        3: "topics are missing",
+    },
 )
 @settings_options(
     *KAFKA_CLIENT,
@@ -38,21 +42,23 @@ LEASE = "springtide-actuator"
     "extender.scheduler_name",
 )
 def command(settings: Settings) -> None:
-    """Write what springtide.resources says to the status of Nodes: mid-cpu, mid-memory, batch-cpu
-    and batch-memory of kubernetes.io, as capacity and as allocatable.
+    """Write mid-cpu, mid-memory, batch-cpu and batch-memory to the status of Nodes.
 
-    It starts in mode observe: what would be written is told on springtide.actions, summed up in the
-    log each minute, and not written. --mode recommend writes an annotation, --mode act the
-    resources. What a mode wrote is taken back when it runs in another, observe included: give a
-    standby the mode of the leader. So it is when a node takes part no longer, or data is stale.
+    The amounts come from springtide.resources, and become capacity and allocatable of the extended
+    resources in kubernetes.io. In mode
+    observe, the default, the actuator publishes what it would write on springtide.actions and logs
+    a summary each minute. --mode recommend writes an annotation, --mode act the resources. The
+    actuator removes what it wrote in another mode, for a node that the policy excludes, and when
+    data is stale: give a standby the mode of the leader.
 
-    A node that was above the extender's thresholds, or its own, and is not any more gets an
-    annotation changed, so that the scheduler tries waiting pods again at once. Give it the
-    thresholds, or the --scheduler-config-file, of the extender.
+    When a node cools below its usage thresholds, the actuator changes an annotation, so that the
+    scheduler retries waiting pods at once. Give it the thresholds, or the --scheduler-config-file,
+    of the extender.
 
-    A Node is written to when its offer changes by more than resourceDiffThreshold, or by anything
-    after updateTimeThresholdSeconds; never more than --writes-per-second in all. Of several
-    actuators one works (by a Lease). Needs what deploy/rbac/actuator.yaml allows.
+    A Node is written when its offer changes by more than resourceDiffThreshold, or by anything
+    after updateTimeThresholdSeconds; never more than --writes-per-second in all. Several actuators
+    elect a leader by a Lease. While the API server is unavailable the actuator waits; while Kafka
+    is, its data ages until it is stale. Needs the permissions of deploy/rbac/actuator.yaml.
 
     \b
     Examples:

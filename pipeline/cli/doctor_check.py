@@ -1,4 +1,4 @@
-"""What a check of `springtide doctor` gives."""
+"""The result of a check of `springtide doctor`."""
 
 from typing import Literal, NamedTuple
 
@@ -8,7 +8,7 @@ Status = Literal["ok", "warn", "fail", "unknown"]
 
 
 class Check(NamedTuple):
-    """One row: what was looked at, how it is, what was found and what to do about it."""
+    """Name of the check, status, observation, and remedy (empty if none is needed)."""
 
     name: str
     status: Status
@@ -17,5 +17,5 @@ class Check(NamedTuple):
 
 
 def failed(name: str, error: SpringtideError, status: Status = "fail") -> Check:
-    """The check that ended with this error."""
+    """Return the check for this error."""
     return Check(name, status, error.message, error.hint or "")

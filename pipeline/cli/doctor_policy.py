@@ -1,7 +1,7 @@
-"""What `springtide doctor` says of the policy: what is wrong with it, and whether nodes carry it.
+"""Checks of `springtide doctor`: is the policy valid, and do the records of nodes carry it.
 
-The policy is that of `worker.policy_file`, if it is set, else that of the cluster. Where there is
-no API server nothing fails: many installations have none.
+The policy is that of `worker.policy_file`, or else of the cluster. Without an API server no check
+fails, because many installations have none.
 """
 
 import asyncio
@@ -38,14 +38,17 @@ _OFFERED: Final = "springtide/offered"
 _CLUSTER: Final = "cluster"
 _API_SECONDS: Final = 10.0
 _KAFKA_SECONDS: Final = 30.0
-# A watcher that works has an edit on every node's record in less.
+# A working watcher needs less time to update the records of all nodes.
 _IN_FORCE_SECONDS: Final = 4.0
 
 
-class Given(NamedTuple):
-    """Where the policy is from, and what its parts say that are in force; None where a part is not,
-    and nobody but the watcher knows what holds instead. `leader` is the watcher that leads, empty
-    if none does, None if that is not known; so is `actuator`."""
+class PolicyState(NamedTuple):
+    """The source of the policy, the parsed policy, and the leaders.
+
+    `policies` is None if a part is invalid: the previous valid value, which only the watcher
+    knows, is in force instead. `leader` is the leading watcher, empty if there is none, None if
+    unknown; likewise `actuator`.
+    """
 
     source: str
     policies: Policies | None
@@ -53,17 +56,17 @@ class Given(NamedTuple):
     actuator: str | None = None
 
 
-def policy(settings: Settings) -> tuple[Check, Given | None]:
-    """What is wrong with the policy; nothing is given where there is none to look at."""
+def policy(settings: Settings) -> tuple[Check, PolicyState | None]:
+    """Check the policy. The state is None if the policy cannot be read."""
     leader = actuator = None
     try:
         if settings.worker.policy_file is not None:
             source, where = object_files.SOURCE, str(settings.worker.policy_file)
             data: Mapping[str, str] | None = read_config_map(settings.worker.policy_file)
         else:
-            of = settings.kubernetes
-            source, where = _CLUSTER, f"ConfigMap {of.config_namespace}/{of.config_name}"
-            config, leader, actuator = asyncio.run(asyncio.wait_for(_ask(settings), _API_SECONDS))
+            cluster = settings.kubernetes
+            source, where = _CLUSTER, f"ConfigMap {cluster.config_namespace}/{cluster.config_name}"
+            config, leader, actuator = asyncio.run(asyncio.wait_for(_read(settings), _API_SECONDS))
             data = None if config is None else data_of(config, where)
     except InvalidPolicyError as error:
         return failed("policy", error), None
@@ -71,39 +74,39 @@ def policy(settings: Settings) -> tuple[Check, Given | None]:
         todo = "let this user get configmaps and leases, as deploy/rbac/watcher.yaml does"
         return Check("policy", "unknown", error.message, todo), None
     except TimeoutError:
-        return Check("policy", "unknown", "not looked at: the API server does not answer"), None
+        return Check("policy", "unknown", "not checked: the API server does not answer"), None
     except SpringtideError as error:
-        return Check("policy", "unknown", f"not looked at: {error.message}", error.hint or ""), None
+        return Check("policy", "unknown", f"not checked: {error.message}", error.hint or ""), None
     policies, problems = load_policies(data, None, filter_limits(settings))
     refused = [problem for problem in problems if not problem.taken]
-    given = Given(source, None if refused else policies, leader, actuator)
+    state = PolicyState(source, None if refused else policies, leader, actuator)
     first = "; ".join(str(problem) for problem in (refused or problems)[:3])
     if refused:
-        todo = f"mend {where}; until then what was good before holds"
-        return Check("policy", "fail", f"{len(refused)} not in force: {first}", todo), given
+        todo = f"correct {where}; until then the last valid policy stays in force"
+        return Check("policy", "fail", f"{len(refused)} not in force: {first}", todo), state
     assert policies.colocation is not None
-    state = "on" if policies.colocation.cluster.enable else "off"
+    colocation = "on" if policies.colocation.cluster.enable else "off"
     if data is None:
         todo = f"make {where}: docs/reference/policy.md; without it the defaults hold"
-        return Check("policy", "warn", f"no {where}; colocation is off", todo), given
+        return Check("policy", "warn", f"no {where}; colocation is off", todo), state
     if problems:
-        todo = "springtide policy shows it with all its problems"
-        return Check("policy", "warn", f"{len(problems)} hardly meant: {first}", todo), given
-    return Check("policy", "ok", f"{where}; colocation is {state}"), given
+        todo = "list all problems with springtide policy"
+        return Check("policy", "warn", f"{len(problems)} suspicious values: {first}", todo), state
+    return Check("policy", "ok", f"{where}; colocation is {colocation}"), state
 
 
-async def _ask(settings: Settings) -> tuple[Any, str | None, str | None]:
-    """The ConfigMap, None if there is none, and which watcher and which actuator lead."""
+async def _read(settings: Settings) -> tuple[Any, str | None, str | None]:
+    """Read the ConfigMap (None if missing), and the leading watcher and actuator."""
     from pipeline.kube.api_client import open_api
 
-    of = settings.kubernetes
-    path = f"/api/v1/namespaces/{of.config_namespace}/configmaps/{of.config_name}"
-    async with open_api(of, SystemClock()) as api:
+    cluster = settings.kubernetes
+    path = f"/api/v1/namespaces/{cluster.config_namespace}/configmaps/{cluster.config_name}"
+    async with open_api(cluster, SystemClock()) as api:
         try:
             config = await api.get(path)
         except NotFoundError:
             config = None
-        return config, *[await _holder(api, of.namespace, name) for name in (LEASE, ACTUATOR)]
+        return config, *[await _holder(api, cluster.namespace, name) for name in (LEASE, ACTUATOR)]
 
 
 async def _holder(api: "Api", namespace: str, name: str) -> str | None:
@@ -117,7 +120,7 @@ async def _holder(api: "Api", namespace: str, name: str) -> str | None:
 
 
 def _leader(spec: Mapping[str, Any]) -> str:
-    """Who holds the lease, empty if nobody has renewed it for as long as it lasts."""
+    """Return the holder of the lease; empty if it has expired."""
     try:
         renewed = parse_time(spec["renewTime"])
         is_held = time.time() < renewed + 2 * spec["leaseDurationSeconds"]
@@ -126,61 +129,61 @@ def _leader(spec: Mapping[str, Any]) -> str:
     return (spec.get("holderIdentity") or "") if is_held else ""
 
 
-def nodes(settings: Settings, given: Given | None) -> Check:
-    """Whether nodes are known, from one source, and carry the policy that is given."""
+def nodes(settings: Settings, state: PolicyState | None) -> Check:
+    """Check whether node records come from one source, and carry the policy."""
     try:
-        found = asyncio.run(asyncio.wait_for(_records(settings.kafka), _KAFKA_SECONDS))
-        stale = _without(given, found)
+        records = asyncio.run(asyncio.wait_for(_records(settings.kafka), _KAFKA_SECONDS))
+        stale = _without_policy(state, records)
         if stale:
             time.sleep(_IN_FORCE_SECONDS)
-            found = asyncio.run(asyncio.wait_for(_records(settings.kafka), _KAFKA_SECONDS))
-            stale = [name for name in _without(given, found) if name in stale]
+            records = asyncio.run(asyncio.wait_for(_records(settings.kafka), _KAFKA_SECONDS))
+            stale = [name for name in _without_policy(state, records) if name in stale]
     except (SpringtideError, TimeoutError) as error:
-        return Check("nodes", "unknown", f"springtide.nodes cannot be read: {error}")
-    of_cluster, of_file = len(found[_CLUSTER]), len(found[object_files.SOURCE])
-    said = f"{of_cluster} from the cluster, {of_file} from a file"
-    leads = "" if given is None or not given.leader else f"; {given.leader} leads"
+        return Check("nodes", "unknown", f"cannot read springtide.nodes: {error}")
+    cluster_count, file_count = len(records[_CLUSTER]), len(records[object_files.SOURCE])
+    counts = f"{cluster_count} from the cluster, {file_count} from a file"
+    leads = "" if state is None or not state.leader else f"; {state.leader} leads"
     start = "start springtide watcher"
     if stale:
         names = ", ".join(stale[:3]) + (", ..." if len(stale) > 3 else "")
-        count = f"{len(stale)} of {len(found[given.source]) if given else 0}"
+        count = f"{len(stale)} of {len(records[state.source]) if state else 0}"
         text = f"{count} do not carry the policy: {names}{leads}"
-        if given is not None and given.source == object_files.SOURCE:
-            return Check("nodes", "fail", text, "is a worker running with worker.nodes_file?")
-        look = "see the log of springtide watcher; it may follow another ConfigMap or prefix"
-        return Check("nodes", "fail", text, start if given and given.leader == "" else look)
-    if of_cluster and of_file:
-        todo = "let one source speak: unset worker.nodes_file, or stop the watcher"
-        return Check("nodes", "warn", said, todo)
-    if given is not None and not found[given.source]:
-        todo = start if given.source == _CLUSTER else "start a worker with worker.nodes_file"
-        return Check("nodes", "warn", f"{said}: the policy is in force nowhere{leads}", todo)
-    if not of_cluster and not of_file:
-        todo = f"{start}, or set worker.nodes_file: pods count as unknown until then"
-        return Check("nodes", "warn", said, todo)
-    if given is not None and given.leader == "":
-        return Check("nodes", "warn", f"{said}; no watcher leads", start)
+        if state is not None and state.source == object_files.SOURCE:
+            return Check("nodes", "fail", text, "start a worker with worker.nodes_file")
+        look = "see the log of springtide watcher: it may use another ConfigMap or topic prefix"
+        return Check("nodes", "fail", text, start if state and state.leader == "" else look)
+    if cluster_count and file_count:
+        todo = "use one source: unset worker.nodes_file, or stop the watcher"
+        return Check("nodes", "warn", counts, todo)
+    if state is not None and not records[state.source]:
+        todo = start if state.source == _CLUSTER else "start a worker with worker.nodes_file"
+        return Check("nodes", "warn", f"{counts}: the policy is in force on no node{leads}", todo)
+    if not cluster_count and not file_count:
+        todo = f"{start}, or set worker.nodes_file: until then all pods have the class unknown"
+        return Check("nodes", "warn", counts, todo)
+    if state is not None and state.leader == "":
+        return Check("nodes", "warn", f"{counts}; no watcher leads", start)
     carry = "the policy could not be compared"
-    if given is not None and given.policies is not None:
+    if state is not None and state.policies is not None:
         carry = "all carry the policy"
-    return Check("nodes", "ok", f"{said}; {carry}{leads}")
+    return Check("nodes", "ok", f"{counts}; {carry}{leads}")
 
 
-def actuator(settings: Settings, given: Given) -> Check | None:
-    """Whether somebody takes back what Nodes offer; None where there is no cluster to ask."""
-    if given.actuator is None:
+def actuator(settings: Settings, state: PolicyState) -> Check | None:
+    """Check that an actuator leads while Nodes offer resources; None without a cluster."""
+    if state.actuator is None:
         return None
     try:
-        found = asyncio.run(asyncio.wait_for(_records(settings.kafka), _KAFKA_SECONDS))
+        records = asyncio.run(asyncio.wait_for(_records(settings.kafka), _KAFKA_SECONDS))
     except (SpringtideError, TimeoutError) as error:
-        return Check("actuator", "unknown", f"springtide.nodes cannot be read: {error}")
-    offering = sum(map(_is_offering, found[_CLUSTER].values()))
-    if given.actuator:
-        return Check("actuator", "ok", f"{given.actuator} leads; {offering} Nodes offer")
+        return Check("actuator", "unknown", f"cannot read springtide.nodes: {error}")
+    offering = sum(map(_is_offering, records[_CLUSTER].values()))
+    if state.actuator:
+        return Check("actuator", "ok", f"{state.actuator} leads; {offering} Nodes offer")
     if not offering:
-        return Check("actuator", "ok", "none leads, and no Node offers anything")
-    todo = "start springtide actuator; --mode observe takes all of it back"
-    text = f"{offering} Nodes offer Mid or Batch, and no actuator leads that would take it back"
+        return Check("actuator", "ok", "no actuator leads, and no Node offers anything")
+    todo = "start springtide actuator; --mode observe removes the offers"
+    text = f"{offering} Nodes offer Mid or Batch, and no actuator leads to remove stale offers"
     return Check("actuator", "fail", text, todo)
 
 
@@ -197,17 +200,19 @@ async def _records(kafka: KafkaSettings) -> dict[str, dict[bytes, bytes]]:
     }
 
 
-def _without(given: Given | None, found: Mapping[str, Mapping[bytes, bytes]]) -> list[str]:
-    """Nodes whose record says something else than the policy comes to for them."""
-    if given is None or given.policies is None:
+def _without_policy(
+    state: PolicyState | None, records: Mapping[str, Mapping[bytes, bytes]]
+) -> list[str]:
+    """Return the nodes whose record does not carry the policy."""
+    if state is None or state.policies is None:
         return []
     names = []
-    for key, value in found[given.source].items():
+    for key, value in records[state.source].items():
         try:
             record = decode_json(NodeRecord, value)
         except RecordError:
             names.append(key.decode(errors="replace"))
             continue
-        if with_policy(record, given.policies)[0] != record:
+        if with_policy(record, state.policies)[0] != record:
             names.append(record.node)
     return names

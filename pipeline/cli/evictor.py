@@ -1,10 +1,11 @@
-"""`springtide evictor`: evict pods that a plan wants to leave their node."""
+"""`springtide evictor`: carry out eviction plans."""
 
 import asyncio
 
 import click
 
 from actuators.eviction.eviction_actuator import Evictor
+from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options
 from pipeline.cli.role_runner import lead_until_stopped
 from pipeline.clock import SystemClock
@@ -21,25 +22,31 @@ LEASE = "springtide-evictor"
 
 
 @click.command(
-    epilog="Exit codes: 0 stopped by a signal, 1 failure (Kafka cannot be reached at the start; "
-    "not allowed by RBAC), 2 settings, 3 topics are missing. While the API server is away plans "
-    "run out: they hold for seconds."
+    cls=Command,
+    exit_codes={
+        0: "stopped by a signal",
+        1: "failure: Kafka is unavailable at the start, or RBAC denies a request",
+        3: "topics are missing",
+    },
 )
 @settings_options(*KAFKA_CLIENT, *KUBERNETES_CLIENT, "kafka.partitions", "evictor.*")
 def command(settings: Settings) -> None:
-    """Carry out the plans on springtide.eviction-plans: where every node refuses a Prod pod, pods
-    of Free, Batch or Mid leave one of them (extenders plan so with --push-out).
+    """Evict Free, Batch and Mid pods to make room for Prod pods that every node refuses.
 
-    It starts in mode observe: what would be done is told on springtide.actions. --mode recommend
-    adds an Event of the pod that waits; --mode act evicts, by the Eviction API, so that disruption
-    budgets hold. Before it does it looks again: does the pod still wait, is each of the others of
-    such a class and of a lower priority, would the API server let all of them go. If not, none
-    leaves; never more than --evictions-per-minute.
+    Extenders with --push-out publish the plans on springtide.eviction-plans. In mode observe, the
+    default, the evictor publishes what it would do on springtide.actions. --mode recommend adds an
+    Event to the pod that waits. --mode act evicts by the Eviction API, which respects
+    PodDisruptionBudgets.
 
-    To stop it at once:
+    Before it evicts, the evictor checks that the pod still waits, that each victim is of such a
+    class and of lower priority, and that the API server would accept every eviction. Otherwise it
+    evicts none. It evicts at most --evictions-per-minute, and ignores plans that have expired.
+
+    \b
+    To stop all evictions at once:
       kubectl create configmap -n springtide-system springtide-stop-evictions
 
-    Of several evictors one works (by a Lease). Needs what deploy/rbac/evictor.yaml allows.
+    Several evictors elect a leader by a Lease. Needs the permissions of deploy/rbac/evictor.yaml.
 
     \b
     Examples:

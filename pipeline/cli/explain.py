@@ -1,5 +1,4 @@
-"""`springtide explain`: how the peaks of a node, its Mid and its Batch came about, from its newest
-published records."""
+"""`springtide explain`: derive a node's peaks, Mid and Batch from its newest records."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,11 +7,13 @@ from typing import NamedTuple
 import click
 import msgspec
 
+from pipeline.cli.help_sections import Command
+from pipeline.cli.node_errors import missing_record
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
-from pipeline.cli.safe_output import printable, say
+from pipeline.cli.safe_output import print_lines
 from pipeline.clock import SystemClock
-from pipeline.errors import BrokerUnavailableError, NotReadyError, UsageError
-from pipeline.kafka.newest import names_near, newest
+from pipeline.errors import BrokerUnavailableError, UsageError
+from pipeline.kafka.newest import newest
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.processors.explain.derivation import RESOURCES
 from pipeline.processors.explain.offer_text import TIERS, explain_offers
@@ -29,26 +30,25 @@ from pipeline.topics.registry import RESOURCES as OFFERS
 
 
 @click.command(
-    epilog="Exit codes: 0 shown, 1 failure, 2 usage, 3 topics are missing, 4 no prediction of this "
-    "node. Every line is an input, a step with its result, or the sum of the lines above it; all "
-    "digits are shown, so that each result can be computed again."
+    cls=Command,
+    exit_codes={0: "shown", 3: "topics are missing", 4: "no prediction or offer of this node"},
 )
 @click.argument("node")
-@click.option("--resource", type=click.Choice(list(RESOURCES)), help="Only this resource.")
+@click.option("--resource", type=click.Choice(list(RESOURCES)), help="Show only this resource.")
 @click.option(
     "--class",
     "entity",
     type=click.Choice(ENTITIES),
-    help="Only the node, the system or this class; prod shows what it leaves unused.",
+    help="Show only the node, the system or this class; prod includes its reclaimable amount.",
 )
-@click.option("--predictor", metavar="NAME", help="Only this predictor.")
+@click.option("--predictor", metavar="NAME", help="Show only this predictor.")
 @click.option(
     "--tier",
     type=click.Choice(TIERS),
-    help="Only what the node has for this tier, and what it was worked out from.",
+    help="Show only the node's amount of this tier, and its derivation.",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print the record as JSON, or that part of the peaks."
+    "--json", "as_json", is_flag=True, help="Print the selected part of the record as JSON."
 )
 @settings_options(*KAFKA_CLIENT, "kafka.partitions")
 def command(
@@ -60,11 +60,11 @@ def command(
     tier: str | None,
     as_json: bool,
 ) -> None:
-    """Show how the peaks of NODE, its Mid and its Batch came about, with every number filled in.
+    """Derive the predicted peaks, Mid and Batch of NODE step by step, with all numbers.
 
-    For each predictor: the terms, the peak before and with the safety margin, and for prod how
-    peak and reclaimable amount follow from both views, pod by pod. From the records that workers
-    have published; nothing is computed anew but what they do not carry.
+    For each predictor the command prints its terms, the peak without and with the safety margin,
+    and for prod how peak and reclaimable amount follow from both views, pod by pod. It reads the
+    newest records that workers published.
 
     \b
     Examples:
@@ -78,13 +78,16 @@ def command(
     resources = tuple(RESOURCES) if resource is None else (resource,)
     if tier is not None:
         if entity is not None or predictor is not None:
-            raise UsageError("--tier goes with neither --class nor --predictor")
+            raise UsageError(
+                "--tier excludes --class and --predictor",
+                hint="give only --resource with it",
+            )
         _show_offers(settings.kafka, node, tier, resources, as_json=as_json)
         return
     record, state, offers = asyncio.run(_read(settings.kafka, node))
     if predictor is not None and predictor not in predictors_of(record):
         raise UsageError(
-            f"no predictor {predictor!r:.100} runs for node {node}",
+            f"predictor {predictor!r:.100} does not run for node {node}",
             hint=f"choose one of {', '.join(predictors_of(record))}",
         )
     entities, predictors = (() if name is None else (name,) for name in (entity, predictor))
@@ -98,22 +101,22 @@ def command(
     )
     if offers is not None and entity is None and predictor is None:
         lines += ["", *explain_offers(offers, now=now, resources=resources)]
-    say(lines)
+    print_lines(lines)
 
 
 def _show_offers(
     kafka: KafkaSettings, node: str, tier: str, resources: Sequence[str], *, as_json: bool
 ) -> None:
-    found = asyncio.run(_read_offers(kafka, node))
+    record = asyncio.run(_read_offers(kafka, node))
     if as_json:
-        click.echo(msgspec.json.encode(found))
+        click.echo(msgspec.json.encode(record))
     else:
         now = SystemClock().now()
-        say(explain_offers(found, now=now, resources=resources, tiers=(tier,)))
+        print_lines(explain_offers(record, now=now, resources=resources, tiers=(tier,)))
 
 
-class _Known(NamedTuple):
-    """What was published of a node."""
+class _NodeRecords(NamedTuple):
+    """The newest records of a node."""
 
     prediction: PredictionRecord
     state: NodeStateRecord | None
@@ -125,21 +128,21 @@ async def _require(kafka: KafkaSettings) -> None:
         await require_topics(kafka, (PREDICTIONS, NODE_STATE, OFFERS))
     except BrokerUnavailableError as error:
         raise BrokerUnavailableError(
-            f"no Kafka broker answers at {kafka.bootstrap_servers}, and predictions are read there",
-            hint="give its address by --bootstrap-servers or kafka.bootstrap_servers; "
-            "`springtide doctor` looks for what is wrong, `springtide kafka start` starts one here",
+            f"no Kafka broker answers at {kafka.bootstrap_servers}, where predictions are read",
+            hint="set --bootstrap-servers or kafka.bootstrap_servers; `springtide doctor` checks "
+            "the connection, `springtide kafka start` starts a broker on this machine",
         ) from error
 
 
-async def _read(kafka: KafkaSettings, node: str) -> _Known:
+async def _read(kafka: KafkaSettings, node: str) -> _NodeRecords:
     await _require(kafka)
-    found, state, offers = await asyncio.gather(
+    prediction, state, offers = await asyncio.gather(
         *(newest(kafka, topic, node) for topic in (PREDICTIONS, NODE_STATE, OFFERS))
     )
-    if found is None:
-        raise await no_node(kafka, node, "prediction")
-    return _Known(
-        decode_json(PredictionRecord, found.value),
+    if prediction is None:
+        raise await missing_record(kafka, node, "prediction")
+    return _NodeRecords(
+        decode_json(PredictionRecord, prediction.value),
         None if state is None else decode_json(NodeStateRecord, state.value),
         None if offers is None else decode_json(NodeResourcesRecord, offers.value),
     )
@@ -147,27 +150,9 @@ async def _read(kafka: KafkaSettings, node: str) -> _Known:
 
 async def _read_offers(kafka: KafkaSettings, node: str) -> NodeResourcesRecord:
     await _require(kafka)
-    found = await newest(kafka, OFFERS, node)
-    if found is None:
-        raise await no_node(
-            kafka, node, "offer", "the policy does not make it take part: `enable` is false"
+    record = await newest(kafka, OFFERS, node)
+    if record is None:
+        raise await missing_record(
+            kafka, node, "offer", "the policy excludes it (`enable` is false)"
         )
-    return decode_json(NodeResourcesRecord, found.value)
-
-
-async def no_node(
-    kafka: KafkaSettings,
-    node: str,
-    what: str,
-    why: str = "one may follow with its next window",
-) -> NotReadyError:
-    """The error that there is no `what` of `node`, with names that may have been meant, or `why`
-    where it reports."""
-    near = await names_near(kafka, node)
-    if node in near:
-        hint = f"the node has reported lately: {why}"
-    elif near:
-        hint = f"did you mean {printable(', '.join(near))}?"
-    else:
-        hint = "`springtide top` shows the nodes that report"
-    return NotReadyError(f"there is no {what} of node {node!r:.100}", hint=hint)
+    return decode_json(NodeResourcesRecord, record.value)

@@ -1,4 +1,4 @@
-"""`springtide exporter`: sample this node, publish windows; or print one window."""
+"""`springtide exporter`: sample this node and publish windows, or print one window."""
 
 import asyncio
 import os
@@ -7,31 +7,37 @@ import sys
 import click
 import msgspec
 
+from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.clock import SystemClock
 from pipeline.settings import Settings
 
 
 @click.command(
-    epilog="Exit codes: 0 stopped by a signal with every window in Kafka or lost after a bounded "
-    "wait, 1 the kernel's files cannot be read, 2 settings. Reading other users' cgroups needs no "
-    "more than read access; in a container mount the host's /sys/fs/cgroup, /proc and /sys and "
-    "give --cgroup-root, --proc-root and --sys-root."
+    cls=Command,
+    exit_codes={
+        0: "stopped by a signal; windows that Kafka did not take within a bounded time are lost",
+        1: "failure: the kernel's files cannot be read",
+    },
 )
 @click.option(
     "--once",
     is_flag=True,
-    help="Print the next window as JSON lines (header, then a row per entity) and end; needs no "
+    help="Print the next window as JSON lines (a header, then a row per entity) and exit. Needs no "
     "Kafka.",
 )
 @settings_options(*KAFKA_CLIENT, "kafka.partitions", "exporter.*")
 def command(settings: Settings, once: bool) -> None:
-    """Sample this node every second and publish a window every 30.
+    """Sample this node every second and publish a window every 30 seconds.
 
-    Node, pods, best-effort tier and host applications are read from cgroups (v1 and v2) and /proc.
-    Pods are found by the names of their cgroups: no kubelet and no API server is asked. While Kafka
-    is away windows wait in a bounded buffer. SIGTERM and Ctrl-C flush it, the window in hand
-    included. The last minute is served on --socket-path: send {"seconds": 10}.
+    The exporter reads usage of the node, its pods, the best-effort tier and host applications from
+    cgroups (v1 and v2) and /proc. It finds pods by the names of their cgroups, without a kubelet or
+    an API server, and needs only read access. In a container mount the host's /sys/fs/cgroup, /proc
+    and /sys, and give --cgroup-root, --proc-root and --sys-root.
+
+    While Kafka is unavailable windows wait in a bounded buffer. On SIGTERM and Ctrl-C the exporter
+    publishes the buffer and the current window. The last minute is served on --socket-path: send
+    {"seconds": 10}.
 
     \b
     Examples:

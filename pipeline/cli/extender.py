@@ -1,4 +1,4 @@
-"""`springtide extender`: answer a scheduler's filter and prioritize questions."""
+"""`springtide extender`: serve filter and prioritize to kube-scheduler."""
 
 import asyncio
 import gc
@@ -9,6 +9,7 @@ from tempfile import TemporaryFile
 
 import click
 
+from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError
@@ -28,28 +29,27 @@ from pipeline.tasks import cancel_tasks
 
 
 @click.command(
-    epilog="Exit codes: 0 stopped by a signal, 1 failure, 2 settings (a port that is taken, a "
-    "threshold out of range). While Kafka is away it stays up: it answers from what it has, whose "
-    "age grows, and says so in its log, at /readyz and at /metrics."
+    cls=Command,
+    exit_codes={0: "stopped by a signal", 2: "invalid usage or settings, such as a port in use"},
 )
 @settings_options(*KAFKA_CLIENT, "extender.*")
 def command(settings: Settings) -> None:
     """Serve POST /filter and POST /prioritize of the kube-scheduler extender protocol.
 
-    Nodes whose last window used more of their allocatable than a threshold are refused, with the
-    value and its age as the reason; the less used the rest, the higher they score (0 to 10). A node
-    that is unknown or stale passes with score 0.
+    The extender refuses nodes whose last window used more of their allocatable than a threshold,
+    with the value and its age as the reason. It scores the others from 0 to 10: the less usage, the
+    higher. A node that is unknown or stale passes with score 0.
 
-    It starts in mode observe: every node passes with score 0, and what would have been answered is
-    logged and counted. --mode act makes the answers count. springtide scheduler config prints the
-    scheduler's side. Other paths: GET /readyz, /healthz, /metrics, /v1/nodes
-    (docs/reference/extender.md).
+    In mode observe, the default, every node passes with score 0, and the extender logs and counts
+    its actual decisions. --mode act applies them. `springtide scheduler config` prints the
+    scheduler's side. GET /readyz, /healthz, /metrics and /v1/nodes are on the same port.
 
-    With --push-out it plans who of Free, Batch and Mid would make room for a Prod pod that every
-    node refuses; springtide evictor carries that out.
+    With --push-out the extender plans which Free, Batch and Mid pods make room for a Prod pod that
+    every node refuses; `springtide evictor` carries out the plans.
 
-    SIGTERM: it says "draining" at /readyz and answers for 3 s more, then finishes what is under
-    way. Ctrl-C or a second signal: without the 3 s.
+    While Kafka is unavailable the extender answers from the table that it has, and reports the
+    table's age in its log, at /readyz and at /metrics. On SIGTERM it reports "draining" at /readyz,
+    answers for 3 s more, and finishes open requests. Ctrl-C or a second signal skips the 3 s.
 
     \b
     Examples:
@@ -89,7 +89,7 @@ async def _run(settings: Settings) -> None:
     )
     beside = partial(Feed, client=client, prefix=prefix, clock=clock)
     views = beside(Table(), topics=VIEWS, name="node views", on_bad=letters.send)
-    # Its bad records are told by the feed of the table.
+    # The feed of the table reports its bad records.
     history = beside(
         Table(),
         topics=HISTORY,
@@ -110,8 +110,8 @@ async def _run(settings: Settings) -> None:
 
 
 def _snapshot(settings: ExtenderSettings) -> Path | None:
-    """The file of snapshots. Raises `SettingsError` where none can be written, or where something
-    else would be lost by that."""
+    """Return the file of snapshots. Raises `SettingsError` if it cannot be written, or if another
+    file would be overwritten."""
     if settings.snapshot_file is None:
         return None
     file = Path(settings.snapshot_file)
@@ -121,30 +121,30 @@ def _snapshot(settings: ExtenderSettings) -> Path | None:
             pass
     except OSError as error:
         raise SettingsError(
-            f"extender.snapshot_file: nothing can be written to {file.parent}: {error.strerror}",
+            f"extender.snapshot_file: cannot write to {file.parent}: {error.strerror}",
             key="extender.snapshot_file",
-            hint="name a file in a folder that the extender may write to",
+            hint="give a file in a directory that the extender can write",
         ) from error
     try:
         is_free = not file.exists() or is_ours(file)
     except OSError as error:
         raise SettingsError(
-            f"extender.snapshot_file: {file} cannot be read: {error.strerror}",
+            f"extender.snapshot_file: cannot read {file}: {error.strerror}",
             key="extender.snapshot_file",
-            hint="name a file that the extender may read and write",
+            hint="give a file that the extender can read and write",
         ) from error
     if not is_free:
         raise SettingsError(
-            f"extender.snapshot_file: {file} is there and is no snapshot",
+            f"extender.snapshot_file: {file} exists and is not a snapshot",
             key="extender.snapshot_file",
-            hint="name a file that is not there yet, or remove this one: it would be overwritten",
+            hint="give another file, or remove this one, which would be overwritten",
         )
     return file
 
 
 async def _freeze(feed: Feed) -> None:
-    """Spare the collector of garbage what stays: else it stops every answer for a tenth of a second
-    now and then."""
+    """Exclude the loaded table from garbage collection, which would otherwise delay answers by
+    about 100 ms now and then."""
     await feed.wait_caught_up()
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""`springtide kafka`: a real Kafka broker on this machine, started, seen and stopped."""
+"""`springtide kafka`: run a Kafka broker on this machine."""
 
 import json
 import signal
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from pipeline.cli.help_sections import Command
 from pipeline.clock import SystemClock
 from pipeline.errors import BrokerStartError, LocalKafkaError, NotReadyError, UsageError
 from pipeline.local.kafka_jars import KAFKA_VERSION, cache_dir, ensure_jars
@@ -25,38 +26,41 @@ _Port = click.IntRange(1, 65535)
 
 @click.group()
 def command() -> None:
-    """Run a real Apache Kafka on this machine: no Docker, no Maven, no Java to install.
+    """Run a real Apache Kafka on this machine, without Docker, Maven or an installed Java.
 
-    One node, plain text, on 127.0.0.1 only; for demo, tests and small installations. Its jars
-    (45 MB) are fetched once and checked. For any other cluster give --bootstrap-servers to the
-    other commands; deploy/kafka has more.
+    One node without encryption, on 127.0.0.1 only: for the demo, tests and small installations.
+    Its jars (45 MB) are downloaded once and verified. Other commands use another cluster with
+    --bootstrap-servers.
     """
 
 
 @command.command(
-    epilog="Exit codes: 0 it answers and was detached, or was stopped by a signal or `stop`; 1 it "
-    "did not start, ended by itself, or another one runs there; 2 usage."
+    cls=Command,
+    exit_codes={
+        0: "the broker was detached, or was stopped",
+        1: "the broker did not start or ended early, or another one uses the port or the directory",
+    },
 )
 @click.option(
     "--port",
     type=_Port,
     default=9092,
     show_default=True,
-    help="Where to listen on 127.0.0.1.",
+    help="Port on 127.0.0.1.",
 )
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where data and log are kept over restarts. "
+    help="Directory for data and log, which survive restarts.  "
     "[default: springtide/kafka in XDG_DATA_HOME or ~/.local/share]",
 )
 @click.option(
-    "--detach", is_flag=True, help="Return when it is ready; `springtide kafka stop` ends it."
+    "--detach", is_flag=True, help="Return when ready; `springtide kafka stop` stops the broker."
 )
 def start(port: int, data_dir: Path | None, detach: bool) -> None:
-    """Start a broker and return, or stay until Ctrl-C, when it answers.
+    """Start a broker, and stay until Ctrl-C, or return with --detach when it is ready.
 
-    Data are kept: the next start on the same folder finds topics and offsets again.
+    Data is kept: the next start on the same directory has its topics and offsets.
 
     \b
     Examples:
@@ -66,7 +70,7 @@ def start(port: int, data_dir: Path | None, detach: bool) -> None:
     """
     data_dir = (data_dir or default_data_dir()).resolve()
     _refuse_second(port, data_dir)
-    # `kill` and a closed terminal end it as Ctrl-C does.
+    # `kill` and a closed terminal have the effect of Ctrl-C.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     broker = LocalKafka(data_dir, port)
@@ -75,9 +79,9 @@ def start(port: int, data_dir: Path | None, detach: bool) -> None:
         broker.start()
         broker.announce(format_time(SystemClock().now()))
         if detach:
-            # Before anything is said: whoever listens may have gone, and it stays all the same.
+            # Before the output, which may fail if its reader has ended.
             broker.detach()
-        # At once, for whoever reads no more than the first line.
+        # In one call, for readers that close the pipe after the first line.
         click.echo(
             f"Kafka {KAFKA_VERSION} is ready at {broker.bootstrap_servers}\n"
             f"  data  {broker.data_dir}\n  log   {broker.log_file}\n  java  {broker.java}\n"
@@ -90,48 +94,58 @@ def start(port: int, data_dir: Path | None, detach: bool) -> None:
 
 
 @command.command(
-    epilog="Exit codes: 0 it is stopped, or none ran; 1 it does not stop, 2 usage, or several run."
+    cls=Command,
+    exit_codes={
+        0: "the broker is stopped, or none was running",
+        1: "the broker does not stop",
+        2: "invalid usage, or several brokers run and --port selects none",
+    },
 )
-@click.option("--port", type=_Port, help="Which one, if several run.")
+@click.option("--port", type=_Port, help="Stop the broker on this port. Needed if several run.")
 def stop(port: int | None) -> None:
-    """Stop a broker that `springtide kafka start` started; its data are kept.
+    """Stop a broker that `springtide kafka start` started, and keep its data.
 
-    It is no error if none runs.
+    It is not an error if no broker is running.
     """
-    brokers = [one for one in running_brokers() if port in (None, one.port)]
+    brokers = [broker for broker in running_brokers() if port in (None, broker.port)]
     if not brokers:
         click.echo("no local Kafka broker is running" + (f" on port {port}" if port else ""))
         return
     if len(brokers) > 1:
-        ports = ", ".join(str(one.port) for one in brokers)
-        raise UsageError(f"several local brokers run, on ports {ports}", hint="choose with --port")
+        ports = ", ".join(str(broker.port) for broker in brokers)
+        raise UsageError(
+            f"several local brokers are running: ports {ports}", hint="select one with --port"
+        )
     broker = brokers[0]
     stop_running(broker)
-    click.echo(f"stopped the broker on port {broker.port}; its data are in {broker.data_dir}")
+    click.echo(f"stopped the broker on port {broker.port}; its data is kept in {broker.data_dir}")
 
 
-@command.command(epilog="Exit codes: 0 all that run answer, 2 usage, 4 none runs or one is silent.")
-@click.option("--port", type=_Port, help="Only the one on this port.")
+@command.command(
+    cls=Command,
+    exit_codes={0: "all running brokers answer", 4: "no broker is running, or one does not answer"},
+)
+@click.option("--port", type=_Port, help="Show only the broker on this port.")
 @click.option(
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True
 )
 def status(port: int | None, output: str) -> None:
-    """Show the brokers that `springtide kafka start` started: where, since when, which Java."""
-    brokers = [one for one in running_brokers() if port in (None, one.port)]
-    answering = {one.port: one.answers() for one in brokers}
+    """Show the brokers that `springtide kafka start` started, with uptime and files."""
+    brokers = [broker for broker in running_brokers() if port in (None, broker.port)]
+    answering = {broker.port: broker.answers() for broker in brokers}
     if output == "json":
         rows = [
             {
-                **asdict(one),
-                "bootstrap_servers": one.bootstrap_servers,
-                "answers": answering[one.port],
+                **asdict(broker),
+                "bootstrap_servers": broker.bootstrap_servers,
+                "answers": answering[broker.port],
             }
-            for one in brokers
+            for broker in brokers
         ]
         click.echo(json.dumps({"kind": "LocalKafkaList", "items": rows}, indent=2))
     else:
-        for one in brokers:
-            click.echo(_described(one, answering[one.port]))
+        for broker in brokers:
+            click.echo(_description(broker, answering[broker.port]))
     if not brokers:
         raise NotReadyError(
             "no local Kafka broker is running" + (f" on port {port}" if port else ""),
@@ -140,33 +154,37 @@ def status(port: int | None, output: str) -> None:
     if silent := [str(port) for port, answers in answering.items() if not answers]:
         raise NotReadyError(
             f"the broker on port {', '.join(silent)} runs but does not answer",
-            hint="see its log; `springtide kafka stop` and start it again",
+            hint="check its log; restart it with `springtide kafka stop` and `start`",
         )
 
 
 @command.command(
-    epilog="Exit codes: 0 all are there, 1 one could not be fetched or is a wrong one, 2 usage."
+    cls=Command,
+    exit_codes={
+        0: "all jars are in the cache",
+        1: "a jar cannot be downloaded, or its checksum differs",
+    },
 )
 def fetch() -> None:
-    """Fetch and check Kafka's jars now, so that nothing needs the network later.
+    """Download and verify Kafka's jars now, so that no later command needs the network.
 
-    They are pinned by SHA-256 and kept in springtide/kafka of XDG_CACHE_HOME or ~/.cache; for a
-    machine without network copy that folder. Repositories of your own are read from jgo's settings.
+    The jars are pinned by SHA-256 and cached in springtide/kafka of XDG_CACHE_HOME or ~/.cache. For
+    a machine without network copy that directory. Own repositories are read from jgo's settings.
     """
     jars = ensure_jars()
     click.echo(f"{len(jars)} jars of Apache Kafka {KAFKA_VERSION} in {cache_dir()}")
 
 
 def _refuse_second(port: int, data_dir: Path) -> None:
-    for one in running_brokers():
-        if one.port == port:
+    for broker in running_brokers():
+        if broker.port == port:
             raise LocalKafkaError(
-                f"a local broker is running already at {one.bootstrap_servers} (pid {one.pid})",
+                f"a local broker already runs at {broker.bootstrap_servers} (pid {broker.pid})",
                 hint="use it, stop it with `springtide kafka stop`, or choose another --port",
             )
-        if Path(one.data_dir) == data_dir:
+        if Path(broker.data_dir) == data_dir:
             raise LocalKafkaError(
-                f"the broker on port {one.port} keeps its data in {data_dir}",
+                f"the broker on port {broker.port} uses the data directory {data_dir}",
                 hint="choose another --data-dir, or stop it with `springtide kafka stop`",
             )
 
@@ -179,18 +197,18 @@ def _stay(broker: LocalKafka) -> None:
         return
     if code != _STOPPED_BY_SIGTERM:
         raise BrokerStartError(
-            f"Kafka ended by itself (exit code {code}); its log ends:\n{broker.log_tail()}\n",
-            hint=f"the whole log is {broker.log_file}",
+            f"Kafka ended with exit code {code}; its log ends:\n{broker.log_tail()}\n",
+            hint=f"see the whole log in {broker.log_file}",
         )
-    click.echo("Kafka was stopped from outside", err=True)
+    click.echo("Kafka was stopped by `springtide kafka stop` or a signal", err=True)
 
 
-def _described(broker: RunningBroker, answers: bool) -> str:
+def _description(broker: RunningBroker, answers: bool) -> str:
     uptime_seconds = SystemClock().now() - parse_time(broker.started_at)
     rows = {
         "bootstrap servers": broker.bootstrap_servers,
         "answers": "yes" if answers else "no",
-        "pid": f"{broker.pid} (kept by {broker.keeper_pid})",
+        "pid": f"{broker.pid} (supervised by {broker.keeper_pid})",
         "uptime": _duration(uptime_seconds),
         "java": broker.java,
         "data dir": broker.data_dir,

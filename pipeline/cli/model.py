@@ -1,4 +1,4 @@
-"""`springtide model`: the predictors there are, what a node's models hold, models as files."""
+"""`springtide model`: list predictors; inspect, fit, export and import models."""
 
 import asyncio
 from collections.abc import Iterator
@@ -6,11 +6,12 @@ from collections.abc import Iterator
 import click
 
 from pipeline.agents.bank_settings import model_config
+from pipeline.cli.help_sections import Command
 from pipeline.cli.model_export import export, newest_checkpoint
 from pipeline.cli.model_fit import fit
 from pipeline.cli.model_import import import_
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
-from pipeline.cli.safe_output import say
+from pipeline.cli.safe_output import print_lines
 from pipeline.errors import CheckpointError, PredictorError, RecordError, UsageError
 from pipeline.processors.explain.model_state_text import head, names_of, table
 from pipeline.processors.model import state_codec
@@ -30,9 +31,10 @@ from pipeline.topics.codec import decode_pack
 
 @click.group()
 def command() -> None:
-    """List predictors, look into a node's models, write them to files, take over those of others.
+    """List predictors; inspect, fit, export and import the models of a node.
 
-    docs/explanation/models.md says what a model is and what each predictor makes of it.
+    A model holds what one entity (pod, class, system or node) used; predictors compute peaks from
+    it.
     """
 
 
@@ -41,14 +43,14 @@ command.add_command(fit)
 command.add_command(import_)
 
 
-@command.command(epilog="Exit codes: 0 listed, 2 usage.")
+@command.command(cls=Command, exit_codes={0: "listed"})
 @click.option(
     "--markdown", is_flag=True, help="Print the tables of docs/explanation/models.md instead."
 )
 def predictors(markdown: bool) -> None:
-    """List the installed predictors: name, package, what the peak is, options.
+    """List the installed predictors: name, package, formula of the peak, options.
 
-    The setting `model.predictors` names those that run, `model.predictor` the one that decides.
+    The setting model.predictors selects those that run, model.predictor the default of nodes.
 
     \b
     Examples:
@@ -65,24 +67,36 @@ def predictors(markdown: bool) -> None:
     }
     widths = [max(map(len, texts)) for texts in (packages, packages.values())]
     for name, package in packages.items():
-        summary, *options = _described(name)
+        summary, *options = _description(name)
         head = f"{name.ljust(widths[0])}  {package.ljust(widths[1])}  {summary}"
-        say([head, *(f"    {line}" for line in options)])
+        print_lines([head, *(f"    {line}" for line in options)])
 
 
 @command.command(
-    epilog="Exit codes: 0 shown, 1 the checkpoint is damaged or of another layout, 2 usage, 3 "
-    "topics are missing, 4 no checkpoint of this node."
+    cls=Command,
+    exit_codes={
+        0: "shown",
+        1: "failure, such as a damaged checkpoint or one of another layout",
+        3: "topics are missing",
+        4: "no checkpoint of this node",
+    },
 )
 @click.argument("node")
-@click.option("--row", "rows", multiple=True, metavar="NAME", help="Only this entity or pod UID.")
-@click.option("--pods", is_flag=True, help="Show the pods too.")
+@click.option(
+    "--row",
+    "rows",
+    multiple=True,
+    metavar="NAME",
+    help="Show only this entity or pod UID. Repeatable.",
+)
+@click.option("--pods", is_flag=True, help="Also show the pods.")
 @settings_options(*KAFKA_CLIENT, "kafka.partitions")
 def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool) -> None:
-    """Show what the newest checkpoint of NODE holds.
+    """Show the content of the newest checkpoint of NODE.
 
-    Layout and model, what it covers, and per entity samples, times, filled buckets, mean and
-    deviation. Checkpoints are written every worker.checkpoint_interval_seconds.
+    The command prints layout and model, the offsets that the checkpoint covers, and per entity its
+    samples, times, filled buckets, mean and deviation. Workers write checkpoints every
+    worker.checkpoint_interval_seconds.
 
     \b
     Examples:
@@ -90,15 +104,15 @@ def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool) ->
       springtide model inspect node-1 --row prod --row system
     """
     quiet_client(settings)
-    found = asyncio.run(newest_checkpoint(settings.kafka, node))
-    where = f"checkpoint {found.key.decode()!r:.120} at offset {found.offset}"
+    record = asyncio.run(newest_checkpoint(settings.kafka, node))
+    where = f"checkpoint {record.key.decode()!r:.120} at offset {record.offset}"
     try:
-        checkpoint = decode_pack(NodeCheckpoint, found.value)
+        checkpoint = decode_pack(NodeCheckpoint, record.value)
         state = state_codec.decode(checkpoint.state)
-        if strangers := [name for name in rows if name not in names_of(state)]:
+        if unknown := [name for name in rows if name not in names_of(state)]:
             raise UsageError(
-                f"there is no model of {', '.join(strangers):.300} on node {node}",
-                hint="names are entities, or UIDs of pods: `springtide model inspect NODE --pods`",
+                f"there is no model of {', '.join(unknown):.300} on node {node}",
+                hint="list entities and pod UIDs with `springtide model inspect NODE --pods`",
             )
         lines = [*head(state), "", *table(state, rows, pods=pods)]
     except (CheckpointError, RecordError) as error:
@@ -110,15 +124,15 @@ def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool) ->
     click.echo(f"state of {len(checkpoint.state)} bytes, layout {state_codec.VERSION}")
     if state.fingerprint != (ours := Bank(model_config(settings)).fingerprint):
         click.echo(f"a worker with these settings has model {ours} and would rebuild this one")
-    say(lines)
+    print_lines(lines)
 
 
-def _described(predictor: str) -> Iterator[str]:
-    """The summary of a predictor and a line for each option, or why it cannot be used."""
+def _description(predictor: str) -> Iterator[str]:
+    """Yield the summary of a predictor and a line per option, or why it is unusable."""
     try:
         declared = declaration_of(predictor)
     except PredictorError as error:
-        yield f"cannot be used: {error.message.removeprefix(f'{error.key}: ')}"
+        yield f"unusable: {error.message.removeprefix(f'{error.key}: ')}"
     else:
         yield declared.summary
         yield from option_lines(declared.options)

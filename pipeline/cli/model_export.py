@@ -1,4 +1,4 @@
-"""`springtide model export`: a node's models as a file, to be kept or taken elsewhere."""
+"""`springtide model export`: write the models of a node to a file."""
 
 import asyncio
 import json
@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 
 from pipeline.agents.bank_settings import model_config
-from pipeline.cli.explain import no_node
+from pipeline.cli.help_sections import Command
+from pipeline.cli.node_errors import missing_record
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
-from pipeline.cli.safe_output import say
+from pipeline.cli.safe_output import print_lines
 from pipeline.errors import CheckpointError, RecordError, SpringtideError, UsageError
 from pipeline.kafka.newest import Found, newest
 from pipeline.kafka.topic_admin import require_topics
@@ -25,29 +26,35 @@ from pipeline.topics.registry import CHECKPOINTS, NODE_STATE
 
 
 @click.command(
-    epilog="Exit codes: 0 written, 1 the checkpoint is damaged or does not fit the form, 2 usage "
-    "or settings, 3 topics are missing, 4 no checkpoint of this node.",
+    cls=Command,
+    exit_codes={
+        0: "written",
+        1: "failure, such as a damaged checkpoint or one that the format cannot represent",
+        3: "topics are missing",
+        4: "no checkpoint of this node",
+    },
 )
 @click.argument("node")
 @click.option(
     "--output", type=click.Path(path_type=Path), required=True,
-    help="The file to write; with --as koordinator the folder for a file of each entity and pod.",
+    help="File to write; with --as koordinator the directory for a file per entity and pod.",
 )  # fmt: skip
 @click.option(
     "--as", "form", type=click.Choice(["springtide", "koordinator"]), default="springtide",
-    show_default=True, help="springtide: exact; koordinator: histograms, rounded.",
+    show_default=True, help="Format: springtide is exact, koordinator has rounded histograms.",
 )  # fmt: skip
-@click.option("--overwrite", is_flag=True, help="Replace files that are there.")
+@click.option("--overwrite", is_flag=True, help="Replace existing files.")
 @settings_options(*KAFKA_CLIENT, "kafka.partitions")
 def export(settings: Settings, node: str, output: Path, form: str, overwrite: bool) -> None:
     """Write the newest checkpoint of NODE to a file.
 
-    The file has all that is known of the node, bit for bit, and says itself which node, release
-    and model it is of. `springtide model import --from springtide` puts it back. It has what the
-    models are made of, and the UIDs of pods: keep it as you keep the metrics of the cluster.
+    The file contains the exact models of the node, with the node's name, release and model layout.
+    `springtide model import --from springtide` restores it. It contains usage statistics and pod
+    UIDs: protect it as you protect the metrics of the cluster.
 
-    As koordinator it is the files of its --prediction-checkpoint-filepath: of histograms alone,
-    and only of models with its buckets and half-lives.
+    With --as koordinator the command writes the files of Koordinator's
+    --prediction-checkpoint-filepath: only histograms, and only of models with Koordinator's
+    buckets and half-lives.
 
     \b
     Examples:
@@ -57,9 +64,9 @@ def export(settings: Settings, node: str, output: Path, form: str, overwrite: bo
     if form == "springtide":
         require_new(output, overwrite=overwrite)
     quiet_client(settings)
-    found = asyncio.run(newest_checkpoint(settings.kafka, node))
+    record = asyncio.run(newest_checkpoint(settings.kafka, node))
     try:
-        data = decode_pack(NodeCheckpoint, found.value).state
+        data = decode_pack(NodeCheckpoint, record.value).state
         state = state_codec.decode(data)
         files = {output: data}
         if form == "koordinator":
@@ -70,17 +77,17 @@ def export(settings: Settings, node: str, output: Path, form: str, overwrite: bo
                 for uid, document in to_koordinator(state, config.profiles).items()
             }
     except (CheckpointError, RecordError) as error:
-        where = f"checkpoint {found.key.decode()!r:.120} at offset {found.offset}"
+        where = f"checkpoint {record.key.decode()!r:.120} at offset {record.offset}"
         raise type(error)(f"{where}: {error.message}", hint=error.hint) from error
     for path in files:
         require_new(path, overwrite=overwrite)
     for path, content in files.items():
         write_whole(path, content)
-    say([f"{node}: {brief(state)}", f"written to {output}"])
+    print_lines([f"{node}: {brief(state)}", f"written to {output}"])
 
 
 async def newest_checkpoint(kafka: KafkaSettings, node: str) -> Found:
-    """Raises NotReadyError, which says what it may be, if there is none."""
+    """Read the newest checkpoint of the node. Raises `NotReadyError` if there is none."""
     await require_topics(kafka, (CHECKPOINTS, NODE_STATE))
 
     def is_of_node(key: bytes) -> bool:
@@ -89,22 +96,22 @@ async def newest_checkpoint(kafka: KafkaSettings, node: str) -> Found:
         except RecordError:
             return False
 
-    found = await newest(kafka, CHECKPOINTS, node, is_of_node)
-    if found is None:
-        raise await no_node(kafka, node, "checkpoint")
-    return found
+    record = await newest(kafka, CHECKPOINTS, node, is_of_node)
+    if record is None:
+        raise await missing_record(kafka, node, "checkpoint", "wait for its first checkpoint")
+    return record
 
 
 def require_new(path: Path, *, overwrite: bool) -> None:
-    """Raise UsageError for a file that is there and was not said to be replaced."""
+    """Raise `UsageError` if the path is not a file, or exists without `overwrite`."""
     if path.exists() and not path.is_file():
-        raise UsageError(f"{path} is no file", hint="name a file, which may be there or not")
+        raise UsageError(f"{path} is not a file", hint="give the path of a file")
     if path.exists() and not overwrite:
-        raise UsageError(f"{path} is there already", hint="name another, or give --overwrite")
+        raise UsageError(f"{path} already exists", hint="give another path, or --overwrite")
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file, all of it or nothing, and the folder that it lies in; where a link leads."""
+    """Write a file atomically, with its directory. A symbolic link is followed."""
     path = path.resolve()
     part = path.with_name(f"{path.name}.part")
     try:

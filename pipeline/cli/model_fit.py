@@ -1,4 +1,4 @@
-"""`springtide model fit`: models from a file of the past, without Kafka."""
+"""`springtide model fit`: fit models to a trace file, without Kafka."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 
 from pipeline.agents.bank_settings import model_config
+from pipeline.cli.help_sections import Command
 from pipeline.cli.model_export import require_new, write_whole
 from pipeline.cli.options import settings_options
-from pipeline.cli.safe_output import say
+from pipeline.cli.safe_output import print_lines
 from pipeline.errors import InvalidRecordError, UsageError
 from pipeline.processors.exchange.trace_windows import read_trace
 from pipeline.processors.explain.model_state_text import brief, peaks_table
@@ -23,27 +24,29 @@ from pipeline.sources.trace_files import read_table
 from pipeline.topics.nodes import check_node_name
 from pipeline.topics.windows import Window
 
-_AT_ONCE = 500
+_BATCH_SIZE = 500
 
 
 @click.command(
-    epilog="Exit codes: 0 learned, 1 the file is no trace, or nothing can be learned from it; 2 "
-    "usage or settings.",
+    cls=Command,
+    exit_codes={
+        0: "fitted",
+        1: "failure: the file is not a trace, or contains nothing to learn from",
+    },
 )
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--node", required=True, help="The node that it is the past of.")
+@click.option("--node", required=True, help="Name of the node that the trace belongs to.")
 @click.option("--output", type=click.Path(path_type=Path), help="Write the models to this file.")
-@click.option("--overwrite", is_flag=True, help="Replace a file that is there.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 @settings_options("model.*")
 def fit(settings: Settings, file: Path, node: str, output: Path | None, overwrite: bool) -> None:
-    """Learn the past of a node from FILE, and show what each predictor says at its end.
+    """Fit the models of a node to the trace in FILE, and print each predictor's peaks at its end.
 
-    FILE is CSV or Parquet: a row for the node, and one for each pod if there are any, of every
-    window. Its columns are window_end and any of those of samples and windows
-    (docs/explanation/models.md);
-    window_end and cpu_cores_avg are enough. All goes the way that samples go in a worker.
+    FILE is CSV or Parquet: per window a row for the node, and optionally a row per pod. Its columns
+    are window_end and any column of samples and windows; window_end and cpu_cores_avg suffice. The
+    windows are processed as in a worker.
 
-    `springtide model import --from springtide` takes the models that it writes.
+    `springtide model import --from springtide` imports the file that --output writes.
 
     \b
     Examples:
@@ -53,11 +56,11 @@ def fit(settings: Settings, file: Path, node: str, output: Path | None, overwrit
     try:
         check_node_name(node)
     except InvalidRecordError as error:
-        raise UsageError(f"--node: {error.message}", hint="name it as Kubernetes does") from error
+        raise UsageError(f"--node: {error.message}", hint="give the name of a Node") from error
     if output is not None:
         require_new(output, overwrite=overwrite)
         if output.exists() and output.samefile(file):
-            raise UsageError(f"{output} is the trace itself", hint="name another file")
+            raise UsageError(f"--output {output} is the trace itself", hint="give another file")
     config = model_config(settings)
     bank = Bank(config)
     try:
@@ -67,37 +70,37 @@ def fit(settings: Settings, file: Path, node: str, output: Path | None, overwrit
         raise InvalidRecordError(f"{file}: {error.message}", hint=error.hint) from error
     if not trained or not bank.peaks([node])[0].samples[NODE].any():
         raise InvalidRecordError(
-            f"{file}: nothing is learned from it",
-            hint="its windows cover less than model.minimum_coverage"
+            f"{file}: contains nothing to learn from",
+            hint="the coverage of its windows is below model.minimum_coverage"
             if not trained
-            else "no window has a usage of the node that is believed: see cpu_cores_avg and "
+            else "no window has valid usage of the node: check cpu_cores_avg and "
             "memory_bytes_avg of its rows",
         )
     data = bank.state_of(node)
     state = state_codec.decode(data)
     if output is not None:
         write_whole(output, data)
-    say([f"{node}: {brief(state)}, {state.gaps} missing, {trained} learned"])
-    bad = [f"{name}: {count} bad values, taken as unknown" for name, count in bad_values.items()]
-    say([*bad, "", *peaks_table(bank.peaks([node])[0])])
+    print_lines([f"{node}: {brief(state)}, {state.gaps} missing, {trained} learned"])
+    bad = [f"{name}: {count} invalid values, read as unknown" for name, count in bad_values.items()]
+    print_lines([*bad, "", *peaks_table(bank.peaks([node])[0])])
     if output is not None:
-        say(["", f"written to {output}"])
+        print_lines(["", f"written to {output}"])
 
 
 def _learn(bank: Bank, windows: Iterable[Window], config: ModelConfig) -> tuple[Counter[str], int]:
-    """How many values of each column were none, and how many windows were learned."""
+    """Apply the windows; count invalid values by column, and trained windows."""
     bad_values: Counter[str] = Counter()
     trained = 0
-    for some in _batches(windows):
-        for window in some:
+    for batch in _batches(windows):
+        for window in batch:
             bad_values.update(window.bad_values)
-        batch = WindowBatch(some, config.memory_collect_policy)
-        outcomes = bank.apply(batch.training(config.training_statistic))
+        window_batch = WindowBatch(batch, config.memory_collect_policy)
+        outcomes = bank.apply(window_batch.training(config.training_statistic))
         trained += sum(outcome.trained for outcome in outcomes)
     return bad_values, trained
 
 
 def _batches(windows: Iterable[Window]) -> Iterator[list[Window]]:
-    left = iter(windows)
-    while some := list(islice(left, _AT_ONCE)):
-        yield some
+    remaining = iter(windows)
+    while batch := list(islice(remaining, _BATCH_SIZE)):
+        yield batch

@@ -1,4 +1,4 @@
-"""`springtide model import`: what others have learned, or we exported, into a node's models."""
+"""`springtide model import`: import models of Koordinator, VPA or Springtide into a node."""
 
 import asyncio
 import json
@@ -18,8 +18,9 @@ from pipeline.agents.model_import_round import (
     replace_models,
     takes_anything,
 )
+from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
-from pipeline.cli.safe_output import say
+from pipeline.cli.safe_output import print_lines
 from pipeline.clock import SystemClock
 from pipeline.errors import CheckpointError, UsageError
 from pipeline.kafka.client import client_options, our_errors
@@ -43,30 +44,37 @@ from pipeline.topics.registry import CHECKPOINTS
 
 _T = TypeVar("_T")
 
-_OTHER: Final = "get the file anew, leave it out, or check --from"
-_EXPORT: Final = "name a whole file of `springtide model export` or `fit`, of this release"
+_BAD_FILE: Final = "export the file again, omit it, or correct --from"
+_BAD_EXPORT: Final = "give a whole file of `springtide model export` or `fit` of this release"
 
 
 @click.command(
     "import",
-    epilog="Exit codes: 0 taken over, or nothing to take over; 1 refused: nothing was changed, 2 "
-    "usage or settings, 3 topics are missing, 4 no complete round of checkpoints has the node. "
-    "Where Kafka failed meanwhile (1, too) it may be in force: start the workers, and after their "
-    "next round look at the samples with `springtide model inspect` before you repeat it.",
+    cls=Command,
+    exit_codes={
+        0: "imported, or nothing to import",
+        1: "failure: if Kafka failed during the write, the import may be in force",
+        3: "topics are missing",
+        4: "no complete round of checkpoints contains the node",
+    },
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "--from", "source", type=click.Choice(["koordinator", "vpa", "springtide"]), required=True
+    "--from",
+    "source",
+    type=click.Choice(["koordinator", "vpa", "springtide"]),
+    required=True,
+    help="Origin of the files.",
 )
-@click.option("--node", required=True, help="The node whose models take it over.")
+@click.option("--node", required=True, help="Node whose models are changed.")
 @click.option(
     "--pod",
     "pods",
     multiple=True,
     metavar="UID[=NAME]",
-    help="vpa: the pod that takes the checkpoint NAME, or the only one.",
+    help="With --from vpa: the pod for the checkpoint NAME, or for the only one. Repeatable.",
 )
-@click.option("--dry-run", is_flag=True, help="Check everything and say it; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Check and report everything, and change nothing.")
 @settings_options(*KAFKA_CLIENT, "kafka.partitions", "worker.id")
 def import_(
     settings: Settings,
@@ -76,21 +84,22 @@ def import_(
     pods: tuple[str, ...],
     dry_run: bool,
 ) -> None:
-    """Take over what Koordinator or the Vertical Pod Autoscaler has learned, or an export of ours,
-    from FILES.
+    """Import models of Koordinator, of the Vertical Pod Autoscaler, or of Springtide from FILES.
 
-    Their weights are added to the node's own, decayed to the same moment; mean and deviation
-    follow from them. A file of Koordinator's --prediction-checkpoint-filepath says itself whether
-    it is of the node, a class or a pod; of a VerticalPodAutoscalerCheckpoint as kubectl prints it
-    you say which pod it is for. A histogram without samples is unknown, and changes nothing.
+    Weights of Koordinator and of the Vertical Pod Autoscaler are added to the node's own, decayed
+    to the same moment; mean and deviation follow from them. A file of Koordinator's
+    --prediction-checkpoint-filepath names its node, class or pod. For a
+    VerticalPodAutoscalerCheckpoint, as kubectl prints it, --pod names the pod. A histogram without
+    samples changes nothing.
 
-    The file of `springtide model export` or `fit` takes the place of all models of the node, bit
-    for bit. It is refused if the settings here give models of another layout.
+    A file of `springtide model export` or `fit` replaces all models of the node. It is refused if
+    the local settings have models of another layout.
 
-    All workers must be stopped, and have completed a round of checkpoints with the node. The
-    import is in force when they come back. Models that are rebuilt from the log are without it.
-    Workers are looked for in the group --id, and in that of the worker which took the node's
-    partition last.
+    Stop all workers first, after a complete round of checkpoints that contains the node. The
+    command looks for workers in the group --id, and in the group of the last owner of the node's
+    partition. The import is in force when workers start again; models that are rebuilt from the
+    log do not contain it. If Kafka failed during the write, start the workers, wait for a round of
+    checkpoints, and compare the samples with `springtide model inspect` before you repeat it.
 
     \b
     Examples:
@@ -104,47 +113,47 @@ def import_(
     else:
         changed = _add(settings, files, source, node, pods, dry_run=dry_run)
     if not changed:
-        click.echo("nothing to take over: nothing was changed")
+        click.echo("nothing to import: nothing was changed")
     elif dry_run:
-        click.echo("a dry run: nothing was changed")
+        click.echo("dry run: nothing was changed")
     else:
-        click.echo("in force when the workers come back")
+        click.echo("in force when the workers start again")
 
 
 def _put_back(
     settings: Settings, files: tuple[Path, ...], node: str, pods: tuple[str, ...], *, dry_run: bool
 ) -> bool:
-    """Put an export in place of the node's models; always changes them."""
+    """Replace the node's models by an export; always changes them."""
     if pods or len(files) > 1:
         raise UsageError(
-            "an export of springtide is one file, with all pods of the node",
-            hint="name one file, without --pod",
+            "an export of springtide is one file with all pods of the node",
+            hint="give one file, without --pod",
         )
     (path,) = files
     data = _bytes(path)
     try:
         state = state_codec.decode(data)
     except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error.message}", hint=_EXPORT) from error
+        raise CheckpointError(f"{path}: {error.message}", hint=_BAD_EXPORT) from error
     try:
         change = replace_models(node, data, model_config(settings), SystemClock())
         replaced = asyncio.run(_change(settings, node, change, dry_run=dry_run))
     except CheckpointError as error:
         raise type(error)(f"{path}: {error.message}", hint=error.hint) from error
-    say(
+    print_lines(
         [
             f"{node}: {brief(state)}",
-            f"in place of: {_replaced(state, replaced)}",
+            f"replaces: {_replaced(state, replaced)}",
         ]
     )
     if replaced and state.machine_id not in ("", replaced.machine_id):
-        say(["of another machine: with its first window node, system and classes begin anew"])
+        print_lines(["of another machine: its first window resets node, system and classes"])
     return True
 
 
 def _replaced(state: NodeState, replaced: NodeState | None) -> str:
     if replaced is None:
-        return "models that nobody can read"
+        return "unreadable models"
     return "the same models" if replaced == state else brief(replaced)
 
 
@@ -157,15 +166,15 @@ def _add(
     *,
     dry_run: bool,
 ) -> bool:
-    """Add what others have learned; whether any model took any of it."""
+    """Add the models of other systems; return whether any model changed."""
     read = from_koordinator if source == "koordinator" else from_vpa
-    learned = [one for path in files for one in _learned(path, read)]
-    found = _of_koordinator(learned, pods) if source == "koordinator" else _of_vpa(learned, pods)
-    change = add_models(node, found, model_config(settings))
+    learned = [model for path in files for model in _learned(path, read)]
+    by_name = _of_koordinator(learned, pods) if source == "koordinator" else _of_vpa(learned, pods)
+    change = add_models(node, by_name, model_config(settings))
     taken: Taken = asyncio.run(_change(settings, node, change, dry_run=dry_run))
-    for name in sorted(found):
-        what = _taken(taken[name]) if name in taken else "left out, the node has no model of it"
-        say([f"{name}: {what}"])
+    for name in sorted(by_name):
+        text = _received(taken[name]) if name in taken else "skipped, the node has no such model"
+        print_lines([f"{name}: {text}"])
     return takes_anything(taken)
 
 
@@ -173,67 +182,67 @@ def _learned(path: Path, read: Callable[[Mapping[str, Any]], Learned]) -> list[L
     try:
         return [read(document) for document in _documents(path)]
     except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error.message}", hint=error.hint or _OTHER) from error
+        raise CheckpointError(f"{path}: {error.message}", hint=error.hint or _BAD_FILE) from error
 
 
 def _of_koordinator(learned: Sequence[Learned], pods: tuple[str, ...]) -> dict[str, Learned]:
     if pods:
-        raise UsageError("--pod is for vpa", hint="files of Koordinator say what they are of")
-    return _by_name([(of.name, of) for of in learned])
+        raise UsageError(
+            "--pod is only for --from vpa", hint="Koordinator's files name their entity"
+        )
+    return _by_name([(model.name, model) for model in learned])
 
 
 def _of_vpa(learned: Sequence[Learned], pods: tuple[str, ...]) -> dict[str, Learned]:
-    """By pod UID, what the options say is of it."""
-    found = {of.name: of for of in learned}
+    """Assign checkpoints to pod UIDs by the options."""
+    checkpoints = {model.name: model for model in learned}
     if not pods:
-        raise UsageError(
-            "vpa needs --pod UID", hint="a checkpoint does not say of which pods it is"
-        )
-    wanted = []
+        raise UsageError("--from vpa needs --pod UID", hint="a checkpoint does not name its pods")
+    assigned = []
     for pod in pods:
         uid, _, name = pod.partition("=")
         if uid in ENTITIES:
             raise UsageError(
-                f"--pod {pod}: {uid!r} is no pod, and what a container used is not what it uses",
-                hint="name the UID of a pod: `springtide model inspect NODE --pods`",
+                f"--pod {pod}: {uid!r} is an entity, and a checkpoint of a container is for a pod",
+                hint="give a pod UID; list them with `springtide model inspect NODE --pods`",
             )
-        if not name and len(found) == 1:
-            (name,) = found
-        if name not in found:
+        if not name and len(checkpoints) == 1:
+            (name,) = checkpoints
+        if name not in checkpoints:
             raise UsageError(
                 f"--pod {pod}: no checkpoint {name!r:.100} in the files",
-                hint=f"name one of {', '.join(found):.300}",
+                hint=f"give one of {', '.join(checkpoints):.300}",
             )
-        wanted.append((uid, found[name]))
-    return _by_name(wanted)
+        assigned.append((uid, checkpoints[name]))
+    return _by_name(assigned)
 
 
-def _by_name(found: Sequence[tuple[str, Learned]]) -> dict[str, Learned]:
-    by_name = dict(found)
-    if len(by_name) < len(found):
-        raise UsageError("two checkpoints are for one model", hint="import one of them")
+def _by_name(models: Sequence[tuple[str, Learned]]) -> dict[str, Learned]:
+    by_name = dict(models)
+    if len(by_name) < len(models):
+        raise UsageError("two files or checkpoints are for one model", hint="import one of them")
     return by_name
 
 
 def _documents(path: Path) -> Sequence[Mapping[str, Any]]:
-    """The objects of a file, JSON or YAML; the items of a list."""
+    """Read the objects of a JSON or YAML file; of a List its items."""
     data = _bytes(path)
     try:
         text = data.decode()
-        read = _objects(text)
+        documents = _objects(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         first = str(error).partition("\n")[0]
-        raise CheckpointError(f"neither JSON nor YAML: {first:.200}") from error
+        raise CheckpointError(f"is neither JSON nor YAML: {first:.200}") from error
     if not text.strip():
-        raise CheckpointError("the file is empty")
-    found = []
-    for document in read:
+        raise CheckpointError("is empty")
+    objects = []
+    for document in documents:
         items = document.get("items", [document]) if isinstance(document, dict) else [document]
         for item in items if isinstance(items, list) else [items]:
             if not isinstance(item, dict):
-                raise CheckpointError(f"it holds {type(item).__name__}, not an object")
-            found.append(item)
-    return found
+                raise CheckpointError(f"contains {type(item).__name__}, not an object")
+            objects.append(item)
+    return objects
 
 
 def _bytes(path: Path) -> bytes:
@@ -241,42 +250,42 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(
-            f"cannot read {path}: {error.strerror}", hint="name the files of the checkpoints"
+            f"cannot read {path}: {error.strerror}", hint="give readable checkpoint files"
         ) from error
 
 
 def _objects(text: str) -> list[Any]:
-    # YAML 1.1 takes numbers as Go writes them in JSON, 5e-07, for text.
+    # YAML 1.1 reads numbers as Go writes them in JSON, such as 5e-07, as text.
     try:
         return [json.loads(text)]
     except ValueError:
         return list(yaml.safe_load_all(text))
 
 
-def _taken(row: Sequence[Received | None]) -> str:
-    """What was taken over of each resource, and how."""
-    words = []
+def _received(row: Sequence[Received | None]) -> str:
+    """Describe what was imported of each resource."""
+    parts = []
     for resource, received in zip(RESOURCES, row, strict=True):
         if received is None:
-            words.append(f"{resource} unknown, nothing to take over")
+            parts.append(f"{resource} unknown, nothing to import")
         elif not received.buckets:
-            words.append(f"{resource} too old, nothing is left of it")
+            parts.append(f"{resource} too old, nothing is left after decay")
         else:
-            how = ", each in the bucket of its end" if received.moved else ""
-            words.append(f"{resource} {received.buckets} buckets{how}")
-    return "; ".join(words)
+            rebucketed = ", moved to other bucket bounds" if received.moved else ""
+            parts.append(f"{resource} {received.buckets} buckets{rebucketed}")
+    return "; ".join(parts)
 
 
 async def _change(settings: Settings, node: str, change: Change[_T], *, dry_run: bool) -> _T:
     kafka = settings.kafka
     await require_topics(kafka, (CHECKPOINTS,))
 
-    found: list[str] = []
+    active: list[str] = []
 
     async def find_running(claimed: Collection[str]) -> list[str]:
         groups = sorted({settings.worker.id, *claimed})
-        found[:] = [group for group in groups if (await find_group(kafka, group)).members]
-        return found
+        active[:] = [group for group in groups if (await find_group(kafka, group)).members]
+        return active
 
     client = client_options(kafka)
     put = partial(
@@ -288,7 +297,7 @@ async def _change(settings: Settings, node: str, change: Change[_T], *, dry_run:
         if not dry_run:
             async with open_output(client) as output:
                 return await put(output=output)
-        said = await put(output=None)
-        if found:
-            say([f"workers of the group {', '.join(found)} run: stop them first"])
-        return said
+        outcome = await put(output=None)
+        if active:
+            print_lines([f"workers of the group {', '.join(active)} run: stop them first"])
+        return outcome

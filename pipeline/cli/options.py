@@ -1,11 +1,11 @@
-"""Flags made from settings, for every command alike.
+"""Decorators that add settings as flags to a command.
 
     @click.command()
     @settings_options(*KAFKA_CLIENT, "exporter.*")
     def command(settings: Settings) -> None: ...
 
-gives a flag for each key (`kafka.bootstrap_servers` is `--bootstrap-servers`), reads file,
-environment and flags, sets up the log, and calls the command with the settings in force.
+adds a flag for each key (`kafka.bootstrap_servers` is `--bootstrap-servers`), loads settings from
+file, environment and flags, configures logging, and calls the command with the settings.
 """
 
 import functools
@@ -27,7 +27,7 @@ from pipeline.settings.describe import (
     written,
 )
 
-# What a command needs that talks to Kafka and to nobody else.
+# Keys for a command that connects to Kafka.
 KAFKA_CLIENT = (
     "kafka.bootstrap_servers",
     "kafka.topic_prefix",
@@ -40,7 +40,7 @@ KAFKA_CLIENT = (
     "kafka.request_timeout_seconds",
 )
 
-# What a command needs besides that speaks with the API server.
+# Keys for a command that connects to the API server.
 KUBERNETES_CLIENT = (
     "kubernetes.kubeconfig",
     "kubernetes.context",
@@ -59,22 +59,22 @@ def global_options(function: FunctionT) -> FunctionT:
     """`--config`, `--log-level`, `--log-format`, `--debug`: before or after the command's name."""
     types = leaf_types()
     for decorate in (
-        click.option("--debug", is_flag=True, default=None, help="Show tracebacks of errors."),
+        click.option("--debug", is_flag=True, default=None, help="Print tracebacks of errors."),
         click.option(
             "--log-format",
             type=click.Choice(get_args(plain_types(types["log.format"])[0])),
-            help="How the log looks; auto: human on a terminal, JSON otherwise.",
+            help="Log format; auto is human on a terminal, else JSON.",
         ),
         click.option(
             "--log-level",
             type=click.Choice(get_args(plain_types(types["log.level"])[0])),
-            help="Least important message shown  [default: info]",
+            help="Lowest level that is logged.  [default: info]",
         ),
         click.option(
             "--config",
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="Settings file (YAML)  [env: SPRINGTIDE_CONFIG]",
+            help="Settings file (YAML).  [env: SPRINGTIDE_CONFIG]",
         ),
     ):
         function = decorate(function)
@@ -82,17 +82,17 @@ def global_options(function: FunctionT) -> FunctionT:
 
 
 def remember_globals(context: click.Context, **given: object) -> dict[str, Any]:
-    """Keep what was given of the global options; nearer to the command wins. Gives them all."""
+    """Store global options, those nearer to the command override others. Return them all."""
     known: dict[str, Any] = context.find_root().ensure_object(dict)
     known.update({name: value for name, value in given.items() if value is not None})
     return known
 
 
 def settings_options(*keys: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: flags for these dotted keys; `section.*` is every key of a section.
+    """Decorator: add flags for these dotted keys; `section.*` is every key of a section.
 
-    The command gets the `Settings` in force as its argument `settings`. Secrets get no flag, since
-    everybody on the machine can read a command line.
+    The command receives the loaded `Settings` as the argument `settings`. Secrets have no flag,
+    because command lines are visible to all users of the machine.
     """
     described = _expand(keys)
 
@@ -122,20 +122,20 @@ def settings_options(*keys: str) -> Callable[[Callable[..., Any]], Callable[...,
 
 
 def quiet_client(settings: Settings) -> None:
-    """Keep what aiokafka says of itself out of a command that asks once and ends."""
+    """Suppress logs of aiokafka in a command that reads Kafka once; level debug shows them."""
     if settings.log.level != "debug":
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
 def quiet(settings: Settings) -> None:
-    """Keep the log out of a command that shows a table: what went wrong it says once, at the end or
-    on the screen, and the log would cut through it."""
+    """Suppress logs in a command that shows a table and reports errors itself; level debug shows
+    them."""
     if settings.log.level != "debug":
         logging.getLogger().setLevel(logging.CRITICAL)
 
 
 def _settings_file(known: dict[str, Any]) -> Path | None:
-    # Not by click's envvar: the option exists twice, and the nearer one must not be overruled.
+    # Not by click's envvar: the option exists twice, and the one nearer to the command wins.
     path: Path | None = known.get("config")
     if path is None and (name := os.environ.get("SPRINGTIDE_CONFIG")):
         path = Path(name)
@@ -144,18 +144,18 @@ def _settings_file(known: dict[str, Any]) -> Path | None:
 
 def _expand(keys: tuple[str, ...]) -> list[SettingDescription]:
     types = leaf_types()
-    wanted: dict[str, None] = {}
+    selected: dict[str, None] = {}
     for key in keys:
         matching = list(_matching(key, types))
         if not matching:
             raise ValueError(f"no setting {key!r}")
-        wanted.update(dict.fromkeys(matching))
+        selected.update(dict.fromkeys(matching))
     flags: dict[str, str] = {}
-    for key in wanted:
+    for key in selected:
         other = flags.setdefault(flag_name(key), key)
         if other != key:
             raise ValueError(f"{flag_name(key)} would be both {other} and {key}")
-    return [setting for setting in describe_settings() if setting.key in wanted]
+    return [setting for setting in describe_settings() if setting.key in selected]
 
 
 def _matching(pattern: str, types: dict[str, Any]) -> Iterator[str]:
@@ -176,7 +176,7 @@ def _option(setting: SettingDescription) -> Callable[[FunctionT], FunctionT]:
     if types[0] is bool:
         negative = f"--no-{flag.removeprefix('--')}"
         return click.option(f"{flag}/{negative}", _parameter(setting.key), default=None, help=help)
-    # Values stay texts: the settings check them, with the same words wherever they come from.
+    # Values stay text: the settings validate them, with the same errors for every source.
     return click.option(
         flag, _parameter(setting.key), type=str, metavar=_metavar(types[0]), help=help
     )

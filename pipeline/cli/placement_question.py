@@ -1,18 +1,16 @@
-"""What would be said of a pod: asked of a running extender, or worked out from the topics as one
-with these settings would."""
+"""Ask how nodes are judged for a pod: a running extender, or the rules in these settings."""
 
 from pathlib import Path
 from typing import Final
 
 import click
-import msgspec
 
-from pipeline.cli.extender_client import AskedExtender
+from pipeline.cli.extender_client import ExtenderClient
 from pipeline.cli.options import KAFKA_CLIENT
 from pipeline.cli.safe_output import printable
 from pipeline.cli.table_reading import read_table
 from pipeline.clock import SystemClock
-from pipeline.errors import BadRequestError, SpringtideError, UsageError
+from pipeline.errors import BadRequestError, UsageError
 from pipeline.extender.decisions import Decisions, Rules
 from pipeline.extender.explain_documents import Explanation
 from pipeline.extender.query_api import explain, read_subject
@@ -26,45 +24,44 @@ SETTINGS: Final = (
     "extender.stale_after_seconds", "extender.scheduler_config_file", "extender.scheduler_name",
     "extender.fine_scores", "extender.in_flight",
 )  # fmt: skip
-"""What an extender's answer depends on."""
+"""The settings that an extender's answer depends on."""
 
 
-def question_of(file: Path) -> bytes:
-    """The question about the pod in a file, `-` for standard input. Raises `UsageError`."""
+def question_from_file(file: Path) -> bytes:
+    """Read the pod of a manifest, `-` for standard input, as a body of POST /v1/explain.
+
+    Raises `UsageError` if the file cannot be read or has no pod.
+    """
     try:
         text = click.get_text_stream("stdin").read() if str(file) == "-" else file.read_text()
     except (OSError, UnicodeError) as error:
         raise UsageError(
-            f"cannot read {file}: {error}", hint="name a file, or - for stdin"
+            f"cannot read {file}: {error}", hint="give a file, or - for standard input"
         ) from error
     question = pod_in_file(file, text)
     try:
         read_subject(question)
     except BadRequestError as error:
-        raise UsageError(f"{file}: {error.message}", hint="mend the manifest") from error
+        raise UsageError(f"{file}: {error.message}", hint="correct the manifest") from error
     return question
 
 
-def rules_told(settings: ExtenderSettings) -> Rules:
-    """What these settings ask for; what users should know of it goes to stderr."""
+def rules_with_warnings(settings: ExtenderSettings) -> Rules:
+    """Build the rules from the settings, and print their notes to standard error."""
     rules = rules_of(settings)
     for note in rules.placement.notes:
         click.echo(f"warning: {printable(note)}", err=True)
     return rules
 
 
-async def answer_to(
-    settings: Settings, extender: AskedExtender | None, question: bytes
+async def explanation(
+    settings: Settings, extender: ExtenderClient | None, question: bytes
 ) -> Explanation:
-    """What would be said of the pod on every node, by this extender or by these settings."""
+    """Ask how every node is judged for the pod: this extender, else the rules in the settings."""
     if extender is None:
-        rules = rules_told(settings.extender)
+        rules = rules_with_warnings(settings.extender)
         async with read_table(settings, Table(counting=rules.counting), AND_PODS) as feed:
             decisions, now = Decisions(feed.table, rules), SystemClock().now()
             return explain(decisions, feed.table, read_subject(question), now, "act")()
     async with extender.session() as session:
-        answer = await extender.ask(session, "/v1/explain", question)
-    try:
-        return msgspec.json.decode(answer, type=Explanation)
-    except msgspec.MsgspecError as error:
-        raise SpringtideError(f"{extender.url} does not answer as an extender: {error}") from error
+        return await extender.request(session, "/v1/explain", Explanation, question)

@@ -1,4 +1,4 @@
-"""`springtide policy`: a `slo-controller-config` checked, and what it is for each node."""
+"""`springtide policy`: check a `slo-controller-config`, and resolve it per node."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,8 +8,9 @@ from typing import Any, Final, NamedTuple
 import click
 import msgspec
 
+from pipeline.cli.help_sections import Command
 from pipeline.cli.options import settings_options
-from pipeline.cli.safe_output import printable, say
+from pipeline.cli.safe_output import print_lines, printable
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.policy.amplification import AMPLIFICATION, node_ratios, ratios_text
 from pipeline.processors.policy.config_sections import Section, document
@@ -35,30 +36,34 @@ from pipeline.sources.policy_file import filter_limits, read_config_map
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
 
-_FOUND = 3
+_NOT_IN_FORCE = 3
 
 
 @click.command(
-    epilog="Exit codes: 0 all of it is in force, 1 the file has no such ConfigMap, or its part for "
-    "the cluster cannot be used, 2 usage, 3 a part of it is not in force."
+    cls=Command,
+    exit_codes={
+        0: "the whole policy is in force",
+        1: "failure: the file has no such ConfigMap, or a cluster-wide section is invalid",
+        3: "a part of the policy is not in force",
+    },
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--nodes", type=click.Path(path_type=Path),
-    help="Show what it comes to for the nodes in this file (kubectl get nodes -o json; with "
-    "nodes,noderesourcetopologies also their CPU normalization).",
+    help="Also resolve the policy for the nodes in this file, the output of `kubectl get nodes -o "
+    "json`; with `nodes,noderesourcetopologies` including CPU normalization.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON, by node.")
+@click.option("--json", "as_json", is_flag=True, help="Print the resolved policy as JSON, by node.")
 @settings_options("extender.cpu_threshold_percent", "extender.memory_threshold_percent")
 def command(settings: Settings, file: Path, nodes: Path | None, as_json: bool) -> None:
-    """Check the policy in FILE, before or after it is in the cluster.
+    """Check the policy in FILE, and resolve it per node.
 
     FILE is the ConfigMap slo-controller-config as kubectl prints it, YAML or JSON, or a List that
-    has it. Says of every part that cannot be used what is wrong with it, and what cannot be meant
-    together, also with the thresholds of our scheduler extender. With --nodes also what each node
-    ends up with: the cluster's values, the first entry that selects it, its annotations and its
-    labels; with --json the specs of its NodeMetric and NodeSLO, too. Nothing is written, and
-    neither Kafka nor Kubernetes is asked.
+    contains it. The command reports every invalid part, and values that contradict each other or
+    the thresholds of the scheduler extender. With --nodes it prints the policy of each node: the
+    cluster's values, the first entry that selects the node, its annotations and labels; with --json
+    also the specs of its NodeMetric and NodeSLO. It reads neither Kafka nor Kubernetes, and writes
+    nothing.
 
     \b
     Examples:
@@ -70,22 +75,23 @@ def command(settings: Settings, file: Path, nodes: Path | None, as_json: bool) -
     if any(problem.where in KEYS for problem in refused):
         raise InvalidPolicyError(
             "\n".join([f"{file}: {problems[0]}", *map(str, problems[1:])]),
-            hint="mend it; until then what was good before stays in force",
+            hint="correct it; until then the last valid policy stays in force",
         )
-    found = [] if nodes is None else list(_nodes(policies, nodes))
-    told = [str(problem) for problem in problems]
-    for one in found:
-        told += [f"node {one.record.node}: {problem}" for problem in one.problems]
-        refused += [problem for problem in one.problems if not problem.taken]
-    click.echo("".join(f"warning: {line}\n" for line in map(printable, told)), err=True, nl=False)
+    resolved = [] if nodes is None else list(_nodes(policies, nodes))
+    warnings = [str(problem) for problem in problems]
+    for node in resolved:
+        warnings += [f"node {node.record.node}: {problem}" for problem in node.problems]
+        refused += [problem for problem in node.problems if not problem.taken]
+    for warning in warnings:
+        click.echo(f"warning: {printable(warning)}", err=True)
     if not as_json:
-        say(_summary(policies, found))
+        print_lines(_summary(policies, resolved))
     elif nodes is None:
         click.echo(json.dumps({"cluster": _cluster(policies)}, indent=2))
     else:
-        click.echo(json.dumps({one.record.node: _whole(one) for one in found}, indent=2))
+        click.echo(json.dumps({node.record.node: _document(node) for node in resolved}, indent=2))
     if refused:
-        raise click.exceptions.Exit(_FOUND)
+        raise click.exceptions.Exit(_NOT_IN_FORCE)
 
 
 class _Node(NamedTuple):
@@ -95,25 +101,27 @@ class _Node(NamedTuple):
 
 
 def _nodes(policies: Policies, file: Path) -> Iterator[_Node]:
-    """The nodes in the file, with what is in force for each."""
-    found = read_objects(file, "Node")
-    if found.problems:
-        first = found.problems[0]
-        raise InvalidRecordError(f"{file}: {first.name}: {first.reason}", hint="get it anew")
+    """Read the nodes in the file, and resolve the policy for each."""
+    objects = read_objects(file, "Node")
+    if objects.problems:
+        first = objects.problems[0]
+        raise InvalidRecordError(
+            f"{file}: {first.name}: {first.reason}", hint="write the file again with kubectl"
+        )
     infos = _cpu_infos(file)
-    for entry in found.entries.values():
+    for entry in objects.entries.values():
         record, problems = with_policy(decode_json(NodeRecord, entry.value or b""), policies)
         yield _Node(record, problems, infos.get(record.node))
 
 
 def _cpu_infos(file: Path) -> dict[str, CpuInfo]:
-    """What the NodeResourceTopology objects in the file say of CPUs, by node."""
+    """Read CPU facts of the NodeResourceTopology objects in the file, by node."""
     tree = msgspec.json.decode(file.read_bytes())
     items = tree.get("items") if isinstance(tree, dict) else tree
-    found = {}
-    for one in items or []:
-        if isinstance(one, dict) and one.get("kind") == "NodeResourceTopology":
-            metadata = one.get("metadata") or {}
+    infos = {}
+    for item in items or []:
+        if isinstance(item, dict) and item.get("kind") == "NodeResourceTopology":
+            metadata = item.get("metadata") or {}
             name = str(metadata.get("name"))
             try:
                 info = read_cpu_info(metadata.get("annotations") or {})
@@ -122,15 +130,15 @@ def _cpu_infos(file: Path) -> dict[str, CpuInfo]:
                     f"{file}: topology {name:.253}: {error.message}"
                 ) from error
             if info is not None:
-                found[name] = info
-    return found
+                infos[name] = info
+    return infos
 
 
 # -- as JSON
 
 
 def _cluster(policies: Policies) -> dict[str, Any]:
-    """What holds where no entry and no node says otherwise, by key."""
+    """Return the cluster-wide values by key."""
     assert policies.colocation is not None
     assert policies.springtide is not None
     strategy = document(policies.colocation.cluster) | document(policies.springtide.cluster)
@@ -138,44 +146,44 @@ def _cluster(policies: Policies) -> dict[str, Any]:
     return {"on": bool(policies.colocation.cluster.enable), "strategy": strategy, **others}
 
 
-def _whole(of: _Node) -> dict[str, Any]:
-    """All that is in force for a node, and what is to be written of it."""
-    record = of.record
+def _document(node: _Node) -> dict[str, Any]:
+    """Return everything that is in force for a node, with its custom resources."""
+    record = node.record
     return {
         "on": record.overcommit is not None,
         "strategy": _strategy(record),
         "nodeMetric": metric_spec(record),
         "nodeSLO": _plain(record.slo),
         "hostApplications": record.host_apps,
-        "cpuNormalization": {**_plain(record.cpu_normalization), **_ratio(of)},
+        "cpuNormalization": {**_plain(record.cpu_normalization), **_ratio(node)},
         "amplification": {**_plain(record.amplification), **_ratios(record)},
     }
 
 
-def _ratio(of: _Node) -> dict[str, Any]:
+def _ratio(node: _Node) -> dict[str, Any]:
     try:
-        return {"annotation": node_ratio(of.record, of.cpu)}
+        return {"annotation": node_ratio(node.record, node.cpu)}
     except InvalidPolicyError as error:
         return {"annotation": None, "why": error.message}
 
 
-def _ratios(of: NodeRecord) -> dict[str, Any]:
+def _ratios(record: NodeRecord) -> dict[str, Any]:
     try:
-        return {"annotation": ratios_text(node_ratios(of) or {})}
+        return {"annotation": ratios_text(node_ratios(record) or {})}
     except InvalidPolicyError as error:
         return {"annotation": None, "why": error.message}
 
 
-def _strategy(of: NodeRecord) -> dict[str, Any]:
-    return {**(of.colocation or {}), **(of.springtide or {})}
+def _strategy(record: NodeRecord) -> dict[str, Any]:
+    return {**(record.colocation or {}), **(record.springtide or {})}
 
 
-def _plain(of: msgspec.Raw) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.json.decode(of)
-    return found
+def _plain(raw: msgspec.Raw) -> dict[str, Any]:
+    tree: dict[str, Any] = msgspec.json.decode(raw)
+    return tree
 
 
-# -- for people
+# -- as text
 
 _OTHERS: Final[tuple[Section[Any], ...]] = (
     *(NORMALIZATION, AMPLIFICATION),
@@ -184,54 +192,53 @@ _OTHERS: Final[tuple[Section[Any], ...]] = (
 
 
 def _others(policies: Policies) -> Iterator[tuple[Section[Any], Policy[Any]]]:
-    """The sections beside those of the strategy, and what they say."""
-    found = (policies.normalization, policies.amplification, *policies.slo)
-    for section, policy in zip(_OTHERS, found, strict=True):
+    """Pair the sections outside of the strategy with their policies."""
+    policies_ = (policies.normalization, policies.amplification, *policies.slo)
+    for section, policy in zip(_OTHERS, policies_, strict=True):
         assert policy is not None
         yield section, policy
 
 
 def _summary(policies: Policies, nodes: Iterable[_Node]) -> Iterator[str]:
-    """What a person wants to see: on or off, and what of it differs from the defaults, and for a
-    node from the cluster's values."""
+    """Describe what differs from the defaults, and for each node from the cluster's values."""
     assert policies.colocation is not None
     cluster = _cluster(policies)
     state = "on" if cluster["on"] else "off"
     count = len(policies.colocation.entries)
-    yield f"colocation is {state} for the cluster; {count} entries for some nodes"
+    yield f"colocation is {state} for the cluster; {count} entries for selected nodes"
     for name, value in cluster["strategy"].items():
         yield f"  {name:34} {json.dumps(value)}"
     for section, policy in _others(policies):
         own = _differences(document(section.defaults), document(policy.cluster))
-        entries = f"; {len(policy.entries)} entries for some nodes" if policy.entries else ""
-        yield f"{section.key}: {own or 'as by default'}{entries}"
-    nowhere, _ = with_policy(NodeRecord(node="none"), policies)
-    for one in nodes:
-        record = one.record
+        entries = f"; {len(policy.entries)} entries for selected nodes" if policy.entries else ""
+        yield f"{section.key}: {own or 'defaults'}{entries}"
+    unselected, _ = with_policy(NodeRecord(node="none"), policies)
+    for node in nodes:
+        record = node.record
         own = _differences(cluster["strategy"], _strategy(record))
         state = "on" if record.overcommit else "off"
-        said = [
-            f"{what}: {differs}"
-            for what, usual, of in (
-                ("NodeSLO", nowhere.slo, record.slo),
-                ("CPU normalization", nowhere.cpu_normalization, record.cpu_normalization),
-                ("amplification", nowhere.amplification, record.amplification),
+        others = [
+            f"{title}: {differences}"
+            for title, default, value in (
+                ("NodeSLO", unselected.slo, record.slo),
+                ("CPU normalization", unselected.cpu_normalization, record.cpu_normalization),
+                ("amplification", unselected.amplification, record.amplification),
             )
-            if (differs := _differences(_plain(usual), _plain(of)))
+            if (differences := _differences(_plain(default), _plain(value)))
         ]
-        yield "; ".join([f"node {record.node}: {state}, {own or 'as the cluster'}", *said])
+        yield "; ".join([f"node {record.node}: {state}, {own or 'as the cluster'}", *others])
 
 
-def _differences(usual: Mapping[str, Any], own: Mapping[str, Any]) -> str:
-    """What is said otherwise than usual, each value by its path."""
-    before, now = dict(_values(usual)), dict(_values(own))
+def _differences(default: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    """List the values of `own` that differ from `default`, each by its path."""
+    defaults = dict(_values(default))
     return ", ".join(
-        f"{path} {json.dumps(value)}" for path, value in now.items() if before.get(path) != value
+        f"{path} {json.dumps(value)}" for path, value in _values(own) if defaults.get(path) != value
     )
 
 
-def _values(of: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in of.items():
+def _values(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
         if isinstance(value, dict) and value:
             yield from _values(value, f"{path}{name}.")
         else:

@@ -1,4 +1,4 @@
-"""`springtide provider`: usage that others have measured, onto the samples topic."""
+"""`springtide provider`: publish samples from Prometheus or metrics-server."""
 
 import asyncio
 import sys
@@ -9,6 +9,7 @@ from typing import Final
 import click
 import msgspec
 
+from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.cli.role_runner import lead_until_stopped, work_until_stopped
 from pipeline.clock import Clock, SystemClock
@@ -31,27 +32,28 @@ from pipeline.times import format_time
 log = get_logger(__name__)
 
 LEASE = "springtide-provider"
-_NOTHING: Final = {
-    "stream": "see whether exporters run: `springtide doctor`",
-    "prometheus": "see what is asked with --show-queries; the labels --node-label and "
-    "--pod-node-label must hold the nodes' names",
-    "metrics-server": "see what `kubectl top nodes` says",
+_EMPTY_HINTS: Final = {
+    "stream": "check the exporters with `springtide doctor`",
+    "prometheus": "check the queries with --show-queries; the labels --node-label and "
+    "--pod-node-label must contain the names of nodes",
+    "metrics-server": "check that `kubectl top nodes` works",
 }
 
 
 @click.command(
-    epilog="Exit codes: 0 stopped by a signal, 1 failure (not allowed by RBAC; with --once: "
-    "nothing could be fetched), 2 settings, 3 topics are missing. While Kafka, the API server or "
-    "the source is away it waits; windows of that time are left out."
+    cls=Command,
+    exit_codes={
+        0: "stopped by a signal, or the requested output is printed",
+        1: "failure: RBAC denies a request, or --once fetched nothing",
+        3: "topics are missing",
+    },
 )
 @click.option(
     "--once",
     is_flag=True,
-    help="Print the last window as JSON lines, one a node or pod, and end; nothing is published.",
+    help="Print the last window as JSON lines, one per node or pod, and exit. Publishes nothing.",
 )
-@click.option(
-    "--show-queries", is_flag=True, help="Print the PromQL that Prometheus is asked, and end."
-)
+@click.option("--show-queries", is_flag=True, help="Print the PromQL queries, and exit.")
 @settings_options(
     *KAFKA_CLIENT,
     "kubernetes.kubeconfig",
@@ -61,15 +63,16 @@ _NOTHING: Final = {
     "provider.*",
 )
 def command(settings: Settings, once: bool, show_queries: bool) -> None:
-    """Publish usage of nodes and pods from Prometheus or metrics-server, as exporters do.
+    """Publish usage of nodes and pods from Prometheus or metrics-server.
 
-    For clusters, or nodes, without our exporter: every minute one sample of each node goes to
-    springtide.samples, and everything behind it works as ever, as well as the source sees. Nodes of
-    which an exporter publishes are left alone. What a source does not know is unknown, not 0.
+    For clusters or nodes without exporters: the provider publishes a sample of each node on
+    springtide.samples every minute. It skips nodes that have an exporter. Values that the source
+    does not have are unknown, not 0.
 
-    With --kind stream, the default, exporters publish by themselves: there is nothing to do but
-    --once, which shows what they said. Of several providers one works (by a Lease); without an API
-    server give --no-lease and run one. GET /readyz, /healthz and /metrics are on --port.
+    With --kind stream, the default, exporters publish the samples, and --once prints what they
+    published. Several providers elect a leader by a Lease; without an API server give --no-lease
+    and run one. While Kafka, the API server or the source is unavailable the provider waits, and
+    omits the windows of that time. GET /readyz, /healthz and /metrics are on --port.
 
     \b
     Examples:
@@ -86,13 +89,13 @@ def command(settings: Settings, once: bool, show_queries: bool) -> None:
         _print(fetched)
         if not fetched.nodes and not fetched.pods:
             raise ProviderError(
-                f"of the last window nothing could be had of any node or pod: {_why_not(fetched)}",
-                hint=_NOTHING[settings.provider.kind],
+                f"the last window has no usage of any node or pod: {_reason(fetched)}",
+                hint=_EMPTY_HINTS[settings.provider.kind],
             )
     elif settings.provider.kind == "stream":
         raise UsageError(
-            "exporters publish by themselves, nothing is to be brought",
-            hint="give --kind prometheus or --kind metrics-server, or --once to look",
+            "with --kind stream the exporters publish the samples: there is nothing to import",
+            hint="give --kind prometheus or --kind metrics-server, or --once to print a window",
         )
     else:
         asyncio.run(_run(settings, SystemClock()))
@@ -121,7 +124,9 @@ async def _run(settings: Settings, clock: Clock) -> None:
             await lead_until_stopped(settings, LEASE, clock, lead)
         except KubernetesError as error:
             if settings.provider.kind == "prometheus" and error.hint == NO_CLUSTER:
-                error.hint = f"{NO_CLUSTER}; without a cluster give --no-lease, and run one"
+                error.hint = (
+                    f"{NO_CLUSTER}; without a cluster give --no-lease, and run one provider"
+                )
             raise
 
 
@@ -148,23 +153,23 @@ async def _open(settings: Settings, clock: Clock, api: Api | None) -> AsyncItera
 
 
 async def _fetch_once(settings: Settings, clock: Clock) -> Fetched:
-    """The last window whose delay is over; of metrics-server, which tells but the last reading, the
-    one that ends now."""
+    """Fetch the last window whose delay is over; from metrics-server, which only has its last
+    reading, the window that ends now."""
     length_ms = settings.provider.window_seconds * 1000
     now_ms = round(clock.now() * 1000)
     async with _open(settings, clock, None) as provider:
         window = window_before(now_ms - round(settings.provider.delay_seconds * 1000), length_ms)
         if settings.provider.kind == "metrics-server":
             window = window._replace(start_ms=now_ms - length_ms, end_ms=now_ms)
-        log.info("one window", end=format_time(window.end_ms / 1000))
+        log.info("fetching one window", end=format_time(window.end_ms / 1000))
         return await provider.fetch(window)
 
 
-def _why_not(fetched: Fetched) -> str:
+def _reason(fetched: Fetched) -> str:
     if fetched.failed:
-        return f"questions that failed, with the reasons above: {len(fetched.failed)}"
-    left_out = ", ".join(f"{count} {why}" for why, count in sorted(fetched.left_out.items()))
-    return f"left out were {left_out}" if left_out else "every answer was empty"
+        return f"{len(fetched.failed)} queries failed, with the reasons above"
+    left_out = ", ".join(f"{count} {reason}" for reason, count in sorted(fetched.left_out.items()))
+    return f"left out: {left_out}" if left_out else "every answer was empty"
 
 
 def _print(fetched: Fetched) -> None:
@@ -173,8 +178,8 @@ def _print(fetched: Fetched) -> None:
         write(msgspec.json.encode({"kind": "node", "node": node, **fetched.nodes[node]}) + b"\n")
     for pod in sorted(fetched.pods):
         write(msgspec.json.encode({"kind": "pod", **pod._asdict(), **fetched.pods[pod]}) + b"\n")
-    for column, why in fetched.failed.items():
-        log.warning("a column could not be had", column=column, why=why)
+    for column, reason in fetched.failed.items():
+        log.warning("column not fetched", column=column, reason=reason)
     log.info("fetched", nodes=len(fetched.nodes), pods=len(fetched.pods),
              left_out=dict(fetched.left_out), bad_values=dict(fetched.bad_values))  # fmt: skip
     sys.stdout.flush()

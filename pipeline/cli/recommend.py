@@ -1,4 +1,4 @@
-"""`springtide recommend`: what each pod of a workload should ask for, from the models of all."""
+"""`springtide recommend`: recommend requests for the pods of each owner."""
 
 import asyncio
 import json
@@ -11,8 +11,10 @@ import click
 
 from pipeline.agents.bank_settings import model_config
 from pipeline.agents.recommendation_inputs import add_nodes
+from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
-from pipeline.cli.safe_output import printable, say
+from pipeline.cli.safe_output import print_lines, printable, suggestion
+from pipeline.cli.text_table import aligned
 from pipeline.errors import CheckpointError, NotReadyError, UsageError
 from pipeline.kafka.client import client_options, our_errors
 from pipeline.kafka.partition_log import open_reader
@@ -24,22 +26,34 @@ from pipeline.settings import Settings
 from pipeline.times import format_time
 from pipeline.topics.registry import CHECKPOINTS, PODS
 
-_TITLES: Final = (
+_HEADERS: Final = (
     "OWNER", "RESOURCE", "LOWER", "TARGET", "UPPER", "DAYS", "PODS", "SAMPLES", "POD-MEDIAN",
     "POD-MAX",
 )  # fmt: skip
+_COLUMN_HELP: Final = {
+    "Columns": [
+        ("LOWER, UPPER", "Bounds for each pod as a whole: a request within them need not change."),
+        ("TARGET", "Recommended request for each pod as a whole."),
+        ("DAYS", "Length of the history."),
+        ("PODS", "Pods with samples, and all pods of the owner."),
+        ("POD-MEDIAN, POD-MAX", "The pods' own peaks: p95 of CPU, p98 of memory."),
+    ]
+}
 _NEAR: Final = 3
 
 
-class _Asked:
-    """Which owners are asked for, and those of like names that were met meanwhile."""
+class OwnerFilter:
+    """Accepts the owners that the argument OWNER names, and collects similar names in `near`.
+
+    Raises `UsageError` if the text is not an owner.
+    """
 
     def __init__(self, text: str) -> None:
         *kind, self._namespace, self._name = ["", *text.split("/")]
         self._kind = "".join(kind).casefold()
         if text.count("/") not in (1, 2) or not self._name or not self._namespace:
             raise UsageError(
-                f"{text!r:.100} is not an owner", hint="write Kind/namespace/name or namespace/name"
+                f"{text!r:.100} is not an owner", hint="give Kind/namespace/name or namespace/name"
             )
         self.near: dict[Owner, None] = {}
 
@@ -54,22 +68,29 @@ class _Asked:
 
 
 @click.command(
-    epilog="Exit codes: 0 shown, 1 failure, 2 usage, 3 topics are missing, 4 no pod of this owner, "
-    "or nothing is known of any. LOWER, TARGET and UPPER are for each pod as a whole; DAYS is how "
-    "much history they rest on, PODS how many have samples of all that there are. POD-MEDIAN and "
-    "POD-MAX are the pods' own peaks, p95 of cpu and p98 of memory. Unknown is `-`."
+    cls=Command,
+    exit_codes={
+        0: "shown",
+        3: "topics are missing",
+        4: "no pod of this owner, or none has samples",
+    },
+    tables=_COLUMN_HELP,
 )
 @click.argument("owner", required=False, metavar="[OWNER]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, in the words of Kubernetes.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON with the fields of VerticalPodAutoscaler and Recommendation.",
+)
 @settings_options(*KAFKA_CLIENT, "kafka.partitions")
 def command(settings: Settings, owner: str | None, as_json: bool) -> None:
-    """Show what the pods of OWNER should ask for, or those of every owner.
+    """Recommend requests for the pods of OWNER, or of every owner.
 
-    As the Vertical Pod Autoscaler recommends it: quantiles of what all pods of the owner used,
-    wherever they run, from the newest checkpoints. OWNER is Kind/namespace/name or namespace/name
-    of what controls the pods: for a Deployment its ReplicaSet.
-    docs/how-to/recommend-requests.md has the
-    formulas. Nothing is changed.
+    The command recommends as the Vertical Pod Autoscaler does: quantiles of the usage of all pods
+    of an owner on all nodes, from the newest checkpoints. OWNER is Kind/namespace/name or
+    namespace/name of the pods' controller, which for a Deployment is its ReplicaSet. Nothing is
+    changed. Unknown amounts are `-`.
 
     \b
     Examples:
@@ -77,80 +98,79 @@ def command(settings: Settings, owner: str | None, as_json: bool) -> None:
       springtide recommend StatefulSet/shop/db
       springtide recommend shop/db --json | jq '.items[].recommendation'
     """
-    asked = None if owner is None else _Asked(owner)
+    selected = None if owner is None else OwnerFilter(owner)
     quiet_client(settings)
     workloads = Workloads(model_config(settings))
-    failed = asyncio.run(_read(settings, workloads, asked))
-    # Where an owner is asked for, all other pods are strangers.
-    _warn(workloads.strangers if asked is None else 0, failed)
-    found = workloads.recommendations()
+    failed = asyncio.run(_read(settings, workloads, selected))
+    # With an owner selected, the pods of all others are strangers.
+    _warn(workloads.strangers if selected is None else 0, failed)
+    recommendations = workloads.recommendations()
     if as_json:
-        click.echo(json.dumps({"items": [document(one) for one in found]}, indent=2))
-    elif found:
-        say(table(found))
-    if not found:
+        click.echo(json.dumps({"items": [document(item) for item in recommendations]}, indent=2))
+    elif recommendations:
+        print_lines(table(recommendations))
+    if not recommendations:
         raise NotReadyError(
             "there are no pods" if owner is None else f"there are no pods of {owner!r:.300}",
-            hint=_hint(asked),
+            hint=_hint(selected),
         )
-    if not any(one.known for one in found):
+    if not any(item.known for item in recommendations):
         raise NotReadyError(
-            "nothing is known of these pods: no model of any has samples",
-            hint="checkpoints are written every worker.checkpoint_interval_seconds: "
-            "`springtide model inspect NODE --pods` shows what they hold",
+            "no model of these pods has samples",
+            hint="workers write checkpoints every worker.checkpoint_interval_seconds; check them "
+            "with `springtide model inspect NODE --pods`",
         )
 
 
 async def _read(
-    settings: Settings, workloads: Workloads, asked: _Asked | None
+    settings: Settings, workloads: Workloads, selected: OwnerFilter | None
 ) -> dict[str, CheckpointError]:
     kafka = settings.kafka
     await require_topics(kafka, (PODS, CHECKPOINTS))
     with our_errors(kafka, "reading pods and checkpoints"):
         return await add_nodes(
-            workloads, asked, prefix=kafka.topic_prefix, partitions=kafka.partitions,
+            workloads, selected, prefix=kafka.topic_prefix, partitions=kafka.partitions,
             open_reader=partial(open_reader, client_options(kafka)),
         )  # fmt: skip
 
 
 def _warn(strangers: int, failed: dict[str, CheckpointError]) -> None:
-    """Say what the numbers lack."""
+    """Print to standard error what the recommendations lack."""
     if failed:
         node, error = next(iter(failed.items()))
-        text = f"nodes left out: {len(failed)}, as {node}: {error.message}"
+        text = f"warning: skipped {len(failed)} nodes, such as {node}: {error.message}"
         click.echo(printable(text), err=True)
     if strangers:
-        text = f"pods with models left out: {strangers}, gone, or no source names them"
+        text = f"warning: skipped {strangers} pods with models but without a record"
         click.echo(text, err=True)
 
 
-def _hint(asked: _Asked | None) -> str:
-    if asked is None:
-        return "pods come from `worker.pods_file`, see docs/how-to/operate.md"
-    if asked.near:
-        return f"did you mean {printable(', '.join(map(str, asked.near)))}?"
-    return "name what controls the pods: the ReplicaSet of a Deployment, the Job of a CronJob"
+def _hint(selected: OwnerFilter | None) -> str:
+    if selected is None:
+        return "start `springtide watcher`, or set worker.pods_file"
+    return suggestion(
+        map(str, selected.near),
+        "give the controller of the pods: the ReplicaSet of a Deployment, the Job of a CronJob",
+    )
 
 
-def table(found: Iterable[Recommendation]) -> list[str]:
-    """Two lines per owner, cpu and memory."""
-    grid = [list(_TITLES), *(line for one in found for line in _lines(one))]
-    widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
-    return [
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        for line in grid
-    ]
+def table(recommendations: Iterable[Recommendation]) -> Iterator[str]:
+    """Yield two lines per owner, CPU and memory."""
+    rows = [row for recommendation in recommendations for row in _rows(recommendation)]
+    return aligned([list(_HEADERS), *rows])
 
 
-def _lines(found: Recommendation) -> Iterator[list[str]]:
-    for resource, advice in zip(RESOURCES, (found.cpu, found.memory), strict=True):
+def _rows(recommendation: Recommendation) -> Iterator[list[str]]:
+    for resource, advice in zip(
+        RESOURCES, (recommendation.cpu, recommendation.memory), strict=True
+    ):
         amounts = (advice.lower, advice.target, advice.upper)
         yield [
-            str(found.owner),
+            str(recommendation.owner),
             resource,
             *(_shown(resource, amount) for amount in amounts),
             f"{advice.confidence_days:.1f}" if advice.pods else "-",
-            f"{advice.pods}/{found.pods}",
+            f"{advice.pods}/{recommendation.pods}",
             str(advice.samples) if advice.pods else "none",
             *(_shown(resource, peak) for peak in (advice.peak_median, advice.peak_max)),
         ]
@@ -162,24 +182,29 @@ def _shown(resource: str, amount: float) -> str:
     return _quantity(resource, amount) if resource == "cpu" else f"{math.ceil(amount / 2**20)}Mi"
 
 
-def document(found: Recommendation) -> dict[str, Any]:
-    """What is known of an owner, with `recommendation` as a VerticalPodAutoscaler's status has it
-    and `koordinator` as a Recommendation of Koordinator; both are for a pod as a whole."""
-    by_resource = dict(zip(RESOURCES, (found.cpu, found.memory), strict=True))
+def document(recommendation: Recommendation) -> dict[str, Any]:
+    """Return the JSON item of an owner.
+
+    `recommendation` has the form of a VerticalPodAutoscaler's status, `koordinator` that of a
+    Recommendation of Koordinator. Both are for a pod as a whole.
+    """
+    by_resource = dict(zip(RESOURCES, (recommendation.cpu, recommendation.memory), strict=True))
     target = _list({name: advice.target for name, advice in by_resource.items()})
-    of_vpa = {
+    vpa = {
         "target": target,
         "lowerBound": _list({name: advice.lower for name, advice in by_resource.items()}),
         "upperBound": _list({name: advice.upper for name, advice in by_resource.items()}),
         "uncappedTarget": target,
     }
     return {
-        "owner": found.owner._asdict(),
-        "as_of": None if found.end_ms == NEVER else format_time(found.end_ms / 1000),
-        "pods": found.pods,
+        "owner": recommendation.owner._asdict(),
+        "as_of": None
+        if recommendation.end_ms == NEVER
+        else format_time(recommendation.end_ms / 1000),
+        "pods": recommendation.pods,
         "resources": {name: _facts(name, advice) for name, advice in by_resource.items()},
-        "recommendation": {"containerRecommendations": [of_vpa] if target else []},
-        "koordinator": _koordinator(found.owner, target),
+        "recommendation": {"containerRecommendations": [vpa] if target else []},
+        "koordinator": _koordinator(recommendation.owner, target),
     }
 
 
@@ -208,7 +233,7 @@ def _koordinator(owner: Owner, target: dict[str, str]) -> dict[str, Any]:
 
 
 def _list(amounts: dict[str, float]) -> dict[str, str]:
-    """A ResourceList; what is unknown is not in it."""
+    """Return a ResourceList without unknown amounts."""
     return {
         name: _quantity(name, amount) for name, amount in amounts.items() if not math.isnan(amount)
     }

@@ -1,4 +1,4 @@
-"""Running what one of several does, until a signal ends it."""
+"""Run a role until a signal stops it, alone or as the leader of several."""
 
 import asyncio
 import os
@@ -17,8 +17,10 @@ from pipeline.tasks import cancel_tasks
 async def lead_until_stopped(
     settings: Settings, name: str, clock: Clock, work: Callable[[Api, Lease], Awaitable[None]]
 ) -> None:
-    """Run `work` whenever this process holds the lease `name`, until SIGTERM or Ctrl-C; what it
-    raises is raised."""
+    """Run `work` while this process holds the lease `name`, until SIGTERM or Ctrl-C.
+
+    Raises what `work` raises.
+    """
     identity = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
     async with open_api(settings.kubernetes, clock) as api:
         lease = Lease(api, settings.kubernetes.namespace, name, identity)
@@ -26,7 +28,7 @@ async def lead_until_stopped(
 
 
 async def work_until_stopped(work: Coroutine[Any, Any, None]) -> None:
-    """Run `work` until it ends, or SIGTERM or Ctrl-C does; what it raises is raised."""
+    """Run `work` until it ends, or until SIGTERM or Ctrl-C. Raises what `work` raises."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -1,4 +1,4 @@
-"""What others have named, as it may be printed: nothing in it moves a cursor or fakes a line."""
+"""Print names from records and files safely: they cannot move the cursor or fake a line."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ import click
 
 
 def printable(text: str) -> str:
-    """The text with every character that cannot be seen written as an escape sequence.
+    """Return the text with every invisible character as an escape sequence.
 
     >>> printable("pod \\x1b[2J é")
     'pod \\\\x1b[2J é'
@@ -16,6 +16,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def say(lines: Iterable[str]) -> None:
-    """Print lines in which there may be names from records or files."""
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines that may contain names from records or files."""
     click.echo("\n".join(map(printable, lines)))
+
+
+def suggestion(names: Iterable[str], otherwise: str) -> str:
+    """The hint of an error about an unknown name: the names that may be meant, else `otherwise`."""
+    shown = printable(", ".join(names))
+    return f"did you mean {shown}?" if shown else otherwise

@@ -1,50 +1,66 @@
-"""`springtide score`: how good each node would be for a pod, and who refuses it."""
+"""`springtide score`: rank nodes for a pod."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 import click
 import msgspec
 
-from pipeline.cli.extender_client import AskedExtender, extender_options
+from pipeline.cli.extender_client import ExtenderClient, extender_options
+from pipeline.cli.help_sections import Command
 from pipeline.cli.options import quiet, settings_options
-from pipeline.cli.placement_question import SETTINGS, answer_to, question_of
-from pipeline.cli.safe_output import say
+from pipeline.cli.placement_question import SETTINGS, explanation, question_from_file
+from pipeline.cli.safe_output import print_lines
+from pipeline.cli.text_table import aligned
 from pipeline.errors import NotReadyError
-from pipeline.extender.explain_documents import Explanation, NodeExplanation
+from pipeline.extender.explain_documents import NodeExplanation
 from pipeline.processors.loadaware.usage_thresholds import age_text
 from pipeline.settings import Settings
 
-_BEFORE: Final = ("NODE", "SCORE")
-_BEHIND: Final = ("WINDOW", "VERDICT", "REASON")
+_BEFORE_PLUGINS: Final = ("NODE", "SCORE")
+_AFTER_PLUGINS: Final = ("WINDOW", "VERDICT", "REASON")
+_COLUMN_HELP: Final = {
+    "Columns": [
+        ("SCORE", "Weighted mean of the plugins' scores, 0 to 100."),
+        ("WINDOW", "Age of the node's last window."),
+        ("VERDICT", "passed, refused, unknown (the node passes because its usage is unknown), or "
+         "exempt (DaemonSet pods pass everywhere)."),
+        ("REASON", "Why the node is refused."),
+    ]
+}  # fmt: skip
 
 
 @click.command(
-    epilog="Exit codes: 0 a node would take it, 1 failure, 2 usage, or the file has no pod, 4 no "
-    "node would take it, or none is known. SCORE is 0 to 100, the mean of the plugins' by their "
-    "weights. VERDICT unknown: it passes because its usage is not known; exempt: pods of a "
-    "DaemonSet pass everywhere. WINDOW is when the node's last window ended."
+    cls=Command,
+    exit_codes={
+        0: "a node passes",
+        2: "invalid usage or settings, or the file has no pod",
+        4: "no node passes, or none is known",
+    },
+    tables=_COLUMN_HELP,
 )
 @click.option(
     "-f", "--filename", "file", type=click.Path(path_type=Path), required=True,
-    help="A Pod, or a Deployment, Job or other that makes one: YAML or JSON, - for stdin.",
+    help="Manifest of a Pod, or of a Deployment, Job or other object with a pod template: YAML or "
+    "JSON, - for standard input.",
 )  # fmt: skip
 @click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
-@click.option("--no-headers", is_flag=True, help="Leave out the line with the titles.")
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
+    help="Output format.",
+)  # fmt: skip
+@click.option("--no-headers", is_flag=True, help="Omit the line of headers.")
 @extender_options
 @settings_options(*SETTINGS)
 def command(
-    settings: Settings, file: Path, output: str, no_headers: bool, extender: AskedExtender | None
+    settings: Settings, file: Path, output: str, no_headers: bool, extender: ExtenderClient | None
 ) -> None:
-    """Show how good each node would be for the pod in a file, the best first.
+    """Rank nodes for the pod in a file, best first.
 
-    What a scheduler would be told by an extender in mode act: by the one that is asked, else by one
-    with these settings. Nothing comes of it: no node is charged with the pod. What kube-scheduler
-    checks by itself (requests that do not fit, taints, affinity) is not looked at.
+    The command evaluates the filter and scores of an extender in mode act: those of the extender
+    given by --extender, else those of the local settings. The pod is not counted on any node.
+    kube-scheduler's own checks (resource fit, taints, affinity) are not evaluated.
 
     \b
     Examples:
@@ -53,22 +69,21 @@ def command(
       kubectl get pod web-0 -o json | springtide score -f - -o json | jq '.items[0].node'
     """
     quiet(settings)
-    found = asyncio.run(answer_to(settings, extender, question_of(file)))
-    items = best_first(found.items)
+    answer = asyncio.run(explanation(settings, extender, question_from_file(file)))
+    items = best_first(answer.items)
     if output == "json":
-        click.echo(msgspec.json.encode(msgspec.structs.replace(found, items=tuple(items))))
+        click.echo(msgspec.json.encode(msgspec.structs.replace(answer, items=tuple(items))))
     elif items:
-        say(lines(found, items, headers=not no_headers))
+        print_lines(score_lines(items, headers=not no_headers))
     if not any(item.passes for item in items):
         raise NotReadyError(
-            "no node is known" if not items else f"none of {len(items)} nodes would take the pod",
-            hint="`springtide top` shows the nodes, and how much of each is used",
+            f"none of {len(items)} nodes would take the pod" if items else "no node is known",
+            hint="`springtide top` shows the usage of each node",
         )
 
 
 def best_first(items: Iterable[NodeExplanation]) -> list[NodeExplanation]:
-    """Those that pass by their scores, then the others. Of equals the one comes first that a
-    scheduler is told is the best, then by name."""
+    """Sort nodes: those that pass first, then by score, by the extender's score, and by name."""
 
     def order(item: NodeExplanation) -> tuple[bool, int, int, str]:
         return not item.passes, -(item.score or 0), -(item.extender_score or 0), item.node
@@ -76,20 +91,14 @@ def best_first(items: Iterable[NodeExplanation]) -> list[NodeExplanation]:
     return sorted(items, key=order)
 
 
-def lines(
-    found: Explanation, items: Iterable[NodeExplanation], *, headers: bool = True
-) -> list[str]:
-    """A line per node, columns two spaces apart."""
+def score_lines(items: Iterable[NodeExplanation], *, headers: bool = True) -> Iterator[str]:
+    """Yield a line per node, with a column for each plugin."""
     shown = list(items)
     plugins = list(dict.fromkeys(plugin for item in shown for plugin in item.plugins))
-    grid = [_cells(item, plugins) for item in shown]
+    rows = [_cells(item, plugins) for item in shown]
     if headers:
-        grid.insert(0, [*_BEFORE, *plugins, *_BEHIND])
-    widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
-    return [
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in grid
-    ]
+        rows.insert(0, [*_BEFORE_PLUGINS, *plugins, *_AFTER_PLUGINS])
+    return aligned(rows)
 
 
 def _cells(item: NodeExplanation, plugins: Iterable[str]) -> list[str]:

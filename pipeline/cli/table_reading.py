@@ -1,4 +1,4 @@
-"""The state table of a command that reads the topics itself."""
+"""Read the state table from Kafka, for commands that show it once or for as long as they run."""
 
 import asyncio
 import time
@@ -28,10 +28,10 @@ async def read_table(
     *,
     patient: bool = False,
 ) -> AsyncIterator[Feed]:
-    """`table`, with all that lies in the topics, and what follows for as long as this lasts.
+    """Fill `table` from the topics, and keep it up to date until the context ends.
 
-    Says on standard error that it is reading. Raises what keeps it from it; a patient reader waits
-    for a broker that is away.
+    Prints progress to standard error while it reads. Raises the `KafkaError` that stops it; a
+    patient reader waits for a broker that is unavailable.
     """
     feed = Feed(
         table,
@@ -47,7 +47,7 @@ async def read_table(
     finally:
         await cancel_tasks(task)
         if not task.cancelled():
-            task.result()  # a feed ends by itself only with an error
+            task.result()  # a feed that was not cancelled has ended with an error
 
 
 async def _caught_up(feed: Feed, *, patient: bool) -> None:
@@ -62,16 +62,16 @@ async def _caught_up(feed: Feed, *, patient: bool) -> None:
         for task in (caught_up, failure):
             task.cancel()
         if failure in done:
-            raise _why_not(failure.result())
+            raise _as_error(failure.result())
         if not done:
             waited = time.monotonic() - began
             click.echo(f"reading node states ({feed.state.message}, {waited:.0f} s)", err=True)
 
 
-def _why_not(failure: KafkaError) -> SpringtideError:
+def _as_error(failure: KafkaError) -> SpringtideError:
     if isinstance(failure, TopicDriftError):
         return NotReadyError(
             f"there are no node states: {failure.message}",
-            hint="`springtide topics apply` makes the topics, `springtide worker` fills them",
+            hint="create the topics with `springtide topics apply`, then start `springtide worker`",
         )
     return failure

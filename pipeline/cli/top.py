@@ -1,8 +1,4 @@
-"""`springtide top`: every node with its usage, predicted peak and age, once or live.
-
-The table comes from Kafka or from an extender, and is shown as `node_lines` puts it, or as one JSON
-document.
-"""
+"""`springtide top`: show usage, predicted peak and age of every node, once or live."""
 
 import asyncio
 import signal
@@ -14,16 +10,16 @@ import click
 import msgspec
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table as RichTable
 from rich.text import Text
 
-from pipeline.cli.extender_client import AskedExtender, extender_options
-from pipeline.cli.node_lines import Sort, lines, plain, render
+from pipeline.cli.extender_client import ExtenderClient, extender_options
+from pipeline.cli.help_sections import Command
+from pipeline.cli.node_table import NodeLine, node_lines, plain_text, terminal_table
 from pipeline.cli.options import KAFKA_CLIENT, quiet, settings_options
 from pipeline.cli.table_reading import read_table
+from pipeline.cli.top_columns import COLUMNS, DEFAULT_SORT, FLAGS, NO_DATA, SORT_KEYS
 from pipeline.clock import SystemClock
-from pipeline.errors import NotReadyError, SpringtideError
-from pipeline.processors.model.usage_anomalies import ODDITIES
+from pipeline.errors import NotReadyError
 from pipeline.settings import Settings
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
@@ -36,43 +32,43 @@ REFRESH_SECONDS: Final = 1.0
 
 
 @click.command(
-    epilog="Exit codes: 0 shown, 1 failure, 2 usage, 4 no data, or all of it stale. AGE is since "
-    "the end of the last window. PEAK is what usage will stay under, by the PREDICTOR that decides "
-    "on that node; FREE what Prod asked for and will not use. LIM is limits over allocatable: "
-    "an extender tells them, --limits reads them. FLAGS: simulated, "
-    "no-node (only its samples speak of it), unknown-pods, thresholds (its annotation of them is "
-    "of no use), and what is odd: "
-    + ", ".join(f"{name} ({what})" for name, what in ODDITIES.items())
-    + "."
+    cls=Command,
+    exit_codes={0: "nodes shown", 4: "no data, or all data is stale"},
+    tables={
+        "Columns": [(column.header, column.help) for column in COLUMNS],
+        "Flags": [(flag.name, flag.help) for flag in (NO_DATA, *FLAGS)],
+    },
 )
-@click.option("-w", "--watch", is_flag=True, help="Stay and refresh every second, until Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="Refresh every second until Ctrl-C.")
 @click.option(
     "--sort",
-    type=click.Choice(["cpu", "memory", "peak", "name"]),
-    default="cpu",
+    type=click.Choice(list(SORT_KEYS)),
+    default=DEFAULT_SORT,
     show_default=True,
-    help="By share of allocatable, highest first; or by name.",
+    help="Sort by name, or by percent of allocatable, highest first.",
 )
 @click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
-@click.option("--no-headers", is_flag=True, help="Leave out the line with the titles.")
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
+    help="Output format.",
+)  # fmt: skip
+@click.option("--no-headers", is_flag=True, help="Omit the line of headers.")
 @click.option(
     "--limits",
     "with_limits",
     is_flag=True,
-    help="Read the topic of pods, too, for LIM: of a million pods it takes a minute.",
+    help="Also read the topic of pods, for LIM CPU% and LIM MEM%. A million pods take a minute.",
 )
 @extender_options
 @settings_options(*KAFKA_CLIENT, "extender.stale_after_seconds")
 def command(
-    settings: Settings, watch: bool, sort: Sort, output: str, no_headers: bool, with_limits: bool,
-    extender: AskedExtender | None,
+    settings: Settings, watch: bool, sort: str, output: str, no_headers: bool, with_limits: bool,
+    extender: ExtenderClient | None,
 ) -> None:  # fmt: skip
-    """Show every node with usage, predicted peak and age.
+    """Show usage, predicted peak and age of every node.
 
-    A terminal gets a table that fits its width; a pipe gets all columns as plain text. NO_COLOR is
-    obeyed. The JSON document has stable keys; it is the one of the extender's GET /v1/nodes.
+    The state table is read from Kafka, or from a running extender with --extender. A terminal gets
+    the columns that fit its width; a pipe gets all columns as plain text. NO_COLOR is respected.
+    The JSON document is that of the extender's GET /v1/nodes; its keys are stable.
 
     \b
     Examples:
@@ -82,7 +78,7 @@ def command(
       springtide top --extender http://localhost:8888
     """
     quiet(settings)
-    view = _View(sort, settings.extender.stale_after_seconds, output == "json", not no_headers)
+    view = View(sort, settings.extender.stale_after_seconds, output == "json", not no_headers)
     source = (
         _from_extender(extender)
         if extender
@@ -91,139 +87,135 @@ def command(
     if not watch:
         asyncio.run(_once(source, view))
         return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else the screen is left as it is
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else the screen is not restored
     with suppress(KeyboardInterrupt):
         asyncio.run(_live(source, view))
 
 
-class _View(NamedTuple):
-    sort: Sort
-    stale_after_seconds: float
-    json: bool
-    headers: bool
-
-    def show(self, seen: "Seen", now: float, console: Console) -> None:
-        if self.json:
-            document = node_list(seen.table, now, self.stale_after_seconds, seen.beside)
-            click.echo(msgspec.json.encode(document))
-        elif console.is_terminal:
-            console.print(self.renderable(seen, now, console))
-        else:
-            found = lines(
-                seen.table, now, sort=self.sort, beside=seen.beside,
-                stale_after_seconds=self.stale_after_seconds,
-            )  # fmt: skip
-            click.echo(plain(found, headers=self.headers), nl=False)
-
-    def renderable(
-        self, seen: "Seen", now: float, console: Console, *, height: int | None = None
-    ) -> RichTable:
-        return render(
-            seen.table,
-            now,
-            beside=seen.beside,
-            sort=self.sort,
-            stale_after_seconds=self.stale_after_seconds,
-            width=console.width,
-            height=height,
-            headers=self.headers,
-        )
-
-
-class Seen(NamedTuple):
-    """The table as it is, what is known beside the states of its nodes, and what is wrong with how
-    it is fed, if anything is."""
+class TableReading(NamedTuple):
+    """The state table, facts about its nodes from other records, and why its feed is disconnected
+    (empty while it is connected)."""
 
     table: Table
     beside: Beside = NOTHING_BESIDE
     trouble: str = ""
 
 
-Source = AsyncGenerator[Seen, None]
+Source = AsyncGenerator[TableReading, None]
 
 
-async def _once(source: Source, view: _View) -> None:
+class View(NamedTuple):
+    """How `top` shows a table: the command's options."""
+
+    sort: str
+    stale_after_seconds: float
+    json: bool
+    headers: bool
+
+    def lines(self, reading: TableReading, now: float) -> list[NodeLine]:
+        """A line per node."""
+        return node_lines(
+            reading.table, now, sort=self.sort, beside=reading.beside,
+            stale_after_seconds=self.stale_after_seconds,
+        )  # fmt: skip
+
+    def show(self, reading: TableReading, now: float, console: Console) -> None:
+        """Print the table: as JSON, as columns that fit the terminal, or as plain text."""
+        if self.json:
+            document = node_list(reading.table, now, self.stale_after_seconds, reading.beside)
+            click.echo(msgspec.json.encode(document))
+        elif console.is_terminal:
+            lines = self.lines(reading, now)
+            console.print(terminal_table(lines, width=console.width, headers=self.headers))
+        else:
+            click.echo(plain_text(self.lines(reading, now), headers=self.headers), nl=False)
+
+
+async def _once(source: Source, view: View) -> None:
     now = SystemClock().now()
-    async for seen in source:
-        table = seen.table
+    async for reading in source:
+        table = reading.table
         if not any(table.snapshot(name).state for name in table):
             raise NotReadyError(
                 "no node has published a window yet",
                 hint="start `springtide exporter` on a node and one `springtide worker`",
             )
-        view.show(seen, now, Console())
-        found = lines(table, now, stale_after_seconds=view.stale_after_seconds)
-        if all(line.stale for line in found):
+        view.show(reading, now, Console())
+        lines = view.lines(reading, now)
+        if all(line.is_stale for line in lines):
             raise NotReadyError(
-                f"all {len(found)} nodes are stale: no window in the last "
+                f"all {len(lines)} nodes are stale: no window in the last "
                 f"{view.stale_after_seconds:g} s",
-                hint="see whether exporters and worker run: `springtide doctor`",
+                hint="check exporters and workers with `springtide doctor`",
             )
         break
     await source.aclose()
 
 
-async def _live(source: Source, view: _View) -> None:
+async def _live(source: Source, view: View) -> None:
     console, clock = Console(), SystemClock()
     async with AsyncExitStack() as stack:
         stack.push_async_callback(source.aclose)
         live = None
         if console.is_terminal and not view.json:
             live = stack.enter_context(Live(console=console, auto_refresh=False, screen=True))
-        async for seen in source:
+        async for reading in source:
             if live is None:
-                view.show(seen, clock.now(), console)
+                view.show(reading, clock.now(), console)
             else:
-                shown = view.renderable(seen, clock.now(), console, height=console.height)
-                live.update(Group(shown, Text(seen.trouble, "yellow")), refresh=True)
+                table = terminal_table(
+                    view.lines(reading, clock.now()), headers=view.headers,
+                    width=console.width, height=console.height,
+                )  # fmt: skip
+                live.update(Group(table, Text(reading.trouble, "yellow")), refresh=True)
             await clock.sleep(REFRESH_SECONDS)
 
 
 async def _from_kafka(settings: Settings, *, patient: bool, pods: bool) -> Source:
-    """The table of the topics, again and again; a patient reader waits for a broker."""
+    """Yield the table of the topics again and again; a patient reader waits for the broker."""
     topics = (*FED_BY, PODS) if pods else FED_BY
     async with read_table(settings, Table(), topics, patient=patient) as feed:
         while True:
             table, names = feed.table, tuple(feed.table)
-            yield Seen(
+            yield TableReading(
                 table,
                 beside(table, names, has_pods=pods),
                 "" if feed.state.connected else feed.state.message,
             )
 
 
-class _Item(NodeStateRecord, frozen=True, kw_only=True):
+class NodeItem(NodeStateRecord, frozen=True, kw_only=True):
+    """A node in the extender's answer to GET /v1/nodes, as far as `top` shows it."""
+
     limits_ratio: LimitsRatio | None = None
     usage_thresholds_problem: str | None = None
 
 
-class _NodeStateList(msgspec.Struct):
-    items: list[_Item]
+class NodeStateList(msgspec.Struct):
+    """The extender's answer to GET /v1/nodes."""
+
+    items: list[NodeItem]
     without_state: list[str] = []
 
 
-async def _from_extender(extender: AskedExtender) -> Source:
-    """What an extender says of its nodes, asked again and again."""
+async def _from_extender(extender: ExtenderClient) -> Source:
+    """Request the nodes from an extender again and again, and yield them as a table."""
     async with extender.session() as session:
         while True:
-            yield _seen(await extender.ask(session, "/v1/nodes"), extender.url)
+            yield table_of(await extender.request(session, "/v1/nodes", NodeStateList))
 
 
-def _seen(answer: bytes, url: str) -> Seen:
-    try:
-        states = msgspec.json.decode(answer, type=_NodeStateList)
-    except msgspec.MsgspecError as error:
-        raise SpringtideError(f"{url} does not answer as an extender: {error}") from error
+def table_of(nodes: NodeStateList) -> TableReading:
+    """Build the state table from an extender's answer."""
     table = Table()
-    for state in states.items:
-        table.put_state(state)
-    for name in states.without_state:
+    for item in nodes.items:
+        table.put_state(item)
+    for name in nodes.without_state:
         table.put_node(TableNode(node=name))
-    # An extender of before says nothing of either.
-    limits = {one.node: one.limits_ratio for one in states.items if one.limits_ratio}
+    limits = {item.node: item.limits_ratio for item in nodes.items if item.limits_ratio}
     problems = {
-        one.node: one.usage_thresholds_problem
-        for one in states.items
-        if one.usage_thresholds_problem
+        item.node: item.usage_thresholds_problem
+        for item in nodes.items
+        if item.usage_thresholds_problem
     }
-    return Seen(table, Beside(limits, problems))
+    return TableReading(table, Beside(limits, problems))

@@ -1,4 +1,4 @@
-"""`springtide topics`: make the broker's topics what the registry declares, or say what differs."""
+"""`springtide topics`: create topics, check them for drift, print their table."""
 
 import asyncio
 import json
@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import click
 
+from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.errors import TopicDriftError
 from pipeline.kafka.topic_admin import Change, Drift, apply_topics, check_topics
@@ -19,22 +20,24 @@ _TOPIC_KEYS = (*KAFKA_CLIENT, "kafka.partitions", "kafka.replication_factor")
 def command() -> None:
     """Create the topics, check them for drift, print their table.
 
-    Every topic is declared once, in the registry: record, key, partitions, cleanup, retention.
-    docs/reference/topics.md explains them.
+    The registry declares every topic once: record, key, partitions, cleanup policy and retention.
     """
 
 
 @command.command(
-    epilog="Exit codes: 0 all are as declared, or would be; 1 failure, 2 usage or settings, 3 what "
-    "differs cannot be mended in place."
+    cls=Command,
+    exit_codes={
+        0: "all topics are as declared, or would be",
+        3: "differences that cannot be corrected in place",
+    },
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the changes, and make none.")
 @settings_options(*_TOPIC_KEYS)
 def apply(settings: Settings, dry_run: bool) -> None:
-    """Create what is missing and mend settings that differ.
+    """Create missing topics, and correct settings that differ.
 
-    Nothing is deleted, and numbers of partitions and copies of existing topics are never changed:
-    where they differ, this ends with 3 and says what to do.
+    The command never deletes a topic, and never changes the partitions or the replication factor
+    of an existing one: if these differ, it prints the remedy and exits with 3.
 
     \b
     Examples:
@@ -53,18 +56,19 @@ def apply(settings: Settings, dry_run: bool) -> None:
     for change in changes if dry_run else []:
         click.echo(f"would {change}")
     if not changes:
-        click.echo("nothing to do: all topics are as declared" if not dry_run else "nothing to do")
-    left = [d for d in asyncio.run(check_topics(settings.kafka)) if not d.mendable]
-    _end_with_drift(left)
+        click.echo("nothing to do" if dry_run else "nothing to do: all topics are as declared")
+    remaining = [drift for drift in asyncio.run(check_topics(settings.kafka)) if not drift.mendable]
+    _end_with_drift(remaining)
 
 
 @command.command(
-    epilog="Exit codes: 0 all are as declared, 1 failure, 2 usage or settings, 3 they differ."
+    cls=Command,
+    exit_codes={0: "all topics are as declared", 3: "topics differ"},
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
 @settings_options(*_TOPIC_KEYS)
 def check(settings: Settings, as_json: bool) -> None:
-    """Compare the broker's topics with the registry; ends with 3 if they differ.
+    """Compare the broker's topics with the registry.
 
     \b
     Examples:
@@ -73,7 +77,9 @@ def check(settings: Settings, as_json: bool) -> None:
     """
     drift = asyncio.run(check_topics(settings.kafka))
     if as_json:
-        shown = [{**asdict(d), "mendable": d.mendable, "message": str(d)} for d in drift]
+        shown = [
+            {**asdict(item), "mendable": item.mendable, "message": str(item)} for item in drift
+        ]
         click.echo(json.dumps({"topics": len(TOPICS), "drift": shown}, indent=2))
         if drift:
             click.get_current_context().exit(TopicDriftError.exit_code)
@@ -83,16 +89,21 @@ def check(settings: Settings, as_json: bool) -> None:
         _end_with_drift(drift)
 
 
-@command.command(epilog="Exit codes: 0 printed, 2 usage.")
+@command.command(
+    cls=Command,
+    exit_codes={0: "printed"},
+)
 def table() -> None:
-    """Print all topics as a Markdown table: what docs/reference/topics.md contains."""
+    """Print all topics as a Markdown table."""
     click.echo(markdown_table(), nl=False)
 
 
 def _end_with_drift(drift: list[Drift]) -> None:
     if not drift:
         return
-    for one in drift:
-        click.echo(str(one))
-    hint = None if any(d.mendable for d in drift) else "see above; `apply` leaves these alone"
+    for item in drift:
+        click.echo(str(item))
+    hint = (
+        None if any(item.mendable for item in drift) else "`apply` cannot correct these: see above"
+    )
     raise TopicDriftError(f"{len(drift)} differences from the registry", hint=hint)

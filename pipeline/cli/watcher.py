@@ -1,9 +1,10 @@
-"""`springtide watcher`: keep nodes, pods and workloads of a cluster on the topics."""
+"""`springtide watcher`: copy nodes, pods, workloads and policy of a cluster to topics."""
 
 import asyncio
 
 import click
 
+from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options
 from pipeline.cli.role_runner import lead_until_stopped
 from pipeline.clock import SystemClock
@@ -20,22 +21,26 @@ LEASE = "springtide-watcher"
 
 
 @click.command(
-    epilog="Exit codes: 0 stopped by a signal, 1 failure (not allowed by RBAC; a kind that the "
-    "cluster does not have), 2 settings, 3 topics are missing. While Kafka or the API server is "
-    "away it waits, and lists everything anew where it has to."
+    cls=Command,
+    exit_codes={
+        0: "stopped by a signal",
+        1: "failure: RBAC denies a request, or the cluster lacks a kind",
+        3: "topics are missing",
+    },
 )
 @settings_options(*KAFKA_CLIENT, *KUBERNETES_CLIENT, "kafka.partitions", "watcher.*")
 def command(settings: Settings) -> None:
-    """Follow Nodes, Pods, workloads, PodDisruptionBudgets and the policy of a cluster.
+    """Copy Nodes, Pods, workloads and PodDisruptionBudgets of a cluster to topics.
 
-    What they say is kept on springtide.nodes, springtide.pods and springtide.workloads: a record
-    for each object, a tombstone for each that is gone, also for those that went while nobody
-    watched. The ConfigMap slo-controller-config is resolved for each node and lies in its record:
-    an edit is in force within seconds, and a broken one changes nothing and is reported as an
-    Event.
+    The watcher keeps a record for each object on springtide.nodes, springtide.pods and
+    springtide.workloads, and a tombstone for each deleted object, including those that were
+    deleted while no watcher ran. It resolves the ConfigMap slo-controller-config for each node and
+    adds the result to the node's record. An edit is in force within seconds; an invalid one
+    changes nothing and is reported as an Event.
 
-    Of several, one works (by a Lease) and the others stand by; the broker refuses whoever lost the
-    lease. Needs what deploy/rbac/watcher.yaml allows.
+    Several watchers elect a leader by a Lease, and the broker refuses the writes of a former
+    leader. While Kafka or the API server is unavailable the watcher waits. Needs the permissions
+    of deploy/rbac/watcher.yaml.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`springtide why-not`: whether a node would take a pod, and why not."""
+"""`springtide why-not`: explain whether a node passes for a pod."""
 
 import asyncio
 import difflib
@@ -9,10 +9,11 @@ from typing import Final
 import click
 import msgspec
 
-from pipeline.cli.extender_client import AskedExtender, extender_options
+from pipeline.cli.extender_client import ExtenderClient, extender_options
+from pipeline.cli.help_sections import Command
 from pipeline.cli.options import quiet, settings_options
-from pipeline.cli.placement_question import SETTINGS, answer_to, question_of
-from pipeline.cli.safe_output import printable, say
+from pipeline.cli.placement_question import SETTINGS, explanation, question_from_file
+from pipeline.cli.safe_output import print_lines, suggestion
 from pipeline.cli.score import best_first
 from pipeline.errors import UsageError
 from pipeline.extender.explain_documents import Explanation, NodeExplanation
@@ -26,13 +27,19 @@ _REFUSED: Final = 4
 
 
 @click.command(
-    epilog="Exit codes: 0 the node would take it, 1 failure, 2 usage, or pod or node are not "
-    "known, 3 topics are missing, 4 the node refuses it."
+    cls=Command,
+    exit_codes={
+        0: "the node passes",
+        2: "invalid usage or settings, or the pod or the node is unknown",
+        3: "topics are missing",
+        4: "the node is refused",
+    },
 )
 @click.argument("names", nargs=-1, required=True, metavar="[POD] NODE")
 @click.option(
     "-f", "--filename", "file", type=click.Path(path_type=Path),
-    help="The pod of this file instead of POD: a Pod, or a Deployment or other that makes one.",
+    help="Manifest of the pod, in place of POD: a Pod, or an object with a pod template; - for "
+    "standard input.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the answer about this node as JSON.")
 @extender_options
@@ -42,14 +49,14 @@ def command(
     names: tuple[str, ...],
     file: Path | None,
     as_json: bool,
-    extender: AskedExtender | None,
+    extender: ExtenderClient | None,
 ) -> None:
-    """Show whether NODE would take POD, and if not, by which rule and which numbers.
+    """Explain whether NODE passes for POD: by which rule, with which numbers.
 
-    POD is namespace/name, or a name in the namespace default, as the topic of pods has it. The
-    answer is what a scheduler would be told by an extender in mode act: by the one that is asked,
-    else by one with these settings. What kube-scheduler checks by itself (requests that do not fit,
-    taints, affinity) is not looked at.
+    POD is namespace/name, or a name in the namespace default, of a record on springtide.pods. The
+    command evaluates the filter and scores of an extender in mode act: those of the extender given
+    by --extender, else those of the local settings. kube-scheduler's own checks (resource fit,
+    taints, affinity) are not evaluated.
 
     \b
     Examples:
@@ -63,36 +70,36 @@ def command(
             f"{len(names)} names are given", hint="write `why-not POD NODE`, or `-f FILE NODE`"
         )
     node = names[-1]
-    question = question_of(file) if file else asyncio.run(_on_topic(settings, names[0]))
-    found = asyncio.run(answer_to(settings, extender, question))
-    item = _of_node(found, node)
+    question = question_from_file(file) if file else asyncio.run(_on_topic(settings, names[0]))
+    answer = asyncio.run(explanation(settings, extender, question))
+    item = _item_of(answer, node)
     if as_json:
-        click.echo(msgspec.json.encode(msgspec.structs.replace(found, items=(item,))))
+        click.echo(msgspec.json.encode(msgspec.structs.replace(answer, items=(item,))))
     else:
-        say(told(found, item))
+        print_lines(explanation_lines(answer, item))
     if not item.passes:
         raise click.exceptions.Exit(_REFUSED)
 
 
-async def _on_topic(settings: Settings, title: str) -> bytes:
+async def _on_topic(settings: Settings, pod: str) -> bytes:
     await require_topics(settings.kafka, (PODS,))
-    return await pod_on_topic(settings.kafka, title)
+    return await pod_on_topic(settings.kafka, pod)
 
 
-def _of_node(found: Explanation, node: str) -> NodeExplanation:
-    for item in found.items:
+def _item_of(answer: Explanation, node: str) -> NodeExplanation:
+    for item in answer.items:
         if item.node == node:
             return item
-    near = difflib.get_close_matches(node, [item.node for item in found.items], n=3)
+    near = difflib.get_close_matches(node, [item.node for item in answer.items], n=3)
     raise UsageError(
         f"node {node!r:.300} is not known",
-        hint=f"did you mean {printable(', '.join(near))}?" if near else "see `springtide top`",
+        hint=suggestion(near, "`springtide top` lists the nodes"),
     )
 
 
-def told(found: Explanation, item: NodeExplanation) -> Iterator[str]:
-    """The answer about one node in words."""
-    pod, node = found.pod.title, item.node
+def explanation_lines(answer: Explanation, item: NodeExplanation) -> Iterator[str]:
+    """Describe the answer about one node."""
+    pod, node = answer.pod.title, item.node
     if not item.passes:
         yield f"{node} would not take {pod}: {item.reason}"
         helps = "may help" if item.curable else "would not help"
@@ -100,18 +107,18 @@ def told(found: Explanation, item: NodeExplanation) -> Iterator[str]:
     elif item.verdict == "exempt":
         yield f"{node} would take {pod}: pods of a DaemonSet pass everywhere"
     elif item.verdict == "unknown":
-        yield f"{node} would take {pod}: it is not judged, its usage is not known"
+        yield f"{node} would take {pod}: it is not judged, because its usage is unknown"
     else:
         yield f"{node} would take {pod}"
     if item.passes:
-        passing = [one.node for one in best_first(found.items) if one.passes]
+        passing = [other.node for other in best_first(answer.items) if other.passes]
         parts = ", ".join(f"{plugin} {score}" for plugin, score in item.plugins.items())
-        rank = f"number {passing.index(node) + 1} of the {len(passing)} that would take it"
+        rank = f"rank {passing.index(node) + 1} of the {len(passing)} nodes that would take it"
         yield f"  score {item.score} of 100{f' ({parts})' if parts else ''}, {rank}"
     if item.age_seconds is not None:
         stale = ": stale" if item.stale else ""
         yield f"  its last window ended {age_text(item.age_seconds)}{stale}"
-    if found.pod.node == node:
-        yield "  the pod is on this node already: what it takes there is counted besides"
-    if found.mode == "observe":
-        yield "  this extender is in mode observe: the scheduler is told that every node passes"
+    if answer.pod.node == node:
+        yield "  the pod runs on this node already: its usage is counted twice"
+    if answer.mode == "observe":
+        yield "  the extender is in mode observe: it lets every node pass"

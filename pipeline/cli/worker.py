@@ -13,6 +13,7 @@ from pipeline.agents.bank_settings import model_config
 from pipeline.agents.faust_host import run_worker
 from pipeline.agents.partition_holder import PartitionHolder
 from pipeline.agents.supervisor import Supervisor, claim_member_name
+from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError
@@ -27,8 +28,12 @@ log = get_logger(__name__)
 
 
 @click.command(
-    epilog="Exit codes: 0 stopped by a signal, 2 usage or settings. Without a supervisor also: 1 "
-    "failure, 3 topics are missing."
+    cls=Command,
+    exit_codes={
+        0: "stopped by a signal",
+        1: "failure; with --supervise the worker is restarted instead",
+        3: "topics are missing; with --supervise the worker is restarted instead",
+    },
 )
 @click.option("--supervised", is_flag=True, hidden=True)
 @settings_options(*KAFKA_CLIENT, "kafka.partitions", "worker.*", "model.*")

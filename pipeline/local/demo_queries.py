@@ -1,5 +1,4 @@
-"""What the demo asks the running parts: the extender over HTTP, the exporter on its local socket,
-Kafka for peaks and losses."""
+"""Queries of the demo: the extender over HTTP, the exporter's local socket, and Kafka."""
 
 import asyncio
 import json
@@ -19,7 +18,7 @@ from pipeline.topics.codec import decode_json
 from pipeline.topics.predictions import PredictionRecord
 from pipeline.topics.registry import DEAD_LETTERS, PREDICTIONS
 
-# A pod as small as they come: what is asked is which nodes are fit for any pod at all.
+# So small that only a node that takes no pod at all refuses it.
 SMALL_POD: Mapping[str, Any] = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -35,7 +34,7 @@ _TIMEOUT = aiohttp.ClientTimeout(total=10)
 
 
 class Answer(NamedTuple):
-    """What the extender said: names that passed, reasons of those refused, scores (0 to 10)."""
+    """Names of nodes that pass, reasons by refused node, and scores (0 to 10) of the extender."""
 
     passed: Sequence[str]
     refused: Mapping[str, str]
@@ -43,9 +42,9 @@ class Answer(NamedTuple):
 
 
 async def ask_extender(url: str, names: Sequence[str]) -> Answer:
-    """Ask where `SMALL_POD` may go, as a scheduler does that keeps nodes by name.
+    """Filter and score nodes for `SMALL_POD`, as a scheduler with a node cache does.
 
-    Nodes are scored as a scheduler has them scored: those that passed.
+    Only nodes that pass the filter are scored.
     """
     async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
         filtered = await _post(session, f"{url}/filter", names)
@@ -60,7 +59,7 @@ async def ask_extender(url: str, names: Sequence[str]) -> Answer:
 
 
 async def is_ready(url: str) -> bool:
-    """Whether the extender says that it may be asked."""
+    """Whether the extender reports that it is ready."""
     try:
         async with (
             aiohttp.ClientSession(timeout=_TIMEOUT) as session,
@@ -76,20 +75,20 @@ async def _post(session: aiohttp.ClientSession, url: str, names: Sequence[str]) 
         async with session.post(url, json={"Pod": SMALL_POD, "NodeNames": names}) as response:
             text = await response.text()
             if response.status != 200:
-                raise DemoError(f"the extender answered {response.status}: {text[:300]}")
+                raise DemoError(f"{url} answered with status {response.status}: {text[:300]}")
             return await response.json()
     except (aiohttp.ClientError, TimeoutError) as error:
         raise DemoError(f"the extender does not answer at {url}: {error!r}") from error
 
 
 async def newest_prediction(kafka: KafkaSettings, node: str) -> PredictionRecord | None:
-    """The newest record of `node` on the topic `predictions`; None if there is none yet."""
+    """Read the newest prediction of `node`; None if there is none yet."""
     found = await newest(kafka, PREDICTIONS, node)
     return None if found is None else decode_json(PredictionRecord, found.value)
 
 
 async def dead_letters(kafka: KafkaSettings) -> int:
-    """How many records went to the dead letters."""
+    """Count the records in the dead-letter topic."""
     partitions = topic_partitions(kafka, DEAD_LETTERS)
     async with open_follower(client_options(kafka), partitions) as follower:
         first, end = await follower.beginnings(), await follower.ends()
@@ -97,14 +96,14 @@ async def dead_letters(kafka: KafkaSettings) -> int:
 
 
 class PodUsage(NamedTuple):
-    """What a pod used lately: mean of CPU, largest memory; None where the kernel did not say."""
+    """Usage of a pod: mean of CPU, maximum of memory; None is unknown."""
 
     cpu_cores: float | None
     memory_bytes: float | None
 
 
 async def pod_usage(socket: Path | None, seconds: float) -> dict[str, PodUsage]:
-    """Usage of each pod in the last `seconds`, from the exporter's local socket, by uid."""
+    """Read the usage of each pod in the last `seconds` from the exporter's local socket, by UID."""
     if socket is None:
         return {}
     reader, writer = await asyncio.open_unix_connection(socket, limit=1 << 20)

@@ -1,8 +1,8 @@
-"""The demo: every role of Springtide as a process of its own, over a real broker, on this machine.
+"""Run the demo: each role as a process, over a real broker, on this machine.
 
-Owes the rest: that what is shown is real (real cgroups, real processes, the real protocol), that
-what is not is called simulated, and that nothing stays when it ends, however it ends. A demo that
-is killed takes its processes with it; its cgroups and folders are removed by the next one.
+Usage comes from real processes in real cgroups; simulated nodes are marked. The demo removes what
+it creates. If it is killed, its processes end with it, and the next demo removes its cgroups and
+directories.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from pipeline.kafka.client import client_options
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local import demo_queries
 from pipeline.local import simulated_fleet_process as fleet_process
-from pipeline.local.demo_screen import Asked, PodLine, Screen, pods_shown, summary_of
+from pipeline.local.demo_screen import Placement, PodReport, Screen, pod_reports, summary_of
 from pipeline.local.demo_stage import (
     ROLES_CGROUP,
     STALE_AFTER_SECONDS,
@@ -46,7 +46,7 @@ from pipeline.table import Feed, Table
 from pipeline.tasks import cancel_tasks
 from pipeline.topics.registry import TOPICS
 
-UNKNOWN_NODE: Final = "a-node-that-nobody-knows"
+UNKNOWN_NODE: Final = "an-unknown-node"
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FIRST_NODE_SECONDS = 90.0
@@ -56,33 +56,33 @@ _WINDOWS_BEFORE_ASKING = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What was asked for: simulated nodes, seconds to run (None: until interrupted), and where
-    logs are kept (None: nowhere)."""
+class DemoOptions:
+    """Simulated nodes, seconds to run (None: until interrupted), and the directory that logs are
+    copied to (None: removed)."""
 
     fleet: int = 0
     seconds: float | None = None
     keep: Path | None = None
 
 
-def run_demo(plan: Plan, screen: Screen, clock: Clock | None = None) -> None:
-    """Run it until the plan's time is over or a signal comes. Raises `SpringtideError`."""
+def run_demo(options: DemoOptions, screen: Screen, clock: Clock | None = None) -> None:
+    """Run the demo until its time is over or a signal arrives. Raises `SpringtideError`."""
     for name in remove_leftovers():
-        screen.say(f"removed what a killed demo had left: {name}")
+        screen.print(f"removed leftovers of a killed demo: {name}")
     with ExitStack() as stack:
         stack.enter_context(_interruptible())
-        home = stack.enter_context(demo_home(plan.keep))
-        screen.say("starting a Kafka broker of its own ...")
+        home = stack.enter_context(demo_home(options.keep))
+        screen.print("starting a Kafka broker ...")
         kafka = stack.enter_context(local_kafka())
-        screen.say(f"Kafka is ready at {kafka.bootstrap_servers}, data in {kafka.data_dir}")
-        demo = Demo(plan, screen, clock or SystemClock(), home, kafka)
-        stack.callback(_be_calm)
+        screen.print(f"Kafka is ready at {kafka.bootstrap_servers}, data in {kafka.data_dir}")
+        demo = Demo(options, screen, clock or SystemClock(), home, kafka)
+        stack.callback(_ignore_signals)
         asyncio.run(demo.run())
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Every way of asking it to end is Ctrl-C."""
+    """Treat SIGTERM and SIGHUP as Ctrl-C."""
     before = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
     try:
         yield
@@ -91,20 +91,20 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _be_calm() -> None:
-    # What follows is tidying up, which takes seconds: a second Ctrl-C must not leave half of it.
+def _ignore_signals() -> None:
+    # The clean-up takes seconds: a second Ctrl-C must not interrupt it.
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 class Demo:
-    """One run, from the topics to the last answer."""
+    """One run of the demo."""
 
     def __init__(
-        self, plan: Plan, screen: Screen, clock: Clock, home: Path, kafka: LocalKafka
+        self, options: DemoOptions, screen: Screen, clock: Clock, home: Path, kafka: LocalKafka
     ) -> None:
         self.kafka = kafka
-        self.plan = plan
+        self.options = options
         self.screen = screen
         self.clock = clock
         self.home = home
@@ -118,7 +118,7 @@ class Demo:
             self.node,
             port=int(self.url.rpartition(":")[2]),
             cgroup_parent=home.name if self.workload else "",
-            fleet=plan.fleet > 0,
+            fleet=options.fleet > 0,
         )
         self.settings_file.write_text(yaml.safe_dump(written, sort_keys=False))
         self.settings: Settings = load_settings(self.settings_file, {}, {})
@@ -128,7 +128,7 @@ class Demo:
         self.first_asked: float | None = None
 
     async def run(self) -> None:
-        """All of it, and the tidying up."""
+        """Run until the time is over or a signal arrives, then stop everything."""
         stop = asyncio.Event()
         for number in _SIGNALS:
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -143,14 +143,14 @@ class Demo:
         try:
             self._start_workload()
             await apply_topics(self.settings.kafka)
-            self.screen.say(f"made {len(TOPICS)} topics with {self.settings.kafka.partitions} "
+            self.screen.print(f"created {len(TOPICS)} topics with {self.settings.kafka.partitions} "
                             "partitions each")  # fmt: skip
             self._start_roles()
             feeding = asyncio.create_task(feed.run())
             await self._watch(table, stop)
             await self._end(table)
         finally:
-            self.screen.say("stopping ...")
+            self.screen.print("stopping ...")
             if feeding is not None:
                 await cancel_tasks(feeding)
             await asyncio.to_thread(stop_all, self.roles)
@@ -163,8 +163,8 @@ class Demo:
         if self.workload is not None:
             self.workload.start()
             pods = [pod_object(pod, self.node, now) for pod in PODS]
-            self.screen.say(
-                f"{len(PODS)} pods run in cgroups of their own below {self.home.name}/kubepods: "
+            self.screen.print(
+                f"{len(PODS)} pods run in cgroups below {self.home.name}/kubepods: "
                 + ", ".join(pod.name for pod in PODS)
             )
         for name, items in (("nodes", [node_object(self.node)]), ("pods", pods)):
@@ -174,20 +174,20 @@ class Demo:
     def _start_roles(self) -> None:
         joiner = Joiner()
         if self.workload is not None:
-            joiner = self.workload.measured(f"{self.home.name}/{ROLES_CGROUP}")
+            joiner = self.workload.measuring_joiner(f"{self.home.name}/{ROLES_CGROUP}")
         command = ("-m", "pipeline.cli.main", "--config", str(self.settings_file))
         for name in ("exporter", "worker", "extender"):
             self._start_role(name, [*command, name], joiner)
-        if self.plan.fleet:
+        if self.options.fleet:
             module = ("-m", "pipeline.local.simulated_fleet_process", str(self.settings_file))
-            self._start_role("fleet", [*module, str(self.plan.fleet)], joiner)
-            self.screen.say(
-                f"{self.plan.fleet} simulated nodes start {fleet_process.HOURS_BACK:g} h ago and "
-                f"run fast until now: windows of {fleet_process.HISTORY_WINDOW_SECONDS} s, then of "
+            self._start_role("fleet", [*module, str(self.options.fleet)], joiner)
+            self.screen.print(
+                f"{self.options.fleet} simulated nodes start {fleet_process.HOURS_BACK:g} h in the "
+                f"past and catch up: windows of {fleet_process.HISTORY_WINDOW_SECONDS} s, then of "
                 f"{fleet_process.WINDOW_SECONDS} s"
             )
         names = ", ".join(role.log.name for role in self.roles)
-        self.screen.say(f"logs in {self.home}: {names}")
+        self.screen.print(f"logs in {self.home}: {names}")
 
     def _start_role(self, name: str, argv: list[str], joiner: Joiner) -> None:
         self.roles.append(Role(name, argv, self.home / f"{name}.log", joiner))
@@ -199,12 +199,12 @@ class Demo:
             now = self.clock.monotonic()
             if self.first_shown is None:
                 self._await_first_node(table, now)
-            self.screen.show(table, self.clock.now(), self._status(table))
-            due = asked_at is None or now - asked_at > _ASK_EVERY_SECONDS
-            if due and self._may_ask(table, now) and await demo_queries.is_ready(self.url):
+            self.screen.show_nodes(table, self.clock.now(), self._status(table))
+            is_due = asked_at is None or now - asked_at > _ASK_EVERY_SECONDS
+            if is_due and self._may_ask(table, now) and await demo_queries.is_ready(self.url):
                 asked_at = now
                 self.first_asked = self.first_asked or now
-                self.screen.asked(await self._ask(table))
+                self.screen.show_placement(await self._ask(table))
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), 1.0)
 
@@ -216,7 +216,7 @@ class Demo:
         if self.workload is not None and (ended := self.workload.ended()):
             raise DemoError(
                 f"the process of {', '.join(ended)} ended",
-                hint="did the kernel kill it for want of memory? `dmesg` says",
+                hint="check with `dmesg` whether the kernel killed it for lack of memory",
             )
 
     def _is_over(self) -> bool:
@@ -224,24 +224,24 @@ class Demo:
         return left is not None and left <= 0
 
     def _seconds_left(self) -> float | None:
-        if self.plan.seconds is None or self.first_asked is None:
+        if self.options.seconds is None or self.first_asked is None:
             return None
-        return self.plan.seconds - (self.clock.monotonic() - self.first_asked)
+        return self.options.seconds - (self.clock.monotonic() - self.first_asked)
 
     def _await_first_node(self, table: Table, now: float) -> None:
         if _is_known(table, self.node):
             self.first_shown = now
-            self.screen.say(f"first window of {self.node} after {now - self.began:.0f} s")
+            self.screen.print(f"first window of {self.node} after {now - self.began:.0f} s")
         elif now - self.began > _FIRST_NODE_SECONDS:
             logs = "\n".join(f"{role.name}:\n{role.tail()}" for role in self.roles)
             raise DemoError(
                 f"no window of {self.node} arrived within {_FIRST_NODE_SECONDS:.0f} s; "
                 f"the logs end:\n{logs}",
-                hint="`springtide doctor` looks at this machine; is it very busy?",
+                hint="check this machine with `springtide doctor`, and whether it is overloaded",
             )
 
     def _may_ask(self, table: Table, now: float) -> bool:
-        """Whether an answer says something: the node has peaks, and the fleet is in the present."""
+        """Whether the node has peaks, and the fleet has reached the present."""
         state = table.snapshot(self.node).state
         if self.first_shown is None or state is None:
             return False
@@ -249,7 +249,7 @@ class Demo:
             return True
         knows = state.node_known and state.unknown_pods == 0
         fed = state.counters.applied >= _WINDOWS_BEFORE_ASKING
-        return knows and fed and len(self._fleet_now(table)) == self.plan.fleet
+        return knows and fed and len(self._fleet_now(table)) == self.options.fleet
 
     def _fleet_now(self, table: Table) -> list[str]:
         now = self.clock.now()
@@ -267,59 +267,57 @@ class Demo:
         parts = [running]
         if (left := self._seconds_left()) is not None:
             parts.append(f"{max(0.0, left):.0f} s to go")
-        if self.plan.fleet:
+        if self.options.fleet:
             parts.append(
-                f"{len(self._fleet_now(table))} of {self.plan.fleet} simulated nodes in the present"
+                f"{len(self._fleet_now(table))} of {self.options.fleet} simulated nodes up to date"
             )
         return "; ".join(parts)
 
-    async def _ask(self, table: Table) -> Asked:
+    async def _ask(self, table: Table) -> Placement:
         names = [name for name in table if _is_known(table, name)]
-        names += [] if self.plan.fleet else [UNKNOWN_NODE]
+        names += [] if self.options.fleet else [UNKNOWN_NODE]
         extender = self.settings.extender
         thresholds = {
             "CPU": extender.cpu_threshold_percent,
             "memory": extender.memory_threshold_percent,
         }
         answer = await demo_queries.ask_extender(self.url, names)
-        late = self.plan.fleet - len(self._fleet_now(table))
-        return Asked(answer, [self.node], late, self.url, thresholds, await self._pods())
+        late = self.options.fleet - len(self._fleet_now(table))
+        return Placement(answer, [self.node], late, self.url, thresholds, await self._pods())
 
-    async def _pods(self) -> list[PodLine]:
+    async def _pods(self) -> list[PodReport]:
         if self.workload is None:
             return []
         prediction = await demo_queries.newest_prediction(self.settings.kafka, self.node)
         if prediction is None:
             return []
         usage = await demo_queries.pod_usage(self.settings.exporter.socket_path, 15)
-        return pods_shown(prediction, usage)
+        return pod_reports(prediction, usage)
 
     async def _end(self, table: Table) -> None:
-        """The last answer and the summary; when it was interrupted early there is little to say."""
+        """Show the last answer and the summary, if the node was shown before."""
         if self.first_shown is None:
             return
         if await demo_queries.is_ready(self.url):
-            self.screen.asked(await self._ask(table))
+            self.screen.show_placement(await self._ask(table))
         states = [state for name in table if (state := table.snapshot(name).state)]
         lost = await demo_queries.dead_letters(self.settings.kafka)
         seconds = self.clock.monotonic() - self.began
-        self.screen.ended(summary_of(states, dead_letters=lost, seconds=seconds))
+        self.screen.show_summary(summary_of(states, dead_letters=lost, seconds=seconds))
 
 
 def _workload(name: str, screen: Screen) -> Workload | None:
     try:
         workload = Workload(name)
     except KernelError as error:
-        screen.say(f"no pods of its own, for want of cgroups: {error.message}")
+        screen.print(f"no demo pods, because cgroups cannot be read: {error.message}")
         return None
     try:
         workload.make(f"{name}/{ROLES_CGROUP}")
     except KernelError as error:
-        workload.close()  # one controller may have allowed what the next refused
-        screen.say(f"no pods of its own, which needs root: {error.message}")
-        screen.say(
-            "the node is measured all the same, and a kubelet's pods as far as they are readable"
-        )
+        workload.close()  # one controller may allow what the next refuses
+        screen.print(f"no demo pods, because they need root: {error.message}")
+        screen.print("the node is measured, and the pods of a kubelet as far as they are readable")
         return None
     return workload
 

@@ -1,8 +1,4 @@
-"""What the demo shows: its nodes, its pods, the extender's answer, the last word; and where.
-
-Owes the rest: plain values, found from records without asking anybody, and the one protocol by
-which the demo speaks to whoever shows them.
-"""
+"""What the demo shows, as plain values, and the protocol of the screen that shows it."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -13,11 +9,11 @@ from pipeline.table import Table
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.predictions import PredictionRecord
 
-_NOTHING_KNOWN = PodUsage(None, None)
+_UNKNOWN = PodUsage(None, None)
 
 
-class PodLine(NamedTuple):
-    """A pod of the demo: what it used lately, and its predicted peak; None is unknown."""
+class PodReport(NamedTuple):
+    """A pod of the demo, its recent usage and its predicted peak; None is unknown."""
 
     pod: DemoPod
     pod_class: str
@@ -26,21 +22,23 @@ class PodLine(NamedTuple):
     peak: PodUsage
 
 
-class Asked(NamedTuple):
-    """The extender's answer, and by which thresholds it was given (percent of allocatable).
-    `real` are the nodes that are not simulated; `late` of the simulated ones have not reached the
-    present."""
+class Placement(NamedTuple):
+    """The extender's answer for a small pod.
+
+    `real` are the nodes that are not simulated, `late` the number of simulated nodes that have not
+    reached the present. `thresholds` are in percent of allocatable.
+    """
 
     answer: Answer
     real: Sequence[str]
     late: int
     url: str
     thresholds: Mapping[str, float]
-    pods: Sequence[PodLine]
+    pods: Sequence[PodReport]
 
 
 class Summary(NamedTuple):
-    """What happened: windows applied over all nodes, nodes with a peak, records refused."""
+    """Totals of a run: `windows` and `gaps` over all nodes."""
 
     nodes: int
     simulated: int
@@ -52,23 +50,23 @@ class Summary(NamedTuple):
 
 
 class Screen(Protocol):
-    """Where it is shown."""
+    """Shows the progress of the demo."""
 
-    def say(self, text: str) -> None:
-        """A line that stays."""
+    def print(self, text: str) -> None:
+        """Print a line that stays."""
 
-    def show(self, table: Table, now: float, status: str) -> None:
-        """The nodes as they are now; called about once a second."""
+    def show_nodes(self, table: Table, now: float, status: str) -> None:
+        """Show the current nodes; called about once a second."""
 
-    def asked(self, asked: Asked) -> None:
-        """What the extender answered."""
+    def show_placement(self, placement: Placement) -> None:
+        """Show the extender's answer."""
 
-    def ended(self, summary: Summary) -> None:
-        """The last word."""
+    def show_summary(self, summary: Summary) -> None:
+        """Show the totals at the end."""
 
 
-def pods_shown(prediction: PredictionRecord, usage: Mapping[str, PodUsage]) -> list[PodLine]:
-    """The pods of the demo that a prediction knows, in the order of `PODS`.
+def pod_reports(prediction: PredictionRecord, usage: Mapping[str, PodUsage]) -> list[PodReport]:
+    """Return the pods of the demo that the prediction contains, in the order of `PODS`.
 
     Peaks are those of `percentile` with the safety margin, in cores and bytes; `usage` is by UID.
     """
@@ -77,26 +75,28 @@ def pods_shown(prediction: PredictionRecord, usage: Mapping[str, PodUsage]) -> l
     if raw is None:
         return []
     factor = (100.0 + prediction.safety_margin_percent) / 100.0
-    places = {uid: place for place, uid in enumerate(columns.uid)}
-    lines = []
+    indexes = {uid: index for index, uid in enumerate(columns.uid)}
+    reports = []
     for pod in PODS:
-        place = places.get(pod.uid)
-        if place is None:
+        index = indexes.get(pod.uid)
+        if index is None:
             continue
-        cpu, memory = raw.cpu_cores[place], raw.memory_bytes[place]
+        cpu, memory = raw.cpu_cores[index], raw.memory_bytes[index]
         peak = PodUsage(
             None if cpu is None else cpu * factor,
             None if memory is None else memory * factor,
         )
-        lines.append(
-            PodLine(pod, columns.pod_class[place], columns.cold[place],
-                    usage.get(pod.uid, _NOTHING_KNOWN), peak)
+        reports.append(
+            PodReport(
+                pod, columns.pod_class[index], columns.cold[index],
+                usage.get(pod.uid, _UNKNOWN), peak,
+            )
         )  # fmt: skip
-    return lines
+    return reports
 
 
 def summary_of(states: Sequence[NodeStateRecord], *, dead_letters: int, seconds: float) -> Summary:
-    """What happened in so many seconds, by the last state of each node."""
+    """Sum up a run of so many seconds from the last state of each node."""
     return Summary(
         nodes=len(states),
         simulated=sum(state.simulated for state in states),

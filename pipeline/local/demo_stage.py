@@ -1,6 +1,6 @@
-"""Where the demo stands: its folder, and the settings of all roles in one file.
+"""The demo's directory, and the settings of its roles.
 
-Everything listens on loopback and on free ports; nothing comes from the settings of the user.
+The roles listen on free ports of 127.0.0.1. The user's own settings have no effect on them.
 """
 
 import os
@@ -20,10 +20,9 @@ WINDOW_SECONDS: Final = 5
 COLD_START_SECONDS: Final = 10
 COLD_START_SAMPLES: Final = 2
 STALE_AFTER_SECONDS: Final = 60.0
-# Without a fleet there is one node, and a quiet one: with the product's 65 % it would never be
-# refused, and nobody would see what a refusal looks like.
+# Without a fleet the only node is mostly idle: with the default of 65 % it would never be refused.
 LOWERED_CPU_PERCENT: Final = 25.0
-ROLES_CGROUP: Final = "springtide"  # the roles' own cgroup, measured as a host application
+ROLES_CGROUP: Final = "springtide"  # the cgroup of the roles, measured as a host application
 
 _SOCKET = "exporter.sock"
 _LONGEST_SOCKET_PATH = 107  # unix(7)
@@ -31,15 +30,16 @@ _LONGEST_SOCKET_PATH = 107  # unix(7)
 
 @contextmanager
 def demo_home(keep: Path | None) -> Iterator[Path]:
-    """The folder with settings, logs and socket; at the end it goes, settings and logs to `keep`.
+    """Create the directory for settings, logs and socket; remove it at the end.
 
-    Raises `UsageError` if one of the folders cannot be.
+    Settings and logs are copied to `keep` first. Raises `UsageError` if a directory cannot be
+    created.
     """
     home = Path(tempfile.gettempdir()) / demo_name(os.getpid())
     if len(str(home / _SOCKET)) > _LONGEST_SOCKET_PATH:
         raise UsageError(
-            f"{home} is too long a name for a folder with a socket in it",
-            hint="set TMPDIR to a shorter one",
+            f"the path {home} is too long for a directory with a Unix socket",
+            hint="set TMPDIR to a shorter path",
         )
     try:
         home.mkdir(mode=0o700)
@@ -47,7 +47,7 @@ def demo_home(keep: Path | None) -> Iterator[Path]:
             keep.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
-            f"cannot make {error.filename}: {error.strerror}", hint="see TMPDIR and --keep"
+            f"cannot create {error.filename}: {error.strerror}", hint="check TMPDIR and --keep"
         ) from error
     try:
         yield home
@@ -61,7 +61,7 @@ def demo_home(keep: Path | None) -> Iterator[Path]:
 def settings_document(
     bootstrap_servers: str, home: Path, node: str, *, port: int, cgroup_parent: str, fleet: bool
 ) -> dict[str, Any]:
-    """The settings of all roles, as one file: everything on loopback, metrics on free ports."""
+    """Return the settings file of all roles, with metrics pages on free ports of 127.0.0.1."""
     page = {"metrics_host": HOST, "metrics_port": 0}
     exporter: dict[str, Any] = {
         "node_name": node,
@@ -101,7 +101,7 @@ def settings_document(
 
 
 def own_node_name() -> str:
-    """This machine's name as a node's."""
+    """Return the name of this machine's node; `this-machine` if the host name is not valid."""
     try:
         return node_name(ExporterSettings(), {})
     except SettingsError:

@@ -1,9 +1,8 @@
-"""The demo's workload: pods that are real cgroups with real processes in them.
+"""The demo's pods: real cgroups with real processes, and their Node and Pod objects.
 
-Owes the rest: a tree named `springtide-demo-<pid>-<start>` with a kubepods below it, as a kubelet
-with the cgroupfs driver would make it, on cgroup v1 and v2; the Node and Pod objects that say what
-these pods are; and that nothing of it stays. The name tells a running demo from one that was
-killed, whose tree `remove_leftovers` takes away.
+The cgroups are a tree `springtide-demo-<pid>-<start>/kubepods`, as a kubelet with the cgroupfs
+driver creates it, on cgroup v1 and v2. The name identifies the demo's process: `remove_leftovers`
+removes the trees of demos that were killed.
 """
 
 import ctypes
@@ -39,7 +38,7 @@ _REMOVE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class DemoPod:
-    """A pod of the demo: `kind` is what `pipeline.local.load_process` does in it."""
+    """A pod of the demo; `kind` is the argument of `pipeline.local.load_process`."""
 
     name: str
     kind: str
@@ -59,21 +58,21 @@ PODS: Final = (
             "500m", "128Mi"),
     DemoPod("bursty-api", "bursty", "0.8 cores for 4 s of every 12", KubeQOS.BURSTABLE, 9500,
             "1", "128Mi"),
-    DemoPod("hungry-cache", "hungry", "takes 15 MiB a second up to 300, then lets go",
+    DemoPod("hungry-cache", "hungry", "allocates 15 MiB a second up to 300 MiB, then frees it",
             KubeQOS.GUARANTEED, 9500, "250m", "512Mi"),
-    DemoPod("idle-cron", "idle", "asked for a lot, does nothing", KubeQOS.BURSTABLE, 9500,
+    DemoPod("idle-cron", "idle", "requests a lot, uses nothing", KubeQOS.BURSTABLE, 9500,
             "500m", "256Mi"),
     DemoPod("batch-crunch", "batch", "best effort, 0.2 cores", KubeQOS.BEST_EFFORT, 5500),
 )  # fmt: skip
 
 
 def demo_name(pid: int) -> str:
-    """The name of everything that belongs to the demo with this process id."""
+    """Return the name of the cgroups and the directory of the demo with this process id."""
     return f"springtide-demo-{pid}-{_start_ticks(pid)}"
 
 
 def node_object(name: str) -> dict[str, Any]:
-    """This machine as a Node: all of it is allocatable."""
+    """Return a Node object for this machine; all of its capacity is allocatable."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     amounts = {"cpu": str(os.cpu_count() or 1), "memory": str(memory_bytes)}
     return {
@@ -85,7 +84,7 @@ def node_object(name: str) -> dict[str, Any]:
 
 
 def pod_object(pod: DemoPod, node: str, created_at: float) -> dict[str, Any]:
-    """A pod of the demo as `kubectl get pods -o json` prints it."""
+    """Return the Pod object, as `kubectl get pods -o json` prints it."""
     is_batch = pod.kube_qos is KubeQOS.BEST_EFFORT
     amounts = {"cpu": pod.cpu, "memory": pod.memory}
     resources: dict[str, Any] = {} if is_batch else {"requests": amounts}
@@ -115,18 +114,18 @@ def pod_object(pod: DemoPod, node: str, created_at: float) -> dict[str, Any]:
 
 
 class Workload:
-    """The tree called `name` below every controller that the exporter reads.
+    """The cgroup tree `name` below every controller that the exporter reads.
 
-    Raises `KernelError` where cgroups cannot be made: without root, in most containers.
+    Raises `KernelError` where cgroups cannot be created: without root, and in most containers.
     """
 
     def __init__(self, name: str, root: Path = CGROUP_ROOT) -> None:
         self.name = name
         self._layout = detect_layout(str(root))
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, pods: Sequence[DemoPod] = PODS) -> None:
-        """Make a cgroup for each pod, weighted as a kubelet does, and start its process inside."""
+        """Create a cgroup for each pod, with the kubelet's weights, and start its process in it."""
         whole_machine = 1000 * (os.cpu_count() or 1)
         kubepods = qos_dir(Driver.CGROUPFS, KubeQOS.GUARANTEED, self.name)
         best_effort = qos_dir(Driver.CGROUPFS, KubeQOS.BEST_EFFORT, self.name)
@@ -139,7 +138,7 @@ class Workload:
             container = f"{directory}/{uuid.uuid5(uuid.NAMESPACE_DNS, pod.uid).hex * 2}"
             self.make(container)
             self._weigh(directory, millicores(pod.cpu or "0"))
-            self._processes.append(
+            self.processes.append(
                 subprocess.Popen(
                     [sys.executable, "-I", "-S", load_process.__file__, pod.kind],
                     stdin=subprocess.DEVNULL,
@@ -152,20 +151,22 @@ class Workload:
             )
 
     def make(self, relative: str) -> None:
-        """The cgroup `relative` (to the controllers' roots) with its parents."""
+        """Create the cgroup `relative` to each controller's root, with its parents."""
         for root in _roots(self._layout):
             try:
                 _make(root, Path(relative), delegate=self._layout.version == 2)
             except OSError as error:
                 raise KernelError(
-                    f"cannot make a cgroup: {error.strerror}",
+                    f"cannot create a cgroup: {error.strerror}",
                     path=str(root / relative),
-                    hint="the demo needs root and writable cgroups to have pods of its own",
+                    hint="run the demo as root with writable cgroups to have pods of its own",
                 ) from error
 
-    def measured(self, relative: str) -> "Joiner":
-        """For a process that is to be measured in that cgroup, but to share the machine as before:
-        on v1 it does not join the tree that weighs and limits CPU, where that is another."""
+    def measuring_joiner(self, relative: str) -> "Joiner":
+        """Return a joiner that has the cgroup measure a process without weighing it.
+
+        On v1 the process does not join the hierarchy of the cpu controller, if that is separate.
+        """
         return Joiner(self._procs(relative, [Path(self._layout.cpu), Path(self._layout.memory)]))
 
     def _procs(self, relative: str, roots: Iterable[Path]) -> list[Path]:
@@ -181,22 +182,22 @@ class Workload:
             (directory / "cpu.weight").write_text(str(1 + (shares - 2) * 9999 // 262142))
 
     def ended(self) -> list[str]:
-        """Names of the pods whose process is not there any more."""
-        found = zip(PODS, self._processes, strict=False)
-        return [pod.name for pod, process in found if process.poll() is not None]
+        """Return the names of pods whose process has ended."""
+        running = zip(PODS, self.processes, strict=False)
+        return [pod.name for pod, process in running if process.poll() is not None]
 
     def close(self) -> None:
-        """End everything that runs in the tree, and take it away."""
-        for process in self._processes:
+        """Kill all processes in the tree, and remove it."""
+        for process in self.processes:
             process.kill()
-        for process in self._processes:
+        for process in self.processes:
             process.wait()
         for root in _roots(self._layout):
             _remove_tree(root / self.name)
 
 
 class Joiner:
-    """Run between fork and exec: joins these cgroups, and dies when the parent does."""
+    """A `preexec_fn` that joins these cgroups and has the kernel kill the child with its parent."""
 
     def __init__(self, files: Sequence[Path] = ()) -> None:
         self._files = [str(file) for file in files]
@@ -211,10 +212,10 @@ class Joiner:
 
 
 def remove_leftovers(root: Path = CGROUP_ROOT) -> list[str]:
-    """Take away what killed demos have left: cgroups with all that runs in them, and folders."""
+    """Remove cgroups, their processes and directories of killed demos; return their names."""
     removed = set()
     for directory in [*_leftover_cgroups(root), *_leftovers(Path(tempfile.gettempdir()))]:
-        with suppress(OSError, TimeoutError):  # another user's
+        with suppress(OSError, TimeoutError):  # it belongs to another user
             if directory.is_relative_to(root):
                 _remove_tree(directory)
             else:
@@ -241,7 +242,7 @@ def _is_dead_demo(name: str) -> bool:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """When the process began (proc(5), field 22): with its id its identity until the next boot."""
+    """Return when the process started (proc(5), field 22), which with its id identifies it."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -258,7 +259,7 @@ def _make(root: Path, relative: Path, *, delegate: bool) -> None:
     directory = root
     for part in relative.parts:
         if delegate:
-            # v2: a controller is there for the children when the parent has switched it on.
+            # v2: the parent enables controllers for its children.
             control = directory / "cgroup.subtree_control"
             if not {"cpu", "memory"}.issubset(control.read_text().split()):
                 control.write_text("+cpu +memory")
@@ -270,11 +271,11 @@ def _remove_tree(top: Path) -> None:
     deadline = time.monotonic() + _REMOVE_SECONDS
     while top.exists():
         for directory, _, _ in os.walk(top, topdown=False):
-            with suppress(OSError):  # a process that was killed takes a moment to leave
+            with suppress(OSError):  # a killed process takes a moment to leave
                 for pid in (Path(directory) / "cgroup.procs").read_text().split():
                     with suppress(ProcessLookupError):
                         os.kill(int(pid), signal.SIGKILL)
                 Path(directory).rmdir()
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{top} cannot be removed: something in it does not end")
+            raise TimeoutError(f"cannot remove {top}: a process in it does not end")
         time.sleep(0.02)

@@ -1,10 +1,16 @@
-"""Settings: one YAML file, overridden by the environment, overridden by flags; then frozen.
+"""Settings from a YAML file, environment variables and flags, as immutable objects.
 
-`load_settings` gives a `Settings`, whose sections are the arguments of the roles. What is wrong in
-them is a `SettingsError` that names the key, the value, where it came from and what is allowed.
+`load_settings` returns a `Settings`, or raises a `SettingsError` with the key, value, source and
+allowed values of each problem. Each section is declared in a module `*_settings`.
 """
 
 from pipeline.settings.base import Secret
+from pipeline.settings.cluster_settings import (
+    ActuatorSettings,
+    EvictorSettings,
+    KubernetesSettings,
+    WatcherSettings,
+)
 from pipeline.settings.describe import SettingDescription, describe_settings, settings_markdown
 from pipeline.settings.exporter_settings import (
     ExporterSettings,
@@ -12,6 +18,8 @@ from pipeline.settings.exporter_settings import (
     HostApplicationCgroup,
     node_name,
 )
+from pipeline.settings.extender_settings import ExtenderSettings
+from pipeline.settings.kafka_settings import KafkaSettings
 from pipeline.settings.load import flag_name, load_settings, variable_name
 from pipeline.settings.model_settings import (
     BucketSettings,
@@ -21,18 +29,8 @@ from pipeline.settings.model_settings import (
     ModelSettings,
 )
 from pipeline.settings.provider_settings import ProviderSettings
-from pipeline.settings.schema import (
-    ActuatorSettings,
-    EvictorSettings,
-    ExtenderSettings,
-    KafkaSettings,
-    KubernetesSettings,
-    LogSettings,
-    Settings,
-    WatcherSettings,
-    WorkerSettings,
-    state_directory,
-)
+from pipeline.settings.schema import LogSettings, Settings
+from pipeline.settings.worker_settings import WorkerSettings, state_directory
 
 __all__ = [
     "ActuatorSettings",

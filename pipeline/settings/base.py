@@ -1,4 +1,4 @@
-"""What every section of the settings is made of: checked names, secrets, the section itself."""
+"""Types of settings: checked names and numbers, secrets, sections."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 
 SECONDS_OF_A_DAY = 86_400
 
-# RFC 1123 subdomain, as the API server asks of a Node's name.
+# RFC 1123 subdomain, as the API server requires of a Node's name.
 NODE_NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 _PORT = r"(6553[0-5]|655[0-2]\d|65[0-4]\d\d|6[0-4]\d{3}|[1-5]\d{4}|[1-9]\d{0,3})"
 _SERVER = rf"([^\s,:\[\]/]+|\[[0-9a-fA-F:]+\]):{_PORT}"
@@ -15,11 +15,11 @@ _SERVERS = rf"^{_SERVER}(,{_SERVER})*$"
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Text = Annotated[str, Meta(min_length=1)]
-# `title` is what is allowed, in words, where a pattern would say it to nobody.
+# `title` describes the allowed values, in place of a pattern.
 Name = Annotated[
     str,
     Meta(
-        # What Kafka takes as part of a topic's or group's name.
+        # Characters that Kafka allows in names of topics and groups.
         pattern=r"^[A-Za-z0-9][-A-Za-z0-9._]{0,99}$",
         title="a name of letters, digits, -, . and _, at most 100",
     ),
@@ -35,7 +35,7 @@ ObjectName = Annotated[
     str,
     Meta(
         pattern=NODE_NAME,
-        title="a name as Kubernetes takes it: lower-case letters, digits, - and ., at most 253",
+        title="a Kubernetes name: lower-case letters, digits, - and ., at most 253",
     ),
 ]
 Namespace = Annotated[
@@ -47,12 +47,16 @@ Namespace = Annotated[
 ]
 Servers = Annotated[
     str,
-    Meta(pattern=_SERVERS, title="host:port, several with commas between them"),
+    Meta(pattern=_SERVERS, title="host:port, several separated by commas"),
+]
+MetricsHost = Annotated[Text, Meta(description="Address of the metrics page.")]
+MetricsPort = Annotated[
+    Port | None, Meta(description="Port of the metrics page; 0: any free port, null: no page.")
 ]
 
 
 class Secret:
-    """A text that prints as stars; `reveal()` is the only way to the value."""
+    """A text that prints as stars; `reveal()` returns the value."""
 
     __slots__ = ("_text",)
 
@@ -75,8 +79,8 @@ class Secret:
 
 
 class Section(Struct, frozen=True, kw_only=True):
-    """A group of keys. `problems` is overridden where keys depend on each other."""
+    """A group of keys. Override `problems` if keys depend on each other."""
 
     def problems(self) -> Mapping[str, str]:
-        """What is wrong between keys that are right each by itself: key -> what is allowed."""
+        """Map keys whose values contradict other keys to what is allowed."""
         return {}

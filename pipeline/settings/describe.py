@@ -14,7 +14,7 @@ from pipeline.settings.schema import Settings
 
 
 class SettingDescription(NamedTuple):
-    """One key, for people."""
+    """A key with its allowed values, default and description."""
 
     key: str
     allowed: str
@@ -23,7 +23,7 @@ class SettingDescription(NamedTuple):
 
 
 def describe_settings() -> Iterator[SettingDescription]:
-    """Every key in the order of the schema."""
+    """Yield every key in the order of the schema."""
     for key, kind in leaf_types().items():
         default: object = Settings()
         for name in key.split("."):
@@ -33,7 +33,7 @@ def describe_settings() -> Iterator[SettingDescription]:
 
 @cache
 def leaf_types() -> dict[str, Any]:
-    """Dotted key -> annotated type, for all keys that take a value."""
+    """Map each dotted key to its annotated type."""
     return dict(_leaves(Settings, ""))
 
 
@@ -46,34 +46,34 @@ def _leaves(kind: type[msgspec.Struct], prefix: str) -> Iterator[tuple[str, Any]
 
 
 def section_types(kind: Any) -> dict[str, Any]:
-    """Name -> annotated type of the keys of a section; empty for anything else."""
+    """Map the keys of a section to their annotated types; empty for other types."""
     is_section = isinstance(kind, type) and issubclass(kind, Section)
     return get_type_hints(kind, include_extras=True) if is_section else {}
 
 
 def description(kind: Any) -> str:
-    """What the key means, in a sentence or two."""
+    """Return the description of a key."""
     texts = [meta.description for meta in getattr(kind, "__metadata__", ()) if meta.description]
     return texts[-1] if texts else ""
 
 
 def is_nullable(kind: Any) -> bool:
-    """Whether null (unset) is allowed."""
+    """Return whether null is allowed."""
     return NoneType in _members(kind)
 
 
 def is_secret(kind: Any) -> bool:
-    """Whether the value must never be shown."""
+    """Return whether the value must never be printed."""
     return Secret in _members(kind)
 
 
 def is_structured(kind: Any) -> bool:
-    """Whether the value is a list or mapping: in a variable or flag it is written as YAML."""
+    """Return whether the value is a list or mapping, written as YAML in variables and flags."""
     return any(get_origin(part) in (tuple, dict) or section_types(part) for part in _members(kind))
 
 
 def plain_types(kind: Any) -> tuple[Any, ...]:
-    """The bare types of a key, without annotations and without None."""
+    """Return the types of a key without annotations and None."""
     return tuple(member for member in _members(kind) if member is not NoneType)
 
 
@@ -86,7 +86,7 @@ def _members(kind: Any) -> tuple[Any, ...]:
 
 
 def allowed_values(kind: Any) -> str:
-    """What may be written for a type, in words: `a number from 0 to 100, or null`."""
+    """Describe the allowed values of a type, such as `a number from 0 to 100, or null`."""
     return _in_words(inspect.type_info(kind))
 
 
@@ -139,7 +139,7 @@ def settings_markdown() -> str:
             section = name
             doc = (get_type_hints(Settings)[name].__doc__ or "").strip()
             lines += ["", f"## {name}", "", doc, ""]
-            lines += ["| key | default | allowed | meaning |", "|---|---|---|---|"]
+            lines += ["| key | default | allowed | description |", "|---|---|---|---|"]
         cells = (f"`{setting.key}`", f"`{written(setting.default)}`", setting.allowed, setting.doc)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -148,10 +148,12 @@ def settings_markdown() -> str:
 _INTRODUCTION = """
 # Settings
 
-Made from the types of `pipeline/settings` by `make docs`; do not edit.
+For operators: all settings with their defaults. Generated from `pipeline/settings` by `make docs`;
+do not edit.
 
-One YAML file (`--config FILE`, or `SPRINGTIDE_CONFIG`) is overridden by the environment, which is
-overridden by flags. In the file, sections hold keys:
+Settings come from a YAML file (`--config FILE`, or `SPRINGTIDE_CONFIG`), from environment
+variables, and from flags. Variables override the file, flags override variables. In the file,
+sections contain keys:
 
 ```yaml
 kafka:
@@ -161,18 +163,19 @@ model:
     cpu: 21600
 ```
 
-The variable of a key is `SPRINGTIDE_` and the key in upper case with `_` for each dot
-(`SPRINGTIDE_MODEL_HALF_LIFE_SECONDS_CPU=21600`), its flag the key without its section
-(`--half-life-seconds-cpu 21600`), on the commands that use it. `null`, or an empty variable, unsets
-a key that may be unset; lists are written as YAML. What the kubelet adds for Services
-(`SPRINGTIDE_EXTENDER_SERVICE_HOST`, `SPRINGTIDE_EXTENDER_PORT=tcp://...`) is not taken for a
-setting. An unknown key, an unknown variable or a value out of range ends the command with code 2
-and a message that names key, value, source and what is allowed.
+The variable of a key is `SPRINGTIDE_` and the key in upper case with `_` for each dot:
+`SPRINGTIDE_MODEL_HALF_LIFE_SECONDS_CPU=21600`. Its flag is the key without the section:
+`--half-life-seconds-cpu 21600`; each command has flags for the keys that it uses. `null` or an
+empty variable unsets a key that allows null. In variables and flags, lists and mappings are YAML.
+
+An unknown key, an unknown variable or an invalid value is an error: the command exits with 2 and
+prints the key, the value, its source and the allowed values. Variables that the kubelet adds for
+Services (`SPRINGTIDE_EXTENDER_SERVICE_HOST`, `SPRINGTIDE_EXTENDER_PORT=tcp://...`) are ignored.
 """
 
 
 def written(value: object) -> str:
-    """A value as it is written in the settings file."""
+    """Return a value as it is written in the settings file."""
     match value:
         case None:
             return "null"

@@ -1,4 +1,4 @@
-"""Settings of the collector on every node."""
+"""Settings of the exporter."""
 
 import re
 import socket
@@ -10,11 +10,18 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import force_setattr
 
 from pipeline.errors import SettingsError
-from pipeline.settings.base import NODE_NAME, SECONDS_OF_A_DAY, NodeName, Port, Section, Text
+from pipeline.settings.base import (
+    NODE_NAME,
+    SECONDS_OF_A_DAY,
+    MetricsHost,
+    MetricsPort,
+    NodeName,
+    Section,
+)
 
 
 class HostApplicationCgroup(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a host application's cgroup is, in Koordinator's spelling."""
+    """The cgroup of a host application, with Koordinator's field names."""
 
     base: Literal["CgroupRoot", "Kubepods", "KubepodsBurstable", "KubepodsBesteffort"] = (
         "CgroupRoot"
@@ -24,12 +31,12 @@ class HostApplicationCgroup(Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class HostApplication(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A process group outside Kubernetes whose usage is measured by itself."""
+    """A group of processes outside Kubernetes whose usage is measured."""
 
     name: Annotated[
         str,
         Meta(
-            # What readers of samples take as an id.
+            # Characters that samples allow in an id.
             pattern=r'^[^\x00-\x1f"\\\x7f-\x9f]{1,253}$',
             title="a name without control characters, quotes and backslashes",
         ),
@@ -41,25 +48,25 @@ class HostApplication(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class ExporterSettings(Section, frozen=True, kw_only=True):
-    """The collector on every node."""
+    """The exporter on each node."""
 
     node_name: Annotated[
         NodeName | None,
         Meta(
-            description="Name of the Node object of this machine; null: the variable NODE_NAME, "
+            description="Name of this machine's Node object; null: the variable NODE_NAME, "
             "else the host name in lower case."
         ),
     ] = None
     collect_interval_seconds: Annotated[
-        float, Meta(ge=0.1, le=60, description="Time between two readings of the kernel's files.")
+        float, Meta(ge=0.1, le=60, description="Interval of measurements.")
     ] = 1.0
     window_seconds: Annotated[
         int,
         Meta(
             ge=1,
             le=3600,
-            description="Length of a window. Must divide a day, so that windows lie on one grid of "
-            "UTC on all nodes.",
+            description="Length of a window. Must divide a day, so that the windows of all nodes "
+            "are aligned to UTC.",
         ),
     ] = 30
     system_outdated_seconds: Annotated[
@@ -67,37 +74,34 @@ class ExporterSettings(Section, frozen=True, kw_only=True):
         Meta(
             gt=0,
             le=3600,
-            description="The system remainder (node minus pods minus host applications) of a "
-            "second is unknown when the newest reading of one of its parts is older than this. The "
-            "system's models learn from it; the local socket and the metrics page show it.",
+            description="System usage (node minus pods minus host applications) is unknown while "
+            "the last measurement of one of these is older than this.",
         ),
     ] = 10.0
     memory_collect_policy: Annotated[
         Literal["usageWithoutPageCache", "usageWithHotPageCache", "usageWithPageCache"],
-        Meta(description="Which of the three measured memory figures the own metrics show."),
+        Meta(description="Memory figure in the exporter's own metrics."),
     ] = "usageWithoutPageCache"
     cgroup_root: Annotated[
-        Path, Meta(description="Where cgroups are mounted; in a container the host's mount.")
+        Path, Meta(description="Mount point of cgroups; in a container that of the host's.")
     ] = Path("/sys/fs/cgroup")
-    proc_root: Annotated[Path, Meta(description="Where the host's /proc is mounted.")] = Path(
-        "/proc"
-    )
-    sys_root: Annotated[Path, Meta(description="Where the host's /sys is mounted.")] = Path("/sys")
+    proc_root: Annotated[Path, Meta(description="Mount point of the host's /proc.")] = Path("/proc")
+    sys_root: Annotated[Path, Meta(description="Mount point of the host's /sys.")] = Path("/sys")
     cgroup_driver: Annotated[
         Literal["auto", "systemd", "cgroupfs"],
-        Meta(description="How the kubelet names pod cgroups; auto looks."),
+        Meta(description="Cgroup driver of the kubelet; auto: detect it."),
     ] = "auto"
     cgroup_parent: Annotated[
         str,
         Meta(
-            description="Directory that holds kubepods, below the cgroup root: the kubelet's "
-            "--cgroup-root, such as /kubelet.slice under kind. Empty: kubepods is at the top."
+            description="Parent of kubepods below the cgroup root: the kubelet's --cgroup-root, "
+            "such as /kubelet.slice in kind. Empty: the cgroup root itself."
         ),
     ] = ""
     host_applications: Annotated[
         tuple[HostApplication, ...],
         Meta(
-            description="Process groups outside Kubernetes to measure by themselves: a list of "
+            description="Groups of processes outside Kubernetes to measure: a list of "
             "{name, priority, qos, cgroupPath: {base, parentDir, relativePath}}."
         ),
     ] = ()
@@ -106,55 +110,53 @@ class ExporterSettings(Section, frozen=True, kw_only=True):
         Meta(
             ge=65_536,
             le=2**32,
-            description="Windows kept in memory while Kafka is away; the oldest are dropped first "
-            "and counted.",
+            description="Memory for windows while Kafka is unavailable; the oldest are dropped "
+            "first, and counted.",
         ),
     ] = 33_554_432
     socket_path: Annotated[
         Path | None,
         Meta(
-            description="Local socket on which the last seconds are served; null: none. A path "
-            "that cannot be used is an error, the default one a warning."
+            description="Unix socket that serves the last seconds; null: none. An unusable path is "
+            "an error; if it is the default path, a warning."
         ),
     ] = Path("/run/springtide/exporter.sock")
-    metrics_host: Annotated[
-        Text, Meta(description="Address of the metrics page; Prometheus comes from outside.")
-    ] = "0.0.0.0"
-    metrics_port: Annotated[
-        Port | None, Meta(description="Port of the metrics page; 0: any free one, null: none.")
-    ] = 9101
+    metrics_host: MetricsHost = "0.0.0.0"
+    metrics_port: MetricsPort = 9101
 
     def __post_init__(self) -> None:
-        # The kubelet writes it with a slash in front, which would leave our cgroup root.
+        # The kubelet's value has a leading slash, which would escape the cgroup root.
         parts = (part for part in self.cgroup_parent.split("/") if part not in ("", "."))
         force_setattr(self, "cgroup_parent", "/".join(parts))
 
     def problems(self) -> Mapping[str, str]:
-        found = {}
+        problems = {}
         if ".." in self.cgroup_parent.split("/"):
-            found["cgroup_parent"] = "a directory below the cgroup root, without .."
+            problems["cgroup_parent"] = "a directory below the cgroup root, without .."
         if SECONDS_OF_A_DAY % self.window_seconds:
-            found["window_seconds"] = "a divisor of 86400 (5, 10, 15, 20, 30, 60, 120, 300, ...)"
+            problems["window_seconds"] = "a divisor of 86400 (5, 10, 15, 20, 30, 60, 120, 300, ...)"
         if self.collect_interval_seconds > self.window_seconds:
-            found["collect_interval_seconds"] = f"at most window_seconds ({self.window_seconds})"
+            problems["collect_interval_seconds"] = f"at most window_seconds ({self.window_seconds})"
         names = [application.name for application in self.host_applications]
         if len(set(names)) < len(names):
-            found["host_applications"] = "each name once"
-        return found
+            problems["host_applications"] = "each name once"
+        return problems
 
 
 def node_name(exporter: ExporterSettings, environ: Mapping[str, str]) -> str:
-    """The name of this node: the setting, else `NODE_NAME`, else the host name in lower case.
+    """Return the name of this node: the setting, `NODE_NAME`, or the host name in lower case.
 
-    Raises SettingsError if what was found is no name that a Node can have.
+    Raises `SettingsError` if it is not a valid name of a Node.
     """
     if exporter.node_name is not None:
         return exporter.node_name
-    given = environ.get("NODE_NAME", "")
-    name, source = (given, "NODE_NAME") if given else (socket.gethostname().lower(), "host name")
+    variable = environ.get("NODE_NAME", "")
+    name, source = (
+        (variable, "NODE_NAME") if variable else (socket.gethostname().lower(), "host name")
+    )
     if not re.fullmatch(NODE_NAME, name):
         raise SettingsError(
-            f"{source} {name!r:.100} is no Node name",
+            f"{source} {name!r:.100} is not a valid Node name",
             key="exporter.node_name",
             source=source,
             hint="set exporter.node_name: lower-case letters, digits, - and ., at most 253",

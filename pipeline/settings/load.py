@@ -1,7 +1,7 @@
-"""Where settings come from: defaults, one YAML file, `SPRINGTIDE_` variables, flags; later wins.
+"""Load settings from defaults, a YAML file, `SPRINGTIDE_` variables and flags; later ones win.
 
-Every value is checked by itself, so that an error can name its key, the value, the source and
-what is allowed; all are reported at once. Unknown keys and unknown variables are errors, too.
+Each value is checked separately, so that an error names its key, value, source and allowed values.
+All errors are reported at once. Unknown keys and variables are errors.
 """
 
 import difflib
@@ -29,21 +29,21 @@ from pipeline.settings.schema import Settings
 
 _PREFIX = "SPRINGTIDE_"
 _MERGE = "tag:yaml.org,2002:merge"
-# Read by the command line itself, before there are settings.
+# Read by the command line, before settings are loaded.
 _NOT_SETTINGS = frozenset({"SPRINGTIDE_CONFIG"})
-# The kubelet gives every container such variables for every Service in its namespace: one called
+# The kubelet sets such variables in every container for each Service in its namespace: a Service
 # springtide-extender would otherwise set extender.port to "tcp://10.0.0.7:8888".
 _SERVICE_LINK_NAME = re.compile(
     r".*_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)"
 )
 _SERVICE_LINK_VALUE = re.compile(r"(tcp|udp|sctp)://.*")
-# Of an address, who asks and the password.
+# User and password in an address.
 _PASSWORD = re.compile(r"//[^/?#]*@")
 
 SectionT = TypeVar("SectionT", bound=msgspec.Struct)
 
 
-class _Given(NamedTuple):
+class _RawValue(NamedTuple):
     value: object
     source: str
     is_text: bool  # from the environment or a flag: "12" may be a number
@@ -56,7 +56,7 @@ class _Problem(NamedTuple):
 
 
 def variable_name(key: str) -> str:
-    """The environment variable of a key.
+    """Return the environment variable of a key.
 
     >>> variable_name("model.half_life_seconds.cpu")
     'SPRINGTIDE_MODEL_HALF_LIFE_SECONDS_CPU'
@@ -65,7 +65,7 @@ def variable_name(key: str) -> str:
 
 
 def flag_name(key: str) -> str:
-    """The flag of a key: its name without the section.
+    """Return the flag of a key: its name without the section.
 
     >>> flag_name("kafka.bootstrap_servers")
     '--bootstrap-servers'
@@ -76,39 +76,40 @@ def flag_name(key: str) -> str:
 def load_settings(
     path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, object]
 ) -> Settings:
-    """The settings in force.
+    """Load and validate the settings.
 
-    `path` is the YAML file, or None; of `environ` only `SPRINGTIDE_` variables are read;
-    `overrides` maps dotted keys to values of flags. Raises SettingsError, which lists all that
-    is wrong.
+    `path` is the YAML file, or None. Only `SPRINGTIDE_` variables of `environ` are read.
+    `overrides` maps dotted keys to values of flags. Raises `SettingsError` with all problems.
     """
     types = leaf_types()
-    given: dict[str, _Given] = {}
+    raw_values: dict[str, _RawValue] = {}
     problems: list[_Problem] = []
     if path is not None:
         for key, value in _flatten(_read_yaml(path), types):
-            _collect(given, problems, types, key, _Given(value, f"file {path}", is_text=False))
+            _collect(
+                raw_values, problems, types, key, _RawValue(value, f"file {path}", is_text=False)
+            )
     variables = {variable_name(key): key for key in types}
     for variable, text in sorted(_own_variables(environ)):
-        found = _Given(text, f"variable {variable}", is_text=True)
+        raw = _RawValue(text, f"variable {variable}", is_text=True)
         if variable in variables:
-            given[variables[variable]] = found
+            raw_values[variables[variable]] = raw
         else:
             message = f"unknown setting{_did_you_mean(variable, variables)}"
-            problems.append(_Problem(variable, found.source, message))
+            problems.append(_Problem(variable, raw.source, message))
     for key, value in overrides.items():
         source = f"flag {flag_name(key)}" if key in types else "flag"
-        _collect(given, problems, types, key, _Given(value, source, isinstance(value, str)))
+        _collect(raw_values, problems, types, key, _RawValue(value, source, isinstance(value, str)))
 
     values: dict[str, object] = {}
-    for key, found in given.items():
+    for key, raw in raw_values.items():
         try:
-            values[key] = _convert(found, types[key])
+            values[key] = _convert(raw, types[key])
         except (msgspec.ValidationError, ValueError) as error:
-            problems.extend(_problems(key, found, types[key], error))
+            problems.extend(_problems(key, raw, types[key], error))
     if not problems:
         settings = _build(Settings, "", values)
-        problems = list(_cross_checks(settings, given))
+        problems = list(_cross_checks(settings, raw_values))
         if not problems:
             return settings
     raise _as_error(problems)
@@ -121,7 +122,7 @@ def _read_yaml(path: Path) -> Mapping[object, object]:
         raise SettingsError(
             f"cannot read the settings file {path}: {error.strerror}",
             source=f"file {path}",
-            hint="check --config and SPRINGTIDE_CONFIG",
+            hint="correct --config or SPRINGTIDE_CONFIG",
         ) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         text = " ".join(str(error).split())
@@ -132,7 +133,7 @@ def _read_yaml(path: Path) -> Mapping[object, object]:
         return {}
     if not isinstance(tree, dict):
         raise SettingsError(
-            f"the settings file {path} holds {_kind(tree)} where sections are due",
+            f"the settings file {path} contains {_kind(tree)} instead of sections",
             source=f"file {path}",
             hint="write `section:` and below it `key: value`; see docs/reference/settings.md",
         )
@@ -140,18 +141,18 @@ def _read_yaml(path: Path) -> Mapping[object, object]:
 
 
 class StrictLoader(yaml.SafeLoader):
-    """SafeLoader, for which a key given twice is an error and not the last one's victory."""
+    """SafeLoader that refuses duplicate keys."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen = set()
-        # As it is written: by `<<` keys of another mapping may come in, which these override.
+        # Only keys in the text: `<<` merges keys of another mapping, which these override.
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
                 continue
             if (key.tag, key.value) in seen:
                 raise yaml.MarkedYAMLError(
-                    problem=f"key {key.value!r} is given twice", problem_mark=key.start_mark
+                    problem=f"key {key.value!r} occurs twice", problem_mark=key.start_mark
                 )
             seen.add((key.tag, key.value))
         return node
@@ -166,27 +167,27 @@ def _flatten(
         if is_section and isinstance(value, dict):
             yield from _flatten(value, types, f"{key}.")
         elif is_section and value is None:
-            continue  # a section whose keys are all commented out
+            continue  # all keys of the section are commented out
         else:
             yield key, value
 
 
 def _collect(
-    given: dict[str, _Given],
+    raw_values: dict[str, _RawValue],
     problems: list[_Problem],
     types: Mapping[str, object],
     key: str,
-    found: _Given,
+    raw: _RawValue,
 ) -> None:
     if key in types:
-        given[key] = found
+        raw_values[key] = raw
     elif inside := [leaf for leaf in types if leaf.startswith(f"{key}.")]:
         names = ", ".join(leaf.removeprefix(f"{key}.") for leaf in inside)
-        message = f"{_kind(found.value)} where a section is due, its keys are {names}"
-        problems.append(_Problem(key, found.source, message))
+        message = f"{_kind(raw.value)} instead of a section with the keys {names}"
+        problems.append(_Problem(key, raw.source, message))
     else:
         message = f"unknown setting{_did_you_mean(key, types)}"
-        problems.append(_Problem(key, found.source, message))
+        problems.append(_Problem(key, raw.source, message))
 
 
 def _own_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -198,27 +199,26 @@ def _own_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield name, text
 
 
-def _problems(key: str, found: _Given, kind: Any, error: Exception) -> list[_Problem]:
-    """What is wrong in a value that was refused: of a mapping entry by entry, each by its own key,
-    as far as it is their fault."""
+def _problems(key: str, raw: _RawValue, kind: Any, error: Exception) -> list[_Problem]:
+    """Describe the problems of a refused value; of a mapping those of its entries, by key."""
     inside = []
-    for name, entry, entry_kind in _entries(found, kind):
+    for name, entry, entry_kind in _entries(raw, kind):
         try:
             _convert(entry, entry_kind)
         except (msgspec.ValidationError, ValueError) as wrong:
             inside += _problems(f"{key}.{name}", entry, entry_kind, wrong)
     if inside:
         return inside
-    shown = "the value" if is_secret(kind) else _shown(found.value)
+    shown = "the value" if is_secret(kind) else _shown(raw.value)
     detail = f" [{error}]".replace("`$", f"`{key}") if is_structured(kind) else ""
     message = f"{shown} is not allowed, allowed is {allowed_values(kind)}{detail}"
-    return [_Problem(key, found.source, message)]
+    return [_Problem(key, raw.source, message)]
 
 
-def _entries(found: _Given, kind: Any) -> Iterator[tuple[object, _Given, Any]]:
-    """The entries of a mapping, and what each is to be; none of what is no mapping."""
+def _entries(raw: _RawValue, kind: Any) -> Iterator[tuple[object, _RawValue, Any]]:
+    """Yield the entries of a mapping with their types; nothing for other values."""
     try:
-        value = _read(found, kind)
+        value = _read(raw, kind)
     except ValueError:
         return
     if not isinstance(value, dict):
@@ -228,15 +228,15 @@ def _entries(found: _Given, kind: Any) -> Iterator[tuple[object, _Given, Any]]:
         for name, entry in value.items():
             entry_kind = get_args(part)[1] if get_origin(part) is dict else hints.get(name)
             if entry_kind is not None:
-                yield name, found._replace(value=entry), entry_kind
+                yield name, raw._replace(value=entry), entry_kind
 
 
-def _read(found: _Given, kind: Any) -> object:
-    """The value as YAML would have it. Raises ValueError."""
-    value = found.value
+def _read(raw: _RawValue, kind: Any) -> object:
+    """Return the value as YAML parses it. Raises `ValueError`."""
+    value = raw.value
     if isinstance(value, Path):
         return str(value)
-    if found.is_text and isinstance(value, str) and is_structured(kind):
+    if raw.is_text and isinstance(value, str) and is_structured(kind):
         try:
             return yaml.safe_load(value)
         except yaml.YAMLError as error:
@@ -244,11 +244,11 @@ def _read(found: _Given, kind: Any) -> object:
     return value
 
 
-def _convert(found: _Given, kind: Any) -> object:
-    if found.is_text and found.value in ("", "null") and is_nullable(kind):
+def _convert(raw: _RawValue, kind: Any) -> object:
+    if raw.is_text and raw.value in ("", "null") and is_nullable(kind):
         return None
-    value = _read(found, kind)
-    converted = msgspec.convert(value, kind, strict=not found.is_text, dec_hook=_from_text)
+    value = _read(raw, kind)
+    converted = msgspec.convert(value, kind, strict=not raw.is_text, dec_hook=_from_text)
     if isinstance(converted, float) and not math.isfinite(converted):
         raise ValueError("not finite")
     return converted
@@ -271,12 +271,12 @@ def _build(kind: type[SectionT], prefix: str, values: Mapping[str, object]) -> S
     return kind(**fields)
 
 
-def _cross_checks(settings: Settings, given: Mapping[str, _Given]) -> Iterator[_Problem]:
+def _cross_checks(settings: Settings, raw_values: Mapping[str, _RawValue]) -> Iterator[_Problem]:
     for section_name in settings.__struct_fields__:
         section: Section = getattr(settings, section_name)
         for name, allowed in section.problems().items():
             key = f"{section_name}.{name}"
-            source = given[key].source if key in given else "default"
+            source = raw_values[key].source if key in raw_values else "default"
             value = getattr(section, name)
             yield _Problem(key, source, f"{_shown(value)} is not allowed, allowed is {allowed}")
 
@@ -284,7 +284,7 @@ def _cross_checks(settings: Settings, given: Mapping[str, _Given]) -> Iterator[_
 def _as_error(problems: list[_Problem]) -> SettingsError:
     lines = [f"{problem.key}: {problem.message} ({problem.source})" for problem in problems]
     if len(lines) > 1:
-        lines.insert(0, f"{len(problems)} settings are wrong")
+        lines.insert(0, f"{len(problems)} settings are invalid")
     return SettingsError(
         "\n  ".join(lines),
         key=problems[0].key,
@@ -295,7 +295,7 @@ def _as_error(problems: list[_Problem]) -> SettingsError:
 
 def _shown(value: object) -> str:
     if isinstance(value, msgspec.Struct | tuple | list | dict):
-        return "what is given"
+        return "this value"
     return "null" if value is None else f"{_PASSWORD.sub('//***@', repr(value)):.100}"
 
 
@@ -306,4 +306,4 @@ def _did_you_mean(name: str, known: Mapping[str, object]) -> str:
 
 def _kind(value: object) -> str:
     names = {dict: "a mapping", list: "a list", str: "a text", type(None): "nothing"}
-    return names.get(type(value), f"a {type(value).__name__}")
+    return names.get(type(value), f"a value of type {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""Settings of what is predicted."""
+"""Settings of the models."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
@@ -8,52 +8,52 @@ from msgspec import Meta, field
 from pipeline.settings.base import Name, Section
 
 CLASSES: Final = ("prod", "mid", "batch", "free", "none", "unknown")
-"""Classes by code: the index is what a window's `pod_class` holds as dictionary index."""
+"""Classes by code, which is the dictionary index of `pod_class` in windows."""
 
 
 class HalfLifeSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """After which time an observation counts half."""
+    """Age at which an observation counts half."""
 
     cpu: Annotated[
         Annotated[float, Meta(ge=1, le=31_536_000)] | None,
-        Meta(description="Half-life of the CPU models; null: that of model.histogram."),
+        Meta(description="Half-life of CPU models; null: that of model.histogram.preset."),
     ] = None
     memory: Annotated[
         Annotated[float, Meta(ge=1, le=31_536_000)] | None,
-        Meta(description="Half-life of the memory models; null: that of model.histogram."),
+        Meta(description="Half-life of memory models; null: that of model.histogram.preset."),
     ] = None
 
 
 class BucketSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Buckets of one resource's histograms, in cores or bytes."""
+    """Buckets of the histograms of a resource, in cores or bytes."""
 
     first: Annotated[
         Annotated[float, Meta(ge=0.001, le=1e18)] | None,
-        Meta(description="Size of the first bucket; null: the preset's."),
+        Meta(description="Size of the first bucket; null: that of the preset."),
     ] = None
     ratio: Annotated[
         Annotated[float, Meta(gt=1, le=1000)] | None,
-        Meta(description="How much larger each bucket is than the one before; null: the preset's."),
+        Meta(description="Growth factor of bucket sizes; null: that of the preset."),
     ] = None
     max: Annotated[
         Annotated[float, Meta(ge=0.001, le=1e18)] | None,
-        Meta(description="Where the last bucket begins; null: the preset's."),
+        Meta(description="Start of the last bucket; null: that of the preset."),
     ] = None
-    # The first sample may weigh little more than 0.7, and must not vanish.
+    # The first sample may weigh little more than 0.7, and must not be dropped.
     epsilon: Annotated[
         Annotated[float, Meta(gt=0, le=0.7)] | None,
-        Meta(description="Weights below this vanish; null: the preset's."),
+        Meta(description="Weights below this are dropped; null: that of the preset."),
     ] = None
 
 
 class HistogramSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How usage is sorted into buckets."""
+    """Histograms of usage."""
 
     preset: Annotated[
         Literal["koordinator", "vpa"],
         Meta(
-            description="Buckets and half-lives of Koordinator (from 0.025 cores and 5 MiB, 12 h "
-            "and 24 h) or of the Vertical Pod Autoscaler (from 0.01 cores and 10 MB, 24 h)."
+            description="Buckets and half-lives of Koordinator (first bucket 0.025 cores and 5 "
+            "MiB, 12 h and 24 h) or of the Vertical Pod Autoscaler (0.01 cores and 10 MB, 24 h)."
         ),
     ] = "koordinator"
     cpu: BucketSettings = BucketSettings()
@@ -61,7 +61,7 @@ class HistogramSettings(Section, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ClassHistogramSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is different in how a class's usage is sorted into buckets."""
+    """Overrides of the histograms of a class."""
 
     preset: Literal["koordinator", "vpa"] | None = None
     cpu: BucketSettings = BucketSettings()
@@ -69,26 +69,25 @@ class ClassHistogramSettings(Section, frozen=True, kw_only=True, forbid_unknown_
 
 
 class ClassSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is different for one class; what is not named is as for all."""
+    """Overrides for a class."""
 
     histogram: ClassHistogramSettings | None = None
     half_life_seconds: HalfLifeSettings | None = None
     horizon_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
 
 
-_USUAL: Final = "percentile"
-"""The predictor that decides where nobody says which."""
+_DEFAULT_PREDICTOR: Final = "percentile"
 
 
 class ModelSettings(Section, frozen=True, kw_only=True):
-    """What is predicted from the windows."""
+    """The models, and predictions from them."""
 
     cold_start_seconds: Annotated[
         float,
         Meta(
             ge=0,
             le=31_536_000,
-            description="A pod younger than this is cold: its request stands in for its peak.",
+            description="A pod younger than this is cold: its request is used as its peak.",
         ),
     ] = 86_400.0
     cold_start_samples: Annotated[
@@ -96,34 +95,35 @@ class ModelSettings(Section, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=1_000_000,
-            description="A pod with fewer windows learned than this is cold, too, however old it "
-            "is: after a loss of state nobody is trusted for one sample.",
+            description="A pod whose model has fewer windows is cold regardless of its age, for "
+            "example after a loss of state.",
         ),
     ] = 10
     safety_margin_percent: Annotated[
-        float, Meta(ge=0, le=1000, description="Added on top of every predicted peak.")
+        float,
+        Meta(ge=0, le=1000, description="Safety margin on top of every predicted peak."),
     ] = 10.0
     predictors: Annotated[
         tuple[Name, ...],
         Meta(
             min_length=1,
             title="a list of names, at least one",
-            description="Predictors that run side by side and are published; `springtide model "
-            "predictors` lists those that are installed.",
+            description="Predictors whose peaks are published; `springtide model predictors` lists "
+            "the installed ones.",
         ),
     ] = ("percentile", "nsigma-v1")
     predictor: Annotated[
         Name,
         Meta(
-            description="The one of them that decides what Prod leaves unused, where a node's "
-            "strategy does not name another."
+            description="The predictor for reclaimable resources, unless the node's strategy names "
+            "another."
         ),
-    ] = _USUAL
+    ] = _DEFAULT_PREDICTOR
     predictor_options: Annotated[
         dict[str, dict[str, Any]],
         Meta(
-            description="Options by predictor, such as {percentile: {cpu: 0.99}}; "
-            "docs/explanation/models.md "
+            description="Options by predictor, such as {percentile: {cpu: 0.99}}; see "
+            "docs/explanation/models.md."
             "has them all."
         ),
     ] = field(default_factory=dict)
@@ -132,9 +132,8 @@ class ModelSettings(Section, frozen=True, kw_only=True):
     classes: Annotated[
         dict[str, ClassSettings],
         Meta(
-            description="What is different for pods of a class and for the class itself, by class "
-            "(prod, mid, batch, free, none, unknown): histogram, half_life_seconds and "
-            "horizon_seconds, each as above; what is not named in them is the model's."
+            description="Overrides for a class and its pods, by class (prod, mid, batch, free, "
+            "none, unknown): histogram, half_life_seconds and horizon_seconds."
         ),
     ] = field(default_factory=dict)
     horizon_seconds: Annotated[
@@ -142,27 +141,27 @@ class ModelSettings(Section, frozen=True, kw_only=True):
         Meta(
             gt=0,
             le=31_536_000,
-            description="For how long a predicted peak is to hold; what it means is each "
-            "predictor's, docs/explanation/models.md.",
+            description="Time for which a predicted peak should hold; each predictor interprets "
+            "it, see docs/explanation/models.md.",
         ),
     ] = 86_400.0
     training_statistic: Annotated[
         Literal["avg", "p90", "p95", "max", "last"],
-        Meta(description="Which statistic of a window the models learn from."),
+        Meta(description="Statistic of a window that models learn from."),
     ] = "p90"
     memory_collect_policy: Annotated[
         Literal["usageWithoutPageCache", "usageWithHotPageCache", "usageWithPageCache"],
         Meta(
-            description="Which of the three measured memory figures counts as memory usage; where "
-            "a kernel does not give it, usageWithoutPageCache."
+            description="Memory figure that counts as usage; usageWithoutPageCache if the kernel "
+            "does not report it."
         ),
     ] = "usageWithoutPageCache"
     drift: Annotated[
         Literal["off", "flag", "shorten"],
         Meta(
-            description="What a change in the level of a node's, its system's or a class's usage "
-            "does: nothing, it is told with the prediction, or its models also count what was "
-            "before a sixteenth."
+            description="Reaction to a change of the usage level of a node, its system or a class. "
+            "flag: report it in predictions. shorten: also reduce the weight of earlier "
+            "observations to a sixteenth."
         ),
     ] = "flag"
     expiration_seconds: Annotated[
@@ -170,21 +169,25 @@ class ModelSettings(Section, frozen=True, kw_only=True):
         Meta(
             gt=0,
             le=31_536_000,
-            description="A pod's model is dropped this long (event time) after the last window "
-            "that listed it, with its usage or without.",
+            description="Time after the last window that listed a pod (event time) after which "
+            "its model is dropped.",
         ),
     ] = 1800.0
     nsigma_multiplier: Annotated[
         float,
-        Meta(ge=0, le=100, description="Deviations above the mean that N-sigma calls the peak."),
+        Meta(
+            ge=0,
+            le=100,
+            description="Standard deviations above the mean in the N-sigma predictors.",
+        ),
     ] = 3.0
     resource_diff_threshold_percent: Annotated[
         float,
         Meta(
             ge=0,
             le=1000,
-            description="A prediction is published at once when a peak has risen, or what Prod "
-            "leaves unused has fallen, by more than this share of what was last published.",
+            description="Publish a prediction at once if a peak rises, or a reclaimable amount "
+            "falls, by more than this percentage.",
         ),
     ] = 5.0
     report_interval_seconds: Annotated[
@@ -192,8 +195,8 @@ class ModelSettings(Section, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=31_536_000,
-            description="A peak that has fallen by more than that share, or a rise of what Prod "
-            "leaves unused, is published once it has lasted this long (event time).",
+            description="Publish a fall of a peak, or a rise of a reclaimable amount, by more than "
+            "that percentage once it has lasted this long (event time).",
         ),
     ] = 60.0
     force_update_seconds: Annotated[
@@ -201,8 +204,7 @@ class ModelSettings(Section, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=31_536_000,
-            description="A prediction is published after this time (event time) even if nothing "
-            "has moved.",
+            description="Publish a prediction after this time (event time) even without a change.",
         ),
     ] = 600.0
     minimum_coverage: Annotated[
@@ -210,19 +212,19 @@ class ModelSettings(Section, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=1,
-            description="A window with a smaller share of its readings trains nothing.",
+            description="Models skip a window with a smaller share of its measurements.",
         ),
     ] = 0.5
 
     def problems(self) -> Mapping[str, str]:
-        found = {}
-        if self.predictor not in self.predictors and self.predictor == _USUAL:
-            # Who says which ones run has not said that another decides.
-            found["predictors"] = (
-                f"a list with {self.predictor}, which decides, or model.predictor set to one of it"
+        problems = {}
+        if self.predictor not in self.predictors and self.predictor == _DEFAULT_PREDICTOR:
+            # The user selected predictors without changing the default.
+            problems["predictors"] = (
+                f"a list with {self.predictor}, or model.predictor set to one of the list"
             )
         elif self.predictor not in self.predictors:
-            found["predictor"] = f"one of model.predictors ({', '.join(self.predictors)})"
+            problems["predictor"] = f"one of model.predictors ({', '.join(self.predictors)})"
         if unknown := sorted(set(self.classes) - set(CLASSES)):
-            found["classes"] = f"only the classes {', '.join(CLASSES)}, not {unknown[0]!r:.40}"
-        return found
+            problems["classes"] = f"only the classes {', '.join(CLASSES)}, not {unknown[0]!r:.40}"
+        return problems

@@ -1,4 +1,4 @@
-"""Settings of the provider, which brings usage that others have measured."""
+"""Settings of the provider, which imports usage from other systems."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,14 +18,14 @@ _Label = Annotated[
 
 
 class ProviderSettings(Section, frozen=True, kw_only=True):
-    """Usage from elsewhere, for clusters without our exporter."""
+    """The provider, which imports usage for nodes without an exporter."""
 
     kind: Annotated[
         Literal["stream", "prometheus", "metrics-server"],
         Meta(
-            description="Where usage comes from. stream: our own exporters, who publish by "
-            "themselves. prometheus: node-exporter's and cAdvisor's metrics. metrics-server: the "
-            "API metrics.k8s.io, by the settings of the section kubernetes."
+            description="Source of usage. stream: Springtide's exporters, which publish without a "
+            "provider. prometheus: metrics of node-exporter and cAdvisor. metrics-server: the API "
+            "metrics.k8s.io of the section kubernetes."
         ),
     ] = "stream"
     window_seconds: Annotated[
@@ -33,8 +33,8 @@ class ProviderSettings(Section, frozen=True, kw_only=True):
         Meta(
             ge=5,
             le=3600,
-            description="Length of a window. Must divide a day, so that windows lie on one grid of "
-            "UTC; at least twice the interval at which is scraped.",
+            description="Length of a window. Must divide a day, and be at least twice the scrape "
+            "interval.",
         ),
     ] = 60
     delay_seconds: Annotated[
@@ -42,47 +42,46 @@ class ProviderSettings(Section, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=600,
-            description="How long after its end a window is asked for: what was scraped in it has "
-            "to be there by then.",
+            description="Delay after the end of a window before it is queried, so that its scrapes "
+            "are complete.",
         ),
     ] = 5.0
     lease: Annotated[
         bool,
         Meta(
-            description="Whether one of several works, by a Lease at the API server of the section "
-            "kubernetes. false, where there is none: run one."
+            description="Elect a leader of several providers by a Lease. Without an API server use "
+            "false, and run one provider."
         ),
     ] = True
     url: Annotated[
         str,
         Meta(
             pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$",
-            title="http:// or https://, a host without user and password, and a path where it has "
-            "one",
-            description="Where Prometheus is; /api/v1/query comes behind it.",
+            title="http:// or https://, a host without user and password, and an optional path",
+            description="Base address of Prometheus, without /api/v1/query.",
         ),
     ] = "http://127.0.0.1:9090"
     token_file: Annotated[
         Path | None,
-        Meta(description="File with the bearer token for Prometheus; read for each request."),
+        Meta(description="File with a bearer token for Prometheus, read for each request."),
     ] = None
     ca_file: Annotated[
         Path | None,
         Meta(description="CA certificates (PEM) for Prometheus; null: those of the system."),
     ] = None
     insecure_skip_verify: Annotated[
-        bool, Meta(description="Whether the certificate of Prometheus is taken as it is.")
+        bool, Meta(description="Do not verify the certificate of Prometheus.")
     ] = False
     query_timeout_seconds: Annotated[
-        float, Meta(gt=0, le=600, description="How long a query may wait for its answer.")
+        float, Meta(gt=0, le=600, description="Time-out of a query.")
     ] = 10.0
     step_seconds: Annotated[
         int,
         Meta(
             ge=1,
             le=3600,
-            description="Time between two points of a window from Prometheus; a divisor of "
-            "window_seconds, and best the interval at which is scraped.",
+            description="Step between points of a window. Must divide window_seconds; best is the "
+            "scrape interval.",
         ),
     ] = 15
     rate_seconds: Annotated[
@@ -90,25 +89,23 @@ class ProviderSettings(Section, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=86_400,
-            description="Range of the rates that CPU usage is made of: at least two scrapes must "
-            "lie in it, better four.",
+            description="Range of the rates for CPU usage. Must contain two scrapes, better four.",
         ),
     ] = 60
     node_label: Annotated[
         _Label,
         Meta(
-            description="Label of node-exporter's series that has the node's name; a port behind "
-            "it is cut off."
+            description="Label of node-exporter's series with the node's name. A port is removed."
         ),
     ] = "instance"
     pod_node_label: Annotated[
-        _Label, Meta(description="Label of cAdvisor's series that has the node's name.")
+        _Label, Meta(description="Label of cAdvisor's series with the node's name.")
     ] = "node"
     queries: Annotated[
         dict[str, str | None],
         Meta(
-            description="PromQL in place of the default queries, by what it gives, such as "
-            "{node.cpu_cores: ...}; null: not asked for. docs/reference/provider.md has them all."
+            description="PromQL that replaces default queries, such as {node.cpu_cores: ...}; "
+            "null omits a query. `springtide provider --show-queries` lists them."
         ),
     ] = field(default_factory=dict)
     poll_seconds: Annotated[
@@ -116,21 +113,21 @@ class ProviderSettings(Section, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=600,
-            description="How often metrics-server is asked: as often as it looks at nodes "
-            "(--metric-resolution), so that none of its readings is missed.",
+            description="Interval of requests to metrics-server. Use its --metric-resolution, so "
+            "that no reading is missed.",
         ),
     ] = 15.0
     host: Annotated[Text, Meta(description="Address to listen on for health and metrics.")] = (
         "0.0.0.0"
     )
     port: Annotated[
-        Port | None, Meta(description="Port for health and metrics; 0: any free one, null: none.")
+        Port | None, Meta(description="Port for health and metrics; 0: any free port, null: none.")
     ] = 9105
 
     def problems(self) -> Mapping[str, str]:
-        found = {}
+        problems = {}
         if SECONDS_OF_A_DAY % self.window_seconds:
-            found["window_seconds"] = "a divisor of 86400 (15, 20, 30, 60, 120, 300, ...)"
+            problems["window_seconds"] = "a divisor of 86400 (15, 20, 30, 60, 120, 300, ...)"
         elif self.window_seconds % self.step_seconds:
-            found["step_seconds"] = f"a divisor of window_seconds ({self.window_seconds})"
-        return found
+            problems["step_seconds"] = f"a divisor of window_seconds ({self.window_seconds})"
+        return problems

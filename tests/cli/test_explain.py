@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli import explain
+from pipeline.cli import explain, node_errors
 from pipeline.cli.main import cli
 from pipeline.settings import KafkaSettings
 from pipeline.topics.codec import decode_json, encode_json
@@ -61,7 +61,7 @@ def test_a_tier_is_explained_alone_or_behind_the_peaks() -> None:
     assert not any(words in mid for words in ("cpu of node", "for batch", "memory"))
     assert shown("--tier", "batch")["batch_terms"]["capacity"]
     run = CliRunner().invoke(cli, ["explain", "n", "--tier", "mid", "--class", "prod"])
-    assert (run.exit_code, "neither --class nor --predictor" in run.output) == (2, True)
+    assert (run.exit_code, "--tier excludes --class and --predictor" in run.output) == (2, True)
 
 
 def test_without_a_broker_it_says_where_it_looked_and_what_to_do() -> None:
@@ -77,8 +77,8 @@ def test_without_a_broker_it_says_where_it_looked_and_what_to_do() -> None:
     ("near", "hint"),
     [
         (["node-1", "node-2"], "did you mean node-1, node-2?"),
-        (["NODE-1"], "the node has reported lately"),
-        ([], "`springtide top` shows"),
+        (["NODE-1"], "the node reports windows"),
+        ([], "`springtide top` lists"),
     ],
 )
 async def test_a_node_without_a_prediction(
@@ -87,7 +87,7 @@ async def test_a_node_without_a_prediction(
     async def names_near(*_: object) -> list[str]:
         return near
 
-    monkeypatch.setattr(explain, "names_near", names_near)
-    error = await explain.no_node(KafkaSettings(), "NODE-1", "prediction")
+    monkeypatch.setattr(node_errors, "names_near", names_near)
+    error = await node_errors.missing_record(KafkaSettings(), "NODE-1", "prediction")
     assert "no prediction of node 'NODE-1'" in error.message
     assert (error.hint or "").startswith(hint)

@@ -1,4 +1,4 @@
-"""`springtide model`: what is installed, and which files and pods an import takes."""
+"""`springtide model`: installed predictors, and files of export, fit and import."""
 
 import json
 import os
@@ -23,7 +23,7 @@ TIME = "2023-11-14T22:14:00Z"
 HISTOGRAM = {"referenceTimestamp": TIME, "totalWeight": 1.0, "bucketWeights": {"3": 10_000}}
 
 
-def of_vpa(name: str) -> dict[str, object]:
+def vpa_checkpoint(name: str) -> dict[str, object]:
     return {
         "kind": "VerticalPodAutoscalerCheckpoint",
         "metadata": {"name": name},
@@ -36,12 +36,12 @@ def importing(folder: Path, document: object, *arguments: str, source: str = "vp
     text = document if isinstance(document, str) else json.dumps(document)
     file.write_text(text)
     command = ["model", "import", "--from", source, "--node", "n", str(file), *arguments]
-    # Nobody listens there: what is wrong with the files is said before anybody is asked.
-    quick = ["--bootstrap-servers", "127.0.0.1:1", "--request-timeout-seconds", "1"]
-    return CliRunner().invoke(cli, [*command, *quick])
+    # Nothing listens there: the files are checked before Kafka is read.
+    broker = ["--bootstrap-servers", "127.0.0.1:1", "--request-timeout-seconds", "1"]
+    return CliRunner().invoke(cli, [*command, *broker])
 
 
-def test_predictors_are_listed_with_their_package_and_a_line_each() -> None:
+def test_predictors_are_listed_with_package_and_summary() -> None:
     lines = CliRunner().invoke(cli, ["model", "predictors"]).output.splitlines()
     heads = [line for line in lines if not line.startswith(" ")]
     assert [line.split()[0] for line in heads] == list(available())
@@ -56,28 +56,28 @@ def test_predictors_are_documented_in_markdown() -> None:
     assert "| `borg-default` | `a` | 1.1 | above 0 | divisor of the requests |\n" in result.output
 
 
-def test_a_predictor_that_cannot_be_loaded_hides_no_other(
+def test_broken_predictors_do_not_hide_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "springtide_test_broken.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(tmp_path)
-    odd = {
+    broken = {
         "broken": EntryPoint("broken", "springtide_test_broken:It", GROUP),
         "gone": EntryPoint("gone", "pipeline.processors.predictors.vpa:Gone", GROUP),
     }
-    found = {**odd, **available()}
-    monkeypatch.setattr(model, "available", lambda: found)
-    monkeypatch.setattr(registry, "available", lambda: found)
+    points = {**broken, **available()}
+    monkeypatch.setattr(model, "available", lambda: points)
+    monkeypatch.setattr(registry, "available", lambda: points)
     result = CliRunner().invoke(cli, ["model", "predictors"])
     assert result.exit_code == 0
     lines = result.output.splitlines()
-    broken, gone, *others = [line for line in lines if not line.startswith(" ")]
-    assert "cannot be loaded: ZeroDivisionError" in broken
-    assert "cannot be loaded: AttributeError" in gone
+    first, second, *others = [line for line in lines if not line.startswith(" ")]
+    assert "cannot be loaded: ZeroDivisionError" in first
+    assert "cannot be loaded: AttributeError" in second
     assert len(others) == len(available())
 
 
-def test_what_a_pod_is_called_does_nothing_to_the_terminal(
+def test_inspect_escapes_control_characters_of_pod_uids(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     uid = "a\x1b[2J"
@@ -99,7 +99,7 @@ def test_what_a_pod_is_called_does_nothing_to_the_terminal(
 
 @pytest.fixture
 def checkpoint(monkeypatch: pytest.MonkeyPatch) -> NodeCheckpoint:
-    """What Kafka has of node-a."""
+    """The newest checkpoint of node-a."""
     bank = Bank()
     bank.apply([window(end, [Pod("web", (1.0, GIB))]) for end in range(3)])
     found = NodeCheckpoint(
@@ -114,7 +114,7 @@ def checkpoint(monkeypatch: pytest.MonkeyPatch) -> NodeCheckpoint:
     return found
 
 
-def test_of_a_row_that_is_not_there_nothing_is_shown(checkpoint: NodeCheckpoint) -> None:
+def test_inspect_refuses_an_unknown_row(checkpoint: NodeCheckpoint) -> None:
     result = CliRunner().invoke(cli, ["model", "inspect", "node-a", "--row", "bogus"])
     assert (result.exit_code, result.stdout) == (2, "")
     assert "there is no model of bogus on node node-a" in result.stderr
@@ -126,7 +126,7 @@ def exporting(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["model", "export", "node-a", *arguments])
 
 
-def test_an_export_is_the_state_as_it_is(checkpoint: NodeCheckpoint, tmp_path: Path) -> None:
+def test_export_writes_the_exact_state(checkpoint: NodeCheckpoint, tmp_path: Path) -> None:
     file = tmp_path / "new" / "node-a.springtide"
     result = exporting("--output", str(file))
     assert result.exit_code == 0, result.output
@@ -135,13 +135,13 @@ def test_an_export_is_the_state_as_it_is(checkpoint: NodeCheckpoint, tmp_path: P
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
-def test_a_file_that_is_there_is_replaced_only_if_that_is_said(
+def test_export_replaces_a_file_only_with_overwrite(
     checkpoint: NodeCheckpoint, tmp_path: Path
 ) -> None:
     file = tmp_path / "file"
     file.write_text("precious")
     result = exporting("--output", str(file))
-    assert (result.exit_code, "is there already" in result.stderr) == (2, True)
+    assert (result.exit_code, "already exists" in result.stderr) == (2, True)
     assert file.read_text() == "precious"
     assert exporting("--output", str(file), "--overwrite").exit_code == 0
     assert file.read_bytes() == checkpoint.state
@@ -150,7 +150,7 @@ def test_a_file_that_is_there_is_replaced_only_if_that_is_said(
     assert exporting().exit_code == 2
 
 
-def test_an_export_for_koordinator_is_a_file_of_each(
+def test_export_for_koordinator_writes_a_file_per_model(
     checkpoint: NodeCheckpoint, tmp_path: Path
 ) -> None:
     result = exporting("--as", "koordinator", "--output", str(tmp_path))
@@ -159,7 +159,7 @@ def test_an_export_for_koordinator_is_a_file_of_each(
     read = json.loads((tmp_path / "web").read_text())
     assert (read["UID"], read["CPU"]["totalWeight"] > 0) == ("web", True)
     result = exporting("--as", "koordinator", "--output", str(tmp_path))
-    assert (result.exit_code, "is there already" in result.stderr) == (2, True)
+    assert (result.exit_code, "already exists" in result.stderr) == (2, True)
     config = tmp_path / "settings.yaml"
     config.write_text("model: {histogram: {preset: vpa}}")
     result = exporting("--as", "koordinator", "--output", str(tmp_path), "--config", str(config))
@@ -173,13 +173,13 @@ def fitting(file: Path, *arguments: str) -> Result:
     return CliRunner().invoke(cli, ["model", "fit", str(file), "--node", "n", *arguments])
 
 
-def test_a_fit_shows_what_predictors_say_and_writes_the_models(tmp_path: Path) -> None:
+def test_fit_prints_peaks_and_writes_the_models(tmp_path: Path) -> None:
     file, output = tmp_path / "trace.csv", tmp_path / "n.springtide"
     file.write_text(TRACE)
     result = fitting(file, "--predictors", "[percentile, vpa]", "--output", str(output))
     assert result.exit_code == 0, result.output
     assert "of no machine, 2 windows applied" in result.output
-    assert "cpu_cores_avg: 1 bad values, taken as unknown" in result.output
+    assert "cpu_cores_avg: 1 invalid values, read as unknown" in result.output
     assert ["ENTITY", "RESOURCE", "PERCENTILE", "VPA"] in [
         line.split() for line in result.output.splitlines()
     ]
@@ -189,20 +189,20 @@ def test_a_fit_shows_what_predictors_say_and_writes_the_models(tmp_path: Path) -
     assert fitting(file, "--output", str(output), "--overwrite").exit_code == 0
 
 
-def test_a_fit_is_of_a_node_with_a_name(tmp_path: Path) -> None:
+def test_fit_refuses_an_empty_node_name(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["model", "fit", str(tmp_path), "--node", ""])
     assert result.exit_code == 2
     assert "--node: node name has 0 bytes" in result.output
 
 
-def test_a_fit_replaces_neither_its_trace_nor_what_is_no_file(tmp_path: Path) -> None:
+def test_fit_replaces_neither_its_trace_nor_a_pipe(tmp_path: Path) -> None:
     file, pipe, link = (tmp_path / name for name in ("trace.csv", "pipe", "link"))
     file.write_text(TRACE)
     os.mkfifo(pipe)
     link.symlink_to(tmp_path / "led")
-    for output, says in ((file, "is the trace itself"), (pipe, "is no file")):
+    for output, message in ((file, "is the trace itself"), (pipe, "is not a file")):
         result = fitting(file, "--output", str(output), "--overwrite")
-        assert (result.exit_code, says in result.output) == (2, True), result.output
+        assert (result.exit_code, message in result.output) == (2, True), result.output
     assert file.read_text() == TRACE
     assert pipe.is_fifo()
     assert fitting(file, "--output", str(link)).exit_code == 0
@@ -211,11 +211,15 @@ def test_a_fit_replaces_neither_its_trace_nor_what_is_no_file(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("content", "code", "says"),
+    ("content", "code", "message"),
     [
         ("window_end,gpu\n2026-11-01T00:00:00Z,1\n", 1, "there is no column 'gpu'"),
-        (TRACE.replace("cpu", "coverage,cpu").replace("Z,", "Z,0.1,"), 1, "nothing is learned"),
-        ("window_end\n2026-11-01T00:00:00Z\n2026-11-01T00:00:30Z\n", 1, "no window has a usage"),
+        (TRACE.replace("cpu", "coverage,cpu").replace("Z,", "Z,0.1,"), 1, "nothing to learn"),
+        (
+            "window_end\n2026-11-01T00:00:00Z\n2026-11-01T00:00:30Z\n",
+            1,
+            "no window has valid usage",
+        ),
         ("window_end\n2026-11-01T00:00:00Z\n", 1, "fix: each window has a window_end"),
         ("window_end\n2026-11-01\n2026-11-02\n", 1, "fix: write it as"),
         ("cpu_cores_avg\n1\n", 1, "fix: add it, in RFC 3339"),
@@ -223,87 +227,92 @@ def test_a_fit_replaces_neither_its_trace_nor_what_is_no_file(tmp_path: Path) ->
         (None, 2, "cannot read"),
     ],
 )
-def test_a_file_that_teaches_nothing_is_named(
-    tmp_path: Path, content: str | None, code: int, says: str
+def test_fit_refuses_a_file_without_usable_windows(
+    tmp_path: Path, content: str | None, code: int, message: str
 ) -> None:
     file = tmp_path / "trace.csv"
     if content:
         file.write_text(content)
     result = fitting(file, "--output", str(tmp_path / "models"))
-    assert (result.exit_code, says in result.stderr) == (code, True), result.output
+    assert (result.exit_code, message in result.stderr) == (code, True), result.output
     assert str(file) in result.stderr
     assert not (tmp_path / "models").exists()
 
 
 @pytest.mark.parametrize(
-    ("content", "arguments", "code", "says"),
+    ("content", "arguments", "code", "message"),
     [
         (b"STBANK", (), 1, "not a node state"),
-        (b"STBANK" + bytes(100), (), 1, "name a whole file of `springtide model export`"),
-        (b"", ("--pod", "a"), 2, "one file, with all pods"),
-        (b"", ("other",), 2, "one file, with all pods"),
+        (b"STBANK" + bytes(100), (), 1, "give a whole file of `springtide model export`"),
+        (b"", ("--pod", "a"), 2, "one file with all pods"),
+        (b"", ("other",), 2, "one file with all pods"),
     ],
 )
-def test_what_is_no_export_is_refused_with_its_name(
-    tmp_path: Path, content: bytes, arguments: tuple[str, ...], code: int, says: str
+def test_import_refuses_a_file_that_is_not_an_export(
+    tmp_path: Path, content: bytes, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     file = tmp_path / "file"
     file.write_bytes(content)
     result = CliRunner().invoke(
         cli, ["model", "import", "--from", "springtide", "--node", "n", str(file), *arguments]
     )
-    assert (result.exit_code, says in result.stderr) == (code, True), result.output
+    assert (result.exit_code, message in result.stderr) == (code, True), result.output
     assert code == 2 or f"error: {file}: " in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("document", "arguments", "code", "says"),
+    ("document", "arguments", "code", "message"),
     [
-        (of_vpa("web"), (), 2, "vpa needs --pod UID"),
-        (of_vpa("web"), ("--pod", "a=db"), 2, "no checkpoint 'db' in the files"),
-        ({"kind": "List", "items": [of_vpa("web"), of_vpa("db")]}, ("--pod", "a"), 2, "web, db"),
-        (of_vpa("web"), ("--pod", "a", "--pod", "a=web"), 2, "two checkpoints are for one model"),
-        (of_vpa("web"), ("--pod", "node=web"), 2, "'node' is no pod"),
-        ("a: [", ("--pod", "a"), 1, "checkpoint.json: neither JSON nor YAML"),
-        ("[]", ("--pod", "a"), 1, "checkpoint.json: it holds list, not an object"),
-        (" \n", ("--pod", "a"), 1, "checkpoint.json: the file is empty"),
+        (vpa_checkpoint("web"), (), 2, "vpa needs --pod UID"),
+        (vpa_checkpoint("web"), ("--pod", "a=db"), 2, "no checkpoint 'db' in the files"),
+        (
+            {"kind": "List", "items": [vpa_checkpoint("web"), vpa_checkpoint("db")]},
+            ("--pod", "a"),
+            2,
+            "web, db",
+        ),
+        (vpa_checkpoint("web"), ("--pod", "a", "--pod", "a=web"), 2, "are for one model"),
+        (vpa_checkpoint("web"), ("--pod", "node=web"), 2, "'node' is an entity"),
+        ("a: [", ("--pod", "a"), 1, "checkpoint.json: is neither JSON nor YAML"),
+        ("[]", ("--pod", "a"), 1, "checkpoint.json: contains list, not an object"),
+        (" \n", ("--pod", "a"), 1, "checkpoint.json: is empty"),
     ],
 )
-def test_what_cannot_be_meant_is_a_usage_error_and_what_is_no_checkpoint_is_refused(
-    tmp_path: Path, document: object, arguments: tuple[str, ...], code: int, says: str
+def test_import_refuses_wrong_pods_and_invalid_files(
+    tmp_path: Path, document: object, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     result = importing(tmp_path, document, *arguments)
-    assert (result.exit_code, says in result.output) == (code, True), result.output
+    assert (result.exit_code, message in result.output) == (code, True), result.output
     assert "\n  fix: " in result.output
 
 
-def test_an_error_names_the_file_and_what_to_do(tmp_path: Path) -> None:
-    of_v2 = of_vpa("web")
-    of_v2["status"] = {"version": "v2"}
-    result = importing(tmp_path, of_v2, "--pod", "a")
+def test_import_error_has_the_file_and_a_fix(tmp_path: Path) -> None:
+    document = vpa_checkpoint("web")
+    document["status"] = {"version": "v2"}
+    result = importing(tmp_path, document, "--pod", "a")
     assert result.exit_code == 1
     assert "checkpoint.json: web has the checkpoint version 'v2', not 'v3'" in result.output
     assert "fix: " in result.output
 
 
-def test_numbers_are_json_as_go_writes_it(tmp_path: Path) -> None:
+def test_import_reads_numbers_as_go_writes_them(tmp_path: Path) -> None:
     histogram = '{"referenceTimestamp": null, "bucketWeights": {"1": 5e-07}, "totalWeight": 5e-07}'
     document = f'{{"UID": "__node__", "CPU": {histogram}, "LastUpdated": "{TIME}"}}'
     result = importing(tmp_path, document, source="koordinator")
     assert (result.exit_code, "127.0.0.1:1" in result.output) == (1, True), result.output
 
 
-def test_files_of_koordinator_say_themselves_what_they_are_of(tmp_path: Path) -> None:
+def test_import_of_koordinator_takes_the_entity_from_the_file(tmp_path: Path) -> None:
     document = {"UID": "__node__", "CPU": HISTOGRAM, "LastUpdated": TIME}
     result = importing(tmp_path, document, "--pod", "a", source="koordinator")
-    assert (result.exit_code, "--pod is for vpa" in result.output) == (2, True)
-    result = importing(tmp_path, of_vpa("web"), source="koordinator")
+    assert (result.exit_code, "--pod is only for --from vpa" in result.output) == (2, True)
+    result = importing(tmp_path, vpa_checkpoint("web"), source="koordinator")
     assert (result.exit_code, "it has no UID" in result.output) == (1, True)
     result = importing(tmp_path, document, source="koordinator")
     assert (result.exit_code, "127.0.0.1:1" in result.output) == (1, True), result.output
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_import_names_an_unreadable_file(tmp_path: Path) -> None:
     result = CliRunner().invoke(
         cli, ["model", "import", "--from", "vpa", "--node", "n", "--pod", "a", str(tmp_path)]
     )

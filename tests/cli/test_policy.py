@@ -114,10 +114,10 @@ def test_every_key_is_shown_by_what_differs_from_its_defaults(tmp_path: Path) ->
     assert result.stdout.splitlines()[-7:] == [
         "cpu-normalization-config: enable true, ratioModel.X.hyperThreadEnabledRatio 1.3",
         "resource-amplification-config: enable true, resourceAmplificationRatio.cpu 1.5",
-        "resource-threshold-config: as by default; 1 entries for some nodes",
-        "resource-qos-config: as by default",
+        "resource-threshold-config: defaults; 1 entries for selected nodes",
+        "resource-qos-config: defaults",
         'cpu-burst-config: policy "auto"',
-        "system-config: as by default",
+        "system-config: defaults",
         'host-application-config: applications [{"name": "nginx", "priority": "koord-mid"}]',
     ]
     found = json.loads(run(tmp_path, whole(), "--json").stdout)["cluster"]

@@ -19,7 +19,7 @@ def run(*arguments: str) -> Result:
 def test_exporters_publish_by_themselves() -> None:
     ended = run()
     assert ended.exit_code == 2
-    assert "exporters publish by themselves" in ended.output
+    assert "exporters publish the samples" in ended.output
     assert "--kind prometheus" in ended.output
 
 
@@ -62,10 +62,13 @@ def test_once_says_why_nothing_could_be_fetched() -> None:
     ("fetched", "says"),
     [
         (Fetched(), "every answer was empty"),
-        (Fetched(left_out=Counter(unknown_node=3, no_node=1)), "were 1 no_node, 3 unknown_node"),
+        (
+            Fetched(left_out=Counter(unknown_node=3, no_node=1)),
+            "left out: 1 no_node, 3",
+        ),
         (
             Fetched(failed={"node.cpu_cores": "bad query"}),
-            "that failed, with the reasons above: 1",
+            "1 queries failed, with the reasons above",
         ),
     ],
 )
@@ -79,7 +82,7 @@ def test_once_with_nothing_is_a_failure(
     ended = run("--kind", "prometheus", "--once")
     assert ended.exit_code == 1
     assert says in ended.output
-    assert "fix: see what is asked with --show-queries" in ended.output
+    assert "fix: check the queries with --show-queries" in ended.output
 
 
 def test_without_a_cluster_it_says_how_it_runs_all_the_same(

@@ -1,4 +1,4 @@
-"""`springtide recommend`: who may be asked for, and what is printed of known and unknown."""
+"""`springtide recommend`: selected owners, and output of known and unknown amounts."""
 
 import json
 import math
@@ -23,17 +23,17 @@ KNOWN = Recommendation(
 )  # fmt: skip
 
 
-def asking(monkeypatch: pytest.MonkeyPatch, *arguments: str, failed: Any = None) -> Result:
-    """The command over one node with pods of two owners, of which one has samples."""
+def recommending(monkeypatch: pytest.MonkeyPatch, *arguments: str, failed: Any = None) -> Result:
+    """Run the command over one node with pods of two owners; one of them has samples."""
     bank = Bank()
     bank.apply([window(i, [Pod("p", (1.0, GIB)), Pod("other", (1.0, GIB))]) for i in range(30)])
 
-    async def read(settings: object, workloads: Workloads, asked: Any) -> Any:
+    async def read(settings: object, workloads: Workloads, selected: Any) -> Any:
         owners = [WEB, WEB, Owner("Job", "shop", "once\x1b[2J")]
         numbers = {
             uid: workloads.count(owner)
             for uid, owner in zip(["p", "q", "r"], owners, strict=True)
-            if asked is None or asked(owner)
+            if selected is None or selected(owner)
         }
         workloads.add("node-a", bank.state_of("node-a"), numbers)
         return failed or {}
@@ -42,24 +42,24 @@ def asking(monkeypatch: pytest.MonkeyPatch, *arguments: str, failed: Any = None)
     return CliRunner().invoke(cli, ["recommend", *arguments])
 
 
-def test_a_table_has_two_lines_for_each_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = asking(monkeypatch)
+def test_table_has_two_lines_per_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = recommending(monkeypatch)
     assert result.exit_code == 0, result.output
-    titles, *lines = [line.split() for line in result.stdout.splitlines()]
-    found = [dict(zip(titles, line, strict=True)) for line in lines]
-    assert [line["OWNER"] for line in found] == [
+    headers, *lines = [line.split() for line in result.stdout.splitlines()]
+    rows = [dict(zip(headers, line, strict=True)) for line in lines]
+    assert [line["OWNER"] for line in rows] == [
         r"Job/shop/once\x1b[2J", r"Job/shop/once\x1b[2J", str(WEB), str(WEB),
     ]  # fmt: skip
-    job, _, cpu, memory = found
-    assert {job[title] for title in ("LOWER", "TARGET", "UPPER", "DAYS", "POD-MAX")} == {"-"}
+    job, _, cpu, memory = rows
+    assert {job[header] for header in ("LOWER", "TARGET", "UPPER", "DAYS", "POD-MAX")} == {"-"}
     assert (job["PODS"], job["SAMPLES"]) == ("0/1", "none")
     assert (cpu["RESOURCE"], cpu["PODS"], cpu["SAMPLES"]) == ("cpu", "1/2", "30")
     assert 1150 <= int(cpu["TARGET"].removesuffix("m")) <= 1250
     assert 1177 <= int(memory["TARGET"].removesuffix("Mi")) <= 1270
-    assert "pods with models left out: 1, gone, or no source names them" in result.stderr
+    assert "skipped 1 pods with models but without a record" in result.stderr
 
 
-def test_json_is_in_the_words_of_both_and_unknown_is_left_out() -> None:
+def test_json_has_the_fields_of_vpa_and_koordinator_without_unknown() -> None:
     assert recommend.document(KNOWN) == {
         "owner": {"kind": "ReplicaSet", "namespace": "shop", "name": "web-5d4"},
         "as_of": "2023-11-14T22:13:30Z",
@@ -99,25 +99,25 @@ def test_json_is_in_the_words_of_both_and_unknown_is_left_out() -> None:
 @pytest.mark.parametrize(
     "name", ["shop/web-5d4", "ReplicaSet/shop/web-5d4", "replicaset/shop/web-5d4"]
 )
-def test_an_owner_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    result = asking(monkeypatch, name, "--json")
+def test_owner_is_selected_by_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    result = recommending(monkeypatch, name, "--json")
     assert result.exit_code == 0, result.output
     (web,) = json.loads(result.stdout)["items"]
     assert web["owner"]["name"] == "web-5d4"
-    (found,) = web["recommendation"]["containerRecommendations"]
-    assert found["target"] == found["uncappedTarget"]
-    assert int(found["lowerBound"]["memory"]) < int(found["target"]["memory"])
-    assert int(found["target"]["memory"]) < int(found["upperBound"]["memory"])
+    (container,) = web["recommendation"]["containerRecommendations"]
+    assert container["target"] == container["uncappedTarget"]
+    assert int(container["lowerBound"]["memory"]) < int(container["target"]["memory"])
+    assert int(container["target"]["memory"]) < int(container["upperBound"]["memory"])
 
 
 @pytest.mark.parametrize("name", ["web", "a/b/c/d", "shop/", "/web", ""])
-def test_what_is_no_owner_is_a_mistake(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    result = asking(monkeypatch, name)
-    assert (result.exit_code, "write Kind/namespace/name" in result.stderr) == (2, True)
+def test_invalid_owner_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    result = recommending(monkeypatch, name)
+    assert (result.exit_code, "give Kind/namespace/name" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
         ("Deployment/shop/web", "did you mean ReplicaSet/shop/web-5d4?"),
         ("Job/shop/web-5d4", "did you mean ReplicaSet/shop/web-5d4?"),
@@ -125,21 +125,21 @@ def test_what_is_no_owner_is_a_mistake(monkeypatch: pytest.MonkeyPatch, name: st
         ("elsewhere/web-5d4", "the ReplicaSet of a Deployment"),
     ],
 )
-def test_an_owner_without_pods_is_not_there(
-    monkeypatch: pytest.MonkeyPatch, name: str, says: str
+def test_owner_without_pods_exits_with_4(
+    monkeypatch: pytest.MonkeyPatch, name: str, message: str
 ) -> None:
-    result = asking(monkeypatch, name)
-    assert (result.exit_code, says in result.stderr) == (4, True), result.output
+    result = recommending(monkeypatch, name)
+    assert (result.exit_code, message in result.stderr) == (4, True), result.output
     assert result.stdout == ""
 
 
-def test_where_nothing_is_known_it_is_shown_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_owner_without_samples_is_shown_and_exits_with_4(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = {"node-b": CheckpointError("its checksum does not match")}
-    result = asking(monkeypatch, "shop/once\x1b[2J", "--json", failed=failed)
+    result = recommending(monkeypatch, "shop/once\x1b[2J", "--json", failed=failed)
     assert result.exit_code == 4
     (job,) = json.loads(result.stdout)["items"]
     assert job["as_of"] is None
     assert job["recommendation"] == {"containerRecommendations": []}
     assert job["koordinator"]["status"] == {"containerStatuses": []}
-    assert "nodes left out: 1, as node-b: its checksum does not match" in result.stderr
-    assert "no model of any has samples" in result.stderr
+    assert "skipped 1 nodes, such as node-b: its checksum does not match" in result.stderr
+    assert "no model of these pods has samples" in result.stderr

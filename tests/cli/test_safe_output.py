@@ -1,4 +1,4 @@
-"""Names of others are printed so that they can do nothing but be read."""
+"""Names from records and files are printed without control characters."""
 
 import doctest
 
@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.cli import safe_output
-from pipeline.cli.safe_output import printable, say
+from pipeline.cli.safe_output import print_lines, printable
 
 
 @given(st.text())
-def test_nothing_is_left_that_is_not_seen(text: str) -> None:
+def test_printable_leaves_only_visible_characters(text: str) -> None:
     shown = printable(text)
     assert shown.isprintable()
     assert (shown == text) == text.isprintable()
@@ -26,14 +26,14 @@ def test_nothing_is_left_that_is_not_seen(text: str) -> None:
         ("a\u202eb\ud800", "a\\u202eb\\ud800"),
     ],
 )
-def test_what_moves_the_cursor_or_turns_the_text_is_escaped(text: str, shown: str) -> None:
+def test_printable_escapes_cursor_and_direction_controls(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
-def test_each_line_stays_one(capsys: pytest.CaptureFixture[str]) -> None:
-    say(["one", "t\two", ""])
+def test_print_lines_keeps_each_line_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    print_lines(["one", "t\two", ""])
     assert capsys.readouterr().out == "one\nt\\two\n\n"
 
 
-def test_examples() -> None:
+def test_docstring_examples_hold() -> None:
     assert doctest.testmod(safe_output) == (0, 1)

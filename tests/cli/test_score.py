@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pipeline.cli import score, why_not
-from pipeline.cli.extender_client import AskedExtender
+from pipeline.cli.extender_client import ExtenderClient
 from pipeline.cli.main import cli
 from pipeline.extender.decisions import Decisions
 from pipeline.extender.explain_documents import Explanation
@@ -31,21 +31,21 @@ spec:
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Answers from `table` in `mode`; `extender` and `question` are what was asked."""
-    told: dict[str, Any] = {"table": cluster(), "mode": "act"}
+def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Answer from `table` in `mode`, and record the `extender` and the `question`."""
+    fake: dict[str, Any] = {"table": cluster(), "mode": "act"}
 
-    async def answer_to(
-        settings: Settings, extender: AskedExtender | None, question: bytes
+    async def explanation(
+        settings: Settings, extender: ExtenderClient | None, question: bytes
     ) -> Explanation:
-        told.update(extender=extender, question=question)
-        decisions = Decisions(told["table"], rules_of(ExtenderSettings()))
+        fake.update(extender=extender, question=question)
+        decisions = Decisions(fake["table"], rules_of(ExtenderSettings()))
         subject = read_subject(question)
-        return explain(decisions, told["table"], subject, NOW, told["mode"])()
+        return explain(decisions, fake["table"], subject, NOW, fake["mode"])()
 
     for module in (score, why_not):
-        monkeypatch.setattr(module, "answer_to", answer_to)
-    return told
+        monkeypatch.setattr(module, "explanation", explanation)
+    return fake
 
 
 @pytest.fixture
@@ -59,9 +59,9 @@ def run(*arguments: str, **more: Any) -> Result:
     return CliRunner().invoke(cli, list(arguments), **more)
 
 
-def test_nodes_are_shown_the_best_first(said: dict[str, Any], pod: str) -> None:
+def test_score_lists_nodes_best_first(answers: dict[str, Any], pod: str) -> None:
     ran = run("score", "-f", pod, "--extender", "http://e:1")
-    assert (ran.exit_code, said["extender"].url) == (0, "http://e:1")
+    assert (ran.exit_code, answers["extender"].url) == (0, "http://e:1")
     rows = [line.split() for line in ran.stdout.splitlines()]
     assert rows[0] == ["NODE", "SCORE", "LoadAwareScheduling", "WINDOW", "VERDICT", "REASON"]
     assert [row[0] for row in rows[1:]] == ["idle", "busy", "blind", "old", "full", "hot"]
@@ -71,52 +71,52 @@ def test_nodes_are_shown_the_best_first(said: dict[str, Any], pod: str) -> None:
     assert "NODE" not in run("score", "-f", pod, "--no-headers").stdout
 
 
-def test_json_is_the_extenders_document_the_best_first(said: dict[str, Any], pod: str) -> None:
+def test_score_json_is_the_extenders_document_best_first(answers: dict[str, Any], pod: str) -> None:
     document = json.loads(run("score", "-f", pod, "-o", "json").stdout)
     assert document["kind"] == "PlacementExplanation"
     assert document["pod"]["requests"] == {"cpu_millicores": 500, "memory_bytes": 2**30}
     assert [item["node"] for item in document["items"]][:2] == ["idle", "busy"]
 
 
-def test_where_nobody_would_take_it_the_code_says_so(said: dict[str, Any], pod: str) -> None:
-    said["table"].drop_state("idle")
+def test_score_exits_with_4_if_no_node_passes(answers: dict[str, Any], pod: str) -> None:
+    answers["table"].drop_state("idle")
     for name in ("busy", "blind", "old"):
-        said["table"].drop_state(name)
+        answers["table"].drop_state(name)
     ran = run("score", "-f", pod)
     assert ran.exit_code == 4
     assert "none of 2 nodes would take the pod" in ran.stderr
-    said["table"] = Table()
+    answers["table"] = Table()
     ran = run("score", "-f", pod)
     assert (ran.exit_code, ran.stdout) == (4, "")
     assert "no node is known" in ran.stderr
 
 
-def test_a_manifest_comes_by_standard_input_as_well(said: dict[str, Any]) -> None:
+def test_score_reads_a_manifest_from_standard_input(answers: dict[str, Any]) -> None:
     assert run("score", "-f", "-", input=POD).exit_code == 0
-    assert json.loads(said["question"])["pod"]["metadata"]["name"] == "web-0"
+    assert json.loads(answers["question"])["pod"]["metadata"]["name"] == "web-0"
 
 
-def test_a_file_that_is_none_is_usage(said: dict[str, Any], tmp_path: Path) -> None:
+def test_score_exits_with_2_for_an_invalid_file(answers: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("kind: Pod\nspec: {containers: [{}]}")
-    for name, says in (("none.yaml", "cannot read"), ("bad.yaml", "pod: ")):
+    for name, text in (("none.yaml", "cannot read"), ("bad.yaml", "pod: ")):
         ran = run("score", "-f", str(tmp_path / name))
-        assert (ran.exit_code, says in ran.stderr) == (2, True), ran.stderr
+        assert (ran.exit_code, text in ran.stderr) == (2, True), ran.stderr
     assert run("score").exit_code == 2
 
 
-def test_a_node_that_would_take_it(said: dict[str, Any], pod: str) -> None:
+def test_why_not_shows_score_and_rank_of_a_passing_node(answers: dict[str, Any], pod: str) -> None:
     ran = run("why-not", "-f", pod, "busy")
     assert ran.exit_code == 0
     assert ran.stdout.splitlines() == [
         "busy would take shop/web-0",
-        "  score 42 of 100 (LoadAwareScheduling 42), number 2 of the 4 that would take it",
+        "  score 42 of 100 (LoadAwareScheduling 42), rank 2 of the 4 nodes that would take it",
         "  its last window ended 10 s ago",
     ]
     assert "not judged" in run("why-not", "-f", pod, "old").stdout
 
 
-def test_a_node_that_refuses_it(said: dict[str, Any], pod: str) -> None:
-    said["mode"] = "observe"
+def test_why_not_shows_the_rule_that_refuses_a_node(answers: dict[str, Any], pod: str) -> None:
+    answers["mode"] = "observe"
     ran = run("why-not", "-f", pod, "hot")
     assert ran.exit_code == 4
     assert ran.stdout.splitlines() == [
@@ -124,14 +124,14 @@ def test_a_node_that_refuses_it(said: dict[str, Any], pod: str) -> None:
         "threshold of 65: 3.6 cores used 12 s ago + 0.425 cores for this pod",
         "  kube-scheduler's preemption would not help",
         "  its last window ended 12 s ago",
-        "  this extender is in mode observe: the scheduler is told that every node passes",
+        "  the extender is in mode observe: it lets every node pass",
     ]
     shown = run("why-not", "-f", pod, "hot", "--json")
     assert shown.exit_code == 4
     assert [item["node"] for item in json.loads(shown.stdout)["items"]] == ["hot"]
 
 
-def test_daemon_sets_pass_everywhere(said: dict[str, Any], tmp_path: Path) -> None:
+def test_why_not_passes_daemon_sets_on_every_node(answers: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "ds.yaml"
     file.write_text("kind: DaemonSet\nmetadata: {name: log}\nspec: {template: {spec: {}}}")
     ran = run("why-not", "-f", str(file), "hot")
@@ -139,7 +139,7 @@ def test_daemon_sets_pass_everywhere(said: dict[str, Any], tmp_path: Path) -> No
     assert "hot would take -/log: pods of a DaemonSet pass everywhere" in ran.stdout
 
 
-def test_names_that_nobody_knows_are_usage(said: dict[str, Any], pod: str) -> None:
+def test_why_not_exits_with_2_for_unknown_names(answers: dict[str, Any], pod: str) -> None:
     ran = run("why-not", "-f", pod, "idel")
     assert ran.exit_code == 2
     assert "node 'idel' is not known" in ran.stderr
@@ -149,10 +149,10 @@ def test_names_that_nobody_knows_are_usage(said: dict[str, Any], pod: str) -> No
         assert (ran.exit_code, "why-not POD NODE" in ran.stderr) == (2, True)
 
 
-def test_without_broker_or_extender_it_says_where_it_looked(pod: str) -> None:
-    away = ("--bootstrap-servers", "127.0.0.1:1")
+def test_unavailable_broker_or_extender_is_named(pod: str) -> None:
+    broker = ("--bootstrap-servers", "127.0.0.1:1")
     for arguments in (["score", "-f", pod], ["why-not", "-f", pod, "a"], ["why-not", "p", "a"]):
-        ran = run(*arguments, *away)
+        ran = run(*arguments, *broker)
         assert (ran.exit_code, "127.0.0.1:1" in ran.stderr) == (1, True), ran.output
     ran = run("score", "-f", pod, "--extender", "http://127.0.0.1:1")
     assert ran.exit_code == 1

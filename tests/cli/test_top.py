@@ -1,6 +1,9 @@
+"""`springtide top`: columns, order, formats, and the two sources of the table."""
+
 import io
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -8,9 +11,11 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from pipeline.cli import node_lines, top
+from pipeline.cli import top
 from pipeline.cli.main import cli
-from pipeline.cli.node_lines import COLUMNS, Sort, lines, plain, render
+from pipeline.cli.node_table import NodeLine, node_lines, plain_text, terminal_table
+from pipeline.cli.quantity_text import format_age, format_bytes
+from pipeline.cli.top_columns import COLUMNS, FLAGS, SORT_KEYS
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION as USAGE_THRESHOLDS
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
@@ -46,29 +51,37 @@ def some_nodes() -> Table:
     return table
 
 
-def shown(width: int, **options: Any) -> list[str]:
+def rendered(width: int, table: Table | None = None, **options: Any) -> list[str]:
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=True, no_color=True, color_system=None)
-    console.print(render(some_nodes(), NOW, width=width, **options))
+    lines = node_lines(some_nodes() if table is None else table, NOW)
+    console.print(terminal_table(lines, width=width, **options))
     return out.getvalue().splitlines()
 
 
-def names(table: Table, sort: Sort) -> list[str]:
-    return [line.name for line in lines(table, NOW, sort=sort)]
+def names(table: Table, sort: str) -> list[str]:
+    return [line.name for line in node_lines(table, NOW, sort=sort)]
 
 
-def test_order_is_by_share_with_the_unknown_last() -> None:
+def cells(lines: Sequence[NodeLine], *headers: str) -> dict[str, list[str]]:
+    """The texts of some columns by node."""
+    indexes = [[column.header for column in COLUMNS].index(header) for header in headers]
+    return {line.name: [line.cells[index][0] for index in indexes] for line in lines}
+
+
+def test_nodes_are_sorted_by_percent_with_unknown_last() -> None:
     table = some_nodes()
+    assert list(SORT_KEYS) == ["name", "cpu", "memory", "peak"]
     assert names(table, "cpu") == ["busy", "old", "calm", "blind", "silent"]
     assert names(table, "memory") == ["old", "busy", "calm", "blind", "silent"]
     assert names(table, "peak") == ["calm", "blind", "busy", "old", "silent"]
     assert names(table, "name") == ["blind", "busy", "calm", "old", "silent"]
 
 
-def test_plain_text_has_every_column_and_no_value_where_nothing_is_known() -> None:
-    text = plain(lines(some_nodes(), NOW, sort="name"))
+def test_plain_text_has_every_column_and_a_dash_for_unknown() -> None:
+    text = plain_text(node_lines(some_nodes(), NOW, sort="name"))
     rows = [line.split() for line in text.splitlines()]
-    assert rows[0] == [column.title.replace(" ", "-") for column in COLUMNS]
+    assert rows[0] == [column.header.replace(" ", "-") for column in COLUMNS]
     blind = dict(zip(rows[0], rows[1], strict=True))
     assert blind["CPU"] == blind["CPU%"] == blind["PEAK-CPU"] == blind["FREE-MEM"] == "-"
     assert rows[2][-1] == "simulated,no-node"
@@ -78,53 +91,58 @@ def test_plain_text_has_every_column_and_no_value_where_nothing_is_known() -> No
     assert rows[4][-1] == "stale,unknown-pods=2"
     assert blind["FLAGS"] == "missing"
     assert rows[5][-1] == "no-data"
-    assert not plain(lines(some_nodes(), NOW), headers=False).startswith("NODE")
+    assert not plain_text(node_lines(some_nodes(), NOW), headers=False).startswith("NODE")
 
 
-def test_an_empty_table_in_plain_text_is_its_titles() -> None:
-    assert plain([]).split()[:2] == ["NODE", "AGE"]
-    assert plain([], headers=False) == ""
+def test_plain_text_of_an_empty_table_is_its_headers() -> None:
+    assert plain_text([]).split()[:2] == ["NODE", "AGE"]
+    assert plain_text([], headers=False) == ""
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
-def test_what_is_shown_fits_the_terminal_uncut(width: int) -> None:
-    found = shown(width)
-    assert all(len(line) <= width for line in found)
-    assert "…" not in "".join(found)
+def test_terminal_table_leaves_out_columns_to_fit_the_width(width: int) -> None:
+    lines = rendered(width)
+    assert all(len(line) <= width for line in lines)
+    assert "…" not in "".join(lines)
     for title in ("NODE", "AGE", "CPU%", "MEM%", "FLAGS"):
-        assert title in found[0]
-    assert ("PREDICTOR" in found[0]) == (width >= 120)
+        assert title in lines[0]
+    assert ("PREDICTOR" in lines[0]) == (width >= 120)
 
 
-def test_the_peak_is_that_of_the_predictor_which_decides() -> None:
+def test_peak_is_that_of_the_predictor_of_the_strategy() -> None:
     table = table_of(node_state("a", peaks=PEAKS, predictor="nsigma-v1"))
-    titles, row = (line.split() for line in plain(lines(table, NOW)).splitlines())
-    assert titles[6:9] == ["PEAK-CPU", "PEAK-MEM", "PREDICTOR"]
+    headers, row = (line.split() for line in plain_text(node_lines(table, NOW)).splitlines())
+    assert headers[6:9] == ["PEAK-CPU", "PEAK-MEM", "PREDICTOR"]
     assert row[6:11] == ["3.10", "78%", "9.0Gi", "56%", "nsigma-v1"]
 
 
-def test_height_limits_the_nodes_and_says_how_many_are_left_out() -> None:
-    found = shown(100, height=6)
-    assert len(found) == 5
-    assert found[-1].strip() == "and 2 more"
+def test_terminal_table_counts_the_nodes_that_exceed_the_height() -> None:
+    lines = rendered(100, height=6)
+    assert len(lines) == 5
+    assert lines[-1].strip() == "and 2 more"
 
 
-def test_titles_can_be_left_out() -> None:
-    assert "NODE" not in shown(100, headers=False)[0]
+def test_no_headers_omits_the_header_line() -> None:
+    assert "NODE" not in rendered(100, headers=False)[0]
 
 
-def test_without_nodes_it_says_so() -> None:
-    out = io.StringIO()
-    Console(file=out, width=100).print(render(Table(), NOW))
-    assert "no node" in out.getvalue()
+def test_terminal_table_without_nodes_has_a_caption() -> None:
+    assert "no node has published" in "".join(rendered(100, Table()))
+
+
+def test_help_lists_every_column_and_flag() -> None:
+    ran = CliRunner().invoke(cli, ["top", "--help"])
+    shown = {" ".join(line.split()[:2]) for line in ran.output.splitlines()}
+    for name in (*(column.header for column in COLUMNS), *(flag.name for flag in FLAGS)):
+        assert any(line.startswith(name) for line in shown), name
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(math.nan, "-"), (-3.0, "0s"), (119.4, "119s"), (120.0, "2m"), (7200.0, "2h"), (2e5, "2d")],
 )
-def test_ages(seconds: float, text: str) -> None:
-    assert node_lines._age(seconds) == text
+def test_age_is_in_the_largest_unit_that_fits(seconds: float, text: str) -> None:
+    assert format_age(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -132,11 +150,11 @@ def test_ages(seconds: float, text: str) -> None:
     [(math.nan, "-"), (0.0, "0Mi"), (512 * 2**20, "512Mi"), (999.6 * 2**20, "1.0Gi"),
      (1.5 * GIB, "1.5Gi"), (99.96 * GIB, "100Gi"), (2048 * GIB, "2.0Ti"), (1e300, "8.88e+284Pi")],
 )  # fmt: skip
-def test_amounts_of_memory(amount: float, text: str) -> None:
-    assert node_lines._bytes(amount) == text
+def test_bytes_have_a_binary_unit(amount: float, text: str) -> None:
+    assert format_bytes(amount) == text
 
 
-def test_no_broker_is_an_error_with_a_remedy() -> None:
+def test_unavailable_broker_is_an_error_with_a_fix() -> None:
     ran = CliRunner().invoke(cli, ["top", "--bootstrap-servers", "127.0.0.1:1"])
     assert ran.exit_code == 1
     assert ran.stdout == ""
@@ -144,18 +162,18 @@ def test_no_broker_is_an_error_with_a_remedy() -> None:
     assert "fix: " in ran.stderr
 
 
-def test_no_extender_is_an_error_with_a_remedy() -> None:
+def test_unavailable_extender_is_an_error_with_its_url() -> None:
     ran = CliRunner().invoke(cli, ["top", "--extender", "http://127.0.0.1:1"])
     assert ran.exit_code == 1
     assert "error: no extender answers at http://127.0.0.1:1/v1/nodes" in ran.stderr
 
 
-def test_json_is_the_extenders_document() -> None:
+def test_json_is_the_document_of_the_extender() -> None:
     out = io.StringIO()
-    view = top._View("cpu", 180.0, json=True, headers=True)
+    view = top.View("cpu", 180.0, json=True, headers=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(top.click, "echo", lambda data: out.write(data.decode()))
-        view.show(top.Seen(some_nodes()), NOW, Console())
+        view.show(top.TableReading(some_nodes()), NOW, Console())
     document = json.loads(out.getvalue())
     assert document["kind"] == "NodeStateList"
     assert [item["node"] for item in document["items"]] == ["blind", "busy", "calm", "old"]
@@ -164,9 +182,9 @@ def test_json_is_the_extenders_document() -> None:
     assert document["items"][0]["limits_ratio"] is None
 
 
-def limited() -> Table:
-    """`calm` with limits of 6 of its 4 cores, and of a quarter of its memory; on `busy` a pod that
-    has ended, and one that is only expected."""
+def nodes_with_limits() -> Table:
+    """`calm` has limits of 6 for its 4 cores, and of a quarter of its memory; `busy` has a pod that
+    ended, and one that is only expected."""
     table = some_nodes()
     for uid, node, phase, cpu in (
         ("1", "calm", "Running", 2000), ("2", "calm", "Pending", 4000), ("3", "busy", "Failed", 9),
@@ -180,56 +198,61 @@ def limited() -> Table:
     return table
 
 
-def test_limits_over_allocatable_are_a_column_where_the_pods_are_read() -> None:
-    table = limited()
+def test_limits_are_shown_in_percent_of_allocatable_if_pods_are_read() -> None:
+    table = nodes_with_limits()
     ratios = limits_ratios(table, [*table, "stranger"])
     assert ratios == {
         "calm": LimitsRatio(cpu=1.5, memory=0.25),
         **dict.fromkeys(("busy", "blind", "old"), LimitsRatio(cpu=0.0, memory=0.0)),
         **dict.fromkeys(("silent", "stranger"), LimitsRatio()),
     }
-    at = [[column.title for column in COLUMNS].index(title) for title in ("LIM CPU%", "LIM MEM%")]
 
-    def cells(**known: Any) -> dict[str, list[str]]:
-        found = lines(table, NOW, **known)
-        return {line.name: [line.cells[place][0] for place in at] for line in found}
+    def limits(**facts: Any) -> dict[str, list[str]]:
+        return cells(node_lines(table, NOW, **facts), "LIM CPU%", "LIM MEM%")
 
-    assert cells(beside=Beside(ratios, {})) == {
+    assert limits(beside=Beside(ratios, {})) == {
         "calm": ["150%", "25%"],
         **{name: ["0%", "0%"] for name in ("busy", "blind", "old")},
         "silent": ["-", "-"],
     }
-    assert cells() == {name: ["-", "-"] for name in table}
+    assert limits() == {name: ["-", "-"] for name in table}
 
 
-def test_limits_are_those_that_an_extender_tells() -> None:
-    table = limited()
+def received(document: dict[str, Any]) -> top.TableReading:
+    """The table that `top --extender` builds from this document."""
+    nodes = msgspec.json.decode(msgspec.json.encode(document), type=top.NodeStateList)
+    return top.table_of(nodes)
+
+
+def test_limits_come_from_the_extender_if_it_reports_them() -> None:
+    table = nodes_with_limits()
     document = node_list(table, NOW, 180.0, beside(table, tuple(table)))
-    seen = top._seen(msgspec.json.encode(document), "http://x")
-    assert seen.beside.limits["calm"] == LimitsRatio(cpu=1.5, memory=0.25)
-    assert list(seen.table) == list(table)
-    before = [
-        {k: one[k] for k in one.keys() - {"limits_ratio", "oddities"}} for one in document["items"]
+    reading = received(document)
+    assert reading.beside.limits["calm"] == LimitsRatio(cpu=1.5, memory=0.25)
+    assert list(reading.table) == list(table)
+    without_limits = [
+        {key: item[key] for key in item.keys() - {"limits_ratio", "oddities"}}
+        for item in document["items"]
     ]
-    assert top._seen(msgspec.json.encode({"items": before}), "http://x").beside == NOTHING_BESIDE
+    assert received({"items": without_limits}).beside == NOTHING_BESIDE
 
 
-def test_what_is_odd_is_a_flag_whoever_is_asked() -> None:
-    lately = format_time(NOW - 60)
+def test_anomalies_are_flags_from_kafka_and_from_an_extender() -> None:
+    recently = format_time(NOW - 60)
     table = table_of(
-        node_state("gaps", node_known=True, counters=Counters(gaps=3, last_gap_at=lately)),
+        node_state("gaps", node_known=True, counters=Counters(gaps=3, last_gap_at=recently)),
         node_state("good", node_known=True, counters=Counters(gaps=3)),
         msgspec.structs.replace(node_state("half", node_known=True), coverage=0.4),
         node_state("own", node_known=True, cpu=None),
     )
     table.put_node(TableNode(node="own", annotations={USAGE_THRESHOLDS: "{"}))
     document = node_list(table, NOW, 180.0, beside(table, tuple(table)))
-    told = top._seen(msgspec.json.encode(document), "http://x")
-    for seen in (told, top.Seen(table, beside(table, tuple(table), has_pods=False))):
-        found = lines(seen.table, NOW, sort="name", beside=seen.beside)
-        assert [line.cells[-1][0] for line in found] == [
+    from_extender = received(document)
+    from_kafka = top.TableReading(table, beside(table, tuple(table), has_pods=False))
+    for reading in (from_extender, from_kafka):
+        lines = node_lines(reading.table, NOW, sort="name", beside=reading.beside)
+        assert [line.cells[-1][0] for line in lines] == [
             "gaps=3", "", "partial=40%", "missing,thresholds",
         ]  # fmt: skip
-    again = node_list(told.table, NOW, 180.0, told.beside)
-    shown, said = (json.loads(msgspec.json.encode(one)) for one in (again, document))
-    assert shown == said
+    again = node_list(from_extender.table, NOW, 180.0, from_extender.beside)
+    assert json.loads(msgspec.json.encode(again)) == json.loads(msgspec.json.encode(document))

@@ -22,7 +22,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Run:
-    """A demo under way: its output so far, and what is its own on this machine."""
+    """A running demo: its output so far, and its processes, cgroups and directories."""
 
     def __init__(self, directory: Path, *arguments: str) -> None:
         self.directory = directory
@@ -45,10 +45,10 @@ class Run:
         return self.output.read_text()
 
     def wait_for(self, pattern: str, seconds: float = 90) -> None:
-        def said() -> bool:
+        def printed() -> bool:
             return re.search(pattern, self.text) is not None or self.process.poll() is not None
 
-        assert eventually(said, seconds), self.text
+        assert eventually(printed, seconds), self.text
         assert re.search(pattern, self.text), self.text
 
     def processes(self) -> dict[int, str]:
@@ -93,7 +93,7 @@ def assert_nothing_left(run: Run) -> None:
     assert run.folders() == []
 
 
-def test_shows_real_usage_and_an_answer_and_leaves_nothing(directory: Path) -> None:
+def test_demo_shows_real_usage_and_an_answer_and_leaves_nothing(directory: Path) -> None:
     run = Run(directory, "--for", "5s", "--keep", str(directory / "output-kept"))
     run.wait_for(r"5 pods run in cgroups")
     run.wait_for(r"/prioritize")
@@ -128,18 +128,18 @@ def pod_table(text: str) -> list[str]:
     return after.partition("\n\n")[0].splitlines()
 
 
-def test_fleet_is_marked_as_simulated_and_reaches_the_present(directory: Path) -> None:
+def test_simulated_fleet_is_marked_and_reaches_the_present(directory: Path) -> None:
     run = Run(directory, "--fleet", "20", "--for", "3s")
     assert run.process.wait(120) == 0, run.text
     assert re.search(r"^sim-000\d\d .*[ ,]simulated", run.text, re.MULTILINE)
-    assert "still on their way" not in run.text
+    assert "still catching up" not in run.text
     assert re.search(r"^ +[1-9]  sim-000\d\d$", run.text, re.MULTILINE)  # judged, so fresh
     assert re.search(r"21 nodes \(20 simulated\), 21 with peaks", run.text)
     assert "thresholds: CPU 65 %" in run.text
     assert_nothing_left(run)
 
 
-def test_ctrl_c_ends_it_with_a_summary(directory: Path) -> None:
+def test_ctrl_c_ends_the_demo_with_a_summary(directory: Path) -> None:
     run = Run(directory)
     run.wait_for(r"\nrunning \d+ s")
     os.killpg(run.process.pid, signal.SIGINT)  # the terminal sends it to the whole group
@@ -159,7 +159,7 @@ def test_killed_demo_takes_its_processes_with_it_and_the_next_one_removes_the_re
     assert eventually(lambda: not run.processes(), 45), run.processes()
     assert run.trees() != []
     following = Run(directory)
-    following.wait_for(r"removed what a killed demo had left")
+    following.wait_for(r"removed leftovers of a killed demo")
     assert run.trees() == []
     following.wait_for(r"starting a Kafka")
     following.process.send_signal(signal.SIGTERM)
@@ -168,34 +168,34 @@ def test_killed_demo_takes_its_processes_with_it_and_the_next_one_removes_the_re
 
 
 @pytest.mark.parametrize(
-    ("process", "told"),
+    ("process", "message"),
     [
         (r" exporter $", "the demo's exporter ended by signal 9; its log ends:"),
         (r" kafka\.Kafka ", "the demo's broker ended; its log ends:"),
     ],
 )
-def test_part_that_ends_ends_the_demo_and_is_named(
-    directory: Path, process: str, told: str
+def test_demo_ends_and_names_the_part_that_ended(
+    directory: Path, process: str, message: str
 ) -> None:
     run = Run(directory)
     run.wait_for(r"logs in ")
     (pid,) = [pid for pid, command in run.processes().items() if re.search(process, command)]
     os.kill(pid, signal.SIGKILL)
     assert run.process.wait(60) == 1, run.text
-    assert told in run.text
+    assert message in run.text
     assert_nothing_left(run)
 
 
-def test_folder_whose_name_is_too_long_for_a_socket_is_an_error(directory: Path) -> None:
+def test_directory_with_too_long_a_path_for_a_socket_is_an_error(directory: Path) -> None:
     deep = directory / ("d" * 80)
     deep.mkdir()
     run = Run(deep)
     assert run.process.wait(30) == 2
-    assert "set TMPDIR to a shorter one" in run.text
+    assert "set TMPDIR to a shorter path" in run.text
 
 
 @pytest.mark.parametrize("wrong", ["0", "soon", "-5s", "5d", ""])
-def test_durations_that_are_none_are_refused(wrong: str) -> None:
+def test_invalid_durations_are_refused(wrong: str) -> None:
     done = CliRunner().invoke(command, ["--for", wrong])
     assert done.exit_code == 2
-    assert "is no duration: 90s, 5m, 1h" in done.stderr
+    assert "is not a duration such as 90s, 5m or 1h" in done.stderr

@@ -1,12 +1,12 @@
-"""What the demo shows and says, and which settings it gives to the roles."""
+"""The demo's texts, and the settings of its roles."""
 
 from pathlib import Path
 
 import yaml
 
-from pipeline.cli.demo import answer_lines, pod_lines, summary_line
+from pipeline.cli.demo import placement_lines, pod_lines, summary_line
 from pipeline.local.demo_queries import Answer, PodUsage
-from pipeline.local.demo_screen import Asked, PodLine, Summary, pods_shown, summary_of
+from pipeline.local.demo_screen import Placement, PodReport, Summary, pod_reports, summary_of
 from pipeline.local.demo_stage import settings_document
 from pipeline.local.demo_workload import PODS
 from pipeline.local.role_processes import without_settings
@@ -26,40 +26,40 @@ def settings(folder: Path, *, fleet: bool, parent: str = "springtide-demo-1-2") 
     return load_settings(file, {}, {})
 
 
-def test_everything_is_on_loopback_and_on_free_ports(tmp_path: Path) -> None:
-    found = settings(tmp_path, fleet=True)
-    hosts = {found.extender.host, found.exporter.metrics_host, found.worker.metrics_host}
+def test_roles_listen_on_free_ports_of_loopback(tmp_path: Path) -> None:
+    written = settings(tmp_path, fleet=True)
+    hosts = {written.extender.host, written.exporter.metrics_host, written.worker.metrics_host}
     assert hosts == {"127.0.0.1"}
-    assert (found.exporter.metrics_port, found.worker.metrics_port) == (0, 0)
-    assert found.extender.mode == "act"
-    assert (found.exporter.window_seconds, found.model.cold_start_seconds) == (5, 10)
+    assert (written.exporter.metrics_port, written.worker.metrics_port) == (0, 0)
+    assert written.extender.mode == "act"
+    assert (written.exporter.window_seconds, written.model.cold_start_seconds) == (5, 10)
 
 
-def test_thresholds_are_the_usual_ones_with_a_fleet_and_lowered_without(tmp_path: Path) -> None:
-    usual = Settings().extender.cpu_threshold_percent
-    assert settings(tmp_path, fleet=True).extender.cpu_threshold_percent == usual
-    assert settings(tmp_path, fleet=False).extender.cpu_threshold_percent < usual
+def test_cpu_threshold_is_lowered_only_without_a_fleet(tmp_path: Path) -> None:
+    default = Settings().extender.cpu_threshold_percent
+    assert settings(tmp_path, fleet=True).extender.cpu_threshold_percent == default
+    assert settings(tmp_path, fleet=False).extender.cpu_threshold_percent < default
 
 
-def test_without_cgroups_of_its_own_it_looks_for_a_kubelets(tmp_path: Path) -> None:
-    found = settings(tmp_path, fleet=False, parent="")
-    assert found.exporter.cgroup_parent == ""
-    assert found.exporter.host_applications == ()
+def test_exporter_measures_the_kubelets_pods_without_demo_pods(tmp_path: Path) -> None:
+    written = settings(tmp_path, fleet=False, parent="")
+    assert written.exporter.cgroup_parent == ""
+    assert written.exporter.host_applications == ()
 
 
-def test_settings_of_the_environment_do_not_reach_the_roles() -> None:
+def test_variables_with_settings_are_removed_from_the_environment() -> None:
     environment = {"PATH": "/bin", "SPRINGTIDE_KAFKA_BOOTSTRAP_SERVERS": "prod:9092"}
     assert without_settings(environment) == {"PATH": "/bin"}
 
 
-def asked(**changes: object) -> Asked:
+def placement(**changes: object) -> Placement:
     answer = Answer(["a", "b"], {"hot": "hot: cpu usage 90.0%"}, {"a": 3, "b": 7})
-    base = Asked(answer, ["a"], 0, "http://127.0.0.1:1", {"CPU": 65.0, "memory": 95.0}, [])
+    base = Placement(answer, ["a"], 0, "http://127.0.0.1:1", {"CPU": 65.0, "memory": 95.0}, [])
     return base._replace(**changes)  # type: ignore[arg-type]
 
 
-def test_answer_names_thresholds_refusals_and_scores_best_first() -> None:
-    text = "\n".join(answer_lines(asked()))
+def test_placement_lines_have_thresholds_refusals_and_scores_best_first() -> None:
+    text = "\n".join(placement_lines(placement()))
     assert "CPU 65 %, memory 95 %" in text
     assert "lowered" not in text
     assert "2 pass, 1 refused" in text
@@ -67,16 +67,16 @@ def test_answer_names_thresholds_refusals_and_scores_best_first() -> None:
     assert text.index(" 7  b") < text.index(" 3  a")
 
 
-def test_lowered_threshold_and_late_nodes_are_said() -> None:
-    text = "\n".join(answer_lines(asked(thresholds={"CPU": 25.0, "memory": 95.0}, late=4)))
+def test_placement_lines_mention_lowered_threshold_and_late_nodes() -> None:
+    text = "\n".join(placement_lines(placement(thresholds={"CPU": 25.0, "memory": 95.0}, late=4)))
     assert "lowered for this demo from 65 %" in text
-    assert "4 simulated nodes are still on their way" in text
+    assert "4 simulated nodes are still catching up" in text
 
 
-def test_of_many_refusals_the_real_node_comes_first_and_the_rest_is_counted() -> None:
+def test_real_nodes_come_first_in_many_refusals_and_the_rest_is_counted() -> None:
     refused = {f"sim-{i:02}": f"sim-{i:02}: hot" for i in range(20)} | {"real": "real: hot"}
     answer = Answer([], refused, {f"n{i}": 9 - i for i in range(9)})
-    found = answer_lines(asked(answer=answer, real=["real"]))
+    found = placement_lines(placement(answer=answer, real=["real"]))
     reasons = [line.split()[1] for line in found if line.startswith("    refused")]
     assert reasons[0] == "real:"
     assert len(reasons) == 8
@@ -84,9 +84,9 @@ def test_of_many_refusals_the_real_node_comes_first_and_the_rest_is_counted() ->
     assert found[-1].split() == ["1", "n8"]
 
 
-def test_unknown_is_a_dash_and_never_zero() -> None:
+def test_unknown_usage_of_a_pod_is_a_dash() -> None:
     nothing = PodUsage(None, None)
-    (_, title, row, _) = pod_lines([PodLine(PODS[4], "unknown", True, nothing, nothing)])
+    (_, title, row, _) = pod_lines([PodReport(PODS[4], "unknown", True, nothing, nothing)])
     assert title.startswith("POD")
     assert row.split()[:7] == ["batch-crunch", "unknown", "-", "-", "-", "cold", "-"]
     assert "0" not in row.replace("0.2 cores", "")
@@ -99,14 +99,14 @@ RESULT: dict[str, object] = {
 
 
 def prediction(raw: dict[str, UsageColumns]) -> PredictionRecord:
-    """Of a stranger's pod and two of the demo's, the later one first."""
+    """A prediction for a foreign pod and two demo pods, in reverse order."""
     return PredictionRecord(
         **RESULT,  # type: ignore[arg-type]
         safety_margin_percent=10.0,
         cold_start_seconds=10.0,
         nsigma_multiplier=5.0,
         pods=PodPeaks(
-            uid=["stranger", PODS[2].uid, PODS[0].uid],
+            uid=["foreign", PODS[2].uid, PODS[0].uid],
             pod_class=["prod", "mid", "batch"],
             cold=[False, True, False],
             raw=raw,
@@ -114,17 +114,17 @@ def prediction(raw: dict[str, UsageColumns]) -> PredictionRecord:
     )
 
 
-def test_pods_are_shown_with_margin_in_their_own_order_and_strangers_are_not() -> None:
+def test_pod_reports_have_margin_and_the_order_of_the_demo_without_foreign_pods() -> None:
     raw = UsageColumns(cpu_cores=[9.0, 2.0, None], memory_bytes=[9.0, None, 100.0])
-    usage = {PODS[0].uid: PodUsage(0.5, 50.0), "stranger": PodUsage(1.0, 1.0)}
-    assert pods_shown(prediction({"percentile": raw}), usage) == [
-        PodLine(PODS[0], "batch", False, PodUsage(0.5, 50.0), PodUsage(None, 100.0 * 1.1)),
-        PodLine(PODS[2], "mid", True, PodUsage(None, None), PodUsage(2.0 * 1.1, None)),
+    usage = {PODS[0].uid: PodUsage(0.5, 50.0), "foreign": PodUsage(1.0, 1.0)}
+    assert pod_reports(prediction({"percentile": raw}), usage) == [
+        PodReport(PODS[0], "batch", False, PodUsage(0.5, 50.0), PodUsage(None, 100.0 * 1.1)),
+        PodReport(PODS[2], "mid", True, PodUsage(None, None), PodUsage(2.0 * 1.1, None)),
     ]
-    assert pods_shown(prediction({}), usage) == []
+    assert pod_reports(prediction({}), usage) == []
 
 
-def test_summary_is_that_of_the_last_states() -> None:
+def test_summary_adds_up_the_last_states() -> None:
     states = [
         NodeStateRecord(
             **RESULT,  # type: ignore[arg-type]
@@ -140,7 +140,7 @@ def test_summary_is_that_of_the_last_states() -> None:
     assert summary_of([], dead_letters=0, seconds=1.0) == Summary(0, 0, 0, 0, 0, 0, 1.0)
 
 
-def test_summary_counts_as_people_do() -> None:
+def test_summary_line_uses_singular_and_plural() -> None:
     summary = Summary(1, 0, 1, 1, 0, 2, 12.4)
     assert summary_line(summary) == (
         "12 s: 1 node, 1 with peaks, 1 window applied, 0 gaps, 2 dead letters"

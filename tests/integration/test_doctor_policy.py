@@ -1,4 +1,4 @@
-"""What doctor says of a policy in a file, and of nodes on a real broker that carry it or do not."""
+"""Doctor checks a policy file, and whether nodes on a real broker carry the policy."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from pipeline.cli.doctor_check import Check
-from pipeline.cli.doctor_policy import Given, actuator, nodes, policy
+from pipeline.cli.doctor_policy import PolicyState, actuator, nodes, policy
 from pipeline.cli.main import cli
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import LocalKafka
@@ -61,9 +61,9 @@ def carrying(name: str, data: dict[str, str] | None = None) -> NodeRecord:
     return with_policy(NodeRecord(node=name), policies)[0]
 
 
-def look(of: Settings) -> tuple[Check, Check]:
-    check, given = policy(of)
-    return check, nodes(of, given)
+def run_checks(configured: Settings) -> tuple[Check, Check]:
+    check, state = policy(configured)
+    return check, nodes(configured, state)
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def look(of: Settings) -> tuple[Check, Check]:
         (
             {"resource-threshold-config": '{"clusterStrategy":{"enable":true}}'},
             "warn",
-            "1 hardly meant: resource-threshold-config: memoryEvictThresholdPercent is 70, below",
+            "1 suspicious values: resource-threshold-config: memoryEvictThresholdPercent is 70",
         ),
     ],
 )
-def test_a_policy_in_a_file_is_looked_at(
+def test_policy_file_is_checked(
     tmp_path: Path, data: dict[str, Any], status: str, says: str
 ) -> None:
     check, _ = policy(settings(tmp_path, data=data))
@@ -89,12 +89,12 @@ def test_a_policy_in_a_file_is_looked_at(
     assert check.todo or status == "ok"
 
 
-def test_where_there_is_no_api_server_nothing_fails(tmp_path: Path) -> None:
+def test_policy_is_unknown_without_an_api_server(tmp_path: Path) -> None:
     for kubeconfig in (tmp_path / "none", unreachable(tmp_path)):
         of = Settings(kubernetes=KubernetesSettings(kubeconfig=kubeconfig))
-        check, given = policy(of)
-        assert (check.status, given) == ("unknown", None)
-        assert check.found.startswith("not looked at: ")
+        check, state = policy(of)
+        assert (check.status, state) == ("unknown", None)
+        assert check.found.startswith("not checked: ")
 
 
 def unreachable(folder: Path) -> Path:
@@ -113,38 +113,34 @@ def unreachable(folder: Path) -> Path:
     return file
 
 
-def test_nodes_that_carry_the_policy_are_told_from_those_that_do_not(
-    tmp_path: Path, kafka: KafkaSettings
-) -> None:
+def test_nodes_without_the_policy_are_listed(tmp_path: Path, kafka: KafkaSettings) -> None:
     of = settings(tmp_path, kafka)
-    assert look(of)[1].status == "warn"
-    assert "start a worker with worker.nodes_file" in look(of)[1].todo
+    assert run_checks(of)[1].status == "warn"
+    assert "start a worker with worker.nodes_file" in run_checks(of)[1].todo
     put(kafka, "file", carrying("n1"), carrying("n2"))
-    assert look(of)[1] == Check(
+    assert run_checks(of)[1] == Check(
         "nodes", "ok", "0 from the cluster, 2 from a file; all carry the policy"
     )
     put(kafka, "file", NodeRecord(node="n2", labels={"a": "b"}))
-    found = look(of)[1]
+    found = run_checks(of)[1]
     assert (found.status, found.found) == ("fail", "1 of 2 do not carry the policy: n2")
     # What is not in force can be compared with nothing.
-    found = look(settings(tmp_path, kafka, {"colocation-config": "{"}))[1]
+    found = run_checks(settings(tmp_path, kafka, {"colocation-config": "{"}))[1]
     assert (found.status, "could not be compared" in found.found) == ("ok", True)
     put(kafka, "file", carrying("n2"))
     put(kafka, "cluster", NodeRecord(node="n3"))
-    found = look(of)[1]
+    found = run_checks(of)[1]
     assert found.status == "warn"
     assert "one source" in found.todo
 
 
-def test_of_nobody_who_speaks_of_nodes_one_is_told(kafka: KafkaSettings) -> None:
+def test_missing_node_records_are_a_warning(kafka: KafkaSettings) -> None:
     found = nodes(Settings(kafka=kafka), None)
     assert (found.status, found.found) == ("warn", "0 from the cluster, 0 from a file")
     assert "start springtide watcher" in found.todo
 
 
-def test_the_command_ends_with_1_where_the_policy_is_broken(
-    tmp_path: Path, kafka: KafkaSettings
-) -> None:
+def test_doctor_exits_with_1_for_an_invalid_policy(tmp_path: Path, kafka: KafkaSettings) -> None:
     of = settings(tmp_path, kafka, {"colocation-config": "{"})
     config = tmp_path / "springtide.yaml"
     config.write_text(
@@ -175,7 +171,7 @@ def test_the_command_ends_with_1_where_the_policy_is_broken(
         ("", {"springtide/offered": "x"}, "fail", "1 Nodes offer Mid or Batch, and no actuator"),
     ],
 )
-def test_nobody_takes_back_what_nodes_offer(
+def test_missing_actuator_fails_while_nodes_offer(
     kafka: KafkaSettings,
     tmp_path: Path,
     holder: str,
@@ -184,10 +180,10 @@ def test_nobody_takes_back_what_nodes_offer(
     says: str,
 ) -> None:
     put(kafka, "cluster", NodeRecord(node="n1", annotations=annotations), NodeRecord(node="n2"))
-    check = actuator(settings(tmp_path, kafka), Given("cluster", None, "w-1", holder))
+    check = actuator(settings(tmp_path, kafka), PolicyState("cluster", None, "w-1", holder))
     assert check is not None
     assert (check.status, says in check.found) == (status, True)
 
 
-def test_without_a_cluster_nothing_is_said_of_an_actuator(tmp_path: Path) -> None:
-    assert actuator(settings(tmp_path), Given("file", None)) is None
+def test_actuator_is_not_checked_without_a_cluster(tmp_path: Path) -> None:
+    assert actuator(settings(tmp_path), PolicyState("file", None)) is None

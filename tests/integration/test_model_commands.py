@@ -178,8 +178,8 @@ async def test_explain_inspect_and_import(kafka: KafkaSettings, tmp_path: Path) 
     assert (await samples(kafka))[0] == WINDOW_COUNT
     shown = await typed(kafka, *taking)
     assert shown.exit_code == 0, shown.output
-    assert "node: cpu 1 buckets; memory unknown, nothing to take over" in shown.output
-    assert "gone: left out" in shown.output
+    assert "node: cpu 1 buckets; memory unknown, nothing to import" in shown.output
+    assert "gone: skipped" in shown.output
     assert await samples(kafka) == (WINDOW_COUNT + 500, CPU_LAYOUT.ends[60])
 
 
@@ -204,11 +204,11 @@ async def test_an_export_comes_back_bit_for_bit(kafka: KafkaSettings, tmp_path: 
     assert (shown.exit_code, "is of model" in shown.output) == (1, True), shown.output
     shown = await typed(kafka, *putting)
     assert shown.exit_code == 0, shown.output
-    assert "in place of: 8 entities" in shown.output
+    assert "replaces: 8 entities" in shown.output
     async with owner(kafka) as (shard, _):
         assert shard.model.bank.state_of(NODE) == file.read_bytes()
     shown = await typed(kafka, "model", "export", NODE, "--output", str(file))
-    assert (shown.exit_code, "is there already" in shown.output) == (2, True)
+    assert (shown.exit_code, "already exists" in shown.output) == (2, True)
 
 
 async def test_models_that_were_fit_offline_are_taken_over(

@@ -45,21 +45,21 @@ def directories(name: str) -> list[Path]:
 
 
 @cgroups
-def test_the_exporter_finds_every_pod_and_each_has_its_process(tree: Workload) -> None:
+def test_exporter_finds_every_pod_with_one_process_each(tree: Workload) -> None:
     tree.start()
     layout = detect_layout(str(CGROUP_ROOT))
-    found = {pod.uid: pod for pod in list_pods(layout, Driver.CGROUPFS, tree.name)}
+    pods = {pod.uid: pod for pod in list_pods(layout, Driver.CGROUPFS, tree.name)}
     assert {pod.uid: pod.kube_qos for pod in PODS} == {
-        uid: pod.kube_qos for uid, pod in found.items()
+        uid: pod.kube_qos for uid, pod in pods.items()
     }
-    for pod in found.values():
+    for pod in pods.values():
         (container,) = [path for path in (Path(layout.cpu) / pod.path).iterdir() if path.is_dir()]
         assert len((container / "cgroup.procs").read_text().split()) == 1
     assert tree.ended() == []
 
 
 @cgroups
-def test_weights_are_those_of_the_kubelet(tree: Workload) -> None:
+def test_cgroup_weights_are_those_of_the_kubelet(tree: Workload) -> None:
     tree.start()
     layout = detect_layout(str(CGROUP_ROOT))
     file = "cpu.shares" if layout.version == 1 else "cpu.weight"
@@ -75,9 +75,9 @@ def test_weights_are_those_of_the_kubelet(tree: Workload) -> None:
 
 
 @cgroups
-def test_nothing_stays_when_it_is_closed(tree: Workload) -> None:
+def test_close_removes_cgroups_and_processes(tree: Workload) -> None:
     tree.start()
-    pids = [process.pid for process in tree._processes]
+    pids = [process.pid for process in tree.processes]
     tree.close()
     assert directories(tree.name) == []
     assert not any(is_alive(pid) for pid in pids)
@@ -85,14 +85,14 @@ def test_nothing_stays_when_it_is_closed(tree: Workload) -> None:
 
 
 @cgroups
-def test_pod_whose_process_ended_is_named(tree: Workload) -> None:
+def test_ended_names_the_pod_whose_process_ended(tree: Workload) -> None:
     tree.start(PODS[:2])
-    tree._processes[1].kill()
+    tree.processes[1].kill()
     assert eventually(lambda: tree.ended() == [PODS[1].name])
 
 
 @cgroups
-def test_only_what_dead_demos_left_is_removed(
+def test_only_leftovers_of_dead_demos_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo_workload.tempfile, "gettempdir", lambda: str(tmp_path))
@@ -120,7 +120,7 @@ def test_only_what_dead_demos_left_is_removed(
 
 
 @cgroups
-def test_hierarchy_without_the_controllers_is_an_error_and_stays_as_it_was() -> None:
+def test_hierarchy_without_controllers_is_an_error_and_is_left_unchanged() -> None:
     unified = CGROUP_ROOT / "unified"
     if not (unified / "cgroup.controllers").exists():
         # On a v2 machine this is no special case: no controller can be missing.
@@ -128,13 +128,13 @@ def test_hierarchy_without_the_controllers_is_an_error_and_stays_as_it_was() -> 
         return
     before = sorted(unified.iterdir())
     made = Workload("springtide-test-no-controllers", unified)
-    with pytest.raises(KernelError, match="cannot make a cgroup"):
+    with pytest.raises(KernelError, match="cannot create a cgroup"):
         made.make(f"{made.name}/kubepods")
     made.close()
     assert sorted(unified.iterdir()) == before
 
 
-def test_objects_are_read_as_any_from_kubectl() -> None:
+def test_objects_are_read_as_those_of_kubectl() -> None:
     node = node_record(node_object("node-1"))
     assert node.allocatable == node.capacity
     assert node.allocatable.cpu_millicores == 1000 * (os.cpu_count() or 1)

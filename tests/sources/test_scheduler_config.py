@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.placement_question import rules_told
+from pipeline.cli.placement_question import rules_with_warnings
 from pipeline.errors import SettingsError
 from pipeline.settings import ExtenderSettings
 from pipeline.sources.scheduler_config import placement_of
@@ -75,6 +75,6 @@ def test_a_profile_of_no_file_is_told() -> None:
 def test_who_asks_by_hand_is_told_what_is_not_listened_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rules_told(settings_of(tmp_path / "config.yaml", CONFIG))
+    rules_with_warnings(settings_of(tmp_path / "config.yaml", CONFIG))
     said = "warning: TargetLoadPacking: usage comes from the state table, not from a watcher"
     assert capsys.readouterr().err.startswith(said)

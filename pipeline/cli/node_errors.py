@@ -1,0 +1,24 @@
+"""The error of commands that find no record of a node."""
+
+from pipeline.cli.safe_output import suggestion
+from pipeline.errors import NotReadyError
+from pipeline.kafka.newest import names_near
+from pipeline.settings import KafkaSettings
+
+
+async def missing_record(
+    kafka: KafkaSettings,
+    node: str,
+    record: str,
+    reason: str = "wait for its next window",
+) -> NotReadyError:
+    """Build the error that there is no `record` of `node`.
+
+    Its hint is `reason` if the node reports windows, else the names that may be meant.
+    """
+    near = await names_near(kafka, node)
+    if node in near:
+        hint = f"the node reports windows: {reason}"
+    else:
+        hint = suggestion(near, "`springtide top` lists the nodes that report windows")
+    return NotReadyError(f"there is no {record} of node {node!r:.100}", hint=hint)

@@ -1,0 +1,139 @@
+"""Show the state table to people: a table that fits a terminal, or plain text for a pipe.
+
+`springtide top` and the demo share it. `pipeline.cli.top_columns` declares the columns.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from pipeline.cli.text_table import aligned
+from pipeline.cli.top_columns import COLUMNS, DEFAULT_SORT, SORT_KEYS, NodeRow
+from pipeline.processors.loadaware.usage_thresholds import usage_percent
+from pipeline.table import Table
+from pipeline.table.node_anomalies import odd_by_row
+from pipeline.table.node_documents import NOTHING_BESIDE, Beside, LimitsRatio
+
+STALE_AFTER_SECONDS: Final = 180.0
+
+_GAP: Final = 2
+_UNITS: Final = {"cpu": "cpu_cores", "memory": "memory_bytes"}
+
+
+class NodeLine(NamedTuple):
+    """A node with a cell (text, style) for each entry of `COLUMNS`."""
+
+    name: str
+    cells: tuple[tuple[str, str], ...]
+    is_stale: bool
+
+
+def node_lines(
+    table: Table,
+    now: float,
+    *,
+    sort: str = DEFAULT_SORT,
+    stale_after_seconds: float = STALE_AFTER_SECONDS,
+    beside: Beside = NOTHING_BESIDE,
+) -> list[NodeLine]:
+    """Return a line per node, sorted by `SORT_KEYS[sort]`: highest first, unknown last."""
+    rows = node_rows(table, now, stale_after_seconds, beside)
+    sort_value = SORT_KEYS[sort]
+
+    def order(row: NodeRow) -> tuple[float, str]:
+        value = sort_value(row)
+        return (np.inf if np.isnan(value) else -value), row.name
+
+    return [
+        NodeLine(row.name, tuple(column.cell(row) for column in COLUMNS), not row.is_fresh)
+        for row in sorted(rows, key=order)
+    ]
+
+
+def node_rows(
+    table: Table, now: float, stale_after_seconds: float, beside: Beside
+) -> list[NodeRow]:
+    """Return everything that is known of each node of the table, in the table's order."""
+    names = list(table)
+    rows = table.lookup(names)
+    ages = table.ages(rows, now).tolist()
+    fresh = table.fresh(rows, now, stale_after_seconds).tolist()
+    anomalies = odd_by_row(table, rows, now, stale_after_seconds)
+    arrays = {column.name: table[column.name][rows] for column in table.columns}
+    for kind in ("usage", "peak"):
+        for resource, unit in _UNITS.items():
+            arrays[f"{kind}_{resource}_percent"] = usage_percent(
+                arrays[f"{kind}_{unit}"], arrays[f"allocatable_{unit}"]
+            )
+    columns = {name: array.astype(float).tolist() for name, array in arrays.items()}
+    return [
+        NodeRow(
+            name,
+            {column: values[index] for column, values in columns.items()},
+            table.snapshot(name).state,
+            ages[index],
+            fresh[index],
+            anomalies[index],
+            beside.limits.get(name, LimitsRatio()),
+            name in beside.threshold_problems,
+        )
+        for index, name in enumerate(names)
+    ]
+
+
+def terminal_table(
+    lines: Sequence[NodeLine], *, width: int = 200, height: int | None = None, headers: bool = True
+) -> RichTable:
+    """Return a table with the columns that fit into `width` and the nodes that fit into `height`.
+
+    Columns of the highest ranks are left out first, all of one rank together.
+    """
+    shown = _fitting_columns(lines, width)
+    line_count = len(lines) if height is None else max(1, height - 3)
+    rich = RichTable(
+        box=None,
+        pad_edge=False,
+        show_header=headers,
+        header_style="bold",
+        caption_justify="left",
+        caption_style="dim",
+    )
+    for index in shown:
+        rich.add_column(
+            COLUMNS[index].header,
+            justify="left" if COLUMNS[index].is_left_aligned else "right",
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+    for line in lines[:line_count]:
+        cells = (Text(*line.cells[index]) for index in shown)
+        rich.add_row(*cells, style="dim" * line.is_stale)
+    if not lines:
+        rich.caption = "no node has published a window yet"
+    elif len(lines) > line_count:
+        rich.caption = f"and {len(lines) - line_count} more"
+    return rich
+
+
+def plain_text(lines: Sequence[NodeLine], *, headers: bool = True) -> str:
+    """Return all columns as text for a pipe, uncut. Spaces in headers become dashes."""
+    rows = [[text or "-" for text, _ in line.cells] for line in lines]
+    if headers:
+        rows.insert(0, [column.header.replace(" ", "-") for column in COLUMNS])
+    right = [index for index, column in enumerate(COLUMNS) if not column.is_left_aligned]
+    return "".join(f"{line}\n" for line in aligned(rows, right))
+
+
+def _fitting_columns(lines: Sequence[NodeLine], width: int) -> list[int]:
+    widths = [
+        max(len(column.header), *(len(line.cells[index][0]) for line in lines), 0)
+        for index, column in enumerate(COLUMNS)
+    ]
+    for highest_rank in range(max(column.rank for column in COLUMNS), -1, -1):
+        shown = [index for index, column in enumerate(COLUMNS) if column.rank <= highest_rank]
+        if sum(widths[index] + _GAP for index in shown) - _GAP <= width:
+            break
+    return shown

@@ -1,0 +1,294 @@
+"""Declare the columns and the flags of `springtide top`.
+
+To add a column, add an entry to `COLUMNS`: the table, plain text, `--sort`, `--help` and the demo
+follow from it (docs/how-to/add-a-top-column.md).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from pipeline.cli.quantity_text import (
+    UNKNOWN,
+    format_age,
+    format_bytes,
+    format_cores,
+    format_count,
+    format_percent,
+)
+from pipeline.processors.model.usage_anomalies import ODDITIES
+from pipeline.table.node_documents import LimitsRatio
+from pipeline.topics.node_state import NodeStateRecord
+
+_ValueT = TypeVar("_ValueT")
+
+
+class NodeRow(NamedTuple):
+    """Everything that a column may show about a node.
+
+    `values` holds the node's row of each column of the state table, and usage and peak in percent
+    of allocatable (`usage_cpu_percent`, `peak_memory_percent`, ...); NaN is unknown. `state` is
+    None for a node that has not published a window.
+    """
+
+    name: str
+    values: Mapping[str, float]
+    state: NodeStateRecord | None
+    age_seconds: float
+    is_fresh: bool
+    anomalies: Sequence[str]
+    limits: LimitsRatio
+    has_invalid_thresholds: bool
+
+
+class SortKey(NamedTuple):
+    """A value of `--sort`: nodes are sorted by `value`, highest first and unknown last."""
+
+    name: str
+    value: Callable[[NodeRow], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column(Generic[_ValueT]):
+    """A column of `springtide top`.
+
+    `style` is a style of rich, or a function of the value that returns one. `rank` decides which
+    columns a narrow terminal leaves out: those of the highest rank first, those of rank 0 never.
+    """
+
+    header: str
+    help: str
+    value: Callable[[NodeRow], _ValueT]
+    format: Callable[[_ValueT], str]
+    style: str | Callable[[_ValueT], str] = ""
+    rank: int = 0
+    is_left_aligned: bool = False
+    sort: SortKey | None = None
+
+    def cell(self, row: NodeRow) -> tuple[str, str]:
+        """The text and its style."""
+        value = self.value(row)
+        return self.format(value), self.style if isinstance(self.style, str) else self.style(value)
+
+
+def table_value(name: str) -> Callable[[NodeRow], float]:
+    """The value function of a column that shows `NodeRow.values[name]`."""
+    return lambda row: row.values[name]
+
+
+# -- flags
+
+
+class Flag(NamedTuple):
+    """A word of the column FLAGS. `text` returns it for a row, with a number if it has one; empty
+    where the flag is not raised."""
+
+    name: str
+    help: str
+    text: Callable[[NodeRow], str]
+
+
+def _anomaly_text(name: str) -> Callable[[NodeRow], str]:
+    details: Mapping[str, Callable[[NodeRow], str]] = {
+        "gaps": lambda row: f"gaps={row.values['gaps']:.0f}",
+        "partial": lambda row: f"partial={row.values['coverage']:.0%}",
+    }
+
+    def text(row: NodeRow) -> str:
+        if name not in row.anomalies:
+            return ""
+        return details[name](row) if name in details else name
+
+    return text
+
+
+def _unknown_pods(row: NodeRow) -> str:
+    count = row.values["unknown_pods"]
+    return f"unknown-pods={count:.0f}" if count > 0 else ""
+
+
+FLAGS: Final = (
+    *(Flag(name, meaning, _anomaly_text(name)) for name, meaning in ODDITIES.items()),
+    Flag(
+        "simulated",
+        "the samples are simulated",
+        lambda row: "simulated" if row.values["simulated"] else "",
+    ),
+    Flag(
+        "no-node",
+        "samples arrive, but springtide.nodes has no record of the node",
+        lambda row: "" if row.values["node_known"] else "no-node",
+    ),
+    Flag("unknown-pods", "pods that springtide.pods has no record of", _unknown_pods),
+    Flag(
+        "thresholds",
+        "the node's usage-thresholds annotation is invalid",
+        lambda row: "thresholds" if row.has_invalid_thresholds else "",
+    ),
+)
+NO_DATA: Final = Flag(
+    "no-data",
+    "the node has not published a window",
+    lambda row: "no-data" if np.isnan(row.values["as_of_seconds"]) else "",
+)
+
+
+def _flags(row: NodeRow) -> str:
+    return NO_DATA.text(row) or ",".join(text for flag in FLAGS if (text := flag.text(row)))
+
+
+# -- columns
+
+
+def _usage_style(percent: float) -> str:
+    return "red" if percent >= 90 else "yellow" if percent >= 65 else ""
+
+
+def _peak(amount: str, percent: str) -> Callable[[NodeRow], tuple[float, float]]:
+    return lambda row: (row.values[amount], row.values[percent])
+
+
+def _format_peak(format: Callable[[float], str]) -> Callable[[tuple[float, float]], str]:
+    def text(peak: tuple[float, float]) -> str:
+        amount, percent = peak
+        if np.isnan(amount) or np.isnan(percent):
+            return format(amount)
+        return f"{format(amount)} {format_percent(percent)}"
+
+    return text
+
+
+def _highest_peak_percent(row: NodeRow) -> float:
+    percents = (row.values["peak_cpu_percent"], row.values["peak_memory_percent"])
+    return max((percent for percent in percents if not np.isnan(percent)), default=np.nan)
+
+
+def _ratio_percent(ratio: float | None) -> str:
+    return UNKNOWN if ratio is None else format_percent(ratio * 100)
+
+
+COLUMNS: Final[tuple[Column[Any], ...]] = (
+    Column(
+        header="NODE",
+        help="Name of the node.",
+        value=lambda row: row.name,
+        format=str,
+        style="bold",
+        is_left_aligned=True,
+        sort=SortKey("name", lambda _: 0.0),
+    ),
+    Column(
+        header="AGE",
+        help="Time since the end of the last window.",
+        value=lambda row: (row.age_seconds, row.is_fresh),
+        format=lambda value: format_age(value[0]),
+        style=lambda value: "" if value[1] else "yellow",
+    ),
+    Column(
+        header="CPU",
+        help="Cores used in the last window.",
+        value=table_value("usage_cpu_cores"),
+        format=format_cores,
+        rank=2,
+    ),
+    Column(
+        header="CPU%",
+        help="The same in percent of allocatable.",
+        value=table_value("usage_cpu_percent"),
+        format=format_percent,
+        style=_usage_style,
+        sort=SortKey("cpu", table_value("usage_cpu_percent")),
+    ),
+    Column(
+        header="MEMORY",
+        help="Memory used in the last window.",
+        value=table_value("usage_memory_bytes"),
+        format=format_bytes,
+        rank=2,
+    ),
+    Column(
+        header="MEM%",
+        help="The same in percent of allocatable.",
+        value=table_value("usage_memory_percent"),
+        format=format_percent,
+        style=_usage_style,
+        sort=SortKey("memory", table_value("usage_memory_percent")),
+    ),
+    Column(
+        header="PEAK CPU",
+        help="Predicted peak of CPU usage, and its percent of allocatable. `--sort peak` sorts by "
+        "the higher percent of CPU and memory.",
+        value=_peak("peak_cpu_cores", "peak_cpu_percent"),
+        format=_format_peak(format_cores),
+        style="cyan",
+        rank=1,
+        sort=SortKey("peak", _highest_peak_percent),
+    ),
+    Column(
+        header="PEAK MEM",
+        help="Predicted peak of memory usage, and its percent of allocatable.",
+        value=_peak("peak_memory_bytes", "peak_memory_percent"),
+        format=_format_peak(format_bytes),
+        style="cyan",
+        rank=1,
+    ),
+    Column(
+        header="PREDICTOR",
+        help="Predictor whose peaks are shown: the node's strategy selects it.",
+        value=lambda row: row.state.predictor if row.state else "",
+        format=str,
+        rank=5,
+        is_left_aligned=True,
+    ),
+    Column(
+        header="PODS",
+        help="Pods measured in the last window.",
+        value=table_value("pods"),
+        format=format_count,
+        rank=3,
+    ),
+    Column(
+        header="FREE CPU",
+        help="Cores that Prod pods requested and are not expected to use.",
+        value=table_value("prod_reclaimable_cpu_cores"),
+        format=format_cores,
+        style="green",
+        rank=4,
+    ),
+    Column(
+        header="FREE MEM",
+        help="Memory that Prod pods requested and are not expected to use.",
+        value=table_value("prod_reclaimable_memory_bytes"),
+        format=format_bytes,
+        style="green",
+        rank=4,
+    ),
+    Column(
+        header="LIM CPU%",
+        help="CPU limits of all pods in percent of allocatable; needs --limits or --extender.",
+        value=lambda row: row.limits.cpu,
+        format=_ratio_percent,
+        rank=6,
+    ),
+    Column(
+        header="LIM MEM%",
+        help="Memory limits of all pods in percent of allocatable; needs --limits or --extender.",
+        value=lambda row: row.limits.memory,
+        format=_ratio_percent,
+        rank=6,
+    ),
+    Column(
+        header="FLAGS",
+        help="Conditions of the node, listed below.",
+        value=_flags,
+        format=str,
+        style="yellow",
+        is_left_aligned=True,
+    ),
+)
+SORT_KEYS: Final = {
+    column.sort.name: column.sort.value for column in COLUMNS if column.sort is not None
+}
+DEFAULT_SORT: Final = "cpu"

@@ -1,0 +1,104 @@
+"""Settings of the roles that connect to the API server."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from pipeline.settings.base import (
+    MetricsHost,
+    MetricsPort,
+    Name,
+    Namespace,
+    ObjectName,
+    Section,
+    Text,
+)
+
+
+class KubernetesSettings(Section, frozen=True, kw_only=True):
+    """The API server, and where Springtide's objects are."""
+
+    kubeconfig: Annotated[
+        Path | None,
+        Meta(
+            description="Kubeconfig file; null: the service account of the pod, else $KUBECONFIG, "
+            "else ~/.kube/config."
+        ),
+    ] = None
+    context: Annotated[
+        Text | None, Meta(description="Context of the kubeconfig; null: its current context.")
+    ] = None
+    namespace: Annotated[Namespace, Meta(description="Namespace of the Leases.")] = (
+        "springtide-system"
+    )
+    config_namespace: Annotated[
+        Name, Meta(description="Namespace of the ConfigMap with the policy.")
+    ] = "koordinator-system"
+    config_name: Annotated[Name, Meta(description="Name of the ConfigMap with the policy.")] = (
+        "slo-controller-config"
+    )
+    request_timeout_seconds: Annotated[
+        float, Meta(gt=0, le=600, description="Time-out of a request to the API server.")
+    ] = 30.0
+
+
+class WatcherSettings(Section, frozen=True, kw_only=True):
+    """The watcher, which copies nodes, pods and policy of a cluster to topics."""
+
+    metrics_host: MetricsHost = "0.0.0.0"
+    metrics_port: MetricsPort = 9103
+
+
+class ActuatorSettings(Section, frozen=True, kw_only=True):
+    """The cluster actuator, which writes Mid and Batch to Nodes."""
+
+    mode: Annotated[
+        Literal["observe", "recommend", "act"],
+        Meta(
+            description="observe: publish intended writes on springtide.actions only. recommend: "
+            "write the intended offer as an annotation of the Node. act: write Mid and Batch to "
+            "the status of Nodes. What another mode wrote is removed."
+        ),
+    ] = "observe"
+    node_metrics: Annotated[
+        bool,
+        Meta(
+            description="In mode act write NodeMetric objects, for Koordinator's scheduler and "
+            "manager."
+        ),
+    ] = False
+    node_slos: Annotated[
+        bool,
+        Meta(description="In mode act write NodeSLO objects, for Koordinator's node agent."),
+    ] = False
+    writes_per_second: Annotated[
+        float,
+        Meta(gt=0, le=10_000, description="Most writes to the API server, of all kinds together."),
+    ] = 20.0
+    metrics_host: MetricsHost = "0.0.0.0"
+    metrics_port: MetricsPort = 9104
+
+
+class EvictorSettings(Section, frozen=True, kw_only=True):
+    """The evictor, which carries out eviction plans."""
+
+    mode: Annotated[
+        Literal["observe", "recommend", "act"],
+        Meta(
+            description="observe: publish intended evictions on springtide.actions only. "
+            "recommend: also report them in an Event of the waiting pod. act: evict."
+        ),
+    ] = "observe"
+    evictions_per_minute: Annotated[
+        float, Meta(gt=0, le=10_000, description="Most evictions in the cluster.")
+    ] = 10.0
+    stop_config_map: Annotated[
+        ObjectName,
+        Meta(
+            description="Kill switch: while a ConfigMap of this name exists in "
+            "kubernetes.namespace, no pod is evicted."
+        ),
+    ] = "springtide-stop-evictions"
+    metrics_host: MetricsHost = "0.0.0.0"
+    metrics_port: MetricsPort = 9107

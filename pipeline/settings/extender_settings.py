@@ -1,0 +1,108 @@
+"""Settings of the scheduler extender."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from pipeline.settings.base import Port, Section, Text
+
+
+class ExtenderSettings(Section, frozen=True, kw_only=True):
+    """The extender, an HTTP service for kube-scheduler."""
+
+    mode: Annotated[
+        Literal["observe", "act"],
+        Meta(
+            description="observe: every node passes, and the actual decision is only logged. act: "
+            "the decision applies."
+        ),
+    ] = "observe"
+    push_out: Annotated[
+        bool,
+        Meta(
+            description="In mode act plan which Free, Batch or Mid pods make room for a Prod pod "
+            "that every node refuses. An evictor carries out the plans."
+        ),
+    ] = False
+    host: Annotated[Text, Meta(description="Address to listen on.")] = "0.0.0.0"
+    port: Annotated[
+        Port, Meta(description="Port for the scheduler, health and metrics; 0: any free port.")
+    ] = 8888
+    tls_cert_file: Annotated[
+        Text | None,
+        Meta(
+            description="Certificate chain (PEM) for HTTPS, reloaded when it changes; null: plain "
+            "HTTP."
+        ),
+    ] = None
+    tls_key_file: Annotated[
+        Text | None, Meta(description="Private key (PEM) of tls_cert_file.")
+    ] = None
+    tls_client_ca_file: Annotated[
+        Text | None,
+        Meta(
+            description="CA certificates (PEM) of client certificates, which are then required for "
+            "all requests except probes; null: not required."
+        ),
+    ] = None
+    cpu_threshold_percent: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=100,
+            description="Refuse a node whose CPU usage is above this percentage of allocatable, "
+            "rounded half up: with 65, 65.4 passes and 65.5 is refused. 0: never.",
+        ),
+    ] = 65.0
+    memory_threshold_percent: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=100,
+            description="Refuse a node whose memory usage is above this percentage of allocatable, "
+            "rounded half up. 0: never.",
+        ),
+    ] = 95.0
+    stale_after_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=86_400,
+            description="A node whose last window is older passes with score 0.",
+        ),
+    ] = 180.0
+    scheduler_config_file: Annotated[
+        Text | None,
+        Meta(
+            description="A KubeSchedulerConfiguration whose plugins and arguments apply: "
+            "LoadAwareScheduling, Trimaran's and others. Its arguments override the thresholds and "
+            "the age above. null: LoadAwareScheduling with its defaults."
+        ),
+    ] = None
+    scheduler_name: Annotated[
+        Text | None,
+        Meta(description="Profile of that file to use; null: the only profile with plugins."),
+    ] = None
+    fine_scores: Annotated[
+        bool,
+        Meta(
+            description="Score 0 to 100 instead of the 0 to 10 of the extender protocol, which "
+            "multiplies the weight of the extender by ten. kube-scheduler accepts it."
+        ),
+    ] = False
+    snapshot_file: Annotated[
+        Text | None,
+        Meta(
+            description="File for a snapshot of the state table, written every minute and at the "
+            "end. A restarted extender answers from it at once, and then catches up. Use one file "
+            "per extender. null: read everything from Kafka at the start."
+        ),
+    ] = None
+    in_flight: Annotated[
+        Literal["all", "score", "none"],
+        Meta(
+            description="Which decisions count pods that are assigned to a node and not measured "
+            "yet: filter and scores (all), scores (score), or neither (none), which lets a burst "
+            "of pods pile up on the best node."
+        ),
+    ] = "all"

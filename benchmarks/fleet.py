@@ -41,10 +41,10 @@ from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import local_kafka
 from pipeline.settings import Settings, load_settings
 from pipeline.times import parse_time
-from pipeline.topics.arrow import SAMPLE_SCHEMA
 from pipeline.topics.codec import encode_json
 from pipeline.topics.pods import pod_key
 from pipeline.topics.registry import NODE_STATE, PODS, SAMPLES
+from pipeline.topics.sample_rows import encode_arrays
 from pipeline.topics.samples import STATISTICS, SampleHeader
 
 PREFIX = "fleet"
@@ -82,12 +82,8 @@ class Node:
         self._memory = self._random.gamma(4.0, 5e7, pods)
         self._uids = pod_uids(number, pods)
         self._replaced = 0
-        kinds = pa.array(["node", *["pod"] * pods])
-        self._fixed = {"kind": kinds, "coverage": pa.array(np.ones(pods + 1))}
-        self._list_pods()
-
-    def _list_pods(self) -> None:
-        self._fixed["id"] = pa.array(["", *self._uids])
+        self._kinds = ["node", *["pod"] * pods]
+        self._coverage = pa.array(np.ones(pods + 1))
 
     def churn(self, share: float) -> list[Keyed]:
         """Replace a pod by another with this probability; what a watcher would say of it."""
@@ -97,39 +93,34 @@ class Node:
         old = self._uids[at]
         self._replaced += 1
         new = self._uids[at] = f"{old[:-12]}{self._replaced:012x}"
-        self._list_pods()
         made = encode_json(inventory.pod_record(self.name, new, at))
         return [Keyed(pod_key(self.name, new), made), Keyed(pod_key(self.name, old), None)]
 
     def sample(self, sequence: int, end_ms: int) -> bytes:
         """The record of the window that ends at `end_ms`."""
         moved = self._random.uniform(0.9, 1.1)
-        columns: dict[str, pa.Array] = dict(self._fixed)
+        statistics = {"coverage": self._coverage}
         for usage, values, own in (
             ("cpu_cores", self._cpu, 0.2), ("memory_bytes", self._memory, 1e9)
         ):  # fmt: skip
             column = pa.array(np.concatenate([[values.sum() + own], values]) * moved)
-            columns |= {f"{usage}_{statistic}": column for statistic in STATISTICS}
-        points = np.full(30, (self._cpu.sum() + 0.2) * moved)
-        columns |= self._of_node("points_offset_seconds", np.arange(30.0))
-        columns |= self._of_node("points_cpu_cores", points)
-        columns |= self._of_node("points_memory_bytes", np.full(30, self._memory.sum() * moved))
+            statistics |= {f"{usage}_{statistic}": column for statistic in STATISTICS}
+        points = np.column_stack([
+            np.arange(30.0),
+            np.full(30, (self._cpu.sum() + 0.2) * moved),
+            np.full(30, self._memory.sum() * moved),
+        ])  # fmt: skip
         header = SampleHeader(
             node=self.name, machine_id=self.name, boot_id="boot", epoch=1, sequence=sequence,
             window_start_ms=end_ms - WINDOW_MS, window_end_ms=end_ms,
         )  # fmt: skip
-        names = [name for name in SAMPLE_SCHEMA.names if name in columns]
-        schema = pa.schema([SAMPLE_SCHEMA.field(name) for name in names], header.metadata())
-        batch = pa.RecordBatch.from_arrays([columns[name] for name in names], schema=schema)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, schema) as writer:
-            writer.write_batch(batch)
-        value: bytes = sink.getvalue().to_pybytes()
-        return value
-
-    def _of_node(self, name: str, points: np.ndarray) -> dict[str, pa.Array]:
-        rows = len(self._fixed["id"])
-        return {name: pa.array([points, *[None] * (rows - 1)], pa.list_(pa.float64()))}
+        return encode_arrays(
+            header,
+            kinds=self._kinds,
+            ids=["", *self._uids],
+            statistics=statistics,
+            points=pa.array(points.ravel()),
+        )
 
 
 async def feed(settings: Settings, given: argparse.Namespace) -> None:

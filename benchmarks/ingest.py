@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from benchmarks import inventory
@@ -43,7 +42,7 @@ from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.result_records import encode_node_states, encode_prediction
 from pipeline.settings import Settings, load_settings
-from pipeline.topics.arrow import write_stream
+from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.overcommit_terms import Overcommit
@@ -69,7 +68,7 @@ def pod_uids(number: int, pods: int) -> list[str]:
 
 def samples(nodes: int, pods: int, windows: int, end_ms: int) -> Iterator[tuple[str, bytes]]:
     """Node and encoded batch, window by window, seeded; usage begins anew after `DISTINCT`."""
-    before: dict[tuple[int, int], pa.RecordBatch] = {}
+    before: dict[tuple[int, int], bytes] = {}
     random = np.random.default_rng(7)
     first = end_ms - windows * WINDOW_MS
     for number in range(windows):
@@ -81,7 +80,7 @@ def samples(nodes: int, pods: int, windows: int, end_ms: int) -> Iterator[tuple[
                 window_start_ms=start, window_end_ms=start + WINDOW_MS,
             )  # fmt: skip
             if number >= DISTINCT:
-                yield node, write_stream(before[n, number % DISTINCT], header.metadata())
+                yield node, encode_json(header) + before[n, number % DISTINCT]
                 continue
             cpu, memory = random.gamma(2.0, 0.1, pods), random.gamma(4.0, 5e7, pods)
             rows = [_row("node", "", float(cpu.sum()) + 0.2, float(memory.sum()) + 1e9)]
@@ -91,7 +90,7 @@ def samples(nodes: int, pods: int, windows: int, end_ms: int) -> Iterator[tuple[
                 for uid, c, m in zip(pod_uids(n, pods), cpu, memory, strict=True)
             ]
             value = encode_samples(SampleBatch(header, rows))
-            before[n, number] = read_rows(value).batch
+            before[n, number] = value[value.index(b"\n") :]
             yield node, value
 
 

@@ -189,9 +189,7 @@ class JoinCursor:
             raise OversizedRecordError(f"window of {node!r} has {len(value)} bytes")
         for column, count in window.bad_values.items():
             BAD_VALUES.labels(node, column).inc(count)
-        # A corrected sample must be decoded, as other readers will.
-        decoded = as_decoded(window, value) if window.rows.sample is sample else None
-        return _EncodedWindow(Keyed(node.encode(), value), decoded)
+        return _EncodedWindow(Keyed(node.encode(), value), as_decoded(window, value))
 
     def _facts_of(self, record: KnownNode | None) -> NodeFacts | None:
         if record is None:

@@ -50,6 +50,7 @@ def command(settings: Settings, once: bool) -> None:
         asyncio.run(run(settings, os.environ))
         return
     batch = asyncio.run(collect_window(settings.exporter, os.environ, SystemClock()))
-    for record in ({"kind": "header"} | batch.header.metadata(), *batch.rows):
+    header = {"kind": "header"} | msgspec.structs.asdict(batch.header)
+    for record in (header, *batch.rows):
         sys.stdout.buffer.write(msgspec.json.encode(record) + b"\n")
     sys.stdout.flush()

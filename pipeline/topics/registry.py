@@ -17,7 +17,7 @@ MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
 checkpoint are larger than itself, and a hostile one must not stop who writes them."""
 MAX_SAMPLE_BYTES: Final = MAX_RECORD_BYTES // 4
 
-Codec = Literal["arrow", "parts", "json", "msgpack", "bytes"]
+Codec = Literal["json + arrow", "json", "msgpack", "bytes"]
 Cleanup = Literal["delete", "compact"]
 
 
@@ -67,7 +67,7 @@ class Topic:
 
 
 SAMPLES: Final = Topic(
-    name="samples", key="node", codec="arrow", cleanup="delete", retention_ms=24 * HOUR_MS,
+    name="samples", key="node", codec="json + arrow", cleanup="delete", retention_ms=24 * HOUR_MS,
     value="usage of a node and its pods in one window, a row per entity",
     written_by="node exporter or provider", record="samples", max_bytes=MAX_SAMPLE_BYTES,
 )  # fmt: skip
@@ -91,8 +91,8 @@ FLEET: Final = Topic(
     value="means and deviations of node pools, priors of workloads", written_by="planner",
 )  # fmt: skip
 WINDOWS: Final = Topic(
-    name="windows", key="node", codec="parts", cleanup="delete", retention_ms=3 * DAY_MS,
-    value="the log of record: a sample and what was known beside it",
+    name="windows", key="node", codec="json + arrow", cleanup="delete", retention_ms=3 * DAY_MS,
+    value="the log of record: a sample with facts about its node and pods",
     written_by="join agent", record="windows",
 )  # fmt: skip
 PREDICTIONS: Final = Topic(

@@ -1,236 +1,309 @@
-"""The rows of a sample as the worker's hot path reads them: once, and as arrays.
+"""Decode records of `springtide.samples` into arrays.
 
-`read_rows` promises what `arrow.read_samples` does, and refuses what that refuses; it only makes
-nothing that is not there. A column that a sample does not have is not filled with nulls, and
-numbers come as one array. A sample that is like one before (in its head, its layout, its texts) is
-not decoded again: what is asked for is taken from where it lies in the bytes, and Arrow reads them
-only for who asks for Arrow. Only workers import this module: the exporter carries no numpy.
+Only workers import this module: numpy and pyarrow are too large for the exporter.
 """
 
-from collections.abc import Mapping
-from functools import cached_property
-from typing import Final, Protocol
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.topics.arrow import (
-    SAMPLE_FIELDS,
-    SAMPLE_SCHEMA,
-    batch_at,
-    known_columns,
-    open_sample,
-    read_batch,
-    write_stream,
-)
-from pipeline.topics.entity_listings import MOST_ROWS_KEPT, known_listing, listing_of
+from pipeline.errors import InvalidRecordError, UndecodableRecordError
+from pipeline.topics.arrow import read_batch, read_schema, schema_end
+from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.entity_listings import Listing as Listing
-from pipeline.topics.sample_heads import Columns, columns_of, keep_head, known_head, own_columns
-from pipeline.topics.sample_layouts import Gaps, Layout, keep_layout, known_layout
-from pipeline.topics.samples import SampleHeader
+from pipeline.topics.entity_listings import listing_of
+from pipeline.topics.nodes import check_node_name
+from pipeline.topics.samples import (
+    KINDS,
+    LIST_COLUMNS,
+    NUMBER_COLUMNS,
+    SampleBatch,
+    SampleHeader,
+    sample_metadata,
+)
 
-Floats = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float64]
 
-_FIELDS: Final = {field.name: field for field in SAMPLE_FIELDS}
+_LAST_MS: Final = 253_402_300_799_000
+_MAX_WINDOW_MS: Final = 86_400_000
+_TRIPLE: Final = len(LIST_COLUMNS)
+_TEXT: Final = pa.string()
+_NO_NUMBERS: Final = pa.array([], pa.float64())
+_CACHED_BYTES: Final = 16 * 1024
+
+_names = msgspec.json.Decoder(list[str])
+_check_node_name = lru_cache(maxsize=16_384)(check_node_name)
 
 
-class _Rows(Protocol):
-    """Where the rows of a sample are taken from."""
+class _Layout(NamedTuple):
+    """Positions of the columns in `schema`, -1 where missing. A row has `size` statistics, of which
+    the topic knows those at `known` (None: all). `places` maps the name of each known one to its
+    row in `SampleRows.numbers`."""
 
-    columns: Columns
-    count: int
-
-    @property
-    def batch(self) -> pa.RecordBatch: ...
-
-    @property
-    def listing(self) -> Listing: ...
-
-    def nulls(self) -> int: ...
-
-    def numbers(self) -> Floats: ...
-
-    def points(self, name: str, row: int) -> Floats: ...
-
-    def all_points(self, name: str) -> Floats: ...
+    schema: pa.Schema
+    kind: int
+    id: int
+    qos: int
+    statistics: int
+    points: int
+    size: int
+    known: list[int] | None
+    places: Mapping[str, int]
 
 
 class SampleRows:
-    """The rows of one sample: `batch` has the columns that it has, each as `SAMPLE_FIELDS` says.
+    """The rows of one sample, made by `read_rows`.
 
-    `data` is the sample as an Arrow stream that holds these and no other columns.
+    `data` is the record and `listing` the entities of its rows. `places` maps the name of each
+    statistic to its row in `numbers`; samples with equal statistics share it. Nobody may write to
+    the arrays.
     """
 
-    def __init__(self, header: SampleHeader, rows: _Rows, data: bytes | None = None) -> None:
+    def __init__(
+        self, data: bytes, header: SampleHeader, batch: pa.RecordBatch, layout: _Layout
+    ) -> None:
+        self.data = data
         self.header = header
-        self._rows = rows
-        self._data = data
+        self.places = layout.places
+        self.listing = listing_of(batch.column(layout.kind), batch.column(layout.id))
+        self._batch = batch
+        self._layout = layout
+        self._values = _items(batch.column(layout.statistics), layout.size)
+        if layout.points >= 0:
+            points = batch.column(layout.points)
+            _items(points.values, _TRIPLE)
+            if points.null_count:
+                raise InvalidRecordError("points of a row are null")
 
     def __len__(self) -> int:
-        return self._rows.count
+        return len(self.listing.ids)
 
     @cached_property
-    def batch(self) -> pa.RecordBatch:
-        return self._rows.batch
+    def numbers(self) -> FloatArray:
+        """All statistics, (statistics, rows); NaN where null or NaN."""
+        return self._by_statistic(self._values.to_numpy(zero_copy_only=False))
 
     @cached_property
-    def data(self) -> bytes:
-        return self._data or write_stream(self.batch, self.header.metadata())
+    def null(self) -> BoolArray:
+        """Whether each of `numbers` is null, (statistics, rows)."""
+        return self._by_statistic(_null(self._values))
 
     @property
-    def listing(self) -> Listing:
-        """Which entities the rows are; raises `InvalidRecordError` if they do not say."""
-        return self._rows.listing
+    def null_count(self) -> int:
+        """Number of nulls in `numbers`."""
+        if self._layout.known is None:
+            return int(self._values.null_count)
+        return int(np.count_nonzero(self.null))
 
-    @property
-    def places(self) -> Mapping[str, int]:
-        """The columns of numbers, and which row of `numbers` each is."""
-        return self._rows.columns.rows
-
-    @cached_property
-    def numbers(self) -> Floats:
-        """All columns of numbers, (columns, rows); NaN where null, and where the sample says so."""
-        return self._rows.numbers()
-
-    @property
-    def nulls(self) -> int:
-        """How many of `numbers` are null."""
-        return self._rows.nulls()
-
-    def number(self, name: str) -> Floats:
-        """One column of numbers, (rows,); NaN is unknown."""
+    def number(self, name: str) -> FloatArray:
+        """One statistic, (rows,); NaN is unknown."""
         place = self.places.get(name)
         return np.full(len(self), np.nan) if place is None else self.numbers[place]
 
-    def points(self, name: str) -> Floats:
-        """What the node's row has in a column of lists, (points,); NaN is unknown."""
-        return self._rows.points(name, self.listing.node) if self.has(name) else np.empty(0)
+    @cached_property
+    def points(self) -> FloatArray:
+        """Raw measurements of the node, (points, 3) in order of `LIST_COLUMNS`; NaN where null or
+        NaN."""
+        values: FloatArray = self._node_points.to_numpy(zero_copy_only=False)
+        return values.reshape(-1, _TRIPLE)
 
-    def all_points(self, name: str) -> Floats:
-        """What all rows have in a column of lists, (points,). In the place of a null is anything,
-        and there may be more that no row has: enough to see that nothing is wrong."""
-        return self._rows.all_points(name) if self.has(name) else np.empty(0)
+    @cached_property
+    def null_points(self) -> BoolArray:
+        """Whether each of `points` is null, (points, 3)."""
+        return _null(self._node_points).reshape(-1, _TRIPLE)
 
-    def has(self, name: str) -> bool:
-        """Whether the sample has this column."""
-        return name in self._rows.columns.at
+    @cached_property
+    def qos(self) -> list[str]:
+        """Kubernetes QoS of each row, empty where unknown."""
+        if self._layout.qos < 0:
+            return [""] * len(self)
+        return [qos or "" for qos in self._batch.column(self._layout.qos).to_pylist()]
 
-    def column(self, name: str) -> pa.Array:
-        """A column of `SAMPLE_FIELDS`; nulls if the sample does not have it."""
-        at = self._rows.columns.at.get(name)
-        return pa.nulls(len(self), _FIELDS[name].type) if at is None else self.batch.column(at)
+    @cached_property
+    def _node_points(self) -> pa.DoubleArray:
+        if self._layout.points < 0:
+            return _NO_NUMBERS
+        points = self._batch.column(self._layout.points)
+        start, end = points.offsets.to_numpy()[self.listing.node :][:2].tolist()
+        return points.values.values[start * _TRIPLE : end * _TRIPLE]
+
+    def _by_statistic(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        rows = values.reshape(len(self), self._layout.size)
+        return (rows if self._layout.known is None else rows[:, self._layout.known]).T
+
+    def replace(self, numbers: FloatArray, points: FloatArray) -> "SampleRows":
+        """This sample with other `numbers` and `points`, in which NaN becomes null."""
+        data = encode_arrays(
+            self.header,
+            kinds=[KINDS[code] for code in self.listing.kinds],
+            ids=self.listing.ids,
+            qos=self.qos,
+            statistics={
+                name: pa.array(numbers[place], from_pandas=True)
+                for name, place in self.places.items()
+            },
+            points=pa.array(points.ravel(), from_pandas=True),
+        )
+        return read_rows(data)
 
 
 def read_rows(data: bytes) -> SampleRows:
-    """The rows of a record of `springtide.samples`; raises the errors of `read_samples`."""
-    alike = _read_alike(data)
-    return _read(data) if alike is None else alike
+    """Decode a record of `springtide.samples`.
+
+    Ignores unknown columns and statistics. Raises `UndecodableRecordError`, `InvalidRecordError` or
+    `UnsupportedVersionError`.
+    """
+    if not data:
+        raise UndecodableRecordError("record is empty")
+    line, _, stream = data.partition(b"\n")
+    if not stream:
+        raise UndecodableRecordError("record has no line of JSON before an Arrow stream")
+    header = _decode_header(line)
+    message = stream[: schema_end(stream)]
+    layout = _cached_layout(message) if len(message) <= _CACHED_BYTES else _layout(message)
+    return SampleRows(data, header, read_batch(stream, layout.schema), layout)
 
 
-def rows_of(header: SampleHeader, batch: pa.RecordBatch) -> SampleRows:
-    """The columns of `SAMPLE_SCHEMA` that `batch` has and that are not null throughout."""
-    names = tuple(
-        name
-        for name in batch.schema.names
-        if name in ("kind", "id")
-        or (name in _FIELDS and batch.column(name).null_count < batch.num_rows)
+def read_header(data: bytes) -> SampleHeader:
+    """Decode only the header of a record of `springtide.samples`; raises as `read_rows`."""
+    return _decode_header(data[: max(data.find(b"\n"), 0)])
+
+
+def read_samples(data: bytes) -> SampleBatch:
+    """Decode a record of `springtide.samples` into what `encode_samples` takes.
+
+    Leaves out of each row what is unknown. Raises as `read_rows`.
+    """
+    sample = read_rows(data)
+    rows: list[dict[str, Any]] = [
+        {"kind": KINDS[code], "id": name}
+        for code, name in zip(sample.listing.kinds, sample.listing.ids, strict=True)
+    ]
+    for row, qos in zip(rows, sample.qos, strict=True):
+        row |= {"qos": qos} if qos else {}
+    for name, place in sample.places.items():
+        values = zip(rows, sample.numbers[place].tolist(), sample.null[place], strict=True)
+        for row, value, null in values:
+            row |= {} if null else {name: value}
+    if len(sample.points):
+        points = np.where(sample.null_points, None, sample.points)  # type: ignore[call-overload]
+        rows[sample.listing.node] |= dict(zip(LIST_COLUMNS, points.T.tolist(), strict=True))
+    return SampleBatch(sample.header, rows)
+
+
+def encode_arrays(
+    header: SampleHeader,
+    *,
+    kinds: Sequence[str],
+    ids: Sequence[str],
+    statistics: Mapping[str, pa.DoubleArray],
+    points: pa.DoubleArray = _NO_NUMBERS,
+    qos: Sequence[str] = (),
+) -> bytes:
+    """Encode a sample from an array for each statistic, (rows,), and the triples of the node's
+    points one after the other, (3 * points,). Equal arguments give equal bytes."""
+    rows, size = len(kinds), len(statistics)
+    by_row = np.arange(size * rows).reshape(size, rows).T.ravel()
+    numbers = pa.concat_arrays([_NO_NUMBERS, *statistics.values()]).take(pa.array(by_row))
+    triples = pa.FixedSizeListArray.from_arrays(points, _TRIPLE)
+    node = list(kinds).index("node") if "node" in kinds else 0
+    ends = np.where(np.arange(rows + 1) > node, len(triples), 0)
+    columns = {
+        "kind": pa.array(kinds, _TEXT),
+        "id": pa.array(ids, _TEXT),
+        "qos": pa.array(qos or [""] * rows, _TEXT),
+        "statistics": pa.FixedSizeListArray.from_arrays(numbers, size),
+        "points": pa.ListArray.from_arrays(pa.array(ends, pa.int32()), triples),
+    }
+    batch = pa.record_batch(columns, metadata=sample_metadata(tuple(statistics)))
+    sink = pa.BufferOutputStream()
+    sink.write(encode_json(header) + b"\n")
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _decode_header(line: bytes) -> SampleHeader:
+    header = decode_json(SampleHeader, line)
+    _check_node_name(header.node)
+    if not 0 < header.window_end_ms - header.window_start_ms <= _MAX_WINDOW_MS:
+        raise InvalidRecordError("window is not longer than 0 s and at most a day")
+    if header.window_end_ms > _LAST_MS:
+        raise InvalidRecordError("window ends after the year 9999")
+    return header
+
+
+def _layout(message: bytes) -> _Layout:
+    schema = read_schema(message)
+    metadata = schema.metadata or {}
+    if b"statistics" not in metadata:
+        raise InvalidRecordError("the schema does not name its statistics")
+    names = _statistics(metadata[b"statistics"])
+    fields = {
+        "kind": _TEXT,
+        "id": _TEXT,
+        "qos": _TEXT,
+        "statistics": pa.list_(pa.float64(), len(names)),
+        "points": pa.list_(pa.list_(pa.float64(), _TRIPLE)),
+    }
+    positions = {name: _position(schema, name, kind) for name, kind in fields.items()}
+    for name in ("kind", "id", "statistics"):
+        if positions[name] < 0:
+            raise InvalidRecordError(f"column {name!r} is missing")
+    known = [index for index, name in enumerate(names) if name in NUMBER_COLUMNS]
+    return _Layout(
+        schema=schema,
+        **positions,
+        size=len(names),
+        known=None if len(known) == len(names) else known,
+        places={names[index]: place for place, index in enumerate(known)},
     )
-    batch = batch.select(names).replace_schema_metadata(None)
-    return SampleRows(header, _Decoded(batch, columns_of(names)))
 
 
-def _read(data: bytes) -> SampleRows:
-    """The rows of any sample. One like it may be read by `_read_alike`, then."""
-    header, batch = open_sample(data)
-    columns = own_columns(batch.schema)
-    if columns is None:
-        rows = rows_of(header, known_columns(batch, SAMPLE_SCHEMA))
-        _ = rows.listing
-        return rows
-    decoded = _Decoded(batch, columns)
-    _ = decoded.listing
-    if batch.num_rows <= MOST_ROWS_KEPT and keep_layout(columns, data, batch) is not None:
-        keep_head(data[: batch_at(data)], batch.schema, columns)
-    return SampleRows(header, decoded, data)
+# All exporters of a version and kernel have the same schema.
+_cached_layout = lru_cache(maxsize=64)(_layout)
 
 
-def _read_alike(data: bytes) -> SampleRows | None:
-    """The rows of a sample all of whose parts are like those of samples that `_read` has read. None
-    for any other, good or not: nothing is refused here."""
-    at = batch_at(data)
-    head = known_head(data[:at])
-    if head is None:
-        return None
-    columns, header = head
-    layout = known_layout(columns, data, at)
-    if layout is None:
-        return None
-    listing, gaps = known_listing(layout.listing.key(data)), layout.gaps(data)
-    if listing is None or gaps is None or not layout.is_proven(data):
-        return None
-    return SampleRows(header, _Encoded(data, layout, gaps, listing), data)
+def _statistics(data: bytes) -> list[str]:
+    try:
+        names: list[str] = _names.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRecordError(f"names of statistics cannot be decoded: {error}") from error
+    if len(set(names)) < len(names):
+        raise InvalidRecordError("two statistics have the same name")
+    return names
 
 
-class _Decoded:
-    """Rows that Arrow has read."""
-
-    def __init__(self, batch: pa.RecordBatch, columns: Columns) -> None:
-        self.batch = batch
-        self.columns = columns
-        self.count = int(batch.num_rows)
-
-    @cached_property
-    def listing(self) -> Listing:
-        none = pa.nulls(self.count, pa.string())
-        places = (self.columns.at.get(name) for name in ("kind", "id"))
-        return listing_of(*(none if at is None else self.batch.column(at) for at in places))
-
-    def nulls(self) -> int:
-        return sum(self.batch.column(at).null_count for at in self.columns.numbers)
-
-    def numbers(self) -> Floats:
-        if not self.columns.numbers:
-            return np.empty((0, self.count))
-        numbers = self.batch.select(self.columns.numbers)
-        found: Floats = numbers.to_tensor(null_to_nan=True, row_major=False).to_numpy().T
-        return found
-
-    def points(self, name: str, row: int) -> Floats:
-        values = self.batch.column(self.columns.at[name])[row].values
-        if values is None:
-            return np.empty(0)
-        found: Floats = values.to_numpy(zero_copy_only=False)
-        return found
-
-    def all_points(self, name: str) -> Floats:
-        flat = self.batch.column(self.columns.at[name]).flatten()
-        return np.frombuffer(flat.buffers()[1], np.float64, len(flat), flat.offset * 8)
+def _position(schema: pa.Schema, name: str, kind: pa.DataType) -> int:
+    """Position of the column `name`, which must have this type; -1 if it is missing."""
+    positions = schema.get_all_field_indices(name)
+    if len(positions) > 1:
+        raise InvalidRecordError(f"two columns have the name {name!r}")
+    if not positions:
+        return -1
+    found = schema.field(positions[0]).type
+    if found != kind:
+        # A nested type may contain names of any length that are not UTF-8.
+        text = type(found).__name__ if pa.types.is_nested(found) else str(found)
+        raise InvalidRecordError(f"column {name!r} is {text[:80]}, not {kind}")
+    return int(positions[0])
 
 
-class _Encoded:
-    """Rows that stay in the bytes of their sample."""
+def _items(lists: pa.FixedSizeListArray, size: int) -> pa.DoubleArray:
+    """The numbers in lists of `size` each; raises `InvalidRecordError` if a list is null."""
+    values = lists.values
+    if lists.null_count or len(values) != len(lists) * size:
+        raise InvalidRecordError("statistics or points of a row are null")
+    return values
 
-    def __init__(self, data: bytes, layout: Layout, gaps: Gaps, listing: Listing) -> None:
-        self.columns = layout.columns
-        self.count = layout.rows
-        self.listing = listing
-        self._data = data
-        self._layout = layout
-        self._gaps = gaps
 
-    @property
-    def batch(self) -> pa.RecordBatch:
-        return read_batch(self._data)
-
-    def nulls(self) -> int:
-        return self._gaps.flat.size
-
-    def numbers(self) -> Floats:
-        return self._layout.numbers(self._data, self._gaps)
-
-    def points(self, name: str, row: int) -> Floats:
-        return self._layout.items_of(self._data, name, row)
-
-    def all_points(self, name: str) -> Floats:
-        return self._layout.all_items(self._data, name)
+def _null(values: pa.DoubleArray) -> BoolArray:
+    null: BoolArray = values.is_null().to_numpy(zero_copy_only=False)
+    return null

@@ -1,37 +1,41 @@
-"""`springtide.samples`: what one node used during one window, a row per entity, as Arrow IPC.
+"""`springtide.samples`: the usage of one node and its pods during one window, as Arrow IPC.
 
-Written by the node exporter, once per window, keyed by the node's name. The schema's metadata is
-the header (who measured, which window); each row is the node itself, a pod, the best-effort tier
-or a host application. Encoding goes through nanoarrow, because the exporter must not carry numpy
-and pyarrow onto every node; reading is in `pipeline.topics.arrow`.
+The node exporter writes one record a window, keyed by node name: the `SampleHeader` as a line of
+JSON, then an Arrow stream of one record batch with a row for each entity. The statistics of a row
+are one fixed-size list, the schema's metadata holds their names. The exporter encodes with
+nanoarrow, because numpy and pyarrow are too large for every node. Workers decode with
+`pipeline.topics.sample_rows`.
 
-A column that a kernel cannot give may be left out or be null: readers take both as unknown.
+A null statistic is unknown. One that no row has may be left out. NaN, negative and infinite values
+are invalid: the join replaces them with null and counts them.
 """
 
 import io
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final, Literal
+from itertools import chain, zip_longest
+from typing import Annotated, Any, Final, Literal
 
+import msgspec
 import nanoarrow as na
 from nanoarrow.c_array import CArray
 from nanoarrow.ipc import StreamWriter
 
-VERSION: Final = 1
-SCHEMA_NAME: Final = "springtide.samples"
+from pipeline.topics.codec import Record, encode_json
 
 Kind = Literal["node", "pod", "tier", "host_app"]
 KINDS: Final = ("node", "pod", "tier", "host_app")
 
 BESTEFFORT_TIER: Final = "besteffort"
 SYSTEM_TIER: Final = "system"
-"""Ids of the two tiers: all best-effort pods as one, and what is left of the node (node - pods -
-host applications) as it was each second."""
+"""Ids of the two tiers: all best-effort pods together, and the remainder of the node (node - pods -
+host applications), computed every second."""
 
 STATISTICS: Final = ("avg", "p90", "p95", "max", "last")
-"""How the samples inside a window are summarised; percentiles by rank floor(n*p)-1."""
+"""Summaries of the measurements inside a window; percentiles by rank floor(n*p)-1."""
 
 USAGES: Final = (
     "cpu_cores",
@@ -39,11 +43,11 @@ USAGES: Final = (
     "memory_with_page_cache_bytes",
     "memory_with_hot_page_cache_bytes",
 )
-"""What is summarised. `memory_bytes` is without page cache, the field's default."""
+"""Summarised quantities. `memory_bytes` is without page cache, the default of Koordinator."""
 
 TEXT_COLUMNS: Final = ("kind", "id", "qos")
-"""`id`: pod uid as the cgroup names it, host application's or tier's name, empty for the node.
-`qos`: Kubernetes QoS of a pod by its cgroup (Guaranteed, Burstable, BestEffort), else null."""
+"""`id`: pod UID as in the cgroup's name, name of the host application or tier, empty for the node.
+`qos`: Kubernetes QoS of a pod by its cgroup (Guaranteed, Burstable, BestEffort), else empty."""
 
 NUMBER_COLUMNS: Final = (
     "coverage",  # share of the window's time in which CPU usage was observed, 0..1
@@ -62,60 +66,42 @@ NUMBER_COLUMNS: Final = (
     "capacity_cpu_cores",  # node row only: online CPUs and MemTotal
     "capacity_memory_bytes",
 )
-LIST_COLUMNS: Final = (
-    "points_offset_seconds",  # node row only: the raw collections, seconds after window start
-    "points_cpu_cores",
-    "points_memory_bytes",
-)
+LIST_COLUMNS: Final = ("points_offset_seconds", "points_cpu_cores", "points_memory_bytes")
+"""Node row only, three lists of equal length: the raw measurements, in seconds after the start of
+the window. On the wire they are one list of triples, `points`."""
+
 COLUMNS: Final = (*TEXT_COLUMNS, *NUMBER_COLUMNS, *LIST_COLUMNS)
 
 Row = Mapping[str, Any]
 
-_TEXT = na.string()
-_NUMBER = na.float64()
-_LIST = na.list_(_NUMBER)
+_WholeNumber = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+_TEXT: Final = na.string()
+_NUMBER: Final = na.float64()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleHeader:
-    """Who measured and which window; times are milliseconds since the Unix epoch, UTC.
+class SampleHeader(Record, frozen=True, kw_only=True):
+    """Origin and window of a sample. Times are milliseconds since the Unix epoch, UTC.
 
     `epoch` is the start of the exporter process in milliseconds, `sequence` counts its windows
-    from 0: two exporters on one node and lost windows become visible. Samples that were not
-    measured on the node itself, as a provider's, are of no machine: `machine_id` is empty.
+    from 0: they reveal lost windows and a second exporter on the node. `machine_id` is empty in
+    samples that were not measured on the node itself.
     """
 
     node: str
     machine_id: str
     boot_id: str
-    epoch: int
-    sequence: int
-    window_start_ms: int
-    window_end_ms: int
+    epoch: _WholeNumber
+    sequence: _WholeNumber
+    window_start_ms: _WholeNumber
+    window_end_ms: _WholeNumber
     simulated: bool = False
-
-    def metadata(self) -> dict[str, str]:
-        """The header as Arrow schema metadata."""
-        return {
-            "schema": SCHEMA_NAME,
-            "version": str(VERSION),
-            "node": self.node,
-            "machine_id": self.machine_id,
-            "boot_id": self.boot_id,
-            "epoch": str(self.epoch),
-            "sequence": str(self.sequence),
-            "window_start_ms": str(self.window_start_ms),
-            "window_end_ms": str(self.window_end_ms),
-            "simulated": "true" if self.simulated else "false",
-        }
 
 
 @dataclass(frozen=True, slots=True)
 class SampleBatch:
-    """One window of one node: the header and a mapping from column name to value per row.
+    """One window of one node: the header and a mapping from column name to value for each entity.
 
-    A row holds `kind` and `id` and whatever else of `COLUMNS` is known of it; the node's row
-    comes first.
+    A row holds `kind`, `id` and any other of `COLUMNS`. The node's row comes first.
     """
 
     header: SampleHeader
@@ -123,57 +109,76 @@ class SampleBatch:
 
 
 def encode_samples(batch: SampleBatch) -> bytes:
-    """The batch as an Arrow IPC stream; columns that no row has are left out.
+    """Encode a sample; leaves out statistics that no row has.
 
     Raises `ValueError` for a column name that the topic does not have.
     """
-    present = {name for row in batch.rows for name in row}
+    rows = batch.rows
+    present = {name for row in rows for name in row}
     if unknown := present.difference(COLUMNS):
         raise ValueError(f"springtide.samples has no column {sorted(unknown)}")
-    names = tuple(n for n in COLUMNS if n in present or n in ("kind", "id"))
-    schema = na.Schema(_schema(names), metadata=batch.header.metadata())
-    array = na.c_array_from_buffers(
-        schema,
-        length=len(batch.rows),
-        buffers=[None],
-        children=[_column(name, [row.get(name) for row in batch.rows]) for name in names],
-    )
-    out = io.BytesIO()
+    names = tuple(name for name in NUMBER_COLUMNS if name in present)
+    numbers = _numbers([row.get(name) for row in rows for name in names])
+    children = [na.c_array([row.get(name) or "" for row in rows], _TEXT) for name in TEXT_COLUMNS]
+    children += [_fixed_size_lists(len(names), len(rows), numbers), _points(rows)]
+    out = io.BytesIO(encode_json(batch.header) + b"\n")
+    out.seek(0, io.SEEK_END)
     with StreamWriter.from_writable(out) as writer:
-        writer.write_array(array)
+        writer.write_array(
+            na.c_array_from_buffers(_schema(names), len(rows), buffers=[None], children=children)
+        )
     return out.getvalue()
 
 
+def sample_metadata(statistics: Sequence[str]) -> dict[str, str]:
+    """The metadata of the Arrow schema of samples with these statistics."""
+    return {"statistics": msgspec.json.encode(statistics).decode()}
+
+
 @lru_cache(maxsize=32)
-def _schema(names: tuple[str, ...]) -> na.Schema:
-    return na.struct({name: _type(name) for name in names})
+def _schema(statistics: tuple[str, ...]) -> na.Schema:
+    fields = {
+        **dict.fromkeys(TEXT_COLUMNS, _TEXT),
+        "statistics": _fixed_size_list(len(statistics)),
+        "points": na.list_(_fixed_size_list(len(LIST_COLUMNS))),
+    }
+    return na.Schema(na.struct(fields), metadata=sample_metadata(statistics))
 
 
-def _type(name: str) -> na.Schema:
-    if name in TEXT_COLUMNS:
-        return _TEXT
-    return _LIST if name in LIST_COLUMNS else _NUMBER
+@lru_cache(maxsize=32)
+def _fixed_size_list(size: int) -> na.Schema:
+    return na.fixed_size_list(_NUMBER, size)
 
 
-def _column(name: str, values: list[Any]) -> CArray:
-    if name in LIST_COLUMNS:
-        return _list_column(values)
-    return na.c_array(values, _type(name))
+def _fixed_size_lists(size: int, length: int, numbers: CArray) -> CArray:
+    schema = _fixed_size_list(size)
+    return na.c_array_from_buffers(schema, length, buffers=[None], children=[numbers])
 
 
-def _list_column(values: list[Iterable[float | None] | None]) -> CArray:
-    items: list[float | None] = []
+def _points(rows: Sequence[Row]) -> CArray:
+    """The points of every row as a list of triples."""
+    numbers: list[Any] = []
     offsets = [0]
-    for value in values:
-        items.extend(value or ())
-        offsets.append(len(items))
-    valid = sum(1 << row for row, value in enumerate(values) if value is not None)
+    for row in rows:
+        lists = [row.get(name) or () for name in LIST_COLUMNS]
+        numbers += chain.from_iterable(zip_longest(*lists))
+        offsets.append(len(numbers) // len(LIST_COLUMNS))
+    points = _fixed_size_lists(len(LIST_COLUMNS), offsets[-1], _numbers(numbers))
     return na.c_array_from_buffers(
-        _LIST,
-        length=len(values),
-        buffers=[
-            valid.to_bytes(-(-len(values) // 8), "little"),
-            struct.pack(f"<{len(offsets)}i", *offsets),
-        ],
-        children=[na.c_array(items, _NUMBER)],
+        na.list_(_fixed_size_list(len(LIST_COLUMNS))),
+        len(rows),
+        buffers=[None, struct.pack(f"<{len(offsets)}i", *offsets)],
+        children=[points],
     )
+
+
+def _numbers(values: list[Any]) -> CArray:
+    """An array of floats in which None is null; writes to `values`."""
+    nulls = [index for index, value in enumerate(values) if value is None]
+    # nanoarrow's own bitmap would end in bits of uninitialised memory.
+    valid = bytearray(((1 << len(values)) - 1).to_bytes(-(-len(values) // 8), "little"))
+    for index in nulls:
+        valid[index >> 3] ^= 1 << (index & 7)
+        values[index] = 0.0
+    buffers = [bytes(valid) if nulls else None, array("d", values)]
+    return na.c_array_from_buffers(_NUMBER, len(values), buffers)

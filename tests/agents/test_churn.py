@@ -22,6 +22,7 @@ from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.samples import SYSTEM_TIER, SampleBatch, SampleHeader, encode_samples
 from pipeline.topics.windows import Window, decode_window
 from tests.agents.fakes import MemoryBroker, MemoryOutput
+from tests.topics.window_values import column
 
 NODE = "node-1"
 START = 1_700_000_010
@@ -178,5 +179,5 @@ async def test_batch_usage_lies_between_average_and_peak(seed: int) -> None:
 
 
 def classes_of(window: Window) -> list[str]:
-    names = window.rows.column("pod_class").to_pylist()
+    names = column(window, "pod_class")
     return [name for name in names if name is not None]

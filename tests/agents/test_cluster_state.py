@@ -10,8 +10,8 @@ from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.topics.codec import encode_json
-from pipeline.topics.known_columns import GONE
 from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.pod_columns import GONE
 from pipeline.topics.pods import PodRecord, pod_key
 from tests.agents.fakes import MemoryBroker
 

@@ -20,9 +20,9 @@ from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KubernetesSettings, Settings
 from pipeline.sources.compacted_writer import open_producer, pod_entry, write
 from pipeline.times import format_time
-from pipeline.topics.arrow import read_samples
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.registry import SAMPLES
+from pipeline.topics.sample_rows import read_samples
 from tests.cluster.objects import items, messages, until
 from tests.cluster.test_watcher import by_token
 from tests.cluster.watching import Role
@@ -102,7 +102,7 @@ async def test_one_of_two_works_with_the_rights_of_its_account_and_the_other_tak
         await write(producer, kafka, "test", [pod_entry(pod)])
 
     async def windows() -> list[tuple[str, int]]:
-        headers = [read_samples(m.value)[0] for m in await messages(kafka, SAMPLES)]
+        headers = [read_samples(m.value).header for m in await messages(kafka, SAMPLES)]
         return [(header.node, header.window_end_ms) for header in headers]
 
     async def more_than(count: int) -> bool:
@@ -126,12 +126,12 @@ async def test_one_of_two_works_with_the_rights_of_its_account_and_the_other_tak
                 await until(lambda: more_than(written + 2), 60)
                 assert await asyncio.to_thread(second.stop) == 0
     sample = read_samples((await messages(kafka, SAMPLES))[-1].value)
-    assert sample[0].machine_id == ""
+    assert sample.header.machine_id == ""
     rows = {
-        (header.node, row["kind"]): row
+        (read.header.node, row["kind"]): row
         for message in await messages(kafka, SAMPLES)
-        for header, table in [read_samples(message.value)]
-        for row in table.to_pylist()
+        for read in [read_samples(message.value)]
+        for row in read.rows
     }
     assert rows["m1", "pod"]["id"] == "u"
     assert rows["m1", "pod"]["cpu_cores_avg"] == rows["m1", "node"]["cpu_cores_avg"] == 0.25

@@ -28,11 +28,11 @@ from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
 from pipeline.settings import KafkaSettings
-from pipeline.topics.arrow import read_samples
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.registry import NODES
-from pipeline.topics.samples import SampleHeader
+from pipeline.topics.sample_rows import read_samples
+from pipeline.topics.samples import COLUMNS, SampleHeader
 from tests.cgroup_tree import CgroupTree, cgroup_tree
 from tests.processes import eventually
 
@@ -124,8 +124,9 @@ class Exporter:
                 assert records, f"{len(found)} records below the end {ends[own]}"
                 assert all(record.key == NODE.encode() for record in records)
                 for record in records:
-                    header, batch = read_samples(record.value)
-                    found.append(Sample(header, batch.to_pylist()))
+                    sample = read_samples(record.value)
+                    rows = [{name: row.get(name) for name in COLUMNS} for row in sample.rows]
+                    found.append(Sample(sample.header, rows))
             return found
         finally:
             await consumer.stop()

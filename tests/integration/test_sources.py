@@ -38,11 +38,11 @@ from pipeline.sources.compacted_writer import (
 )
 from pipeline.sources.object_files import run_file_source
 from pipeline.sources.simulated_fleet import BEHIND, run_fleet
-from pipeline.topics.arrow import read_samples
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodRecord, split_pod_key
 from pipeline.topics.registry import NODES, PODS, SAMPLES, Topic
+from pipeline.topics.sample_rows import read_samples
 
 PARTITIONS = 4
 
@@ -237,12 +237,13 @@ async def test_the_fleet_fills_the_topics_and_goes_on_at_the_pace_of_the_clock(
 
     spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for message in await messages(kafka, SAMPLES):
-        header, rows = read_samples(message.value)
+        sample = read_samples(message.value)
+        header = sample.header
         assert header.simulated
         assert header.node == message.key.decode()
         assert message.partition == partition_of(header.node, PARTITIONS)
         assert header.window_end_ms <= message.timestamp, "a window of the future"
-        assert rows.num_rows > 1
+        assert len(sample.rows) > 1
         spans[header.node].append((header.window_start_ms / 1000, header.window_end_ms / 1000))
     assert len(spans) == 20
     for of_node in spans.values():

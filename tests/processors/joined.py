@@ -90,11 +90,6 @@ def view_of(*pods: PodRecord, record: NodeRecord | None = None) -> NodeView:
     return NodeView(record, {pod.cgroup_uid: row_of_pod(pod) for pod in pods})
 
 
-def column(window: Window, name: str) -> list[Any]:
-    values: list[Any] = window.rows.column(name).to_pylist()
-    return values
-
-
 # -- at random
 
 BAD = (math.nan, -1.0, math.inf, -math.inf, 1e300, -0.0)

@@ -21,7 +21,7 @@ from pipeline.sources.providers.prometheus_provider import open_prometheus
 from pipeline.sources.providers.protocol import Provider
 from pipeline.sources.providers.samples_provider import open_stream
 from pipeline.sources.providers.window_rounds import SOURCE, _entries
-from pipeline.topics.arrow import read_samples
+from pipeline.topics.sample_rows import read_samples
 from pipeline.topics.samples import COLUMNS, LIST_COLUMNS, encode_samples
 from tests.kube.fake_server import Answer, fake
 from tests.providers.conftest import WINDOW_SECONDS
@@ -99,9 +99,9 @@ async def test_every_provider_keeps_what_it_owes(fetched: tuple[Window, Fetched]
     # And what it gives is a sample.
     made = Sampler().samples(found, window, Cluster())
     batch = next(batch for batch in made.batches if batch.header.node == "n1")
-    header, table = read_samples(encode_samples(batch))
-    assert (header.window_start_ms, header.window_end_ms) == window
-    assert table.column("cpu_cores_avg").to_pylist()[0] == node["cpu_cores_avg"]
+    read = read_samples(encode_samples(batch))
+    assert (read.header.window_start_ms, read.header.window_end_ms) == window
+    assert read.rows[0]["cpu_cores_avg"] == node["cpu_cores_avg"]
 
 
 def check(columns: Columns, window: Window) -> None:

@@ -24,13 +24,13 @@ from pipeline.settings import KafkaSettings, Settings, variable_name
 from pipeline.sources.compacted_writer import Entry, node_entry, open_producer, pod_entry, write
 from pipeline.sources.providers.prometheus_provider import open_prometheus
 from pipeline.sources.providers.samples_provider import open_stream
-from pipeline.topics.arrow import read_samples
 from pipeline.topics.codec import decode_json
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.registry import NODE_STATE, SAMPLES
 from pipeline.topics.resource_amounts import Resources
+from pipeline.topics.sample_rows import read_samples
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 from tests.cluster.objects import latest, messages, until
 from tests.cluster.watching import worker
@@ -105,7 +105,7 @@ async def samples(kafka: KafkaSettings) -> dict[str, list[SampleHeader]]:
     """The headers of all samples, by node."""
     found: dict[str, list[SampleHeader]] = {}
     for message in await messages(kafka, SAMPLES):
-        header, _ = read_samples(message.value)
+        header = read_samples(message.value).header
         assert header.node == message.key.decode()
         assert message.timestamp >= header.window_end_ms
         found.setdefault(header.node, []).append(header)

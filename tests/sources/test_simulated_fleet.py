@@ -17,7 +17,7 @@ from pipeline.kafka.partition import partition_of
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources import simulated_fleet
 from pipeline.sources.simulated_fleet import next_window, run_fleet
-from pipeline.topics.arrow import read_samples
+from pipeline.topics.sample_rows import read_samples
 
 NOON = 1_700_049_600
 
@@ -42,7 +42,7 @@ class FakeProducer:
         if self.fail_after is not None and len(self.windows) >= self.fail_after:
             raise TimeoutError
         if topic.endswith("samples"):
-            header, _ = read_samples(value)
+            header = read_samples(value).header
             self.windows.append(
                 (header.node, header.window_start_ms, header.window_end_ms, self.clock.now())
             )

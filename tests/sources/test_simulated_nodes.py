@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from pipeline.sources.simulated_nodes import MAX_WINDOW_SECONDS, POINTS, SimulatedNode
 from pipeline.times import parse_time
-from pipeline.topics.arrow import read_samples
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.pods import PodRecord
+from pipeline.topics.sample_rows import read_samples
 from pipeline.topics.samples import STATISTICS, USAGES, encode_samples
 
 NOON = 1_700_049_600  # 2023-11-15T12:00:00Z
@@ -49,7 +49,8 @@ def test_what_is_simulated_is_valid_and_adds_up(
 ) -> None:
     node = SimulatedNode(seed, index, pods)
     batch = node.sample(start, start + window, epoch=1, sequence=0)
-    header, rows = read_samples(encode_samples(batch))
+    read = read_samples(encode_samples(batch))
+    header = read.header
     assert header.simulated
     assert (header.node, header.window_end_ms - header.window_start_ms) == (
         node.name,
@@ -57,7 +58,7 @@ def test_what_is_simulated_is_valid_and_adds_up(
     )
     of_node, *of_pods = batch.rows
     assert {row["id"] for row in of_pods} == set(node.pods(start, start + window))
-    assert rows.num_rows == 1 + len(of_pods)
+    assert len(read.rows) == 1 + len(of_pods)
     for usage, capacity in (("cpu_cores", node.cpu_cores), ("memory_bytes", node.memory_bytes)):
         parts = sum(row[f"{usage}_avg"] for row in of_pods)
         assert 0 <= parts <= of_node[f"{usage}_avg"] <= capacity

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import pyarrow as pa
 
 from pipeline.errors import InvalidRecordError
 from pipeline.topics import windows
 from pipeline.topics.actions import ActionRecord
-from pipeline.topics.arrow import read_samples
 from pipeline.topics.checkpoints import Claim, NodeCheckpoint, RoundMarker
 from pipeline.topics.codec import Record, decode_json, decode_pack, encode_json, encode_pack
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
@@ -34,6 +32,7 @@ from pipeline.topics.node_state import (
 from pipeline.topics.node_views import NodeViewRecord, ViewPod
 from pipeline.topics.nodes import Condition, NodeRecord, NodeStrategy, Strategy, Taint
 from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.pod_columns import PodColumns
 from pipeline.topics.pods import Container, Owner, PodRecord
 from pipeline.topics.predictions import (
     CountColumns,
@@ -47,6 +46,7 @@ from pipeline.topics.predictions import (
     UsageColumns,
 )
 from pipeline.topics.resource_amounts import ByResource, Resources, Usage
+from pipeline.topics.sample_rows import read_rows, read_samples
 from pipeline.topics.samples import (
     LIST_COLUMNS,
     NUMBER_COLUMNS,
@@ -102,28 +102,26 @@ def sample_rows() -> list[dict[str, Any]]:
 
 def window_record() -> windows.Window:
     """The sample above as the join writes it."""
-    schema = pa.schema(windows.FIELDS)
-    known = {
-        "pod_class": "prod", "namespace": "shop", "name": "cart-0", "koordinator_qos": "LS",
-        "phase": "Running", "owner_kind": "StatefulSet", "owner_name": "cart",
-        "request_cpu_millicores": 500.0, "request_memory_bytes": 2.0**30,
-        "limit_cpu_millicores": 1000.0, "limit_memory_bytes": None, "age_seconds": 3600.5,
-        "deleting": False,
-    }  # fmt: skip
     rows = sample_rows()
-    rows[1] |= known
-    rows[2] |= {"pod_class": "unknown"}
     rows[4]["cpu_cores_avg"] = None
-    columns = [
-        pa.array([row.get(field.name) for row in rows], field.type)
-        if field.name != "pod_class"
-        else _class_column([row.get("pod_class") for row in rows])
-        for field in schema
-    ]
+    pods = PodColumns(
+        pod_class=("prod", "unknown"),
+        namespace=("shop", None),
+        name=("cart-0", None),
+        koordinator_qos=("LS", None),
+        phase=("Running", None),
+        owner_kind=("StatefulSet", None),
+        owner_name=("cart", None),
+        request_cpu_millicores=(500.0, None),
+        request_memory_bytes=(2.0**30, None),
+        limit_cpu_millicores=(1000.0, None),
+        created_seconds=(1_699_996_439.5, None),
+        deleting=(False, None),
+    )
     return windows.Window(
         type="window",
         header=HEADER,
-        rows=windows.window_rows(HEADER, pa.RecordBatch.from_arrays(columns, schema=schema)),
+        rows=windows.WindowRows(read_rows(encode_samples(SampleBatch(HEADER, rows))), pods),
         node=windows.NodeFacts(
             known=True,
             allocatable=Resources(cpu_millicores=3_800, memory_bytes=15 * 2**30),
@@ -135,11 +133,6 @@ def window_record() -> windows.Window:
         appended_ms=1_700_000_040_250,
         bad_values={"cpu_cores_avg": 1},
     )
-
-
-def _class_column(names: list[str | None]) -> pa.DictionaryArray:
-    codes = [None if name is None else windows.CLASSES.index(name) for name in names]
-    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8()), pa.array(windows.CLASSES))
 
 
 _LARGE = Resources(cpu_millicores=4_000, memory_bytes=16 * 2**30)
@@ -408,10 +401,10 @@ def _pack(name: str, record: Record) -> Golden:
 
 
 GOLDEN = (
-    Golden("samples", "arrow", sample_rows(), _write_samples, read_samples),
-    Golden("windows", "arrow", window_record(), windows.encode_window, windows.decode_window),
+    Golden("samples", "bin", sample_rows(), _write_samples, read_samples),
+    Golden("windows", "bin", window_record(), windows.encode_window, windows.decode_window),
     Golden(
-        "windows-departure", "arrow", windows.departure(HEADER.node, 1_700_000_040_250),
+        "windows-departure", "json", windows.departure(HEADER.node, 1_700_000_040_250),
         windows.encode_window, windows.decode_window,
     ),
     _json("nodes", NODE),

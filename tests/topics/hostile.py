@@ -1,11 +1,13 @@
-"""Arrow streams that a broken or hostile writer could send."""
+"""Samples that a broken or hostile writer could send."""
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
+from pipeline.topics.codec import encode_json
 from pipeline.topics.samples import SampleHeader
 
 HEADER = SampleHeader(
@@ -14,32 +16,39 @@ HEADER = SampleHeader(
 )  # fmt: skip
 
 
-def stream(
+def header_with(**changes: Any) -> bytes:
+    """The header of a valid sample with some fields replaced, or removed where None."""
+    fields = msgspec.json.decode(encode_json(HEADER)) | changes
+    return msgspec.json.encode({k: v for k, v in fields.items() if v is not None})
+
+
+def sample(
     columns: Mapping[str, Any],
-    metadata: Mapping[str, str] | None = None,
+    statistics: Sequence[str] = (),
+    header: bytes = encode_json(HEADER),
+    metadata: Mapping[str | bytes, str | bytes] | None = None,
     compression: str | None = None,
     batches: int = 1,
 ) -> bytes:
-    """An IPC stream of `columns` (arrays, or lists whose type pyarrow guesses) below `metadata`,
-    by default the header of a sample."""
-    arrays = [
-        value if isinstance(value, pa.Array) else pa.array(value) for value in columns.values()
-    ]
-    return write(list(columns), arrays, metadata, compression, batches)
+    """A record of these columns, arrays or lists whose type pyarrow guesses.
+
+    `metadata` replaces that of the schema, which names `statistics`.
+    """
+    arrays = {name: v if isinstance(v, pa.Array) else pa.array(v) for name, v in columns.items()}
+    named: Any = {"statistics": msgspec.json.encode(statistics)} if metadata is None else metadata
+    return header + b"\n" + stream(list(arrays), list(arrays.values()), named, compression, batches)
 
 
-def write(
+def stream(
     names: Sequence[str],
     arrays: Sequence[pa.Array],
-    metadata: Mapping[str, str] | None = None,
+    metadata: Mapping[str, Any],
     compression: str | None = None,
     batches: int = 1,
 ) -> bytes:
-    """As `stream`, with names that may repeat."""
-    schema = pa.schema(
-        [pa.field(name, array.type) for name, array in zip(names, arrays, strict=True)],
-        metadata=HEADER.metadata() if metadata is None else metadata,
-    )
+    """An Arrow stream; names may repeat."""
+    fields = [pa.field(name, array.type) for name, array in zip(names, arrays, strict=True)]
+    schema = pa.schema(fields, metadata=metadata)
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=compression)
     with pa.ipc.new_stream(sink, schema, options=options) as writer:
@@ -49,9 +58,20 @@ def write(
     return data
 
 
-def node_row(**more: Any) -> dict[str, Any]:
-    """The least that a sample must hold, and more."""
-    return {"kind": ["node"], "id": [""], **more}
+def lists(rows: Sequence[Sequence[float | None]]) -> pa.Array:
+    """A column of lists, all of the first one's length."""
+    return pa.array(rows, pa.list_(pa.float64(), len(rows[0])))
+
+
+def node_row(*, statistics: Any = None, **more: Any) -> dict[str, Any]:
+    """The columns that a sample must have, for a row of the node, and more columns."""
+    return {"kind": ["node"], "id": [""], "statistics": statistics or lists([[]]), **more}
+
+
+def rows_of(kinds: Sequence[str | None], ids: Sequence[str | None]) -> dict[str, Any]:
+    """The columns that a sample must have, for these entities."""
+    texts = {"kind": pa.array(kinds, pa.string()), "id": pa.array(ids, pa.string())}
+    return {**texts, "statistics": lists([[] for _ in kinds] or [[]])[: len(kinds)]}
 
 
 def replaced(data: bytes, old: int, new: int) -> bytes:
@@ -61,20 +81,9 @@ def replaced(data: bytes, old: int, new: int) -> bytes:
     return data.replace(before, after)
 
 
-def bit_flips(data: bytes, stride: int = 1) -> Any:
+def bit_flips(data: bytes, stride: int = 1) -> Iterator[bytes]:
     """`data` with one bit changed, for every `stride`th bit."""
     for position in range(0, len(data) * 8, stride):
         changed = bytearray(data)
         changed[position >> 3] ^= 1 << (position & 7)
         yield bytes(changed)
-
-
-def sample_with(**changes: str | None) -> dict[str, str]:
-    """The header of a valid sample with some entries replaced, or removed where None."""
-    metadata: dict[str, str] = HEADER.metadata()
-    for name, value in changes.items():
-        if value is None:
-            del metadata[name]
-        else:
-            metadata[name] = value
-    return metadata

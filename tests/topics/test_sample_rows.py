@@ -1,19 +1,16 @@
-"""The rows of a sample as arrays: what they say, and that they say what `read_samples` says."""
+"""Samples are decoded as they were encoded, by workers and by pyarrow alone."""
 
-from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import RecordError
-from pipeline.topics.arrow import MAX_ROWS, read_samples
-from pipeline.topics.sample_rows import SampleRows, read_rows, rows_of
+from pipeline.topics.sample_rows import encode_arrays, read_header, read_rows, read_samples
 from pipeline.topics.samples import (
-    COLUMNS,
     KINDS,
     LIST_COLUMNS,
     NUMBER_COLUMNS,
@@ -21,161 +18,177 @@ from pipeline.topics.samples import (
     encode_samples,
 )
 from tests.topics import golden
-from tests.topics.alike import assert_same
-from tests.topics.hostile import HEADER, bit_flips, node_row, stream
+from tests.topics.hostile import HEADER, lists, node_row, rows_of, sample
 
 VALID = encode_samples(SampleBatch(golden.HEADER, golden.sample_rows()))
+DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "reference" / "topics.md"
 
 
-def read_both(data: bytes) -> SampleRows:
-    """The rows of `data`, which the other reader must refuse or find the same in: both when it is
-    new and when it is like one before."""
-    try:
-        header, batch = read_samples(data)
-    except RecordError as error:
-        for _ in range(2):
-            with pytest.raises(RecordError) as refused:
-                read_rows(data)
-            assert refused.value.reason == error.reason
-        raise
-    for rows in (read_rows(data), read_rows(data)):
-        assert_same(rows, header, batch)
-    again_header, again = read_samples(rows.data)
-    assert again_header == header
-    assert repr(again.to_pylist()) == repr(batch.to_pylist())
-    return rows
+def _rows() -> st.SearchStrategy[list[dict[str, Any]]]:
+    number = st.none() | st.floats()
+    more = st.dictionaries(st.sampled_from(NUMBER_COLUMNS), number, max_size=5)
+    points = st.lists(st.tuples(number, number, number), max_size=5).map(
+        lambda rows: dict(zip(LIST_COLUMNS, map(list, zip(*rows, strict=True)), strict=False))
+    )
+    node = st.builds(lambda m, p: {"kind": "node", "id": "", **m, **p}, more, points)
+    characters = st.characters(exclude_categories=("Cc", "Cs"), exclude_characters='"\\')
+    ids = st.text(characters, max_size=40)
+    pod = st.builds(
+        lambda i, q, m: {"kind": "pod", "id": i, "qos": q, **m},
+        ids, st.sampled_from([None, "Burstable", "BestEffort"]), more,
+    )  # fmt: skip
+    pods = st.lists(pod, max_size=8, unique_by=lambda row: row["id"])
+    return st.builds(lambda first, rest: [first, *rest], node, pods)
 
 
-def test_what_is_in_the_rows() -> None:
-    rows = read_both(VALID)
+@given(_rows())
+def test_a_sample_is_decoded_as_it_was_encoded(rows: list[dict[str, Any]]) -> None:
+    read = read_samples(encode_samples(SampleBatch(golden.HEADER, rows)))
+    assert read.header == golden.HEADER
+    for row, expected in zip(read.rows, rows, strict=True):
+        known = {name: value for name, value in expected.items() if value is not None}
+        assert repr(dict(sorted(row.items()))) == repr(dict(sorted(known.items())))
+
+
+@given(_rows())
+def test_equal_samples_are_equal_bytes(rows: list[dict[str, Any]]) -> None:
+    assert len({encode_samples(SampleBatch(golden.HEADER, rows)) for _ in range(3)}) == 1
+
+
+def test_an_unknown_column_is_an_error_of_the_writer() -> None:
+    with pytest.raises(ValueError, match=r"has no column .*gpu"):
+        encode_samples(SampleBatch(HEADER, [{"kind": "node", "id": "", "gpu": 1.0}]))
+
+
+def test_pyarrow_alone_reads_a_sample_as_the_document_shows() -> None:
+    (code,) = [
+        block.removeprefix("python")
+        for block in DOCUMENT.read_text().split("```")
+        if block.startswith("python") and "open_stream" in block
+    ]
+    names: dict[str, Any] = {"value": VALID}
+    exec(code, names)
+    expected = golden.sample_rows()
+    assert names["header"]["node"] == golden.HEADER.node
+    assert [row["id"] for row in names["rows"]] == [row["id"] for row in expected]
+    for row, known in zip(names["rows"], expected, strict=True):
+        for name in NUMBER_COLUMNS:
+            assert repr(row[name]) == repr(known.get(name))
+    assert names["rows"][0]["points"] == [[n, n, n] for n in expected[0]["points_cpu_cores"]]
+
+
+# ---- arrays
+
+
+def test_rows_have_a_listing_statistics_and_points() -> None:
+    rows = read_rows(VALID)
     listing = rows.listing
     assert [KINDS[code] for code in listing.kinds] == ["node", "pod", "pod", "tier", "host_app"]
     assert (listing.node, listing.pods.tolist()) == (0, [1, 2])
     assert listing.uids == (golden.POD, golden.STATIC_POD)
     assert listing.ids == ("", *listing.uids, "besteffort", "nginx")
-    assert set(rows.places) == set(NUMBER_COLUMNS)
-    assert rows.numbers.shape == (len(NUMBER_COLUMNS), 5)
-    for name in LIST_COLUMNS:
-        assert np.array_equal(rows.points(name), [0.0, 1.0, np.nan, 2.5], equal_nan=True)
+    assert rows.qos == ["", "Burstable", "Guaranteed", "", ""]
+    assert tuple(rows.places) == NUMBER_COLUMNS
+    assert rows.numbers.shape == rows.null.shape == (len(NUMBER_COLUMNS), 5)
+    assert rows.null_count == rows.null.sum() == np.isnan(rows.numbers).sum() - 1
+    assert rows.numbers.flags.aligned
+    expected = [[n] * 3 for n in (0.0, 1.0, np.nan, 2.5)]
+    assert np.array_equal(rows.points, expected, equal_nan=True)
+    assert rows.null_points.tolist() == [[False] * 3, [False] * 3, [True] * 3, [False] * 3]
+    assert read_header(VALID) == rows.header == golden.HEADER
 
 
-def test_what_a_sample_does_not_have_is_unknown_and_not_made() -> None:
-    rows = read_both(stream(node_row(coverage=[0.5])))
-    assert rows.batch.schema.names == ["kind", "id", "coverage"]
+def test_statistics_and_columns_that_a_sample_lacks_are_unknown() -> None:
+    rows = read_rows(sample(node_row()))
     assert np.isnan(rows.number("cpu_cores_avg")).all()
-    assert rows.points("points_cpu_cores").tolist() == []
-    assert not rows.has("qos")
+    assert (rows.numbers.shape, rows.points.shape, rows.null_points.shape) == (
+        (0, 1), (0, 3), (0, 3),
+    )  # fmt: skip
+    assert (rows.qos, rows.null_count) == ([""], 0)
 
 
-def test_a_sample_without_any_number() -> None:
-    rows = read_both(stream(node_row()))
-    assert rows.numbers.shape == (0, 1)
+def test_unknown_statistics_and_columns_are_ignored() -> None:
+    columns = node_row(gpu=[1.0], statistics=lists([[1.0, None, 3.0, None]]))
+    rows = read_rows(sample(columns, ["gpu_avg", "coverage", "cpu_cores_avg", "gpu_max"]))
+    assert dict(rows.places) == {"coverage": 0, "cpu_cores_avg": 1}
+    assert rows.number("cpu_cores_avg").tolist() == [3.0]
+    assert np.isnan(rows.number("coverage")).all()
+    assert (rows.null.tolist(), rows.null_count) == ([[True], [False]], 1)
+    assert dict(read_samples(rows.data).rows[0]) == {"kind": "node", "id": "", "cpu_cores_avg": 3.0}
+    assert read_samples(rows.replace(rows.numbers, rows.points).data) == read_samples(rows.data)
 
 
-def test_a_sample_in_our_columns_stays_the_bytes_that_came() -> None:
-    data = stream({"coverage": [0.5], "id": [""], "kind": ["node"]})
-    for sample in (VALID, data):
-        assert read_both(sample).data is sample
+def test_columns_may_be_in_any_order() -> None:
+    columns = rows_of(["pod", "node"], ["a", ""]) | {"qos": ["Burstable", None]}
+    data = sample(dict(reversed(columns.items())))
+    assert read_samples(data) == SampleBatch(
+        HEADER, [{"kind": "pod", "id": "a", "qos": "Burstable"}, {"kind": "node", "id": ""}]
+    )
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"gpu": [1.0]},
-        {"coverage": pa.array([1], pa.int8())},
-        {"qos": pa.nulls(1)},
-        {"extra": pa.array(["x"]).dictionary_encode()},
-    ],
-    ids=["unknown", "integers", "nulls", "dictionary"],
-)
-def test_any_other_sample_is_written_anew_in_our_columns(more: dict[str, Any]) -> None:
-    data = stream(node_row(cpu_cores_avg=[2.0], **more))
-    rows = read_both(data)
-    assert set(rows.batch.schema.names) <= set(COLUMNS)
-    assert rows.data != data
-    assert read_rows(rows.data).data is rows.data
-    assert read_both(rows.data).number("cpu_cores_avg").tolist() == [2.0]
+def test_points_are_those_of_the_node_row() -> None:
+    triples = [[[1.0] * 3], [[2.0, None, 3.0], [4.0, 5.0, 6.0]], []]
+    points = pa.array(triples, pa.list_(pa.list_(pa.float64(), 3)))
+    rows = read_rows(sample(rows_of(["pod", "node", "tier"], ["a", "", "t"]) | {"points": points}))
+    assert np.array_equal(rows.points, [[2.0, np.nan, 3.0], [4.0, 5.0, 6.0]], equal_nan=True)
 
 
-def test_a_listing_is_decoded_once_while_it_is_repeated() -> None:
-    one, other = (read_rows(stream(node_row(coverage=[v]))) for v in (0.5, 1.0))
+def test_null_and_nan_are_told_apart() -> None:
+    rows = read_rows(
+        sample(node_row(statistics=lists([[np.nan, None]])), ["coverage", "cpu_cores_avg"])
+    )
+    assert np.isnan(rows.numbers).all()
+    assert rows.null.tolist() == [[False], [True]]
+
+
+def test_replacing_numbers_leaves_everything_else() -> None:
+    rows = read_rows(VALID)
+    numbers, points = rows.numbers * 2, rows.points * 2
+    again = rows.replace(numbers, points)
+    assert np.array_equal(again.numbers, numbers, equal_nan=True)
+    assert np.array_equal(again.points, points, equal_nan=True)
+    assert np.array_equal(again.null, np.isnan(numbers))
+    assert (again.header, again.listing, again.qos) == (rows.header, rows.listing, rows.qos)
+
+
+def test_a_sample_is_encoded_from_arrays() -> None:
+    data = encode_arrays(
+        HEADER,
+        kinds=["pod", "node"],
+        ids=["a", ""],
+        statistics={"coverage": pa.array([0.5, None])},
+        points=pa.array([1.0, 2.0, None]),
+    )
+    assert read_samples(data) == SampleBatch(
+        HEADER,
+        [
+            {"kind": "pod", "id": "a", "coverage": 0.5},
+            {
+                "kind": "node",
+                "id": "",
+                **{name: [n] for name, n in zip(LIST_COLUMNS, (1.0, 2.0, None), strict=True)},
+            },
+        ],
+    )
+
+
+# ---- what windows share
+
+
+def test_samples_share_their_listing_while_it_is_repeated() -> None:
+    one, other = (
+        read_rows(sample(node_row(statistics=lists([[v]])), ["coverage"])) for v in (0.5, 1.0)
+    )
     assert one.listing is other.listing
-    pods = {"kind": ["node", "pod"], "id": ["", "a"]}
-    renamed = pods | {"id": ["", "b"]}
-    assert read_rows(stream(pods)).listing.uids == ("a",)
-    assert read_rows(stream(renamed)).listing.uids == ("b",)
-    swapped = {"kind": ["pod", "node"], "id": ["", "a"]}
-    assert read_rows(stream(swapped)).listing.node == 1
+    assert one.places is other.places
+    assert read_rows(sample(rows_of(["node", "pod"], ["", "a"]))).listing.uids == ("a",)
+    assert read_rows(sample(rows_of(["node", "pod"], ["", "b"]))).listing.uids == ("b",)
+    assert read_rows(sample(rows_of(["pod", "node"], ["", "a"]))).listing.node == 1
 
 
-def test_a_long_listing_is_read_all_the_same() -> None:
-    kinds = pa.array(["node"] + ["pod"] * (MAX_ROWS - 1))
-    ids = pa.array([str(i) for i in range(MAX_ROWS)])
-    assert len(read_both(stream({"kind": kinds, "id": ids})).listing.uids) == MAX_ROWS - 1
-
-
-def test_no_listing_is_kept_whose_texts_lie_in_a_large_buffer() -> None:
-    kinds = pa.array(["node", "pod"])
-    ends = np.array([0, 0, 1], np.int32)
-    texts = b"a" * 100_000
-    ids = pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(ends), pa.py_buffer(texts)])
-    batch = pa.RecordBatch.from_arrays([kinds, ids], ["kind", "id"])
-    one, other = (rows_of(HEADER, batch).listing for _ in range(2))
-    assert one.uids == other.uids == ("a",)
+def test_a_listing_of_many_bytes_is_read_and_not_shared() -> None:
+    ids = ["", *(f"{i:0200d}" for i in range(200))]
+    data = sample(rows_of(["node"] + ["pod"] * 200, ids))
+    one, other = read_rows(data).listing, read_rows(data).listing
+    assert one.uids == other.uids == tuple(ids[1:])
     assert one is not other
-
-
-def test_slices_have_listings_of_their_own() -> None:
-    whole = pa.RecordBatch.from_pydict({"kind": ["tier", "node", "pod"], "id": ["x", "", "a"]})
-    listing = rows_of(HEADER, whole.slice(1)).listing
-    assert (listing.ids, listing.node, listing.uids) == (("", "a"), 0, ("a",))
-
-
-# ---- hostile
-
-
-def test_every_truncation_is_refused_alike() -> None:
-    for length in range(0, len(VALID), 7):
-        with suppress(RecordError):
-            read_both(VALID[:length])
-
-
-def test_flipped_bits_are_read_or_refused_alike() -> None:
-    for data in bit_flips(VALID, stride=37):
-        with suppress(RecordError):
-            read_both(data)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.data())
-def test_changed_and_moved_bytes_are_read_or_refused_alike(data: st.DataObject) -> None:
-    changed = bytearray(VALID)
-    for _ in range(data.draw(st.integers(1, 6))):
-        at = data.draw(st.integers(0, len(VALID) - 1))
-        run = data.draw(st.binary(min_size=1, max_size=12))
-        if data.draw(st.booleans()):
-            changed[at : at + len(run)] = run
-        else:
-            changed[at:at] = run
-    with suppress(RecordError):
-        read_both(bytes(changed))
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {"id": [""]},
-        {"kind": ["node"]},
-        {"kind": ["node", "pod"], "id": ["", None]},
-        {"kind": ["node", "pod"], "id": ["", "\x01"]},
-        {"kind": ["node", "node"], "id": ["", "a"]},
-        {"kind": ["node", "pod", "pod"], "id": ["", "a", "a"]},
-        {"kind": [None, "node"], "id": ["a", ""]},
-        {"kind": pa.nulls(1), "id": pa.nulls(1)},
-        {"kind": ["node"], "id": [""], "coverage": ["1"]},
-        {"kind": pa.array([], pa.string()), "id": pa.array([], pa.string())},
-    ],
-)
-def test_rows_that_are_none_are_refused_alike(columns: dict[str, Any]) -> None:
-    with pytest.raises(RecordError):
-        read_both(stream(columns))

@@ -7,6 +7,7 @@ do, so that what is learned offline is what a worker would have learned, bit for
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, zip_longest
 from typing import Any, Final
 
 import numpy as np
@@ -18,21 +19,27 @@ from pipeline.processors.join.pod_facts import PodRow
 from pipeline.processors.join.sample_join import NodeView, join
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.times import format_time, parse_time
-from pipeline.topics.arrow import SAMPLE_FIELDS, write_stream
-from pipeline.topics.known_columns import CREATED, POD_FIELDS
 from pipeline.topics.nodes import Strategy
-from pipeline.topics.sample_rows import read_rows
-from pipeline.topics.samples import SampleHeader
-from pipeline.topics.windows import Window
+from pipeline.topics.sample_rows import encode_arrays, read_rows
+from pipeline.topics.samples import LIST_COLUMNS, NUMBER_COLUMNS, TEXT_COLUMNS, SampleHeader
+from pipeline.topics.windows import POD_COLUMNS, Window
 
 END: Final = "window_end"
 _CLASS: Final = "pod_class"
+_AMOUNTS: Final = (
+    "request_cpu_millicores", "request_memory_bytes", "limit_cpu_millicores",
+    "limit_memory_bytes", "created_seconds",
+)  # fmt: skip
 _FACTS: Final = {
-    field.name: field.type
-    for field in (*POD_FIELDS, CREATED)
-    if field.name in {*PodRow._fields} - {_CLASS}
-} | {_CLASS: pa.string()}
-_SAMPLE: Final = {field.name: field.type for field in SAMPLE_FIELDS}
+    **dict.fromkeys(POD_COLUMNS, pa.string()),
+    **dict.fromkeys(_AMOUNTS, pa.float64()),
+    "deleting": pa.bool_(),
+}
+_SAMPLE: Final = {
+    **dict.fromkeys(TEXT_COLUMNS, pa.string()),
+    **dict.fromkeys(NUMBER_COLUMNS, pa.float64()),
+    **dict.fromkeys(LIST_COLUMNS, pa.list_(pa.float64())),
+}
 TYPES: Final = {END: pa.string(), **_SAMPLE, **_FACTS}
 """The columns that a trace may have; a time may be a timestamp, too, which is in UTC."""
 
@@ -96,8 +103,24 @@ def read_trace(table: pa.Table, node: str, strategy: Strategy) -> Iterator[Windo
 
 def _window(header: SampleHeader, rows: pa.Table, strategy: Strategy) -> Window:
     """By way of the bytes of a sample, which are looked at as those of any other."""
-    (batch,) = rows.select([name for name in rows.column_names if name in _SAMPLE]).to_batches()
-    sample = read_rows(write_stream(batch, header.metadata()))
+    columns = {name: rows.column(name) for name in rows.column_names if name in _SAMPLE}
+    kinds = columns["kind"].to_pylist()
+    node = kinds.index("node") if "node" in kinds else 0
+    points = zip_longest(
+        *(columns[name][node].as_py() or () if name in columns else () for name in LIST_COLUMNS)
+    )
+    sample = read_rows(
+        encode_arrays(
+            header,
+            kinds=kinds,
+            ids=columns["id"].to_pylist(),
+            qos=columns["qos"].fill_null("").to_pylist() if "qos" in columns else (),
+            statistics={
+                name: columns[name].combine_chunks() for name in NUMBER_COLUMNS if name in columns
+            },
+            points=pa.array(chain.from_iterable(points), pa.float64()),
+        )
+    )
     view = NodeView(None, _pods(rows))
     end_ms = header.window_end_ms
     return join(sample, view, strategy, sample_offset=header.sequence, appended_ms=end_ms)

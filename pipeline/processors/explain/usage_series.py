@@ -117,17 +117,21 @@ def _rows(window: Window, pod: PodSought | None) -> Iterator[int]:
     if pod.uid:
         yield from (row for row in listing.pods.tolist() if listing.ids[row] == pod.uid)
         return
-    spaces, names = (window.rows.column(name).to_pylist() for name in ("namespace", "name"))
-    for row in listing.pods.tolist():
-        if (spaces[row], names[row]) == (pod.namespace, pod.name):
+    names = _names(window)
+    for row, name in zip(listing.pods.tolist(), names, strict=True):
+        if name == (pod.namespace, pod.name):
             yield row
 
 
 def pod_names(window: Window) -> set[str]:
     """The pods of a window, `namespace/name`, of which the names are known."""
-    spaces, names = (window.rows.column(name).to_pylist() for name in ("namespace", "name"))
-    rows = window.rows.listing.pods.tolist()
-    return {f"{spaces[row]}/{names[row]}" for row in rows if names[row] is not None}
+    return {f"{namespace}/{name}" for namespace, name in _names(window) if name is not None}
+
+
+def _names(window: Window) -> list[tuple[str | None, str | None]]:
+    """Namespace and name of each pod in order of the UIDs."""
+    pods = window.rows.pods
+    return list(zip(pods.column("namespace"), pods.column("name"), strict=True))
 
 
 def statistics_of(values: FloatArray) -> SeriesStatistics:
@@ -148,7 +152,7 @@ def statistics_of(values: FloatArray) -> SeriesStatistics:
 
 def _point(window: Window, row: int, *, is_pod: bool) -> SeriesPoint:
     def number(column: str) -> float | None:
-        value = float(window.rows.number(column)[row])
+        value = float(window.rows.sample.number(column)[row])
         return value if np.isfinite(value) else None
 
     usage = {

@@ -14,8 +14,8 @@ from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.join.pod_facts import PodRow
 from pipeline.processors.kubernetes.node_reservation import reservation
 from pipeline.processors.kubernetes.pod_classes import CLASSES
-from pipeline.topics.known_columns import LISTED
 from pipeline.topics.nodes import KnownNode, NodeStrategy, Strategy
+from pipeline.topics.pod_columns import LISTED
 from pipeline.topics.resource_amounts import Resources, millicores, whole_bytes
 from pipeline.topics.sample_rows import Listing, SampleRows
 from pipeline.topics.windows import NodeFacts

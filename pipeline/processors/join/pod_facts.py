@@ -7,7 +7,7 @@ from typing import NamedTuple
 from pipeline.processors.join.view_documents import pod_view
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.times import parse_time
-from pipeline.topics.known_columns import GONE
+from pipeline.topics.pod_columns import GONE
 from pipeline.topics.pods import PodFacts, PodRecord
 
 

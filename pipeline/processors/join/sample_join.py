@@ -8,23 +8,21 @@ class `unknown`. The outcome is written to the log, so nothing after it depends 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
 from pipeline.errors import FutureWindowError
-from pipeline.processors.arrays import BoolArray
+from pipeline.processors.arrays import BoolArray, FloatArray
 from pipeline.processors.join.node_facts import facts_of_sample, node_facts, with_unmeasured
 from pipeline.processors.join.pod_facts import PodRow
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.model_config import PLAUSIBLE
-from pipeline.topics.known_columns import CLASSES, CREATED, POD_FIELDS, Known, known_of, read_known
 from pipeline.topics.nodes import KnownNode, Strategy
-from pipeline.topics.sample_rows import Listing, SampleRows, rows_of
+from pipeline.topics.pod_columns import CLASSES, PodColumns, read_pod_columns
+from pipeline.topics.sample_rows import Listing, SampleRows
 from pipeline.topics.samples import LIST_COLUMNS, NUMBER_COLUMNS, SampleHeader
-from pipeline.topics.windows import NodeFacts, Window, WindowRows
+from pipeline.topics.windows import POD_COLUMNS, NodeFacts, Window, WindowRows
 
 _MAX_CPU_CORES, _MAX_BYTES = PLAUSIBLE.tolist()
 _MAX_SECONDS: Final = 86_400.0 * 1e4
@@ -48,12 +46,6 @@ _LARGEST: Final[Mapping[str, float]] = {
     name: _largest(name) for name in (*NUMBER_COLUMNS, *LIST_COLUMNS, *_AMOUNTS)
 }
 
-
-# The age is the model's to work out: as a fact it would change with each window.
-_FACTS: Final = (*(field for field in POD_FIELDS if field.name != "age_seconds"), CREATED)
-
-
-_NO_POD: Final = PodRow()
 _UNKNOWN_POD: Final = PodRow(pod_class=CLASS_CODES["unknown"])
 
 
@@ -77,12 +69,12 @@ def check_not_future(header: SampleHeader, appended_ms: int, tolerance_seconds: 
 
 
 class Beside(NamedTuple):
-    """What was put beside the last sample of a node: `known` and its bad values follow from the
-    other two alone."""
+    """Facts about the pods of a node's last sample: `columns` and `bad_values` follow from
+    `listing` and `pods` alone."""
 
     listing: Listing
     pods: tuple[PodRow | None, ...]
-    known: Known
+    columns: PodColumns
     bad_values: Mapping[str, int]
 
 
@@ -107,7 +99,7 @@ def join(
     return Window(
         type="window",
         header=sample.header,
-        rows=WindowRows(clean, beside.known),
+        rows=WindowRows(clean, beside.columns),
         node=with_unmeasured(facts, sample.listing, view.pods),
         sample_offset=sample_offset,
         appended_ms=appended_ms,
@@ -116,104 +108,81 @@ def join(
 
 
 def put_beside(listing: Listing, pods: Mapping[str, PodRow], last: Beside | None = None) -> Beside:
-    """What is known of the entities in `listing`, by the uid in their cgroup's name: what was put
-    beside the node's `last` sample, where nothing has changed since.
-
-    Rows that are no pods are null. A pod that is not in `pods` has the class unknown, and nothing
-    else is said of it.
-    """
+    """Facts about the pods in `listing`, looked up by the UID in their cgroup's name; `last` itself
+    if nothing has changed since the node's last sample. A pod that is not in `pods` has the class
+    unknown."""
     found = tuple(map(pods.get, listing.uids))
     if last is not None and last.listing is listing and last.pods == found:
         return last
-    clean, bad_values = without_bad_values(pod_columns(listing, found))
-    # Read as the model will, which finds it done.
-    return Beside(listing, found, read_known(known_of(clean).data), bad_values)
+    columns, bad_values = pod_columns(found)
+    # The models decode these columns from the log and then share this object.
+    return Beside(listing, found, read_pod_columns(columns.data), bad_values)
 
 
 def clean_sample(sample: SampleRows) -> tuple[SampleRows, dict[str, int]]:
-    """`sample` with every number that is NaN, negative, infinite or beyond belief made null, and
-    the number of such values per column; a sample without any is not copied."""
-    limits = _limits(tuple(sample.places))
-    good = np.count_nonzero(sample.numbers.view(np.uint64) <= limits)
-    if good == sample.numbers.size - sample.nulls and all(
-        (sample.all_points(name).view(np.uint64) <= limit).all()
-        for name, limit in _LIST_LIMITS
-        if sample.has(name)
+    """Replace every number that is NaN, negative, infinite or implausibly large with null.
+
+    Returns the number of such values per column, too. A sample without any is returned itself.
+    """
+    names, points = tuple(sample.places), sample.points
+    limits = _limits(names)
+    # Floats that are not negative sort as their bits, and those of all others sort above: one
+    # comparison finds all invalid values, and takes -0.0 for one.
+    good = np.count_nonzero(sample.numbers.view(np.uint64) <= limits.view(np.uint64))
+    if (
+        good == sample.numbers.size - sample.null_count
+        and (points.view(np.uint64) <= _POINT_LIMITS.view(np.uint64)).all()
     ):
         return sample, {}
-    batch, bad_values = without_bad_values(sample.batch)
-    return (rows_of(sample.header, batch) if bad_values else sample), bad_values
+    bad = _is_bad(sample.numbers, limits) & ~sample.null
+    bad_points = _is_bad(points, _POINT_LIMITS) & ~sample.null_points
+    counts = [*bad.sum(axis=1).tolist(), *bad_points.sum(axis=0).tolist()]
+    bad_values = {
+        name: count for name, count in zip((*names, *LIST_COLUMNS), counts, strict=True) if count
+    }
+    if bad_values:
+        sample = sample.replace(
+            np.where(bad, np.nan, sample.numbers), np.where(bad_points, np.nan, points)
+        )
+    return sample, bad_values
 
 
 @lru_cache(maxsize=256)
-def _limits(names: tuple[str, ...]) -> npt.NDArray[np.uint64]:
-    return np.array([[_LARGEST[name]] for name in names]).reshape(-1, 1).view(np.uint64)
+def _limits(names: tuple[str, ...]) -> FloatArray:
+    return np.array([_LARGEST[name] for name in names]).reshape(-1, 1)
 
 
-# The bits of floats that are not negative stand in their order, those of all others above them: one
-# comparison finds what may be bad (it takes -0.0, which is good, for bad).
-_LIST_LIMITS: Final = tuple(
-    (name, np.array(_LARGEST[name]).view(np.uint64)) for name in LIST_COLUMNS
-)
+_POINT_LIMITS: Final = np.array([_LARGEST[name] for name in LIST_COLUMNS])
 
 
-def without_bad_values(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
-    """`rows` with every number that is NaN, negative, infinite or beyond belief made null.
-
-    Gives the number of such values per column, too; columns without any are not copied.
-    """
-    bad_values: dict[str, int] = {}
-    columns = list(rows.columns)
-    for at, name in enumerate(rows.schema.names):
-        column = columns[at]
-        if name not in _LARGEST or column.null_count == len(column):
-            continue
-        # Of a list, what counts is what its rows hold: not values of null rows, nor of a slice.
-        flat = column.flatten() if name in LIST_COLUMNS else column
-        bad = _bad(flat, _LARGEST[name])
-        if not bad.any():
-            continue
-        bad_values[name] = int(bad.sum())
-        mended = pa.array(flat.to_numpy(zero_copy_only=False), mask=bad | _null(flat))
-        columns[at] = _as_lists(column, mended) if name in LIST_COLUMNS else mended
-    if not bad_values:
-        return rows, bad_values
-    return pa.RecordBatch.from_arrays(columns, schema=rows.schema), bad_values
+def _is_bad(values: FloatArray, largest: FloatArray) -> BoolArray:
+    # NaN compares false with everything.
+    return ~((values >= 0.0) & (values <= largest))
 
 
-def _as_lists(like: pa.ListArray, values: pa.DoubleArray) -> pa.ListArray:
-    """`values` in lists of the lengths that those of `like` have, null where they are."""
-    lengths = like.value_lengths().fill_null(0).to_numpy()
-    offsets = np.zeros(len(like) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    return pa.ListArray.from_arrays(pa.array(offsets), values, mask=like.is_null())
-
-
-def _bad(column: pa.DoubleArray, largest: float) -> BoolArray:
-    values = np.frombuffer(column.buffers()[1], np.float64, len(column), column.offset * 8)
-    # Written so that NaN, which compares false with everything, is bad.
-    bad = ~((values >= 0.0) & (values <= largest))
-    # What lies in the place of a null may be anything; it rarely is, and asking costs.
-    return bad & ~_null(column) if column.null_count and bad.any() else bad
-
-
-def _null(column: pa.Array) -> BoolArray:
-    nulls: BoolArray = column.is_null().to_numpy(zero_copy_only=False)
-    return nulls
-
-
-def pod_columns(listing: Listing, pods: Sequence[PodRow | None]) -> pa.RecordBatch:
-    """The facts of `pods`, which are those of `listing`, in the rows that they have in it; None is
-    a pod that is not known."""
-    rows = [_NO_POD] * len(listing.ids)
-    for row, pod in zip(listing.pods.tolist(), pods, strict=True):
-        rows[row] = pod or _UNKNOWN_POD
-    columns = dict(zip(PodRow._fields, zip(*rows, strict=True), strict=True))
-    codes = pa.array(columns["pod_class"], pa.int8())
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.DictionaryArray.from_arrays(codes, pa.array(CLASSES)),
-            *(pa.array(columns[field.name], field.type) for field in _FACTS[1:]),
-        ],
-        schema=pa.schema(_FACTS),
+def pod_columns(pods: Sequence[PodRow | None]) -> tuple[PodColumns, dict[str, int]]:
+    """The facts about `pods` as columns, and the number of invalid amounts per column, which become
+    null. None is a pod without a record."""
+    rows = [pod or _UNKNOWN_POD for pod in pods]
+    fields: dict[str, tuple[Any, ...]] = dict(
+        # Without pods there are no columns.
+        zip(PodRow._fields, zip(*rows, strict=True), strict=False)
     )
+    columns = {name: fields.get(name, ()) for name in POD_COLUMNS}
+    columns["pod_class"] = tuple(
+        None if code is None else CLASSES[code] for code in columns["pod_class"]
+    )
+    bad_values: dict[str, int] = {}
+    for name in _AMOUNTS:
+        values, largest = columns[name], _LARGEST[name]
+        columns[name] = tuple(
+            None if value is None or not 0.0 <= value <= largest else value for value in values
+        )
+        if count := columns[name].count(None) - values.count(None):
+            bad_values[name] = count
+    known = {
+        name: values
+        for name, values in columns.items()
+        if name == "pod_class" or any(value is not None for value in values)
+    }
+    return PodColumns(**known), bad_values

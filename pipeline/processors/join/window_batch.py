@@ -26,10 +26,10 @@ from pipeline.processors.model.training_batch import (
     WindowHead,
     listed_pods,
 )
-from pipeline.topics.known_columns import CREATED, Known
+from pipeline.topics.pod_columns import PodColumns
 from pipeline.topics.resource_amounts import RATES, Resources
 from pipeline.topics.sample_rows import Listing
-from pipeline.topics.samples import KINDS, LIST_COLUMNS, SYSTEM_TIER
+from pipeline.topics.samples import KINDS, SYSTEM_TIER
 from pipeline.topics.windows import Window, WindowRows
 
 MEMORY_COLUMNS: Final = {
@@ -51,7 +51,6 @@ INSTEAD: Final = {
 do not understate a high statistic, then the nearest."""
 
 _TIER, _HOST_APP = KINDS.index("tier"), KINDS.index("host_app")
-_NO_POINTS: Final = np.zeros((0, 3))
 _MOST_MILLICORES, _MOST_BYTES = (PLAUSIBLE * TO_KUBERNETES).tolist()
 
 
@@ -61,8 +60,7 @@ class EntityFacts:
 
     `rows` (n,) are the pods' rows, `hosts` those of host applications, `system` (0 or 1,) that of
     the system remainder. `running` (n,) marks pods that run or are about to, `exclusive` (n,)
-    those with CPUs of their own. `created` (n,) is Unix time; None where only `stated_ages` are
-    known.
+    those with CPUs of their own. `created` (n,) is Unix time, NaN is unknown.
     """
 
     listing: Listing
@@ -72,53 +70,43 @@ class EntityFacts:
     pods: ListedPods
     running: BoolArray
     exclusive: BoolArray
-    created: FloatArray | None
-    stated_ages: FloatArray
+    created: FloatArray
 
     def ages(self, end_ms: int) -> FloatArray:
         """Seconds from each pod's creation to the end of a window, (n,)."""
-        if self.created is None:
-            return self.stated_ages
         return np.maximum(end_ms / 1000 - self.created, 0.0)
 
 
-_facts: WeakKeyDictionary[Known, EntityFacts] = WeakKeyDictionary()
+_facts: WeakKeyDictionary[PodColumns, EntityFacts] = WeakKeyDictionary()
 
 
 def _facts_of(rows: WindowRows) -> EntityFacts:
-    """The facts of a window's rows; one object for windows that share their `Known`, as those of
-    a node do until one of its pods changes."""
-    listing, known = rows.listing, rows.known
-    facts = _facts.get(known)
+    """The facts of a window's rows; one object for windows that share their `PodColumns`, as
+    those of a node do until one of its pods changes."""
+    listing, pods = rows.listing, rows.pods
+    facts = _facts.get(pods)
     if facts is None or facts.listing is not listing:
-        facts = _facts[known] = _read_facts(listing, known)
+        facts = _facts[pods] = _read_facts(listing, pods)
     return facts
 
 
-def _read_facts(listing: Listing, known: Known) -> EntityFacts:
-    rows = listing.pods.astype(np.int64)
+def _read_facts(listing: Listing, pods: PodColumns) -> EntityFacts:
     tiers = np.flatnonzero(listing.kinds == _TIER).tolist()
-    ended = known.ended.take(rows)
-    has_times = CREATED.name in known.batch.schema.names
     return EntityFacts(
         listing=listing,
-        rows=rows,
+        rows=listing.pods.astype(np.int64),
         hosts=np.flatnonzero(listing.kinds == _HOST_APP),
         system=np.array([row for row in tiers if listing.ids[row] == SYSTEM_TIER], np.int64),
         pods=listed_pods(
             listing.uids,
-            known.classes.take(rows),
-            paired(
-                known.number("request_cpu_millicores").take(rows),
-                known.number("request_memory_bytes").take(rows),
-            ),
-            ~(ended | known.deleting.take(rows)),
-            ended,
+            pods.classes,
+            paired(pods.number("request_cpu_millicores"), pods.number("request_memory_bytes")),
+            ~(pods.ended | pods.terminating),
+            pods.ended,
         ),
-        running=known.listed.take(rows),
-        exclusive=known.exclusive.take(rows),
-        created=known.number(CREATED.name).take(rows) if has_times else None,
-        stated_ages=known.number("age_seconds").take(rows),
+        running=pods.listed,
+        exclusive=pods.exclusive,
+        created=pods.number("created_seconds"),
     )
 
 
@@ -339,15 +327,11 @@ def _points(rows: WindowRows, memory_policy: str) -> FloatArray:
     The exporter measures points of memory without page cache only: bytes are NaN where the window
     reports another figure.
     """
-    offsets = rows.sample.points(LIST_COLUMNS[0])
-    if len(offsets) == 0:
-        return _NO_POINTS
-    usages = [rows.sample.points(name) for name in LIST_COLUMNS[1:]]
-    points = np.full((len(offsets), 3), np.nan)
-    points[:, 0] = offsets
-    asked = MEMORY_COLUMNS[memory_policy]
-    plain = asked == "memory_bytes" or np.isnan(rows.number(f"{asked}_avg")[rows.listing.node])
-    for r, usage in enumerate(usages if plain else usages[:1]):
-        if len(usage) == len(offsets):
-            points[:, r + 1] = usage
+    points = rows.sample.points
+    column = MEMORY_COLUMNS[memory_policy]
+    if column != "memory_bytes" and len(points):
+        node = rows.sample.number(f"{column}_avg")[rows.listing.node]
+        if not np.isnan(node):
+            points = points.copy()
+            points[:, 2] = np.nan
     return points

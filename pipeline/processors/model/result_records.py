@@ -272,8 +272,7 @@ def _entities(peaks: NodePeaks) -> list[bytes]:
 
 
 def _pods(window: Window, peaks: NodePeaks) -> PodPeaks:
-    listing, seconds = window.rows.listing, window.rows.ages
-    ages = dict(zip(listing.uids, seconds[listing.pods].tolist(), strict=True))
+    ages = dict(zip(window.rows.listing.uids, window.rows.ages.tolist(), strict=True))
     cpu, memory = peaks.pod_samples.T.tolist()
     return PodPeaks(
         uid=list(peaks.pod_uids),

@@ -28,9 +28,9 @@ from pipeline.processors.slo.nodemetric import (
 from pipeline.processors.slo.quantities import cpu_quantity, memory_quantity
 from pipeline.times import format_time
 from pipeline.topics import node_state
-from pipeline.topics.known_columns import GONE
+from pipeline.topics.pod_columns import CLASSES, GONE
 from pipeline.topics.resource_amounts import Usage
-from pipeline.topics.windows import CLASSES, Window
+from pipeline.topics.windows import Window
 
 _LARGEST: Final = 2**63
 
@@ -94,20 +94,21 @@ def status_of(report: NodeReport) -> NodeMetricStatus:
 def pods_of(window: Window, usage: FloatArray) -> tuple[PodReport, ...]:
     """The pods that `window` knows by name, with what they used, (n, 2) in order of their UIDs.
     Those that are gone are left out: another of the same name may be there."""
-    columns = ("namespace", "name", "koordinator_qos", "phase")
-    namespaces, names, qos, phases = (window.rows.column(name).to_pylist() for name in columns)
-    codes = window.rows.known.classes
+    pods = window.rows.pods
+    columns = (pods.column(name) for name in ("namespace", "name", "koordinator_qos", "phase"))
     return tuple(
         PodReport(
-            namespace=namespaces[row],
-            name=names[row],
-            pod_class=CLASSES[codes[row]],
-            qos=qos[row] or "",
+            namespace=namespace,
+            name=name,
+            pod_class=CLASSES[code],
+            qos=qos or "",
             usage=usage_of(used),
         )
-        for row, used in zip(window.rows.listing.pods.tolist(), usage, strict=True)
-        # Nobody could tell whose it is.
-        if namespaces[row] and names[row] and phases[row] != GONE
+        for namespace, name, qos, phase, code, used in zip(
+            *columns, pods.classes.tolist(), usage, strict=True
+        )
+        # Koordinator finds a pod by its namespace and name.
+        if namespace and name and phase != GONE
     )
 
 

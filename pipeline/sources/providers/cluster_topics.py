@@ -8,8 +8,6 @@ of each no more than its header.
 import asyncio
 from typing import Final, NamedTuple
 
-import pyarrow as pa
-
 from pipeline.errors import RecordError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.follow import ConsumerRecord, open_follower, topic_partitions
@@ -17,11 +15,10 @@ from pipeline.logs import get_logger
 from pipeline.processors.provided.fetched_usage import Window
 from pipeline.processors.provided.usage_samples import MACHINE_ID, Place
 from pipeline.settings import KafkaSettings
-from pipeline.topics.arrow import metadata_of, read_header
 from pipeline.topics.codec import Record, decode_json
 from pipeline.topics.pods import split_pod_key
 from pipeline.topics.registry import NODES, PODS, SAMPLES
-from pipeline.topics.samples import SampleHeader
+from pipeline.topics.sample_rows import read_header
 
 log = get_logger(__name__)
 
@@ -109,20 +106,12 @@ class Known:
         """A record of `springtide.samples`. Raises `RecordError` for one that cannot be read."""
         if value is None:
             return
-        header = _header(value)
+        header = read_header(value)
         if header.machine_id != MACHINE_ID:
             window = Window(header.window_start_ms, header.window_end_ms)
             last = self._exported.get(header.node)
             if last is None or last.end_ms < window.end_ms:
                 self._exported[header.node] = window
-
-
-def _header(value: bytes) -> SampleHeader:
-    try:
-        schema = pa.ipc.read_schema(pa.py_buffer(value))
-    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
-        raise RecordError(f"no sample: {error}") from error
-    return read_header(metadata_of(schema))
 
 
 class KnownFollower:

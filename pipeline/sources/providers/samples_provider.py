@@ -1,16 +1,17 @@
 """Our own samples as a provider: what exporters, or other providers, have published of a window."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from pipeline.errors import ProviderError, RecordError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.follow import Follower, SilentTopicError, open_follower, topic_partitions
-from pipeline.processors.provided.fetched_usage import Columns, Fetched, PodName, Window
+from pipeline.processors.provided.fetched_usage import Fetched, PodName, Window
 from pipeline.settings import KafkaSettings
-from pipeline.topics.arrow import read_samples
 from pipeline.topics.registry import SAMPLES
+from pipeline.topics.sample_rows import read_samples
+from pipeline.topics.samples import Row
 
 
 class Stream:
@@ -28,14 +29,15 @@ class Stream:
         ends: dict[str, int] = {}
         async for value in self._since(window.start_ms):
             try:
-                header, rows = await asyncio.to_thread(read_samples, value)
+                sample = await asyncio.to_thread(read_samples, value)
             except RecordError:
                 found.left_out["unreadable"] += 1
                 continue
+            header = sample.header
             newest = ends.get(header.node, 0)
             if window.has(header.window_end_ms) and header.window_end_ms > newest:
                 ends[header.node] = header.window_end_ms
-                _put(found, header.node, rows.to_pylist())
+                _put(found, header.node, sample.rows)
         return found
 
     async def _since(self, since_ms: int) -> AsyncIterator[bytes]:
@@ -50,11 +52,11 @@ class Stream:
             raise ProviderError(error.message, may_pass=True) from error
 
 
-def _put(found: Fetched, node: str, rows: list[Columns]) -> None:
+def _put(found: Fetched, node: str, rows: Sequence[Row]) -> None:
     for pod in [pod for pod in found.pods if pod.node == node]:
         del found.pods[pod]
     for row in rows:
-        stated = {name: value for name, value in row.items() if value is not None}
+        stated = dict(row)
         kind, uid = stated.pop("kind"), stated.pop("id")
         if kind == "node":
             found.nodes[node] = stated

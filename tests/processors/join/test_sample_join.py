@@ -1,12 +1,12 @@
 """The join: what is known beside what was measured, and no value that cannot be."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -19,14 +19,14 @@ from pipeline.processors.join.sample_join import (
     clean_sample,
     join,
     put_beside,
-    without_bad_values,
 )
 from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
 from pipeline.topics.pods import Owner, PodRecord
 from pipeline.topics.resource_amounts import Resources
+from pipeline.topics.sample_rows import read_samples
 from pipeline.topics.samples import LIST_COLUMNS, NUMBER_COLUMNS, SampleBatch, encode_samples
-from pipeline.topics.windows import FIELDS, POD_FIELDS, NodeFacts, encode_window
+from pipeline.topics.windows import POD_COLUMNS, NodeFacts, encode_window
 from tests.processors.joined import (
     DEFAULT,
     END_MS,
@@ -35,7 +35,6 @@ from tests.processors.joined import (
     UIDS,
     VIEWS,
     Row,
-    column,
     header,
     joined,
     known_pod,
@@ -45,16 +44,14 @@ from tests.processors.joined import (
     rows,
     view_of,
 )
+from tests.topics.window_values import column, columns
 
 LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=150)
-POD_COLUMNS = [field.name for field in POD_FIELDS]
 
 
-def pod_facts(pod: PodRecord | None, end: int = 0) -> dict[str, object]:
+def pod_facts(pod: PodRecord | None) -> dict[str, object]:
     """What the window says of the pod `a`."""
-    window = joined(
-        NODE_ROW, pod_row("a"), view=view_of(*([pod] if pod else [])), of=header(end=end)
-    )
+    window = joined(NODE_ROW, pod_row("a"), view=view_of(*([pod] if pod else [])))
     return {name: column(window, name)[1] for name in POD_COLUMNS}
 
 
@@ -71,7 +68,8 @@ def test_all_that_is_known_of_a_pod_lies_beside_its_usage() -> None:
         "pod_class": "batch", "namespace": "shop", "name": "cart-0", "koordinator_qos": "BE",
         "phase": "Running", "owner_kind": "StatefulSet", "owner_name": "cart",
         "request_cpu_millicores": 500.0, "request_memory_bytes": GIB,
-        "limit_cpu_millicores": 1000.0, "limit_memory_bytes": None, "age_seconds": 3600.0,
+        "limit_cpu_millicores": 1000.0, "limit_memory_bytes": None,
+        "created_seconds": 1_699_996_440.0,
         "deleting": False,
     }  # fmt: skip
 
@@ -132,12 +130,19 @@ def test_a_class_of_tomorrow_is_unknown_and_the_rest_is_said() -> None:
     ],
 )
 def test_age_at_the_end_of_the_window(created_at: str | None, age: float | None) -> None:
-    assert pod_facts(known_pod("a", created_at=created_at))["age_seconds"] == age
+    assert age_of(known_pod("a", created_at=created_at)) == age
 
 
 def test_ages_follow_the_window() -> None:
     pod = known_pod("a", created_at="2023-11-14T22:13:30Z")
-    assert [pod_facts(pod, end)["age_seconds"] for end in (-2, 0, 4)] == [0.0, 30.0, 150.0]
+    assert [age_of(pod, end) for end in (-2, 0, 4)] == [0.0, 30.0, 150.0]
+
+
+def age_of(pod: PodRecord, end: int = 0) -> float | None:
+    """Age of the pod `a` at the end of a window."""
+    window = joined(NODE_ROW, pod_row("a"), view=view_of(pod), of=header(end=end))
+    (age,) = window.rows.ages.tolist()
+    return None if math.isnan(age) else age
 
 
 @pytest.mark.parametrize("amount", [-1, 2**61, 2**64, 10**400, -(10**400)])
@@ -166,11 +171,11 @@ def test_what_is_known_is_worked_out_anew_only_where_something_changed() -> None
     assert put_beside(listing, again, first) is first
     del pods["b"]
     second = put_beside(listing, pods, first)
-    assert second.known.column("namespace").to_pylist() == [None, "shop", None]
-    assert put_beside(listing, again, second).known is first.known
+    assert second.columns.column("namespace") == ("shop", None)
+    assert put_beside(listing, again, second).columns is first.columns
     other = read(NODE_ROW, pod_row("b"), pod_row("a")).listing
     swapped = put_beside(other, again, first)
-    assert swapped.known.column("namespace").to_pylist() == [None, "tools", "shop"]
+    assert swapped.columns is first.columns
 
 
 @given(VIEWS, VIEWS)
@@ -179,7 +184,7 @@ def test_what_was_beside_the_last_sample_changes_nothing(one: NodeView, other: N
     sample = read(NODE_ROW, *(pod_row(uid) for uid in UIDS))
     anew = put_beside(sample.listing, other.pods)
     found = put_beside(sample.listing, other.pods, put_beside(sample.listing, one.pods))
-    assert (found.known.data, found.bad_values) == (anew.known.data, anew.bad_values)
+    assert (found.columns.data, found.bad_values) == (anew.columns.data, anew.bad_values)
 
 
 # -- the node
@@ -242,7 +247,6 @@ def test_where_the_sample_lay_and_when_it_came() -> None:
     window = joined(NODE_ROW)
     assert (window.type, window.sample_offset, window.appended_ms) == ("window", 5, END_MS + 250)
     assert window.header == header()
-    assert window.rows.batch.schema.equals(pa.schema(FIELDS))
 
 
 # -- bad values
@@ -279,74 +283,36 @@ def test_the_largest_number_that_is_believed(name: str) -> None:
 def test_bad_points_are_null_and_the_others_stay_where_they_were(name: str) -> None:
     points = [1.0, math.nan, None, -2.0, 1e300, 0.0]
     window = joined(pod_row("a"), {**NODE_ROW, name: points}, pod_row("b", **{name: []}))
-    assert column(window, name) == [None, [1.0, None, None, None, None, 0.0], []]
+    assert column(window, name) == [None, [1.0, None, None, None, None, 0.0], None]
     assert window.bad_values == {name: 3}
 
 
-def test_points_of_slices_and_under_null_rows() -> None:
-    values = pa.array([-1.0, 2.0, -3.0, 4.0, -5.0, -6.0, 7.0])
-    lists = pa.ListArray.from_arrays(
-        pa.array([0, 2, 3, 5, 7], pa.int32()), values,
-        mask=pa.array([False, True, False, False]),
-    )  # fmt: skip
-    numbers = pa.array([-1.0, 2.0, -3.0, 4.0])
-    batch = pa.RecordBatch.from_arrays([lists, numbers], ["points_cpu_cores", "cpu_cores_avg"])
-    whole, counts = without_bad_values(batch)
-    assert whole.column(0).to_pylist() == [[None, 2.0], None, [4.0, None], [None, 7.0]]
-    assert counts == {"points_cpu_cores": 3, "cpu_cores_avg": 2}
-    for start, length in ((1, 2), (2, 2), (1, 3), (0, 2)):
-        part, counts = without_bad_values(batch.slice(start, length))
-        assert part.equals(whole.slice(start, length))
-        bad = [sum(v is None for v in row or ()) for row in part.column(0).to_pylist()]
-        assert counts.get("points_cpu_cores", 0) == sum(bad)
-        assert counts.get("cpu_cores_avg", 0) == part.column(1).null_count
-
-
-def test_what_lies_under_a_null_is_no_value() -> None:
-    hidden = pa.Array.from_buffers(
-        pa.float64(), 3, [pa.py_buffer(b"\x05"), pa.array([1.0, math.nan, -1.0]).buffers()[1]]
-    )
-    batch = pa.RecordBatch.from_arrays([hidden], ["cpu_cores_avg"])
-    clean, counts = without_bad_values(batch)
-    assert clean.column(0).to_pylist() == [1.0, None, None]
-    assert counts == {"cpu_cores_avg": 1}
-
-
-@given(rows(), st.booleans())
+@given(rows())
 @LAWS
-def test_a_sample_is_cleaned_alike_whether_or_not_it_was_decoded(
-    found: Sequence[Row], again: bool
-) -> None:
-    for _ in range(1 + again):
-        sample = read(*found)
-    expected, counts = without_bad_values(read(*found).batch)
-    clean, bad_values = clean_sample(sample)
-    assert bad_values == counts
+def test_a_sample_keeps_good_values_and_its_copy_is_clean(found: Sequence[Row]) -> None:
+    sample = read(*found)
+    clean, counts = clean_sample(sample)
     assert (clean is sample) == (not counts)
-    for name in (*NUMBER_COLUMNS, *LIST_COLUMNS):
-        if sample.has(name):
-            assert clean.column(name).to_pylist() == expected.column(name).to_pylist()
+    assert clean_sample(clean) == (clean, {})
+    before, after = (read_samples(of.data) for of in (sample, clean))
+    assert before.header == after.header
+    lost: Counter[str] = Counter()
+    for old, new in zip(before.rows, after.rows, strict=True):
+        assert new.keys() <= old.keys()
+        for name, value in old.items():
+            values = [value, new.get(name)]
+            if name not in LIST_COLUMNS:
+                values = [[one] for one in values]
+            for a, b in zip(*values, strict=True):
+                assert b is None or repr(a) == repr(b)
+                lost[name] += a is not None and b is None
+    assert {name: count for name, count in lost.items() if count} == counts
 
 
 def test_nothing_is_wrong_with_minus_zero() -> None:
     for values in ({"cpu_cores_avg": -0.0}, {"points_cpu_cores": [-0.0, None]}):
         sample = read({**NODE_ROW, **values}, pod_row("a"))
         assert clean_sample(sample) == (sample, {})
-
-
-def test_only_columns_with_bad_values_are_copied() -> None:
-    batch = read(NODE_ROW, pod_row("a", cpu_cores_avg=-1.0)).batch
-    clean, _ = without_bad_values(batch)
-    for name in batch.schema.names:
-        same = _address(clean.column(name)) == _address(batch.column(name))
-        assert same == (name != "cpu_cores_avg"), name
-    good = read(NODE_ROW, pod_row("a")).batch
-    assert without_bad_values(good) == (good, {})
-    assert without_bad_values(good)[0] is good
-
-
-def _address(array: pa.Array) -> list[int | None]:
-    return [buffer and buffer.address for buffer in array.buffers()]
 
 
 # -- the future
@@ -373,11 +339,11 @@ def test_every_valid_sample_becomes_a_window_that_models_can_read(
     window = joined(*sample, view=view, of=header(end=end))
     again = logged(window)
     assert encode_window(again) == encode_window(window)
-    assert again.rows.batch.equals(window.rows.batch)
-    for name in (*NUMBER_COLUMNS, *LIST_COLUMNS):
-        values = window.rows.column(name)
-        flat = values.flatten() if name in LIST_COLUMNS else values
-        assert all(0.0 <= v <= 2.0**60 for v in flat.to_pylist() if v is not None)
+    assert columns(again) == columns(window)
+    for name in NUMBER_COLUMNS:
+        assert all(0.0 <= v <= 2.0**60 for v in column(window, name) if v is not None)
+    points = window.rows.sample.points
+    assert (np.isnan(points) | ((points >= 0.0) & (points <= 2.0**60))).all()
     for policy in ("usageWithoutPageCache", "usageWithPageCache", "usageWithHotPageCache"):
         batch = WindowBatch([again], policy)
         taken, (facts,) = batch.training("p90"), batch.facts
@@ -396,19 +362,3 @@ def test_equal_input_gives_equal_bytes(sample: Sequence[Row], view: NodeView) ->
     )
     assert data == encode_samples(SampleBatch(header(), sample))
     assert encode_window(one) == encode_window(two)
-
-
-@given(rows())
-@LAWS
-def test_what_is_good_stays_as_it_was(sample: Sequence[Row]) -> None:
-    batch = read(*sample).batch
-    clean, counts = without_bad_values(batch)
-    for name in batch.schema.names:
-        before, after = batch.column(name).to_pylist(), clean.column(name).to_pylist()
-        if name not in counts:
-            assert repr(before) == repr(after)
-        elif name in NUMBER_COLUMNS:
-            assert all(b is None or a == b for b, a in zip(after, before, strict=True))
-            lost = clean.column(name).null_count - batch.column(name).null_count
-            assert lost == counts[name] > 0
-    assert without_bad_values(clean) == (clean, {})

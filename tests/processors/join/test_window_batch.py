@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,8 +21,9 @@ from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, SYSTEM, ModelConfig
 from pipeline.processors.model.training_batch import TrainingBatch
 from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.pod_columns import CLASSES, PodColumns
 from pipeline.topics.resource_amounts import Resources
-from pipeline.topics.windows import CLASSES, Window, encode_window, window_rows
+from pipeline.topics.windows import Window, WindowRows, encode_window
 from tests.processors.joined import (
     DEFAULT,
     END_MS,
@@ -40,6 +40,7 @@ from tests.processors.joined import (
     training,
     view_of,
 )
+from tests.topics.window_values import column
 
 PLAIN, WITH, HOT = "usageWithoutPageCache", "usageWithPageCache", "usageWithHotPageCache"
 NAN = math.nan
@@ -235,7 +236,7 @@ def test_equal_facts_of_other_rows_are_read_by_their_own_listing() -> None:
     used = {"cpu_cores_p90": 1.0, "memory_bytes_p90": 2.0}
     one = logged(joined(NODE_ROW, pod_row("a", **used), host_app("x", 1.0, 1.0)))
     other = logged(joined(host_app("y", 2.0, 2.0), pod_row("b"), NODE_ROW))
-    assert one.rows.known is other.rows.known
+    assert one.rows.pods is other.rows.pods
     for windows in ([one, other], [other, one], [one, other, one]):
         batch = batch_of(*windows)
         taken = batch.training("p90")
@@ -265,14 +266,6 @@ def test_the_order_of_pods_in_a_sample_changes_no_bit(
 # -- classes
 
 
-def with_classes(window: Window, codes: list[int | None], names: list[str | None]) -> Window:
-    """The window with another dictionary of classes, as another writer might choose."""
-    column = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8()), pa.array(names))
-    at = window.rows.batch.schema.get_field_index("pod_class")
-    batch = window.rows.batch.set_column(at, window.rows.batch.schema.field(at), column)
-    return dataclasses.replace(window, rows=window_rows(window.header, batch))
-
-
 def classes(window: Window) -> np.ndarray:
     """The class of each pod."""
     return training(window).heads[0].pods.classes
@@ -282,27 +275,16 @@ PODS = [pod_row(uid) for uid in "abcd"]
 
 
 @pytest.mark.parametrize("through_the_log", [False, True])
-def test_classes_by_name_whatever_the_dictionary(through_the_log: bool) -> None:
-    window = with_classes(
-        joined(NODE_ROW, *PODS), [None, 1, 0, 2, None], ["free", "prod", "of tomorrow"]
-    )
+def test_a_class_that_is_missing_or_not_ours_counts_as_unknown(through_the_log: bool) -> None:
+    window = joined(NODE_ROW, *PODS)
+    names = ("prod", "free", "of tomorrow", None)
+    rows = WindowRows(window.rows.sample, PodColumns(pod_class=names))
+    window = dataclasses.replace(window, rows=rows)
     if through_the_log:
         window = logged(window)
     codes = [CLASSES.index(name) for name in ("prod", "free", "unknown", "unknown")]
     assert classes(window).tolist() == codes
     assert classes(window).dtype == np.int8
-
-
-def test_a_dictionary_with_a_null_and_an_empty_one() -> None:
-    window = with_classes(joined(NODE_ROW, *PODS), [None, 0, 1, 1, 0], [None, "mid"])
-    assert classes(window).tolist() == [5, 1, 1, 5]
-    empty = pa.DictionaryArray.from_arrays(
-        pa.array([None] * 5, pa.int8()), pa.array([], pa.string())
-    )
-    at = window.rows.batch.schema.get_field_index("pod_class")
-    batch = window.rows.batch.set_column(at, window.rows.batch.schema.field(at), empty)
-    rows = window_rows(window.header, batch)
-    assert classes(dataclasses.replace(window, rows=rows)).tolist() == [5] * 4
 
 
 def test_every_class_has_its_code() -> None:
@@ -482,5 +464,5 @@ def test_host_applications_are_each_there_and_in_sum() -> None:
     assert [lists(own) for own in hosts] == [[[1.0, 10.0], [2.0, None]], [], [[4.0, 40.0]]]
     for window, own, usage in zip(windows, hosts, batch.average.host_apps, strict=True):
         assert lists(usage) == lists(own.sum(axis=0))
-        kinds = window.rows.column("kind").to_pylist()
+        kinds = column(window, "kind")
         assert len(own) == kinds.count("host_app")

@@ -14,7 +14,7 @@ from pipeline.sources.providers import window_rounds
 from pipeline.sources.providers.status_page import Status
 from pipeline.sources.providers.window_rounds import Rounds
 from pipeline.tasks import cancel_tasks
-from pipeline.topics.arrow import read_samples
+from pipeline.topics.sample_rows import read_samples
 
 SETTINGS = Settings(provider=ProviderSettings(kind="prometheus", window_seconds=60))
 START = 1_699_999_980.0  # on the grid of minutes
@@ -69,7 +69,7 @@ class Running:
     @property
     def ends(self) -> list[float]:
         """The ends of the windows that were written, as seconds after START."""
-        headers = [read_samples(entry.value or b"")[0] for entry in self.written]
+        headers = [read_samples(entry.value or b"").header for entry in self.written]
         return [header.window_end_ms / 1000 - START for header in headers]
 
 

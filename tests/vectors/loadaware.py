@@ -68,12 +68,21 @@ def _unchecked(args: Case) -> Placement:
     return Placement((), (), {LOAD_AWARE: SCORER.stated(args)})
 
 
+_OWN = {
+    SCALING_FACTORS: "annotation_scaling_factors",
+    SECONDS_AFTER_SCHEDULED: "annotation_after_scheduled",
+    SECONDS_AFTER_INITIALIZED: "annotation_after_initialized",
+}
+"""Keys of a pod in a case by the annotations that they stand for."""
+
+
 def _manifest(case: Case, name: str = "asking", **more: Any) -> Case:
     return pod(
         name,
         [container(case["requests"], case["limits"])],
         priority_class=case["priority_class"],
         daemonset=case.get("daemonset", False),
+        annotations={key: case[name] for key, name in _OWN.items() if case.get(name) is not None},
         **more,
     )
 
@@ -82,10 +91,7 @@ def loadaware_estimator(case: Case) -> object:
     factors = plain(case["scaling_factors"])
     args = {"estimatedScalingFactors": factors}
     args["allowCustomizeEstimation"] = case.get("allow_customize", False)
-    own = case["pod"].get("annotation_scaling_factors")
-    annotations = {} if own is None else {SCALING_FACTORS: own}
-    world = World(_unchecked(args), 0.0)
-    asked = world.asked(_manifest(case["pod"], annotations=annotations))
+    asked = World(_unchecked(args), 0.0).asked(_manifest(case["pod"]))
     return {name: asked.counted[f"estimate:{name}"] for name in factors}
 
 
@@ -258,6 +264,9 @@ def loadaware_filter(case: Case) -> object:
 
 def loadaware_score(case: Case) -> object:
     world = _world(case, placement(LOAD_AWARE, plain(case["config"])), case["now_s"])
+    if case["metric"] is None:
+        # A node without a report is new, and idle, unless one of its pods is old.
+        world.runs(pod("old", [], node=NODE, scheduled_at=LONG_AGO))
     return {"score": world.scores(_manifest(case["pod"]), LOAD_AWARE)[NODE]}
 
 

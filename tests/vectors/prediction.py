@@ -129,8 +129,9 @@ def model_prediction(case: Case) -> object:
     answer: dict[str, dict[str, int]] = {}
     for name, q in {"p60": 0.6, "p90": 0.9, "p95": 0.95, "p98": 0.98, "max": 1.0}.items():
         bank = Bank(ModelConfig(options={"percentile": {"cpu": q, "memory": q}}))
-        for offset, usage in samples:
-            end_ms = round((case["start_unix"] + offset) * 1000)
+        # A bank takes one window of a node at a time: of samples at one time, each a bit later.
+        for index, (offset, usage) in enumerate(samples):
+            end_ms = round((case["start_unix"] + offset) * 1000) + index
             bank.apply([_window(end_ms, np.array(usage, float))])
         (peaks,) = bank.peaks(["n"])
         cpu, memory = peaks.predictors["percentile"].raw[ENTITIES.index("node")]

@@ -146,7 +146,7 @@ def target_load_packing_group(case: Case) -> object:
 
 def _the_busier_counts(given: Case, expected: Case) -> Difference | None:
     """The product predicts by the average and by the last window, and takes the busier."""
-    metrics = [m for m in given["metrics"] if m["type"] == "CPU"]
+    metrics = [m for m in given["metrics"] or () if m["type"] == "CPU"]
     if {m["operator"] for m in metrics} < {"AVG", "Latest"} or len(metrics) < 2:
         return None
     average, latest = (_metric(metrics, "CPU", [operator]) or 0.0 for operator in ("AVG", "Latest"))
@@ -223,7 +223,7 @@ def trimaran_metric_selection(case: Case) -> object:
 
 
 def _deviation_alone(given: Case, expected: Case) -> Difference | None:
-    operators = {m["operator"] for m in given["metrics"] if m["type"] == given["type"]}
+    operators = {m["operator"] for m in given["metrics"] or () if m["type"] == given["type"]}
     if operators != {"STD"}:
         return None
     return Difference(

@@ -17,8 +17,8 @@ from pipeline.clock import Clock
 from pipeline.errors import ApiUnavailableError, KubernetesError, NotFoundError
 from pipeline.kube.api_client import Api
 from pipeline.kube.event_reporter import Reporter
-from pipeline.processors.eviction.disruption_budgets import Budget, overdrawn
-from pipeline.processors.eviction.eviction_objections import leaving, objection
+from pipeline.processors.eviction.disruption_budgets import DisruptionBudget, exceeded_budget
+from pipeline.processors.eviction.eviction_objections import objection, pods_to_evict
 from pipeline.processors.kubernetes.object_records import read_manifest
 from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord, Outcome
@@ -45,7 +45,7 @@ class _List(msgspec.Struct):
 
 
 class _Budgets(msgspec.Struct):
-    items: tuple[Budget, ...] = ()
+    items: tuple[DisruptionBudget, ...] = ()
 
 
 class CarriedOut(NamedTuple):
@@ -98,7 +98,7 @@ class CarryingOut:
         against = objection(plan, waiting, there, may_push_out=may_push_out)
         if against is not None:
             return against
-        pods = leaving(plan, there)
+        pods = pods_to_evict(plan, there)
         return pods or _GONE
 
     async def _waiting(self, plan: EvictionPlanRecord) -> tuple[PodRecord | None, bool]:
@@ -128,7 +128,7 @@ class CarryingOut:
             for namespace in sorted({pod.namespace for pod in pods}):
                 path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
                 found = msgspec.json.decode(await self._api.request("GET", path), type=_Budgets)
-                if (against := overdrawn(found.items, pods)) is not None:
+                if (against := exceeded_budget(found.items, pods)) is not None:
                     return against
             for pod in pods:
                 await self._evict(pod, dry_run=True)

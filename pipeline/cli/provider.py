@@ -18,7 +18,7 @@ from pipeline.kube.api_access import NO_CLUSTER
 from pipeline.kube.api_client import Api, open_api
 from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
-from pipeline.processors.provided.fetched_usage import Fetched, window_before
+from pipeline.processors.provided.fetched_usage import FetchedUsage, window_before
 from pipeline.processors.provided.promql import queries
 from pipeline.settings import Settings
 from pipeline.sources.providers.metrics_server import open_metrics_server
@@ -152,7 +152,7 @@ async def _open(settings: Settings, clock: Clock, api: Api | None) -> AsyncItera
                 yield server
 
 
-async def _fetch_once(settings: Settings, clock: Clock) -> Fetched:
+async def _fetch_once(settings: Settings, clock: Clock) -> FetchedUsage:
     """Fetch the last window whose delay is over; from metrics-server, which only has its last
     reading, the window that ends now."""
     length_ms = settings.provider.window_seconds * 1000
@@ -165,14 +165,14 @@ async def _fetch_once(settings: Settings, clock: Clock) -> Fetched:
         return await provider.fetch(window)
 
 
-def _reason(fetched: Fetched) -> str:
+def _reason(fetched: FetchedUsage) -> str:
     if fetched.failed:
         return f"{len(fetched.failed)} queries failed, with the reasons above"
     left_out = ", ".join(f"{count} {reason}" for reason, count in sorted(fetched.left_out.items()))
     return f"left out: {left_out}" if left_out else "every answer was empty"
 
 
-def _print(fetched: Fetched) -> None:
+def _print(fetched: FetchedUsage) -> None:
     write = sys.stdout.buffer.write
     for node in sorted(fetched.nodes):
         write(msgspec.json.encode({"kind": "node", "node": node, **fetched.nodes[node]}) + b"\n")

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors.arrays import FloatArray, IntArray
-from pipeline.processors.eviction.eviction_objections import stays
+from pipeline.processors.eviction.eviction_objections import is_never_evicted
 from pipeline.processors.loadaware.pod_amounts import Pod
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.resource_amounts import Usage
@@ -58,7 +58,7 @@ class EvictablePods(NamedTuple):
 
 def priority_of(pod: Pod) -> int:
     """The priority by which others may push the pod out; `STAYS` for one that must not be."""
-    if pod.deleted_at is not None or stays(pod):
+    if pod.deleted_at is not None or is_never_evicted(pod):
         return STAYS
     return min(max(pod.priority or 0, -STAYS), STAYS)
 

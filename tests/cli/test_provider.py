@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from pipeline.cli import provider
 from pipeline.cli.main import cli
-from pipeline.processors.provided.fetched_usage import Fetched
+from pipeline.processors.provided.fetched_usage import FetchedUsage
 from pipeline.processors.provided.promql import DEFAULT_QUERIES
 
 
@@ -61,21 +61,21 @@ def test_once_says_why_nothing_could_be_fetched() -> None:
 @pytest.mark.parametrize(
     ("fetched", "says"),
     [
-        (Fetched(), "every answer was empty"),
+        (FetchedUsage(), "every answer was empty"),
         (
-            Fetched(left_out=Counter(unknown_node=3, no_node=1)),
+            FetchedUsage(left_out=Counter(unknown_node=3, no_node=1)),
             "left out: 1 no_node, 3",
         ),
         (
-            Fetched(failed={"node.cpu_cores": "bad query"}),
+            FetchedUsage(failed={"node.cpu_cores": "bad query"}),
             "1 queries failed, with the reasons above",
         ),
     ],
 )
 def test_once_with_nothing_is_a_failure(
-    fetched: Fetched, says: str, monkeypatch: pytest.MonkeyPatch
+    fetched: FetchedUsage, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nothing(*_: object) -> Fetched:
+    async def nothing(*_: object) -> FetchedUsage:
         return fetched
 
     monkeypatch.setattr(provider, "_fetch_once", nothing)

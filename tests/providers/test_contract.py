@@ -11,8 +11,13 @@ from pathlib import Path
 import pytest
 
 from pipeline.clock import SystemClock
-from pipeline.processors.provided.fetched_usage import Columns, Fetched, Window, window_before
-from pipeline.processors.provided.usage_samples import Place, Sampler
+from pipeline.processors.provided.fetched_usage import (
+    FetchedUsage,
+    SampleColumns,
+    TimeWindow,
+    window_before,
+)
+from pipeline.processors.provided.usage_samples import PodPlace, Sampler
 from pipeline.settings import Settings
 from pipeline.sources.compacted_writer import open_producer, write
 from pipeline.sources.providers.cluster_topics import Known
@@ -32,17 +37,17 @@ pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 class Cluster(Known):
     """In which every pod is known."""
 
-    def place(self, namespace: str, name: str) -> Place | None:
-        return Place("n1", f"{namespace}-{name}")
+    def place(self, namespace: str, name: str) -> PodPlace | None:
+        return PodPlace("n1", f"{namespace}-{name}")
 
 
-def last_window() -> Window:
+def last_window() -> TimeWindow:
     return window_before(round((time.time() - 2) * 1000), WINDOW_SECONDS * 1000)
 
 
 @asynccontextmanager
 async def opened(
-    kind: str, settings: Settings, window: Window, folder: Path
+    kind: str, settings: Settings, window: TimeWindow, folder: Path
 ) -> AsyncIterator[Provider]:
     if kind == "metrics-server":
         told = {"timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(window.end_ms / 1000)),
@@ -75,13 +80,13 @@ async def opened(
 @pytest.fixture(params=["prometheus", "metrics-server", "stream"])
 async def fetched(
     request: pytest.FixtureRequest, settings: Settings, tmp_path: Path
-) -> AsyncIterator[tuple[Window, Fetched]]:
+) -> AsyncIterator[tuple[TimeWindow, FetchedUsage]]:
     window = last_window()
     async with opened(request.param, settings, window, tmp_path) as provider:
         yield window, await provider.fetch(window)
 
 
-async def test_every_provider_keeps_what_it_owes(fetched: tuple[Window, Fetched]) -> None:
+async def test_every_provider_keeps_what_it_owes(fetched: tuple[TimeWindow, FetchedUsage]) -> None:
     window, found = fetched
     assert found.knows_pods
     assert not found.failed
@@ -104,7 +109,7 @@ async def test_every_provider_keeps_what_it_owes(fetched: tuple[Window, Fetched]
     assert read.rows[0]["cpu_cores_avg"] == node["cpu_cores_avg"]
 
 
-def check(columns: Columns, window: Window) -> None:
+def check(columns: SampleColumns, window: TimeWindow) -> None:
     assert columns.keys() <= set(COLUMNS) - {"kind", "id"}
     assert 0 < columns["coverage"] <= 1
     for name, value in columns.items():

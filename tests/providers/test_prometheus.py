@@ -8,7 +8,12 @@ from msgspec.structs import replace
 from pipeline.clock import SystemClock
 from pipeline.errors import ProviderError
 from pipeline.local.local_prometheus import LocalPrometheus
-from pipeline.processors.provided.fetched_usage import Fetched, PodName, Window, window_before
+from pipeline.processors.provided.fetched_usage import (
+    FetchedUsage,
+    PodName,
+    TimeWindow,
+    window_before,
+)
 from pipeline.settings import ProviderSettings
 from pipeline.sources.providers.prometheus_provider import open_prometheus
 from tests.providers import machines
@@ -21,11 +26,11 @@ pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 CLOSE = 0.1  # counters are read some milliseconds after the time that Prometheus gives them
 
 
-def last_window() -> Window:
+def last_window() -> TimeWindow:
     return window_before(round((time.time() - 2) * 1000), WINDOW_SECONDS * 1000)
 
 
-async def fetch(provider: ProviderSettings) -> Fetched:
+async def fetch(provider: ProviderSettings) -> FetchedUsage:
     async with open_prometheus(provider, SystemClock()) as prometheus:
         return await prometheus.fetch(last_window())
 

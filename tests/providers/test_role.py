@@ -19,7 +19,7 @@ import pytest
 from pipeline.clock import SystemClock
 from pipeline.local.local_prometheus import LocalPrometheus
 from pipeline.local.port_probe import free_port
-from pipeline.processors.provided.fetched_usage import Window
+from pipeline.processors.provided.fetched_usage import TimeWindow
 from pipeline.settings import KafkaSettings, Settings, variable_name
 from pipeline.sources.compacted_writer import Entry, node_entry, open_producer, pod_entry, write
 from pipeline.sources.providers.prometheus_provider import open_prometheus
@@ -162,7 +162,7 @@ async def test_usage_of_prometheus_is_on_the_samples_topic_as_it_was_fetched(
 
     # Prometheus says of the past what it said; our own samples say the same.
     last = headers["n1"][-1]
-    window = Window(last.window_start_ms, last.window_end_ms)
+    window = TimeWindow(last.window_start_ms, last.window_end_ms)
     async with open_prometheus(settings.provider, SystemClock()) as prometheus:
         asked = await prometheus.fetch(window)
     async with open_stream(kafka) as stream:

@@ -8,9 +8,9 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from pipeline.clock import ManualClock
 from pipeline.extender.scheduler_api import Extender
-from pipeline.processors.provided.fetched_usage import Window
+from pipeline.processors.provided.fetched_usage import TimeWindow
 from pipeline.processors.provided.prometheus_answers import gather, read_matrix
-from pipeline.processors.provided.promql import Grid, queries
+from pipeline.processors.provided.promql import QueryGrid, queries
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
 from pipeline.times import format_time
@@ -144,7 +144,7 @@ def load_watcher_http(case: Case) -> object:
     return {"status": status, "nodes": nodes}
 
 
-_GRID = Grid(900, 60, 60, "instance", "node")
+_GRID = QueryGrid(900, 60, 60, "instance", "node")
 _KEYS = {
     "instance:node_cpu:ratio": "node.cpu_cores",
     "instance:node_network_transmit_bytes:rate:sum": "node.network_transmit_bytes_per_second",
@@ -163,7 +163,7 @@ def load_watcher_prometheus(case: Case) -> object:
     series = {"metric": {"instance": "n"}, "values": values}
     answer = {"status": "success", "data": {"resultType": "matrix", "result": [series]}}
     matrix = read_matrix(json.dumps(answer).encode())
-    used = gather({asked[key]: matrix}, Window(0, 900_000), _GRID).nodes["n"]
+    used = gather({asked[key]: matrix}, TimeWindow(0, 900_000), _GRID).nodes["n"]
     mean = Usage(cpu_cores=used.get("cpu_cores_avg"))
     spread = UsageDeviation(mean=mean, stdev=Usage(cpu_cores=0.0))
     rates = {name: used[column] for name, column in _RATES.items() if column in used}

@@ -1,1 +1,1 @@
-"""Whether pods may be evicted: what is looked at before anybody is."""
+"""Checks before an eviction: objections to a plan, and shared disruption budgets."""

@@ -1,6 +1,6 @@
-"""Disruption budgets that several evictions share: tried one by one, each alone may pass.
+"""Check disruption budgets for all evictions of a plan at once.
 
-Owes the rest: a plan is refused before its first pod leaves, not half way.
+The API server checks one eviction at a time, so a plan could fail half way.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,16 +24,15 @@ class _Status(msgspec.Struct, frozen=True, rename="camel"):
     disruptions_allowed: int = 0
 
 
-class Budget(msgspec.Struct, frozen=True):
-    """What is read of a PodDisruptionBudget (policy/v1); without a selector it is of no pod."""
+class DisruptionBudget(msgspec.Struct, frozen=True):
+    """A PodDisruptionBudget (policy/v1). Without a selector it covers no pod."""
 
     metadata: _Metadata = _Metadata()
     spec: _Spec = _Spec()
     status: _Status = _Status()
 
-    def is_of(self, pod: PodRecord) -> bool:
-        """Whether an eviction of the pod is held against it: that of one that does not run is
-        not."""
+    def counts(self, pod: PodRecord) -> bool:
+        """Whether an eviction of the pod counts against it: only if the pod is running."""
         return (
             self.metadata.namespace == pod.namespace
             and pod.phase == "Running"
@@ -42,12 +41,12 @@ class Budget(msgspec.Struct, frozen=True):
         )
 
 
-def overdrawn(budgets: Iterable[Budget], pods: Sequence[PodRecord]) -> str | None:
-    """Which budget allows fewer evictions at present than there would be of its pods; None for
-    none."""
+def exceeded_budget(budgets: Iterable[DisruptionBudget], pods: Sequence[PodRecord]) -> str | None:
+    """The problem with the first budget that allows fewer evictions now than `pods` need; None if
+    all allow them."""
     for budget in budgets:
-        count, allowed = sum(map(budget.is_of, pods)), budget.status.disruptions_allowed
+        count, allowed = sum(map(budget.counts, pods)), budget.status.disruptions_allowed
         if count > allowed:
-            of = f"{budget.metadata.namespace}/{budget.metadata.name}"
-            return f"the disruption budget {of} allows {allowed} evictions now, not {count}"
+            name = f"{budget.metadata.namespace}/{budget.metadata.name}"
+            return f"the disruption budget {name} allows {allowed} evictions now, not {count}"
     return None

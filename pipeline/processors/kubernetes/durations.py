@@ -1,4 +1,4 @@
-"""Spans of time as Go writes them: `5m0s`."""
+"""Read and write durations as Go does: `5m0s`."""
 
 import re
 from decimal import Decimal
@@ -19,8 +19,8 @@ _LONGEST_SECONDS: Final = 31_536_000
 
 
 def seconds_of(text: str) -> Decimal | None:
-    """The seconds of a duration as Go writes it, None for what is none, for less than a
-    second, and for more than a year.
+    """Seconds of a duration as Go writes it; None if it is invalid, less than a second or more
+    than a year.
 
     >>> seconds_of("1h30m"), seconds_of("1.5s"), seconds_of("5")
     (Decimal('5400'), Decimal('1.5'), None)

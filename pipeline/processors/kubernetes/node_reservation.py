@@ -1,4 +1,7 @@
-"""What a node's annotation keeps for processes outside of Kubernetes (colocation 9)."""
+"""Read what a node's annotation reserves for processes outside of Kubernetes.
+
+Koordinator's [node reservation](https://koordinator.sh/docs/user-manuals/node-reservation).
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +17,7 @@ from pipeline.topics.resource_amounts import millicores, whole_bytes
 ANNOTATION: Final = "node.koordinator.sh/reservation"
 APPLY_POLICIES: Final = ("", "Default", "ReservedCPUsOnly")
 
-# What Linux can be built for at most. All of them by number, with a space each, are no longer.
+# The most that Linux can be built for. `_MOST_LETTERS` holds all their numbers, with a space each.
 MOST_CPUS: Final = 8192
 _MOST_LETTERS: Final = 6 * MOST_CPUS
 _RANGE: Final = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
@@ -31,7 +34,7 @@ class _Written(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Reservation(NamedTuple):
-    """Amounts that are kept, None where nothing is said of one; CPUs by number, if they are."""
+    """Reserved amounts, None where not stated, and the reserved CPUs by number."""
 
     cpu_millicores: int | None = None
     memory_bytes: int | None = None
@@ -40,15 +43,15 @@ class Reservation(NamedTuple):
 
     @property
     def trims_allocatable(self) -> bool:
-        """Whether the scheduler sees less: not where only the CPUs themselves are kept."""
+        """Whether the scheduler sees less allocatable; not if only CPUs by number are reserved."""
         return self.apply_policy != "ReservedCPUsOnly"
 
 
 def reservation(annotations: Mapping[str, str]) -> Reservation:
-    """What the annotations keep; of CPUs by number and by amount the numbers count.
+    """Read the reservation from a node's annotations; CPUs by number override their amount.
 
-    An `applyPolicy` that nobody knows is the usual one. Raises InvalidPolicyError for an annotation
-    that cannot be read: then nothing is kept.
+    An unknown `applyPolicy` counts as the default. Raises InvalidPolicyError for an invalid
+    annotation; callers then reserve nothing.
     """
     text = annotations.get(ANNOTATION)
     if text is None:
@@ -66,26 +69,26 @@ def reservation(annotations: Mapping[str, str]) -> Reservation:
 def _amount(text: _Quantity | None, read: Callable[[_Quantity], int]) -> int | None:
     amount = None if text is None else read(text)
     if amount is not None and not 0 <= amount <= _MOST:
-        raise ValueError(f"{text} is no amount to keep")
+        raise ValueError(f"{text} is not an amount to reserve")
     return amount
 
 
 def _cpus(text: str) -> frozenset[int]:
-    """The numbers in a list as the kernel writes it, "0-3,8", each below `MOST_CPUS`. The work is
-    bounded by the length of the text and by the numbers, not by how often it says them."""
-    found: set[int] = set()
-    beyond = 0
+    """The numbers in a CPU list such as "0-3,8", each below `MOST_CPUS`. Overlapping ranges cost no
+    more than their union."""
+    cpus: set[int] = set()
+    end = 0
     for first, last in sorted(_ranges(text)):
-        found.update(range(max(first, beyond), last + 1))
-        beyond = max(beyond, last + 1)
-    return frozenset(found)
+        cpus.update(range(max(first, end), last + 1))
+        end = max(end, last + 1)
+    return frozenset(cpus)
 
 
 def _ranges(text: str) -> Iterator[tuple[int, int]]:
     """The first and the last number of each part, in any order."""
     if len(text) > _MOST_LETTERS:
         raise InvalidPolicyError(
-            f"annotation {ANNOTATION}: reservedCPUs has {len(text)} letters, allowed is "
+            f"annotation {ANNOTATION}: reservedCPUs has {len(text)} letters, allowed are "
             f"{_MOST_LETTERS}"
         )
     for part in text.split(",") if text.strip() else ():
@@ -93,22 +96,22 @@ def _ranges(text: str) -> Iterator[tuple[int, int]]:
         first = int(match[1]) if match else 0
         last = int(match[2] or first) if match else -1
         if not first <= last < MOST_CPUS:
-            raise InvalidPolicyError(f"annotation {ANNOTATION}: {text!r:.60} is no list of CPUs")
+            raise InvalidPolicyError(f"annotation {ANNOTATION}: {text!r:.60} is not a list of CPUs")
         yield first, last
 
 
 def kubelet_reserved(capacity: IntArray, allocatable: IntArray) -> IntArray:
-    """What the kubelet keeps of each node, (nodes, 2): capacity less allocatable, never below 0."""
-    kept: IntArray = np.maximum(capacity - allocatable, 0)
-    return kept
+    """What the kubelet reserves of each node, (nodes, 2): capacity less allocatable, at least 0."""
+    reserved: IntArray = np.maximum(capacity - allocatable, 0)
+    return reserved
 
 
-def trimmed(allocatable: IntArray, of: Sequence[Reservation]) -> IntArray:
-    """What a scheduler sees of each node's allocatable, (nodes, 2): less what its annotation keeps,
-    never below 0, where the policy says so. Extended resources are not trimmed."""
-    kept = [
-        (one.cpu_millicores or 0, one.memory_bytes or 0) if one.trims_allocatable else (0, 0)
-        for one in of
+def trimmed(allocatable: IntArray, reservations: Sequence[Reservation]) -> IntArray:
+    """Allocatable of each node, (nodes, 2), as a scheduler sees it: less the reservation if its
+    policy trims, at least 0. Extended resources are not trimmed."""
+    reserved = [
+        (each.cpu_millicores or 0, each.memory_bytes or 0) if each.trims_allocatable else (0, 0)
+        for each in reservations
     ]
-    seen: IntArray = np.maximum(allocatable - np.array(kept, np.int64).reshape(len(of), 2), 0)
-    return seen
+    left: IntArray = np.maximum(allocatable - np.array(reserved, np.int64).reshape(-1, 2), 0)
+    return left

@@ -1,8 +1,8 @@
-"""Kubernetes objects as records: a Node or Pod as the API gives it becomes a NodeRecord, PodRecord.
+"""Convert Node and Pod objects of the Kubernetes API into NodeRecord and PodRecord.
 
-Every source of nodes and pods (files, the cluster watcher) goes through `node_record` and
-`pod_record`, so that requests, class and cgroup name are found by one set of rules. Pure; an object
-that is not what it must be raises `InvalidRecordError`, which names the field.
+Every source of nodes and pods (files, the cluster watcher) uses these functions, so that requests,
+class and cgroup name follow one set of rules. An invalid object raises `InvalidRecordError`, which
+names the field.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,13 @@ from pipeline.processors.kubernetes.objects import (
     pod_of_tree,
 )
 from pipeline.processors.kubernetes.pod_classes import pod_class
-from pipeline.processors.kubernetes.pod_resources import NATIVE, amounts, asked_for, native, scalars
+from pipeline.processors.kubernetes.pod_resources import (
+    NATIVE,
+    amounts,
+    native,
+    pod_resources,
+    scalars,
+)
 from pipeline.times import parse_time
 from pipeline.topics.nodes import Condition, NodeRecord, Taint, check_node_name
 from pipeline.topics.pods import Owner, PodRecord
@@ -35,28 +41,28 @@ ORIGIN: Final = "node.koordinator.sh/originExtendedAllocatable"
 _CONFIG_HASH: Final = "kubernetes.io/config.hash"
 _CONFIG_MIRROR: Final = "kubernetes.io/config.mirror"
 _CONFIG_SOURCE: Final = "kubernetes.io/config.source"
-# The whole object again, up to 256 KiB of it, for nobody but kubectl.
+# A copy of the whole object, up to 256 KiB, that only kubectl reads.
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
-# What we offer of a node, which changes by the minute, and what is noted on it beside that: with
-# these each offer would make another record, and another view of the node.
+# Resources and annotations that the cluster actuator writes every minute. Records leave them out,
+# or each offer would make another record, and another view of the node.
 _OFFERED: Final = (*MID, *BATCH)
-_NOTED: Final = ("springtide/recommended", "springtide/cooled", ORIGIN)
-# That something is offered is worth knowing, as of when is not.
+_ACTUATOR_ANNOTATIONS: Final = ("springtide/recommended", "springtide/cooled", ORIGIN)
+# Records keep this annotation without its value, the time of the offer.
 _MARK: Final = "springtide/offered"
 
 
 def read_node(data: bytes | msgspec.Raw) -> NodeRecord:
-    """`node_record` of an object that is JSON still."""
+    """`node_record` of a JSON object. Raises `InvalidRecordError`."""
     return _record_of_node(node_of_json(data))
 
 
 def read_pod(data: bytes | msgspec.Raw) -> PodRecord:
-    """`pod_record` of an object that is JSON still, at a tenth of the cost."""
+    """`pod_record` of a JSON object, at a tenth of the cost. Raises `InvalidRecordError`."""
     return _in_cluster(read_manifest(data))
 
 
 def read_manifest(data: bytes | msgspec.Raw) -> PodRecord:
-    """`read_pod` of a pod that need not be in a cluster yet: it may have no name and no uid."""
+    """`read_pod` of a manifest, which may have no name and no uid."""
     return _record_of_pod(pod_of_json(data))
 
 
@@ -69,9 +75,9 @@ def _in_cluster(pod: PodRecord) -> PodRecord:
 
 
 def node_record(tree: Any) -> NodeRecord:
-    """The record of a Node object (its JSON as dictionaries and lists).
+    """Convert a Node object (parsed JSON) into its record.
 
-    Allocatable or capacity that is not stated stays unknown. Raises `InvalidRecordError`.
+    Missing allocatable or capacity stays unknown. Raises `InvalidRecordError`.
     """
     return _record_of_node(node_of_tree(tree))
 
@@ -79,9 +85,9 @@ def node_record(tree: Any) -> NodeRecord:
 def _record_of_node(node: NodeObject) -> NodeRecord:
     check_node_name(node.metadata.name)
     status = node.status
-    stated = (one for one in status.allocatable.items() if one[0] not in _OFFERED)
+    stated = (item for item in status.allocatable.items() if item[0] not in _OFFERED)
     allocatable = amounts(stated, "status.allocatable")
-    capacity = (one for one in status.capacity.items() if one[0] in NATIVE)
+    capacity = (item for item in status.capacity.items() if item[0] in NATIVE)
     return NodeRecord(
         node=node.metadata.name,
         uid=node.metadata.uid,
@@ -105,7 +111,7 @@ def _record_of_node(node: NodeObject) -> NodeRecord:
 
 
 def pod_record(tree: Any) -> PodRecord:
-    """The record of a Pod object (its JSON as dictionaries and lists).
+    """Convert a Pod object (parsed JSON) into its record.
 
     A pod that is not scheduled has the empty node. Raises `InvalidRecordError`.
     """
@@ -118,9 +124,9 @@ def _record_of_pod(pod: PodObject) -> PodRecord:
         check_node_name(spec.node_name)
     if "/" in metadata.uid:
         raise InvalidRecordError(f"metadata.uid is {metadata.uid[:80]!r}, not a pod's uid")
-    asked = asked_for(spec)
-    kube = status.qos_class or asked.kube_qos
-    priority_class, qos = pod_class(metadata.labels, spec.priority, kube)
+    resources = pod_resources(spec)
+    kube_qos = status.qos_class or resources.kube_qos
+    priority_class, qos = pod_class(metadata.labels, spec.priority, kube_qos)
     return PodRecord(
         node=spec.node_name,
         uid=metadata.uid,
@@ -133,14 +139,14 @@ def _record_of_pod(pod: PodObject) -> PodRecord:
         priority=spec.priority,
         pod_class=priority_class,
         qos=qos,
-        requests=asked.requests,
-        limits=asked.limits,
-        scalars=asked.scalars,
-        scalar_limits=asked.scalar_limits,
-        overhead=asked.overhead,
-        scalar_overhead=asked.scalar_overhead,
-        containers=asked.containers,
-        init_containers=asked.init_containers,
+        requests=resources.requests,
+        limits=resources.limits,
+        scalars=resources.scalars,
+        scalar_limits=resources.scalar_limits,
+        overhead=resources.overhead,
+        scalar_overhead=resources.scalar_overhead,
+        containers=resources.containers,
+        init_containers=resources.init_containers,
         node_selector=spec.node_selector,
         affinity=spec.affinity,
         tolerations=spec.tolerations,
@@ -154,10 +160,10 @@ def _record_of_pod(pod: PodObject) -> PodRecord:
 
 
 def cgroup_uid(uid: str, annotations: Mapping[str, str]) -> str:
-    """The name under which the kubelet makes the pod's cgroup: the uid, or a static pod's hash.
+    """The name that the kubelet gives the pod's cgroup: the uid, or a static pod's hash.
 
-    The hash counts only for pods that the kubelet itself read (or mirrored): anybody may write an
-    annotation, and must not take over the usage of another pod by it.
+    The hash counts only for pods that the kubelet itself read (or mirrored). Otherwise any user
+    could take over the usage of another pod by an annotation.
     """
     is_static = bool(annotations.get(_CONFIG_MIRROR)) or annotations.get(_CONFIG_SOURCE) in (
         "file",
@@ -171,10 +177,10 @@ def _annotations(metadata: Metadata) -> dict[str, str]:
 
 
 def _annotations_of_node(metadata: Metadata) -> dict[str, str]:
-    found = _annotations(metadata)
-    for name in _NOTED:
-        found.pop(name, None)
-    return found | {_MARK: ""} if _MARK in found else found
+    annotations = _annotations(metadata)
+    for name in _ACTUATOR_ANNOTATIONS:
+        annotations.pop(name, None)
+    return annotations | {_MARK: ""} if _MARK in annotations else annotations
 
 
 def _since(conditions: Iterable[PodCondition], type: str) -> str | None:

@@ -1,7 +1,7 @@
-"""Node and Pod objects as the API gives them, as far as we look at them.
+"""Types of Node and Pod objects, with the fields that Springtide uses, and their decoders.
 
-Owes the rest: what is read is of these types, or an `InvalidRecordError` that names the field. What
-a null is written for counts as not stated; what we do not use is not looked at.
+Decoding raises an `InvalidRecordError` that names the field. Null counts as not stated. Unused
+fields are ignored.
 """
 
 from typing import Any, Final, TypeVar
@@ -114,22 +114,22 @@ _pods: Final = msgspec.json.Decoder(PodObject)
 
 
 def node_of_json(data: bytes | msgspec.Raw) -> NodeObject:
-    """A Node that is JSON. Raises `InvalidRecordError`, as the others."""
+    """Decode a Node from JSON. Raises `InvalidRecordError`."""
     return _decoded(data, _nodes, "Node")
 
 
 def pod_of_json(data: bytes | msgspec.Raw) -> PodObject:
-    """A Pod that is JSON, at a tenth of the cost of `pod_of_tree`."""
+    """`pod_of_tree` of JSON, at a tenth of the cost. Raises `InvalidRecordError`."""
     return _decoded(data, _pods, "Pod")
 
 
 def node_of_tree(tree: Any) -> NodeObject:
-    """A Node that is dictionaries and lists."""
+    """Convert a Node from dictionaries and lists. Raises `InvalidRecordError`."""
     return _converted(tree, NodeObject, "Node")
 
 
 def pod_of_tree(tree: Any) -> PodObject:
-    """A Pod that is dictionaries and lists."""
+    """Convert a Pod from dictionaries and lists. Raises `InvalidRecordError`."""
     return _converted(tree, PodObject, "Pod")
 
 
@@ -139,7 +139,7 @@ def _decoded(
     try:
         return decoder.decode(data)
     except msgspec.ValidationError:
-        # It may be a null, which counts as not stated: the API server hardly ever writes one.
+        # A null counts as not stated; the API server hardly ever writes one.
         tree = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidRecordError(f"not a {name} object: {error}") from error
@@ -156,7 +156,7 @@ def _converted(tree: Any, kind: type[_ObjectT], name: str) -> _ObjectT:
 
 
 def _without_nulls(tree: Any) -> Any:
-    # Kubernetes writes null where nothing is stated, and takes both alike.
+    # Kubernetes treats null as not stated.
     if isinstance(tree, dict):
         return {key: _without_nulls(value) for key, value in tree.items() if value is not None}
     if isinstance(tree, list):

@@ -1,8 +1,7 @@
 """Priority class and QoS class of a pod, by Koordinator's rules, and the codes of the classes.
 
-Owes the rest: one function that every source of pods uses, and the order of the class codes in
-the log and in the model bank. `none` is a pod known to have no class; `unknown` is a pod of
-which nothing is known.
+The codes number the classes in the log and in the model bank. `none` is a pod that is known to have
+no class, `unknown` a pod without a record.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ class PodClass(NamedTuple):
 
 
 def explicit_class(labels: Mapping[str, str], priority: int | None) -> str:
-    """The class that the pod itself asks for; `none` if it does not, or by an unknown label
-    value (then its priority is not looked at)."""
+    """The class that label or priority name; `none` if neither does, or if the label has an unknown
+    value, whatever the priority."""
     label = labels.get(LABEL_PRIORITY_CLASS)
     if label is not None:
         return _BY_LABEL.get(label, "none")

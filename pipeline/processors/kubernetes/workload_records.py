@@ -1,4 +1,4 @@
-"""Workloads and PodDisruptionBudgets as records. Pure; the counterpart of `inventory`."""
+"""Convert workloads and PodDisruptionBudgets of the Kubernetes API into records."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from pipeline.topics.workloads import Budget, WorkloadRecord
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A part of an object; what we do not use is not looked at, and null says nothing."""
+    """A part of an object. Unused fields are ignored, null counts as not stated."""
 
 
 class _Reference(_Part, frozen=True, kw_only=True):
@@ -57,14 +57,15 @@ BUDGET = "PodDisruptionBudget"
 
 
 def read_workload(data: bytes | msgspec.Raw, kind: str) -> WorkloadRecord:
-    """The record of an object of this kind, as JSON. Raises `InvalidRecordError`."""
+    """Convert a JSON object of this kind. Raises `InvalidRecordError`."""
     try:
-        found = _objects.decode(data)
+        decoded = _objects.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidRecordError(f"not a {kind} object: {error}") from error
-    metadata, spec, status = found.metadata, found.spec or _Spec(), found.status or _Status()
+    metadata = decoded.metadata
+    spec, status = decoded.spec or _Spec(), decoded.status or _Status()
     ready = (status.ready_replicas, status.number_ready, status.ready)
-    # DaemonSets have as many pods as nodes want one, Jobs as many as run side by side.
+    # A DaemonSet wants a pod for each of its nodes, a Job as many as run in parallel.
     wanted = (spec.replicas, status.desired_number_scheduled, spec.parallelism)
     return WorkloadRecord(
         namespace=metadata.namespace,
@@ -73,8 +74,8 @@ def read_workload(data: bytes | msgspec.Raw, kind: str) -> WorkloadRecord:
         uid=metadata.uid,
         owner=_owner(metadata),
         selector=spec.selector,
-        replicas=next((n for n in wanted if n is not None), None),
-        ready_replicas=next((n for n in ready if n is not None), 0),
+        replicas=next((count for count in wanted if count is not None), None),
+        ready_replicas=next((count for count in ready if count is not None), 0),
         budget=_budget(spec, status) if kind == BUDGET else None,
     )
 

@@ -1,6 +1,6 @@
-"""Usage that others have measured, as rows of `springtide.samples`.
+"""Convert usage that Prometheus or metrics-server measured into rows of `springtide.samples`.
 
-`usage` is what any source gives of one window; `promql` and `prometheus` say what Prometheus is
-asked and read its answers, `metrics_api` reads those of metrics-server; `sampling` makes a sample
-of each node.
+`fetched_usage` is the usage of one window from any source. `promql` has the queries, and
+`prometheus_answers` reads their answers; `metrics_api` reads lists of metrics-server.
+`usage_samples` makes a sample of each node.
 """

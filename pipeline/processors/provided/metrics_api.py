@@ -1,11 +1,9 @@
-"""Lists of `metrics.k8s.io/v1beta1` as readings, and the readings of a window as usage.
+"""Read lists of `metrics.k8s.io/v1beta1`, and turn the readings of a window into usage.
 
-metrics-server tells of each node and pod what it used on average over a span that ended at a time,
-both of its own choice; the next reading comes when it has looked again. Of memory it knows the
-working set alone, which stands for the two figures that lie nearest.
-
-Owes the rest: an item that cannot be read costs itself and is counted, one that is not of the
-window is left out, one that is told twice counts once.
+metrics-server reports the average usage of each node and pod over a span; it chooses length and end
+of the span. It knows the working set as the only figure of memory, which fills the two nearest
+columns. An unreadable item is skipped and counted. Readings outside of the window are left out.
+A repeated reading counts once.
 """
 
 import math
@@ -20,11 +18,11 @@ from pipeline.processors.kubernetes.durations import seconds_of
 from pipeline.processors.provided.fetched_usage import (
     MAX_BYTES,
     MAX_CPU_CORES,
-    Columns,
-    Fetched,
+    FetchedUsage,
     PodName,
-    Window,
-    believed,
+    SampleColumns,
+    TimeWindow,
+    plausible,
     points,
     statistics,
 )
@@ -61,16 +59,16 @@ class _List(msgspec.Struct):
 
 
 class Reading(NamedTuple):
-    """The average over `seconds` that ended at `at_ms`; None is what it does not say."""
+    """The average over the `seconds` before `time_ms`; None if not reported."""
 
-    at_ms: int
+    time_ms: int
     seconds: float
     cpu_cores: float | None
     memory_bytes: float | None
 
 
 class Listed(NamedTuple):
-    """The readings of one list, by name; what was not used of it is counted."""
+    """The readings of one list by name, and counts of unused items and values."""
 
     nodes: dict[str, Reading]
     pods: dict[PodName, Reading]
@@ -83,19 +81,18 @@ _items: Final = msgspec.json.Decoder(_Item)
 
 
 def read_list(body: bytes) -> Listed:
-    """The readings in a NodeMetricsList or PodMetricsList. Raises `ProviderError` for bytes that
-    are neither."""
+    """Read a NodeMetricsList or PodMetricsList. Raises `ProviderError` for anything else."""
     try:
-        found = _lists.decode(body)
+        decoded = _lists.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise ProviderError(f"the answer cannot be read: {str(error)[:200]}") from error
-    if found.kind not in ("NodeMetricsList", "PodMetricsList"):
-        raise ProviderError(f"the answer is a {found.kind!r:.60}, not a list of metrics")
+    if decoded.kind not in ("NodeMetricsList", "PodMetricsList"):
+        raise ProviderError(f"the answer is a {decoded.kind!r:.60}, not a list of metrics")
     listed = Listed({}, {}, Counter(), Counter())
-    for raw in found.items or ():
+    for raw in decoded.items or ():
         try:
             item = _items.decode(raw)
-            _put(listed, item, is_node=found.kind == "NodeMetricsList")
+            _put(listed, item, is_node=decoded.kind == "NodeMetricsList")
         except (msgspec.DecodeError, UnicodeError, ValueError, ArithmeticError):
             listed.left_out["unreadable"] += 1
     return listed
@@ -118,81 +115,83 @@ def _reading(
 ) -> Reading:
     seconds = seconds_of(item.window)
     if seconds is None:
-        raise InvalidRecordError(f"{item.window!r:.40} is no span of time")
+        raise InvalidRecordError(f"{item.window!r:.40} is not a duration")
     amounts: list[float | None] = []
     for resource, column, most in (
         ("cpu", "cpu_cores", MAX_CPU_CORES),
         ("memory", "memory_bytes", MAX_BYTES),
     ):
-        found = [parse_quantity(usage[resource]) for usage in usages if resource in usage]
-        # Without one of its containers it is not what the pod uses.
-        known = 0 < len(found) == len(usages)
-        amount = believed(float(sum(found)), most) if known and min(found) >= 0 else None
+        parts = [parse_quantity(usage[resource]) for usage in usages if resource in usage]
+        # The usage of a pod is unknown if that of a container is.
+        known = 0 < len(parts) == len(usages)
+        amount = plausible(float(sum(parts)), most) if known and min(parts) >= 0 else None
         bad_values[f"{entity}.{column}"] += known and amount is None
         amounts.append(amount)
     return Reading(round(parse_time(item.timestamp) * 1000), float(seconds), *amounts)
 
 
 class Readings(Generic[_Key]):
-    """The last readings of each node or pod, in the order of time."""
+    """The recent readings of each node or pod, in order of time."""
 
     def __init__(self) -> None:
         self._readings: dict[_Key, list[Reading]] = {}
 
     def put(self, readings: Mapping[_Key, Reading]) -> None:
-        """Add what a list says; what is not newer than what is there was told before."""
+        """Add readings that are newer than the last one of their node or pod."""
         for name, reading in readings.items():
             known = self._readings.setdefault(name, [])
-            if not known or known[-1].at_ms < reading.at_ms:
+            if not known or known[-1].time_ms < reading.time_ms:
                 known.append(reading)
 
     def forget(self, until_ms: int) -> None:
-        """Drop what is of this time or older."""
+        """Drop readings up to this time."""
         for name, known in list(self._readings.items()):
-            known[:] = [reading for reading in known if reading.at_ms > until_ms]
+            known[:] = [reading for reading in known if reading.time_ms > until_ms]
             if not known:
                 del self._readings[name]
 
-    def of(self, window: Window, left_out: Counter[str]) -> Iterator[tuple[_Key, list[Reading]]]:
-        """Who has readings in `window`, and these; of the others those are counted that are known
-        by older or by newer ones alone."""
+    def within(
+        self, window: TimeWindow, left_out: Counter[str]
+    ) -> Iterator[tuple[_Key, list[Reading]]]:
+        """Nodes or pods with their readings in `window`; those with only older or newer readings
+        are counted in `left_out`."""
         for name, known in self._readings.items():
-            if inside := [reading for reading in known if window.has(reading.at_ms)]:
+            if inside := [reading for reading in known if window.has(reading.time_ms)]:
                 yield name, inside
             else:
-                left_out["stale" if known[-1].at_ms <= window.start_ms else "ahead"] += 1
+                left_out["stale" if known[-1].time_ms <= window.start_ms else "ahead"] += 1
 
 
-def gather(nodes: Readings[str], pods: Readings[PodName], window: Window) -> Fetched:
-    """What the readings of `window` say of nodes and pods."""
-    found = Fetched()
-    for node, readings in nodes.of(window, found.left_out):
-        cpu = {r.at_ms: r.cpu_cores for r in readings if r.cpu_cores is not None}
-        memory = {r.at_ms: r.memory_bytes for r in readings if r.memory_bytes is not None}
-        found.nodes[node] = _columns(readings, window) | points(window, cpu, memory)
-    for pod, readings in pods.of(window, found.left_out):
-        found.pods[pod] = _columns(readings, window)
-    return found
+def gather(nodes: Readings[str], pods: Readings[PodName], window: TimeWindow) -> FetchedUsage:
+    """The usage of nodes and pods in `window` by their readings."""
+    fetched = FetchedUsage()
+    for node, readings in nodes.within(window, fetched.left_out):
+        cpu = {r.time_ms: r.cpu_cores for r in readings if r.cpu_cores is not None}
+        memory = {r.time_ms: r.memory_bytes for r in readings if r.memory_bytes is not None}
+        fetched.nodes[node] = _columns(readings, window) | points(window, cpu, memory)
+    for pod, readings in pods.within(window, fetched.left_out):
+        fetched.pods[pod] = _columns(readings, window)
+    return fetched
 
 
-def _columns(readings: Sequence[Reading], window: Window) -> Columns:
-    found: Columns = {}
+def _columns(readings: Sequence[Reading], window: TimeWindow) -> SampleColumns:
+    columns: SampleColumns = {}
     if cpu := [(r.cpu_cores, r.seconds) for r in readings if r.cpu_cores is not None]:
-        seconds = math.fsum(of for _, of in cpu)
-        average = math.fsum(cores * of for cores, of in cpu) / seconds
-        found = statistics("cpu_cores", [cores for cores, _ in cpu], average)
-        found["coverage"] = _coverage(readings, window)
+        total = math.fsum(seconds for _, seconds in cpu)
+        average = math.fsum(cores * seconds for cores, seconds in cpu) / total
+        columns = statistics("cpu_cores", [cores for cores, _ in cpu], average)
+        columns["coverage"] = _coverage(readings, window)
     memory = [r.memory_bytes for r in readings if r.memory_bytes is not None]
     for column in _MEMORIES:
-        found |= statistics(column, memory)
-    return found
+        columns |= statistics(column, memory)
+    return columns
 
 
-def _coverage(readings: Sequence[Reading], window: Window) -> float:
-    """The share of the window of which the CPU's readings speak."""
-    seen = [
-        min(reading.seconds, (reading.at_ms - window.start_ms) / 1000)
+def _coverage(readings: Sequence[Reading], window: TimeWindow) -> float:
+    """The share of the window that readings of cpu cover."""
+    covered = [
+        min(reading.seconds, (reading.time_ms - window.start_ms) / 1000)
         for reading in readings
         if reading.cpu_cores is not None
     ]
-    return min(1.0, math.fsum(seen) / window.seconds)
+    return min(1.0, math.fsum(covered) / window.seconds)

@@ -1,8 +1,7 @@
-"""Answers of Prometheus' `/api/v1/query` as usage.
+"""Turn answers of Prometheus' `/api/v1/query` into usage.
 
-Owes the rest: an answer that is not what it should be costs its column, a series that names nobody
-costs itself, and a value that is none is null; all are counted. Two series of one entity say two
-things of it: neither is taken.
+An invalid answer loses its column. A series without the name of a node or pod is skipped, an
+invalid value becomes null; both are counted. If two series name the same entity, neither is used.
 """
 
 import math
@@ -15,17 +14,17 @@ import msgspec
 
 from pipeline.errors import InvalidRecordError, ProviderError
 from pipeline.processors.provided.fetched_usage import (
-    Columns,
-    Fetched,
+    FetchedUsage,
     PodName,
-    Points,
-    Window,
-    believed,
+    SampleColumns,
+    TimedValues,
+    TimeWindow,
     largest,
+    plausible,
     points,
     statistics,
 )
-from pipeline.processors.provided.promql import Grid, Query
+from pipeline.processors.provided.promql import Query, QueryGrid
 from pipeline.topics.nodes import check_node_name
 from pipeline.topics.samples import USAGES
 
@@ -52,7 +51,7 @@ class _Answer(msgspec.Struct, rename="camel"):
 
 
 class Matrix(NamedTuple):
-    """The series of one answer, and what Prometheus warns of."""
+    """The series of one answer, and Prometheus' warnings."""
 
     series: list[_Series]
     warnings: tuple[str, ...] = ()
@@ -63,8 +62,8 @@ _series: Final = msgspec.json.Decoder(list[_Series])
 
 
 def read_matrix(body: bytes) -> Matrix:
-    """The series of an answer. Raises `ProviderError` for one that says an error, that is cut off,
-    or that is something else."""
+    """Read the series of an answer. Raises `ProviderError` for an error, a truncated body, and any
+    other kind of answer."""
     try:
         answer = _answers.decode(body)
         if answer.status == "success" and answer.data is not None:
@@ -76,8 +75,8 @@ def read_matrix(body: bytes) -> Matrix:
     raise ProviderError(f"{answer.error_type or answer.status}: {answer.error}"[:300])
 
 
-def said_error(body: bytes) -> str:
-    """What an answer says is wrong; its beginning, if it is none of Prometheus'."""
+def error_text(body: bytes) -> str:
+    """The error in an answer of Prometheus; the beginning of any other body."""
     try:
         answer = _answers.decode(body)
         return f"{answer.error_type}: {answer.error}"[:300]
@@ -85,71 +84,74 @@ def said_error(body: bytes) -> str:
         return body[:200].decode(errors="replace").strip()
 
 
-def gather(answers: Mapping[Query, Matrix], window: Window, grid: Grid) -> Fetched:
-    """What these answers say of nodes and pods in `window`."""
-    found = Fetched(knows_pods=any(query.entity == "pod" for query in answers))
-    measured: dict[str, dict[str, Points]] = {}
+def gather(answers: Mapping[Query, Matrix], window: TimeWindow, grid: QueryGrid) -> FetchedUsage:
+    """The usage of nodes and pods in `window` by these answers."""
+    fetched = FetchedUsage(knows_pods=any(query.entity == "pod" for query in answers))
+    measured: dict[str, dict[str, TimedValues]] = {}
     node_of, pod_of = _node_of(grid.node_label), _pod_of(grid.pod_node_label)
     for query, matrix in answers.items():
         if query.entity == "pod":
-            for pod, values in _by_entity(matrix, window, query, found, pod_of).items():
-                found.pods.setdefault(pod, {}).update(_columns(query.column, values, grid))
+            for pod, values in _by_entity(matrix, window, query, fetched, pod_of).items():
+                fetched.pods.setdefault(pod, {}).update(_columns(query.column, values, grid))
         else:
-            for node, values in _by_entity(matrix, window, query, found, node_of).items():
-                found.nodes.setdefault(node, {}).update(_columns(query.column, values, grid))
+            for node, values in _by_entity(matrix, window, query, fetched, node_of).items():
+                fetched.nodes.setdefault(node, {}).update(_columns(query.column, values, grid))
                 measured.setdefault(node, {})[query.column] = values
-    for node, of in measured.items():
-        found.nodes[node] |= points(window, of.get("cpu_cores", {}), of.get("memory_bytes", {}))
-    return found
+    for node, usages in measured.items():
+        cpu, memory = usages.get("cpu_cores", {}), usages.get("memory_bytes", {})
+        fetched.nodes[node] |= points(window, cpu, memory)
+    return fetched
 
 
-def _columns(column: str, values: Points, grid: Grid) -> Columns:
+def _columns(column: str, values: TimedValues, grid: QueryGrid) -> SampleColumns:
     if not values:
         return {}
     if column not in USAGES:
         return {column: sum(values.values()) / len(values)}
-    found = statistics(column, list(values.values()))
+    columns = statistics(column, list(values.values()))
     if column == "cpu_cores":
-        found["coverage"] = min(1.0, len(values) * grid.step_seconds / grid.window_seconds)
-    return found
+        columns["coverage"] = min(1.0, len(values) * grid.step_seconds / grid.window_seconds)
+    return columns
 
 
 def _by_entity(
     matrix: Matrix,
-    window: Window,
+    window: TimeWindow,
     query: Query,
-    found: Fetched,
+    fetched: FetchedUsage,
     name_of: Callable[[Mapping[str, str]], _Named | None],
-) -> dict[_Named, Points]:
-    """The points of each node or pod that is named; what is not used is counted in `found`."""
-    series: dict[_Named, Points] = {}
+) -> dict[_Named, TimedValues]:
+    """The values of each named node or pod; unused series are counted in `fetched`."""
+    series: dict[_Named, TimedValues] = {}
     twice: set[_Named] = set()
-    for one in matrix.series:
-        name = name_of(one.metric)
+    for each in matrix.series:
+        name = name_of(each.metric)
         if name is None:
-            found.left_out["names nobody"] += 1
+            fetched.left_out["names nobody"] += 1
         elif name in series:
             twice.add(name)
         else:
-            series[name] = _points(one, window, query, found.bad_values)
+            series[name] = _values(each, window, query, fetched.bad_values)
     for name in twice:
         del series[name]
-        found.left_out["two series"] += 1
+        fetched.left_out["two series"] += 1
     return series
 
 
-def _points(series: _Series, window: Window, query: Query, bad_values: Counter[str]) -> Points:
-    most, points = largest(query.column), {}
-    for at_seconds, text in series.values:
-        at_ms = round(at_seconds * 1000) if math.isfinite(at_seconds) else -1
-        if not window.has(at_ms):
+def _values(
+    series: _Series, window: TimeWindow, query: Query, bad_values: Counter[str]
+) -> TimedValues:
+    most, values = largest(query.column), {}
+    for seconds, text in series.values:
+        time_ms = round(seconds * 1000) if math.isfinite(seconds) else -1
+        if not window.has(time_ms):
             continue
-        value = believed(_number(text), most)
+        value = plausible(_number(text), most)
         if value is None:
             bad_values[query.key] += 1
         else:
-            points[at_ms] = value
-    return dict(sorted(points.items()))
+            values[time_ms] = value
+    return dict(sorted(values.items()))
 
 
 def _number(text: str) -> float:
@@ -160,7 +162,7 @@ def _number(text: str) -> float:
 
 
 def node_name(text: str) -> str | None:
-    """The node that a label names, without the port that an address has; None for none.
+    """The node that a label names, without the port of an address; None if the name is invalid.
 
     >>> node_name("n1:9100"), node_name("n1"), node_name("[::1]:9100"), node_name("")
     ('n1', 'n1', None, None)

@@ -1,10 +1,10 @@
-"""What Prometheus is asked: one query a column, over metrics of node-exporter and cAdvisor.
+"""The queries to Prometheus: one a column, over metrics of node-exporter and cAdvisor.
 
-A query gives a series for each node or pod: usage at one moment. It is asked for as a subquery, so
-that one answer has all points of the window, from which the statistics are made. A query is found
-by its key, `node.` or `pod.` and a usage (`cpu_cores`) or another number of samples
-(`capacity_cpu_cores`). In its text `$node` and `$pod_node` are the labels that carry the node's
-name, `$rate` is the range of rates and `$window` the length of the window.
+A query returns a series for each node or pod. It is sent as a subquery, so that one answer has all
+points of the window for the statistics. The key of a query is `node.` or `pod.`, and a usage
+(`cpu_cores`) or another number of samples (`capacity_cpu_cores`). In its text `$node` and
+`$pod_node` are the labels with the node's name, `$rate` is the range of rates, and `$window` the
+length of the window.
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from typing import Final, NamedTuple
 from pipeline.errors import SettingsError
 from pipeline.topics.samples import NUMBER_COLUMNS, STATISTICS, USAGES
 
-# Of the pods' containers: their cgroups have the pod's uid in the path, static pods its hash.
+# The paths of containers' cgroups have the pod's uid, those of static pods its hash.
 _UID: Final = '"uid", "$1", "id", ".*pod([0-9a-f]{8}[0-9a-f_-]{24,28})[./].*"'
 _CONTAINERS: Final = '{container!="", container!="POD", pod!=""}'
 _OF_POD: Final = "$pod_node, namespace, pod, uid"
 
 
 def _of_pods(metric: str) -> str:
-    # The same container may be scraped twice, by two servers or under two ids.
+    # A container may be scraped twice, by two servers or under two ids.
     labelled = f"label_replace({metric}, {_UID})"
     return f"sum by ({_OF_POD}) (max by ({_OF_POD}, container) ({labelled}))"
 
@@ -47,9 +47,9 @@ _OF_USAGES: Final = frozenset(f"{usage}_{of}" for usage in USAGES for of in STAT
 _ASKABLE: Final = (*USAGES, *(c for c in NUMBER_COLUMNS if c not in _OF_USAGES and c != "coverage"))
 
 
-class Grid(NamedTuple):
-    """How a window is asked for: its length, the time between two points and the range of rates,
-    in seconds, and the labels that carry the node's name in series of nodes and of pods."""
+class QueryGrid(NamedTuple):
+    """Length of the window, time between two points and range of rates, in seconds, and the labels
+    with the node's name in series of nodes and of pods."""
 
     window_seconds: int
     step_seconds: int
@@ -59,7 +59,7 @@ class Grid(NamedTuple):
 
 
 class Query(NamedTuple):
-    """What gives one column: of `node` or `pod`, a usage or another number; `text` is PromQL."""
+    """The query of one column of a `node` or `pod`; `text` is PromQL."""
 
     entity: str
     column: str
@@ -70,27 +70,27 @@ class Query(NamedTuple):
         return f"{self.entity}.{self.column}"
 
 
-def queries(own: Mapping[str, str | None], grid: Grid) -> list[Query]:
-    """The default queries with `own` in their places, null being none.
+def queries(own: Mapping[str, str | None], grid: QueryGrid) -> list[Query]:
+    """The default queries with `own` in their places; null removes a query.
 
-    Raises `SettingsError` for a key that no query can have.
+    Raises `SettingsError` for an invalid key.
     """
-    found = []
+    chosen = []
     for key, text in {**DEFAULT_QUERIES, **own}.items():
         entity, _, column = key.partition(".")
         if entity not in ("node", "pod") or column not in _ASKABLE:
             raise SettingsError(
-                f"provider.queries: {key!r:.100} is nothing that can be asked for",
+                f"provider.queries: {key!r:.100} is not a column that can be queried",
                 key="provider.queries",
-                hint="node. or pod. and one of " + ", ".join(_ASKABLE),
+                hint="use node. or pod. and one of " + ", ".join(_ASKABLE),
             )
         if text is not None:
-            found.append(Query(entity, column, _subquery(text, grid)))
-    return found
+            chosen.append(Query(entity, column, _subquery(text, grid)))
+    return chosen
 
 
-def _subquery(text: str, grid: Grid) -> str:
-    # What is no name of ours, such as $1, stays.
+def _subquery(text: str, grid: QueryGrid) -> str:
+    # Other names, such as $1, stay.
     filled = Template(text).safe_substitute(
         node=grid.node_label,
         pod_node=grid.pod_node_label,

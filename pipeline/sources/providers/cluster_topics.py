@@ -12,8 +12,8 @@ from pipeline.errors import RecordError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.follow import ConsumerRecord, open_follower, topic_partitions
 from pipeline.logs import get_logger
-from pipeline.processors.provided.fetched_usage import Window
-from pipeline.processors.provided.usage_samples import MACHINE_ID, Place
+from pipeline.processors.provided.fetched_usage import TimeWindow
+from pipeline.processors.provided.usage_samples import MACHINE_ID, PodPlace
 from pipeline.settings import KafkaSettings
 from pipeline.topics.codec import Record, decode_json
 from pipeline.topics.pods import split_pod_key
@@ -38,31 +38,31 @@ class _Placed(NamedTuple):
     """Where a pod is, and the key of the record that says so."""
 
     key: bytes
-    place: Place
+    place: PodPlace
 
 
 class Known:
-    """Nodes, pods and exporters, as a `KnownFollower` reads them. `nodes` are the names on
-    `springtide.nodes`, `peopled` counts the pods of each node that has some."""
+    """Nodes, pods and exporters, as a `KnownFollower` reads them. `nodes` are the names in
+    `springtide.nodes`, `nodes_with_pods` counts the pods of each node that has some."""
 
     def __init__(self) -> None:
         self.nodes: set[str] = set()
-        self.peopled: dict[str, int] = {}
+        self.nodes_with_pods: dict[str, int] = {}
         self._places: dict[tuple[str, str], _Placed] = {}
         self._names: dict[bytes, tuple[str, str]] = {}
-        self._exported: dict[str, Window] = {}
+        self._exported: dict[str, TimeWindow] = {}
 
     @property
     def pods(self) -> int:
         """How many pods are known by name."""
         return len(self._places)
 
-    def place(self, namespace: str, name: str) -> Place | None:
+    def place(self, namespace: str, name: str) -> PodPlace | None:
         """Where the pod of this name is; None where nobody says."""
         found = self._places.get((namespace, name))
         return None if found is None else found.place
 
-    def served(self, window: Window) -> set[str]:
+    def served(self, window: TimeWindow) -> set[str]:
         """The nodes of which an exporter has published lately, as seen from `window`."""
         own_ms = window.end_ms - window.start_ms
         return {
@@ -95,12 +95,12 @@ class Known:
         if pod is not None:
             self._count(node, 1)
             self._names[key] = name = (pod.namespace, pod.name)
-            self._places[name] = _Placed(key, Place(node, pod.cgroup_uid))
+            self._places[name] = _Placed(key, PodPlace(node, pod.cgroup_uid))
 
     def _count(self, node: str, pods: int) -> None:
-        self.peopled[node] = self.peopled.get(node, 0) + pods
-        if not self.peopled[node]:
-            del self.peopled[node]
+        self.nodes_with_pods[node] = self.nodes_with_pods.get(node, 0) + pods
+        if not self.nodes_with_pods[node]:
+            del self.nodes_with_pods[node]
 
     def put_sample(self, value: bytes | None) -> None:
         """A record of `springtide.samples`. Raises `RecordError` for one that cannot be read."""
@@ -108,7 +108,7 @@ class Known:
             return
         header = read_header(value)
         if header.machine_id != MACHINE_ID:
-            window = Window(header.window_start_ms, header.window_end_ms)
+            window = TimeWindow(header.window_start_ms, header.window_end_ms)
             last = self._exported.get(header.node)
             if last is None or last.end_ms < window.end_ms:
                 self._exported[header.node] = window

@@ -13,7 +13,7 @@ from typing import Final
 from pipeline.errors import KubernetesError, ProviderError
 from pipeline.kube.api_client import Api
 from pipeline.logs import get_logger
-from pipeline.processors.provided.fetched_usage import Fetched, PodName, Window
+from pipeline.processors.provided.fetched_usage import FetchedUsage, PodName, TimeWindow
 from pipeline.processors.provided.metrics_api import Readings, gather, read_list
 from pipeline.tasks import cancel_tasks
 
@@ -34,7 +34,7 @@ class MetricsServer:
         self._left_out: Counter[str] = Counter()
         self._bad_values: Counter[str] = Counter()
 
-    async def fetch(self, window: Window) -> Fetched:
+    async def fetch(self, window: TimeWindow) -> FetchedUsage:
         """What was read in `window`. Raises `ProviderError` if the list of nodes cannot be had and
         nothing was read before."""
         await self.ask()

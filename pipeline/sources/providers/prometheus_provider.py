@@ -16,9 +16,9 @@ import aiohttp
 from pipeline.clock import Clock
 from pipeline.errors import ProviderError, SettingsError
 from pipeline.logs import get_logger
-from pipeline.processors.provided.fetched_usage import Fetched, Window
-from pipeline.processors.provided.prometheus_answers import Matrix, gather, read_matrix, said_error
-from pipeline.processors.provided.promql import Grid, Query, queries
+from pipeline.processors.provided.fetched_usage import FetchedUsage, TimeWindow
+from pipeline.processors.provided.prometheus_answers import Matrix, error_text, gather, read_matrix
+from pipeline.processors.provided.promql import Query, QueryGrid, queries
 from pipeline.settings import ProviderSettings
 from pipeline.sources.providers.provider_metrics import CLOCK_AHEAD, REQUESTS
 
@@ -34,9 +34,9 @@ _LATER: Final = (408, 429, 500, 502, 503, 504)
 _SKEW_SECONDS: Final = 5.0
 
 
-def grid_of(settings: ProviderSettings) -> Grid:
+def grid_of(settings: ProviderSettings) -> QueryGrid:
     """How windows are asked for."""
-    return Grid(
+    return QueryGrid(
         settings.window_seconds,
         settings.step_seconds,
         settings.rate_seconds,
@@ -60,7 +60,7 @@ class Prometheus:
         self._turn = asyncio.Semaphore(_AT_ONCE)
         self._warned: set[str] = set()
 
-    async def fetch(self, window: Window) -> Fetched:
+    async def fetch(self, window: TimeWindow) -> FetchedUsage:
         """Usage in `window`, which has the length of the settings. Raises `ProviderError` if no
         query is answered."""
         asked = [self._ask(query, window) for query in self._queries]
@@ -79,7 +79,7 @@ class Prometheus:
         found.failed = {key: error.message for key, error in failed.items()}
         return found
 
-    async def _ask(self, query: Query, window: Window) -> Matrix | ProviderError:
+    async def _ask(self, query: Query, window: TimeWindow) -> Matrix | ProviderError:
         async with self._turn:
             pause = _FIRST_PAUSE_SECONDS
             for attempt in range(1, _ATTEMPTS + 1):
@@ -92,7 +92,7 @@ class Prometheus:
                 pause *= 2
         raise AssertionError("the last attempt returns")
 
-    async def _once(self, query: Query, window: Window) -> bytes:
+    async def _once(self, query: Query, window: TimeWindow) -> bytes:
         params = {"query": query.text, "time": f"{window.end_ms / 1000:.3f}"}
         url = f"{self._settings.url.rstrip('/')}/api/v1/query"
         timeout = aiohttp.ClientTimeout(total=self._settings.query_timeout_seconds)
@@ -114,7 +114,7 @@ class Prometheus:
             raise ProviderError(f"{self._settings.url}: {text}", may_pass=True) from error
         if status != 200:
             raise ProviderError(
-                f"{self._settings.url}: {status} {said_error(body)}", may_pass=status in _LATER
+                f"{self._settings.url}: {status} {error_text(body)}", may_pass=status in _LATER
             )
         return body
 

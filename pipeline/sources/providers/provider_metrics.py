@@ -3,8 +3,8 @@
 from typing import Final
 
 from pipeline.metrics import counter, gauge, histogram
-from pipeline.processors.provided.fetched_usage import Fetched
-from pipeline.processors.provided.usage_samples import Sampled
+from pipeline.processors.provided.fetched_usage import FetchedUsage
+from pipeline.processors.provided.usage_samples import SampledWindow
 
 WINDOWS: Final = counter("provider_windows", "Windows, by what became of them.", ["result"])
 LAST_WINDOW_END: Final = gauge(
@@ -30,7 +30,7 @@ CLOCK_AHEAD: Final = gauge(
 )
 
 
-def count(fetched: Fetched, sampled: Sampled) -> None:
+def count(fetched: FetchedUsage, sampled: SampledWindow) -> None:
     """Count what became of a window."""
     for column in fetched.failed:
         COLUMNS_FAILED.labels(column).inc()

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pipeline.errors import ProviderError, RecordError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.follow import Follower, SilentTopicError, open_follower, topic_partitions
-from pipeline.processors.provided.fetched_usage import Fetched, PodName, Window
+from pipeline.processors.provided.fetched_usage import FetchedUsage, PodName, TimeWindow
 from pipeline.settings import KafkaSettings
 from pipeline.topics.registry import SAMPLES
 from pipeline.topics.sample_rows import read_samples
@@ -21,11 +21,11 @@ class Stream:
         self._kafka = kafka
         self._follower = follower
 
-    async def fetch(self, window: Window) -> Fetched:
+    async def fetch(self, window: TimeWindow) -> FetchedUsage:
         """Of each node the newest of its windows that ended in `window`, as far as it is on the
         topic by now. Raises `ProviderError` if that cannot be read to its end, `KafkaError` if
         there is no broker."""
-        found = Fetched()
+        found = FetchedUsage()
         ends: dict[str, int] = {}
         async for value in self._since(window.start_ms):
             try:
@@ -52,7 +52,7 @@ class Stream:
             raise ProviderError(error.message, may_pass=True) from error
 
 
-def _put(found: Fetched, node: str, rows: Sequence[Row]) -> None:
+def _put(found: FetchedUsage, node: str, rows: Sequence[Row]) -> None:
     for pod in [pod for pod in found.pods if pod.node == node]:
         del found.pods[pod]
     for row in rows:

@@ -9,7 +9,7 @@ from aiohttp import web
 from pipeline.clock import Clock
 from pipeline.errors import SettingsError
 from pipeline.metrics import CONTENT_TYPE, declare_role, page
-from pipeline.processors.provided.fetched_usage import Window
+from pipeline.processors.provided.fetched_usage import TimeWindow
 from pipeline.settings import ProviderSettings
 from pipeline.times import format_time
 
@@ -28,7 +28,7 @@ class Status:
         self._nodes = 0
         self._left_out: Mapping[str, int] = {}
 
-    def published(self, window: Window, nodes: int, left_out: Mapping[str, int]) -> None:
+    def published(self, window: TimeWindow, nodes: int, left_out: Mapping[str, int]) -> None:
         """A window is done, with so many nodes."""
         self.message = "publishing" if nodes else "no node has usage"
         self._nodes, self._left_out = nodes, left_out

@@ -14,7 +14,7 @@ from pipeline.clock import Clock
 from pipeline.errors import KafkaError, ProviderError, TopicDriftError
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.logs import get_logger
-from pipeline.processors.provided.fetched_usage import Fetched, Window, window_before
+from pipeline.processors.provided.fetched_usage import FetchedUsage, TimeWindow, window_before
 from pipeline.processors.provided.usage_samples import Sampler
 from pipeline.settings import Settings
 from pipeline.sources.compacted_writer import Entry, open_producer, write_batches
@@ -102,14 +102,14 @@ class Rounds:
             if window.end_ms < done_ms:
                 done_ms = None
 
-    def _count_skipped(self, window: Window, done_ms: int | None) -> None:
+    def _count_skipped(self, window: TimeWindow, done_ms: int | None) -> None:
         skipped = 0 if done_ms is None else (window.start_ms - done_ms) // self._length_ms
         if skipped:
             provider_metrics.WINDOWS.labels("skipped").inc(skipped)
             log.warning("fetching takes longer than windows last: some were left out",
                         windows=skipped)  # fmt: skip
 
-    async def publish(self, window: Window) -> None:
+    async def publish(self, window: TimeWindow) -> None:
         """Fetch and publish one window. Raises `KafkaError`."""
         try:
             with provider_metrics.FETCH_SECONDS.time():
@@ -132,7 +132,7 @@ class Rounds:
             log.warning("no node has usage in this window",
                         left_out=dict(fetched.left_out + sampled.left_out))  # fmt: skip
 
-    def _say(self, fetched: Fetched) -> None:
+    def _say(self, fetched: FetchedUsage) -> None:
         for column, why in fetched.failed.items():
             log.warning("a column could not be had", column=column, why=why)
         unknown = sorted(fetched.unknown_nodes - self._said)

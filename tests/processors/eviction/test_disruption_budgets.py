@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pipeline.processors.eviction.disruption_budgets import Budget, overdrawn
+from pipeline.processors.eviction.disruption_budgets import DisruptionBudget, exceeded_budget
 from pipeline.topics.pods import PodRecord
 
 
@@ -14,14 +14,14 @@ def pod(name: str, **more: Any) -> PodRecord:
     return PodRecord(node="n", uid=name, cgroup_uid=name, name=name, pod_class="mid", **fields)
 
 
-def budget(allowed: int | None, selector: Any = None) -> Budget:
+def budget(allowed: int | None, selector: Any = None) -> DisruptionBudget:
     selector = {"matchLabels": {"app": "web"}} if selector is None else selector
     tree = {
         "metadata": {"name": "b", "namespace": "shop"},
         "spec": {"selector": selector or None, "maxUnavailable": 1},
         "status": {} if allowed is None else {"disruptionsAllowed": allowed},
     }
-    return msgspec.convert(tree, Budget)
+    return msgspec.convert(tree, DisruptionBudget)
 
 
 @pytest.mark.parametrize(
@@ -35,19 +35,19 @@ def budget(allowed: int | None, selector: Any = None) -> Budget:
         (0, [pod("a", namespace="other"), pod("b", labels={}), pod("c", phase="Pending")], None),
     ],
 )
-def test_evictions_beside_what_is_allowed(
+def test_a_budget_refuses_more_evictions_than_it_allows(
     allowed: int | None, pods: list[PodRecord], says: str | None
 ) -> None:
-    found = overdrawn([budget(9), budget(allowed)], pods)
+    found = exceeded_budget([budget(9), budget(allowed)], pods)
     assert (found is None) == (says is None)
     assert (says or "") in (found or "")
 
 
 def test_an_expression_selects_as_in_kubernetes_and_no_selector_nothing() -> None:
     one_of = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web"]}]}
-    assert overdrawn([budget(0, one_of)], [pod("a")])
-    assert overdrawn([budget(0, {})], [pod("a")]) is None
+    assert exceeded_budget([budget(0, one_of)], [pod("a")])
+    assert exceeded_budget([budget(0, {})], [pod("a")]) is None
     every = msgspec.convert(
-        {"metadata": {"name": "b", "namespace": "shop"}, "spec": {"selector": {}}}, Budget
+        {"metadata": {"name": "b", "namespace": "shop"}, "spec": {"selector": {}}}, DisruptionBudget
     )
-    assert overdrawn([every], [pod("a", labels={})])
+    assert exceeded_budget([every], [pod("a", labels={})])

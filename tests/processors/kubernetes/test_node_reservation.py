@@ -31,7 +31,7 @@ def test_amounts_are_read_as_kubernetes_writes_them() -> None:
     assert reservation({}) == Reservation()
 
 
-def test_cpus_by_number_come_over_an_amount() -> None:
+def test_cpus_by_number_override_an_amount() -> None:
     found = kept({"resources": {"cpu": "5"}, "reservedCPUs": "0-2, 7,2"})
     assert (found.cpu_millicores, found.cpus) == (4000, frozenset({0, 1, 2, 7}))
     assert kept({"resources": {"cpu": "5"}, "reservedCPUs": " "}).cpu_millicores == 5000
@@ -40,7 +40,7 @@ def test_cpus_by_number_come_over_an_amount() -> None:
 @pytest.mark.parametrize(
     ("policy", "trims"), [("", True), ("Default", True), ("ReservedCPUsOnly", False)]
 )
-def test_what_the_scheduler_sees_less_of_is_for_the_policy_to_say(policy: str, trims: bool) -> None:
+def test_the_apply_policy_decides_whether_allocatable_is_trimmed(policy: str, trims: bool) -> None:
     assert kept({"applyPolicy": policy}).trims_allocatable is trims
 
 
@@ -64,7 +64,7 @@ def test_what_the_scheduler_sees_less_of_is_for_the_policy_to_say(policy: str, t
         {"reservedCPUs": 3},
     ],
 )
-def test_what_cannot_be_read_is_an_error_that_names_the_annotation(said: Any) -> None:
+def test_an_invalid_reservation_is_an_error_that_names_the_annotation(said: Any) -> None:
     with pytest.raises(InvalidPolicyError, match=ANNOTATION):
         kept(said)
 
@@ -74,7 +74,7 @@ LISTS = st.lists(st.tuples(NUMBERS, NUMBERS) | st.tuples(st.integers(0, 9000), s
 
 
 @given(LISTS, st.integers(1, 5000))
-def test_no_list_of_cpus_costs_more_than_there_are_numbers(
+def test_repeated_ranges_of_cpus_cost_no_more_than_their_union(
     parts: list[tuple[int, int]], times: int
 ) -> None:
     """Each part may say all of them, and an annotation has room for tens of thousands of parts."""
@@ -97,14 +97,14 @@ def test_no_list_of_cpus_costs_more_than_there_are_numbers(
         assert found.cpus == {cpu for first, last in set(parts) for cpu in range(first, last + 1)}
 
 
-def test_all_cpus_there_can_be_may_be_named_one_by_one() -> None:
+def test_every_possible_cpu_can_be_listed_by_number() -> None:
     every = ", ".join(map(str, range(MOST_CPUS)))
     assert kept({"reservedCPUs": every}).cpu_millicores == 1000 * MOST_CPUS
     assert kept({"reservedCPUs": "0-8191,0-8191"}).cpus == set(range(MOST_CPUS))
 
 
 @given(st.text())
-def test_no_text_breaks_it(text: str) -> None:
+def test_any_text_is_a_reservation_or_an_error(text: str) -> None:
     try:
         found = kept(text)
     except InvalidPolicyError:
@@ -113,7 +113,7 @@ def test_no_text_breaks_it(text: str) -> None:
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))
-def test_a_list_of_cpus_says_each_of_them(cpus: set[int]) -> None:
+def test_a_list_of_cpus_has_each_number(cpus: set[int]) -> None:
     assert kept({"reservedCPUs": ",".join(map(str, cpus))}).cpus == cpus
 
 
@@ -127,7 +127,7 @@ RESERVATIONS = st.builds(
 
 
 @given(st.lists(st.tuples(AMOUNTS, RESERVATIONS), max_size=5))
-def test_a_scheduler_sees_what_is_not_kept(
+def test_a_scheduler_sees_what_is_not_reserved(
     of: list[tuple[tuple[int, int], Reservation]],
 ) -> None:
     allocatable = np.array([amounts for amounts, _ in of], np.int64).reshape(len(of), 2)

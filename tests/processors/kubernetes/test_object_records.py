@@ -87,7 +87,7 @@ def test_node() -> None:
     )
 
 
-def test_what_a_node_does_not_state_is_unknown_and_zero_is_zero() -> None:
+def test_missing_amounts_of_a_node_are_unknown_and_zero_is_zero() -> None:
     assert node_record({"metadata": {"name": "n"}}) == NodeRecord(node="n")
     record = node_record(node(status={"allocatable": {"cpu": "0"}, "capacity": None}))
     assert record.allocatable == amounts(0, None)
@@ -115,7 +115,7 @@ def test_what_a_node_does_not_state_is_unknown_and_zero_is_zero() -> None:
         ({"spec": "x"}, r"\$\.spec"),
     ],
 )
-def test_node_that_is_none(changes: dict[str, Any], says: str) -> None:
+def test_an_invalid_node_is_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidRecordError, match=says):
         node_record(node(**changes))
 
@@ -180,7 +180,7 @@ def test_pod() -> None:
     )
 
 
-def test_when_a_pod_was_scheduled_and_initialized() -> None:
+def test_times_of_scheduling_and_initialization_come_from_conditions() -> None:
     def at(type: str, status: str, time: str | None) -> dict[str, Any]:
         return {"type": type, "status": status, "lastTransitionTime": time}
 
@@ -199,7 +199,7 @@ def test_when_a_pod_was_scheduled_and_initialized() -> None:
 
 @pytest.mark.parametrize("kind", ["requests", "limits"])
 @pytest.mark.parametrize("amount", ["-1", "many", "1e30"])
-def test_an_amount_of_another_resource_that_is_none(kind: str, amount: str) -> None:
+def test_an_invalid_amount_of_another_resource_is_refused(kind: str, amount: str) -> None:
     spec = {"containers": [{"name": "a", "resources": {kind: {"example.com/fpga": amount}}}]}
     with pytest.raises(InvalidRecordError, match=r"example.com/fpga"):
         pod_record(pod(spec))
@@ -210,7 +210,7 @@ def test_record_of_a_pod_is_written_and_read() -> None:
     assert decode_json(PodRecord, encode_json(record)) == record
 
 
-def test_pod_that_is_not_scheduled_has_the_empty_node() -> None:
+def test_an_unscheduled_pod_has_the_empty_node() -> None:
     tree = pod()
     del tree["spec"]["nodeName"]
     assert pod_record(tree).node == ""
@@ -263,7 +263,9 @@ def test_class_and_qos(
         ({}, {"deletionTimestamp": 5}, "deletionTimestamp"),
     ],
 )
-def test_pod_that_is_none(spec: dict[str, Any], metadata: dict[str, Any], says: str) -> None:
+def test_an_invalid_pod_is_refused(
+    spec: dict[str, Any], metadata: dict[str, Any], says: str
+) -> None:
     with pytest.raises(InvalidRecordError, match=says):
         pod_record(pod(spec, **metadata))
 
@@ -293,7 +295,7 @@ def test_any_tree_is_a_record_or_refused(tree: Any) -> None:
                     encode_json(convert(good | {part: tree}))
 
 
-def test_a_tree_without_end_is_refused() -> None:
+def test_a_recursive_tree_is_refused() -> None:
     tree: dict[str, Any] = pod()
     deep: dict[str, Any] = {}
     tree["spec"]["affinity"] = deep
@@ -315,7 +317,7 @@ def test_static_pods_have_the_cgroup_of_their_hash() -> None:
     assert cgroup_uid("u", from_kubelet) == "abc"
 
 
-def test_nobody_takes_over_the_cgroup_of_another_pod_by_an_annotation() -> None:
+def test_an_annotation_cannot_take_over_the_cgroup_of_another_pod() -> None:
     assert cgroup_uid("u", {"kubernetes.io/config.hash": "victim"}) == "u"
     of_api = {"kubernetes.io/config.hash": "victim", "kubernetes.io/config.source": "api"}
     assert cgroup_uid("u", of_api) == "u"

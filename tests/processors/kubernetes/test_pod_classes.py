@@ -23,7 +23,7 @@ def test_codes_are_those_of_the_log() -> None:
     ("low", "high", "name"),
     [(9000, 9999, "prod"), (7000, 7999, "mid"), (5000, 5999, "batch"), (3000, 3999, "free")],
 )
-def test_both_ends_of_a_range_belong_to_it(low: int, high: int, name: str) -> None:
+def test_both_ends_of_a_priority_range_are_included(low: int, high: int, name: str) -> None:
     assert explicit_class({}, low) == explicit_class({}, high) == name
     assert explicit_class({}, low - 1) == explicit_class({}, high + 1) == "none"
 
@@ -47,11 +47,13 @@ def test_an_unknown_class_label_hides_the_priority_but_not_the_qos() -> None:
         (None, "Best", ""),
     ],
 )
-def test_qos(label: str | None, kube_qos: str | None, expected: str) -> None:
+def test_qos_label_overrides_the_kubernetes_qos_class(
+    label: str | None, kube_qos: str | None, expected: str
+) -> None:
     assert qos_class({} if label is None else {QOS: label}, kube_qos) == expected
 
 
-def test_a_pod_of_which_nothing_is_said_has_no_class() -> None:
+def test_a_pod_without_label_priority_and_qos_has_no_class() -> None:
     assert pod_class({}, None, None) == PodClass("none", "")
 
 

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from pipeline.processors.kubernetes.object_records import pod_record
 from pipeline.processors.kubernetes.pod_resources import (
     Amounts,
-    Stated,
+    StatedResources,
     effective_limits,
     effective_requests,
 )
@@ -151,7 +151,7 @@ def test_requests_and_limits_of_another_resource(
     assert found.requests == found.limits == Resources()
 
 
-def test_a_pod_as_a_whole_states_huge_pages_and_no_other_of_them() -> None:
+def test_pod_level_resources_are_cpu_memory_and_huge_pages() -> None:
     """As Kubernetes has it, which looks at nothing else there."""
     inner = container({PAGES: "4Mi", DISK: 1}, {PAGES: "4Mi", DISK: 3})
     whole = {"requests": {DISK: 50}, "limits": {PAGES: "64Mi", "memory": "1Gi", GPU: "no amount"}}
@@ -179,7 +179,7 @@ def test_quantities_of_every_suffix(name: str, quantity: str | int, amount: int 
     assert limits_of(found).get(name) == (amount and 2 * amount)
 
 
-def test_limits_are_said_where_they_are_not_what_is_asked_for() -> None:
+def test_scalar_limits_are_recorded_only_where_they_differ_from_requests() -> None:
     """Of a million pods hardly any does."""
     alike = record(container({GPU: 1, DISK: "1Gi"}, {GPU: "1", DISK: 1 << 30}))
     for of in (alike, record(container()), record(container({"cpu": 1}, {"cpu": 2}))):
@@ -232,7 +232,7 @@ def needed(spec: dict[str, Any], kind: str, name: str) -> int | None:
 
 
 @given(_containers, _containers, st.just({}) | _whole, st.just({}) | _of)
-def test_what_a_pod_asks_for_and_may_take_is_what_it_needs_at_some_moment(
+def test_requests_and_limits_are_the_highest_need_at_any_moment(
     main: list[Any], init: list[Any], whole: dict[str, Any], overhead: dict[str, int]
 ) -> None:
     spec = {
@@ -260,8 +260,8 @@ def by_name(of: Resources) -> dict[str, int | None]:
 # ---- QoS
 
 
-FULL = Stated(asked(100, 10), asked(100, 10))
-NOTHING = Stated(NONE, NONE)
+FULL = StatedResources(asked(100, 10), asked(100, 10))
+NOTHING = StatedResources(NONE, NONE)
 
 
 @pytest.mark.parametrize(
@@ -269,18 +269,20 @@ NOTHING = Stated(NONE, NONE)
     [
         ([], NOTHING, "BestEffort"),
         ([NOTHING], NOTHING, "BestEffort"),
-        ([Stated(asked(0, 0), NONE)], NOTHING, "BestEffort"),
-        ([Stated({DISK: 1}, {DISK: 1})], NOTHING, "BestEffort"),
+        ([StatedResources(asked(0, 0), NONE)], NOTHING, "BestEffort"),
+        ([StatedResources({DISK: 1}, {DISK: 1})], NOTHING, "BestEffort"),
         ([FULL], NOTHING, "Guaranteed"),
         ([FULL, FULL], NOTHING, "Guaranteed"),
         ([FULL, NOTHING], NOTHING, "Burstable"),
-        ([Stated(asked(50, 10), asked(100, 10))], NOTHING, "Burstable"),
-        ([Stated(asked(100), asked(100))], NOTHING, "Burstable"),
-        ([Stated(NONE, asked(100, 10))], NOTHING, "Burstable"),
-        ([Stated(asked(1), NONE)], NOTHING, "Burstable"),
+        ([StatedResources(asked(50, 10), asked(100, 10))], NOTHING, "Burstable"),
+        ([StatedResources(asked(100), asked(100))], NOTHING, "Burstable"),
+        ([StatedResources(NONE, asked(100, 10))], NOTHING, "Burstable"),
+        ([StatedResources(asked(1), NONE)], NOTHING, "Burstable"),
         ([NOTHING], FULL, "Guaranteed"),
-        ([FULL], Stated(asked(100), NONE), "Burstable"),
+        ([FULL], StatedResources(asked(100), NONE), "Burstable"),
     ],
 )
-def test_kube_qos(containers: list[Stated], of_pod: Stated, expected: str) -> None:
+def test_kube_qos(
+    containers: list[StatedResources], of_pod: StatedResources, expected: str
+) -> None:
     assert qos_of(containers, of_pod) == expected

@@ -28,7 +28,7 @@ def read(kind: str = "Deployment", **of: Any) -> WorkloadRecord:
         ("ReplicaSet", {"replicas": None}, {"readyReplicas": None}, None, 0),
     ],
 )
-def test_how_many_pods_there_are_to_be(
+def test_replicas_and_ready_pods_of_each_kind(
     kind: str, spec: Any, status: Any, replicas: int | None, ready: int
 ) -> None:
     found = read(kind, spec=spec, status=status)
@@ -36,7 +36,7 @@ def test_how_many_pods_there_are_to_be(
     assert found.kind == kind
 
 
-def test_a_budget_says_what_it_asks_for_as_it_is_written() -> None:
+def test_a_budget_keeps_percentages_as_written() -> None:
     selector = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["cart"]}]}
     found = read(
         BUDGET,
@@ -61,7 +61,7 @@ def test_a_budget_says_what_it_asks_for_as_it_is_written() -> None:
     assert read(BUDGET).budget == Budget()
 
 
-def test_an_owner_is_who_controls_it() -> None:
+def test_the_owner_is_the_controlling_reference() -> None:
     owners = [
         {"kind": "Other", "name": "o"},
         {"kind": "Other", "name": "p", "controller": None},
@@ -79,7 +79,7 @@ def test_an_owner_is_who_controls_it() -> None:
     [b"", b"{", b"[]", b"null", b"{}", b'{"metadata": {}}', b'{"metadata": {"name": 1}}',
      b'{"metadata": {"name": "a"}, "spec": {"replicas": "3"}}', b"\xff", b"[" * 99_999],
 )  # fmt: skip
-def test_what_is_no_such_object_is_refused(data: bytes) -> None:
+def test_an_invalid_object_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidRecordError, match="not a Job object"):
         read_workload(data, "Job")
 

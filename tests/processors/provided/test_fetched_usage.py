@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from node_exporter.kernel.formulas import rank_percentile
 from pipeline.processors.provided.fetched_usage import (
-    Window,
-    believed,
+    TimeWindow,
+    plausible,
     points,
     statistics,
     window_before,
@@ -31,7 +31,7 @@ def test_statistics_are_those_that_an_exporter_makes(values: list[float]) -> Non
     assert found["cpu_cores_avg"] <= ascending[-1] * (1 + 1e-12)
 
 
-def test_of_one_value_no_maximum_is_known() -> None:
+def test_a_single_value_has_no_maximum() -> None:
     assert statistics("cpu_cores", [0.5]) == {"cpu_cores_avg": 0.5, "cpu_cores_last": 0.5}
     assert statistics("cpu_cores", []) == {}
 
@@ -45,21 +45,21 @@ def test_windows_lie_on_the_grid(at_ms: int, length_ms: int) -> None:
 
 
 def test_a_window_has_its_end_and_not_its_start() -> None:
-    window = Window(60_000, 120_000)
+    window = TimeWindow(60_000, 120_000)
     assert [window.has(at) for at in (60_000, 60_001, 120_000, 120_001)] == [
         False, True, True, False,
     ]  # fmt: skip
 
 
 @given(st.floats())
-def test_what_is_believed_is_a_number_in_range(value: float) -> None:
-    found = believed(value, 1e6)
+def test_a_plausible_value_is_a_number_in_range(value: float) -> None:
+    found = plausible(value, 1e6)
     assert found is None or (found == value and 0 <= found <= 1e6)
     assert (found is None) == (not 0 <= value <= 1e6)
 
 
 def test_points_have_a_null_where_one_resource_is_missing() -> None:
-    found = points(Window(60_000, 120_000), {75_000: 0.5}, {75_000: 3.0, 120_000: 4.0})
+    found = points(TimeWindow(60_000, 120_000), {75_000: 0.5}, {75_000: 3.0, 120_000: 4.0})
     assert found == {
         "points_offset_seconds": [15.0, 60.0],
         "points_cpu_cores": [0.5, None],

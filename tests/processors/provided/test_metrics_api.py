@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import ProviderError
-from pipeline.processors.provided.fetched_usage import Fetched, PodName, Window
+from pipeline.processors.provided.fetched_usage import FetchedUsage, PodName, TimeWindow
 from pipeline.processors.provided.metrics_api import Reading, Readings, gather, read_list
 from pipeline.times import format_time
 
-WINDOW = Window(600_000, 660_000)
+WINDOW = TimeWindow(600_000, 660_000)
 
 
 def node(name: str = "n1", at: float = 630, window: str = "15s", **usage: str) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def pods(*items: Any) -> bytes:
     return listed("PodMetricsList", *items)
 
 
-def after(*bodies: bytes, window: Window = WINDOW) -> Fetched:
+def after(*bodies: bytes, window: TimeWindow = WINDOW) -> FetchedUsage:
     """Usage of a window after these lists were told, one after the other."""
     of_nodes, of_pods = Readings[str](), Readings[PodName]()
     for body in bodies:
@@ -88,7 +88,7 @@ def test_the_readings_of_a_window_are_its_samples() -> None:
     assert "memory_with_page_cache_bytes_avg" not in columns
 
 
-def test_one_reading_says_an_average_and_no_more() -> None:
+def test_one_reading_gives_only_an_average() -> None:
     columns = after(pods(pod("p", 630, {"cpu": "1", "memory": "1"}))).pods[PodName("s", "p")]
     assert columns == {
         "cpu_cores_avg": 1, "cpu_cores_last": 1, "coverage": 20.05 / 60,
@@ -109,7 +109,7 @@ def test_a_reading_that_began_before_the_window_covers_its_part() -> None:
     assert found.nodes["n1"]["coverage"] == 5 / 60
 
 
-def test_what_is_told_again_counts_once() -> None:
+def test_a_repeated_reading_counts_once() -> None:
     once, twice = nodes(node(at=630)), nodes(node(at=630, cpu="9", memory="1"))
     assert after(once, twice).nodes == after(once).nodes
     # Of two servers one may be behind.
@@ -122,7 +122,7 @@ def test_stale_readings_and_those_of_a_clock_that_is_ahead_are_left_out() -> Non
     assert found.nodes.keys() == {"now"}
     assert found.left_out == {"stale": 2, "ahead": 1}
     # What was ahead has its own window.
-    later = after(nodes(*items), window=Window(660_000, 720_000))
+    later = after(nodes(*items), window=TimeWindow(660_000, 720_000))
     assert later.nodes.keys() == {"ahead"}
 
 
@@ -131,7 +131,7 @@ def test_readings_are_forgotten() -> None:
     readings.put({"a": Reading(1, 1, 1, 1), "b": Reading(5, 1, 1, 1)})
     readings.forget(1)
     counted: Counter[str] = Counter()
-    assert [name for name, _ in readings.of(Window(0, 10), counted)] == ["b"]
+    assert [name for name, _ in readings.within(TimeWindow(0, 10), counted)] == ["b"]
     assert not counted
 
 
@@ -155,7 +155,7 @@ def test_readings_are_forgotten() -> None:
     ],
     ids=range(14),
 )
-def test_an_item_that_cannot_be_read_costs_itself(item: Any) -> None:
+def test_an_unreadable_item_is_skipped_and_counted(item: Any) -> None:
     found = read_list(nodes(node("good"), item))
     assert found.nodes.keys() == {"good"}
     assert found.left_out == {"unreadable": 1}
@@ -196,12 +196,12 @@ def test_a_negative_or_absurd_amount_is_null_and_counted() -> None:
     ],
     ids=range(9),
 )
-def test_what_is_no_list_is_an_error(body: bytes) -> None:
+def test_an_answer_that_is_not_a_list_is_an_error(body: bytes) -> None:
     with pytest.raises(ProviderError):
         read_list(body)
 
 
-def test_an_empty_list_is_one() -> None:
+def test_an_empty_list_has_no_readings() -> None:
     assert read_list(nodes()).nodes == {}
     assert read_list(b'{"kind":"PodMetricsList","items":null}').pods == {}
 

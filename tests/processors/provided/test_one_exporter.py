@@ -25,13 +25,13 @@ def statuses(*windows: NodeWindow) -> list[tuple[str, bool]]:
     return [(outcome.status, outcome.restarted) for of in windows for outcome in bank.apply([of])]
 
 
-def test_what_two_providers_write_counts_once() -> None:
+def test_samples_of_two_providers_count_once() -> None:
     assert statuses(window(60), window(60), window(120), window(60)) == [
         ("applied", False), ("duplicate", False), ("applied", False), ("late", False),
     ]  # fmt: skip
 
 
-def test_an_exporter_takes_the_models_over_and_keeps_them() -> None:
+def test_an_exporter_takes_over_the_models_of_a_provider() -> None:
     exporter = window(90, "machine", 7, 30), window(120, "machine", 7, 30)
     found = statuses(window(60), *exporter, window(120), window(180))
     assert found[:3] == [("applied", False)] * 3
@@ -39,6 +39,6 @@ def test_an_exporter_takes_the_models_over_and_keeps_them() -> None:
     assert found[3:] == [("second_exporter", False)] * 2
 
 
-def test_a_provider_that_gets_a_node_back_begins_anew() -> None:
+def test_a_provider_that_gets_a_node_back_starts_new_models() -> None:
     found = statuses(window(30, "machine", 7, 30), window(240), window(300))
     assert found == [("applied", False), ("applied", True), ("applied", False)]

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import ProviderError, SettingsError
-from pipeline.processors.provided.fetched_usage import Fetched, PodName, Window
-from pipeline.processors.provided.prometheus_answers import Matrix, gather, read_matrix, said_error
-from pipeline.processors.provided.promql import DEFAULT_QUERIES, Grid, Query, queries
+from pipeline.processors.provided.fetched_usage import FetchedUsage, PodName, TimeWindow
+from pipeline.processors.provided.prometheus_answers import Matrix, error_text, gather, read_matrix
+from pipeline.processors.provided.promql import DEFAULT_QUERIES, Query, QueryGrid, queries
 
-GRID = Grid(60, 15, 60, "instance", "node")
-WINDOW = Window(600_000, 660_000)
+GRID = QueryGrid(60, 15, 60, "instance", "node")
+WINDOW = TimeWindow(600_000, 660_000)
 CPU = Query("node", "cpu_cores", "")
 MEMORY = Query("node", "memory_bytes", "")
 POD_CPU = Query("pod", "cpu_cores", "")
@@ -32,7 +32,7 @@ def steps(*texts: str) -> list[list[Any]]:
     return [[615 + 15 * at, text] for at, text in enumerate(texts)]
 
 
-def fetched(*answers: tuple[Query, bytes], grid: Grid = GRID) -> Fetched:
+def fetched(*answers: tuple[Query, bytes], grid: QueryGrid = GRID) -> FetchedUsage:
     return gather({query: read_matrix(answer) for query, answer in answers}, WINDOW, grid)
 
 
@@ -51,7 +51,7 @@ def test_every_default_query_is_a_subquery_of_the_window() -> None:
     assert "[60s])" in found["node.cpu_cores"]
 
 
-def test_own_queries_take_the_place_of_others_and_null_asks_nothing() -> None:
+def test_own_queries_replace_defaults_and_null_removes_them() -> None:
     own = {
         "node.cpu_cores": "x[$window] # why",
         "pod.cpu_cores": None,
@@ -66,7 +66,7 @@ def test_own_queries_take_the_place_of_others_and_null_asks_nothing() -> None:
 @pytest.mark.parametrize(
     "key", ["cpu_cores", "node.cpu", "tier.cpu_cores", "node.cpu_cores_avg", "node.coverage", ""]
 )
-def test_what_cannot_be_asked_for_is_a_settings_error(key: str) -> None:
+def test_a_query_of_an_unknown_column_is_a_settings_error(key: str) -> None:
     with pytest.raises(SettingsError, match=r"provider\.queries") as caught:
         queries({key: "up"}, GRID)
     assert "capacity_cpu_cores" in (caught.value.hint or "")
@@ -109,7 +109,7 @@ def test_a_bad_value_is_null_and_counted(text: str) -> None:
     assert found.bad_values == {"node.cpu_cores": 1}
 
 
-def test_of_nothing_but_bad_values_nothing_is_known() -> None:
+def test_only_bad_values_leave_usage_unknown() -> None:
     found = fetched((CPU, body(({"instance": "n1"}, steps("NaN", "NaN")))))
     assert "cpu_cores_avg" not in found.nodes["n1"]
     assert "coverage" not in found.nodes["n1"]
@@ -128,7 +128,7 @@ def test_points_come_in_the_order_of_time() -> None:
     assert fetched((CPU, body(({"instance": "n1"}, values)))).nodes["n1"]["cpu_cores_last"] == 4
 
 
-def test_two_series_of_one_node_say_nothing_of_it() -> None:
+def test_two_series_of_one_node_are_both_dropped() -> None:
     found = fetched(
         (CPU, body(({"instance": "n1:1"}, steps("1")), ({"instance": "n1:2"}, steps("2")),
                    ({"instance": "n2"}, steps("3")))),
@@ -157,12 +157,12 @@ def test_a_label_that_names_no_node_is_counted(label: str) -> None:
         ({"node": "[::1]", "namespace": "s", "pod": "p"}, PodName("s", "p", "", "")),
     ],
 )
-def test_who_a_pod_is(metric: dict[str, str], name: PodName | None) -> None:
+def test_labels_identify_a_pod(metric: dict[str, str], name: PodName | None) -> None:
     found = fetched((POD_CPU, body((metric, steps("1")))))
     assert list(found.pods) == ([] if name is None else [name])
 
 
-def test_pods_are_unknown_where_none_of_their_columns_was_had() -> None:
+def test_pods_are_unknown_if_no_pod_query_was_answered() -> None:
     assert not fetched((CPU, body())).knows_pods
     assert fetched((CPU, body()), (POD_CPU, body())).knows_pods
 
@@ -187,20 +187,20 @@ def test_pods_are_unknown_where_none_of_their_columns_was_had() -> None:
     ],
     ids=range(14),
 )
-def test_what_is_no_answer_is_an_error(answer: bytes) -> None:
+def test_an_invalid_answer_is_an_error(answer: bytes) -> None:
     with pytest.raises(ProviderError):
         read_matrix(answer)
 
 
-def test_an_error_is_told_in_its_own_words() -> None:
+def test_the_text_of_an_error_is_kept() -> None:
     said = b'{"status":"error","errorType":"bad_data","error":"1:3: parse error"}'
     with pytest.raises(ProviderError, match="bad_data: 1:3: parse error"):
         read_matrix(said)
-    assert said_error(said) == "bad_data: 1:3: parse error"
-    assert said_error(b"upstream is gone\n") == "upstream is gone"
+    assert error_text(said) == "bad_data: 1:3: parse error"
+    assert error_text(b"upstream is gone\n") == "upstream is gone"
 
 
-def test_warnings_are_handed_on_and_histograms_are_no_points() -> None:
+def test_warnings_are_returned_and_histograms_are_ignored() -> None:
     answer = json.loads(body(warnings=["partial"]))
     answer["data"]["result"] = [{"metric": {"instance": "n1"}, "histograms": [[615, {}]]}]
     assert read_matrix(json.dumps(answer).encode()).warnings == ("partial",)
@@ -217,7 +217,7 @@ _values = st.lists(st.tuples(st.floats(590, 670), _texts), max_size=6)
 
 
 @given(st.lists(st.tuples(_labels, _values), max_size=5))
-def test_whatever_is_answered_usage_is_finite_and_of_somebody(
+def test_any_answer_gives_finite_usage_of_named_entities(
     series: list[tuple[dict[str, str], list[tuple[float, str]]]],
 ) -> None:
     answer = body(*((labels, [list(value) for value in values]) for labels, values in series))

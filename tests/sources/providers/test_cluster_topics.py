@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import RecordError
-from pipeline.processors.provided.fetched_usage import Window
-from pipeline.processors.provided.usage_samples import Place
+from pipeline.processors.provided.fetched_usage import TimeWindow
+from pipeline.processors.provided.usage_samples import PodPlace
 from pipeline.sources.providers.cluster_topics import Known
 from pipeline.topics.codec import encode_json
 from pipeline.topics.pods import PodRecord, pod_key
@@ -34,13 +34,13 @@ def test_pods_are_found_by_name() -> None:
     known = Known()
     put(known, "n1", "u", "p")
     put(known, "", "w", "waits")
-    assert known.place("s", "p") == Place("n1", "cg-u")
+    assert known.place("s", "p") == PodPlace("n1", "cg-u")
     assert known.place("s", "waits") is None
-    assert known.peopled == {"n1": 1}
+    assert known.nodes_with_pods == {"n1": 1}
     put(known, "n1", "u")
     put(known, "n1", "u")
     assert known.place("s", "p") is None
-    assert known.peopled == {}
+    assert known.nodes_with_pods == {}
     assert known.pods == 0
 
 
@@ -49,8 +49,8 @@ def test_a_namesake_that_came_before_the_tombstone_stays() -> None:
     put(known, "n1", "old", "web-0")
     put(known, "n2", "new", "web-0")
     put(known, "n1", "old")
-    assert known.place("s", "web-0") == Place("n2", "cg-new")
-    assert known.peopled == {"n2": 1}
+    assert known.place("s", "web-0") == PodPlace("n2", "cg-new")
+    assert known.nodes_with_pods == {"n2": 1}
 
 
 _NAMES = {"u": "web-0", "v": "web-0", "w": "alone"}
@@ -61,20 +61,20 @@ _changes = st.lists(
 
 @given(_changes)
 def test_what_is_known_is_what_lies_on_the_topic(changes: list[tuple[str, str, bool]]) -> None:
-    known, topic = Known(), dict[tuple[str, str], Place]()
+    known, topic = Known(), dict[tuple[str, str], PodPlace]()
     for node, uid, is_there in changes:
         put(known, node, uid, _NAMES[uid] if is_there else None)
         topic.pop((node, uid), None)
         if is_there:
-            topic[node, uid] = Place(node, f"cg-{uid}")
+            topic[node, uid] = PodPlace(node, f"cg-{uid}")
     on_nodes = [node for node, _ in topic]
-    assert known.peopled == {node: on_nodes.count(node) for node in on_nodes}
+    assert known.nodes_with_pods == {node: on_nodes.count(node) for node in on_nodes}
     for name in ("web-0", "alone"):
         holders = [place for (_, uid), place in topic.items() if _NAMES[uid] == name]
         assert known.place("s", name) in [*holders, None]
     newest = [node for node, uid, is_there in changes if uid == "w" and is_there][-1:]
     if newest and (newest[0], "w") in topic:
-        assert known.place("s", "alone") == Place(newest[0], "cg-w")
+        assert known.place("s", "alone") == PodPlace(newest[0], "cg-w")
 
 
 def test_nodes_that_an_exporter_serves_are_left_alone_for_some_windows() -> None:
@@ -82,13 +82,13 @@ def test_nodes_that_an_exporter_serves_are_left_alone_for_some_windows() -> None
     known.put_sample(sample("n1", 600))
     known.put_sample(sample("ours", 600, machine_id=""))
     known.put_sample(sample("slow", 600, length=300))
-    assert known.served(Window(600_000, 660_000)) == {"n1", "slow"}
-    assert known.served(Window(720_000, 780_000)) == {"n1", "slow"}
-    assert known.served(Window(780_000, 840_000)) == {"slow"}
-    assert known.served(Window(1_500_000, 1_560_000)) == set()
+    assert known.served(TimeWindow(600_000, 660_000)) == {"n1", "slow"}
+    assert known.served(TimeWindow(720_000, 780_000)) == {"n1", "slow"}
+    assert known.served(TimeWindow(780_000, 840_000)) == {"slow"}
+    assert known.served(TimeWindow(1_500_000, 1_560_000)) == set()
     # Samples may come again.
     known.put_sample(sample("n1", 570))
-    assert "n1" in known.served(Window(720_000, 780_000))
+    assert "n1" in known.served(TimeWindow(720_000, 780_000))
 
 
 def test_nodes_come_and_go() -> None:

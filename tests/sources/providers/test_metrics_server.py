@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ProviderError
-from pipeline.processors.provided.fetched_usage import PodName, Window
+from pipeline.processors.provided.fetched_usage import PodName, TimeWindow
 from pipeline.sources.providers.metrics_server import MetricsServer, open_metrics_server
 from pipeline.times import format_time
 from tests.kube.fake_server import Answer, fake, status
 
-WINDOW = Window(600_000, 660_000)
+WINDOW = TimeWindow(600_000, 660_000)
 
 # As the API of metrics-server 0.8 tells them (kubectl get --raw /apis/metrics.k8s.io/v1beta1/...).
 NODES: dict[str, Any] = {

@@ -13,7 +13,7 @@ import pytest
 from pipeline.clock import SystemClock
 from pipeline.errors import ProviderError, SettingsError
 from pipeline.local.pki import Authority
-from pipeline.processors.provided.fetched_usage import Fetched, Window
+from pipeline.processors.provided.fetched_usage import FetchedUsage, TimeWindow
 from pipeline.settings import ProviderSettings
 from pipeline.sources.providers.prometheus_provider import open_prometheus
 from pipeline.sources.providers.provider_metrics import CLOCK_AHEAD
@@ -26,13 +26,13 @@ from tests.sources.providers.fake_prometheus import (
     refusal,
 )
 
-WINDOW = Window(600_000, 660_000)
+WINDOW = TimeWindow(600_000, 660_000)
 CPU, MEMORY, POD = "node_cpu_seconds_total{mode!~", "MemAvailable", "container_cpu_usage"
 GOOD = matrix(({"instance": "n1"}, [(660, "1")]))
 ALL = ("node.", "pod.")
 
 
-async def fetch(fake: FakePrometheus, **settings: object) -> Fetched:
+async def fetch(fake: FakePrometheus, **settings: object) -> FetchedUsage:
     of = ProviderSettings(url=fake.url, query_timeout_seconds=0.3, **settings)  # type: ignore[arg-type]
     async with open_prometheus(of, Patient()) as prometheus:
         return await prometheus.fetch(WINDOW)

@@ -5,14 +5,14 @@ import pytest
 
 from pipeline.clock import ManualClock
 from pipeline.errors import SettingsError
-from pipeline.processors.provided.fetched_usage import Window
+from pipeline.processors.provided.fetched_usage import TimeWindow
 from pipeline.settings import ProviderSettings
 from pipeline.sources.providers.status_page import Status, serve
 
 
-def window_at(clock: ManualClock) -> Window:
+def window_at(clock: ManualClock) -> TimeWindow:
     end_ms = int(clock.now() * 1000)
-    return Window(end_ms - 60_000, end_ms)
+    return TimeWindow(end_ms - 60_000, end_ms)
 
 
 async def test_ready_is_who_stands_by_and_who_publishes() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.clock import ManualClock
 from pipeline.errors import ProviderError
-from pipeline.processors.provided.fetched_usage import Fetched, Window
+from pipeline.processors.provided.fetched_usage import FetchedUsage, TimeWindow
 from pipeline.settings import ProviderSettings, Settings
 from pipeline.sources.compacted_writer import Entry
 from pipeline.sources.providers import window_rounds
@@ -25,16 +25,16 @@ class FakeProvider:
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
-        self.asked: list[tuple[float, Window]] = []
+        self.asked: list[tuple[float, TimeWindow]] = []
         self.fails = False
         self.seconds = 0.0
 
-    async def fetch(self, window: Window) -> Fetched:
+    async def fetch(self, window: TimeWindow) -> FetchedUsage:
         self.asked.append((self.clock.now(), window))
         await self.clock.sleep(self.seconds)
         if self.fails:
             raise ProviderError("no")
-        return Fetched(nodes={"n1": {"cpu_cores_avg": 1.0, "coverage": 1.0}})
+        return FetchedUsage(nodes={"n1": {"cpu_cores_avg": 1.0, "coverage": 1.0}})
 
 
 class CaughtUp:

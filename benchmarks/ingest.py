@@ -1,14 +1,14 @@
-"""How fast workers drain a filled samples topic, and where the time goes.
+"""Measure how fast workers drain a filled samples topic, and where the time goes.
 
     python -m benchmarks.ingest [--nodes 200] [--pods 100] [--windows 100] [--partitions 4]
                                 [--workers 1] [--overcommit]
 
 Fills `samples`, `nodes` and `pods` on a real local broker, starts workers as users run them, and
-counts the windows in the node states while all workers are at work, from sample to state. Beside
-it, in the same run: a consumer that only reads and decodes the same messages (the baseline: what
-broker, network and Arrow cost anyway), the processor time of each process while the topic was
-drained, and the worker's stages, one after the other in this process, on the same data. With
-`--overcommit` all nodes take part in Mid and Batch: run it with and without for what that costs.
+counts the windows in the node states from the moment when all workers are at work until the first
+partition is drained. The same run measures a baseline, a consumer that only reads and decodes the
+same messages; the CPU time of each process; and the worker's stages, one after the other in this
+process, on the same data. `--overcommit` turns Mid and Batch on for all nodes: run with and
+without it to see what they cost.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from pipeline.kafka.producer import Keyed, open_output
 from pipeline.kafka.topic_admin import apply_topics, find_group
 from pipeline.local.local_kafka import local_kafka
 from pipeline.processors.join.pod_facts import pod_row
-from pipeline.processors.join.sample_join import Beside, NodeView, join, put_beside
+from pipeline.processors.join.sample_join import ListingFacts, NodeView, join, listing_facts
 from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.result_records import encode_node_states, encode_prediction
@@ -243,7 +243,7 @@ def stages(batches: list[bytes]) -> dict[str, float]:
     what the models do for a window of each node at a time."""
     strategy, bank, took = Strategy(), Bank(), {}
     policy = "usageWithoutPageCache"
-    beside: dict[str, Beside] = {}
+    last: dict[str, ListingFacts] = {}
 
     def timed(name: str, each: Callable[[Any], Any], over: list[Any]) -> list[Any]:
         began = time.process_time()
@@ -254,15 +254,15 @@ def stages(batches: list[bytes]) -> dict[str, float]:
     def put(sample: SampleRows) -> Window:
         header = sample.header
         view = _view(header.node, sample.listing.uids)
-        found = put_beside(sample.listing, view.pods, beside.get(header.node))
-        beside[header.node] = found
+        facts = listing_facts(sample.listing, view.pods, last.get(header.node))
+        last[header.node] = facts
         return join(sample, view, strategy, sample_offset=0, appended_ms=header.window_end_ms,
-                    beside=found)  # fmt: skip
+                    pod_facts=facts)  # fmt: skip
 
     for batch in batches[: len({read_rows(batch).header.node for batch in batches})]:
         encode_window(put(read_rows(batch)))  # what is known from the window before
     read = timed("join: read the sample", read_rows, batches)
-    joined = timed("join: put beside it what is known", put, read)
+    joined = timed("join: add facts", put, read)
     log = timed("join: write the window", encode_window, joined)
     windows = _groups(
         timed("join: hand it on", lambda of: as_decoded(*of), list(zip(joined, log, strict=True)))

@@ -1,18 +1,16 @@
-"""What Mid and Batch of a large fleet cost, recomputed for every node.
+"""Measure what Mid and Batch of a large fleet cost, recomputed for every node.
 
     python -m benchmarks.resources [--nodes 10000] [--pods 100] [--at-once 10 100 1000]
                                    [--rounds 3]
 
-Two thirds of the pods are Prod and Mid, a third is Batch; the nodes have the three policies by
-which Batch is counted in turn. What a worker does after a window is timed stage by stage, for so
-many nodes `--at-once`: windows to the columns that amounts are worked out from, columns to amounts
-for one predictor, all of that for two predictors and what decides (`offers`), then records, then
-their JSON. Beside it, in the same run, the baseline: a plain Python loop over the pods that works
-out the same amounts from the same columns. Both must agree to the last byte, else it ends with an
-error.
+Two thirds of the pods are Prod and Mid, a third is Batch; each of the three calculate policies has
+a third of the nodes. For `--at-once` nodes a call it times the stages of a worker: windows to
+columns, columns to amounts by one predictor, the same for two predictors and the deciding one
+(`offers`), records, JSON. The baseline in the same run is a plain Python loop over the pods. Both
+must give the same amounts, or the benchmark ends with an error.
 
-Times are CPU seconds of this process, the best of `--rounds`. What windows say of usage is read
-outside of the clock: the node states need it anyhow. Goal: all nodes within 1 s of one core.
+Times are CPU seconds of this process, the best of `--rounds`. Average usage is computed before the
+clock starts: node states need it anyway. Goal: all nodes within 1 s of one core.
 """
 
 import argparse
@@ -27,7 +25,7 @@ import numpy as np
 from benchmarks import ingest, inventory
 from pipeline.processors.arrays import IntArray
 from pipeline.processors.join.pod_facts import pod_row
-from pipeline.processors.join.sample_join import NodeView, join, put_beside
+from pipeline.processors.join.sample_join import NodeView, join, listing_facts
 from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.overcommit.batch import batch
@@ -95,7 +93,7 @@ def windows(nodes: int, pods: int) -> Iterator[Window]:
         view = NodeView(inventory.node_record(node, overcommit), rows)
         window = join(
             sample, view, Strategy(), sample_offset=0, appended_ms=END_MS,
-            beside=put_beside(sample.listing, rows, None),
+            pod_facts=listing_facts(sample.listing, rows, None),
         )  # fmt: skip
         yield as_decoded(window, encode_window(window))
 

@@ -8,7 +8,7 @@ its tombstone, and the times of the windows.
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from pipeline.processors.join.pod_facts import PodRow, gone_row
+from pipeline.processors.join.pod_facts import PodRow, deleted_row
 
 LONGEST_MS: Final = 3_600_000
 """How long a pod is kept on a node without windows, by the append time of tombstones."""
@@ -40,7 +40,7 @@ class DeletedPods:
         """Add a pod whose tombstone was appended at `deleted_ms`."""
         pods = self._nodes.pop(node, {})
         pods.pop(cgroup_uid, None)
-        self._nodes[node] = pods | {cgroup_uid: _DeletedPod(gone_row(row), deleted_ms)}
+        self._nodes[node] = pods | {cgroup_uid: _DeletedPod(deleted_row(row), deleted_ms)}
         self._expire(node, deleted_ms - LONGEST_MS)
         while (first := next(iter(self._nodes))) != node:
             self._expire(first, deleted_ms - LONGEST_MS)

@@ -25,7 +25,7 @@ from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Output
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.join.node_facts import node_facts
-from pipeline.processors.join.sample_join import Beside, check_not_future, join, put_beside
+from pipeline.processors.join.sample_join import ListingFacts, check_not_future, join, listing_facts
 from pipeline.topics.dead_letters import dead_letter
 from pipeline.topics.nodes import KnownNode, Strategy
 from pipeline.topics.registry import (
@@ -89,7 +89,7 @@ class JoinCursor:
         # Different tasks append windows and departures.
         self._appending = asyncio.Lock()
         self._warned: set[str] = set()
-        self._beside: dict[str, Beside] = {}
+        self._pod_facts: dict[str, ListingFacts] = {}
         self._facts: dict[str, tuple[KnownNode, NodeFacts]] = {}
 
     @property
@@ -123,7 +123,7 @@ class JoinCursor:
                 return
             record = Keyed(node.encode(), encode_window(departure(node, appended_ms)))
             await self._append([_EncodedWindow(record)], appended_ms)
-            self._beside.pop(node, None)
+            self._pod_facts.pop(node, None)
             self._facts.pop(node, None)
             self._warned &= self.cluster_state.deleted_nodes.keys()
             DEPARTURES.inc()
@@ -171,15 +171,15 @@ class JoinCursor:
             IGNORED.inc()
             return None
         view = self.cluster_state.view(node)
-        beside = put_beside(sample.listing, view.pods, self._beside.get(node))
-        self._beside[node] = beside
+        pod_facts = listing_facts(sample.listing, view.pods, self._pod_facts.get(node))
+        self._pod_facts[node] = pod_facts
         window = join(
             sample,
             view,
             self._rules.strategy,
             sample_offset=record.offset,
             appended_ms=record.appended_ms,
-            beside=beside,
+            pod_facts=pod_facts,
             facts=self._facts_of(view.record),
         )
         start_ms, end_ms = sample.header.window_start_ms, sample.header.window_end_ms

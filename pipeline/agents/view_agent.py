@@ -16,7 +16,7 @@ from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.join.view_documents import (
     generation_of,
-    must_tell,
+    needs_view,
     node_view,
     shortened,
     with_generation,
@@ -105,7 +105,7 @@ class NodeViews:
         report = self._shard.model.reports.get(name)
         data = report.resources if report is not None else None
         resources = None if data is None else decode_json(NodeResourcesRecord, data)
-        if not must_tell(self._resources.get(name), resources):
+        if not needs_view(self._resources.get(name), resources):
             return False
         self._resources[name] = resources
         return True

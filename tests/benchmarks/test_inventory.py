@@ -8,7 +8,7 @@ import pytest
 from benchmarks import fleet, ingest, inventory
 from pipeline.agents.cluster_state import ClusterState
 from pipeline.kafka.partition_log import LogRecord
-from pipeline.processors.join.sample_join import join, put_beside
+from pipeline.processors.join.sample_join import join, listing_facts
 from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.bank import Bank
@@ -48,7 +48,7 @@ def test_every_pod_has_its_class_and_none_is_cold(
     view = known.view(rows.header.node)
     window = join(
         rows, view, Strategy(), sample_offset=0, appended_ms=END_MS,
-        beside=put_beside(rows.listing, view.pods, None),
+        pod_facts=listing_facts(rows.listing, view.pods, None),
     )  # fmt: skip
     read = WindowBatch([window], "usageWithoutPageCache").training("p90")
     (head,) = read.heads

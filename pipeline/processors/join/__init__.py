@@ -1,1 +1,1 @@
-"""The join: each sample together with what is known of its node and pods, as one window."""
+"""Join each sample with the inventory of its node and pods into one window."""

@@ -1,7 +1,7 @@
-"""What a window says of its node: what is known of it, and of those of its pods that were not seen.
+"""Facts of a window's node: its record, and the requests of pods that the sample lacks.
 
-Pure. `node_facts` follows from the node's record alone, so that it is found once a record and not
-once a window; `with_unmeasured` adds what changes with the sample.
+`node_facts` follows from the node's record alone, so callers compute it once a record and not once
+a window; `with_unmeasured` adds what changes with the sample.
 """
 
 from collections.abc import Mapping
@@ -24,11 +24,14 @@ RAW_ALLOCATABLE: Final = "node.koordinator.sh/raw-allocatable"
 
 
 def node_facts(record: KnownNode, default_strategy: Strategy) -> NodeFacts:
-    """What a window says of the node of this record. What its strategy does not name is that of
-    `default_strategy`; a reservation that cannot be read keeps nothing."""
+    """The facts of the node of this record.
+
+    Fields that its strategy does not name are those of `default_strategy`. An invalid reservation
+    reserves nothing.
+    """
     try:
-        kept = reservation(record.annotations)
-        reserved = Resources(cpu_millicores=kept.cpu_millicores, memory_bytes=kept.memory_bytes)
+        held = reservation(record.annotations)
+        reserved = Resources(cpu_millicores=held.cpu_millicores, memory_bytes=held.memory_bytes)
     except InvalidPolicyError:
         reserved = Resources()
     return NodeFacts(
@@ -44,9 +47,10 @@ def node_facts(record: KnownNode, default_strategy: Strategy) -> NodeFacts:
 
 
 def raw_allocatable(record: KnownNode) -> Resources:
-    """What pods may use of the node as it is: where its amounts are amplified, those before that.
+    """The node's allocatable before amplification.
 
-    The annotation counts for what it names; one that cannot be read counts for nothing.
+    Amounts come from the annotation `RAW_ALLOCATABLE` as far as it names them, else from the
+    record. An invalid annotation is ignored.
     """
     text = record.annotations.get(RAW_ALLOCATABLE)
     if text is None:
@@ -57,16 +61,16 @@ def raw_allocatable(record: KnownNode) -> Resources:
         memory = whole_bytes(amounts["memory"]) if "memory" in amounts else None
     except (msgspec.DecodeError, UnicodeError, RecursionError, InvalidRecordError):
         return record.allocatable
-    of_node = record.allocatable
+    stated = record.allocatable
     return Resources(
-        cpu_millicores=of_node.cpu_millicores if cpu is None or cpu < 0 else cpu,
-        memory_bytes=of_node.memory_bytes if memory is None or memory < 0 else memory,
+        cpu_millicores=stated.cpu_millicores if cpu is None or cpu < 0 else cpu,
+        memory_bytes=stated.memory_bytes if memory is None or memory < 0 else memory,
     )
 
 
-def facts_of_sample(sample: SampleRows, default_strategy: Strategy) -> NodeFacts:
-    """What a window says of a node of which there is no record: its capacity is that of its own
-    row, and it takes no part."""
+def sample_node_facts(sample: SampleRows, default_strategy: Strategy) -> NodeFacts:
+    """The facts of a node without a record: its capacity is that of its row in the sample, and it
+    has no overcommit policy."""
     cpu_cores, memory_bytes = (
         float(sample.number(name)[sample.listing.node])
         for name in ("capacity_cpu_cores", "capacity_memory_bytes")
@@ -79,8 +83,8 @@ def facts_of_sample(sample: SampleRows, default_strategy: Strategy) -> NodeFacts
 
 
 def with_unmeasured(facts: NodeFacts, listing: Listing, pods: Mapping[str, PodRow]) -> NodeFacts:
-    """`facts` with what those of `pods`, by the uid in their cgroup's name, ask for that are not in
-    `listing`: those that run or are about to, in sum by class."""
+    """`facts` with the requests, in sum by class, of those of `pods` (by cgroup UID) that run or
+    are about to and are not in `listing`."""
     sums: dict[int, tuple[float, float]] = {}
     for uid in pods.keys() - set(listing.uids):
         pod = pods[uid]
@@ -92,8 +96,8 @@ def with_unmeasured(facts: NodeFacts, listing: Listing, pods: Mapping[str, PodRo
             )
     if not sums:
         return facts
-    found = {
+    unmeasured = {
         CLASSES[code]: Resources(cpu_millicores=int(cpu), memory_bytes=int(memory))
         for code, (cpu, memory) in sorted(sums.items())
     }
-    return msgspec.structs.replace(facts, unmeasured=found)
+    return msgspec.structs.replace(facts, unmeasured=unmeasured)

@@ -1,4 +1,4 @@
-"""What a window says of one pod, found once from its record."""
+"""Facts of one pod as a window carries them, computed once from its record."""
 
 import sys
 from functools import lru_cache
@@ -12,8 +12,11 @@ from pipeline.topics.pods import PodFacts, PodRecord
 
 
 class PodRow(NamedTuple):
-    """What a window says of a pod, by column; `uid` tells it from another pod with the same
-    cgroup, `view` is what its node's view says of it."""
+    """The facts of a pod by column.
+
+    `uid` tells the pod from another one with the same cgroup. `view` is its part of the node's
+    view, as JSON.
+    """
 
     pod_class: int | None = None
     namespace: str | None = None
@@ -33,7 +36,7 @@ class PodRow(NamedTuple):
 
 
 def pod_row(pod: PodFacts | PodRecord) -> PodRow:
-    """What a window says of this pod."""
+    """The facts of this pod."""
     return PodRow(
         pod_class=CLASS_CODES.get(pod.pod_class, CLASS_CODES["unknown"]),
         namespace=sys.intern(pod.namespace),
@@ -42,7 +45,7 @@ def pod_row(pod: PodFacts | PodRecord) -> PodRow:
         phase=sys.intern(pod.phase),
         owner_kind=sys.intern(pod.owner.kind) if pod.owner else None,
         owner_name=pod.owner.name if pod.owner else None,
-        # A pod that is known and asks for nothing asks for 0, which is not unknown.
+        # Absent requests of a known pod are 0, not unknown.
         request_cpu_millicores=_number(pod.requests.cpu_millicores or 0),
         request_memory_bytes=_number(pod.requests.memory_bytes or 0),
         limit_cpu_millicores=_number(pod.limits.cpu_millicores),
@@ -54,8 +57,8 @@ def pod_row(pod: PodFacts | PodRecord) -> PodRow:
     )
 
 
-def gone_row(row: PodRow) -> PodRow:
-    """What a window says of this pod once it is deleted: it asks for nothing any more."""
+def deleted_row(row: PodRow) -> PodRow:
+    """The facts of this pod once it is deleted: its requests count no longer."""
     return row._replace(phase=GONE, deleting=True, view=None)
 
 
@@ -66,7 +69,7 @@ def _seconds(time: str | None) -> float | None:
         return None
 
 
-@lru_cache(maxsize=4096)  # many pods ask for the same
+@lru_cache(maxsize=4096)  # many pods have the same requests
 def _number(amount: int | None) -> float | None:
-    # Whole numbers of a record may have any size; those that no float holds are as bad as these.
+    # A record may hold whole numbers that no float can; these bounds are invalid values, too.
     return None if amount is None else float(min(max(amount, -1), 2**63))

@@ -1,8 +1,7 @@
-"""The join: what is known of a node and its pods, put beside one sample.
+"""Join a sample with the inventory of its node into a self-contained `Window`.
 
-Pure: a sample and the inventory's view of its node in, one self-contained `Window` out. This is
-where bad values become null and are counted, and where a pod of which nothing is known gets the
-class `unknown`. The outcome is written to the log, so nothing after it depends on luck.
+Invalid values become null here and are counted, and pods that the inventory lacks get the class
+`unknown`. The window is written to the log, so all that follows is a function of the log.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ import numpy as np
 
 from pipeline.errors import FutureWindowError
 from pipeline.processors.arrays import BoolArray, FloatArray
-from pipeline.processors.join.node_facts import facts_of_sample, node_facts, with_unmeasured
+from pipeline.processors.join.node_facts import node_facts, sample_node_facts, with_unmeasured
 from pipeline.processors.join.pod_facts import PodRow
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.model_config import PLAUSIBLE
@@ -51,15 +50,15 @@ _UNKNOWN_POD: Final = PodRow(pod_class=CLASS_CODES["unknown"])
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """What is known of one node at this moment: `record` is None where no source speaks of it,
-    `pods` are its pods by the uid in their cgroup's name, among them some that are gone."""
+    """The inventory of one node at this moment: its `record`, None without a source, and its
+    pods by cgroup UID, recently deleted ones included."""
 
     record: KnownNode | None
     pods: Mapping[str, PodRow]
 
 
 def check_not_future(header: SampleHeader, appended_ms: int, tolerance_seconds: float) -> None:
-    """Raise `FutureWindowError` if the window ends too far ahead of the broker's append time."""
+    """Raise `FutureWindowError` if the window ends more than the tolerance after its append."""
     ahead = (header.window_end_ms - appended_ms) / 1000
     if ahead > tolerance_seconds:
         raise FutureWindowError(
@@ -68,14 +67,21 @@ def check_not_future(header: SampleHeader, appended_ms: int, tolerance_seconds: 
         )
 
 
-class Beside(NamedTuple):
-    """Facts about the pods of a node's last sample: `columns` and `bad_values` follow from
-    `listing` and `pods` alone."""
+class ListingFacts(NamedTuple):
+    """Facts about the pods of a listing: `columns` and `bad_values` follow from the other two.
+
+    `pods` are those of the listing, None where the inventory lacks one.
+    """
 
     listing: Listing
     pods: tuple[PodRow | None, ...]
     columns: PodColumns
     bad_values: Mapping[str, int]
+
+    @property
+    def num_known(self) -> int:
+        """Pods of the listing that the inventory has."""
+        return len(self.pods) - self.pods.count(None)
 
 
 def join(
@@ -85,38 +91,47 @@ def join(
     *,
     sample_offset: int,
     appended_ms: int,
-    beside: Beside | None = None,
+    pod_facts: ListingFacts | None = None,
     facts: NodeFacts | None = None,
 ) -> Window:
-    """The window for one sample; `beside` is what `put_beside` gives for it and this view, `facts`
-    what `node_facts` gives for the view's record."""
-    beside = beside or put_beside(sample.listing, view.pods)
+    """The window for one sample.
+
+    `pod_facts` is the result of `listing_facts` for the sample's listing and this view, `facts`
+    that of `node_facts` for the view's record; both are computed here if the caller has none.
+    """
+    pod_facts = pod_facts or listing_facts(sample.listing, view.pods)
     clean, bad_values = clean_sample(sample)
     if facts is None and view.record is not None:
         facts = node_facts(view.record, default_strategy)
     elif facts is None:
-        facts = facts_of_sample(clean, default_strategy)
+        facts = sample_node_facts(clean, default_strategy)
+    if len(view.pods) > pod_facts.num_known:
+        facts = with_unmeasured(facts, sample.listing, view.pods)
     return Window(
         type="window",
         header=sample.header,
-        rows=WindowRows(clean, beside.columns),
-        node=with_unmeasured(facts, sample.listing, view.pods),
+        rows=WindowRows(clean, pod_facts.columns),
+        node=facts,
         sample_offset=sample_offset,
         appended_ms=appended_ms,
-        bad_values={**bad_values, **beside.bad_values},
+        bad_values={**bad_values, **pod_facts.bad_values},
     )
 
 
-def put_beside(listing: Listing, pods: Mapping[str, PodRow], last: Beside | None = None) -> Beside:
-    """Facts about the pods in `listing`, looked up by the UID in their cgroup's name; `last` itself
-    if nothing has changed since the node's last sample. A pod that is not in `pods` has the class
-    unknown."""
-    found = tuple(map(pods.get, listing.uids))
-    if last is not None and last.listing is listing and last.pods == found:
+def listing_facts(
+    listing: Listing, pods: Mapping[str, PodRow], last: ListingFacts | None = None
+) -> ListingFacts:
+    """Facts about the pods in `listing`, looked up in `pods` by cgroup UID.
+
+    Gives `last`, the result for the node's previous sample, if nothing has changed since. A pod
+    that `pods` lacks has the class `unknown` and no other fact.
+    """
+    listed = tuple(map(pods.get, listing.uids))
+    if last is not None and last.listing is listing and last.pods == listed:
         return last
-    columns, bad_values = pod_columns(found)
+    columns, bad_values = pod_columns(listed)
     # The models decode these columns from the log and then share this object.
-    return Beside(listing, found, read_pod_columns(columns.data), bad_values)
+    return ListingFacts(listing, listed, read_pod_columns(columns.data), bad_values)
 
 
 def clean_sample(sample: SampleRows) -> tuple[SampleRows, dict[str, int]]:

@@ -1,7 +1,4 @@
-"""What a node uses beside its pods and host applications: the system remainder.
-
-Owes the rest: max(node - pods - host applications, 0), and NaN, unknown, where a part is.
-"""
+"""The system remainder: what a node uses besides its pods and host applications."""
 
 import numpy as np
 
@@ -21,13 +18,13 @@ def numa_remainder(
 ) -> FloatArray:
     """The remainder of k NUMA nodes of n nodes, (n, k, 2) cores and bytes.
 
-    The system's CPU, (n,), is shared by each NUMA node's part of the CPU in use, (n, k), which is
-    unknown where that of one is. Of memory, (n, k), what pods use is taken away, host applications
-    are not; where pods are unknown on one NUMA node, they may be anywhere. Nothing calls it before
-    NodeMetric's `numaUsages` are reported (part 3): no exporter measures by NUMA node yet.
+    The system's CPU, (n,), is shared in proportion to the CPU in use on each NUMA node, (n, k); it
+    is unknown on all where usage of one is. Memory, (n, k), is reduced by that of pods, not of host
+    applications; it is unknown on all where pods of one NUMA node are. No exporter measures by
+    NUMA node yet: only tests against upstream's vectors call this.
     """
     total = cpu.sum(axis=1, keepdims=True)
-    # Nobody's part is 0 where there is no load, and unknown where the load is.
+    # Without load every part is 0; where the load is unknown, so are the parts.
     parts = np.divide(cpu, total, out=total * np.zeros(cpu.shape), where=total > 0.0)
     pods = np.where(np.isnan(pods_memory).any(axis=1, keepdims=True), np.nan, pods_memory)
     return np.stack([system_cpu[:, None] * parts, remainder(memory, pods)], axis=-1)

@@ -1,7 +1,7 @@
-"""A node and its pods as one document for its actuator.
+"""Views: a node and its pods as one JSON document for the node's actuator.
 
-Pure. Of a pod what the view says of it is found once from its record, as the bytes that will be
-written: a view of a hundred pods is put together from a hundred such pieces.
+The JSON of each pod is made once from its record; the view of a node is put together from these
+pieces.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,16 +19,16 @@ from pipeline.topics.pods import PodFacts, PodRecord
 from pipeline.topics.resource_amounts import Resources
 
 GENERATIONS: Final = 1 << 24
-"""Views that one claim of a partition may write."""
+"""How many views one claim of a partition may write."""
 
 LONGEST_ANNOTATION: Final = 8192
-"""Characters of a pod's annotation; what is longer tells no node anything."""
+"""Characters of a pod's annotation; longer ones are left out of views."""
 
 _json: Final = msgspec.json.Encoder(order="deterministic")
 
 
 def pod_view(pod: PodFacts | PodRecord) -> bytes:
-    """What the view says of a pod, as it is written."""
+    """The JSON of a pod in its node's view."""
     return _json.encode(
         ViewPod(
             uid=pod.uid,
@@ -51,16 +51,16 @@ def pod_view(pod: PodFacts | PodRecord) -> bytes:
 
 
 def shortened(pods: Sequence[bytes], by_bytes: int) -> list[bytes]:
-    """`pods` as `pod_view` gives them, the largest cut down until they take `by_bytes` less, or all
-    are: who makes a pod large has the harm of it, and not the others of the node."""
-    found = list(pods)
-    for at in sorted(range(len(found)), key=lambda at: len(found[at]), reverse=True):
+    """`pods` as `pod_view` gives them, the largest ones cut until they take `by_bytes` less, or all
+    are cut. So a large pod harms itself, not the others of its node."""
+    short = list(pods)
+    for i in sorted(range(len(short)), key=lambda i: len(short[i]), reverse=True):
         if by_bytes <= 0:
             break
-        by_bytes -= len(found[at])
-        found[at] = _cut(found[at])
-        by_bytes += len(found[at])
-    return found
+        by_bytes -= len(short[i])
+        short[i] = _cut(short[i])
+        by_bytes += len(short[i])
+    return short
 
 
 def _cut(pod: bytes) -> bytes:
@@ -75,7 +75,7 @@ def _cut(pod: bytes) -> bytes:
 def node_view(
     record: NodeRecord, pods: Iterable[bytes], resources: NodeResourcesRecord | None
 ) -> bytes:
-    """The view of a node with generation 0: what tells whether it says anything new."""
+    """The view of a node with generation 0: equal views are equal bytes."""
     view = NodeViewRecord(
         node=record.node,
         generation=0,
@@ -90,8 +90,7 @@ def node_view(
         cpu_normalization=record.cpu_normalization,
         host_apps=record.host_apps,
         resources=resources,
-        # They are encoded already.
-        pods=cast(Any, [msgspec.Raw(of) for of in pods]),
+        pods=cast(Any, [msgspec.Raw(pod) for pod in pods]),
     )
     return _json.encode(view)
 
@@ -101,20 +100,20 @@ _GENERATION: Final = b'"generation":0'
 
 def with_generation(view: bytes, generation: int) -> bytes:
     """The view with this generation in place of 0."""
-    # The first that is found is that of the view: only its node's name comes before it, which has
-    # no quotation marks.
+    # The first match is the view's own: only the node's name comes before it, and names have no
+    # quotation marks.
     return view.replace(_GENERATION, b'"generation":%d' % generation, 1)
 
 
 def generation_of(epoch: int, number: int) -> int:
-    """The generation of the n-th view that is written under the claim `epoch`: above all of earlier
-    claims, whoever wakes up late."""
+    """The generation of the n-th view written under the claim `epoch`, above all those of earlier
+    claims."""
     return epoch * GENERATIONS + number
 
 
-def must_tell(old: NodeResourcesRecord | None, new: NodeResourcesRecord | None) -> bool:
-    """Whether resources differ so much that a view is due by them alone: as a Node's status would
-    be written, so that not each window makes a new view."""
+def needs_view(old: NodeResourcesRecord | None, new: NodeResourcesRecord | None) -> bool:
+    """Whether resources changed so much that a Node's status would be written: smaller changes
+    alone make no new view."""
     if old is None or new is None:
         return old is not new
     strategy = new.strategy
@@ -128,24 +127,24 @@ def must_tell(old: NodeResourcesRecord | None, new: NodeResourcesRecord | None) 
     return bool(due[0])
 
 
-def _amounts(of: NodeResourcesRecord) -> list[int]:
+def _amounts(record: NodeResourcesRecord) -> list[int]:
     amounts: list[int] = []
-    for amount in (of.batch, of.mid, of.mid_lower_bound):
-        known = amount or Resources()
+    for resources in (record.batch, record.mid, record.mid_lower_bound):
+        known = resources or Resources()
         both = (known.cpu_millicores, known.memory_bytes)
-        amounts += [-1 if one is None else one for one in both]
+        amounts += [-1 if amount is None else amount for amount in both]
     return amounts
 
 
-def _of_koordinator(said: Mapping[str, str]) -> dict[str, str]:
-    """Labels or annotations that tell a node what to do."""
-    return {name: text for name, text in said.items() if _is_meant(name.partition("/")[0])}
+def _of_koordinator(texts: Mapping[str, str]) -> dict[str, str]:
+    """The labels or annotations that instruct a node."""
+    return {name: text for name, text in texts.items() if _is_instruction(name.partition("/")[0])}
 
 
-def _is_meant(prefix: str) -> bool:
-    # Whoever may make pods may make up a prefix that ends like ours.
+def _is_instruction(prefix: str) -> bool:
+    # The dot keeps out other domains that end alike, which any author of a pod may use.
     return f".{prefix}".endswith(".koordinator.sh") or prefix == "springtide"
 
 
-def _short(said: dict[str, str]) -> dict[str, str]:
-    return {name: text for name, text in said.items() if len(text) <= LONGEST_ANNOTATION}
+def _short(annotations: dict[str, str]) -> dict[str, str]:
+    return {name: text for name, text in annotations.items() if len(text) <= LONGEST_ANNOTATION}

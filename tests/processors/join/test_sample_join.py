@@ -18,7 +18,7 @@ from pipeline.processors.join.sample_join import (
     check_not_future,
     clean_sample,
     join,
-    put_beside,
+    listing_facts,
 )
 from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
@@ -58,7 +58,7 @@ def pod_facts(pod: PodRecord | None) -> dict[str, object]:
 # -- pods
 
 
-def test_all_that_is_known_of_a_pod_lies_beside_its_usage() -> None:
+def test_window_has_all_facts_of_a_known_pod() -> None:
     pod = known_pod(
         "a", name="cart-0", owner=Owner(kind="StatefulSet", name="cart"), pod_class="batch",
         qos="BE", requests=Resources(cpu_millicores=500, memory_bytes=1 << 30),
@@ -74,18 +74,18 @@ def test_all_that_is_known_of_a_pod_lies_beside_its_usage() -> None:
     }  # fmt: skip
 
 
-def test_of_a_pod_that_nobody_told_of_only_the_class_is_said() -> None:
+def test_unknown_pod_has_only_the_class_unknown() -> None:
     assert pod_facts(None) == dict.fromkeys(POD_COLUMNS) | {"pod_class": "unknown"}
 
 
-def test_a_known_pod_that_asks_for_nothing_asks_for_zero() -> None:
+def test_known_pod_without_requests_requests_zero() -> None:
     facts = pod_facts(known_pod("a"))
     assert (facts["request_cpu_millicores"], facts["request_memory_bytes"]) == (0.0, 0.0)
     assert (facts["limit_cpu_millicores"], facts["limit_memory_bytes"]) == (None, None)
     assert (facts["owner_kind"], facts["owner_name"]) == (None, None)
 
 
-def test_a_static_pod_is_found_by_the_name_of_its_cgroup() -> None:
+def test_static_pod_is_looked_up_by_its_cgroup_uid() -> None:
     static = known_pod("mirror-uid", cgroup_uid="1f9a6a5f0f5b4e8f8f2c7d1f3b2a4c6e", name="etcd")
     window = joined(
         NODE_ROW, pod_row("1f9a6a5f0f5b4e8f8f2c7d1f3b2a4c6e"), pod_row("mirror-uid"),
@@ -103,12 +103,12 @@ def test_only_pods_are_looked_up() -> None:
     assert column(window, "deleting") == [None, None, False, None]
 
 
-def test_a_pod_being_deleted_is_said_to_be_whatever_its_time() -> None:
+def test_pod_with_any_deletion_time_is_deleting() -> None:
     assert pod_facts(known_pod("a", deleted_at="2023-11-14T22:00:00Z"))["deleting"] is True
     assert pod_facts(known_pod("a", deleted_at="soon"))["deleting"] is True
 
 
-def test_a_class_of_tomorrow_is_unknown_and_the_rest_is_said() -> None:
+def test_unsupported_class_is_unknown_and_other_facts_stay() -> None:
     facts = pod_facts(known_pod("a", pod_class="burst"))
     assert (facts["pod_class"], facts["namespace"]) == ("unknown", "shop")
 
@@ -129,7 +129,7 @@ def test_a_class_of_tomorrow_is_unknown_and_the_rest_is_said() -> None:
         ("2023-11-14T22:13:30+99:99", None),
     ],
 )
-def test_age_at_the_end_of_the_window(created_at: str | None, age: float | None) -> None:
+def test_age_is_that_at_the_end_of_the_window(created_at: str | None, age: float | None) -> None:
     assert age_of(known_pod("a", created_at=created_at)) == age
 
 
@@ -146,7 +146,7 @@ def age_of(pod: PodRecord, end: int = 0) -> float | None:
 
 
 @pytest.mark.parametrize("amount", [-1, 2**61, 2**64, 10**400, -(10**400)])
-def test_an_impossible_amount_of_a_pod_is_null_and_counted(amount: int) -> None:
+def test_implausible_amount_of_a_pod_is_null_and_counted(amount: int) -> None:
     pod = known_pod("a", requests=Resources(memory_bytes=amount),
                     limits=Resources(cpu_millicores=amount))  # fmt: skip
     window = joined(NODE_ROW, pod_row("a"), pod_row("b"), view=view_of(pod, known_pod("b")))
@@ -155,7 +155,7 @@ def test_an_impossible_amount_of_a_pod_is_null_and_counted(amount: int) -> None:
     assert window.bad_values == {"request_memory_bytes": 1, "limit_cpu_millicores": 1}
 
 
-def test_the_largest_amounts_that_are_believed() -> None:
+def test_largest_plausible_amounts_are_accepted() -> None:
     most = Resources(cpu_millicores=10**9, memory_bytes=2**60)
     window = joined(NODE_ROW, pod_row("a"), view=view_of(known_pod("a", requests=most)))
     assert column(window, "request_cpu_millicores") == [None, 1e9]
@@ -163,27 +163,29 @@ def test_the_largest_amounts_that_are_believed() -> None:
     assert window.bad_values == {}
 
 
-def test_what_is_known_is_worked_out_anew_only_where_something_changed() -> None:
+def test_facts_are_computed_again_only_after_a_change() -> None:
     listing = read(NODE_ROW, pod_row("a"), pod_row("b")).listing
     pods = dict(view_of(known_pod("a"), known_pod("b", namespace="tools")).pods)
-    first = put_beside(listing, pods)
+    first = listing_facts(listing, pods)
     again = dict(view_of(known_pod("a"), known_pod("b", namespace="tools")).pods)
-    assert put_beside(listing, again, first) is first
+    assert listing_facts(listing, again, first) is first
     del pods["b"]
-    second = put_beside(listing, pods, first)
+    second = listing_facts(listing, pods, first)
     assert second.columns.column("namespace") == ("shop", None)
-    assert put_beside(listing, again, second).columns is first.columns
+    assert listing_facts(listing, again, second).columns is first.columns
     other = read(NODE_ROW, pod_row("b"), pod_row("a")).listing
-    swapped = put_beside(other, again, first)
+    swapped = listing_facts(other, again, first)
     assert swapped.columns is first.columns
 
 
 @given(VIEWS, VIEWS)
 @LAWS
-def test_what_was_beside_the_last_sample_changes_nothing(one: NodeView, other: NodeView) -> None:
+def test_facts_do_not_depend_on_those_of_the_previous_sample(
+    one: NodeView, other: NodeView
+) -> None:
     sample = read(NODE_ROW, *(pod_row(uid) for uid in UIDS))
-    anew = put_beside(sample.listing, other.pods)
-    found = put_beside(sample.listing, other.pods, put_beside(sample.listing, one.pods))
+    anew = listing_facts(sample.listing, other.pods)
+    found = listing_facts(sample.listing, other.pods, listing_facts(sample.listing, one.pods))
     assert (found.columns.data, found.bad_values) == (anew.columns.data, anew.bad_values)
 
 
@@ -199,7 +201,7 @@ RECORD = NodeRecord(
 )
 
 
-def test_a_known_node_has_what_its_record_says() -> None:
+def test_known_node_has_the_facts_of_its_record() -> None:
     assert joined(NODE_ROW, view=view_of(record=RECORD)).node == NodeFacts(
         known=True, allocatable=RECORD.allocatable, capacity=RECORD.capacity,
         strategy=Strategy(safety_margin_percent=25.0), strategy_hash="abc",
@@ -207,7 +209,7 @@ def test_a_known_node_has_what_its_record_says() -> None:
 
 
 @pytest.mark.parametrize("field", NodeStrategy.__struct_fields__)
-def test_what_a_strategy_does_not_name_is_the_default_strategys(field: str) -> None:
+def test_field_missing_in_a_strategy_is_that_of_the_default_strategy(field: str) -> None:
     usual = Strategy(
         safety_margin_percent=1.0, cold_start_seconds=2.0, cold_start_samples=3,
         nsigma_multiplier=4.0, predictor="max", resource_diff_threshold_percent=6.0,
@@ -224,14 +226,14 @@ def test_the_default_strategy_is_written_where_the_record_has_none() -> None:
     assert window.node.allocatable == Resources()
 
 
-def test_without_a_record_the_capacity_of_the_node_row_serves() -> None:
+def test_node_without_a_record_has_the_capacity_of_its_row() -> None:
     capacity = Resources(cpu_millicores=16_000, memory_bytes=32 << 30)
     for found in (joined(NODE_ROW), joined(pod_row("a", capacity_cpu_cores=3.0), NODE_ROW)):
         assert found.node == NodeFacts(allocatable=capacity, capacity=capacity, strategy=DEFAULT)
 
 
 @pytest.mark.parametrize("bad", [None, math.nan, -1.0, math.inf, 1e300])
-def test_capacity_that_cannot_be_is_unknown(bad: float | None) -> None:
+def test_implausible_capacity_is_unknown(bad: float | None) -> None:
     node = joined({**NODE_ROW, "capacity_cpu_cores": bad}).node
     assert node.capacity == Resources(memory_bytes=32 << 30)
     node = joined({**NODE_ROW, "capacity_memory_bytes": bad}).node
@@ -243,7 +245,7 @@ def test_capacity_is_rounded_to_whole_units() -> None:
     assert node.capacity == Resources(cpu_millicores=2, memory_bytes=10)
 
 
-def test_where_the_sample_lay_and_when_it_came() -> None:
+def test_window_has_offset_and_append_time_of_its_sample() -> None:
     window = joined(NODE_ROW)
     assert (window.type, window.sample_offset, window.appended_ms) == ("window", 5, END_MS + 250)
     assert window.header == header()
@@ -262,7 +264,7 @@ LIMITS = {
 
 @pytest.mark.parametrize("name", NUMBER_COLUMNS)
 @pytest.mark.parametrize("bad", [math.nan, -1.0, -1e-300, math.inf, -math.inf, 1e300])
-def test_a_bad_number_is_null_and_counted_in_every_column(name: str, bad: float) -> None:
+def test_invalid_number_is_null_and_counted_in_every_column(name: str, bad: float) -> None:
     values = (0.5, bad, None, bad, 0.0)
     found = joined(
         {**NODE_ROW, name: values[0]}, *(pod_row(f"p{i}") | {name: values[i]} for i in range(1, 5))
@@ -272,7 +274,7 @@ def test_a_bad_number_is_null_and_counted_in_every_column(name: str, bad: float)
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_the_largest_number_that_is_believed(name: str) -> None:
+def test_largest_plausible_number_is_accepted(name: str) -> None:
     most, beyond = LIMITS[name], np.nextafter(LIMITS[name], np.inf)
     window = joined({**NODE_ROW, name: most}, pod_row("a") | {name: beyond})
     assert column(window, name) == [most, None]
@@ -280,7 +282,7 @@ def test_the_largest_number_that_is_believed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LIST_COLUMNS)
-def test_bad_points_are_null_and_the_others_stay_where_they_were(name: str) -> None:
+def test_invalid_points_are_null_and_others_keep_their_places(name: str) -> None:
     points = [1.0, math.nan, None, -2.0, 1e300, 0.0]
     window = joined(pod_row("a"), {**NODE_ROW, name: points}, pod_row("b", **{name: []}))
     assert column(window, name) == [None, [1.0, None, None, None, None, 0.0], None]
@@ -289,7 +291,7 @@ def test_bad_points_are_null_and_the_others_stay_where_they_were(name: str) -> N
 
 @given(rows())
 @LAWS
-def test_a_sample_keeps_good_values_and_its_copy_is_clean(found: Sequence[Row]) -> None:
+def test_cleaned_sample_keeps_valid_values(found: Sequence[Row]) -> None:
     sample = read(*found)
     clean, counts = clean_sample(sample)
     assert (clean is sample) == (not counts)
@@ -309,7 +311,7 @@ def test_a_sample_keeps_good_values_and_its_copy_is_clean(found: Sequence[Row]) 
     assert {name: count for name, count in lost.items() if count} == counts
 
 
-def test_nothing_is_wrong_with_minus_zero() -> None:
+def test_minus_zero_is_valid() -> None:
     for values in ({"cpu_cores_avg": -0.0}, {"points_cpu_cores": [-0.0, None]}):
         sample = read({**NODE_ROW, **values}, pod_row("a"))
         assert clean_sample(sample) == (sample, {})
@@ -318,7 +320,7 @@ def test_nothing_is_wrong_with_minus_zero() -> None:
 # -- the future
 
 
-def test_a_window_may_end_as_far_ahead_as_is_tolerated_and_no_farther() -> None:
+def test_window_that_ends_beyond_the_tolerance_is_refused() -> None:
     of = header()
     check_not_future(of, END_MS - 60_000, 60.0)
     check_not_future(of, END_MS + 10**12, 60.0)

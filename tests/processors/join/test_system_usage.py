@@ -16,12 +16,12 @@ def numa(*nodes: tuple[float, list[float], list[float], list[float]]) -> np.ndar
     return numa_remainder(*(np.array(column, float) for column in zip(*nodes, strict=True)))
 
 
-def test_numa_nodes_share_the_cpu_by_their_load_and_keep_what_pods_leave_of_memory() -> None:
+def test_numa_nodes_share_cpu_by_load_and_memory_less_that_of_pods() -> None:
     (found,) = numa((0.8, [1, 3], [1024, 2048], [512, 4096]))
     np.testing.assert_allclose(found, [[0.2, 512], [0.6, 0]], rtol=1e-15)
 
 
-def test_numa_nodes_of_one_node_say_nothing_of_another() -> None:
+def test_numa_nodes_of_different_nodes_are_independent() -> None:
     found = numa(
         (1.0, [0, 0], [5, 5], [1, 1]),
         (1.0, [1, NAN], [NAN, 5], [1, 2]),

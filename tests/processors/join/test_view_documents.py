@@ -11,7 +11,7 @@ from pipeline.processors.join.view_documents import (
     GENERATIONS,
     LONGEST_ANNOTATION,
     generation_of,
-    must_tell,
+    needs_view,
     node_view,
     pod_view,
     shortened,
@@ -72,7 +72,7 @@ def test_a_view_has_all_of_its_node_and_pods() -> None:
     assert found.annotations == {"koordinator.sh/cpuBurst": '{"generation":0}'}
 
 
-def test_only_who_is_named_like_koordinator_tells_a_node_anything_and_briefly() -> None:
+def test_views_have_only_short_annotations_of_koordinator_and_springtide() -> None:
     kept = ["koordinator.sh/a", "node.koordinator.sh/b", "springtide/c"]
     others = ["evilkoordinator.sh/a", "koordinator.sh.x/b", "springtide.x/c", "x/koordinator.sh"]
     named = dict.fromkeys([*kept, *others], "x")
@@ -85,7 +85,7 @@ def test_only_who_is_named_like_koordinator_tells_a_node_anything_and_briefly() 
     assert list(view.annotations) == ["koordinator.sh/a"]
 
 
-def test_the_largest_pods_are_cut_and_no_more_of_them_than_must_be() -> None:
+def test_only_as_many_of_the_largest_pods_are_cut_as_needed() -> None:
     container = Container(name="c", requests=Resources(cpu_millicores=1))
     pods = [
         known_pod(
@@ -116,7 +116,7 @@ def test_the_largest_pods_are_cut_and_no_more_of_them_than_must_be() -> None:
     assert cut(10_000) == [True] * 4
 
 
-def test_written_in_pieces_or_whole_it_is_the_same() -> None:
+def test_view_in_pieces_equals_the_encoded_record() -> None:
     record = NodeRecord(node="n", allocatable=Resources(cpu_millicores=1))
     pods = [pod_view(golden.POD_RECORD)]
     data = with_generation(node_view(record, pods, golden.NODE_RESOURCES), 5)
@@ -127,7 +127,7 @@ def test_written_in_pieces_or_whole_it_is_the_same() -> None:
     st.integers(0, 2**28), st.integers(0, 2**28),
     st.integers(1, GENERATIONS - 1), st.integers(1, GENERATIONS - 1),
 )  # fmt: skip
-def test_who_took_over_later_is_above_whoever_wakes_up(
+def test_generations_of_a_later_claim_are_higher(
     epoch: int, later: int, number: int, other: int
 ) -> None:
     if epoch != later:
@@ -150,7 +150,7 @@ def test_who_took_over_later_is_above_whoever_wakes_up(
         (resources(1000), resources(1000, 30, mid_lower_bound=Resources()), True),
     ],
 )
-def test_resources_make_a_view_when_they_would_be_written(
+def test_resources_need_a_view_when_a_status_would_be_written(
     old: NodeResourcesRecord | None, new: NodeResourcesRecord | None, tells: bool
 ) -> None:
-    assert must_tell(old, new) is tells
+    assert needs_view(old, new) is tells

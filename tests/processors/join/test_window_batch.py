@@ -1,4 +1,4 @@
-"""Rows of a window as arrays: policies, classes, host applications, what is unknown."""
+"""Columns of windows: memory policies, classes, host applications, unknown values."""
 
 import dataclasses
 import math
@@ -52,7 +52,7 @@ def lists(array: np.ndarray) -> list[Any]:
 
 
 def samples(window: Window, statistic: str, policy: str) -> list[Any]:
-    """What models get of the node and its pods."""
+    """The samples of the node and its pods."""
     taken = training(window, statistic=statistic, memory_policy=policy)
     return lists(np.concatenate([taken.node_usage, taken.pods]))
 
@@ -68,7 +68,7 @@ def host_app(name: str, cpu: float | None, memory: float | None) -> Row:
     ("told", "known"),
     [(2.5e6, 2.5e6), (0.0, 0.0), (None, None), (math.nan, None), (-1.0, None)],
 )
-def test_what_else_the_node_uses_is_its_own_row(told: float | None, known: float | None) -> None:
+def test_rates_are_those_of_the_node_row(told: float | None, known: float | None) -> None:
     names = ("network_receive_bytes_per_second", "disk_write_bytes_per_second")
     node = NODE_ROW | dict.fromkeys(names, told)
     window = joined(pod_row("p") | dict.fromkeys(names, 7.0), node)
@@ -113,7 +113,7 @@ def test_each_statistic_is_its_own_column() -> None:
         ("last", ("max",), "max"),
     ],
 )
-def test_another_statistic_stands_in_for_one_that_is_not_stated(
+def test_missing_statistic_is_replaced_by_the_nearest_stated(
     asked: str, stated: Sequence[str], taken: str
 ) -> None:
     values = {f"cpu_cores_{statistic}": float(i) for i, statistic in enumerate(stated, 1)}
@@ -121,7 +121,7 @@ def test_another_statistic_stands_in_for_one_that_is_not_stated(
     assert samples(window, asked, PLAIN) == [[stated.index(taken) + 1.0, None], [None, None]]
 
 
-def test_usage_by_kind_wherever_the_rows_stand() -> None:
+def test_usage_by_kind_does_not_depend_on_the_order_of_rows() -> None:
     batch = batch_of(
         joined(
             host_app("x", 0.25, 1.0),
@@ -139,7 +139,7 @@ def test_usage_by_kind_wherever_the_rows_stand() -> None:
     assert batch.facts[0].pods.classes.tolist() == [5, 5]
 
 
-def test_without_host_applications_they_use_nothing() -> None:
+def test_without_host_applications_their_usage_is_zero() -> None:
     window = joined(NODE_ROW)
     assert lists(average(window).host_apps) == [[0.0, 0.0]]
     assert lists(training(window).host_apps) == [[0.0, 0.0]]
@@ -158,14 +158,14 @@ def test_sums_run_from_the_first_row_to_the_last() -> None:
     assert average(joined(*apps, NODE_ROW)).host_apps.tolist() == [[cpu, memory]]
 
 
-def test_the_sum_of_host_applications_is_unknown_where_one_is() -> None:
+def test_one_unknown_host_application_leaves_their_sum_unknown() -> None:
     window = joined(NODE_ROW, host_app("x", 0.25, None), host_app("y", 0.5, 2.0))
     assert lists(average(window).host_apps) == [[0.75, None]]
     assert lists(training(window, statistic="avg").host_apps) == [[0.75, None]]
 
 
 @pytest.mark.parametrize("coverage", [None, NAN, -1.0, 1.5])
-def test_unknown_coverage_counts_as_none(coverage: float | None) -> None:
+def test_invalid_coverage_counts_as_zero(coverage: float | None) -> None:
     window = joined({**NODE_ROW, "coverage": coverage}, pod_row("a"))
     assert batch_of(window).coverage.tolist() == [0.0]
     assert training(window).heads[0].coverage == 0.0
@@ -203,7 +203,7 @@ def of_window(batch: WindowBatch, columns: TrainingBatch | AverageUsage, i: int)
     st.sampled_from(sorted(MEMORY_COLUMNS)),
     st.sampled_from(["avg", "p90"]),
 )
-def test_windows_side_by_side_are_read_as_each_by_itself(
+def test_columns_of_a_window_do_not_depend_on_its_batch(
     samples: list[tuple[Sequence[Row], NodeView]], policy: str, statistic: str
 ) -> None:
     windows = [joined(*sample, view=view) for sample, view in samples]
@@ -219,7 +219,7 @@ def test_windows_side_by_side_are_read_as_each_by_itself(
         assert bits(own) == bits(alone.training(statistic))
 
 
-def test_windows_of_a_node_share_what_is_known_of_its_pods() -> None:
+def test_windows_of_a_node_share_the_facts_of_its_pods() -> None:
     view = view_of(
         known_pod("a", phase="Failed"), known_pod("b", requests=Resources(cpu_millicores=1))
     )
@@ -275,7 +275,7 @@ PODS = [pod_row(uid) for uid in "abcd"]
 
 
 @pytest.mark.parametrize("through_the_log", [False, True])
-def test_a_class_that_is_missing_or_not_ours_counts_as_unknown(through_the_log: bool) -> None:
+def test_missing_or_unsupported_class_counts_as_unknown(through_the_log: bool) -> None:
     window = joined(NODE_ROW, *PODS)
     names = ("prod", "free", "of tomorrow", None)
     rows = WindowRows(window.rows.sample, PodColumns(pod_class=names))
@@ -296,7 +296,7 @@ def test_every_class_has_its_code() -> None:
 # -- the window of the models
 
 
-def test_what_models_get() -> None:
+def test_training_batch_has_all_columns_of_a_window() -> None:
     record = NodeRecord(
         node="node-1", allocatable=Resources(cpu_millicores=15_000, memory_bytes=1 << 34),
         capacity=Resources(cpu_millicores=16_000),
@@ -343,7 +343,9 @@ def test_what_models_get() -> None:
         ("Failed", "2023-11-14T22:00:00Z", False),
     ],
 )
-def test_pods_that_end_are_not_active(phase: str, deleted_at: str | None, active: bool) -> None:
+def test_ended_and_deleting_pods_are_not_active(
+    phase: str, deleted_at: str | None, active: bool
+) -> None:
     pod = known_pod("a", phase=phase, deleted_at=deleted_at)
     window = joined(NODE_ROW, pod_row("a"), pod_row("b"), view=view_of(pod))
     assert training(window).heads[0].pods.active.tolist() == [active, True]
@@ -359,7 +361,9 @@ def test_pods_that_end_are_not_active(phase: str, deleted_at: str | None, active
         (Resources(cpu_millicores=-1, memory_bytes=10**400), [None, None]),
     ],
 )
-def test_amounts_as_arrays(resources: Resources, expected: list[float | None]) -> None:
+def test_missing_and_implausible_amounts_are_nan(
+    resources: Resources, expected: list[float | None]
+) -> None:
     assert lists(amounts([resources])) == [expected]
 
 
@@ -371,7 +375,7 @@ def test_reading_writes_nothing() -> None:
     assert encode_window(window) == before
 
 
-# -- pods that lived for a part of the window, and the system remainder (NP-21)
+# -- pods that lived for a part of the window, and the system remainder
 
 
 def jobs_one_after_another() -> Window:
@@ -385,13 +389,13 @@ def jobs_one_after_another() -> Window:
     return joined(node, *jobs)
 
 
-def test_a_pod_counts_for_the_time_that_it_lived() -> None:
+def test_average_usage_counts_a_pod_for_the_time_it_lived() -> None:
     used = average(jobs_one_after_another())
     assert used.pods[:, 0].sum() == pytest.approx(1.5)
     assert used.system[0, 0] == pytest.approx(0.5)
 
 
-def test_what_was_seen_for_a_moment_is_in_the_sums_and_trains_no_pod() -> None:
+def test_short_pods_count_in_sums_and_train_no_model() -> None:
     bank = Bank()
     bank.apply(training(jobs_one_after_another()))
     (peaks,) = bank.peaks(["node-1"])
@@ -401,7 +405,7 @@ def test_what_was_seen_for_a_moment_is_in_the_sums_and_trains_no_pod() -> None:
     assert quantiles[SYSTEM, 0] == pytest.approx(0.5, rel=0.1)
 
 
-def test_a_pod_seen_as_long_as_its_node_counts_whole() -> None:
+def test_pod_seen_as_long_as_its_node_counts_in_full() -> None:
     node = {**NODE_ROW, "coverage": 0.6, "cpu_cores_avg": 2.0}
     pod = {"kind": "pod", "id": "a", "coverage": 0.6, "cpu_cores_avg": 1.5}
     used = average(joined(node, pod))
@@ -415,7 +419,7 @@ def test_a_pod_seen_as_long_as_its_node_counts_whole() -> None:
      (0.5, 0.0, 0.0), (0.5, None, 1.0), (None, 0.5, 1.0)],
 )  # fmt: skip
 @pytest.mark.filterwarnings("error")
-def test_the_share_of_the_nodes_time_in_which_a_pod_was_seen(
+def test_usage_is_scaled_by_the_share_of_the_nodes_coverage(
     of_node: float | None, of_pod: float | None, share: float
 ) -> None:
     node = {**NODE_ROW, "coverage": of_node}
@@ -425,7 +429,7 @@ def test_the_share_of_the_nodes_time_in_which_a_pod_was_seen(
     Bank(ModelConfig(minimum_coverage=0.0)).apply(training(window, statistic="avg"))
 
 
-def test_percentiles_are_not_subtracted_from_each_other() -> None:
+def test_system_percentile_is_not_a_difference_of_percentiles() -> None:
     """Bursty pods: the sum of their p90 is more than the node ever used."""
     node = {**NODE_ROW, "cpu_cores_avg": 5.5, "cpu_cores_p90": 6.5}
     pods = [
@@ -444,7 +448,7 @@ def test_percentiles_are_not_subtracted_from_each_other() -> None:
 
 
 @pytest.mark.parametrize(("coverage", "expected"), [(0.5, 0.7), (0.4, 1.0)])
-def test_a_system_row_that_speaks_for_too_little_gives_way_to_the_averages(
+def test_system_row_of_low_coverage_is_replaced_by_the_remainder(
     coverage: float, expected: float
 ) -> None:
     node = {**NODE_ROW, "cpu_cores_avg": 1.0, "cpu_cores_p90": 1.0}
@@ -453,7 +457,7 @@ def test_a_system_row_that_speaks_for_too_little_gives_way_to_the_averages(
     assert used.system[0, 0] == expected
 
 
-def test_host_applications_are_each_there_and_in_sum() -> None:
+def test_host_applications_have_own_columns_and_a_sum() -> None:
     windows = [
         logged(joined(NODE_ROW, host_app("b", 1.0, 10.0), pod_row("u"), host_app("a", 2.0, None))),
         logged(joined(NODE_ROW)),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.processors.join.pod_facts import gone_row
+from pipeline.processors.join.pod_facts import deleted_row
 from pipeline.processors.join.pod_facts import pod_row as row_of_pod
 from pipeline.processors.join.sample_join import NodeView
 from pipeline.processors.kubernetes.durations import duration_text
@@ -180,7 +180,7 @@ def test_pods_are_named_by_what_the_window_knows() -> None:
 
 def test_a_pod_that_is_gone_is_not_reported_beside_the_one_that_has_its_name_now() -> None:
     old, new = (row_of_pod(known_pod(uid, name="db-0", pod_class="prod")) for uid in ("u1", "u2"))
-    view = NodeView(None, {"u1": gone_row(old), "u2": new})
+    view = NodeView(None, {"u1": deleted_row(old), "u2": new})
     window = logged(joined(NODE_ROW, pod_row("u1"), pod_row("u2"), view=view))
     (found,) = pods_of(window, np.array([[1.0, 10.0], [2.0, 20.0]]))
     assert (found.name, found.usage) == ("db-0", usage(2.0, 20.0))

@@ -18,12 +18,12 @@ from pipeline.errors import RecordError, UsageError
 from pipeline.kafka.newest import appended
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.processors.explain.usage_series import (
-    PodSought,
-    SeenWindow,
+    PodSelector,
     UsageSeries,
+    WindowPoints,
     pod_names,
-    seen,
     usage_series,
+    window_points,
 )
 from pipeline.processors.kubernetes.durations import seconds_of
 from pipeline.settings import KafkaSettings, Settings
@@ -136,27 +136,27 @@ def time_range(last: str | None, since: str | None, until: str | None, now: floa
     return requested
 
 
-def _selected_pod(pod: str | None, uid: str | None) -> PodSought | None:
+def _selected_pod(pod: str | None, uid: str | None) -> PodSelector | None:
     if pod is not None and uid is not None:
         raise UsageError("--pod and --pod-uid exclude each other", hint="give one of them")
     if uid is not None:
-        return PodSought(uid=uid)
+        return PodSelector(uid=uid)
     if pod is None:
         return None
     namespace, _, name = pod.rpartition("/")
-    return PodSought(namespace or "default", name)
+    return PodSelector(namespace or "default", name)
 
 
 async def _read(
-    kafka: KafkaSettings, node: str, pod: PodSought | None, requested: TimeRange
+    kafka: KafkaSettings, node: str, pod: PodSelector | None, requested: TimeRange
 ) -> UsageSeries:
     await require_topics(kafka, (WINDOWS, NODE_STATE))
-    windows: list[SeenWindow] = []
+    windows: list[WindowPoints] = []
     names: set[str] = set()
     progress = asyncio.create_task(_print_progress(node, windows))
     try:
         async for window in _windows(kafka, node, requested):
-            windows.append(seen(window, pod))
+            windows.append(window_points(window, pod))
             if pod is not None and not windows[-1].points:
                 names |= pod_names(window)
     finally:
@@ -188,13 +188,13 @@ async def _windows(kafka: KafkaSettings, node: str, requested: TimeRange) -> Asy
         click.echo(f"skipped {undecodable} records of the node that cannot be decoded", err=True)
 
 
-async def _print_progress(node: str, windows: list[SeenWindow]) -> None:
+async def _print_progress(node: str, windows: list[WindowPoints]) -> None:
     while True:
         await asyncio.sleep(_PROGRESS_SECONDS)
         click.echo(f"reading windows of {printable(node)}: {len(windows)} so far", err=True)
 
 
-def _unknown_pod(node: str, pod: PodSought, names: list[str]) -> UsageError:
+def _unknown_pod(node: str, pod: PodSelector, names: list[str]) -> UsageError:
     near = difflib.get_close_matches(str(pod), names, n=3)
     if names:
         otherwise = f"the node has {len(names)} pods, such as {printable(', '.join(names[:3]))}"

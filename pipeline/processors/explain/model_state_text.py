@@ -1,7 +1,6 @@
-"""The state of a node's models as text: what it covers, and of each entity what was learned.
+"""The state of a node's models as text: what it covers, and what each entity has learned.
 
-Owes the rest: lines for people from a `NodeState` that was read; nothing of it is changed or
-judged. What has no samples is said to have none, and is never 0.
+An entity without samples is shown without numbers, never as 0.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class _Models(NamedTuple):
 
 
 def head(state: NodeState) -> Iterator[str]:
-    """What the state is of, and what it covers."""
+    """Node, model and covered windows of a state, in lines."""
     yield f"node {state.node}, machine {state.machine_id}, exporter epoch {state.epoch}"
     yield f"model {state.fingerprint}"
     yield (
@@ -57,7 +56,7 @@ def head(state: NodeState) -> Iterator[str]:
 
 
 def brief(state: NodeState) -> str:
-    """In a line, how much it has learned, until when and where."""
+    """How much a state has learned, until when, and on which machine, in one line."""
     machine = f"of machine {state.machine_id}" if state.machine_id else "of no machine"
     return (
         f"{len(ENTITIES)} entities and {len(state.uids)} pods {machine}, {state.applied} windows "
@@ -66,13 +65,14 @@ def brief(state: NodeState) -> str:
 
 
 def table(state: NodeState, names: Sequence[str] = (), *, pods: bool = False) -> list[str]:
-    """Two lines per entity, cpu and memory: of `names`, or of all entities, and pods if wanted.
+    """Two lines per entity, cpu and memory: of `names`, or of all entities, with `pods` also of
+    pods.
 
-    Raises KeyError for a name that the state does not hold.
+    Raises KeyError for a name without a model.
     """
     models = _models(state)
-    places = {name: row for row, name in enumerate(models.names)}
-    shown = [places[name] for name in names]
+    row_of = {name: row for row, name in enumerate(models.names)}
+    shown = [row_of[name] for name in names]
     if not names:
         shown = list(range(len(models.names) if pods else len(ENTITIES)))
     grid = [list(_TITLES)]
@@ -82,14 +82,14 @@ def table(state: NodeState, names: Sequence[str] = (), *, pods: bool = False) ->
 
 
 def peaks_table(peaks: NodePeaks) -> list[str]:
-    """What each predictor says, with the margin, of the entities that have samples, and what Prod
-    leaves unused by the one that decides."""
+    """The peaks of each predictor, with the margin, for entities with samples, and what Prod leaves
+    unused by the deciding predictor."""
     grid = [["ENTITY", "RESOURCE", *map(str.upper, peaks.predictors)]]
     for row, entity in enumerate(ENTITIES):
         for r, resource in enumerate(RESOURCES):
             if peaks.samples[row, r] > 0:
-                found = [answer.peaks[row, r] for answer in peaks.predictors.values()]
-                grid.append([entity, resource, *(_amount(value, _UNITS[r]) for value in found)])
+                values = [answer.peaks[row, r] for answer in peaks.predictors.values()]
+                grid.append([entity, resource, *(_amount(value, _UNITS[r]) for value in values)])
     unused = zip(peaks.reclaimable.amount, ("millicores", "bytes"), strict=True)
     amounts = ", ".join(_amount(value, unit) for value, unit in unused)
     return [*_aligned(grid), f"prod leaves unused, by {peaks.decides}: {amounts}"]
@@ -108,7 +108,7 @@ def _aligned(grid: Sequence[Sequence[str]]) -> list[str]:
 
 
 def names_of(state: NodeState) -> tuple[str, ...]:
-    """Entities, then pods by UID, in the order of rows."""
+    """The names of rows: entities, then pods by UID."""
     return (*ENTITIES, *state.uids)
 
 

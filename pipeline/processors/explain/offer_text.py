@@ -1,7 +1,6 @@
-"""What a node has for Mid and Batch as text: the formulas with their numbers filled in.
+"""What a node offers to Mid and Batch as text: the formulas with their numbers filled in.
 
-Owes the rest: lines (see `derivation`) of a published record, in whole millicores and bytes.
-Results are those of the record; what is unknown is said to be so.
+Lines (see `derivation`) are in whole millicores and bytes. Results are those of the record.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +37,7 @@ _RECLAIMABLE: Final[Mapping[str, str]] = {
     "v1.3": _LEFT,
     "v1.6": f"min({_LEFT}, unused)",
 }
-"""What Prod leaves, by the name of the formula; the predictor says it where none is here."""
+"""What Prod leaves unused, by formula of Mid; for other formulas the predictor decides it."""
 
 _BELOW: Final = "min(reclaimable, limit)"
 _HANDED_ON: Final = "trunc(unallocated * percent / 100)"
@@ -73,8 +72,8 @@ def explain_offers(
             lines.append("")
             lines.append(f"{resource.name} for {tier}")
             if (record.mid if tier == "mid" else record.batch) is None:
-                # Its terms are those of a node of which nothing is known.
-                why = "nobody knows the size of the node, or what it uses"
+                # Without size or usage of the node the terms have no meaning.
+                why = "the size or the usage of the node is unknown"
                 lines.append(f"  {unknown('offered', why)}")
                 continue
             parts = _mid(record, resource) if tier == "mid" else _batch(record, resource)
@@ -100,24 +99,24 @@ def _mid(record: NodeResourcesRecord, resource: Resource) -> Iterator[str]:
     values = terms | {"percent": percent, "share": share}
     is_peak_known = record.mid_terms.prod_peak != Resources()
     yield from _given(values, ("allocatable", "allocated", "unused", "unallocated"), unit)
-    yield given("limit, what the policy lets of it be Mid", terms["limit"], unit)
+    yield given("limit, the most that the policy allows for Mid", terms["limit"], unit)
     if is_peak_known:
         yield given("prod_peak, with margin and what was not measured", terms["prod_peak"], unit)
     else:
-        yield unknown("prod_peak", f"{record.predictor} has said nothing of Prod")
+        yield unknown("prod_peak", f"{record.predictor} has no peak of Prod")
     left = _RECLAIMABLE.get(formula)
     if left is None:
-        label = f"reclaimable, what {record.predictor} says, and not more than unused"
+        label = f"reclaimable, by {record.predictor}, at most unused"
         yield given(label, terms["reclaimable"], unit)
     elif not is_peak_known:
-        yield given("reclaimable, nothing without a peak", terms["reclaimable"], unit)
+        yield given("reclaimable, 0 without a peak", terms["reclaimable"], unit)
     else:
         expression = filled_in(left, values)
         yield step(f"reclaimable, {left}", expression, terms["reclaimable"], unit)
     yield from _offered(record.mid, resource, _MID[formula], values, terms["buffer"])
-    least = record.mid_lower_bound
-    if least is not None:
-        yield given("while it is late, at most", _of(least, resource), unit)
+    lower_bound = record.mid_lower_bound
+    if lower_bound is not None:
+        yield given("if the record is late, at most", _of(lower_bound, resource), unit)
 
 
 def _batch(record: NodeResourcesRecord, resource: Resource) -> Iterator[str]:
@@ -139,17 +138,17 @@ def _batch(record: NodeResourcesRecord, resource: Resource) -> Iterator[str]:
 
 
 def _offered(
-    found: Resources | None,
+    offer: Resources | None,
     resource: Resource,
     formula: str,
     values: Mapping[str, float],
     buffer: int,
 ) -> Iterator[str]:
-    """From the terms to what is offered."""
-    unit, offered = resource.whole_unit, _of(found or Resources(), resource)
+    """From the terms to the offered amount."""
+    unit, offered = resource.whole_unit, _of(offer or Resources(), resource)
     yield step(f"amount, {formula}", filled_in(formula, values), offered + buffer, unit)
     if buffer:
-        yield given("buffer, held back of it", buffer, unit)
+        yield given("buffer, held back", buffer, unit)
         yield step("offered, amount - buffer", f"{offered + buffer} - {buffer}", offered, unit)
 
 
@@ -163,17 +162,18 @@ def _amounts(terms: MidTerms | BatchTerms, resource: Resource) -> dict[str, int]
 
 
 def _of(amounts: Resources, resource: Resource) -> int:
-    said = amounts.cpu_millicores if resource.name == "cpu" else amounts.memory_bytes
-    return said or 0
+    amount = amounts.cpu_millicores if resource.name == "cpu" else amounts.memory_bytes
+    return amount or 0
 
 
 def _policy(strategy: Overcommit, resource: Resource) -> str:
-    """The policy in force; one that nobody knows is the usual one, and cpu goes not by requests."""
-    said: str = getattr(strategy, f"{resource.name}_calculate_policy")
-    is_known = said in _TAKEN and (said != "request" or resource.name == "memory")
-    return said if is_known else "usage"
+    """The calculate policy in force. An unknown policy counts as usage, and so does request for
+    cpu."""
+    policy: str = getattr(strategy, f"{resource.name}_calculate_policy")
+    is_known = policy in _TAKEN and (policy != "request" or resource.name == "memory")
+    return policy if is_known else "usage"
 
 
 def _limit(strategy: Overcommit, resource: Resource) -> int | None:
-    found: int | None = getattr(strategy, f"batch_{resource.name}_threshold_percent")
-    return found
+    percent: int | None = getattr(strategy, f"batch_{resource.name}_threshold_percent")
+    return percent

@@ -1,7 +1,7 @@
 """How a prediction came to what Prod leaves unused, and to the peak of Prod, line by line.
 
-Owes the rest: the two views of `reclaimable`, pods and classes, as a derivation in whole millicores
-and bytes. What is published comes from the record, so that a step that no longer fits shows.
+The two views of `reclaimable`, pods and classes, are derived in whole millicores and bytes. Results
+come from the record, so that a wrong step is visible.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def unused(record: PredictionRecord, resource: Resource, predictor: str) -> Iter
 
 
 def margin_of(record: PredictionRecord) -> float:
-    """What peaks are multiplied by."""
+    """The factor of the safety margin."""
     return (100.0 + record.safety_margin_percent) / 100.0
 
 
 class _View:
-    """One predictor's answer for one resource, taken apart; amounts are whole units."""
+    """One predictor's answer for one resource; amounts are in whole units."""
 
     def __init__(self, record: PredictionRecord, resource: Resource, predictor: str) -> None:
         self.record = record
@@ -82,11 +82,11 @@ class _View:
 
     def allocatable_line(self) -> str:
         if self.allocatable is None:
-            return unknown("allocatable", "no record of the node says")
+            return unknown("allocatable", "no record of the node states it")
         return given("allocatable", self.allocatable, self.unit)
 
     def by_pods(self) -> Iterator[str]:
-        """Each pod's own peak, the requests of those that have none yet, and what is left."""
+        """Peaks of pods, requests that stand in for peaks, and what is left."""
         for pod in self.pods:
             if pod.raw is None and pod.request is None:
                 why = f"{pod.why_unknown} and no request, so it adds nothing"
@@ -100,9 +100,9 @@ class _View:
             given(f"request of {pod.uid}, {pod.why_by_request}", pod.request or 0, self.unit)
             for pod in self.waiting
         )
-        yield from added("requests that stand for peaks", waiting, requests, self.unit)
-        left = _sum(map(self._left, self._giving))
-        yield from added("left", map(self._left_line, self._giving), left, self.unit)
+        yield from added("requests that stand in for peaks", waiting, requests, self.unit)
+        left = _sum(map(self._left, self._reclaimable_pods))
+        yield from added("left", map(self._left_line, self._reclaimable_pods), left, self.unit)
         yield self._step(
             "peak by the pods, peaks + requests",
             f"{peaks} + {requests}",
@@ -114,30 +114,30 @@ class _View:
         )  # fmt: skip
 
     def by_classes(self) -> Iterator[str]:
-        """The peaks of system and classes, and what Prod asked for."""
+        """The peaks of system and classes, and the requests of Prod."""
         used: list[int] = []
         for name in ("system", *COUNTED):
-            found = self.record.system if name == "system" else self.record.classes.get(name)
-            raw = self.resource.of((found or EntityPeaks()).raw.get(self.predictor))
+            peaks = self.record.system if name == "system" else self.record.classes.get(name)
+            raw = self.resource.of((peaks or EntityPeaks()).raw.get(self.predictor))
             if raw is not None:
                 used.append(self.resource.cut(raw))
                 yield self._step(f"{name}, whole", self.resource.cut_text(raw), used[-1])
-            elif name == "unknown" and (found or EntityPeaks()).model.last_at is None:
+            elif name == "unknown" and (peaks or EntityPeaks()).model.last_at is None:
                 used.append(0)
-                yield given("unknown, of which there is no model", 0, self.unit)
+                yield given("unknown, without a model", 0, self.unit)
             else:
                 yield unknown(f"{name}, whole", "no peak")
         surplus, peak = self.published("surplus"), self.published("classes_peak")
         asked, held = _sum(map(self._left, self.waiting)), self.published("held")
         yield from added(
-            "asked for beyond peaks that are not trusted", map(self._surplus_line, self.waiting),
+            "requests beyond peaks that are not trusted", map(self._surplus_line, self.waiting),
             asked, self.unit,
         )  # fmt: skip
         if held:
-            yield given("of this, in the peaks of classes already", held, self.unit)
-            yield self._step("asked beyond, and not in them yet", f"{asked} - {held}", surplus)
+            yield given("of this, already in the peaks of classes", held, self.unit)
+            yield self._step("requests beyond, and not in them yet", f"{asked} - {held}", surplus)
         yield self._step(
-            "peak by the classes, margin * (system + prod + none + unknown) + asked beyond",
+            "peak by the classes, margin * (system + prod + none + unknown) + requests beyond",
             f"trunc({self.margin!r} * ({' + '.join(map(str, used))})) + {surplus}", peak,
         )  # fmt: skip
         requests = self.published("requests")
@@ -154,7 +154,7 @@ class _View:
         )  # fmt: skip
 
     def outcome(self) -> Iterator[str]:
-        """The careful one of both views, or that of the classes."""
+        """The more careful of both views, or the view of classes."""
         amounts = [self.published("classes_amount")]
         peaks = [self.published("classes_peak")]
         if not self.answer.pair:
@@ -178,8 +178,8 @@ class _View:
         )  # fmt: skip
 
     @property
-    def _giving(self) -> list[PodValues]:
-        """The pods that leave something."""
+    def _reclaimable_pods(self) -> list[PodValues]:
+        """The pods whose unused requests count."""
         return [
             pod
             for pod in self.predicted

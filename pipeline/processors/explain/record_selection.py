@@ -1,7 +1,6 @@
-"""A part of a prediction record, as a document: some resources, entities and predictors of it.
+"""Select resources, entities and predictors of a prediction record, as a JSON document.
 
-Owes the rest: what is kept is as it was published, and what is left out has no key, for null would
-say that it is unknown.
+The selected part is as published. Other parts have no key, because null would mean unknown.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ _OF_RESOURCE: Final = {
     for resource in RESOURCES.values()
     for name in (resource.name, resource.field)
 }
-"""Fields of records that speak of one resource alone. Keys of mappings are names that somebody
-gave, and may be the same."""
+"""The resource of each struct field that holds a single resource. Keys of mappings are not checked:
+a class or a pod may have such a name."""
 
 
 def part_of(
@@ -35,8 +34,8 @@ def part_of(
     entities: Sequence[str] = (),
     predictors: Sequence[str] = (),
 ) -> Document:
-    """What `explain` shows for these, None named being all; what is no peak stays."""
-    document: Document = _shown(record, resources)
+    """Select what `explain` shows for these; none named selects all. Other fields stay."""
+    document: Document = _selected(record, resources)
     if entities:
         _keep_entities(document, entities)
     if predictors:
@@ -44,21 +43,21 @@ def part_of(
     return document
 
 
-def _shown(value: Any, resources: Sequence[str]) -> Any:
+def _selected(value: Any, resources: Sequence[str]) -> Any:
     if isinstance(value, msgspec.Struct):
         names = (
             name
             for name in value.__struct_fields__
             if _OF_RESOURCE.get(name, resources[0]) in resources
         )
-        return {name: _shown(getattr(value, name), resources) for name in names}
+        return {name: _selected(getattr(value, name), resources) for name in names}
     if isinstance(value, dict):
-        return {name: _shown(item, resources) for name, item in value.items()}
+        return {name: _selected(item, resources) for name, item in value.items()}
     return value
 
 
 def _keep_entities(document: Document, entities: Sequence[str]) -> None:
-    """Of pods those that are part of an entity's sums."""
+    """Keep these entities, and the pods that are part of their sums."""
     for name, field in (("node", "node_peaks"), ("system", "system")):
         if name not in entities:
             del document[field]
@@ -69,18 +68,18 @@ def _keep_entities(document: Document, entities: Sequence[str]) -> None:
         return
     classes = {*entities, *(COUNTED if "prod" in entities else ())}
     pods = document["pods"]
-    kept = [pod_class in classes for pod_class in pods["pod_class"]]
-    document["pods"] = _rows(pods, kept)
+    is_kept = [pod_class in classes for pod_class in pods["pod_class"]]
+    document["pods"] = _rows(pods, is_kept)
     document["cold_pods"] = [
         uid for uid in document["cold_pods"] if uid in document["pods"]["uid"]
     ]  # fmt: skip
 
 
-def _rows(columns: Any, kept: Sequence[bool]) -> Any:
-    """Some rows of columns, however deep these lie."""
+def _rows(columns: Any, is_kept: Sequence[bool]) -> Any:
+    """The kept rows of columns, which may be nested."""
     if isinstance(columns, dict):
-        return {name: _rows(column, kept) for name, column in columns.items()}
-    return [*compress(columns, kept)]
+        return {name: _rows(column, is_kept) for name, column in columns.items()}
+    return [*compress(columns, is_kept)]
 
 
 def _keep_predictors(document: Document, predictors: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
-"""Usage over a range of time: the windows of a node, or of one pod on it, and statistics of them.
+"""Usage over a range of time: the windows of a node, or of a pod on it, and their statistics.
 
-Owes the rest: what was measured and nothing made up. An amount that is not known is None, a window
-that is missing is no point, but counted where numbers of windows show it.
+Unknown amounts are None. A missing window has no point; it is counted if the numbers of its
+neighbours prove it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,8 +23,8 @@ _PERCENTILES: Final = ("p50", "p90", "p95", "p99")
 
 
 class SeriesStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the points that are known: their number, average, percentiles by rank floor(n*p)-1, and
-    maximum; None where there is none."""
+    """Number, average, percentiles by rank floor(n*p)-1 and maximum of the known points; None
+    without points."""
 
     points: int
     avg: float | None
@@ -35,8 +35,8 @@ class SeriesStatistics(msgspec.Struct, frozen=True, kw_only=True):
     max: float | None
 
 
-class PodSought(NamedTuple):
-    """A pod by its `uid` (as its cgroup is named), or if that is empty by namespace and name."""
+class PodSelector(NamedTuple):
+    """A pod by the `uid` of its cgroup, or if that is empty by namespace and name."""
 
     namespace: str = ""
     name: str = ""
@@ -47,8 +47,8 @@ class PodSought(NamedTuple):
 
 
 class SeriesPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One window: by resource the statistics of the samples in it, of the node or of the pod `uid`.
-    `coverage` is the share of the window that was seen."""
+    """One window of the node or of the pod `uid`: statistics of the samples by resource. `coverage`
+    is the observed share of the window."""
 
     start: str
     end: str
@@ -60,7 +60,7 @@ class SeriesPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 class UsageSeries(msgspec.Struct, frozen=True, kw_only=True):
     """The windows that ended in a range, oldest first; `statistics` are of their averages.
-    `missing_windows` were measured, as their neighbours' numbers say, and are not there."""
+    `missing_windows` counts windows that exist by their neighbours' numbers, and are not there."""
 
     apiVersion: str = API_VERSION  # noqa: N815
     kind: str = "UsageSeries"
@@ -71,35 +71,41 @@ class UsageSeries(msgspec.Struct, frozen=True, kw_only=True):
     statistics: dict[str, SeriesStatistics]
 
 
-class SeenWindow(NamedTuple):
-    """What a series keeps of a window: its exporter's start, its number there, and its points."""
+class WindowPoints(NamedTuple):
+    """A window in a series: the start of its exporter, its number, and its points."""
 
     epoch: int
     sequence: int
     points: tuple[SeriesPoint, ...]
 
 
-def seen(window: Window, pod: PodSought | None) -> SeenWindow:
-    """The node's point of a window, or those of the pod."""
+def window_points(window: Window, pod: PodSelector | None) -> WindowPoints:
+    """The points of the node, or of the pod, in a window."""
     points = tuple(_point(window, row, is_pod=pod is not None) for row in _rows(window, pod))
-    return SeenWindow(window.header.epoch, window.header.sequence, points)
+    return WindowPoints(window.header.epoch, window.header.sequence, points)
 
 
-def usage_series(node: str, pod: PodSought | None, windows: Iterable[SeenWindow]) -> UsageSeries:
-    """The series of these windows of one node, in any order; of one that is there again the last
-    counts."""
-    by_number: dict[int, dict[int, SeenWindow]] = {}
+def usage_series(
+    node: str, pod: PodSelector | None, windows: Iterable[WindowPoints]
+) -> UsageSeries:
+    """Build the series of one node's windows, in any order; of repeated ones the last counts."""
+    by_number: dict[int, dict[int, WindowPoints]] = {}
     for window in windows:
         by_number.setdefault(window.epoch, {})[window.sequence] = window
     points = (
-        point for one in by_number.values() for window in one.values() for point in window.points
+        point
+        for numbered in by_number.values()
+        for window in numbered.values()
+        for point in window.points
     )
     items = sorted(points, key=lambda point: (parse_time(point.end), point.uid or ""))
     averages = {name: [getattr(item, name)["avg"] for item in items] for name in RESOURCES}
     return UsageSeries(
         node=node,
         pod=str(pod) if pod else None,
-        missing_windows=sum(max(one) - min(one) + 1 - len(one) for one in by_number.values()),
+        missing_windows=sum(
+            max(numbers) - min(numbers) + 1 - len(numbers) for numbers in by_number.values()
+        ),
         items=items,
         statistics={
             name: statistics_of(np.array(values, np.float64)) for name, values in averages.items()
@@ -107,9 +113,9 @@ def usage_series(node: str, pod: PodSought | None, windows: Iterable[SeenWindow]
     )
 
 
-def _rows(window: Window, pod: PodSought | None) -> Iterator[int]:
-    """The rows of a window that are meant: the node's, or those of the pod. One that was made anew
-    may be there beside the one before."""
+def _rows(window: Window, pod: PodSelector | None) -> Iterator[int]:
+    """The row of the node, or the rows of the pod. A recreated pod may be listed beside the pod of
+    the same name before it."""
     listing = window.rows.listing
     if pod is None:
         yield listing.node
@@ -124,7 +130,7 @@ def _rows(window: Window, pod: PodSought | None) -> Iterator[int]:
 
 
 def pod_names(window: Window) -> set[str]:
-    """The pods of a window, `namespace/name`, of which the names are known."""
+    """The pods of a window with a known name, as `namespace/name`."""
     return {f"{namespace}/{name}" for namespace, name in _names(window) if name is not None}
 
 
@@ -135,7 +141,7 @@ def _names(window: Window) -> list[tuple[str | None, str | None]]:
 
 
 def statistics_of(values: FloatArray) -> SeriesStatistics:
-    """Statistics of (points,), NaN being no point."""
+    """Statistics of (points,); NaN is not a point."""
     known = values[~np.isnan(values)]
     if not len(known):
         nothing = dict.fromkeys(("avg", "max", *_PERCENTILES))

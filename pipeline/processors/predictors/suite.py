@@ -1,8 +1,8 @@
-"""What every predictor of peaks must hold: the laws, ours and anybody else's to be held to.
+"""The laws of every predictor of peaks, and a check of a predictor against them.
 
-Owes the rest: `check_predictor(MyPredictor)` sends seeded random streams of windows, with all that
-can be wrong with them, through a bank that runs the predictor, and raises AssertionError with the
-law that it broke, whatever the predictor did. `LAWS` has them one by one. Needs no test framework.
+`check_predictor(MyPredictor)` sends seeded random streams of windows, including invalid ones,
+through a bank that runs the predictor. It raises AssertionError with the law that the predictor
+breaks. `LAWS` has the laws by name. No test framework is needed.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class Subject:
     seed: int = 0
 
     def new(self) -> Predictor:
-        """One that looks like a predictor, at least."""
+        """Make a predictor. Raises AssertionError if the result does not look like one."""
         try:
             made = self.make()
-        except Exception as error:  # somebody else's code: there is nothing that it cannot raise
+        except Exception as error:  # code of other packages can raise anything
             raise AssertionError(f"it cannot be made: {error!r:.300}") from error
         fault = fault_of(made)
         _must(fault is None, fault)
         return made
 
     def bank(self, *beside: Predictor) -> Bank:
-        """A bank that runs it, and after it the others."""
+        """A bank that runs the predictor and then the others."""
         return _bank_of(_Checked(self.new()), *beside)
 
     def windows(self) -> list[NodeWindow]:
@@ -60,9 +60,9 @@ class Subject:
 
 
 def check_predictor(make: Callable[[], Predictor], *, seed: int = 0) -> None:
-    """Hold a predictor to every law; `make` is its class, or anything that gives a new one.
+    """Check a predictor against every law; `make` is its class, or a function that makes it.
 
-    Raises AssertionError with the law that it broke and how.
+    Raises AssertionError with the broken law and how it is broken.
     """
     subject = Subject(make, seed)
     for name, law in LAWS.items():
@@ -84,18 +84,21 @@ def _answers_are_peaks(subject: Subject) -> None:
 
 
 def _unknown_is_not_zero(subject: Subject) -> None:
-    """Of a pod of which neither usage nor request is known, nothing is known."""
+    """The peak of a pod without known usage and request is unknown."""
     bank = subject.bank()
     nothing = np.full((1, 2), np.nan)
     for i in range(3):
         window = steady_window(i, usage=nothing, requests=nothing)
         bank.apply([window])
     pods = _answer(bank, window.node).pod_raw
-    _must(np.isnan(pods).all(), f"it answers {pods.tolist()} for a pod of which nothing is known")
+    _must(
+        np.isnan(pods).all(),
+        f"it answers {pods.tolist()} for a pod without known usage and request",
+    )
 
 
 def _known_once_learned(subject: Subject) -> None:
-    """After a day and more without a fault, everything has a peak."""
+    """After more than a day of complete windows, every entity and pod has a peak."""
     bank = subject.bank()
     for i in range(110):
         window = steady_window(i, usage=np.full((len(CLASSES), 2), [0.5, GIB]))
@@ -129,7 +132,7 @@ def _batches_do_not_matter(subject: Subject) -> None:
 
 
 def _state_is_in_the_columns(subject: Subject) -> None:
-    """A bank that was restored half way goes on as if nothing had happened."""
+    """A bank that is restored half way continues as one that is not."""
     windows = subject.windows()
     half = len(windows) // 2
     first, second = subject.bank(), subject.bank()
@@ -147,15 +150,15 @@ def _state_is_in_the_columns(subject: Subject) -> None:
 
 def _order_of_pods_does_not_matter(subject: Subject) -> None:
     windows = subject.windows()
-    one, other = subject.bank(), subject.bank()
-    one.apply(windows)
-    other.apply([reversed_pods(window) for window in windows])
-    for node in one.nodes:
-        _must_be_equal(_bits(other, node), _bits(one, node), "for one order of pods and another")
+    listed, backwards = subject.bank(), subject.bank()
+    listed.apply(windows)
+    backwards.apply([reversed_pods(window) for window in windows])
+    for node in listed.nodes:
+        _must_be_equal(_bits(backwards, node), _bits(listed, node), "in two orders of pods")
 
 
 def _others_are_left_alone(subject: Subject) -> None:
-    """Whoever runs beside it sees the same as without it."""
+    """A predictor that runs beside it sees the same as without it."""
     beside, alone = _Witness(), _Witness()
     for bank in (subject.bank(beside), _bank_of(alone)):
         for window in subject.windows():
@@ -191,7 +194,7 @@ LAWS: Final[Mapping[str, Callable[[Subject], None]]] = {
 
 
 class _Checked:
-    """Passes everything on, and looks at each answer before anybody else does."""
+    """Wrap a predictor and check each of its answers."""
 
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
@@ -225,16 +228,16 @@ class _Checked:
 
 @contextmanager
 def _blamed(method: str) -> Iterator[None]:
-    """Make what a method of the predictor raises a breach of the law."""
+    """Turn exceptions of a predictor's method into a breach of the law."""
     try:
         yield
-    except Exception as error:  # somebody else's code: there is nothing that it cannot raise
+    except Exception as error:  # code of other packages can raise anything
         columns = " (a column that it does not declare?)" if isinstance(error, KeyError) else ""
         raise AssertionError(f"{method} raises {error!r:.300}{columns}") from error
 
 
 class _Witness(Stateless):
-    """Notes all that there is to see."""
+    """Record all inputs."""
 
     name = "witness"
     prod: Literal["pair", "classes"] = "classes"
@@ -270,7 +273,7 @@ def _bank_of(*predictors: Predictor) -> Bank:
     config = ModelConfig(predictors=names, predictor=names[0], expiration_seconds=7200.0)
     try:
         return Bank(config, dict(zip(names, predictors, strict=True)))
-    except Exception as error:  # of columns there is nothing that cannot be wrong
+    except Exception as error:  # columns can be wrong in any way
         raise AssertionError(f"no bank can run it: {error}") from error
 
 
@@ -278,25 +281,25 @@ def _bank_of(*predictors: Predictor) -> Bank:
 
 
 def _answer(bank: Bank, node: str) -> PredictorPeaks:
-    """What the first predictor says of a node."""
+    """The answer of the first predictor for a node."""
     return bank.peaks([node])[0].predictors[bank.predictors[0]]
 
 
 def _bits(bank: Bank, node: str, asked: Sequence[str] = ()) -> dict[str, bytes]:
-    """The state of a node and the first predictor's answer, given together with those of `asked`,
-    by the name of each part."""
+    """State and first predictor's answer of a node as bytes by part, computed together with the
+    nodes `asked`."""
     nodes = [*asked] or [node]
-    found = bank.peaks(nodes)[nodes.index(node)].predictors[bank.predictors[0]]
+    answer = bank.peaks(nodes)[nodes.index(node)].predictors[bank.predictors[0]]
     return {
         "state": bank.state_of(node),
-        "peaks of entities": found.raw.tobytes(),
-        "peaks of pods": found.pod_raw.tobytes(),
-        **{f"term {name!r}": term.tobytes() for name, term in found.terms.items()},
+        "peaks of entities": answer.raw.tobytes(),
+        "peaks of pods": answer.pod_raw.tobytes(),
+        **{f"term {name!r}": term.tobytes() for name, term in answer.terms.items()},
     }
 
 
-def _must_be_equal(one: Mapping[str, bytes], other: Mapping[str, bytes], how: str) -> None:
-    differing = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+def _must_be_equal(left: Mapping[str, bytes], right: Mapping[str, bytes], how: str) -> None:
+    differing = [name for name in {**left, **right} if left.get(name) != right.get(name)]
     _must(not differing, f"{', '.join(differing)} of a node differ {how}")
 
 
@@ -316,7 +319,7 @@ def _must_have_shape(what: str, values: object, shape: Sequence[int]) -> None:
 
 
 def _must(condition: object, problem: str | None) -> None:
-    # Not the statement, which `python -O` leaves out.
+    # `python -O` leaves out assert statements.
     if not condition:
         raise AssertionError(problem)
 

@@ -1,4 +1,4 @@
-"""Windows for the suite of laws: at random with all that can be wrong, and steady ones."""
+"""Windows for the suite of laws: random with all kinds of faults, and steady."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _WINDOWS: Final = 40
 
 
 def random_windows(random: np.random.Generator) -> list[NodeWindow]:
-    """Windows of three nodes in some order, with gaps, duplicates, late ones, other machines, bad
+    """Windows of three nodes in any order, with gaps, duplicates, late windows, other machines, bad
     values, and pods that come and go."""
     ends = {"node-a": 0, "node-b": 0, "node-c": 0}
-    found = []
+    windows = []
     for _ in range(_WINDOWS):
         node = str(random.choice([*ends]))
         ends[node] += int(random.choice([1, 1, 1, 1, 1, 1, 0, -1, 5, 200]))
@@ -29,7 +29,7 @@ def random_windows(random: np.random.Generator) -> list[NodeWindow]:
         uids = [f"pod-{i}" for i in np.flatnonzero(random.random(7) < 0.5)]
         pods = len(uids)
         active = random.random(pods) < 0.8
-        found.append(
+        windows.append(
             NodeWindow(
                 node=node,
                 machine_id=str(random.choice(["m1", "m2"], p=[0.9, 0.1])),
@@ -55,18 +55,18 @@ def random_windows(random: np.random.Generator) -> list[NodeWindow]:
                 pod_ended=~active & (random.random(pods) < 0.5),
             )
         )
-    return found
+    return windows
 
 
 def _usage(random: np.random.Generator, count: int) -> FloatArray:
-    """Cores and bytes, (count, 2), every tenth of them bad or extreme."""
+    """Cores and bytes, (count, 2), every tenth invalid or extreme."""
     usual = np.exp(random.normal(size=(count, 2))) * [1.0, GIB]
-    odd = random.choice([0.0, np.nan, -1.0, np.inf, 1e6, 2.0**60, 1e300], (count, 2))
-    return np.where(random.random((count, 2)) < 0.1, odd, usual)
+    extreme = random.choice([0.0, np.nan, -1.0, np.inf, 1e6, 2.0**60, 1e300], (count, 2))
+    return np.where(random.random((count, 2)) < 0.1, extreme, usual)
 
 
 def steady_window(number: int, usage: FloatArray, requests: FloatArray | None = None) -> NodeWindow:
-    """A quarter of an hour without a fault, a pod of each class in turn."""
+    """A complete window of a quarter of an hour, with a pod of each class."""
     end_ms = _START_MS + (number + 1) * 15 * _MINUTE_MS
     pods = len(usage)
     return NodeWindow(
@@ -88,7 +88,7 @@ def steady_window(number: int, usage: FloatArray, requests: FloatArray | None = 
 
 
 def reversed_pods(window: NodeWindow) -> NodeWindow:
-    """The same window, its pods listed the other way round."""
+    """The window with its pods listed in reverse."""
     columns = ("pod_classes", "pods", "requests", "pod_ages", "pod_active", "pod_ended")
     backwards = {name: getattr(window, name)[::-1] for name in columns}
     return dataclasses.replace(window, pod_uids=window.pod_uids[::-1], **backwards)

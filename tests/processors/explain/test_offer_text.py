@@ -95,15 +95,15 @@ def test_by_hand() -> None:
         "  allocated: 10000 m",
         "  unused: 12000 m",
         "  unallocated: 5000 m",
-        "  limit, what the policy lets of it be Mid: 15000 m",
+        "  limit, the most that the policy allows for Mid: 15000 m",
         "  prod_peak, with margin and what was not measured: 4000 m",
         "  reclaimable, min(max(allocated - prod_peak, 0), unused): "
         "min(max(10000 - 4000, 0), 12000) = 6000 m",
         "  amount, min(reclaimable, limit) + trunc(unallocated * percent / 100): "
         "min(6000, 15000) + trunc(5000 * 0 / 100) = 6000 m",
-        "  buffer, held back of it: 3000 m",
+        "  buffer, held back: 3000 m",
         "  offered, amount - buffer: 6000 - 3000 = 3000 m",
-        "  while it is late, at most: 3000 m",
+        "  if the record is late, at most: 3000 m",
         "",
         "cpu for batch",
         "  policy: usage",
@@ -115,7 +115,7 @@ def test_by_hand() -> None:
         "  taken, outside + used: 1000 + 3000 = 4000 m",
         "  amount, max(capacity - margin - taken - promised, 0): "
         "max(16000 - 0 - 4000 - 2000, 0) = 10000 m",
-        "  buffer, held back of it: 5000 m",
+        "  buffer, held back: 5000 m",
         "  offered, amount - buffer: 10000 - 5000 = 5000 m",
         "",
         "how much of it a Node offers also follows from its annotations, its age and the last "
@@ -138,4 +138,4 @@ def test_a_node_of_unknown_size_or_usage_says_so(tier: str) -> None:
 def test_a_peak_that_nobody_knows_is_said_to_be_so() -> None:
     (found,) = work_out(shop())
     text = "\n".join(explain_offers(found, resources=["cpu"]))
-    assert "prod_peak: unknown: percentile has said nothing of Prod" in text
+    assert "prod_peak: unknown: percentile has no peak of Prod" in text

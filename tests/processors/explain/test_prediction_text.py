@@ -139,9 +139,7 @@ def test_every_printed_result_follows_from_what_was_printed(seed: int) -> None:
 @pytest.mark.parametrize("predictor", PREDICTORS)
 @pytest.mark.parametrize("resource", RESOURCES)
 @pytest.mark.parametrize("entity", ENTITIES)
-def test_of_each_predictor_class_and_resource_the_published_peak_is_derived(
-    predictor: str, resource: str, entity: str
-) -> None:
+def test_every_published_peak_is_derived(predictor: str, resource: str, entity: str) -> None:
     derived = 0
     for seed in SEEDS:
         record, _ = of_seed(seed)
@@ -159,7 +157,7 @@ def test_of_each_predictor_class_and_resource_the_published_peak_is_derived(
 
 @pytest.mark.parametrize("predictor", PREDICTORS)
 @pytest.mark.parametrize("resource", RESOURCES)
-def test_what_prod_leaves_unused_is_derived(predictor: str, resource: str) -> None:
+def test_unused_prod_is_derived(predictor: str, resource: str) -> None:
     for seed in SEEDS:
         record, _ = of_seed(seed)
         lines = explain(record, resources=[resource], entities=["prod"], predictors=[predictor])
@@ -183,7 +181,7 @@ def test_the_peaks_of_formulas_are_not_merely_stated() -> None:
     assert shown >= set(PREDICTORS) - {"autopilot"}
 
 
-def test_a_quantile_is_told_with_its_bucket_and_where_that_ends() -> None:
+def test_a_quantile_shows_its_bucket_and_its_edges() -> None:
     record, _ = of_seed(0)
     lines = explain(record, resources=["memory"], entities=["node"], predictors=["percentile"])
     steps = dict(recomputed(lines, record).steps)
@@ -195,7 +193,7 @@ def test_a_quantile_is_told_with_its_bucket_and_where_that_ends() -> None:
     assert edges == [MEMORY_LAYOUT.starts[bucket], MEMORY_LAYOUT.ends[bucket]]
 
 
-def test_of_the_last_bucket_the_start_is_told_and_of_nothing_but_zeros_that() -> None:
+def test_the_last_bucket_shows_its_start_and_zeros_are_stated() -> None:
     node = {"kind": "node", "id": "", "coverage": 1.0, "cpu_cores_p90": 5000.0,
             "memory_bytes_p90": 0.0}  # fmt: skip
     record, _ = records([joined(node)])
@@ -234,7 +232,7 @@ def broken(lines: list[str]) -> Iterator[list[str]]:
                 yield [*lines[:at], text, *lines[at + 1 :]]
 
 
-def test_a_last_digit_that_is_wrong_is_noticed() -> None:
+def test_a_wrong_last_digit_is_noticed() -> None:
     record, _ = of_seed(1)
     lines = explain(record, resources=["cpu"], entities=["prod"], predictors=["percentile"])
     tried = list(broken(lines))
@@ -257,7 +255,7 @@ def test_a_number_from_nowhere_and_a_sum_without_lines_are_noticed() -> None:
 # -- what is unknown, and hostile records
 
 
-def test_unknown_is_said_and_why() -> None:
+def test_unknown_values_have_a_reason() -> None:
     record, _ = records([joined({"kind": "node", "id": "", "coverage": 0.2})])
     lines = explain(record)
     assert any("raw: unknown: no samples" in line for line in lines)
@@ -295,7 +293,7 @@ def test_samples_and_cold_start_are_those_of_the_resource() -> None:
         assert any(f"request of a, cold, 900.0 s old, {counts}" in line for line in lines)
 
 
-def test_what_has_no_peak_says_why() -> None:
+def test_a_missing_peak_has_its_true_reason() -> None:
     """Each time the true reason, as far as the record has it."""
     pods = [known_pod(uid, pod_class="prod", created_at="2023-11-01T00:00:00Z") for uid in "ab"]
     seen = joined(used("node", "", 2.0, GIB), used("pod", "a", 1.0, GIB),
@@ -317,14 +315,14 @@ def test_what_has_no_peak_says_why() -> None:
     assert why("unknown", "borg-default") == "raw: unknown: no request of its 1 pods is known"
 
 
-def test_that_no_window_covered_enough_is_a_reason() -> None:
+def test_too_little_coverage_is_a_reason() -> None:
     record, state = records([joined({"kind": "node", "id": "", "coverage": 0.2})])
     state = msgspec.structs.replace(state, counters=Counters(applied=1, untrained=1))
     lines = explain(record, state, resources=["cpu"], entities=["node"], predictors=["percentile"])
     assert raw_of(lines) == "raw: unknown: no samples: no window covered enough of its time"
 
 
-def test_a_predictor_without_an_answer_is_not_said_to_have_no_samples() -> None:
+def test_a_predictor_without_an_answer_is_distinguished_from_no_samples() -> None:
     record, _ = of_seed(0)
     text = encode_json(record).replace(b'"nsigma-v1"', b'"theirs"')
     record = decode_json(PredictionRecord, text)
@@ -340,7 +338,7 @@ def test_a_predictor_without_an_answer_is_not_said_to_have_no_samples() -> None:
     assert any(", of which there is no peak by this predictor: " in line for line in lines)
 
 
-def test_a_predictor_that_nobody_here_knows_has_its_terms_listed() -> None:
+def test_terms_of_a_predictor_that_is_not_installed_are_listed() -> None:
     record, _ = of_seed(2)
     text = encode_json(record).replace(b'"nsigma-v1"', b'"theirs"')
     lines = explain(decode_json(PredictionRecord, text), predictors=["theirs"], entities=["node"])
@@ -364,7 +362,7 @@ def test_a_member_of_a_maximum_may_have_dots_in_its_name() -> None:
         ]  # fmt: skip
 
 
-def test_a_change_of_level_is_told_of_the_resource_that_has_it() -> None:
+def test_a_change_of_level_is_shown_for_its_resource() -> None:
     record, _ = of_seed(0)
     model = msgspec.structs.replace(
         record.node_peaks.model, drift_at=DriftTimes(cpu="2023-11-15T00:00:00Z")
@@ -386,7 +384,7 @@ def test_the_deciding_predictor_comes_first() -> None:
 
 @given(rows(), VIEWS)
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=20)
-def test_whatever_was_published_can_be_shown(sample: list[Row], view: NodeView) -> None:
+def test_any_published_record_can_be_shown(sample: list[Row], view: NodeView) -> None:
     record, state = records([joined(*sample, view=view)])
     lines = explain(record, state, now=0.0)
     assert not re.search(r"\bnan\b|\bNone\b|\binf\b", "\n".join(lines))

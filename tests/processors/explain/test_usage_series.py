@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.processors.explain.usage_series import PodSought, pod_names, seen, usage_series
+from pipeline.processors.explain.usage_series import (
+    PodSelector,
+    pod_names,
+    usage_series,
+    window_points,
+)
 from tests.processors.usage_windows import GIB, LENGTH_MS, usage_window
 
 AT_MS = 1_700_000_010_000
@@ -15,7 +20,7 @@ AT_MS = 1_700_000_010_000
 
 def test_a_node_window_by_window() -> None:
     windows = [usage_window(AT_MS + i * LENGTH_MS, float(i), sequence=i) for i in range(4)]
-    found = usage_series("node-1", None, [seen(window, None) for window in windows])
+    found = usage_series("node-1", None, [window_points(window, None) for window in windows])
     assert (found.node, found.pod, found.missing_windows) == ("node-1", None, 0)
     first = found.items[1]
     assert (first.start, first.end) == ("2023-11-14T22:13:30Z", "2023-11-14T22:14:00Z")
@@ -34,19 +39,19 @@ def test_a_pod_by_name_and_by_uid() -> None:
     window = usage_window(AT_MS, 9.0, pods=of)
     assert pod_names(window) == {"shop/web-0", "shop/web-1"}
     for sought, uid, used in (
-        (PodSought("shop", "web-1"), "u2", 2.0),
-        (PodSought(uid="u3"), "u3", 3.0),
+        (PodSelector("shop", "web-1"), "u2", 2.0),
+        (PodSelector(uid="u3"), "u3", 3.0),
     ):
-        (point,) = seen(window, sought).points
+        (point,) = window_points(window, sought).points
         assert (point.uid, point.cpu_cores["avg"]) == (uid, used)
-    for sought in (PodSought("other", "web-1"), PodSought(uid="u4"), PodSought(uid="web-1")):
-        assert seen(window, sought).points == ()
+    for sought in (PodSelector("other", "web-1"), PodSelector(uid="u4"), PodSelector(uid="web-1")):
+        assert window_points(window, sought).points == ()
 
 
 def test_a_pod_that_was_made_anew_is_beside_the_one_before() -> None:
     both = {"u2": ("web-0", 2.0), "u1": ("web-0", 1.0)}
-    window = seen(usage_window(AT_MS, 9.0, pods=both), PodSought("shop", "web-0"))
-    found = usage_series("node-1", PodSought("shop", "web-0"), [window])
+    window = window_points(usage_window(AT_MS, 9.0, pods=both), PodSelector("shop", "web-0"))
+    found = usage_series("node-1", PodSelector("shop", "web-0"), [window])
     assert [(item.uid, item.cpu_cores["avg"]) for item in found.items] == [("u1", 1.0), ("u2", 2.0)]
     assert found.pod == "shop/web-0"
 
@@ -54,7 +59,7 @@ def test_a_pod_that_was_made_anew_is_beside_the_one_before() -> None:
 @pytest.mark.parametrize("cpu", [None, float("nan")])
 def test_what_is_not_known_is_none_and_counts_in_no_statistic(cpu: float | None) -> None:
     windows = [usage_window(AT_MS, cpu), usage_window(AT_MS + LENGTH_MS, 4.0, sequence=1)]
-    found = usage_series("node-1", None, [seen(window, None) for window in windows])
+    found = usage_series("node-1", None, [window_points(window, None) for window in windows])
     assert found.items[0].cpu_cores["avg"] is None
     assert (found.statistics["cpu_cores"].points, found.statistics["cpu_cores"].avg) == (1, 4.0)
 
@@ -71,7 +76,7 @@ def test_in_any_order_and_again_each_window_is_there_once(
 ) -> None:
     """Two exporters one after the other: the second begins to count anew."""
     windows = [
-        seen(
+        window_points(
             usage_window(AT_MS + (100 * epoch + number) * LENGTH_MS, 1.0, sequence=number,
                          epoch=epoch),
             None,

@@ -22,7 +22,7 @@ HALVING = Profile(half_life_seconds=(120.0, 120.0))
     st.sampled_from([0.001, 0.5, 0.9, 0.95, 1.0]),
 )
 @LAWS
-def test_cpu_is_the_quantile_of_the_load(series: list[float], fraction: float) -> None:
+def test_cpu_is_the_load_weighted_quantile(series: list[float], fraction: float) -> None:
     """Against a list of samples: the bucket up to which lies the share of weight times value."""
     windows = [window(i, usage=(usage, GIB)) for i, usage in enumerate(series)]
     options = {"autopilot": {"cpu": fraction}}
@@ -42,7 +42,7 @@ def test_cpu_is_the_quantile_of_the_load(series: list[float], fraction: float) -
     assert found.predictors["autopilot"].raw[NODE, 0] in expected
 
 
-def test_half_an_hour_of_work_a_day_weighs_more_by_load_than_by_time() -> None:
+def test_a_daily_burst_weighs_more_by_load_than_by_time() -> None:
     """A job that sleeps for 95 % of the time but does all its work in the rest."""
     windows = [window(i, [Pod("a", (8.0 if i % 25 == 0 else 0.05, GIB))]) for i in range(200)]
     options = {"percentile": {"cpu": 0.9}, "autopilot": {"cpu": 0.9}}
@@ -65,7 +65,7 @@ def test_memory_is_the_highest_of_its_window(seconds: int, expected: float) -> N
     assert own.terms["fraction"][NODE, 0] == 0.95
 
 
-def test_each_class_is_read_by_its_own_buckets() -> None:
+def test_each_class_uses_its_own_buckets() -> None:
     found = answer(
         [window(1, [Pod("a", (2.0, GIB)), Pod("b", (2.0, GIB), "batch")])],
         "autopilot", class_profiles={"batch": VPA},
@@ -75,7 +75,7 @@ def test_each_class_is_read_by_its_own_buckets() -> None:
         assert found.predictors["autopilot"].pod_raw[pod, 0] == end
 
 
-def test_an_idle_class_costs_no_cpu_and_a_class_that_is_unknown_is() -> None:
+def test_an_idle_class_has_peak_zero_and_an_unseen_class_none() -> None:
     own = answer([window(1)], "autopilot").predictors["autopilot"]
     assert own.raw[ENTITIES.index("prod")].tolist() == [0.0, 0.0]
     assert np.isnan(own.raw[ENTITIES.index("unknown")]).all()

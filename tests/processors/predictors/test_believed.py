@@ -56,7 +56,7 @@ def test_a_negative_or_infinite_peak_is_unknown(bad: float) -> None:
     assert np.isnan(found.pod_raw).tolist() == [[False, True]]
 
 
-def test_unknown_and_nothing_are_believed() -> None:
+def test_unknown_and_zero_peaks_are_accepted() -> None:
     entities = np.zeros(SHAPE)
     entities[0, 1] = np.nan
     found = answer(Odd(entities=entities))
@@ -72,6 +72,6 @@ def test_unknown_and_nothing_are_believed() -> None:
         (Odd(terms={"mine": np.ones(2)}), r"odd answers the term 'mine' .*\(2,\)"),
     ],
 )
-def test_what_is_no_answer_is_an_error_that_names_the_predictor(predictor: Odd, says: str) -> None:
+def test_an_invalid_answer_is_an_error_that_names_the_predictor(predictor: Odd, says: str) -> None:
     with pytest.raises(PredictorError, match=says):
         answer(predictor)

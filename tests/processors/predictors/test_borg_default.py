@@ -15,8 +15,7 @@ LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max
 
 @given(streams())
 @LAWS
-def test_the_peak_is_what_active_pods_ask_for_divided_by_a(windows: list[NodeWindow]) -> None:
-    """NP-26."""
+def test_the_peak_is_the_requests_of_active_pods_divided_by_a(windows: list[NodeWindow]) -> None:
     bank = learned(windows, "borg-default", options={"borg-default": {"a": 1.25}})
     for found in bank.peaks(bank.nodes):
         own = found.predictors["borg-default"]
@@ -41,8 +40,7 @@ def test_the_peak_is_what_active_pods_ask_for_divided_by_a(windows: list[NodeWin
                 assert own.terms["left_out"][entity, r] == unknown
 
 
-def test_pods_that_come_and_go_move_the_peak_at_once() -> None:
-    """NP-26."""
+def test_new_and_deleted_pods_change_the_peak_at_once() -> None:
     two = [Pod("a", (1.0, GIB)), Pod("b", (1.0, GIB), "batch", (2000.0, 2 * GIB))]
     peaks = []
     bank = learned([], "borg-default")
@@ -52,7 +50,7 @@ def test_pods_that_come_and_go_move_the_peak_at_once() -> None:
     assert peaks == [1.0 / 1.1, 3.0 / 1.1, 2.0 / 1.1, 0.0]
 
 
-def test_a_pods_peak_is_its_own_request_by_a() -> None:
+def test_the_peak_of_a_pod_is_its_request_divided_by_a() -> None:
     pods = [Pod("a", (9.0, GIB)), Pod("b", (1.0, GIB), requests=(np.nan, 1.0))]
     found = answer([window(1, pods)], "borg-default").predictors["borg-default"]
     assert same(found.pod_raw[0, 0], 1.0 / 1.1)
@@ -66,11 +64,11 @@ def test_without_a_peak_of_the_system_what_prod_leaves_unused_is_unknown() -> No
 
 
 @pytest.mark.parametrize("a", [0, -1.1, float("nan"), float("inf"), True, "1.1", None])
-def test_a_divisor_that_is_none_is_refused(a: object) -> None:
+def test_an_invalid_divisor_is_refused(a: object) -> None:
     with pytest.raises(ValueError, match=r"^a is .* not a number above 0"):
         BorgDefault(a=a)
 
 
-def test_options_that_it_does_not_take_are_an_error_that_names_it() -> None:
+def test_an_unknown_option_is_an_error_that_names_the_predictor() -> None:
     with pytest.raises(PredictorError, match="predictor borg-default has no option 'b'"):
         learned([], "borg-default", options={"borg-default": {"b": 2.0}})

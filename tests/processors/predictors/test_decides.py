@@ -28,7 +28,7 @@ def decided_by(predictor: str, pods: list[Pod]) -> NodePeaks:
 
 
 @pytest.mark.parametrize("predictor", [name for name in ALL if name != "borg-default"])
-def test_of_a_quiet_pod_what_the_request_exceeds_the_peak_by_is_given_away(predictor: str) -> None:
+def test_the_unused_request_of_a_quiet_pod_is_reclaimable(predictor: str) -> None:
     found = decided_by(predictor, PODS[:1])
     assert found.decides == predictor
     amount, peak = found.reclaimable.amount[0], found.reclaimable.peak[0]
@@ -52,7 +52,7 @@ def test_the_request_of_a_cold_pod_counts_once(predictor: str) -> None:
     assert found.reclaimable.unpredicted[0] == young
 
 
-def test_where_version_1_is_higher_a_cold_pods_request_is_not_forgotten() -> None:
+def test_a_cold_pods_request_counts_where_version_1_is_higher() -> None:
     """The past of the class is more than the pods that are left: `nsigma-v2` goes by it, too."""
     before = [window(i, [Pod("old", (6.0, 6 * GIB))], usage=(6.5, 7 * GIB)) for i in range(60)]
     young = Pod("young", (0.2, GIB / 4), requests=(5000.0, 5 * GIB), age=60.0)
@@ -63,7 +63,7 @@ def test_where_version_1_is_higher_a_cold_pods_request_is_not_forgotten() -> Non
     assert v2.surplus[0] > 4000.0
 
 
-def test_only_what_is_not_in_a_sum_yet_comes_on_top() -> None:
+def test_only_requests_outside_the_sum_are_added() -> None:
     surplus, margin = np.array([[5.0, 5.0]] * 3), np.ones(3)
     used = np.array([[9.0, 7.0], [9.0, np.nan], [9.0, 9.0]])
     bare = np.array([[2.0, 4.0], [9.0, 1.0], [np.nan, 9.0]])
@@ -71,7 +71,7 @@ def test_only_what_is_not_in_a_sum_yet_comes_on_top() -> None:
 
 
 @pytest.mark.parametrize("predictor", ["percentile", "nsigma-v2"])
-def test_pods_of_which_nothing_is_known_are_counted_as_left_out(predictor: str) -> None:
+def test_unknown_pods_are_counted_as_left_out(predictor: str) -> None:
     nothing = (np.nan, np.nan)
     hidden = [
         Pod("neither", nothing, requests=nothing),
@@ -84,8 +84,8 @@ def test_pods_of_which_nothing_is_known_are_counted_as_left_out(predictor: str) 
     assert decided_by(predictor, hidden).reclaimable.left_out.tolist() == [1.0, 2.0]
 
 
-def test_a_maximum_gives_away_no_more_than_any_member() -> None:
-    """NP-28: `percentile` alone adds the rest of a cold pod's request to the peak of its class."""
+def test_a_maximum_reclaims_no_more_than_any_member() -> None:
+    """`percentile` alone adds the rest of a cold pod's request to the peak of its class."""
     members = ["percentile", "resource-central"]
     windows = day_of(PODS, "max")
     found = answer(windows, "max", *members, options={"max": {"members": members}})
@@ -96,7 +96,7 @@ def test_a_maximum_gives_away_no_more_than_any_member() -> None:
 
 
 @pytest.mark.parametrize("predictor", ["percentile", "nsigma-v1", "autopilot", "hourly-nsigma"])
-def test_where_classes_hold_what_was_used_the_rest_of_the_request_comes_on_top(
+def test_class_peaks_of_usage_get_the_rest_of_cold_requests(
     predictor: str,
 ) -> None:
     found = decided_by(predictor, PODS)

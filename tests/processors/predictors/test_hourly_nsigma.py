@@ -66,7 +66,7 @@ class SlowHours:
     )
 )
 @LAWS
-def test_each_hour_has_its_mean_and_deviation_of_days_that_fade(
+def test_each_hour_has_the_mean_and_deviation_of_fading_days(
     steps: list[tuple[int, float, float]],
 ) -> None:
     """Against numpy with a weight for each sample, to what float32 can tell."""
@@ -103,8 +103,8 @@ def office(hour: float) -> float:
     return (8.0 if 9 <= hour % 24 < 17 else 1.0) + noise
 
 
-def test_it_beats_nsigma_on_a_daily_pattern() -> None:
-    """NP-37: asked each hour of a week what the next three hours will need, it promises less than
+def test_hourly_peaks_beat_nsigma_on_a_daily_pattern() -> None:
+    """asked each hour of a week what the next three hours will need, it promises less than
     N-sigma of the same N on average, and is exceeded no more often."""
     windows = days(3, office)
     bank = learned(windows, "hourly-nsigma", "nsigma-v1", horizon_seconds=10_800.0)
@@ -123,14 +123,14 @@ def test_it_beats_nsigma_on_a_daily_pattern() -> None:
     assert promised["hourly-nsigma"] < 0.5 * promised["nsigma-v1"]
 
 
-def test_over_a_whole_day_it_still_promises_less_on_a_daily_pattern() -> None:
-    """NP-37: a mean over day and night has a deviation that no hour has."""
+def test_hourly_peaks_over_a_whole_day_are_lower_than_nsigma() -> None:
+    """a mean over day and night has a deviation that no hour has."""
     found = answer(days(4, office), "hourly-nsigma", "nsigma-v1")
     hourly, plain = (found.predictors[name].raw[NODE, 0] for name in found.predictors)
     assert 8.3 < hourly < 0.75 * plain
 
 
-def test_nothing_is_said_before_a_day_has_passed() -> None:
+def test_peaks_are_unknown_before_a_day_has_passed() -> None:
     bank = learned(days(1, office)[:-1], "hourly-nsigma", horizon_seconds=3600.0)
     assert np.isnan(bank.peaks(["node-a"])[0].decided.raw).all()
     bank.apply(days(1, office)[-1:])
@@ -142,7 +142,7 @@ def test_nothing_is_said_before_a_day_has_passed() -> None:
     assert np.isnan(known[ENTITIES.index("unknown")]).all()
 
 
-def test_an_hour_that_was_never_seen_makes_what_touches_it_unknown() -> None:
+def test_a_horizon_with_an_unseen_hour_is_unknown() -> None:
     without_noon = [w for w in days(2, office) if not 12 <= (w.end_ms - 1) // HOUR_MS % 24 < 13]
     whole = answer(without_noon, "hourly-nsigma")
     assert np.isnan(whole.decided.raw[NODE]).all()
@@ -167,7 +167,7 @@ def test_each_class_has_its_own_horizon() -> None:
     assert own.terms["hour"][ENTITIES.index("batch"), 0] == 0.0
 
 
-def test_what_was_a_week_ago_fades_and_what_was_not_seen_for_longer_is_gone() -> None:
+def test_hours_fade_by_the_week_and_are_then_forgotten() -> None:
     busy_then_idle = days(4, lambda hour: 8.0) + days(14, lambda hour: 1.0, first=4)
     own = answer(busy_then_idle, "hourly-nsigma", nsigma_multiplier=0.0).decided
     weights = (6 / 7) ** np.arange(18.0)[::-1]
@@ -183,9 +183,7 @@ def test_what_was_a_week_ago_fades_and_what_was_not_seen_for_longer_is_gone() ->
 
 
 @pytest.mark.parametrize(("later_days", "gone"), [(7, False), (8, True), (30, True)])
-def test_an_hour_that_is_missed_while_others_are_seen_is_gone_as_well(
-    later_days: int, gone: bool
-) -> None:
+def test_a_missed_hour_is_forgotten_while_others_are_seen(later_days: int, gone: bool) -> None:
     """Each day an hour, and then for days only another."""
     midnights = [at(MIDNIGHT_MS + (24 * day + 1) * HOUR_MS, 8.0) for day in range(3)]
     mornings = [
@@ -197,14 +195,14 @@ def test_an_hour_that_is_missed_while_others_are_seen_is_gone_as_well(
     assert np.isnan(own.decided.raw[NODE]).all() == gone
 
 
-def test_state_that_faded_in_another_way_is_not_taken_over() -> None:
+def test_state_of_other_days_is_not_restored() -> None:
     bank = learned(days(1, office), "hourly-nsigma")
     other = learned([], "hourly-nsigma", options={"hourly-nsigma": {"days": 3}})
     with pytest.raises(CheckpointLayoutError):
         other.restore("node-a", bank.state_of("node-a"))
 
 
-def test_a_machine_that_is_another_begins_anew() -> None:
+def test_another_machine_starts_without_history() -> None:
     windows = days(3, lambda hour: 8.0)
     other = [replace(w, machine_id="machine-2") for w in days(0.5, lambda hour: 1.0, first=3)]
     assert np.isnan(answer(windows + other, "hourly-nsigma").decided.raw[NODE]).all()

@@ -24,10 +24,10 @@ def of(members: list[str], **options: Mapping[str, Any]) -> dict[str, dict[str, 
 
 @given(streams(), st.lists(st.sampled_from(OTHERS), min_size=1, max_size=4, unique=True))
 @LAWS
-def test_it_is_the_highest_that_any_member_knows(
+def test_the_peak_is_the_highest_known_peak_of_a_member(
     windows: list[NodeWindow], members: list[str]
 ) -> None:
-    """NP-28: never below a member, unknown where all of them are."""
+    """never below a member, unknown where all of them are."""
     bank = learned(windows, "max", *members, options=of(members), cold_start_samples=2)
     for found in bank.peaks(bank.nodes):
         own = found.predictors["max"]
@@ -46,8 +46,7 @@ def test_it_is_the_highest_that_any_member_knows(
                 assert own.terms[f"{name}.{term}"].tobytes() == values.tobytes()
 
 
-def test_by_default_of_borg_and_resource_central() -> None:
-    """NP-28."""
+def test_default_members_are_borg_and_resource_central() -> None:
     windows = [window(i, [Pod("a", (3.0, GIB / 2))]) for i in range(20)]
     own = answer(windows, "max").predictors["max"]
     central, borg = own.terms["resource-central"], own.terms["borg-default"]
@@ -57,14 +56,14 @@ def test_by_default_of_borg_and_resource_central() -> None:
     assert own.raw[SYSTEM].tobytes() == central[SYSTEM].tobytes()
 
 
-def test_members_have_options_of_their_own() -> None:
+def test_members_have_their_own_options() -> None:
     options = of(["borg-default"], **{"borg-default": {"a": 2.0}})
     found = answer([window(1, [Pod("a", (0.1, GIB))])], "max", "borg-default", options=options)
     assert found.predictors["max"].pod_raw[0, 0] == 0.5
     assert found.predictors["borg-default"].pod_raw[0, 0] == 1.0 / 1.1
 
 
-def test_a_member_keeps_apart_what_it_keeps_beside() -> None:
+def test_columns_of_a_member_are_apart_from_the_same_predictor() -> None:
     """Each hour's mean is learned once by the member and once by the predictor itself."""
     options = {"max": {"members": ["hourly-nsigma"]}}
     windows = [window(i, [Pod("a", (1.0 + i % 3, GIB))]) for i in range(750)]
@@ -89,12 +88,12 @@ def test_a_member_keeps_apart_what_it_keeps_beside() -> None:
         (["nsigma-v1", "percentile"], "pair"),
     ],
 )
-def test_prod_is_found_as_the_most_careful_member_finds_it(members: list[str], prod: str) -> None:
+def test_prod_is_that_of_the_most_careful_member(members: list[str], prod: str) -> None:
     assert Maximum(members=members).prod == prod
 
 
 @pytest.mark.parametrize("members", [[], (), "percentile", ""])
-def test_members_that_are_no_list_of_predictors_are_refused(members: Any) -> None:
+def test_invalid_members_are_refused(members: Any) -> None:
     with pytest.raises(ValueError, match=r"^members is .* not a list of predictors"):
         Maximum(members=members)
 

@@ -20,7 +20,6 @@ PROD = ENTITIES.index("prod")
 def test_version_1_is_numpys_mean_and_deviation(
     series: list[tuple[float, float]], times: float
 ) -> None:
-    """NP-23."""
     windows = [window(i, usage=usage) for i, usage in enumerate(series)]
     found = answer(windows, "nsigma-v1", profile=FAST, nsigma_multiplier=times)
     ages = np.arange(len(series))[::-1] * LENGTH_MS / 1000
@@ -40,7 +39,6 @@ def test_version_1_is_numpys_mean_and_deviation(
 @given(st.lists(USAGE, min_size=11, max_size=40))
 @LAWS
 def test_one_pod_adds_up_to_version_1(series: list[tuple[float, float]]) -> None:
-    """NP-24."""
     windows = [window(i, [Pod("a", usage)]) for i, usage in enumerate(series)]
     found = answer(windows, "nsigma-v2", "pods-nsigma", "nsigma-v1").predictors
     v1 = found["nsigma-v1"].raw[PROD].tobytes()
@@ -54,7 +52,7 @@ def test_one_pod_adds_up_to_version_1(series: list[tuple[float, float]]) -> None
 def test_pods_that_are_always_there_add_up_to_version_1_and_more(
     series: list[tuple[tuple[float, float], ...]],
 ) -> None:
-    """NP-24: deviations of a sum never exceed the sum of deviations."""
+    """deviations of a sum never exceed the sum of deviations."""
     windows = [
         window(i, [Pod(uid, usage) for uid, usage in zip("abc", row, strict=True)])
         for i, row in enumerate(series)
@@ -66,8 +64,8 @@ def test_pods_that_are_always_there_add_up_to_version_1_and_more(
 
 @given(streams())
 @LAWS
-def test_the_pods_by_themselves_are_the_sum_of_their_version_1(windows: list[NodeWindow]) -> None:
-    """NP-24 by its name, and NP-25: version 2 is the larger of this and version 1."""
+def test_pods_nsigma_is_the_sum_of_the_pods_version_1(windows: list[NodeWindow]) -> None:
+    """Version 2 is the larger of this and version 1."""
     names = ("pods-nsigma", "nsigma-v1", "nsigma-v2")
     bank = learned(windows, *names, cold_start_samples=3, cold_start_seconds=60.0)
     for found in bank.peaks(bank.nodes):
@@ -86,7 +84,7 @@ def test_the_pods_by_themselves_are_the_sum_of_their_version_1(windows: list[Nod
                 )
 
 
-def test_the_pods_by_themselves_know_nothing_of_what_the_whole_has_shown() -> None:
+def test_pods_nsigma_is_unknown_where_only_the_node_was_measured() -> None:
     """Where only the node was read, version 2 has version 1 to go by; the pods have no sum."""
     windows = [window(i, [Pod("a", (3.0, GIB))], host_apps=(np.nan, np.nan)) for i in range(3)]
     found = answer(windows, "pods-nsigma", "nsigma-v2", cold_start_samples=0).predictors
@@ -97,7 +95,7 @@ def test_the_pods_by_themselves_know_nothing_of_what_the_whole_has_shown() -> No
 @given(streams())
 @LAWS
 def test_version_2_is_the_larger_of_version_1_and_the_pods(windows: list[NodeWindow]) -> None:
-    """NP-25, and NP-24 for any mix of cold, unknown, deleted and ended pods."""
+    """For any mix of cold, unknown, deleted and ended pods."""
     bank = learned(windows, "nsigma-v1", "nsigma-v2", cold_start_samples=3, cold_start_seconds=60.0)
     for found in bank.peaks(bank.nodes):
         v1, v2 = found.predictors["nsigma-v1"], found.predictors["nsigma-v2"]
@@ -126,7 +124,7 @@ def test_a_cold_pod_counts_its_request() -> None:
     assert own.pod_raw[:, 0].tolist() == [1.0, 0.1]
 
 
-def test_a_pod_of_unknown_usage_counts_its_request_and_one_without_is_left_out() -> None:
+def test_an_unmeasured_pod_counts_its_request_or_is_left_out() -> None:
     nothing = (np.nan, np.nan)
     pods = [Pod("a", nothing), Pod("b", nothing, requests=nothing), Pod("c", (2.0, GIB))]
     own = answer([window(1, pods)], "nsigma-v2", cold_start_samples=0).predictors["nsigma-v2"]
@@ -134,14 +132,14 @@ def test_a_pod_of_unknown_usage_counts_its_request_and_one_without_is_left_out()
     assert own.terms["left_out"][PROD].tolist() == [1.0, 1.0]
 
 
-def test_pods_of_which_nothing_is_known_add_up_to_nothing_known() -> None:
+def test_the_sum_of_unknown_pods_is_unknown() -> None:
     """Not to 0: what class free uses is unknown, though it was seen to use 0 of nothing."""
     nothing = (np.nan, np.nan)
     found = answer([window(1, [Pod("a", nothing, "free", nothing)])], "resource-central")
     assert np.isnan(found.predictors["resource-central"].raw[ENTITIES.index("free")]).all()
 
 
-def test_a_pod_on_its_way_out_counts_what_it_uses_and_an_ended_one_nothing() -> None:
+def test_a_deleted_pod_counts_its_usage_and_an_ended_pod_nothing() -> None:
     pods = [
         Pod("leaving", (1.0, GIB), active=False, age=5.0),
         Pod("ended", (4.0, GIB), ended=True),
@@ -154,14 +152,14 @@ def test_a_pod_on_its_way_out_counts_what_it_uses_and_an_ended_one_nothing() -> 
     assert own.terms["requests"][PROD, 0] == 0.0
 
 
-def test_where_the_system_is_unknown_version_1_stands_alone() -> None:
+def test_version_1_is_the_peak_where_the_system_is_unknown() -> None:
     now = window(1, [Pod("a", (3.0, GIB))], host_apps=(np.nan, np.nan))
     own = answer([now], "nsigma-v2", cold_start_samples=0).predictors["nsigma-v2"]
     assert np.isnan(own.terms["system"][NODE]).all()
     assert own.raw[NODE].tolist() == [4.0, 8 * GIB]
 
 
-def test_where_the_node_is_unknown_the_pods_and_a_known_system_stand_alone() -> None:
+def test_the_sum_is_the_peak_where_the_node_is_unknown() -> None:
     before = window(1, [Pod("a", (3.0, GIB))])
     bank = learned([before], "nsigma-v2", cold_start_samples=0)
     assert bank.peaks(["node-a"])[0].predictors["nsigma-v2"].raw[NODE, 0] == 4.0

@@ -23,12 +23,12 @@ from tests.processors.predictors.answers import ALL, answer
 from tests.processors.windows import GIB, Pod, window
 
 
-def test_ours_are_installed() -> None:
+def test_built_in_predictors_are_available() -> None:
     assert {*ALL} <= {*available()}
     assert [*available()] == sorted(available())
 
 
-def test_they_are_made_in_the_order_of_their_names_with_their_options() -> None:
+def test_predictors_are_built_in_order_with_their_options() -> None:
     made = build(["vpa", "percentile"], {"percentile": {"cpu": 0.5}})
     assert [(key, predictor.name) for key, predictor in made.items()] == [
         ("vpa", "vpa"), ("percentile", "percentile"),
@@ -77,14 +77,14 @@ def test_they_are_made_in_the_order_of_their_names_with_their_options() -> None:
         (["autopilot"], {"autopilot": {"cpu": 0}}, "cpu is 0, not a number from above 0"),
     ],
 )
-def test_what_cannot_be_made_is_an_error(
+def test_invalid_names_and_options_are_errors(
     names: list[str], options: dict[str, dict[str, float]], problem: str
 ) -> None:
     with pytest.raises(PredictorError, match=problem):
         build(names, options)
 
 
-def test_an_unknown_name_is_answered_with_those_that_there_are() -> None:
+def test_an_unknown_name_is_answered_with_the_available_names() -> None:
     with pytest.raises(PredictorError) as error:
         build(["oracle"], {})
     assert "nsigma-v1, nsigma-v2, percentile, pods-nsigma" in (error.value.hint or "")
@@ -94,7 +94,7 @@ def test_an_unknown_name_is_answered_with_those_that_there_are() -> None:
     ("name", "hint"),
     [("percentile", "its options are cpu, memory, classes"), ("nsigma-v1", "it has none")],
 )
-def test_an_unknown_option_is_answered_with_those_that_there_are(name: str, hint: str) -> None:
+def test_an_unknown_option_is_answered_with_the_declared_options(name: str, hint: str) -> None:
     with pytest.raises(PredictorError) as error:
         build([name], {name: {"gpu": 1}})
     assert error.value.hint == hint
@@ -146,7 +146,7 @@ def shadow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("shadow")
-def test_a_name_that_two_packages_have_is_nobodys() -> None:
+def test_a_name_of_two_packages_cannot_be_used() -> None:
     says = r"model.predictors: predictor vpa is in more than one package: shadow 1.0, springtide"
     with pytest.raises(PredictorError, match=says):
         build(["percentile", "vpa"], {})
@@ -172,7 +172,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["deaf", "borg-default", "max"])
-def test_who_says_that_it_knows_no_system_cannot_decide(
+def test_a_predictor_without_peaks_of_the_system_cannot_decide(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed(monkeypatch)
@@ -187,17 +187,19 @@ def test_who_says_that_it_knows_no_system_cannot_decide(
     assert bank.peaks([now.node])[0].decides == "percentile"
 
 
-def test_a_maximum_of_one_that_knows_the_system_may_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_maximum_with_a_member_that_knows_the_system_may_decide(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     installed(monkeypatch)
     options = {"max": {"members": ["deaf", "vpa"]}}
     Bank(ModelConfig(predictors=("max",), predictor="max", options=options))
 
 
-def test_the_package_of_ours_is_springtide() -> None:
+def test_built_in_predictors_belong_to_springtide() -> None:
     assert registry.package_of(available()["vpa"]).startswith("springtide 0.")
 
 
-def test_one_that_does_not_run_cannot_decide() -> None:
+def test_a_predictor_that_does_not_run_cannot_decide() -> None:
     with pytest.raises(PredictorError, match="'vpa' is to decide but does not run"):
         Bank(ModelConfig(predictors=("percentile",), predictor="vpa"))
 

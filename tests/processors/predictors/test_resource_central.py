@@ -49,7 +49,7 @@ def slot_values(series: list[tuple[int, float]], slots: int) -> list[float]:
 def test_the_peak_of_a_pod_is_the_exact_percentile_of_its_slots(
     steps: list[tuple[int, float]], fraction: float, seconds: float
 ) -> None:
-    """NP-27: never below it, and above it by no more than what slots are rounded up by."""
+    """never below it, and above it by no more than what slots are rounded up by."""
     end, series = 0, []
     for step, usage in steps:
         end += step
@@ -64,7 +64,7 @@ def test_the_peak_of_a_pod_is_the_exact_percentile_of_its_slots(
 
 @given(st.decimals("0", "1", places=4), st.integers(1, 288))
 @settings(deadline=None)
-def test_ranks_are_those_of_exact_fractions(fraction: object, count: int) -> None:
+def test_ranks_follow_from_exact_fractions(fraction: object, count: int) -> None:
     rank = _ranks(float(str(fraction)))[count]
     share = Fraction(str(fraction)) * count
     assert rank + 1 >= share
@@ -79,7 +79,7 @@ def test_a_rank_is_not_moved_by_rounding() -> None:
 @given(streams())
 @LAWS
 def test_the_peak_of_an_entity_is_the_sum_of_its_pods(windows: list[NodeWindow]) -> None:
-    """NP-27: requests of cold pods, and for the node the system."""
+    """requests of cold pods, and for the node the system."""
     bank = learned(windows, "resource-central", cold_start_samples=3, cold_start_seconds=60.0)
     for found in bank.peaks(bank.nodes):
         own = found.predictors["resource-central"]
@@ -118,7 +118,7 @@ def test_a_slot_that_the_history_touches_counts_whole(seconds: float, expected: 
     assert expected <= own.raw[SYSTEM, 0] <= expected * OFF
 
 
-def test_without_a_slot_nothing_is_known() -> None:
+def test_peaks_are_unknown_without_a_slot() -> None:
     found = answer([window(1, [Pod("a", (np.nan, GIB), requests=(np.nan, GIB))], coverage=0.1)],
                    "resource-central")  # fmt: skip
     own = found.predictors["resource-central"]

@@ -162,29 +162,29 @@ BREAKERS = {
 }  # fmt: skip
 
 
-def test_there_is_a_breaker_of_every_law() -> None:
+def test_every_law_has_a_breaker() -> None:
     assert BREAKERS.keys() == LAWS.keys()
 
 
 @pytest.mark.parametrize(
     ("law", "broken"), [(law, broken) for law, many in BREAKERS.items() for broken in many]
 )
-def test_a_law_finds_who_breaks_it(law: str, broken: type[Broken]) -> None:
+def test_a_law_detects_its_breakers(law: str, broken: type[Broken]) -> None:
     with pytest.raises(AssertionError):
         LAWS[law](Subject(broken))
 
 
-def test_a_predictor_that_breaks_nothing_passes_the_same_way() -> None:
+def test_a_correct_predictor_passes_every_law() -> None:
     check_predictor(Broken)
 
 
-def test_who_broke_which_law_is_said() -> None:
-    expected = "broken breaks the law 'unknown is not zero': it answers .* of which nothing"
+def test_the_error_names_predictor_and_law() -> None:
+    expected = "broken breaks the law 'unknown is not zero': it answers .* without known usage"
     with pytest.raises(AssertionError, match=expected):
         check_predictor(ZeroForUnknown)
 
 
-def test_what_is_never_known_by_design_is_no_breach() -> None:
+def test_peaks_unknown_by_design_break_no_law() -> None:
     LAWS["known once learned"](Subject(SilentByDesign))
 
 
@@ -279,7 +279,7 @@ class WithoutPeak:
     ],
 )
 @pytest.mark.parametrize("law", LAWS)
-def test_what_is_hardly_a_predictor_breaks_the_laws_in_words(
+def test_an_invalid_predictor_breaks_the_laws_with_a_message(
     broken: Any, says: str, law: str
 ) -> None:
     with pytest.raises(AssertionError, match=says):

@@ -16,7 +16,7 @@ LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max
 
 @given(streams())
 @LAWS
-def test_it_is_the_quantile_with_its_own_margin_and_for_pods_the_floor(
+def test_the_peak_is_the_quantile_with_margin_and_floor(
     windows: list[NodeWindow],
 ) -> None:
     options = {"percentile": {"cpu": 0.9, "memory": 0.9}}
@@ -30,7 +30,7 @@ def test_it_is_the_quantile_with_its_own_margin_and_for_pods_the_floor(
         assert own.pod_raw.tobytes() == floored.tobytes()
 
 
-def test_with_its_preset_it_reads_its_buckets() -> None:
+def test_the_preset_vpa_sets_its_buckets() -> None:
     windows = [window(i, usage=(2.0, 4 * GIB)) for i in range(5)]
     own = answer(windows, "vpa", profile=VPA).predictors["vpa"]
     ends = [
@@ -40,7 +40,7 @@ def test_with_its_preset_it_reads_its_buckets() -> None:
     assert own.raw[NODE].tolist() == [end * 1.15 for end in ends]
 
 
-def test_a_strategy_without_a_margin_leaves_its_own() -> None:
+def test_its_own_margin_stays_without_a_margin_of_the_strategy() -> None:
     now = window(1, [Pod("a", (2.0, GIB))])
     now.strategy = Strategy(safety_margin_percent=0.0, predictor="vpa")
     own = answer([now], "vpa").predictors["vpa"]
@@ -48,13 +48,13 @@ def test_a_strategy_without_a_margin_leaves_its_own() -> None:
     assert own.raw[NODE, 0] == own.terms["quantile"][NODE, 0] * 1.15
 
 
-def test_an_idle_pod_gets_the_floor_and_an_idle_class_nothing() -> None:
+def test_an_idle_pod_gets_the_floor_and_an_idle_class_zero() -> None:
     own = answer([window(1, [Pod("a", (0.0, 0.0))])], "vpa").predictors["vpa"]
     assert own.pod_raw.tolist() == [[0.025, 250 * 2**20]]
     assert own.raw[ENTITIES.index("prod")].tolist() == [0.0, 0.0]
 
 
-def test_no_floor_makes_an_unknown_pod_known() -> None:
+def test_the_floor_does_not_make_an_unknown_pod_known() -> None:
     own = answer([window(1, [Pod("a", (np.nan, np.nan))])], "vpa").predictors["vpa"]
     assert np.isnan(own.pod_raw).all()
 

@@ -299,5 +299,5 @@ async def _change(settings: Settings, node: str, change: Change[_T], *, dry_run:
                 return await put(output=output)
         outcome = await put(output=None)
         if active:
-            print_lines([f"workers of the group {', '.join(active)} run: stop them first"])
+            print_lines([f"workers of the group {', '.join(active)} are running: stop them first"])
         return outcome

@@ -89,7 +89,7 @@ class ModelCursor(PartitionModels):
         self._has_resources: dict[str, bool] = {}
         self.busy = asyncio.Lock()
         self._reported: set[str] = set()
-        self._output = output
+        self.output = output
         self._windows = WINDOWS.full_name(rules.prefix)
         self._replayed: dict[str, PendingReport] = {}
 
@@ -179,7 +179,7 @@ class ModelCursor(PartitionModels):
         ):  # fmt: skip
             fitting = [record for record in records if _fits(topic.name, record)]
             if fitting and self.owned:
-                await self._output.append(topic.full_name(prefix), partition, fitting)
+                await self.output.append(topic.full_name(prefix), partition, fitting)
         for node, newest in reported:
             self._reported.add(node)
             if newest is not None:
@@ -197,7 +197,7 @@ class ModelCursor(PartitionModels):
     async def refuse(self, refused: Iterable[tuple[LogRecord, RecordError]]) -> None:
         """Write these records to the dead letters."""
         for record, error in refused:
-            await refuse_record(self._output, self.rules.prefix, self._windows, record, error)
+            await refuse_record(self.output, self.rules.prefix, self._windows, record, error)
 
     def decode(
         self, records: Sequence[LogRecord]

@@ -1,4 +1,4 @@
-"""A broker in memory: enough of one for the agents' logic, where real Kafka is not the question.
+"""Fakes for tests of the agents' logic: a broker in memory, its clients, and a record source.
 
 `MemoryBroker` holds partitions as lists of records, `MemoryOutput` and `MemoryReader` stand in for
 `Output` and `LogReader`. A delivery takes `latency()` turns of the event loop.
@@ -28,27 +28,27 @@ class MemoryBroker:
     latency: Callable[[], int] = lambda: 1
 
     def put(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> int:
-        """Append a record; gives its offset."""
+        """Append a record; return its offset."""
         log = self.logs.setdefault((topic, partition), [])
         log.append(LogRecord(partition, len(log), key, value, APPENDED_MS))
         return len(log) - 1
 
     def records(self, topic: str, partition: int = 0) -> list[LogRecord]:
-        """What retention left."""
+        """Return the records that retention has left."""
         log = self.logs.get((topic, partition), [])
         return log[self.first.get((topic, partition), 0) :]
 
     def trim(self, topic: str, partition: int, first: int) -> None:
-        """Remove what lies below `first`, as retention does."""
+        """Remove records below the offset `first`, as retention does."""
         self.first[topic, partition] = first
 
     def recreate(self, topic: str, partition: int = 0) -> None:
-        """Delete the topic and make it anew."""
+        """Delete and recreate a partition."""
         self.logs.pop((topic, partition), None)
         self.first.pop((topic, partition), None)
 
     def live(self, topic: str, partition: int = 0) -> dict[bytes, bytes]:
-        """Newest value of each key, tombstones gone."""
+        """Return the newest value by key, without tombstones."""
         newest = {record.key or b"": record.value for record in self.records(topic, partition)}
         return {key: value for key, value in newest.items() if value is not None}
 
@@ -58,25 +58,26 @@ class MemoryBroker:
 
 
 class MemoryReader:
-    """Reads only what it was opened for."""
+    """Reads the partitions it was opened for."""
 
-    def __init__(self, broker: MemoryBroker, places: set[tuple[str, int]]) -> None:
+    def __init__(self, broker: MemoryBroker, partitions: set[tuple[str, int]]) -> None:
         self._broker = broker
-        self._places = places
+        self._partitions = partitions
 
     async def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        assert (topic, partition) in self._places
+        assert (topic, partition) in self._partitions
         first = self._broker.first.get((topic, partition), 0)
         return first, max(first, len(self._broker.logs.get((topic, partition), [])))
 
     async def read(
         self, topic: str, partition: int, start: int, end: int
     ) -> AsyncIterator[list[LogRecord]]:
-        assert (topic, partition) in self._places
-        found = [r for r in self._broker.records(topic, partition) if start <= r.offset < end]
-        for at in range(0, len(found), READ_SIZE):
+        assert (topic, partition) in self._partitions
+        log = self._broker.records(topic, partition)
+        records = [record for record in log if start <= record.offset < end]
+        for index in range(0, len(records), READ_SIZE):
             await asyncio.sleep(0)
-            yield found[at : at + READ_SIZE]
+            yield records[index : index + READ_SIZE]
 
 
 class MemoryOutput:
@@ -103,7 +104,7 @@ class MemoryOutput:
 
     @property
     def reasons(self) -> list[str]:
-        """Why records were refused, in order."""
+        """The reasons of the dead letters, in order."""
         return [dict(letter.headers)["reason"].decode() for letter in self.dead_letters]
 
 

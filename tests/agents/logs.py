@@ -1,4 +1,4 @@
-"""Windows for the agents' tests: small, and different from each other in what models learn."""
+"""Small windows for tests, each with different usage."""
 
 import random
 
@@ -16,25 +16,26 @@ CONFIG = ModelConfig(expiration_seconds=60)
 def window(
     node: str, step: int, *, sample_offset: int, machine: str = "m", epoch: int = 1, **usage: float
 ) -> bytes:
-    """The window of `node` that ends at step 5 s after the start of all, with this `usage`."""
-    luck = random.Random(f"{node}/{step}/{epoch}")
+    """Return the encoded window number `step` (5 s each) of `node`, with this `usage`."""
+    rng = random.Random(f"{node}/{step}/{epoch}")
     end = APPENDED_MS - 3_600_000 + step * 5000
+    # A repeated window may precede the first one, but a sequence is not negative.
     header = SampleHeader(
-        node=node, machine_id=machine, boot_id="b", epoch=epoch, sequence=step,
+        node=node, machine_id=machine, boot_id="b", epoch=epoch, sequence=step + 2,
         window_start_ms=end - 5000, window_end_ms=end,
     )  # fmt: skip
     rows = [
-        {"kind": "node", "id": "", "coverage": 1.0, "cpu_cores_avg": luck.random() * 8,
-         "cpu_cores_p90": luck.random() * 8, "memory_bytes_p90": luck.random() * 1e10,
+        {"kind": "node", "id": "", "coverage": 1.0, "cpu_cores_avg": rng.random() * 8,
+         "cpu_cores_p90": rng.random() * 8, "memory_bytes_p90": rng.random() * 1e10,
          "capacity_cpu_cores": 8.0, "capacity_memory_bytes": 64e9} | usage,
         {"kind": "pod", "id": f"pod-{step // 6}", "coverage": 1.0,
-         "cpu_cores_p90": luck.random(), "memory_bytes_p90": luck.random() * 1e9},
+         "cpu_cores_p90": rng.random(), "memory_bytes_p90": rng.random() * 1e9},
     ]  # fmt: skip
-    made = join(
+    joined = join(
         read_rows(encode_samples(SampleBatch(header, rows))), NodeView(None, {}), Strategy(),
         sample_offset=sample_offset, appended_ms=APPENDED_MS,
     )  # fmt: skip
-    return encode_window(made)
+    return encode_window(joined)
 
 
 class LogWriter:
@@ -47,7 +48,7 @@ class LogWriter:
         self.samples = 0
 
     def window(self, node: str, skip: int = 0, epoch: int = 1, **usage: float) -> int:
-        """The next window of `node`; `skip` > 0 leaves a gap, < 0 repeats an old one."""
+        """Append the next window of `node`; `skip` > 0 leaves a gap, < 0 repeats an old window."""
         step = self._steps[node] = self._steps.get(node, 0) + 1 + skip
         self._broker.put("t.samples", self._place[1], node.encode(), b"a sample")
         value = window(node, step, sample_offset=self.samples, epoch=epoch, **usage)
@@ -55,7 +56,7 @@ class LogWriter:
         return self._broker.put(*self._place, node.encode(), value)
 
     def windows(self, count: int, *nodes: str) -> None:
-        """`count` windows of each of `nodes`, in turn."""
+        """Append `count` windows of each of `nodes`, alternating."""
         for _ in range(count):
             for node in nodes:
                 self.window(node)

@@ -1,4 +1,4 @@
-"""Owners of one partition over a broker in memory, by the product's recovery, model and rounds."""
+"""Owners of one partition over a broker in memory, with the real recovery, model and rounds."""
 
 import asyncio
 from typing import Any
@@ -30,7 +30,7 @@ JOIN_RULES = JoinRules("t", 1, future_tolerance_seconds=60, strategy=Strategy())
 
 
 class Owner:
-    """A worker that holds partition 0, as far as these tests need one."""
+    """A worker that owns partition 0."""
 
     def __init__(self, broker: MemoryBroker, member: str, config: ModelConfig = CONFIG) -> None:
         self.broker = broker
@@ -58,9 +58,11 @@ class Owner:
         self.refused.append((topic, record.offset, error.reason))
 
     async def load(self, kept: Shard | None = None) -> "Owner":
-        """Take the partition over."""
-        held = {} if kept is None else {0: kept}
-        [(self.shard, self.stale)] = [found async for found in self.recovery.load_all([0], held)]
+        """Load the partition, reusing the shard `kept`."""
+        shards = {} if kept is None else {0: kept}
+        [(self.shard, self.stale)] = [
+            loaded async for loaded in self.recovery.load_all([0], shards)
+        ]
         self.rounds = CheckpointRounds(
             self.shard, self.recovery.output, "t.checkpoints", self.stale, self.clock
         )
@@ -76,18 +78,18 @@ class Owner:
         return self.model.ownership.epoch
 
     async def apply(self, count: int | None = None) -> None:
-        """Go on by `count` windows of the log, or to its end."""
+        """Apply the next `count` windows of the log, by default all."""
         log = self.broker.records("t.windows")
         ahead = [record for record in log if record.offset >= self.model.next_offset]
         if ahead[:count]:
             await self.model.process(ahead[:count])
 
     async def round(self) -> None:
-        """A whole round of checkpoints."""
+        """Write a whole round of checkpoints."""
         await self.rounds.write()
 
     async def step_round(self) -> None:
-        """Begin a round, or write the next slice of the one begun (and its marker, if last)."""
+        """Start a round, or write its next slice (after the last slice its marker)."""
         if self._round is None or self._round.done():
             self._round = asyncio.create_task(self.rounds.write(1.0))
             await self.clock.advance(0)
@@ -96,7 +98,7 @@ class Owner:
         await settle()
 
     def die(self) -> None:
-        """kill -9: nothing more is written."""
+        """Stop as by kill -9: nothing more is written."""
         self.output.refuses = lambda topic: True
         self.model.ownership.owned = False
         if self._round is not None:
@@ -104,15 +106,15 @@ class Owner:
 
 
 async def settle() -> None:
-    """Let what can go on go on."""
+    """Run other tasks until they wait."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 def undisturbed(broker: MemoryBroker, end: int | None = None) -> ModelCursor:
-    """One pass over the log from its first record, up to the offset `end`."""
-    nobody: Any = None
-    cursor = ModelCursor(Ownership(0, epoch=0), 0, Bank(CONFIG), nobody, MODEL_RULES)
+    """Apply the log once from its first record, up to the offset `end`."""
+    no_output: Any = None
+    cursor = ModelCursor(Ownership(0, epoch=0), 0, Bank(CONFIG), no_output, MODEL_RULES)
     log = broker.logs.get(("t.windows", 0), [])[:end]
     if log:
         cursor.apply(log)
@@ -120,7 +122,7 @@ def undisturbed(broker: MemoryBroker, end: int | None = None) -> ModelCursor:
 
 
 def content(model: ModelCursor) -> dict[str, Any]:
-    """All that a model says of its nodes, without who says it."""
+    """Return state and results of each node, without epochs."""
     return {
         node: (
             model.bank.state_of(node),
@@ -133,22 +135,25 @@ def content(model: ModelCursor) -> dict[str, Any]:
 
 
 def canonical(value: bytes) -> dict[str, Any]:
-    """A result without the epoch of its writer."""
+    """Decode a result without the epoch of its writer."""
     result: dict[str, Any] = msgspec.json.decode(value)
     del result["epoch"]
     return result
 
 
 def published(broker: MemoryBroker, topic: str) -> dict[str, Any]:
-    """Newest results by node, as readers find them: ordered by generation and offset."""
-    found: dict[str, Any] = {}
+    """Return the newest result by node, ordered by generation and offset as readers do."""
+    newest: dict[str, Any] = {}
     for record in broker.records(topic):
         node = (record.key or b"").decode()
         if record.value is None:
-            found.pop(node, None)
+            newest.pop(node, None)
         else:
             result = canonical(record.value)
             position = (result["generation"], result["offset"])
-            if node not in found or position >= (found[node]["generation"], found[node]["offset"]):
-                found[node] = result
-    return found
+            if node not in newest or position >= (
+                newest[node]["generation"],
+                newest[node]["offset"],
+            ):
+                newest[node] = result
+    return newest

@@ -1,7 +1,7 @@
-"""Owners of one partition who die, wake up late and overlap, at random, over a broker in memory.
+"""Owners of one partition that die, resume late and overlap at random, over a broker in memory.
 
-After each taking over, and at the end, the models must be those of one undisturbed pass over the
-log up to where they stand. What the owners run is the product's own recovery, model and rounds.
+After each takeover, and at the end, the models must equal those of one undisturbed pass over the
+log up to their position. Owners run the real recovery, model and rounds.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ NODES = ("a", "b", "c", "d", "e")
 
 
 class Simulation:
-    """One run. `run` gives what went wrong, None if nothing did."""
+    """One run with a seed. `run` returns the problem, or None."""
 
     def __init__(self, seed: int, *, zombies: bool, steps: int = 50) -> None:
-        self._luck = random.Random(seed)
+        self._rng = random.Random(seed)
         self._zombies = zombies
         self._steps = steps
-        self._broker = MemoryBroker(latency=lambda: self._luck.choice((0, 0, 1, 8)))
+        self._broker = MemoryBroker(latency=lambda: self._rng.choice((0, 0, 1, 8)))
         self._log = LogWriter(self._broker)
         self._reference = undisturbed(self._broker)
         self._owners: list[Owner] = []
@@ -44,30 +44,30 @@ class Simulation:
         return self._difference(last, "at the end") or self._unpublished(last)
 
     async def _step(self) -> None:
-        luck = self._luck
-        action = luck.random()
+        rng = self._rng
+        action = rng.random()
         if action < 0.35:
             self._extend_log()
         elif action < 0.55 and self._owners:
-            await luck.choice(self._owners).apply(luck.randrange(1, 6))
+            await rng.choice(self._owners).apply(rng.randrange(1, 6))
         elif action < 0.85 and self._owners:
-            await luck.choice(self._owners).step_round()
+            await rng.choice(self._owners).step_round()
         elif action < 0.95 and len(self._loading) <= self._zombies:
             self._take_over()
-        for _ in range(luck.randrange(4)):
+        for _ in range(rng.randrange(4)):
             await asyncio.sleep(0)
 
     def _extend_log(self) -> None:
-        node = self._luck.choice(NODES)
-        if self._luck.random() < 0.12:
+        node = self._rng.choice(NODES)
+        if self._rng.random() < 0.12:
             self._log.depart(node)
-        for _ in range(self._luck.randrange(1, 4)):
-            self._log.window(node, skip=self._luck.choice((0, 0, 0, 1, -1, -2)))
+        for _ in range(self._rng.randrange(1, 4)):
+            self._log.window(node, skip=self._rng.choice((0, 0, 0, 1, -1, -2)))
 
     def _take_over(self) -> None:
         kept = None
-        if self._owners and self._luck.random() < 0.2:
-            # A rebalance that leaves the partition where it is.
+        if self._owners and self._rng.random() < 0.2:
+            # A rebalance after which the worker keeps the partition.
             owner = self._owners.pop()
             owner.model.ownership.owned = False
             kept = owner.shard
@@ -93,7 +93,7 @@ class Simulation:
         return f"{when}: {nodes} differ at offset {end}"
 
     def _undisturbed(self, end: int) -> dict[str, Any]:
-        """The content at `end`; taking over mostly comes later and later in the log."""
+        """Return the content at `end`; the ends of most takeovers increase."""
         if end < self._reference.next_offset:
             return content(undisturbed(self._broker, end))
         ahead = self._broker.records("t.windows")[self._reference.next_offset : end]
@@ -103,24 +103,24 @@ class Simulation:
 
     def _unpublished(self, last: Owner) -> str | None:
         want = content(last.model)
-        for topic, at in (("t.predictions", 2), ("t.node-state", 3)):
+        for topic, field in (("t.predictions", 2), ("t.node-state", 3)):
             have = published(self._broker, topic)
-            if not self._zombies and have != {node: of[at] for node, of in want.items()}:
-                return f"{topic} is not what the models say"
-            for node, of in want.items():
-                if have.get(node) != of[at]:
-                    return f"{topic} of {node} is not what the models say"
+            if not self._zombies and have != {node: values[field] for node, values in want.items()}:
+                return f"{topic} differs from the models"
+            for node, values in want.items():
+                if have.get(node) != values[field]:
+                    return f"{topic} of {node} differs from the models"
         return None
 
 
 def simulate(seed: int, *, zombies: bool) -> str | None:
-    """What went wrong in the run of this seed."""
+    """Run the simulation of this seed; return the problem, or None."""
 
     async def run() -> str | None:
-        found = await Simulation(seed, zombies=zombies).run()
+        problem = await Simulation(seed, zombies=zombies).run()
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         await settle()
-        return found
+        return problem
 
     return asyncio.run(run())

@@ -1,4 +1,4 @@
-"""From settings to the bank's configuration: what a class names, and what it leaves as it is."""
+"""Settings as configuration of the bank: what a class sets, and what it inherits."""
 
 from pathlib import Path
 
@@ -21,9 +21,9 @@ def config(tmp_path: Path, model: str) -> ModelConfig:
 
 
 def profile(tmp_path: Path, name: str, model: str) -> Profile:
-    """The profile of the class `name`."""
-    made = config(tmp_path, model)
-    return made.profiles[made.profile_of(name)]
+    """Return the profile of the class `name`."""
+    converted = config(tmp_path, model)
+    return converted.profiles[converted.profile_of(name)]
 
 
 def test_settings_have_the_classes_of_the_log() -> None:
@@ -35,12 +35,12 @@ def test_defaults_are_those_of_koordinator_for_every_class(tmp_path: Path) -> No
 
 
 def test_settings_outside_of_profiles_are_passed_on(tmp_path: Path) -> None:
-    made = config(
+    converted = config(
         tmp_path,
         "{training_statistic: avg, memory_collect_policy: usageWithPageCache, drift: shorten,"
         " minimum_coverage: 0.25, expiration_seconds: 60}",
     )
-    assert made == ModelConfig(
+    assert converted == ModelConfig(
         training_statistic="avg", memory_collect_policy="usageWithPageCache", drift="shorten",
         minimum_coverage=0.25, expiration_seconds=60.0,
     )  # fmt: skip
@@ -114,17 +114,17 @@ def test_impossible_buckets_are_refused_with_their_key(
 
 
 @pytest.mark.parametrize(
-    ("cpu", "says"),
+    ("cpu", "message"),
     [
         ("{first: 2, max: 1}", r"model\.histogram\.cpu\.max: 1 is .* at least first, which is 2"),
         ("{max: 0.01}", r"model\.histogram\.cpu\.max: 0\.01 is .* first, which is 0\.025"),
         ("{first: 2000}", r"model\.histogram\.cpu\.first: 2000 is .* at most max, which is 1024"),
     ],
 )
-def test_a_first_bucket_above_the_last_is_refused(tmp_path: Path, cpu: str, says: str) -> None:
-    with pytest.raises(SettingsError, match=says):
+def test_a_first_bucket_above_the_last_is_refused(tmp_path: Path, cpu: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
         config(tmp_path, f"{{histogram: {{cpu: {cpu}}}}}")
-    with pytest.raises(SettingsError, match=says.replace("model", r"model\.classes\.batch", 1)):
+    with pytest.raises(SettingsError, match=message.replace("model", r"model\.classes\.batch", 1)):
         config(tmp_path, f"{{classes: {{batch: {{histogram: {{cpu: {cpu}}}}}}}}}")
 
 

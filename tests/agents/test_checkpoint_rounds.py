@@ -1,4 +1,4 @@
-"""Rounds of checkpoints over a broker in memory: slices, then the marker, then the tombstones."""
+"""Rounds of checkpoints: slices, then the marker, then tombstones."""
 
 import asyncio
 from typing import Any
@@ -29,7 +29,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def loaded(count: int = 3) -> tuple[MemoryBroker, LogWriter, Owner]:
-    """An owner at the end of a log with `count` windows of each node."""
+    """Return an owner that has applied a log with `count` windows of each node."""
     broker = MemoryBroker()
     log = LogWriter(broker)
     log.windows(count, *NODES)
@@ -38,7 +38,7 @@ async def loaded(count: int = 3) -> tuple[MemoryBroker, LogWriter, Owner]:
 
 
 def kinds(broker: MemoryBroker, since: int = 0) -> list[str]:
-    """What was written to `checkpoints`, in order: node, marker, claim or tombstone."""
+    """Return the kinds of records in `checkpoints`: node, marker, claim or tombstone."""
     return [
         "tombstone" if record.value is None else parse_key(record.key or b"")[0]
         for record in broker.records(TOPIC)[since:]
@@ -57,13 +57,17 @@ async def test_a_round_writes_all_nodes_and_then_the_marker() -> None:
     broker, _, owner = await loaded()
     await owner.round()
     assert kinds(broker) == ["claim", *["node"] * 7, "marker"]
-    found = marker(broker, owner.epoch)
-    assert (found.resume, found.joined, found.nodes) == (21, 20, 7)
+    round_marker = marker(broker, owner.epoch)
+    assert (round_marker.resume, round_marker.joined, round_marker.nodes) == (21, 20, 7)
     expected = content(undisturbed(broker))
     for node in NODES:
-        made = checkpoint(broker, node, owner.epoch)
-        assert (made.state, made.counters) == expected[node][:2]
-        assert (made.covers, made.epoch, made.round) == (21, owner.epoch, 1)
+        written_checkpoints = checkpoint(broker, node, owner.epoch)
+        assert (written_checkpoints.state, written_checkpoints.counters) == expected[node][:2]
+        assert (
+            written_checkpoints.covers,
+            written_checkpoints.epoch,
+            written_checkpoints.round,
+        ) == (21, owner.epoch, 1)
 
 
 async def test_a_large_checkpoint_leaves_out_the_prediction(
@@ -75,15 +79,17 @@ async def test_a_large_checkpoint_leaves_out_the_prediction(
     monkeypatch.setattr(checkpoint_rounds, "LARGEST_VALUE_BYTES", min(sizes) - 1)
     await owner.round()
     assert marker(broker, owner.epoch).round == 2
-    made = [checkpoint(broker, node, owner.epoch) for node in NODES]
-    assert {one.prediction for one in made} == {None}
+    written_checkpoints = [checkpoint(broker, node, owner.epoch) for node in NODES]
+    assert {written.prediction for written in written_checkpoints} == {None}
     expected = content(undisturbed(broker))
-    assert [one.state for one in made] == [expected[node][0] for node in NODES]
+    assert [written.state for written in written_checkpoints] == [
+        expected[node][0] for node in NODES
+    ]
     before = {topic: published(broker, topic) for topic in ("t.predictions", "t.node-state")}
     heir = (await Owner(broker, "second").load()).model
     await heir.publish(list(heir.reports.items()))
     assert {topic: published(broker, topic) for topic in before} == before
-    assert all(found.keys() == set(NODES) for found in before.values())
+    assert all(results.keys() == set(NODES) for results in before.values())
 
 
 async def test_the_marker_has_the_start_of_the_round_and_checkpoints_their_coverage() -> None:
@@ -97,8 +103,8 @@ async def test_the_marker_has_the_start_of_the_round_and_checkpoints_their_cover
     await owner.apply()
     await owner.step_round()
     assert kinds(broker) == ["claim", *["node"] * 7, "marker"]
-    found = marker(broker, owner.epoch)
-    assert (found.resume, found.joined) == (21, 20)
+    round_marker = marker(broker, owner.epoch)
+    assert (round_marker.resume, round_marker.joined) == (21, 20)
     covers = [checkpoint(broker, node, owner.epoch).covers for node in NODES]
     assert covers == [21, 21, 21, 28, 28, 28, 35]
     for node, end in zip(NODES, covers, strict=True):
@@ -119,9 +125,9 @@ async def test_a_slice_is_captured_before_it_is_sent() -> None:
     owner.output.append = apply_meanwhile
     await owner.round()
     for node in NODES[:3]:
-        made = checkpoint(broker, node, owner.epoch)
-        assert made.covers == log_end
-        assert made.state == content(undisturbed(broker, log_end))[node][0]
+        written_checkpoints = checkpoint(broker, node, owner.epoch)
+        assert written_checkpoints.covers == log_end
+        assert written_checkpoints.state == content(undisturbed(broker, log_end))[node][0]
 
 
 async def test_a_revoked_partition_gets_no_marker() -> None:
@@ -216,7 +222,7 @@ async def test_rounds_start_at_their_interval_and_are_spread_over_it() -> None:
     task = asyncio.create_task(owner.rounds.run(100, first_after_seconds=10))
     await settle()
     await owner.clock.advance(250)
-    # Three slices, 30 s apart, and the marker with the last; the tombstones are none.
+    # Three slices, 30 s apart, and the marker after the last; there are no tombstones.
     began = [10, 110, 210]
     assert sorted({round(t) for t in times}) == [10, 40, 70, 110, 140, 170, 210, 240]
     assert began == [t for t in sorted({round(t) for t in times}) if t % 100 == 10]

@@ -1,4 +1,4 @@
-"""Pods that come and go while windows are joined late: Batch is never less than it is in truth."""
+"""Batch resources while pods start and end and windows are joined late."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ RECORD = NodeRecord(
 
 
 class Pod(NamedTuple):
-    """Runs from `start` to `end`, seconds; listed from `bound` to `deleted`."""
+    """A pod that runs from `start` to `end` and is listed from `bound` to `deleted`, in seconds."""
 
     uid: str
     pod_class: str
@@ -53,51 +53,52 @@ class Pod(NamedTuple):
     deleted: int
 
     def share(self, window: int) -> float:
-        """In which part of a window it ran."""
+        """Return the fraction of a window in which the pod ran."""
         begin = window * WINDOW
         return max(0, min(self.end, begin + WINDOW) - max(self.start, begin)) / WINDOW
 
 
-def some_pods(luck: random.Random, classes: Sequence[str]) -> list[Pod]:
-    """Four that stay, and short ones."""
+def some_pods(rng: random.Random, classes: Sequence[str]) -> list[Pod]:
+    """Return four pods that run all the time, and 250 short ones."""
     stays = [Pod(f"web-{n}", "prod", 2.0, -9, -5, 10**6, 10**6) for n in range(4)]
     short = []
     for n in range(250):
-        start = luck.randrange(WINDOWS * WINDOW)
-        end = start + luck.randrange(1, 3 * WINDOW)
-        # That a pod is bound is known before its containers run, that it is gone after them.
-        deleted = end + luck.randrange(4)
-        cores = luck.randrange(1, 9) / 4
-        short.append(Pod(f"job-{n}", luck.choice(classes), cores, start - 2, start, end, deleted))
+        start = rng.randrange(WINDOWS * WINDOW)
+        end = start + rng.randrange(1, 3 * WINDOW)
+        # A pod is bound before its containers start and deleted after they end.
+        deleted = end + rng.randrange(4)
+        cores = rng.randrange(1, 9) / 4
+        short.append(Pod(f"job-{n}", rng.choice(classes), cores, start - 2, start, end, deleted))
     return stays + short
 
 
-def events(luck: random.Random, pods: Sequence[Pod]) -> Iterator[tuple[str, Any, int]]:
-    """What happens, in its order: pods bound and deleted, windows joined; and when, in seconds."""
-    found: list[tuple[int, str, Any]] = []
+def events(rng: random.Random, pods: Sequence[Pod]) -> Iterator[tuple[str, Any, int]]:
+    """Yield (event, pod or window, second) in order: pods bound and deleted, windows joined."""
+    timeline: list[tuple[int, str, Any]] = []
     for pod in pods:
-        found += [(pod.bound, "bound", pod), (pod.deleted, "deleted", pod)]
-    at = 0
+        timeline += [(pod.bound, "bound", pod), (pod.deleted, "deleted", pod)]
+    second = 0
     for window in range(WINDOWS):
-        # As it was sent, or when the join is behind for minutes and does all at once.
-        at = max(at, (window + 1) * WINDOW + luck.choice([1, 2, 5, 12, 25, 200]))
-        found.append((at, "joined", window))
-    yield from ((what, of, at) for at, what, of in sorted(found, key=lambda event: event[0]))
+        # Joined when sent, or minutes later together with others.
+        second = max(second, (window + 1) * WINDOW + rng.choice([1, 2, 5, 12, 25, 200]))
+        timeline.append((second, "joined", window))
+    ordered = sorted(timeline, key=lambda event: event[0])
+    yield from ((what, subject, second) for second, what, subject in ordered)
 
 
-def record(key: bytes, value: bytes | None, at: int, offset: int = 0) -> LogRecord:
-    return LogRecord(0, offset, key, value, (START + at) * 1000)
+def record(key: bytes, value: bytes | None, second: int, offset: int = 0) -> LogRecord:
+    return LogRecord(0, offset, key, value, (START + second) * 1000)
 
 
 def bound(pod: Pod) -> LogRecord:
-    made = PodRecord(
+    pod_record = PodRecord(
         node=NODE, uid=pod.uid, cgroup_uid=pod.uid, namespace="ns", name=pod.uid,
         pod_class=pod.pod_class, phase="Running",
     )  # fmt: skip
-    return record(pod_key(NODE, pod.uid), encode_json(made), pod.bound)
+    return record(pod_key(NODE, pod.uid), encode_json(pod_record), pod.bound)
 
 
-def sample(window: int, pods: Sequence[Pod], at: int) -> LogRecord:
+def sample(window: int, pods: Sequence[Pod], second: int) -> LogRecord:
     ran = [pod for pod in pods if pod.share(window)]
     used = SYSTEM + sum(pod.cores * pod.share(window) for pod in ran)
     memory = {"memory_bytes_avg": 0.0}
@@ -112,69 +113,69 @@ def sample(window: int, pods: Sequence[Pod], at: int) -> LogRecord:
         node=NODE, machine_id="m", boot_id="b", epoch=1, sequence=window,
         window_start_ms=start_ms, window_end_ms=start_ms + WINDOW * 1000,
     )  # fmt: skip
-    return record(NODE.encode(), encode_samples(SampleBatch(header, rows)), at, window)
+    return record(NODE.encode(), encode_samples(SampleBatch(header, rows)), second, window)
 
 
 def batch_cores(window: Window) -> float:
     nothing = Prod(np.zeros((1, 2)), np.zeros((1, 2)))
     batch = WindowBatch([window], "usageWithoutPageCache")
-    found = offers(batch, nothing, [nothing])
-    (offer,) = records(batch, found, ["max"], [{"generation": 1, "offset": 1, "epoch": 1}])
+    available = offers(batch, nothing, [nothing])
+    (offer,) = records(batch, available, ["max"], [{"generation": 1, "offset": 1, "epoch": 1}])
     assert offer.batch is not None
     assert offer.batch.cpu_millicores is not None
     return offer.batch.cpu_millicores / 1000
 
 
-async def simulated(luck: random.Random, pods: Sequence[Pod]) -> list[Window]:
-    """The windows that were joined."""
+async def simulated(rng: random.Random, pods: Sequence[Pod]) -> list[Window]:
+    """Join all windows, and return them."""
     broker, cluster_state = MemoryBroker(), ClusterState()
     output: Any = MemoryOutput(broker)
 
-    async def hand_on(records: Sequence[LogRecord]) -> None:
+    async def ignore(records: Sequence[LogRecord]) -> None:
         pass
 
     rules = JoinRules("t", 1, future_tolerance_seconds=60, strategy=Strategy())
-    cursor = JoinCursor(Ownership(0, epoch=1), 0, cluster_state, output, rules, hand_on)
+    cursor = JoinCursor(Ownership(0, epoch=1), 0, cluster_state, output, rules, ignore)
     cluster_state.apply_node(record(NODE.encode(), encode_json(RECORD), 0))
     most = 0
-    for what, of, at in events(luck, pods):
+    for what, subject, second in events(rng, pods):
         if what == "bound":
-            cluster_state.apply_pod(bound(of))
+            cluster_state.apply_pod(bound(subject))
         elif what == "deleted":
-            cluster_state.apply_pod(record(pod_key(NODE, of.uid), None, at))
+            cluster_state.apply_pod(record(pod_key(NODE, subject.uid), None, second))
         else:
-            await cursor.process([sample(of, pods, at)])
+            await cursor.process([sample(subject, pods, second)])
         most = max(most, len(cluster_state.deleted_pods))
-    # Those of the longest time by which the join is behind, and not all there ever were.
+    # Deleted pods of the longest lag are kept, not all that ever existed.
     assert 0 < most < 100
-    windows = [decode_window(found.value or b"") for found in broker.records("t.windows")]
+    windows = [decode_window(record.value or b"") for record in broker.records("t.windows")]
     assert len(windows) == WINDOWS
     return windows
 
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_batch_usage_is_exact_while_batch_pods_start_and_end(seed: int) -> None:
-    luck = random.Random(seed)
-    pods = some_pods(luck, ["batch", "free"])
-    windows = await simulated(luck, pods)
+    rng = random.Random(seed)
+    pods = some_pods(rng, ["batch", "free"])
+    windows = await simulated(rng, pods)
     assert [batch_cores(window) for window in windows] == [CORES - SYSTEM - 4 * 2.0] * WINDOWS
     assert {name for window in windows for name in classes_of(window)} == {"prod", "batch", "free"}
 
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_batch_usage_lies_between_average_and_peak(seed: int) -> None:
-    # A pod of Prod that is still there will use all the time what it used, one that is gone counts
-    # for its part of the window; none counts for more, and those of Batch never.
-    luck = random.Random(seed)
-    pods = some_pods(luck, ["batch", "free", "prod", "mid"])
-    windows = await simulated(luck, pods)
+    # A pod of Prod that still exists counts with its usage, a deleted one with its share of the
+    # window. Pods of Batch do not count.
+    rng = random.Random(seed)
+    pods = some_pods(rng, ["batch", "free", "prod", "mid"])
+    windows = await simulated(rng, pods)
     for number, window in enumerate(windows):
         taken = [pod for pod in pods if pod.pod_class in ("prod", "mid") and pod.share(number)]
         at_once = sum(pod.cores for pod in taken)
         average = sum(pod.cores * pod.share(number) for pod in taken)
-        found = CORES - SYSTEM - batch_cores(window)
-        # Of each pod whole millicores are counted.
-        assert average - 1e-9 <= found <= at_once + 1e-9 + len(taken) / 1000, number
+        counted = CORES - SYSTEM - batch_cores(window)
+        # Usage is rounded up to whole millicores per pod.
+        assert average - 1e-9 <= counted <= at_once + 1e-9 + len(taken) / 1000, number
     assert "unknown" not in {name for window in windows for name in classes_of(window)}
 
 

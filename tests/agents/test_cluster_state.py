@@ -1,4 +1,4 @@
-"""Nodes and pods as the join looks them up, read from records in any order and of any quality."""
+"""The cluster state, from valid and invalid records in any order."""
 
 from typing import Any
 
@@ -25,18 +25,18 @@ def node(name: str, uid: str = "") -> LogRecord:
 
 
 def pod(name: str, uid: str, cgroup_uid: str | None = None, **changes: Any) -> LogRecord:
-    made = PodRecord(
+    pod_record = PodRecord(
         node=name, uid=uid, cgroup_uid=cgroup_uid or uid, namespace="ns", name=f"pod-{uid}",
         **changes,
     )  # fmt: skip
-    return record(pod_key(name, uid), encode_json(made))
+    return record(pod_key(name, uid), encode_json(pod_record))
 
 
 def pods_of(cluster_state: ClusterState, name: str) -> dict[str, str | None]:
     return {uid: pod.name for uid, pod in cluster_state.pods.get(name, {}).items()}
 
 
-def gone_of(cluster_state: ClusterState, name: str) -> set[str]:
+def deleted_pods_of(cluster_state: ClusterState, name: str) -> set[str]:
     return {uid for uid, pod in cluster_state.view(name).pods.items() if pod.phase == GONE}
 
 
@@ -53,9 +53,9 @@ def test_the_newest_record_of_a_node_is_used() -> None:
     cluster_state = ClusterState()
     assert cluster_state.apply_node(node("a", "1")) is None
     assert cluster_state.apply_node(node("a", "2")) is None
-    found = cluster_state.view("a").record
-    assert found is not None
-    assert found.uid == "2"
+    newest = cluster_state.view("a").record
+    assert newest is not None
+    assert newest.uid == "2"
 
 
 def test_a_node_is_deleted_from_its_tombstone_to_its_next_record() -> None:
@@ -68,7 +68,7 @@ def test_a_node_is_deleted_from_its_tombstone_to_its_next_record() -> None:
 
 
 def test_the_tombstone_of_an_unknown_node_marks_it_as_deleted() -> None:
-    # Compaction may have taken the record that came before it.
+    # Compaction may have removed earlier records.
     cluster_state = ClusterState()
     assert cluster_state.apply_node(record(b"a", None)) == "a"
     assert set(cluster_state.deleted_nodes) == {"a"}
@@ -79,7 +79,7 @@ def test_only_the_last_deleted_nodes_are_remembered() -> None:
     for number in range(MAX_DELETED_NODES + 5):
         cluster_state.apply_node(node(f"n{number}"))
         cluster_state.apply_node(record(f"n{number}".encode(), None))
-        # One that departs again and again is as new as its last tombstone.
+        # A node that is deleted again moves to the end.
         cluster_state.apply_node(record(b"n0", None))
     assert len(cluster_state.deleted_nodes) == MAX_DELETED_NODES
     assert list(cluster_state.deleted_nodes)[:1] == ["n6"]
@@ -123,8 +123,8 @@ def test_a_tombstone_removes_a_pod_and_a_second_one_changes_nothing() -> None:
 
 
 def test_a_tombstone_leaves_another_pod_with_the_same_cgroup() -> None:
-    # A static pod that is made anew keeps its hash and gets another mirror pod: the new one's
-    # record may come before the old one's tombstone.
+    # A recreated static pod keeps its hash and gets another mirror pod, whose record may be written
+    # before the tombstone of the old one.
     cluster_state = ClusterState()
     cluster_state.apply_pod(pod("a", "mirror-1", cgroup_uid="hash"))
     cluster_state.apply_pod(pod("a", "mirror-2", cgroup_uid="hash"))
@@ -137,22 +137,22 @@ def test_a_deleted_pod_is_known_without_requests_until_no_window_can_contain_it(
     cluster_state.apply_pod(pod("a", "x", pod_class="batch", phase="Running"))
     delete(cluster_state, "a", "x", at_ms=40_000)
     assert pods_of(cluster_state, "a") == {}
-    gone = cluster_state.view("a").pods["x"]
-    assert (gone.name, gone.pod_class, gone.phase) == ("pod-x", CLASS_CODES["batch"], GONE)
-    assert (gone.deleting, gone.view) == (True, None)
-    # The window in which it was deleted, and one that was late: it may be in those that follow.
+    deleted = cluster_state.view("a").pods["x"]
+    assert (deleted.name, deleted.pod_class, deleted.phase) == ("pod-x", CLASS_CODES["batch"], GONE)
+    assert (deleted.deleting, deleted.view) == (True, None)
+    # After the window of its deletion and a late one, it may still be in later windows.
     for start in (0, 30_000):
         cluster_state.deleted_pods.joined("a", ["x"] if start else [], start, start + 30_000)
-        assert gone_of(cluster_state, "a") == {"x"}
-    # It ran until the end of the last one; a cgroup that is left behind is known as long.
+        assert deleted_pods_of(cluster_state, "a") == {"x"}
+    # A pod is known as long as its cgroup is listed.
     cluster_state.deleted_pods.joined("a", [], 60_000, 90_000)
-    assert gone_of(cluster_state, "a") == {"x"}
+    assert deleted_pods_of(cluster_state, "a") == {"x"}
     cluster_state.deleted_pods.joined("a", ["x"], 90_000, 120_000)
     cluster_state.deleted_pods.joined("a", [], 120_000, 150_000)
     cluster_state.deleted_pods.joined("b", [], 150_000, 180_000)
-    assert gone_of(cluster_state, "a") == {"x"}
+    assert deleted_pods_of(cluster_state, "a") == {"x"}
     cluster_state.deleted_pods.joined("a", [], 150_000, 180_000)
-    assert gone_of(cluster_state, "a") == set()
+    assert deleted_pods_of(cluster_state, "a") == set()
     assert len(cluster_state.deleted_pods) == 0
 
 
@@ -160,9 +160,9 @@ def test_a_pod_replaces_a_deleted_pod_with_the_same_cgroup() -> None:
     cluster_state = ClusterState()
     cluster_state.apply_pod(pod("a", "mirror-1", cgroup_uid="hash"))
     delete(cluster_state, "a", "mirror-1")
-    assert gone_of(cluster_state, "a") == {"hash"}
+    assert deleted_pods_of(cluster_state, "a") == {"hash"}
     cluster_state.apply_pod(pod("a", "mirror-2", cgroup_uid="hash"))
-    assert gone_of(cluster_state, "a") == set()
+    assert deleted_pods_of(cluster_state, "a") == set()
     assert cluster_state.view("a").pods["hash"].name == "pod-mirror-2"
     assert len(cluster_state.deleted_pods) == 0
 
@@ -174,10 +174,10 @@ def test_deleted_pods_expire_on_nodes_without_windows() -> None:
         delete(cluster_state, name, "x", at_ms=1)
     cluster_state.apply_pod(pod("a", "y"))
     delete(cluster_state, "a", "y", at_ms=LONGEST_MS + 1)
-    assert [gone_of(cluster_state, name) for name in "abc"] == [{"x", "y"}, {"x"}, {"x"}]
+    assert [deleted_pods_of(cluster_state, name) for name in "abc"] == [{"x", "y"}, {"x"}, {"x"}]
     cluster_state.apply_pod(pod("a", "z"))
     delete(cluster_state, "a", "z", at_ms=LONGEST_MS + 2)
-    assert [gone_of(cluster_state, name) for name in "abc"] == [{"y", "z"}, set(), set()]
+    assert [deleted_pods_of(cluster_state, name) for name in "abc"] == [{"y", "z"}, set(), set()]
     assert len(cluster_state.deleted_pods) == 2
 
 
@@ -244,10 +244,10 @@ async def test_loading_reads_both_topics_to_their_ends_and_refuses_invalid_recor
     async def refuse(topic: str, record: LogRecord, error: RecordError) -> None:
         refused.append((topic, record.offset, error.reason))
 
-    for found in (node("a"), record(b"c", node("a").value), node("b"), record(b"a", None)):
-        broker.put("t.nodes", 0, found.key, found.value)
-    for found in (pod("b", "x"), record(b"b/y", b"junk"), pod("b", "z")):
-        broker.put("t.pods", 0, found.key, found.value)
+    for entry in (node("a"), record(b"c", node("a").value), node("b"), record(b"a", None)):
+        broker.put("t.nodes", 0, entry.key, entry.value)
+    for entry in (pod("b", "x"), record(b"b/y", b"junk"), pod("b", "z")):
+        broker.put("t.pods", 0, entry.key, entry.value)
     topics = ClusterStateTopics("t", refuse)
     async with broker.open_reader([("t.nodes", 0), ("t.pods", 0)]) as reader:
         cluster_state = ClusterState()

@@ -109,11 +109,11 @@ CALLEES = (
 @pytest.mark.parametrize("callee", CALLEES, ids=lambda callee: callee.path)
 def test_a_function_has_the_parameters_that_we_use(callee: Callee) -> None:
     module, _, name = callee.path.partition(":")
-    found: Any = import_module(module)
+    target: Any = import_module(module)
     for part in name.split("."):
-        assert hasattr(found, part), f"{callee.path} is missing. Needed for: {callee.needed_for}"
-        found = getattr(found, part)
-    parameters = _parameters(found)
+        assert hasattr(target, part), f"{callee.path} is missing. Needed for: {callee.needed_for}"
+        target = getattr(target, part)
+    parameters = _parameters(target)
     assert parameters == callee.parameters, (
         f"{callee.path} takes ({parameters}), not ({callee.parameters}). "
         f"Needed for: {callee.needed_for}"

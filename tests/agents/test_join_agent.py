@@ -1,4 +1,4 @@
-"""The join: every good sample becomes a window, every bad one a dead letter, in order."""
+"""The join: valid samples become windows, invalid ones dead letters, in order."""
 
 import asyncio
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ POLICY = "usageWithoutPageCache"
 
 @dataclass
 class Fixture:
-    """A join cursor over a broker in memory, and what it wrote."""
+    """A join cursor over a broker in memory, and the records that join wrote."""
 
     broker: MemoryBroker = field(default_factory=MemoryBroker)
     cluster_state: ClusterState = field(default_factory=ClusterState)
@@ -44,13 +44,13 @@ class Fixture:
         output: Any = MemoryOutput(self.broker)
         self.output = output
         rules = JoinRules("t", PARTITIONS, future_tolerance_seconds=60, strategy=STRATEGY)
-        self.handed_on: list[LogRecord] = []
+        self.handed_over: list[LogRecord] = []
         self.cursor = JoinCursor(
             self.ownership, 0, self.cluster_state, self.output, rules, self._take
         )
 
     async def _take(self, records: Sequence[LogRecord]) -> None:
-        self.handed_on += records
+        self.handed_over += records
 
     @property
     def windows(self) -> list[Window]:
@@ -60,7 +60,7 @@ class Fixture:
     def joined(self) -> list[int]:
         return [window.sample_offset for window in self.windows]
 
-    def know(self, node: str) -> None:
+    def add_node(self, node: str) -> None:
         record = NodeRecord(node=node, allocatable=Resources(cpu_millicores=4000))
         self.cluster_state.apply_node(put(node.encode(), encode_json(record)))
 
@@ -72,7 +72,7 @@ def put(key: bytes, value: bytes | None, offset: int = 0) -> LogRecord:
 def sample(
     offset: int, node: str = NODE, *, key: bytes | None = None, ahead_seconds: float = 0, **row: Any
 ) -> LogRecord:
-    """A sample of `node` whose window ends this far ahead of its append time."""
+    """Return a sample of `node` whose window ends `ahead_seconds` after its append time."""
     end = APPENDED_MS + round(ahead_seconds * 1000)
     header = SampleHeader(
         node=node, machine_id="m", boot_id="b", epoch=1, sequence=offset,
@@ -91,27 +91,27 @@ def count(metric: Any, *labels: str) -> float:
 
 
 async def test_samples_become_windows_in_order_with_their_offsets() -> None:
-    it = Fixture()
-    await it.cursor.process([sample(7), sample(8, OTHER), sample(11)])
-    assert it.joined == [7, 8, 11]
-    assert [record.key for record in it.broker.records("t.windows")] == [
+    join = Fixture()
+    await join.cursor.process([sample(7), sample(8, OTHER), sample(11)])
+    assert join.joined == [7, 8, 11]
+    assert [record.key for record in join.broker.records("t.windows")] == [
         NODE.encode(), OTHER.encode(), NODE.encode(),
     ]  # fmt: skip
-    assert it.cursor.next_offset == 12
-    assert [r[:5] for r in it.handed_on] == [r[:5] for r in it.broker.records("t.windows")]
-    assert [window.appended_ms for window in it.windows] == [APPENDED_MS] * 3
+    assert join.cursor.next_offset == 12
+    assert [r[:5] for r in join.handed_over] == [r[:5] for r in join.broker.records("t.windows")]
+    assert [window.appended_ms for window in join.windows] == [APPENDED_MS] * 3
 
 
 async def test_a_window_has_the_facts_of_its_node_and_pods() -> None:
-    it = Fixture()
-    await it.cursor.process([sample(0)])
-    it.know(NODE)
+    join = Fixture()
+    await join.cursor.process([sample(0)])
+    join.add_node(NODE)
     pod = PodRecord(
         node=NODE, uid="api", cgroup_uid="uid-1", namespace="ns", name="web", pod_class="prod"
     )
-    it.cluster_state.apply_pod(put(pod_key(NODE, "api"), encode_json(pod)))
-    await it.cursor.process([sample(1)])
-    before, after = it.windows
+    join.cluster_state.apply_pod(put(pod_key(NODE, "api"), encode_json(pod)))
+    await join.cursor.process([sample(1)])
+    before, after = join.windows
     assert (before.node.known, after.node.known) == (False, True)
     assert before.node.strategy == after.node.strategy == STRATEGY
     assert column(before, "pod_class") == [None, "unknown"]
@@ -138,11 +138,11 @@ async def test_a_window_has_the_facts_of_its_node_and_pods() -> None:
     ],
 )  # fmt: skip
 async def test_an_invalid_sample_becomes_a_dead_letter(record: LogRecord, reason: str) -> None:
-    it, before = Fixture(), count(module.DEAD, "samples", reason)
-    await it.cursor.process([sample(0), record._replace(offset=1), sample(2)])
-    assert it.joined == [0, 2]
-    assert it.cursor.next_offset == 3
-    (letter,) = it.output.dead_letters
+    join, before = Fixture(), count(module.DEAD, "samples", reason)
+    await join.cursor.process([sample(0), record._replace(offset=1), sample(2)])
+    assert join.joined == [0, 2]
+    assert join.cursor.next_offset == 3
+    (letter,) = join.output.dead_letters
     headers = dict(letter.headers)
     assert (headers["reason"], headers["offset"]) == (reason.encode(), b"1")
     assert (headers["topic"], headers["partition"]) == (b"t.samples", b"0")
@@ -151,137 +151,137 @@ async def test_an_invalid_sample_becomes_a_dead_letter(record: LogRecord, reason
 
 
 async def test_a_window_a_minute_ahead_is_accepted() -> None:
-    it = Fixture()
-    await it.cursor.process([sample(0, ahead_seconds=60)])
-    assert it.joined == [0]
+    join = Fixture()
+    await join.cursor.process([sample(0, ahead_seconds=60)])
+    assert join.joined == [0]
 
 
 async def test_a_sample_with_an_oversized_window_becomes_a_dead_letter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    it = Fixture()
+    join = Fixture()
     monkeypatch.setattr(module, "LARGEST_VALUE_BYTES", 1000)
-    await it.cursor.process([sample(0)])
-    assert (it.joined, it.output.reasons, it.cursor.next_offset) == ([], ["oversized"], 1)
+    await join.cursor.process([sample(0)])
+    assert (join.joined, join.output.reasons, join.cursor.next_offset) == ([], ["oversized"], 1)
 
 
 @pytest.mark.parametrize("value", [float("nan"), -0.1, float("inf"), 1e300])
 async def test_an_invalid_value_becomes_null_and_is_counted(value: float) -> None:
-    it, before = Fixture(), count(module.BAD_VALUES, NODE, "cpu_cores_max")
-    await it.cursor.process([sample(0, cpu_cores_max=value)])
-    (window,) = it.windows
+    join, before = Fixture(), count(module.BAD_VALUES, NODE, "cpu_cores_max")
+    await join.cursor.process([sample(0, cpu_cores_max=value)])
+    (window,) = join.windows
     assert column(window, "cpu_cores_max")[0] is None
     assert column(window, "cpu_cores_avg")[0] == 2.0
     assert window.bad_values == {"cpu_cores_max": 1}
     assert count(module.BAD_VALUES, NODE, "cpu_cores_max") - before == 1
-    assert it.output.dead_letters == []
+    assert join.output.dead_letters == []
 
 
 async def test_samples_of_a_deleted_node_are_dropped() -> None:
-    it, before = Fixture(), count(module.IGNORED)
-    it.know(NODE)
-    it.know(OTHER)
-    it.cluster_state.apply_node(put(NODE.encode(), None))
-    await it.cursor.process([sample(0), sample(1, OTHER)])
-    assert it.joined == [1]
-    assert it.cursor.next_offset == 2
-    assert it.output.dead_letters == []
+    join, before = Fixture(), count(module.IGNORED)
+    join.add_node(NODE)
+    join.add_node(OTHER)
+    join.cluster_state.apply_node(put(NODE.encode(), None))
+    await join.cursor.process([sample(0), sample(1, OTHER)])
+    assert join.joined == [1]
+    assert join.cursor.next_offset == 2
+    assert join.output.dead_letters == []
     assert count(module.IGNORED) - before == 1
 
 
 async def test_a_recreated_node_is_joined_again() -> None:
-    it = Fixture()
-    it.know(OTHER)
-    it.know(NODE)
-    it.cluster_state.apply_node(put(NODE.encode(), None))
-    it.know(NODE)
-    await it.cursor.process([sample(0)])
-    assert it.joined == [0]
+    join = Fixture()
+    join.add_node(OTHER)
+    join.add_node(NODE)
+    join.cluster_state.apply_node(put(NODE.encode(), None))
+    join.add_node(NODE)
+    await join.cursor.process([sample(0)])
+    assert join.joined == [0]
 
 
 async def test_a_departure_is_appended_to_the_log() -> None:
-    it = Fixture()
-    await it.cursor.depart(NODE, APPENDED_MS)
-    (window,) = it.windows
+    join = Fixture()
+    await join.cursor.depart(NODE, APPENDED_MS)
+    (window,) = join.windows
     assert (window.type, window.header.node, window.sample_offset) == ("departure", NODE, -1)
-    assert [record.key for record in it.broker.records("t.windows")] == [NODE.encode()]
+    assert [record.key for record in join.broker.records("t.windows")] == [NODE.encode()]
 
 
 async def test_a_revoked_partition_is_not_written() -> None:
-    it = Fixture()
-    it.ownership.owned = False
-    await it.cursor.process([sample(0), put(NODE.encode(), b"junk", 1)])
-    await it.cursor.depart(NODE, APPENDED_MS)
-    assert (it.windows, it.output.dead_letters, it.cursor.next_offset) == ([], [], 0)
+    join = Fixture()
+    join.ownership.owned = False
+    await join.cursor.process([sample(0), put(NODE.encode(), b"junk", 1)])
+    await join.cursor.depart(NODE, APPENDED_MS)
+    assert (join.windows, join.output.dead_letters, join.cursor.next_offset) == ([], [], 0)
 
 
 async def test_a_partition_revoked_during_a_dead_letter_is_not_joined() -> None:
-    it = Fixture()
-    write = it.output.dead_letter
+    join = Fixture()
+    write = join.output.dead_letter
 
     async def lose(*arguments: Any) -> None:
-        it.ownership.owned = False
+        join.ownership.owned = False
         await write(*arguments)
 
-    it.output.dead_letter = lose
-    await it.cursor.process([put(NODE.encode(), b"junk"), sample(1)])
-    assert it.windows == []
-    # It may come back to this worker, which goes on from here.
-    assert it.cursor.next_offset == 0
+    join.output.dead_letter = lose
+    await join.cursor.process([put(NODE.encode(), b"junk"), sample(1)])
+    assert join.windows == []
+    # If the partition returns, the worker resumes here.
+    assert join.cursor.next_offset == 0
 
 
 @pytest.mark.parametrize("topic", ["t.windows"])
 async def test_a_failed_delivery_raises_and_the_cursor_stays(topic: str) -> None:
-    it = Fixture()
-    it.output.refuses = lambda name: name == topic
+    join = Fixture()
+    join.output.refuses = lambda name: name == topic
     with pytest.raises(ConnectionError):
-        await it.cursor.process([sample(0), sample(1)])
-    assert it.cursor.next_offset == 0
+        await join.cursor.process([sample(0), sample(1)])
+    assert join.cursor.next_offset == 0
 
 
 async def test_appends_do_not_overlap() -> None:
-    it, inside, most = Fixture(), 0, 0
-    append = it.output.append
+    join, inside, concurrent = Fixture(), 0, 0
+    append = join.output.append
 
     async def slow(*arguments: Any) -> Any:
-        nonlocal inside, most
+        nonlocal inside, concurrent
         inside += 1
-        most = max(most, inside)
+        concurrent = max(concurrent, inside)
         await asyncio.sleep(0.01)
         offsets = await append(*arguments)
         inside -= 1
         return offsets
 
-    it.output.append = slow
+    join.output.append = slow
     work = [
-        it.cursor.process([sample(0)]),
-        it.cursor.depart(NODE, 0),
-        it.cursor.process([sample(1)]),
+        join.cursor.process([sample(0)]),
+        join.cursor.depart(NODE, 0),
+        join.cursor.process([sample(1)]),
     ]
-    idle = asyncio.create_task(it.cursor.idle())
+    idle = asyncio.create_task(join.cursor.idle())
     await asyncio.gather(*work, idle)
-    assert most == 1
-    assert [window.type for window in it.windows] == ["window", "departure", "window"]
-    assert [r[:4] for r in it.handed_on] == [r[:4] for r in it.broker.records("t.windows")]
+    assert concurrent == 1
+    assert [window.type for window in join.windows] == ["window", "departure", "window"]
+    assert [r[:4] for r in join.handed_over] == [r[:4] for r in join.broker.records("t.windows")]
 
 
 async def test_idle_waits_for_appends_in_progress() -> None:
-    it, done = Fixture(), asyncio.Event()
-    append = it.output.append
+    join, done = Fixture(), asyncio.Event()
+    append = join.output.append
 
     async def slow(*arguments: Any) -> Any:
         await done.wait()
         return await append(*arguments)
 
-    it.output.append = slow
-    work = asyncio.create_task(it.cursor.process([sample(0)]))
+    join.output.append = slow
+    work = asyncio.create_task(join.cursor.process([sample(0)]))
     await asyncio.sleep(0)
-    idle = asyncio.create_task(it.cursor.idle())
+    idle = asyncio.create_task(join.cursor.idle())
     await asyncio.sleep(0.01)
     assert not idle.done()
     done.set()
     await idle
-    assert it.joined == [0]
+    assert join.joined == [0]
     await work
 
 
@@ -301,27 +301,27 @@ def plain(value: Any) -> Any:
 )  # fmt: skip
 @pytest.mark.parametrize("known", [False, True])
 async def test_handed_over_windows_equal_those_of_the_log(row: dict[str, Any], known: bool) -> None:
-    """Models learn the same from it as whoever reads the log, to the last bit."""
-    it = Fixture()
+    """Models learn the same from both, to the last bit."""
+    join = Fixture()
     if known:
-        it.know(NODE)
+        join.add_node(NODE)
         pod = PodRecord(
             node=NODE, uid="uid-1", cgroup_uid="uid-1", namespace="n", name="p", pod_class="prod",
             requests=Resources(cpu_millicores=250),
         )  # fmt: skip
-        it.cluster_state.apply_pod(put(pod_key(NODE, "uid-1"), encode_json(pod)))
-    await it.cursor.process([sample(0), sample(1, **row), sample(2, OTHER, **row)])
-    for record in it.handed_on:
+        join.cluster_state.apply_pod(put(pod_key(NODE, "uid-1"), encode_json(pod)))
+    await join.cursor.process([sample(0), sample(1, **row), sample(2, OTHER, **row)])
+    for record in join.handed_over:
         assert record.said is not None
         read = decode_window(record.value or b"")
         assert plain(record.said) == plain(read)
-        handed_on, from_log = (WindowBatch([w], POLICY) for w in (record.said, read))
-        assert bits(handed_on.training("p90")) == bits(from_log.training("p90"))
-        assert bits(handed_on.average) == bits(from_log.average)
+        handed_over, from_log = (WindowBatch([w], POLICY) for w in (record.said, read))
+        assert bits(handed_over.training("p90")) == bits(from_log.training("p90"))
+        assert bits(handed_over.average) == bits(from_log.average)
 
 
 def bits(value: Any) -> Any:
-    """What models take from a window, its numbers as they lie in memory."""
+    """Convert the inputs of models to comparable values, arrays to their bytes."""
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.shape, value.tobytes()
     if is_dataclass(value):
@@ -330,9 +330,9 @@ def bits(value: Any) -> Any:
 
 
 async def test_refused_samples_are_not_handed_over() -> None:
-    """A time of Kafka's in nanoseconds, say: models would learn what no replay learns."""
-    it = Fixture()
+    """For instance with an append time in nanoseconds, which no decoder accepts."""
+    join = Fixture()
     late = sample(0)._replace(appended_ms=1 << 60)
-    await it.cursor.process([late, sample(1)])
-    assert it.joined == [1]
-    assert [record.said is None for record in it.handed_on] == [False]
+    await join.cursor.process([late, sample(1)])
+    assert join.joined == [1]
+    assert [record.said is None for record in join.handed_over] == [False]

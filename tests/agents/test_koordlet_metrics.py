@@ -1,4 +1,4 @@
-"""K13-26: what each predictor says of Prod, on the metrics page by Koordinator's names."""
+"""Reclaimable resources and peaks of Prod on the metrics page, with Koordinator's names."""
 
 import dataclasses
 import math
@@ -32,24 +32,24 @@ RECLAIMABLE, PEAK = koordlet_metrics.METRICS
 
 
 def scraped(metric: str = RECLAIMABLE) -> Series:
-    """A metric's series by node, predictor, resource and unit, from the page's text."""
-    found: Series = {}
+    """Return the series of a metric by node, predictor, resource and unit."""
+    series: Series = {}
     for family in text_string_to_metric_families(page().decode()):
         if family.name == metric:
             assert family.type == "gauge"
             for sample in family.samples:
                 labels = sample.labels
                 key = (labels["node"], labels["predictor"], labels["resource"], labels["unit"])
-                assert key not in found
-                found[key] = sample.value
-    return found
+                assert key not in series
+                series[key] = sample.value
+    return series
 
 
 def shown(model: ModelCursor) -> Series:
     koordlet_metrics.serve(lambda: [model.prod_amounts])
-    found = scraped()
-    assert scraped(PEAK).keys() == found.keys()
-    return found
+    series = scraped()
+    assert scraped(PEAK).keys() == series.keys()
+    return series
 
 
 def test_each_predictor_and_view_has_a_series_per_node_and_resource() -> None:
@@ -58,10 +58,10 @@ def test_each_predictor_and_view_has_a_series_per_node_and_resource() -> None:
     nodes = ["node-a", "node-b"]
     bank.apply([window(0, pods, node=node) for node in nodes])
     peaks = bank.peaks(nodes)
-    shows = koordlet_metrics.ProdAmounts(
+    amounts_page = koordlet_metrics.ProdAmounts(
         koordlet_metrics.predictor_labels(bank.predictors), koordlet_metrics.prod_amounts(peaks)
     )
-    koordlet_metrics.serve(lambda: [shows])
+    koordlet_metrics.serve(lambda: [amounts_page])
     for metric, field in ((RECLAIMABLE, "amount"), (PEAK, "peak")):
         expected: Series = {}
         for of_node in peaks:
@@ -82,7 +82,7 @@ def test_each_predictor_and_view_has_a_series_per_node_and_resource() -> None:
     left, peak = scraped(RECLAIMABLE), scraped(PEAK)
     assert left["node-a", "podPredictor", "cpu", "core"] > 2.0
     assert left["node-a", "podPredictor", "memory", "byte"] > 4 * GIB
-    # The pod of Prod used a core; the careful one of both views is the higher peak.
+    # The pod of Prod used a core. `minPredictor` has the higher peak of both views.
     views = [peak["node-a", name, "cpu", "core"] for name in koordlet_metrics.VIEWS]
     assert 1.0 < views[0] < 1.3
     assert views[2] >= max(views[:2])
@@ -98,8 +98,8 @@ def test_without_the_percentile_predictor_there_are_no_views() -> None:
 def test_amounts_of_a_node_do_not_keep_those_of_its_batch() -> None:
     bank = Bank()
     bank.apply([window(0, node=node) for node in ("node-a", "node-b")])
-    kept = koordlet_metrics.prod_amounts(bank.peaks(bank.nodes))
-    assert all(amounts.base is None for amounts in kept.values())
+    rows = koordlet_metrics.prod_amounts(bank.peaks(bank.nodes))
+    assert all(amounts.base is None for amounts in rows.values())
 
 
 async def test_the_page_has_the_newest_amounts_and_no_departed_nodes() -> None:
@@ -126,22 +126,22 @@ def test_unknown_amounts_have_no_series() -> None:
     bank = Bank()
     bank.apply([window(0, usage=(math.nan, GIB))])
     amounts = koordlet_metrics.prod_amounts(bank.peaks(["node-a"]))
-    shows = koordlet_metrics.ProdAmounts(
+    amounts_page = koordlet_metrics.ProdAmounts(
         koordlet_metrics.predictor_labels(bank.predictors), amounts
     )
-    koordlet_metrics.serve(lambda: [shows])
+    koordlet_metrics.serve(lambda: [amounts_page])
     for metric in koordlet_metrics.METRICS:
-        found = scraped(metric)
-        assert ("node-a", "minPredictor", "memory", "byte") in found
-        assert ("node-a", "minPredictor", "cpu", "core") not in found
+        series = scraped(metric)
+        assert ("node-a", "minPredictor", "memory", "byte") in series
+        assert ("node-a", "minPredictor", "cpu", "core") not in series
 
 
 async def test_the_metrics_can_be_disabled() -> None:
     broker = MemoryBroker()
     LogWriter(broker).windows(2, "a")
     rules = dataclasses.replace(MODEL_RULES, node_metrics=False)
-    nobody, _ = cursor_over(broker)
-    model = ModelCursor(Ownership(0, 1), 0, Bank(), nobody._output, rules)
+    cursor, _ = cursor_over(broker)
+    model = ModelCursor(Ownership(0, 1), 0, Bank(), cursor.output, rules)
     await model.process(broker.records("t.windows"))
     assert shown(model) == {}
 

@@ -1,4 +1,4 @@
-"""The model cursor: results are a function of the log, however it is cut into batches."""
+"""The model cursor: results are a function of the log and do not depend on batches."""
 
 import asyncio
 import itertools
@@ -24,7 +24,7 @@ def cursor_over(broker: MemoryBroker, epoch: int = 3) -> tuple[ModelCursor, Any]
 
 
 def busy_log() -> MemoryBroker:
-    """Two nodes with duplicates, late windows, gaps, another exporter, a departure, a return."""
+    """Write two nodes with duplicates, late windows, gaps, a second exporter, a departure."""
     broker = MemoryBroker()
     log = LogWriter(broker)
     log.windows(4, "a", "b")
@@ -52,22 +52,26 @@ def test_results_do_not_depend_on_batches(cuts: list[int]) -> None:
     expected = undisturbed(broker)
     assert content(model) == content(expected)
     assert (model.next_offset, model.joined) == (expected.next_offset, expected.joined)
-    # What departed is forgotten once its tombstones are delivered.
+    # A departed node is forgotten after its tombstones were delivered.
     assert set(model.reports) == set(model.bank.nodes) == set(expected.bank.nodes)
-    for topic, at in (("t.predictions", 2), ("t.node-state", 3)):
-        assert published(broker, topic) == {n: all_[at] for n, all_ in content(expected).items()}
+    for topic, field in (("t.predictions", 2), ("t.node-state", 3)):
+        assert published(broker, topic) == {
+            node: values[field] for node, values in content(expected).items()
+        }
 
 
 def offsets(broker: MemoryBroker, topic: str) -> dict[str, list[int]]:
-    """Of what was published, by node, in order."""
-    found: dict[str, list[int]] = {"a": [], "b": []}
+    """Return the offsets of published results by node, in order."""
+    published_offsets: dict[str, list[int]] = {"a": [], "b": []}
     for record in broker.records(topic):
-        found[(record.key or b"").decode()].append(canonical(record.value or b"")["offset"])
-    return found
+        published_offsets[(record.key or b"").decode()].append(
+            canonical(record.value or b"")["offset"]
+        )
+    return published_offsets
 
 
 async def test_every_applied_window_has_its_own_node_state_in_order() -> None:
-    """NP-09: the whole state of a node at every window, the last prediction with it."""
+    """The state has the whole node at every window."""
     broker = MemoryBroker()
     LogWriter(broker).windows(5, "a", "b")
     model, _ = cursor_over(broker)
@@ -77,7 +81,7 @@ async def test_every_applied_window_has_its_own_node_state_in_order() -> None:
 
 
 async def test_the_newest_results_of_windows_applied_at_once_are_published() -> None:
-    """With a backlog: what would lie in the tables for a moment only is not written."""
+    """With a backlog, results that would be replaced at once are not written."""
     one_by_one, at_once = MemoryBroker(), MemoryBroker()
     for broker in (one_by_one, at_once):
         LogWriter(broker).windows(40, "a", "b")
@@ -89,28 +93,28 @@ async def test_the_newest_results_of_windows_applied_at_once_are_published() -> 
     for topic in ("t.predictions", "t.node-state"):
         assert published(at_once, topic) == published(one_by_one, topic)
     every, some = (offsets(broker, "t.predictions") for broker in (one_by_one, at_once))
-    for node, found in some.items():
-        # Of each call the last that was due.
+    for node, observed in some.items():
+        # The last due prediction of each call.
         last = {offset // 20: offset for offset in every[node]}
-        assert found == list(last.values())
+        assert observed == list(last.values())
 
 
 async def test_a_prediction_is_published_only_when_due() -> None:
-    """NP-10: early if it moved, then not before the force interval has passed."""
+    """Early if the peak changed, else after the force interval."""
     broker = MemoryBroker()
     LogWriter(broker).windows(150, "a", "b")
     model, _ = cursor_over(broker)
     for record in broker.records("t.windows"):
         await model.process([record])
-    for node, found in offsets(broker, "t.predictions").items():
-        assert found[0] == "ab".index(node)
-        assert 5 < len(found) < 60
-        # Windows of 5 s, of two nodes in turn: 600 s are 240 offsets.
-        assert all(later - earlier <= 240 for earlier, later in itertools.pairwise(found))
+    for node, observed in offsets(broker, "t.predictions").items():
+        assert observed[0] == "ab".index(node)
+        assert 5 < len(observed) < 60
+        # Windows of 5 s of two nodes: 600 s are 240 offsets.
+        assert all(later - earlier <= 240 for earlier, later in itertools.pairwise(observed))
         (standing,) = [r for n, r in model.reports.items() if n == node]
         assert standing is not None
-        assert canonical(standing.prediction or b"")["offset"] == found[-1]
-        assert canonical(standing.node_state)["offset"] == 298 + found[0]
+        assert canonical(standing.prediction or b"")["offset"] == observed[-1]
+        assert canonical(standing.node_state)["offset"] == 298 + observed[0]
 
 
 async def test_counts_of_skipped_windows_are_published_with_the_next_state() -> None:
@@ -135,18 +139,18 @@ async def test_counts_of_skipped_windows_are_published_with_the_next_state() -> 
 async def test_the_times_of_the_last_gap_and_invalid_value_are_published() -> None:
     broker = MemoryBroker()
     log, (model, _) = LogWriter(broker), cursor_over(broker)
-    found = []
+    observed = []
     for skip, usage in ((0, {}), (2, {}), (0, {"cpu_cores_avg": -1.0}), (0, {})):
         log.window("a", skip=skip, **usage)
         await model.process(broker.records("t.windows")[-1:])
         state = published(broker, "t.node-state")["a"]
         times = ("last_gap_at", "last_bad_value_at")
-        found.append((state["as_of"], *(state["counters"][name] for name in times)))
-    ends = [end for end, _, _ in found]
-    assert [times for _, *times in found] == [
+        observed.append((state["as_of"], *(state["counters"][name] for name in times)))
+    ends = [end for end, _, _ in observed]
+    assert [times for _, *times in observed] == [
         [None, None], [ends[1], None], [ends[1], ends[2]], [ends[1], ends[2]],
     ]  # fmt: skip
-    # One that is not applied says nothing of the node.
+    # A window that is not applied does not change the state.
     log.window("a", skip=-1, cpu_cores_avg=-1.0)
     await model.process(broker.records("t.windows")[-1:])
     counters = model.counters["a"]
@@ -186,7 +190,7 @@ async def test_an_invalid_window_becomes_a_dead_letter_and_the_position_advances
     await model.process(broker.records("t.windows"))
     assert output.reasons == ["undecodable", "key_mismatch"]
     assert model.counters["a"].applied == 2
-    # A window that is refused does not tell the join where to go on.
+    # A refused window does not advance the join.
     assert (model.next_offset, model.joined) == (4, 1)
 
 

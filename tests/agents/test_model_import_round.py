@@ -1,4 +1,4 @@
-"""An import is in force from the next takeover or not at all, and nothing else changes."""
+"""An import is in force from the next load or not at all, and changes nothing else."""
 
 from collections.abc import Collection
 
@@ -30,7 +30,7 @@ NODES = ("a", "b", "c")
 
 
 def learned(*names: str, reference_ms: int = APPENDED_MS) -> dict[str, Learned]:
-    """Thousand samples in the sixtieth bucket of cpu, for each of these."""
+    """Return models with 1000 samples in the 60th CPU bucket for each name."""
     weights = CPU_LAYOUT.starts * 0.0
     weights[60] = 1000.0
     histogram = Histogram(CPU_LAYOUT, weights, reference_ms, 43_200_000)
@@ -69,7 +69,7 @@ async def with_a_round() -> tuple[MemoryBroker, LogWriter, Owner]:
 
 
 def samples(owner: Owner, node: str) -> int:
-    """Of cpu of the node itself."""
+    """Return the weights of the CPU histogram of the node."""
     state = state_codec.decode(owner.model.bank.state_of(node))
     return int(state_codec.unpack(state.samples, "<i8", 8 + len(state.uids), 2)[0, 0])
 
@@ -81,9 +81,9 @@ async def test_the_next_owner_has_the_import_and_the_whole_log() -> None:
     assert await importing(broker, "node", "system") == {"node", "system"}
     second = await Owner(broker, "y").load()
     expected = content(undisturbed(broker))
-    found = content(second.model)
-    assert {node: found[node] for node in "bc"} == {node: expected[node] for node in "bc"}
-    assert found["a"][1:2] == expected["a"][1:2]  # counters
+    imported = content(second.model)
+    assert {node: imported[node] for node in "bc"} == {node: expected[node] for node in "bc"}
+    assert imported["a"][1:2] == expected["a"][1:2]  # counters
     assert samples(second, "a") == 4 + 2 + 1000
     assert samples(second, "b") == 4 + 2
     raw = second.model.bank.peaks(["a"])[0].predictors["percentile"].raw
@@ -97,19 +97,19 @@ async def test_the_next_owner_has_the_import_and_the_whole_log() -> None:
 
 
 async def test_a_worker_with_kept_models_loads_the_import() -> None:
-    """Suspended for longer than its session it is no member, and comes back with all it had."""
+    """A worker suspended beyond its session returns with the models it had."""
     broker, _, first = await with_a_round()
-    kept = first.shard
-    assert kept is not None
-    kept.ownership.owned = False
+    shard = first.shard
+    assert shard is not None
+    shard.ownership.owned = False
     await importing(broker, "node")
-    await first.load(kept)
+    await first.load(shard)
     assert samples(first, "a") == 4 + 2 + 1000
     assert first.recovery.bank.num_rows == first.model.bank.num_rows
-    kept = first.shard
-    kept.ownership.owned = False
-    await first.load(kept)
-    assert first.model.bank is kept.model.bank
+    shard = first.shard
+    shard.ownership.owned = False
+    await first.load(shard)
+    assert first.model.bank is shard.model.bank
 
 
 async def test_a_round_after_the_import_deletes_older_epochs() -> None:
@@ -178,7 +178,7 @@ async def put_back(broker: MemoryBroker, node: str, data: bytes) -> state_codec.
 
 
 async def test_the_next_owner_continues_from_replaced_models_bit_for_bit() -> None:
-    """NP-08: an export comes back into a stream that has gone on without it."""
+    """The log continues between the export and its import."""
     broker, log, first = await with_a_round()
     exported = {node: first.model.bank.state_of(node) for node in NODES}
     await first.apply()
@@ -208,8 +208,8 @@ async def test_an_export_replaces_a_damaged_checkpoint() -> None:
     exported = first.model.bank.state_of("a")
     first.die()
     key = node_key("a", first.epoch)
-    found = decode_pack(NodeCheckpoint, broker.live("t.checkpoints")[key])
-    damaged = replace(found, state=found.state[:-1])
+    intact = decode_pack(NodeCheckpoint, broker.live("t.checkpoints")[key])
+    damaged = replace(intact, state=intact.state[:-1])
     broker.put("t.checkpoints", 0, key, encode_pack(damaged))
     assert await put_back(broker, "a", exported) is None
     second = await Owner(broker, "y").load()
@@ -217,10 +217,10 @@ async def test_an_export_replaces_a_damaged_checkpoint() -> None:
 
 
 async def refused(
-    broker: MemoryBroker, error: type[Exception], says: str, **options: object
+    broker: MemoryBroker, error: type[Exception], message: str, **options: object
 ) -> None:
-    """The import is refused, and the next owner is as if there had been none."""
-    with pytest.raises(error, match=says):
+    """Expect that the import is refused and the next owner is unaffected."""
+    with pytest.raises(error, match=message):
         await importing(broker, "node", **options)  # type: ignore[arg-type]
     second = await Owner(broker, "y").load()
     assert content(second.model) == content(undisturbed(broker))
@@ -250,7 +250,7 @@ async def test_models_of_another_layout_are_refused() -> None:
 
 
 async def import_with_a_claim(broker: MemoryBroker, place: int) -> None:
-    """Import while a worker claims the partition behind the record number `place` of the import."""
+    """Import while a worker claims the partition after `place` records of the import."""
     claim = encode_pack(Claim(member="late", claimed_at="2023-11-14T22:14:00Z"))
     put, written = broker.put, 0
 
@@ -269,7 +269,7 @@ async def import_with_a_claim(broker: MemoryBroker, place: int) -> None:
         broker.put = put  # type: ignore[method-assign]
 
 
-# The import writes its claim, a checkpoint of each node, the marker.
+# The import writes its claim, a checkpoint of each node, then the marker.
 @pytest.mark.parametrize("place", range(1, 2 + len(NODES)))
 async def test_a_claim_during_the_import_raises_and_undoes_it(place: int) -> None:
     broker, _, first = await with_a_round()

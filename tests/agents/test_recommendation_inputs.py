@@ -1,4 +1,4 @@
-"""Recommendations rest on pods and checkpoints of all partitions; nothing is written."""
+"""Inputs of recommendations are read from all partitions; nothing is written."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def put_pod(
 
 
 async def filled() -> MemoryBroker:
-    """Ten windows of nodes a and b, with pod-0 and then pod-1 on each, and a round."""
+    """Write ten windows of nodes a and b, with pod-0 and then pod-1 on each, and a round."""
     broker = MemoryBroker()
     LogWriter(broker).windows(10, "a", "b")
     owner = await Owner(broker, "x").load()
@@ -47,7 +47,11 @@ async def read(
         workloads, wanted, prefix="t", partitions=2, open_reader=broker.open_reader
     )
     assert {place: len(log) for place, log in broker.logs.items()} == before
-    return {one.owner: one for one in workloads.recommendations()}, dict(failed), workloads
+    return (
+        {workload.owner: workload for workload in workloads.recommendations()},
+        dict(failed),
+        workloads,
+    )
 
 
 async def test_pods_of_an_owner_are_loaded_from_all_nodes() -> None:
@@ -56,11 +60,19 @@ async def test_pods_of_an_owner_are_loaded_from_all_nodes() -> None:
     put_pod(broker, "b", "static", cgroup="pod-0")
     put_pod(broker, "b", "pod-1", owner=None)
     put_pod(broker, "", "pending")
-    found, failed, workloads = await read(broker)
+    recommended, failed, workloads = await read(broker)
     assert not failed
-    assert [*found] == [BARE, WEB]
-    assert (found[WEB].pods, found[WEB].cpu.pods, found[WEB].cpu.samples) == (3, 2, 10)
-    assert (found[BARE].pods, found[BARE].cpu.pods, found[BARE].cpu.samples) == (1, 1, 5)
+    assert [*recommended] == [BARE, WEB]
+    assert (recommended[WEB].pods, recommended[WEB].cpu.pods, recommended[WEB].cpu.samples) == (
+        3,
+        2,
+        10,
+    )
+    assert (recommended[BARE].pods, recommended[BARE].cpu.pods, recommended[BARE].cpu.samples) == (
+        1,
+        1,
+        5,
+    )
     assert workloads.strangers == 1
 
 
@@ -69,8 +81,8 @@ async def test_only_wanted_owners_are_added() -> None:
     put_pod(broker, "a", "pod-0")
     put_pod(broker, "b", "pod-1", owner=None)
     everything, *_ = await read(broker)
-    found, _, _ = await read(broker, WEB.__eq__)
-    assert found == {WEB: everything[WEB]}
+    recommended, _, _ = await read(broker, WEB.__eq__)
+    assert recommended == {WEB: everything[WEB]}
     assert (await read(broker, lambda owner: False))[0] == {}
 
 
@@ -81,9 +93,9 @@ async def test_deleted_pods_and_invalid_records_are_skipped() -> None:
     broker.put("t.pods", 0, pod_key("a", "pod-0"), None)
     broker.put("t.pods", 0, b"no key", b"{}")
     broker.put("t.checkpoints", 0, b"no key", b"{}")
-    found, failed, _ = await read(broker)
+    recommended, failed, _ = await read(broker)
     assert not failed
-    assert (found[WEB].pods, found[WEB].cpu.samples) == (1, 5)
+    assert (recommended[WEB].pods, recommended[WEB].cpu.samples) == (1, 5)
 
 
 async def test_a_node_with_an_unusable_checkpoint_is_reported() -> None:
@@ -96,12 +108,12 @@ async def test_a_node_with_an_unusable_checkpoint_is_reported() -> None:
         node="a", epoch=checkpoint.epoch + 1, round=1, generation=1,
         covers=checkpoint.covers + 1, state=checkpoint.state[:-1],
     )  # fmt: skip
-    # The older one still holds.
+    # The older checkpoint is used.
     broker.put("t.checkpoints", 0, node_key("a", damaged.epoch), encode_pack(damaged))
-    found, failed, _ = await read(broker)
-    assert (found[WEB].cpu.pods, failed) == (2, {})
+    recommended, failed, _ = await read(broker)
+    assert (recommended[WEB].cpu.pods, failed) == (2, {})
     broker.put("t.checkpoints", 0, key, None)
-    found, failed, _ = await read(broker)
-    assert (found[WEB].pods, found[WEB].cpu.pods, [*failed]) == (2, 1, ["a"])
-    found, failed, _ = await read(broker, config=ModelConfig())
-    assert (found[WEB].pods, found[WEB].known, [*failed]) == (2, False, ["a", "b"])
+    recommended, failed, _ = await read(broker)
+    assert (recommended[WEB].pods, recommended[WEB].cpu.pods, [*failed]) == (2, 1, ["a"])
+    recommended, failed, _ = await read(broker, config=ModelConfig())
+    assert (recommended[WEB].pods, recommended[WEB].known, [*failed]) == (2, False, ["a", "b"])

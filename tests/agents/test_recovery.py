@@ -1,4 +1,4 @@
-"""State = checkpoint + log, over a broker in memory: what is chosen, replayed and republished."""
+"""State = checkpoint + log: selection, replay and publishing, over a broker in memory."""
 
 import dataclasses
 from typing import Any
@@ -49,7 +49,7 @@ def make_log(windows: int = 4) -> tuple[MemoryBroker, LogWriter]:
     return broker, log
 
 
-# -- claim and choice
+# -- claim and selection
 
 
 async def test_the_claim_is_written_first_and_its_offset_is_the_epoch() -> None:
@@ -106,18 +106,20 @@ def checkpoint(node: str, epoch: int, covers: int) -> NodeCheckpoint:
 
 
 def choose(markers: dict[int, int], nodes: dict[str, dict[int, int]]) -> dict[str, tuple[int, int]]:
-    """(epoch, covers) chosen for each node; `markers` is epoch -> X, `nodes` epoch -> covers."""
-    found = PartitionCheckpoints(
+    """Return (epoch, covers) selected by node; `markers` is epoch -> X, `nodes` epoch -> covers."""
+    content_of = PartitionCheckpoints(
         markers={
             epoch: RoundMarker(epoch=epoch, round=1, generation=1, resume=x, joined=0, nodes=1)
             for epoch, x in markers.items()
         },
         nodes={
-            node: {epoch: checkpoint(node, epoch, covers) for epoch, covers in of.items()}
-            for node, of in nodes.items()
+            node: {epoch: checkpoint(node, epoch, covers) for epoch, covers in epochs.items()}
+            for node, epochs in nodes.items()
         },
     )
-    return {node: (fit[0].epoch, fit[0].covers) for node, fit in found.usable().items()}
+    return {
+        node: (usable[0].epoch, usable[0].covers) for node, usable in content_of.usable().items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -125,11 +127,11 @@ def choose(markers: dict[int, int], nodes: dict[str, dict[int, int]]) -> dict[st
     [
         ({}, {"a": {3: 50}}, {}),
         ({3: 40}, {"a": {3: 50}, "b": {3: 41}}, {"a": (3, 50), "b": (3, 41)}),
-        # An owner without a complete round went further, or did not.
+        # An owner without a complete round covers more, or less.
         ({3: 40}, {"a": {3: 50, 7: 60}, "b": {3: 55, 7: 45}}, {"a": (7, 60), "b": (3, 55)}),
-        # Two complete rounds: the higher epoch's X counts, and what is of its epoch or above.
+        # Two complete rounds: X of the higher epoch applies, and checkpoints from that epoch on.
         ({3: 40, 7: 30}, {"a": {3: 90, 7: 35}, "b": {7: 31}}, {"a": (7, 35), "b": (7, 31)}),
-        # Departed before the round began: its record would bring it back.
+        # The node departed before the round: its record must not restore it.
         ({3: 40}, {"a": {3: 39}, "b": {3: 40}}, {"b": (3, 40)}),
         ({3: 40}, {"a": {3: 20, 7: 39}}, {}),
         ({3: 40}, {"a": {2: 99}}, {}),
@@ -142,7 +144,7 @@ def test_checkpoints_are_selected_by_epoch_and_coverage(
 
 
 async def test_owners_that_overlapped_leave_the_exact_state() -> None:
-    """The first wakes up after the second has begun its round, and both write on."""
+    """The first resumes after the second has started its round, and both write."""
     broker, log = make_log()
     first = await Owner(broker, "x").load()
     await first.round()
@@ -166,7 +168,7 @@ async def test_an_old_checkpoint_does_not_restore_a_departed_node() -> None:
     log.depart("b")
     log.windows(1, "a")
     await first.apply()
-    # Killed after the marker of the next round, before the tombstone of its record.
+    # Killed after the marker of the next round, before the tombstone of the node's record.
     first.output.refuses = lambda topic: (
         topic == CHECKPOINTS and marker(broker, first.epoch).resume == 22
     )
@@ -180,7 +182,7 @@ async def test_an_old_checkpoint_does_not_restore_a_departed_node() -> None:
 
 
 async def test_tombstones_of_a_deleted_node_are_published_again() -> None:
-    """A paused worker that woke up may have written results behind the first ones."""
+    """A paused worker may have written results after the first tombstones."""
     broker, log = make_log()
     first = await Owner(broker, "x").load()
     late = first.model.reports["b"]
@@ -217,12 +219,12 @@ async def test_an_older_owner_does_not_delete_records_of_a_newer_one(
     await older.load()
     assert older.epoch < newer.epoch
     await older.round()
-    kept = {key for key in broker.live(CHECKPOINTS) if parse_key(key)[2] == newer.epoch}
-    assert kept == {*(node_key(node, newer.epoch) for node in NODES), marker_key(newer.epoch)}
+    remaining = {key for key in broker.live(CHECKPOINTS) if parse_key(key)[2] == newer.epoch}
+    assert remaining == {*(node_key(node, newer.epoch) for node in NODES), marker_key(newer.epoch)}
     assert claim_key("newer") in broker.live(CHECKPOINTS)
 
 
-# -- replay and results
+# -- replay and publishing
 
 
 async def test_recovery_publishes_each_nodes_last_results_once() -> None:
@@ -236,8 +238,12 @@ async def test_recovery_publishes_each_nodes_last_results_once() -> None:
     for topic, start in starts.items():
         keys = [record.key or b"" for record in broker.records(topic)[start:]]
         assert sorted(keys) == [node.encode() for node in NODES]
-    assert published(broker, "t.predictions") == {n: of[2] for n, of in expected.items()}
-    assert published(broker, "t.node-state") == {n: of[3] for n, of in expected.items()}
+    assert published(broker, "t.predictions") == {
+        node: values[2] for node, values in expected.items()
+    }
+    assert published(broker, "t.node-state") == {
+        node: values[3] for node, values in expected.items()
+    }
     assert second.model.ownership.epoch > 0
 
 
@@ -291,7 +297,7 @@ async def test_the_cluster_state_is_read_to_its_end() -> None:
     assert owner.shard.cluster_state_ends == {"t.nodes": 6, "t.pods": 0}
 
 
-# -- where the join goes on
+# -- position of the join
 
 
 async def test_the_join_resumes_after_the_highest_sample_in_the_log() -> None:
@@ -301,7 +307,7 @@ async def test_the_join_resumes_after_the_highest_sample_in_the_log() -> None:
     first = await Owner(broker, "x").load()
     assert first.shard is not None
     assert first.shard.join.next_offset == log.samples == 20
-    # A round whose X is the end leaves nothing to replay: the marker says it.
+    # If X is the end of the log nothing is replayed: the marker has the position.
     await first.round()
     second = await Owner(broker, "y").load()
     assert second.shard is not None
@@ -349,7 +355,7 @@ def test_the_start_of_a_replay() -> None:
     assert join_start(model, 4) == 1
 
 
-# -- what is lost, damaged or of another kind
+# -- lost windows and invalid checkpoints
 
 
 async def test_windows_removed_by_retention_are_counted_and_mark_the_models() -> None:
@@ -375,7 +381,7 @@ async def test_removed_windows_that_were_applied_are_not_lost() -> None:
     broker.trim(WINDOWS, 0, 20)
     owner = await Owner(broker, "y").load()
     assert content(owner.model) == expected
-    assert {node: of[1].lost for node, of in content(owner.model).items()} == dict.fromkeys(
+    assert {node: values[1].lost for node, values in content(owner.model).items()} == dict.fromkeys(
         NODES, 0
     )
 
@@ -415,7 +421,7 @@ async def test_models_of_another_layout_are_rebuilt_from_the_log() -> None:
 
 
 async def test_lost_windows_of_a_rebuilt_node_are_counted() -> None:
-    """A change of layout must not empty models in silence, nor leave behind what nobody updates."""
+    """A layout change must not reset models silently, or leave results without updates."""
     broker, _ = make_log()
     first = await Owner(broker, "x").load()
     await first.round()
@@ -425,7 +431,10 @@ async def test_lost_windows_of_a_rebuilt_node_are_counted() -> None:
     other = dataclasses.replace(CONFIG, profile=Profile(half_life_seconds=(600.0, 600.0)))
     owner = await Owner(broker, "y", config=other).load()
     assert applied == dict.fromkeys(NODES, 4)
-    assert {node: of.lost for node, of in owner.model.counters.items()} == {"d": 3, "e": 3}
+    assert {node: counters.lost for node, counters in owner.model.counters.items()} == {
+        "d": 3,
+        "e": 3,
+    }
     states = {key: msgspec.json.decode(value) for key, value in broker.live(NODE_STATE).items()}
     assert {key: state["counters"]["lost"] for key, state in states.items()} == {b"d": 3, b"e": 3}
 
@@ -435,21 +444,21 @@ async def test_a_damaged_checkpoint_resets_and_marks_the_models_of_its_node() ->
     first = await Owner(broker, "x").load()
     await first.round()
     key = node_key("c", first.epoch)
-    made = decode_pack(NodeCheckpoint, broker.live(CHECKPOINTS)[key])
+    written = decode_pack(NodeCheckpoint, broker.live(CHECKPOINTS)[key])
     broken = NodeCheckpoint(
-        node="c", epoch=made.epoch, round=1, generation=1, covers=made.covers,
-        state=made.state[:-9], prediction=made.prediction, node_state=made.node_state,
+        node="c", epoch=written.epoch, round=1, generation=1, covers=written.covers,
+        state=written.state[:-9], prediction=written.prediction, node_state=written.node_state,
     )  # fmt: skip
     broker.put(CHECKPOINTS, 0, key, encode_pack(broken))
     log.windows(1, *NODES)
     before = count(module.REBUILT)
     second = await Owner(broker, "y").load()
     assert count(module.REBUILT) - before == 1
-    found, expected = content(second.model), content(undisturbed(broker))
-    anew = found.pop("c")
+    rebuilt, expected = content(second.model), content(undisturbed(broker))
+    reset = rebuilt.pop("c")
     del expected["c"]
-    assert found == expected
-    assert (anew[1].applied, anew[1].lost) == (1, made.covers)
+    assert rebuilt == expected
+    assert (reset[1].applied, reset[1].lost) == (1, written.covers)
 
 
 async def test_invalid_checkpoints_become_dead_letters() -> None:
@@ -478,13 +487,13 @@ async def test_a_recreated_windows_topic_raises_a_state_error() -> None:
         await Owner(broker, "y").load()
 
 
-# -- at random
+# -- random owners
 
 
 @pytest.mark.parametrize("zombies", [False, True], ids=["killed", "paused and woken up"])
 def test_models_equal_the_log_after_random_takeovers(zombies: bool) -> None:
     seeds = range(10)
-    assert [found for seed in seeds if (found := simulate(seed, zombies=zombies))] == []
+    assert [problem for seed in seeds if (problem := simulate(seed, zombies=zombies))] == []
 
 
 def test_the_simulation_detects_an_early_marker(
@@ -518,8 +527,8 @@ async def test_a_checkpoint_under_another_key_is_refused() -> None:
     broker, _ = make_log()
     first = await Owner(broker, "x").load()
     await first.round()
-    made = decode_pack(NodeCheckpoint, broker.live(CHECKPOINTS)[node_key("c", first.epoch)])
-    forged = msgspec.structs.replace(made, node="other", state=b"\x80", covers=made.covers)
+    written = decode_pack(NodeCheckpoint, broker.live(CHECKPOINTS)[node_key("c", first.epoch)])
+    forged = msgspec.structs.replace(written, node="other", state=b"\x80", covers=written.covers)
     broker.put(CHECKPOINTS, 0, node_key("c", 2**40), encode_pack(forged))
     second = await Owner(broker, "y").load()
     assert [reason for _, _, reason in second.refused] == ["key_mismatch"]
@@ -531,10 +540,10 @@ async def test_a_damaged_checkpoint_is_replaced_by_the_next_best(beyond: int) ->
     broker, _ = make_log()
     first = await Owner(broker, "x").load()
     await first.round()
-    made = decode_pack(NodeCheckpoint, broker.live(CHECKPOINTS)[node_key("c", first.epoch)])
+    written = decode_pack(NodeCheckpoint, broker.live(CHECKPOINTS)[node_key("c", first.epoch)])
     later = first.epoch + 1
     forged = msgspec.structs.replace(
-        made, epoch=later, state=made.state[:-9], covers=made.covers + beyond
+        written, epoch=later, state=written.state[:-9], covers=written.covers + beyond
     )
     broker.put(CHECKPOINTS, 0, node_key("c", later), encode_pack(forged))
     second = await Owner(broker, "y").load()
@@ -542,7 +551,7 @@ async def test_a_damaged_checkpoint_is_replaced_by_the_next_best(beyond: int) ->
 
 
 async def test_a_cancelled_load_leaves_no_rows() -> None:
-    """Partitions share columns: what nobody clears would stay for the life of the worker."""
+    """Partitions share columns: rows that are not cleared stay as long as the worker."""
     broker = MemoryBroker()
     LogWriter(broker).windows(4, "a", "b")
     owner = Owner(broker, "first")
@@ -564,7 +573,7 @@ async def test_a_cancelled_load_leaves_no_rows() -> None:
 
 
 async def test_a_shard_loaded_before_a_cancellation_only_catches_up_next_time() -> None:
-    """A rebalance within a long load must not begin it from nothing."""
+    """A rebalance during a long load must not restart it from the beginning."""
     broker, log = make_log()
     owner = await Owner(broker, "x").load()
     kept = owner.shard
@@ -579,7 +588,7 @@ async def test_a_shard_loaded_before_a_cancellation_only_catches_up_next_time() 
     owner.output.refuses = lambda topic: False
     log.windows(2, *NODES)
     before = count(module.REPLAYED)
-    [(shard, _)] = [found async for found in owner.recovery.load_all([0], held)]
+    [(shard, _)] = [loaded async for loaded in owner.recovery.load_all([0], held)]
     assert (held, count(module.REPLAYED) - before) == ({}, 2 * len(NODES))
     assert content(shard.model) == content(undisturbed(broker))
 
@@ -600,8 +609,8 @@ async def test_a_node_with_an_oversized_checkpoint_is_marked(
     counters = second.model.counters
     assert (counters["c"].applied, counters["c"].lost) == (2, applied)
     expected = content(undisturbed(broker))
-    assert {n: of for n, of in content(second.model).items() if n != "c"} == {
-        n: of for n, of in expected.items() if n != "c"
+    assert {node: values for node, values in content(second.model).items() if node != "c"} == {
+        node: values for node, values in expected.items() if node != "c"
     }
 
 

@@ -1,4 +1,4 @@
-"""Nodes that nobody names depart after a long silence; those that a record names stay."""
+"""Silent nodes without a record depart; nodes with a record stay."""
 
 import asyncio
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from tests.agents.owners import Owner, published, settle
 
 SILENCE_SECONDS = 500.0
 LATER = 102
-"""Windows of 5 s in a little more than that."""
+"""A little more than the silence, in windows of 5 s."""
 
 
 @pytest.fixture
@@ -22,8 +22,8 @@ def memory() -> MemoryBroker:
     return MemoryBroker()
 
 
-def looking(owner: Owner, waiting: int = 0) -> "asyncio.Task[None]":
-    """The owner looks every hour, while so many samples always wait to be joined."""
+def start_checks(owner: Owner, waiting: int = 0) -> "asyncio.Task[None]":
+    """Check every hour, while `waiting` samples always wait to be joined."""
     shard = owner.shard
     assert shard is not None
 
@@ -33,9 +33,9 @@ def looking(owner: Owner, waiting: int = 0) -> "asyncio.Task[None]":
     return asyncio.create_task(expire_silent_nodes([shard], SILENCE_SECONDS, ends, owner.clock))
 
 
-async def looked(owner: Owner, times: int, waiting: int = 0) -> None:
-    """Let the owner look so many times, and apply what came of it."""
-    task = looking(owner, waiting)
+async def run_checks(owner: Owner, times: int, waiting: int = 0) -> None:
+    """Run `times` checks, and apply the departures."""
+    task = start_checks(owner, waiting)
     await owner.clock.advance(times * CHECK_SECONDS + 1)
     await settle()
     await cancel_tasks(task)
@@ -49,9 +49,9 @@ async def test_a_node_departs_after_two_silent_checks(
     log.windows(1, "gone", "here")
     log.windows(LATER, "here")
     owner = await Owner(memory, "x").load()
-    await looked(owner, 2)
+    await run_checks(owner, 2)
     assert owner.model.bank.nodes == ("gone", "here")
-    await looked(owner, 3)
+    await run_checks(owner, 3)
     assert owner.model.bank.nodes == ("here",)
     assert set(published(memory, "t.node-state")) == {"here"}
     log.windows(1, "gone")
@@ -66,7 +66,7 @@ async def test_a_silent_node_with_a_record_stays(memory: MemoryBroker) -> None:
     owner = await Owner(memory, "x").load()
     assert owner.shard is not None
     owner.shard.join.cluster_state.nodes["down"] = NodeRecord(node="down")
-    await looked(owner, 4)
+    await run_checks(owner, 4)
     assert owner.model.bank.nodes == ("down", "here")
 
 
@@ -75,7 +75,7 @@ async def test_no_node_departs_while_its_samples_may_wait(memory: MemoryBroker) 
     log.windows(1, "waits", "here")
     log.windows(LATER, "here")
     owner = await Owner(memory, "x").load()
-    await looked(owner, 5, waiting=3)
+    await run_checks(owner, 5, waiting=3)
     assert owner.model.bank.nodes == ("here", "waits")
 
 
@@ -93,7 +93,7 @@ async def test_a_node_that_sends_again_stays_while_others_depart(memory: MemoryB
         await depart(node, appended_ms)
 
     owner.shard.join.depart = depart_slowly  # type: ignore[method-assign]
-    await looked(owner, 3)
+    await run_checks(owner, 3)
     assert owner.model.bank.nodes == ("b", "here")
 
 
@@ -102,11 +102,11 @@ async def test_no_node_departs_after_an_outage_of_all(memory: MemoryBroker) -> N
     log.windows(1, "a", "b")
     owner = await Owner(memory, "x").load()
     await owner.clock.advance(10 * SILENCE_SECONDS)
-    await looked(owner, 3)
-    # The first of them sends again, the other a moment later.
+    await run_checks(owner, 3)
+    # The first node sends again, the other a moment later.
     log.window("a", skip=LATER)
     await owner.apply()
-    task = looking(owner)
+    task = start_checks(owner)
     await owner.clock.advance(2 * CHECK_SECONDS + 1)
     log.window("b", skip=LATER)
     await owner.apply()

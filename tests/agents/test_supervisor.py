@@ -1,4 +1,4 @@
-"""The supervisor with real processes: what it restarts, when, and that it leaves nothing behind."""
+"""The supervisor with real processes: restarts, pauses, and no process left behind."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parent.parent.parent
 
 @pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
-    """The supervisor takes signals over for good; the tests want theirs back."""
+    """Restore the signal handlers that the supervisor replaces."""
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
     before = [signal.getsignal(number) for number in numbers]
     yield
@@ -29,14 +29,14 @@ def _signals() -> Iterator[None]:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses that were made, without making them."""
-    made: list[float] = []
-    monkeypatch.setattr(Supervisor, "pause", lambda self, seconds: made.append(seconds))
-    return made
+    """Return the requested pauses, without waiting."""
+    requested: list[float] = []
+    monkeypatch.setattr(Supervisor, "pause", lambda self, seconds: requested.append(seconds))
+    return requested
 
 
 def child(tmp_path: Path, body: str) -> list[str]:
-    """A child that runs `body`; `runs` in it is the number of its run, from 1."""
+    """Return the command of a child that runs `body`, in which `runs` counts runs from 1."""
     script = f"""
 import os, pathlib, signal, sys, time
 count = pathlib.Path({str(tmp_path / "runs")!r})
@@ -49,7 +49,7 @@ runs = len(count.read_text().split())
 
 
 def runs(tmp_path: Path) -> list[int]:
-    """Process ids of the children so far."""
+    """Return the process ids of all children so far."""
     path = tmp_path / "runs"
     return [int(pid) for pid in path.read_text().split()] if path.exists() else []
 
@@ -74,7 +74,7 @@ def test_pauses_double_up_to_the_limit(tmp_path: Path, pauses: list[float], deat
 def test_a_long_run_resets_the_pause(
     tmp_path: Path, pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Each look at the clock is half a minute later, so a run lasts that long.
+    # Each call of the clock is a minute later, so a run lasts that long.
     times = iter(range(0, 10_000, 61))
     monkeypatch.setattr("pipeline.agents.supervisor.time.monotonic", lambda: float(next(times)))
     assert Supervisor(child(tmp_path, "sys.exit(runs < 4)"), 1, 30).run() == 0
@@ -82,7 +82,7 @@ def test_a_long_run_resets_the_pause(
 
 
 def supervised(tmp_path: Path, body: str, stop_seconds: float = 30) -> "subprocess.Popen[str]":
-    """A supervisor in a process of its own, with a short pause."""
+    """Start a supervisor process with short pauses."""
     script = (
         "import sys\nfrom pipeline.agents import supervisor\n"
         f"supervisor.STOP_SECONDS = {stop_seconds}\n"
@@ -112,7 +112,7 @@ def test_a_signal_stops_the_child_and_the_supervisor(tmp_path: Path, number: int
 
 def test_a_signal_ends_a_pause(tmp_path: Path) -> None:
     process = supervised(tmp_path, "sys.exit(1)")
-    # 0.2 + 0.4 + 0.8 + 1.6 s of pauses: it is in one of them nearly always.
+    # With pauses of 0.2, 0.4, 0.8 and 1.6 s it is nearly always in a pause.
     assert eventually(lambda: len(runs(tmp_path)) >= 4)
     began = time.monotonic()
     process.terminate()
@@ -136,7 +136,7 @@ def test_a_child_that_ignores_signals_is_killed(tmp_path: Path) -> None:
 def test_the_child_of_a_killed_supervisor_ends(tmp_path: Path) -> None:
     process = supervised(tmp_path, "time.sleep(60)")
     assert eventually(lambda: bool(runs(tmp_path)))
-    # The child asks to die with its parent before its script begins.
+    # The child registers to end with its parent before its script starts.
     process.kill()
     process.wait()
     assert eventually(lambda: not is_alive(runs(tmp_path)[0]))

@@ -1,4 +1,4 @@
-"""The view agent over a shard made by hand: what is written when, and what it survives."""
+"""The view agent over a fake shard: when it writes views, and how it handles invalid ones."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ from tests.processors.joined import known_pod
 
 
 class Written:
-    """What was appended, in place of Kafka."""
+    """An output that collects appended records."""
 
     def __init__(self) -> None:
         self.records: list[Keyed] = []
@@ -49,8 +49,8 @@ class Agent:
     async def written(self) -> list[NodeViewRecord | None]:
         await self.views.write()
         return [
-            None if one.value is None else decode_json(NodeViewRecord, one.value)
-            for one in self.output.take()
+            None if record.value is None else decode_json(NodeViewRecord, record.value)
+            for record in self.output.take()
         ]
 
 
@@ -113,7 +113,7 @@ async def test_an_oversized_view_is_logged_once(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_all_views_are_rewritten_periodically() -> None:
-    """What a writer before us had under way may lie above what we wrote."""
+    """A previous owner may have overwritten views with writes in flight."""
     agent = Agent("n1", "n2")
     first = {view.node: view.generation for view in await agent.written() if view}
     await agent.clock.advance(599.0)

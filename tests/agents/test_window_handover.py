@@ -1,4 +1,4 @@
-"""What joins append reaches the models once, in order, whoever else writes to the log."""
+"""Appended windows reach the models once and in order, also with other writers of the log."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
@@ -30,7 +30,7 @@ from tests.agents.owners import MODEL_RULES, content, published, settle, undistu
 
 
 def cursors_over(broker: MemoryBroker, count: int = 1) -> list[ModelCursor]:
-    """Models of so many partitions, in the same columns."""
+    """Return models of `count` partitions that share columns."""
     output: Any = MemoryOutput(broker)
     bank = Bank(CONFIG)
     return [
@@ -42,8 +42,8 @@ def cursors_over(broker: MemoryBroker, count: int = 1) -> list[ModelCursor]:
 class Feeding:
     """The loop that feeds models, over a log in memory."""
 
-    def __init__(self, broker: MemoryBroker, most: int = 100) -> None:
-        self.handover = WindowHandover(most, linger_seconds=0)
+    def __init__(self, broker: MemoryBroker, max_records: int = 100) -> None:
+        self.handover = WindowHandover(max_records, linger_seconds=0)
         self._task = asyncio.create_task(
             feed_models(self.handover, "t.windows", broker.open_reader)
         )
@@ -93,7 +93,7 @@ async def test_partitions_applied_together_give_the_results_of_each_alone() -> N
 def test_each_record_is_applied_once_in_any_order_of_handover(
     brought: list[tuple[int, int]],
 ) -> None:
-    """Late, twice, with gaps: what somebody else wrote is read from the log."""
+    """Late, twice, or with gaps, which are read from the log."""
 
     async def run() -> None:
         broker = MemoryBroker()
@@ -140,7 +140,7 @@ async def test_put_waits_while_the_handover_is_full() -> None:
 
 
 class Log:
-    """A log whose ends are asked for, and now and then cannot be told."""
+    """A log whose ends can be read, except now and then."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         self.broker = broker
@@ -149,7 +149,7 @@ class Log:
     async def ends(self, partitions: Collection[int]) -> dict[int, int]:
         if self.away:
             raise BrokerUnavailableError("away")
-        return {at: len(self.broker.records("t.windows", at)) for at in partitions}
+        return {number: len(self.broker.records("t.windows", number)) for number in partitions}
 
 
 async def test_records_of_another_writer_are_read_from_the_log() -> None:
@@ -175,7 +175,7 @@ async def test_records_of_another_writer_are_read_from_the_log() -> None:
 
 
 async def test_a_model_that_advances_does_not_read_the_log() -> None:
-    """What is on its way to it lies in the log already."""
+    """Handed over records are in the log already."""
     broker, clock = MemoryBroker(), ManualClock()
     writer = LogWriter(broker)
     cursors, handover = cursors_over(broker), WindowHandover()
@@ -244,7 +244,7 @@ async def test_a_gap_of_one_partition_does_not_delay_the_others() -> None:
     broker = MemoryBroker()
     LogWriter(broker).windows(3, "a")
     LogWriter(broker, partition=1).windows(3, "b")
-    gap, whole = cursors_over(broker, 2)
+    gap, complete = cursors_over(broker, 2)
     reading = asyncio.Event()
 
     @asynccontextmanager
@@ -255,11 +255,11 @@ async def test_a_gap_of_one_partition_does_not_delay_the_others() -> None:
 
     handover = WindowHandover(linger_seconds=0)
     await handover.put(gap, broker.records("t.windows")[2:])
-    await handover.put(whole, broker.records("t.windows", 1))
+    await handover.put(complete, broker.records("t.windows", 1))
     feeding = asyncio.create_task(feed_models(handover, "t.windows", slow))
     for _ in range(10):
         await settle()
-    assert (gap.next_offset, whole.next_offset) == (0, 3)
+    assert (gap.next_offset, complete.next_offset) == (0, 3)
     reading.set()
     for _ in range(20):
         await settle()

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
-from pipeline.processors.loadaware.pod_amounts import Counting, asked_of
+from pipeline.processors.loadaware.pod_amounts import Counting, by_name
 from pipeline.table import UNKNOWN_ROW, NodeRecords, RowArray, Rows, Table
 from pipeline.table.name_index import Names
 from pipeline.table.pod_columns import EvictablePods
@@ -44,7 +44,7 @@ class PodDemand(NamedTuple):
 
     @property
     def requests(self) -> dict[str, int]:
-        return asked_of(self.pod.requests, self.pod.scalars)
+        return by_name(self.pod.requests, self.pod.scalars)
 
 
 def pod_demand(pod: PodRecord, counting: Counting) -> PodDemand:

@@ -85,7 +85,7 @@ def _limits(
     it is not known what Prod uses, those hold that look at all that is used."""
     for text, places in _annotated(moment):
         of = node_thresholds.limits_of(args, text, is_prod=is_prod)
-        if of.of == node_thresholds.PROD:
+        if of.kind == node_thresholds.PROD:
             usage = moment.usage("prod_usage", args.resources)[places]
             known = np.logical_or.reduce(np.isfinite(usage), axis=1)
             yield node_thresholds.limits_of(args, text, is_prod=False), places[~known]
@@ -120,12 +120,12 @@ def _refusal(
     resource = int(verdict.resource[at])
     name = args.resources[resource]
     used, room = int(nodes.compared[at, resource]), int(nodes.capacity[at, resource])
-    flying = int(moment.flight(prod=of.of == node_thresholds.PROD)[at, resource])
+    flying = int(moment.flight(prod=of.kind == node_thresholds.PROD)[at, resource])
     parts = [f"{amount(name, used - flying)} used {age}", f"{amount(name, flying)} on its way"]
     parts = [*parts[: 1 + (flying > 0)], f"{amount(name, int(estimate[resource]))} for this pod"]
     # No percent sign: kube-scheduler takes the Event's text for a format, and loses the Event.
     return Refusal(
-        f"{name} {_WHAT[of.of]} would be {verdict.percent[at]:.1f} percent of "
+        f"{name} {_WHAT[of.kind]} would be {verdict.percent[at]:.1f} percent of "
         f"{amount(name, room)}, over the threshold of {of.thresholds[name]:g}: {' + '.join(parts)}"
     )
 

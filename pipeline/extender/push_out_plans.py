@@ -242,7 +242,7 @@ def _without(
 def _span_seconds(args: LoadAwareArgs) -> float:
     """Over how long the usage that Prod is judged by was collected, beside the last window."""
     of = limits_of(args, None, is_prod=True)
-    return float(of.span_seconds or LONGEST_SPAN_SECONDS) if of.of == AGGREGATED else 0.0
+    return float(of.span_seconds or LONGEST_SPAN_SECONDS) if of.kind == AGGREGATED else 0.0
 
 
 def _leaving(

@@ -1,6 +1,7 @@
-"""LoadAwareScheduling of Koordinator: nodes by what they use, and by what is on its way to them.
+"""LoadAwareScheduling of Koordinator: filter and score nodes by usage plus pods in flight.
 
-`args` are what users configure, by upstream's names; `estimate` is what a pod will use before
-anybody has measured it, `in_flight` what of it is not in a node's usage yet; `compare` says which
-usage counts and where it is too much, or how much is left. Amounts are whole millicores and bytes.
+`loadaware_args` are the arguments by upstream's names, `pod_estimate` what a pod will use,
+`in_flight` what of that a node's usage lacks, `node_thresholds` the thresholds of a node,
+`node_usage` the usage that they are for, `filter_score` the comparison. Amounts are whole
+millicores and bytes.
 """

@@ -1,5 +1,6 @@
-"""Koordinator's filter and score: usage with what is in flight and what the pod will use, of what
-the node has (scheduling 1.6 to 1.8), for many nodes at once.
+"""LoadAwareScheduling's comparison: usage plus pods in flight plus the pod, over capacity.
+
+For many nodes at once. Source: the plugin's filter and score.
 """
 
 from collections.abc import Mapping
@@ -20,9 +21,9 @@ USAGE: Final = 2
 class Nodes(NamedTuple):
     """Arrays (nodes,), amounts (nodes, resources) in whole millicores and bytes.
 
-    `capacity` is 0 where a node has nothing of a resource. `is_reported` says whether the node was
-    ever reported, `has_usage` whether the last report had its usage; `updated_seconds` is its time,
-    NaN for none. `compared` is the usage that counts with all that is in flight on the node.
+    `capacity` is 0 where a node has nothing of a resource. `compared` is the usage that counts,
+    with pods in flight. `is_reported`: the node was ever reported; `has_usage`: the last report had
+    its usage; `updated_seconds` is its time, NaN without one.
     """
 
     capacity: IntArray
@@ -33,8 +34,8 @@ class Nodes(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Of each node, (nodes,): `PASSES`, `EXPIRED` or `USAGE`; for the last the first resource that
-    is over, by its number, and the percent that it comes to; -1 and NaN else."""
+    """The verdict on each node, (nodes,): `PASSES`, `EXPIRED` or `USAGE`; with `USAGE` the index of
+    the first resource over its threshold and its percent, else -1 and NaN."""
 
     code: npt.NDArray[np.int64]
     resource: npt.NDArray[np.int64]
@@ -44,19 +45,19 @@ class Verdict(NamedTuple):
 def aggregated_usage(
     by_span: Mapping[int, FloatArray], span_seconds: int, usage: FloatArray
 ) -> FloatArray:
-    """One statistic of usage, (nodes, resources), of those `by_span` (seconds): of this span, all
-    NaN where a node has none; for a span of 0 of the longest that it has, else `usage`."""
+    """A statistic of usage over a span, (nodes, resources), NaN where a node has none. A span of 0
+    is the longest that a node has, and `usage` if it has none. `by_span` is by seconds."""
     if span_seconds:
-        found = by_span.get(span_seconds)
-        return np.full_like(usage, np.nan) if found is None else found
+        statistic = by_span.get(span_seconds)
+        return np.full_like(usage, np.nan) if statistic is None else statistic
     for _, longer in sorted(by_span.items()):
         usage = np.where(_is_known(longer), longer, usage)
     return usage
 
 
 def compared_usage(usage: FloatArray, in_flight: Sums) -> IntArray:
-    """Usage with what is on its way; where a node has none, what its pods come to by estimates.
-    What is unknown of one resource alone counts as 0."""
+    """Usage plus pods in flight; the estimates of its pods where a node's usage is unknown. If one
+    resource alone is unknown, it counts as 0."""
     known = np.isfinite(usage)
     if known.all():
         return usage.astype(np.int64) + in_flight.node_delta
@@ -66,13 +67,13 @@ def compared_usage(usage: FloatArray, in_flight: Sums) -> IntArray:
 
 
 def _is_known(usage: FloatArray) -> BoolArray:
-    """Whether anything is known of a node, (nodes, 1)."""
+    """Whether usage of any resource is known, (nodes, 1)."""
     known: BoolArray = np.logical_or.reduce(np.isfinite(usage), axis=1, keepdims=True)
     return known
 
 
 def compared_prod(in_flight: Sums) -> IntArray:
-    """Prod's usage with what of Prod is on its way."""
+    """Usage of Prod plus Prod pods in flight."""
     return in_flight.prod_usage + in_flight.prod_delta
 
 
@@ -84,15 +85,15 @@ def judge(
     *,
     passes_expired: bool = False,
 ) -> Verdict:
-    """Which nodes may take a pod that will use `asked` (resources,), by thresholds in percent,
-    (nodes, resources) or one row for all, 0 for none. `expired` is all False where age is not
-    looked at.
+    """Judge nodes for a pod that will use `asked` (resources,).
 
-    A node passes without thresholds, and where nobody has reported it.
+    `thresholds` are percent, (nodes, resources) or one row for all nodes; 0 switches one off.
+    `expired` (nodes,) is all False if age does not count. A node without thresholds passes, and so
+    does one that was never reported.
     """
     with np.errstate(all="ignore"):
         percent = (nodes.compared + asked) / nodes.capacity * 100
-    # What is rounded, a half away from zero, is above a number from a half above its whole part on.
+    # A percentage that rounds half away from zero exceeds n from n + 0.5 on.
     limits = np.where(thresholds > 0, np.floor(thresholds) + 0.5, np.inf)
     over = (percent >= limits) & (nodes.capacity > 0)
     is_over = over.any(axis=1)
@@ -115,15 +116,15 @@ def score(
     weights: IntArray,
     dominant_weight: int = 0,
 ) -> IntArray:
-    """How much of each node is left with the pod, (nodes,) from 0 to 100: the mean by `weights`
-    (resources,), with the worst resource by `dominant_weight`. 0 where nothing is known. No amount
-    is below 0."""
+    """The share of each node that is left with the pod, (nodes,) from 0 to 100: the mean by
+    `weights` (resources,), the worst resource weighing `dominant_weight` more. 0 where usage is
+    unknown or expired."""
     total = int(weights.sum()) + dominant_weight
     if total <= 0:
         return np.zeros(len(nodes.has_usage), np.int64)
     left = np.maximum(nodes.capacity - nodes.compared - asked, 0)
     shares = left * MAX_SCORE // np.maximum(nodes.capacity, 1)
-    # Column by column: each lies in one piece.
+    # Column by column: each is contiguous in memory.
     summed = sum(share * weight for share, weight in zip(shares.T, weights.tolist(), strict=True))
     if dominant_weight:
         summed = summed + dominant_weight * np.minimum(shares.min(axis=1), MAX_SCORE)

@@ -1,7 +1,6 @@
-"""For whom a node is too hot: by what LoadAware judges a node's usage, without what is on its way.
+"""Whether a node is too hot for pods, by LoadAwareScheduling's thresholds without pods in flight.
 
-Owes the rest: the thresholds that the extender goes by, those of the node itself before those for
-all, of the usage that each of them is for. Only cpu and memory are looked at.
+Thresholds are those of the extender: a node's own before those of all nodes. cpu and memory count.
 """
 
 from collections.abc import Set
@@ -26,46 +25,49 @@ _NO_PODS: Final = Usage(cpu_cores=0.0, memory_bytes=0.0)
 
 
 def hot_for(state: NodeStateRecord, args: LoadAwareArgs, annotation: str | None) -> Set[str]:
-    """Which pods a node is too full for by its last window: of `FOR_PROD` and `FOR_OTHERS`.
-    `annotation` has the node's own thresholds, None where it has none."""
+    """For which pods a node's last window is over a threshold: `FOR_PROD`, `FOR_OTHERS`.
+    `annotation` holds the node's own thresholds, None if it has none."""
     limits = {
         FOR_OTHERS: limits_of(args, annotation, is_prod=False),
         FOR_PROD: limits_of(args, annotation, is_prod=True),
     }
-    if limits[FOR_PROD].of == PROD and not np.isfinite(_usage(state, args, limits[FOR_PROD])).any():
+    if (
+        limits[FOR_PROD].kind == PROD
+        and not np.isfinite(_usage(state, args, limits[FOR_PROD])).any()
+    ):
         limits[FOR_PROD] = limits[FOR_OTHERS]
-    return frozenset(who for who, of in limits.items() if _is_over(state, args, of))
+    return frozenset(pods for pods, each in limits.items() if _is_over(state, args, each))
 
 
-def _is_over(state: NodeStateRecord, args: LoadAwareArgs, of: Limits) -> bool:
-    used, room = _usage(state, args, of), _row(state.allocatable)
+def _is_over(state: NodeStateRecord, args: LoadAwareArgs, limits: Limits) -> bool:
+    used, room = _usage(state, args, limits), _row(state.allocatable)
     verdict = filter_by_usage(
-        {name: used[:, at] for at, name in enumerate(RESOURCES)},
-        {name: room[:, at] for at, name in enumerate(RESOURCES)},
+        {name: used[:, i] for i, name in enumerate(RESOURCES)},
+        {name: room[:, i] for i, name in enumerate(RESOURCES)},
         np.ones(1, np.bool_),
-        thresholds_percent={name: of.thresholds.get(name, 0) for name in RESOURCES},
+        thresholds_percent={name: limits.thresholds.get(name, 0) for name in RESOURCES},
     )
     return bool(verdict.refused[0])
 
 
-def _usage(state: NodeStateRecord, args: LoadAwareArgs, of: Limits) -> FloatArray:
-    """The usage that a threshold is for, (1, 2) in cores and bytes, NaN is unknown."""
-    if of.of == PROD:
-        # Without Prod it uses nothing, unless there are pods that may be.
+def _usage(state: NodeStateRecord, args: LoadAwareArgs, limits: Limits) -> FloatArray:
+    """The usage that thresholds are for, (1, 2) in cores and bytes, NaN is unknown."""
+    if limits.kind == PROD:
+        # A node without Prod pods uses nothing for Prod, unless pods of unknown class may be Prod.
         used = state.class_usage.get("prod", _UNKNOWN if state.unknown_pods else _NO_PODS)
         system = _row(state.system_usage) if args.prod_usage_include_sys else np.zeros((1, 2))
         return _row(used) + np.nan_to_num(system)
     usage = _row(state.usage)
-    if of.of != AGGREGATED:
+    if limits.kind != AGGREGATED:
         return usage
     spans = {
-        node_state.AGGREGATED[span]: _row(getattr(found, of.statistic))
-        for span, found in state.aggregated.items()
+        node_state.AGGREGATED[span]: _row(getattr(statistics, limits.statistic))
+        for span, statistics in state.aggregated.items()
         if span in node_state.AGGREGATED
     }
-    return aggregated_usage(spans, of.span_seconds, usage)
+    return aggregated_usage(spans, limits.span_seconds, usage)
 
 
 def _row(usage: Usage) -> FloatArray:
     both = (usage.cpu_cores, usage.memory_bytes)
-    return np.array([[np.nan if one is None else one for one in both]])
+    return np.array([[np.nan if amount is None else amount for amount in both]])

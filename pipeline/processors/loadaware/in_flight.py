@@ -1,6 +1,7 @@
-"""What of the pods of nodes is not in their usage yet, and what of the usage is Prod's.
+"""Pods that a node's usage does not include yet, and the share of usage that is Prod's.
 
-Owes the rest: four sums per node over its pods (scheduling 1.5), as arrays over all pods at once.
+Four sums per node over its pods, as arrays over all pods at once. Source: Koordinator's assign
+cache.
 """
 
 from typing import NamedTuple
@@ -14,11 +15,11 @@ DEFAULT_REPORT_SECONDS = 60.0
 
 
 class Assigned(NamedTuple):
-    """Pods that are on nodes, or about to be, and have not ended; arrays (pods,), amounts (pods,
+    """Pods on nodes, or about to be, that have not ended; arrays (pods,), amounts (pods,
     resources).
 
-    `usage` is as it was reported, 0 where it was not (`is_reported`); `is_reported_prod` whether
-    the report had it as Prod's. `deadline_seconds` is NaN for none.
+    `usage` was reported, 0 unless `is_reported`; `is_reported_prod`: it was reported as Prod's.
+    `deadline_seconds` is NaN without a deadline.
     """
 
     node: npt.NDArray[np.int64]
@@ -32,8 +33,8 @@ class Assigned(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Of each node, (nodes, resources): what is to be added to its usage, Prod's usage and what is
-    to be added to that, and what all of its pods come to by their estimates alone."""
+    """Sums per node, (nodes, resources): what pods in flight add to its usage, Prod's usage, what
+    Prod pods in flight add to that, and the estimates of all pods."""
 
     node_delta: IntArray
     prod_usage: IntArray
@@ -42,8 +43,8 @@ class Sums(NamedTuple):
 
 
 def is_flying(pods: Assigned, updated_seconds: FloatArray, report_seconds: FloatArray) -> BoolArray:
-    """Which pods, (pods,), are in flight: not measured, scheduled within a report before the last
-    one, or to be estimated for longer."""
+    """Which pods, (pods,), are in flight: not reported, scheduled after the last report began, or
+    before their deadline."""
     updated = np.fmax(updated_seconds, -np.inf)[pods.node]
     before = updated - report_seconds[pods.node]
     flying: BoolArray = (
@@ -60,10 +61,10 @@ def sums(
     report_seconds: FloatArray,
     counted: IntArray,
 ) -> Sums:
-    """The sums for nodes whose usage was reported then, (nodes,), NaN for never.
+    """The sums for nodes that were reported at `updated_seconds` (nodes,), NaN is never.
 
-    `counted` (nodes, resources) is in Prod's usage from the
-    start: the system's, where the arguments have it so.
+    `counted` (nodes, resources) is added to Prod's usage: that of the system, if the arguments say
+    so.
     """
     nodes = len(updated_seconds)
     flying = is_flying(pods, updated_seconds, report_seconds)

@@ -1,8 +1,4 @@
-"""What LoadAwareSchedulingArgs may say, with upstream's names and defaults (scheduling 1.1).
-
-Owes the rest: arguments as they are pasted from a KubeSchedulerConfiguration, every key known or
-refused by name, each value in its range.
-"""
+"""LoadAwareSchedulingArgs with upstream's names and defaults."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -24,7 +20,7 @@ Percents = dict[str, int]
 class Aggregated(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
 ):
-    """Which statistic of usage is compared, over which span; an empty type compares none."""
+    """The statistic of usage that is compared, and its span; an empty type compares none."""
 
     usage_thresholds: Percents = {}
     usage_aggregation_type: str = ""
@@ -36,7 +32,7 @@ class Aggregated(
 class LoadAwareArgs(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
 ):
-    """The arguments as they are given; what is None or empty was not said."""
+    """The arguments as given; None and empty values are not set."""
 
     api_version: str = ""
     kind: str = ""
@@ -59,7 +55,7 @@ class LoadAwareArgs(
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """The resources that are looked at, by name; others are left alone, whoever names them."""
+        """The names of the resources that are judged."""
         aggregated = self.aggregated or Aggregated()
         named = {
             "cpu", "memory",
@@ -77,22 +73,21 @@ _YEAR_SECONDS: Final = 31_536_000
 
 
 def with_defaults(args: LoadAwareArgs) -> LoadAwareArgs:
-    """The arguments with what holds where they say nothing: thresholds and weights as a whole,
-    factors one by one."""
+    """The arguments with defaults: thresholds and weights as a whole, factors per resource."""
 
-    def said(value: Any, usual: Any) -> Any:
-        return usual if value is None else value
+    def given(value: Any, default: Any) -> Any:
+        return default if value is None else value
 
     weights = args.resource_weights
     if not weights and not args.dominant_resource_weight:
         weights = _WEIGHTS
     return msgspec.structs.replace(
         args,
-        filter_expired_node_metrics=said(args.filter_expired_node_metrics, True),
-        node_metric_expiration_seconds=said(
+        filter_expired_node_metrics=given(args.filter_expired_node_metrics, True),
+        node_metric_expiration_seconds=given(
             args.node_metric_expiration_seconds, _EXPIRATION_SECONDS
         ),
-        enable_schedule_when_node_metrics_expired=said(
+        enable_schedule_when_node_metrics_expired=given(
             args.enable_schedule_when_node_metrics_expired, False
         ),
         resource_weights=weights,
@@ -102,18 +97,17 @@ def with_defaults(args: LoadAwareArgs) -> LoadAwareArgs:
 
 
 def problems(args: LoadAwareArgs) -> Iterator[tuple[str, str]]:
-    """What is out of range, by the key that users write, defaults or not. Thresholds of Prod are
-    looked at, too, which upstream forgets."""
+    """The keys with a value out of range, and why. Upstream forgets the thresholds of Prod."""
     expiration = args.node_metric_expiration_seconds
     if expiration is not None and not 0 < expiration <= _YEAR_SECONDS:
-        yield "nodeMetricExpirationSeconds", f"{expiration} is not more than 0, and up to a year"
+        yield "nodeMetricExpirationSeconds", f"{expiration} is not more than 0 and at most a year"
     if not 0 <= args.dominant_resource_weight <= 100:
         yield "dominantResourceWeight", f"{args.dominant_resource_weight} is not from 0 to 100"
     yield from _outside("resourceWeights", args.resource_weights, 1)
     yield from _outside("usageThresholds", args.usage_thresholds, 0)
     yield from _outside("prodUsageThresholds", args.prod_usage_thresholds, 0)
     yield from _outside("estimatedScalingFactors", args.estimated_scaling_factors, 1)
-    yield from _no_resources(args)
+    yield from _unknown_resources(args)
     for name in args.resource_weights:
         if name not in args.estimated_scaling_factors:
             yield "estimatedScalingFactors", f"has none for {name}, which has a weight"
@@ -125,28 +119,28 @@ def problems(args: LoadAwareArgs) -> Iterator[tuple[str, str]]:
         yield from _of_aggregated(args.aggregated)
 
 
-def oddities(args: LoadAwareArgs) -> Iterator[str]:
-    """What is taken, and nothing comes of it."""
+def ignored(args: LoadAwareArgs) -> Iterator[str]:
+    """Values that are accepted and have no effect."""
     if args.estimator not in ("", ESTIMATOR):
         yield f"estimator {args.estimator!r:.80} is not known: {ESTIMATOR} estimates"
     named = {*args.usage_thresholds, *args.prod_usage_thresholds, *args.resource_weights}
     for name in sorted(named - {*MEASURED}):
-        yield f"of {name:.80} no usage is measured: it is not judged"
+        yield f"usage of {name:.80} is not measured: it is not judged"
     for name in sorted(RATES.keys() & args.prod_usage_thresholds.keys()):
-        yield f"prodUsageThresholds: of {name} it is not known what Prod uses"
-    one = args.aggregated or Aggregated()
-    if bool(one.usage_aggregation_type) != bool(one.usage_thresholds):
-        yield "aggregated: usageThresholds and usageAggregationType say something together alone"
+        yield f"prodUsageThresholds: usage of {name} is not known by class"
+    aggregated = args.aggregated or Aggregated()
+    if bool(aggregated.usage_aggregation_type) != bool(aggregated.usage_thresholds):
+        yield "aggregated: usageThresholds and usageAggregationType have an effect together only"
     for key, span in (
-        ("usageAggregatedDuration", one.usage_aggregated_duration),
-        ("scoreAggregatedDuration", one.score_aggregated_duration),
+        ("usageAggregatedDuration", aggregated.usage_aggregated_duration),
+        ("scoreAggregatedDuration", aggregated.score_aggregated_duration),
     ):
         if (span_seconds(span) or 0) not in (0, *AGGREGATED.values()):
             spans = ", ".join(AGGREGATED)
             yield f"aggregated.{key}: usage is known over {spans}: over {span} it is estimated"
 
 
-def _no_resources(args: LoadAwareArgs) -> Iterator[tuple[str, str]]:
+def _unknown_resources(args: LoadAwareArgs) -> Iterator[tuple[str, str]]:
     named = {"aggregated.usageThresholds": (args.aggregated or Aggregated()).usage_thresholds} | {
         keys_of(LoadAwareArgs)[field]: getattr(args, field)
         for field in (
@@ -164,11 +158,11 @@ def _of_aggregated(args: Aggregated) -> Iterator[tuple[str, str]]:
     for name in ("usage", "score"):
         kind = getattr(args, f"{name}_aggregation_type")
         if kind and kind not in AGGREGATIONS:
-            text = f"{kind!r:.80} is none of {', '.join(AGGREGATIONS)}"
+            text = f"{kind!r:.80} is not one of {', '.join(AGGREGATIONS)}"
             yield f"aggregated.{name}AggregationType", text
         duration = getattr(args, f"{name}_aggregated_duration")
         if span_seconds(duration) is None:
-            text = f"{duration!r:.80} is no duration, such as 5m"
+            text = f"{duration!r:.80} is not a duration such as 5m"
             yield f"aggregated.{name}AggregatedDuration", text
 
 
@@ -179,8 +173,8 @@ def _outside(key: str, percents: Percents, least: int) -> Iterator[tuple[str, st
 
 
 def span_seconds(duration: str) -> int | None:
-    """The seconds of a span as Go writes it; 0, which is the longest there is, for none and for
-    none said. None for what is no span, and for a fraction of a second.
+    """The seconds of a Go duration; 0 (the longest span that there is) if it is 0 or empty. None if
+    it is not a duration of whole seconds.
 
     >>> span_seconds("5m"), span_seconds("0s"), span_seconds("-5m")
     (300, 0, None)

@@ -1,4 +1,4 @@
-"""Which thresholds hold for a node, and for which usage (scheduling 1.6, 1.7)."""
+"""The thresholds of a node, and the usage that they are for."""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -30,11 +30,11 @@ AGGREGATED: Final = "aggregated_usage"
 
 
 class Limits(NamedTuple):
-    """Thresholds in percent by resource, and what they are for: `USAGE`, `PROD` or `AGGREGATED`, of
-    that with the statistic and its span (0: the longest there is)."""
+    """Thresholds in percent by resource, and the `kind` of usage that they are for: `USAGE`, `PROD`
+    or `AGGREGATED`, the last with a statistic and its span (0: the longest that there is)."""
 
     thresholds: Mapping[str, int]
-    of: str = USAGE
+    kind: str = USAGE
     statistic: str = ""
     span_seconds: int = 0
 
@@ -50,11 +50,11 @@ class _Own(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def limits_of(args: LoadAwareArgs, annotation: str | None, *, is_prod: bool) -> Limits:
-    """What holds for a pod on a node with this annotation: those for Prod if there are any and the
-    pod is, else those of aggregated usage if there are any, else those of usage.
+    """The thresholds for a pod on a node with this annotation: those of Prod if the pod is Prod and
+    there are any, else those of aggregated usage if there are any, else those of usage.
 
-    Each of the three comes from the annotation as a whole where it has it. An annotation that
-    cannot be used, or has a threshold that is none, is left alone: `problem` tells of it.
+    The annotation replaces each of the three as a whole. An invalid annotation is ignored:
+    `problem` says why.
     """
     try:
         own = read_own(annotation)
@@ -63,15 +63,15 @@ def limits_of(args: LoadAwareArgs, annotation: str | None, *, is_prod: bool) -> 
     prod = own.prod_usage_thresholds or args.prod_usage_thresholds
     if is_prod and any(prod.values()):
         return Limits(prod, PROD)
-    for one in (own.aggregated_usage, args.aggregated):
-        if one is not None and one.usage_thresholds and one.usage_aggregation_type:
-            span = span_seconds(one.usage_aggregated_duration) or 0
-            return Limits(one.usage_thresholds, AGGREGATED, one.usage_aggregation_type, span)
+    for each in (own.aggregated_usage, args.aggregated):
+        if each is not None and each.usage_thresholds and each.usage_aggregation_type:
+            span = span_seconds(each.usage_aggregated_duration) or 0
+            return Limits(each.usage_thresholds, AGGREGATED, each.usage_aggregation_type, span)
     return Limits(own.usage_thresholds or args.usage_thresholds)
 
 
 def read_own(annotation: str | None) -> Any:
-    """What a node's annotation says. Raises InvalidPolicyError for what cannot be used."""
+    """The thresholds in a node's annotation. Raises InvalidPolicyError if they are invalid."""
     if not annotation:
         return _Own()
     own = convert(read_object(annotation), _Own)
@@ -83,15 +83,17 @@ def read_own(annotation: str | None) -> Any:
             if not 0 <= percent <= 100:
                 raise InvalidPolicyError(f"{percent} for {name:.80} is not from 0 to 100")
     if aggregated.usage_aggregation_type not in ("", *AGGREGATIONS):
-        raise InvalidPolicyError(f"no aggregation type {aggregated.usage_aggregation_type!r:.80}")
+        raise InvalidPolicyError(
+            f"{aggregated.usage_aggregation_type!r:.80} is not an aggregation type"
+        )
     if span_seconds(aggregated.usage_aggregated_duration) is None:
-        raise InvalidPolicyError(f"no duration {aggregated.usage_aggregated_duration!r:.80}")
+        raise InvalidPolicyError(f"{aggregated.usage_aggregated_duration!r:.80} is not a duration")
     return own
 
 
 @lru_cache(maxsize=256)
 def problem(annotation: str | None) -> str | None:
-    """What is wrong with a node's annotation, or with its keys; None for nothing."""
+    """What is wrong with a node's annotation or its keys; None if nothing is."""
     try:
         read_own(annotation)
         wrong = next(_unread(annotation), None)
@@ -101,7 +103,7 @@ def problem(annotation: str | None) -> str | None:
 
 
 def _unread(annotation: str | None) -> Iterator[str]:
-    """Keys that may be written wrongly: what they say does not hold."""
+    """Unknown keys, which may be misspelt."""
     found = read_object(annotation) if annotation else {}
     yield from unknown_keys(found, keys_of(_Own).values(), only_near=False)
     within = named(found, keys_of(_Own).values()).get("aggregatedUsage") or {}

@@ -19,7 +19,7 @@ def compared(
     nodes: NodesView, args: LoadAwareArgs, limits: Limits, *, in_flight: bool = True
 ) -> IntArray:
     """The usage that `limits` are for, (nodes, resources), with pods in flight."""
-    name = f"compared {limits.of} {limits.statistic} {limits.span_seconds} {in_flight}"
+    name = f"compared {limits.kind} {limits.statistic} {limits.span_seconds} {in_flight}"
     return nodes.once(name, lambda: _compared(nodes, args, limits, in_flight=in_flight))
 
 
@@ -29,7 +29,7 @@ def _compared(
     resources = args.resources
     nothing = np.zeros((1, len(resources)), np.int64)
     flight = nodes.flight() if in_flight else nothing
-    if limits.of == node_thresholds.PROD:
+    if limits.kind == node_thresholds.PROD:
         used = nodes.usage("prod_usage", resources)
         if args.prod_usage_include_sys:
             used = used + np.nan_to_num(nodes.usage("system_usage", resources))
@@ -37,12 +37,12 @@ def _compared(
         prod_flight = nodes.flight(prod=True) if in_flight else nothing
         return filter_score.compared_prod(Sums(flight, prod_usage, prod_flight, nothing))
     usage, estimated = nodes.usage("usage", resources), nothing
-    if limits.of == node_thresholds.AGGREGATED or not nodes.has_usage("usage", resources).all():
+    if limits.kind == node_thresholds.AGGREGATED or not nodes.has_usage("usage", resources).all():
         estimated = np.array([nodes.counted(f"estimate:{name}") for name in resources]).T
     sums = Sums(flight, nothing, nothing, estimated)
     if nodes.is_new().any():
         usage = np.where(nodes.is_new()[:, None], 0.0, usage)
-    if limits.of == node_thresholds.AGGREGATED:
+    if limits.kind == node_thresholds.AGGREGATED:
         spans = {
             seconds: nodes.usage(f"usage_{limits.statistic}_{span}", resources)
             for span, seconds in AGGREGATED.items()
@@ -59,7 +59,7 @@ def nodes_of(nodes: NodesView, args: LoadAwareArgs, used: IntArray, limits: Limi
     if new.any():
         as_of = np.where(new, nodes.now, as_of)
     has_usage = nodes.has_usage(
-        "prod_usage" if limits.of == node_thresholds.PROD else "usage", resources
+        "prod_usage" if limits.kind == node_thresholds.PROD else "usage", resources
     )
     capacity = np.array([nodes.allocatable(name, "raw") for name in resources]).T
     return Nodes(capacity, used, np.isfinite(as_of), has_usage | new, as_of)

@@ -1,7 +1,7 @@
-"""What counts of a pod on its node: amounts that are summed per node, whichever pods it has.
+"""The amounts of a pod that the state table sums per node.
 
-Owes the rest: whole numbers, so that a sum from which a pod is taken away again is what it was
-before; the same for a pod that is asked about, one that is on its way and one that runs.
+Whole numbers, so that removing a pod gives the sum before it. A pod that is asked about counts the
+same as one on its way and one that runs.
 """
 
 from collections.abc import Mapping
@@ -30,9 +30,8 @@ _LARGEST: Final = 2**53
 
 
 class Counting(NamedTuple):
-    """What is to be counted: estimates by `load_aware`; of `resources` requests, limits, and limits
-    that are at least the requests; what NodeResourcesFitPlus has pods ask for of `fitted`; cpu as
-    `packing` has it."""
+    """What is counted: estimates by `load_aware`; requests, limits and the larger of both of
+    `resources`; amounts that scorers declare; the cpu that TargetLoadPacking predicts."""
 
     load_aware: LoadAwareArgs
     resources: tuple[str, ...] = ("cpu", "memory")
@@ -41,7 +40,7 @@ class Counting(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The amounts, in the order of `amounts`."""
+        """The names of amounts, in the order of `amounts`."""
         return (
             *(f"estimate:{name}" for name in self.load_aware.resources),
             *(f"request:{name}" for name in self.resources),
@@ -53,32 +52,32 @@ class Counting(NamedTuple):
         )
 
     def amounts(self, pod: Pod) -> list[int]:
-        """What counts of this pod, cpu in millicores, each at most what a float holds exactly."""
-        requests, limits = asked_of(pod.requests, pod.scalars), limits_of(pod)
-        found = [
+        """The amounts of a pod, cpu in millicores, each from 0 to 2**53."""
+        requests, limits = by_name(pod.requests, pod.scalars), pod_limits(pod)
+        amounts = [
             *self.estimates(pod, requests, limits).values(),
             *(requests.get(name, 0) for name in self.resources),
             *(limits.get(name, 0) for name in self.resources),
             *(max(requests.get(name, 0), limits.get(name, 0)) for name in self.resources),
             *(amount(pod) for amount in self.amounts_of_scorers.values()),
             packed(pod, self.packing),
-            1,  # a pod
+            1,
         ]
-        return [min(max(amount, 0), _LARGEST) for amount in found]
+        return [min(max(amount, 0), _LARGEST) for amount in amounts]
 
     def estimates(
         self, pod: Pod, requests: Mapping[str, int], limits: Mapping[str, int]
     ) -> dict[str, int]:
-        """What the pod will use of the resources that LoadAware knows; 0 without a factor."""
+        """The estimated usage of the pod, by resource of LoadAware; 0 without a factor."""
         args = self.load_aware
         factors = args.estimated_scaling_factors
         if args.allow_customize_estimation:
             factors = own_factors(pod.annotations, factors)
-        found = estimate(pod.pod_class, requests, limits, factors)
-        return {name: found.get(name, 0) for name in args.resources}
+        estimates = estimate(pod.pod_class, requests, limits, factors)
+        return {name: estimates.get(name, 0) for name in args.resources}
 
     def deadline(self, pod: Pod, scheduled_seconds: float) -> float | None:
-        """Until when the pod counts its estimate although it is measured, UTC seconds."""
+        """When a pod that is measured stops counting its estimate, UTC seconds."""
         args = self.load_aware
         scheduled = args.estimated_seconds_after_pod_scheduled
         initialized = args.estimated_seconds_after_initialized
@@ -89,32 +88,34 @@ class Counting(NamedTuple):
         return deadline(scheduled_seconds, since, scheduled, initialized)
 
 
-def asked_of(amounts: Resources, scalars: Mapping[str, int] | None) -> dict[str, int]:
-    """Amounts by the names that Kubernetes has for them."""
-    found = dict(scalars or {})
+def by_name(amounts: Resources, scalars: Mapping[str, int] | None) -> dict[str, int]:
+    """Amounts by Kubernetes' names of resources."""
+    named = dict(scalars or {})
     if amounts.cpu_millicores is not None:
-        found["cpu"] = amounts.cpu_millicores
+        named["cpu"] = amounts.cpu_millicores
     if amounts.memory_bytes is not None:
-        found["memory"] = amounts.memory_bytes
-    return found
+        named["memory"] = amounts.memory_bytes
+    return named
 
 
-def limits_of(pod: Pod) -> dict[str, int]:
-    """What the pod may take: of other resources what it asks for, where no limit is said apart."""
-    apart = pod.scalar_limits
-    return asked_of(pod.limits, pod.scalars if apart is UNSET else apart)
+def pod_limits(pod: Pod) -> dict[str, int]:
+    """The limits of a pod by name; of extended resources its requests if the record has no limits
+    of their own."""
+    own = pod.scalar_limits
+    return by_name(pod.limits, pod.scalars if own is UNSET else own)
 
 
 def packed(pod: Pod, packing: Packing) -> int:
-    """What TargetLoadPacking has the pod use of cpu, millicores."""
+    """The cpu that TargetLoadPacking predicts for a pod, millicores."""
     containers = (
-        Container(one.requests.cpu_millicores, one.limits.cpu_millicores) for one in pod.containers
+        Container(each.requests.cpu_millicores, each.limits.cpu_millicores)
+        for each in pod.containers
     )
     return pod_millicores(containers, pod.overhead.cpu_millicores or 0, packing)
 
 
 def seconds_of(time: str | None) -> float | None:
-    """Unix time of RFC 3339 text; None for none, and for what is not."""
+    """Unix time of an RFC 3339 text; None if there is none, or an invalid one."""
     try:
         return None if time is None else parse_time(time)
     except ValueError:

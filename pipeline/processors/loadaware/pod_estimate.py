@@ -1,7 +1,7 @@
-"""What a pod will use before anybody has measured it, by Koordinator's default estimator.
+"""What a pod will use before it is measured, by Koordinator's default estimator.
 
-A share of what it asks for, by resource, no more than its limit; something for pods of Prod and
-Batch that ask for nothing (scheduling 1.4, 1.5).
+A share of what it requests, at most its limit; a default for pods of Prod and Batch without
+requests.
 """
 
 import re
@@ -19,13 +19,13 @@ SECONDS_AFTER_INITIALIZED: Final = (
     "scheduling.koordinator.sh/load-estimated-seconds-after-initialized"
 )
 
-_NOTHING_ASKED: Final[Mapping[str, int]] = {"cpu": 250, "memory": 200 << 20}
+_WITHOUT_REQUESTS: Final[Mapping[str, int]] = {"cpu": 250, "memory": 200 << 20}
 _LEAST, _MOST = 1, 100
 _SECONDS: Final = re.compile(r"\+?\d{1,9}")
 
 
 def name_for(pod_class: str, resource: str) -> str | None:
-    """Under which name a pod of this class asks for a resource; None if it cannot.
+    """The name under which pods of a class request a resource; None if they cannot.
 
     >>> name_for("batch", "cpu"), name_for("none", "memory"), name_for("free", "cpu")
     ('kubernetes.io/batch-cpu', 'memory', None)
@@ -41,15 +41,15 @@ def estimate(
     limits: Mapping[str, int],
     factors: Mapping[str, int],
 ) -> dict[str, int]:
-    """What a pod will use of each resource in `factors` (percent); amounts by their full names,
-    cpu of every class in millicores."""
+    """The estimated usage of each resource in `factors` (percent). Amounts are by full name, cpu of
+    every class in millicores."""
     return {
-        resource: _of(pod_class, resource, requests, limits, factor)
+        resource: _estimate(pod_class, resource, requests, limits, factor)
         for resource, factor in factors.items()
     }
 
 
-def _of(
+def _estimate(
     pod_class: str,
     resource: str,
     requests: Mapping[str, int],
@@ -62,14 +62,14 @@ def _of(
     limit = limits.get(name, 0)
     asked = max(limit, requests.get(name, 0))
     if asked <= 0:
-        return 0 if pod_class == "mid" else _NOTHING_ASKED.get(resource, 0)
+        return 0 if pod_class == "mid" else _WITHOUT_REQUESTS.get(resource, 0)
     scaled = (asked * factor + 50) // 100
     return min(scaled, limit) if limit > 0 else scaled
 
 
 def own_factors(annotations: Mapping[str, str], factors: Mapping[str, int]) -> dict[str, int]:
-    """The factors for a pod that may bring its own: those that it states, of resources that have
-    one, within 1 and 100 percent; upstream takes any number, and lets a pod hide by it."""
+    """The factors of a pod that may bring its own, for resources that have one, held within 1 and
+    100 percent: upstream accepts any number, by which a pod can hide."""
     try:
         own = msgspec.json.decode(annotations.get(SCALING_FACTORS) or "{}", type=dict[str, int])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -81,7 +81,7 @@ def own_factors(annotations: Mapping[str, str], factors: Mapping[str, int]) -> d
 
 
 def own_seconds(annotations: Mapping[str, str], name: str, usual: int | None) -> int | None:
-    """For how long a pod wants to be estimated, by its annotation of this name, else `usual`."""
+    """The seconds in a pod's annotation of this name; `usual` if it has none, or an invalid one."""
     text = annotations.get(name, "")
     return int(Decimal(text)) if _SECONDS.fullmatch(text) else usual
 
@@ -92,9 +92,8 @@ def deadline(
     after_scheduled_seconds: int | None,
     after_initialized_seconds: int | None,
 ) -> float | None:
-    """Until when (UTC seconds) a pod counts its estimate although it is measured; None for no
-    longer than any other. What is said of the time after its init containers comes first, once
-    they are through."""
+    """When a pod that is measured stops counting its estimate, UTC seconds; None without a
+    deadline. Once its init containers have ended, the time after that counts first."""
     if after_initialized_seconds and initialized_at is not None:
         return initialized_at + after_initialized_seconds
     return scheduled_at + after_scheduled_seconds if after_scheduled_seconds else None

@@ -1,9 +1,8 @@
-"""Filter by usage: may a node take more, given what its last window used of its allocatable?
+"""Compare the usage of nodes with thresholds, without pods in flight.
 
-Owes the rest: the comparison of Koordinator's LoadAware filter, vectorised, without what is on its
-way: for who asks whether a node has cooled. A node passes where nothing is known (no usage, no
-allocatable, or a window that is too old to speak for the present): a filter that guesses would take
-capacity away for nothing.
+The comparison of Koordinator's LoadAware filter for many nodes at once, for callers that ask
+whether a node has cooled. A node passes if its usage is unknown or stale: a filter that guesses
+would take capacity away.
 """
 
 from collections.abc import Mapping
@@ -17,10 +16,10 @@ RESOURCES: Final = ("cpu", "memory")
 
 
 class UsageVerdict(NamedTuple):
-    """What the filter found, one entry per node in every array; resources in a fixed order.
+    """The verdict on nodes, arrays (nodes,).
 
-    `fresh` is where the window is young enough to be judged, `known` where it is fresh and at
-    least one resource with a threshold could be compared. `over` and `percent` are by resource.
+    `fresh`: the window is young enough; `known`: it is fresh and at least one resource with a
+    threshold could be compared. `over` and `percent` are by resource.
     """
 
     refused: BoolArray
@@ -33,7 +32,7 @@ class UsageVerdict(NamedTuple):
 def usage_percent(used: FloatArray, allocatable: FloatArray) -> FloatArray:
     """`used` as percent of `allocatable`, unrounded; NaN where either is unknown.
 
-    Unknown is what is NaN, infinite or negative, and an allocatable of zero.
+    NaN, infinite and negative values are unknown, and so is an allocatable of 0.
     """
     known = np.isfinite(used) & (used >= 0) & np.isfinite(allocatable) & (allocatable > 0)
     with np.errstate(all="ignore"):
@@ -41,9 +40,9 @@ def usage_percent(used: FloatArray, allocatable: FloatArray) -> FloatArray:
 
 
 def over_threshold(percent: FloatArray, threshold_percent: float) -> BoolArray:
-    """Where usage, rounded half up to a whole percent, is above the threshold; 0 switches it off.
+    """Whether usage, rounded half up to a whole percent, is above a threshold; 0 switches it off.
 
-    Koordinator's rule: with a threshold of 65, 65.4 % passes and 65.5 % does not. NaN passes.
+    As in Koordinator, with a threshold of 65, 65.4 % passes and 65.5 % does not. NaN passes.
     """
     if threshold_percent <= 0:
         return np.zeros(len(percent), np.bool_)
@@ -53,10 +52,9 @@ def over_threshold(percent: FloatArray, threshold_percent: float) -> BoolArray:
 
 
 def is_fresh(age_seconds: FloatArray, stale_after_seconds: float | FloatArray) -> BoolArray:
-    """Where a window is young enough to speak for the present; NaN is not.
+    """Whether windows are younger than `stale_after_seconds`; NaN is not.
 
-    Exactly `stale_after_seconds` is too old. So is as much in the future: there one of two clocks
-    is wrong, and nobody knows which.
+    A window as far in the future is not fresh either: one of two clocks is wrong.
     """
     with np.errstate(invalid="ignore"):
         fresh: BoolArray = np.abs(age_seconds) < stale_after_seconds
@@ -73,9 +71,7 @@ def filter_by_usage(
     """Judge nodes by the average usage of their last window over their allocatable.
 
     `used` and `allocatable` hold an array (nodes,) for each resource in `thresholds_percent`, in
-    one unit per resource; `fresh` (nodes,) is whose windows still speak for the present. Source of
-    the rule: Koordinator's LoadAwareScheduling filter, without the estimates of pods not yet
-    measured.
+    one unit per resource; `fresh` (nodes,) says whose windows count.
     """
     known = np.zeros(len(fresh), np.bool_)
     refused = np.zeros(len(fresh), np.bool_)
@@ -91,7 +87,7 @@ def filter_by_usage(
 
 
 def age_text(age_seconds: float) -> str:
-    """An age for people: `12 s ago`, `5 min ago`; the future is named as such."""
+    """An age in words: `12 s ago`, `5 min ago`, `3 s in the future`."""
     if age_seconds < -0.5:
         return f"{-age_seconds:.0f} s in the future"
     if age_seconds < 600:

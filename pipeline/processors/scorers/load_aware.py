@@ -40,7 +40,7 @@ def _problems(args: LoadAwareArgs) -> Iterator[str]:
 
 
 def _notes(tree: Tree, args: LoadAwareArgs) -> Iterator[str]:
-    return loadaware_args.oddities(args)
+    return loadaware_args.ignored(args)
 
 
 SCORER: Final = Scorer(

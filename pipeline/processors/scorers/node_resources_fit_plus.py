@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from pipeline.processors.arrays import IntArray
-from pipeline.processors.loadaware.pod_amounts import asked_of
+from pipeline.processors.loadaware.pod_amounts import by_name
 from pipeline.processors.scorers.rounding import MAX_SCORE
 from pipeline.processors.scorers.scorer import (
     Counts,
@@ -64,12 +64,12 @@ def pod_request(
 
 def fitted(pod: CountedPod | PodRecord, resource: str) -> int:
     """What a pod's record requests of `resource`, overhead included."""
-    containers = [asked_of(one.requests, one.scalars).get(resource) for one in pod.containers]
+    containers = [by_name(one.requests, one.scalars).get(resource) for one in pod.containers]
     init_containers = [
-        InitContainer(asked_of(one.requests, one.scalars).get(resource), one.restartable)
+        InitContainer(by_name(one.requests, one.scalars).get(resource), one.restartable)
         for one in pod.init_containers
     ]
-    overhead = asked_of(pod.overhead, pod.scalar_overhead or None)
+    overhead = by_name(pod.overhead, pod.scalar_overhead or None)
     return pod_request(resource, containers, init_containers) + overhead.get(resource, 0)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs, with_defaults
-from pipeline.processors.loadaware.pod_amounts import Counting, asked_of
+from pipeline.processors.loadaware.pod_amounts import Counting, by_name
 from pipeline.processors.scorers.rounding import MAX_SCORE
 from pipeline.processors.scorers.scorer import Array, Scorer
 from pipeline.topics.pods import Container, PodRecord
@@ -126,7 +126,7 @@ class Demand:
 
     @property
     def requests(self) -> Mapping[str, int]:
-        return asked_of(self.pod.requests, self.pod.scalars)
+        return by_name(self.pod.requests, self.pod.scalars)
 
     def amounts(self, kind: str, resources: Any) -> IntArray:
         return np.array([self.counted[f"{kind}:{name}"] for name in resources], np.int64)

@@ -1,5 +1,4 @@
-"""Arguments that are refused by key, annotations of no use, and the comparison against a plain
-loop over nodes and pods."""
+"""LoadAware's arguments and annotations, and its sums and comparisons against plain loops."""
 
 import math
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from pipeline.processors.loadaware.usage_thresholds import is_fresh
 from pipeline.processors.scorers import load_aware
 
 
-def test_a_sample_of_upstream_is_taken_whole() -> None:
+def test_upstreams_sample_is_read() -> None:
     args = load_aware.SCORER.read(
         {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -77,7 +76,7 @@ def test_a_sample_of_upstream_is_taken_whole() -> None:
         ({"nodeMetricExpirationSeconds": 2**80}, "nodeMetricExpirationSeconds"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_its_key(tree: Any, names: str) -> None:
+def test_invalid_arguments_are_refused_by_their_key(tree: Any, names: str) -> None:
     with pytest.raises(InvalidPolicyError, match=names.split(":")[0].split(".")[-1]) as raised:
         load_aware.SCORER.read(tree)
     assert names.rpartition(": ")[2] in raised.value.message
@@ -88,7 +87,7 @@ def test_what_cannot_be_meant_is_refused_by_its_key(tree: Any, names: str) -> No
     [("", 0), ("0", 0), ("0s", 0), ("5m", 300), ("1h30m", 5400), ("x", None), ("-0s", None),
      ("1.5s", None), ("100000h", None)],
 )  # fmt: skip
-def test_spans(text: str, seconds: int | None) -> None:
+def test_spans_are_whole_seconds(text: str, seconds: int | None) -> None:
     assert span_seconds(text) == seconds
 
 
@@ -96,7 +95,7 @@ ARGS = load_aware.SCORER.read({"prodUsageThresholds": {"cpu": 55}})
 
 
 @pytest.mark.parametrize(
-    ("annotation", "is_prod", "found"),
+    ("annotation", "is_prod", "limits"),
     [
         (None, False, Limits({"cpu": 65, "memory": 95})),
         (None, True, Limits({"cpu": 55}, node_thresholds.PROD)),
@@ -108,13 +107,15 @@ ARGS = load_aware.SCORER.read({"prodUsageThresholds": {"cpu": 55}})
             False,
             Limits({"cpu": 9}, node_thresholds.AGGREGATED, "p99", 0),
         ),
-        # Without a type it is none.
+        # Without a type there is nothing to compare.
         ('{"aggregatedUsage":{"usageThresholds":{"cpu":9}}}', False,
          Limits({"cpu": 65, "memory": 95})),
     ],
 )  # fmt: skip
-def test_which_thresholds_hold(annotation: str | None, is_prod: bool, found: Limits) -> None:
-    assert node_thresholds.limits_of(ARGS, annotation, is_prod=is_prod) == found
+def test_a_nodes_own_thresholds_come_first(
+    annotation: str | None, is_prod: bool, limits: Limits
+) -> None:
+    assert node_thresholds.limits_of(ARGS, annotation, is_prod=is_prod) == limits
     assert node_thresholds.problem(annotation) is None
 
 
@@ -124,7 +125,7 @@ def test_which_thresholds_hold(annotation: str | None, is_prod: bool, found: Lim
      '{"usageThresholds":{"cpu":60.5}}', '{"aggregatedUsage":{"usageAggregationType":"max"}}',
      '{"aggregatedUsage":{"usageAggregatedDuration":"soon"}}', "\\ud800"],
 )  # fmt: skip
-def test_an_annotation_of_no_use_changes_nothing_and_is_told(annotation: str) -> None:
+def test_an_invalid_annotation_is_ignored_and_reported(annotation: str) -> None:
     assert node_thresholds.limits_of(ARGS, annotation, is_prod=False).thresholds == {
         "cpu": 65,
         "memory": 95,
@@ -143,7 +144,7 @@ def test_an_annotation_of_no_use_changes_nothing_and_is_told(annotation: str) ->
         ('{"cpu":9,"USAGETHRESHOLDS":{}}', "nobody reads 'cpu'"),
     ],
 )
-def test_a_key_that_nobody_reads_is_told(annotation: str, says: str) -> None:
+def test_an_unknown_key_of_an_annotation_is_reported(annotation: str, says: str) -> None:
     assert node_thresholds.limits_of(ARGS, annotation, is_prod=False).thresholds == {
         "cpu": 65,
         "memory": 95,
@@ -152,7 +153,7 @@ def test_a_key_that_nobody_reads_is_told(annotation: str, says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "factors"),
+    ("annotation", "factors"),
     [
         ('{"cpu":50}', {"cpu": 50, "memory": 70}),
         ('{"cpu":0}', {"cpu": 1, "memory": 70}),
@@ -163,18 +164,18 @@ def test_a_key_that_nobody_reads_is_told(annotation: str, says: str) -> None:
         ("[]", {"cpu": 85, "memory": 70}),
     ],
 )
-def test_a_pod_cannot_hide_by_its_factors(said: str, factors: dict[str, int]) -> None:
-    assert own_factors({SCALING_FACTORS: said}, {"cpu": 85, "memory": 70}) == factors
+def test_a_pod_cannot_hide_by_its_factors(annotation: str, factors: dict[str, int]) -> None:
+    assert own_factors({SCALING_FACTORS: annotation}, {"cpu": 85, "memory": 70}) == factors
 
 
 @pytest.mark.parametrize(
-    ("said", "seconds"), [("30", 30), ("0", 0), (" 5", 7), ("1.5", 7), ("-3", 7), ("9" * 30, 7)]
+    ("text", "seconds"), [("30", 30), ("0", 0), (" 5", 7), ("1.5", 7), ("-3", 7), ("9" * 30, 7)]
 )
-def test_seconds_that_are_none_leave_what_is_usual(said: str, seconds: int) -> None:
-    assert own_seconds({"a": said}, "a", 7) == seconds
+def test_invalid_seconds_of_a_pod_leave_the_configured_ones(text: str, seconds: int) -> None:
+    assert own_seconds({"a": text}, "a", 7) == seconds
 
 
-def test_free_pods_and_mid_pods_that_ask_for_nothing_are_not_estimated() -> None:
+def test_free_pods_and_mid_pods_without_requests_are_estimated_as_0() -> None:
     factors = {"cpu": 85, "memory": 70}
     asked = {"cpu": 4000, "memory": 1 << 30}
     assert estimate("free", asked, asked, factors) == {"cpu": 0, "memory": 0}
@@ -203,8 +204,10 @@ PODS = st.lists(
 TIMES = st.lists(st.none() | st.floats(0, 2000), min_size=3, max_size=3)
 
 
-def of_one(pods: list[Pod], node: int, updated: float | None, report: float) -> list[list[int]]:
-    """As upstream works it out, pod by pod."""
+def sums_by_loop(
+    pods: list[Pod], node: int, updated: float | None, report: float
+) -> list[list[int]]:
+    """The sums of one node, pod by pod as in upstream."""
     node_delta, prod_usage, prod_delta, estimated = ([0, 0] for _ in range(4))
     at = -math.inf if updated is None else updated
     for pod in pods:
@@ -231,7 +234,7 @@ def of_one(pods: list[Pod], node: int, updated: float | None, report: float) -> 
 
 
 @given(PODS, TIMES, st.floats(1, 300))
-def test_sums_are_those_of_a_loop_over_pods(
+def test_sums_equal_those_of_a_loop_over_pods(
     pods: list[Pod], times: list[float | None], report: float
 ) -> None:
     def amounts(of: list[tuple[int, int]]) -> Any:
@@ -255,11 +258,11 @@ def test_sums_are_those_of_a_loop_over_pods(
         np.zeros((3, 2), np.int64),
     )
     for node in range(3):
-        expected = of_one(pods, node, times[node], report)
+        expected = sums_by_loop(pods, node, times[node], report)
         assert [amounts[node].tolist() for amounts in found] == expected
 
 
-def test_a_pod_counts_for_longer_where_it_wants_to() -> None:
+def test_a_deadline_after_initialization_comes_first() -> None:
     assert deadline(100.0, None, 60, 30) == 160.0
     assert deadline(100.0, 150.0, 60, 30) == 180.0
     assert deadline(100.0, 150.0, None, None) is None
@@ -278,7 +281,7 @@ ROWS = st.lists(
 
 
 @given(ROWS, st.tuples(WHOLE, WHOLE), st.booleans(), st.tuples(*[st.integers(0, 9)] * 3))
-def test_filter_and_score_are_those_of_a_loop_over_nodes(
+def test_filter_and_score_equal_those_of_a_loop_over_nodes(
     rows: list[Any], asked: tuple[int, int], passes_expired: bool, weights: tuple[int, int, int]
 ) -> None:
     capacity, compared, reported, has_usage, updated, thresholds = zip(*rows, strict=True)
@@ -323,7 +326,7 @@ def test_filter_and_score_are_those_of_a_loop_over_nodes(
             assert scores[i] == mean // total
 
 
-def test_without_an_exact_span_there_is_nothing_and_the_longest_stands_in_for_none() -> None:
+def test_an_exact_span_without_data_is_unknown_and_0_is_the_longest() -> None:
     usage = np.array([[1.0, 2.0], [3.0, 4.0]])
     nothing = np.full((2, 2), np.nan)
     spans = {300: np.array([[5.0, 6.0], [7.0, 8.0]]), 600: np.array([[9.0, 9.0], [np.nan] * 2])}

@@ -1,4 +1,4 @@
-"""What counts of a pod: requests of requests, limits of limits, whichever resource it is."""
+"""Amounts of pods: requests count as requests and limits as limits, of every resource."""
 
 from functools import partial
 from typing import Any
@@ -32,38 +32,38 @@ def pod(
     return pod_record({"metadata": metadata, "spec": {"containers": [container], **spec}})
 
 
-def counted(of: PodRecord | CountedPod) -> dict[str, int]:
-    return dict(zip(COUNTING.names, COUNTING.amounts(of), strict=True))
+def counted(record: PodRecord | CountedPod) -> dict[str, int]:
+    return dict(zip(COUNTING.names, COUNTING.amounts(record), strict=True))
 
 
 @pytest.mark.parametrize("name", [DISK, GPU, BATCH_CPU])
 def test_limits_count_as_limits_and_requests_as_requests(name: str) -> None:
-    of = pod({name: 10}, {name: 40}, overhead={name: 3})
-    # In the table there is less of the record than in the extender that is asked.
-    for one in (of, decode_json(CountedPod, encode_json(of))):
-        found = counted(one)
-        assert (found[f"request:{name}"], found[f"limit:{name}"]) == (13, 43)
-        assert found[f"bound:{name}"] == 43
+    asking = pod({name: 10}, {name: 40}, overhead={name: 3})
+    # The table reads less of the record than the extender.
+    for record in (asking, decode_json(CountedPod, encode_json(asking))):
+        amounts = counted(record)
+        assert (amounts[f"request:{name}"], amounts[f"limit:{name}"]) == (13, 43)
+        assert amounts[f"bound:{name}"] == 43
     alone = counted(pod({name: 10}, {}, overhead={name: 3}))
     assert (alone[f"request:{name}"], alone[f"limit:{name}"]) == (13, 0)
     assert alone[f"bound:{name}"] == 13
 
 
-def test_where_a_record_says_no_limits_apart_they_are_what_is_asked_for() -> None:
-    of = pod({GPU: 2, DISK: 10}, {GPU: 2, DISK: 40})
-    before = msgspec.structs.replace(of, scalar_limits=msgspec.UNSET)
-    found = counted(before)
-    assert (found[f"limit:{GPU}"], found[f"limit:{DISK}"]) == (2, 10)
-    assert counted(of)[f"limit:{DISK}"] == 40
+def test_without_limits_of_their_own_extended_resources_are_limited_to_requests() -> None:
+    asking = pod({GPU: 2, DISK: 10}, {GPU: 2, DISK: 40})
+    before = msgspec.structs.replace(asking, scalar_limits=msgspec.UNSET)
+    amounts = counted(before)
+    assert (amounts[f"limit:{GPU}"], amounts[f"limit:{DISK}"]) == (2, 10)
+    assert counted(asking)[f"limit:{DISK}"] == 40
 
 
-def test_a_pod_asks_a_packed_node_for_its_overhead_too() -> None:
+def test_fitted_amounts_include_overhead() -> None:
     """As upstream's NodeResourcesFitPlus, whichever resource it is."""
-    found = counted(pod({GPU: 2, "cpu": 1}, {}, overhead={GPU: 1, DISK: 7, "cpu": "10m"}))
-    assert [found[f"fitted:{name}"] for name in (GPU, DISK, "cpu")] == [3, 7, 1010]
+    amounts = counted(pod({GPU: 2, "cpu": 1}, {}, overhead={GPU: 1, DISK: 7, "cpu": "10m"}))
+    assert [amounts[f"fitted:{name}"] for name in (GPU, DISK, "cpu")] == [3, 7, 1010]
 
 
-def test_batch_is_expected_to_use_a_share_of_its_limit_as_prod_is() -> None:
+def test_batch_pods_are_estimated_by_a_share_of_their_limit() -> None:
     """LoadAware: of the request or the limit, whichever is larger."""
     for limit, expected in ((None, 850), (1000, 850), (4000, 3400)):
         limits = {} if limit is None else {BATCH_CPU: limit}

@@ -31,7 +31,7 @@ def judge(
     return bool(verdict.refused[0]), bool(verdict.known[0])
 
 
-# The cases of Koordinator's filter that hold without estimates of pods, in milli-cores and bytes.
+# Cases of Koordinator's filter without estimates of pods, in millicores and bytes.
 @pytest.mark.parametrize(
     ("cpu", "memory", "refused"),
     [
@@ -42,7 +42,7 @@ def judge(
         (62_879, 0, False),  # 65.499 percent rounds to 65 and passes
     ],
 )
-def test_koordinators_cases(cpu: float, memory: float, refused: bool) -> None:
+def test_koordinators_cases_without_estimates(cpu: float, memory: float, refused: bool) -> None:
     assert judge(cpu, memory) == (refused, True)
 
 
@@ -52,7 +52,7 @@ def test_a_resource_missing_on_the_node_is_skipped() -> None:
     assert judge(90_000, 540_000_000_000, allocatable=0.0) == (True, True)
 
 
-def test_a_window_of_179_seconds_is_judged_and_one_of_180_is_not() -> None:
+def test_a_window_expires_at_180_seconds() -> None:
     assert judge(70_000, 0, age=179.0) == (True, True)
     assert judge(70_000, 0, age=180.0) == (False, False)
     assert judge(70_000, 0, age=NAN) == (False, False)
@@ -127,7 +127,7 @@ def test_the_vectorised_filter_equals_a_plain_loop(
     assert not (verdict.known & ~verdict.fresh).any()
 
 
-def test_parts_by_themselves() -> None:
+def test_thresholds_and_freshness_have_exact_limits() -> None:
     assert over_threshold(np.array([65.4, 65.5, NAN]), 65.0).tolist() == [False, True, False]
     assert is_fresh(np.array([0.0, 179.9, 180.0, NAN]), STALE).tolist() == [
         True,

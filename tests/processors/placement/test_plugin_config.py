@@ -290,11 +290,11 @@ def test_what_is_taken_and_nothing_comes_of_is_told() -> None:
     }
     assert list(read_config(said).notes) == [
         f"{LOAD_AWARE}: estimator 'better' is not known: defaultEstimator estimates",
-        f"{LOAD_AWARE}: of nvidia.com/gpu no usage is measured: it is not judged",
-        f"{LOAD_AWARE}: prodUsageThresholds: of springtide.io/disk-read it is not known what Prod "
-        "uses",
-        f"{LOAD_AWARE}: aggregated: usageThresholds and usageAggregationType say something "
-        "together alone",
+        f"{LOAD_AWARE}: usage of nvidia.com/gpu is not measured: it is not judged",
+        f"{LOAD_AWARE}: prodUsageThresholds: usage of springtide.io/disk-read is not known by "
+        "class",
+        f"{LOAD_AWARE}: aggregated: usageThresholds and usageAggregationType have an effect "
+        "together only",
         f"{LOAD_AWARE}: aggregated.scoreAggregatedDuration: usage is known over 5m, 10m, 30m: "
         "over 7m it is estimated",
     ]

@@ -151,8 +151,8 @@ def scheduler(file: Path, settings: Settings) -> Check:
         return Check("scheduler", "ok", f"{file} calls the extender, mode {mode}")
     first = next((problem for problem in problems if problem.is_refused), problems[0])
     status: Status = "fail" if first.is_refused else "warn"
-    todo = f"{first.todo}; see all: springtide scheduler check {file} --mode {mode}"
-    return Check("scheduler", status, f"{first.where}: {first.says}", todo)
+    todo = f"{first.advice}; see all: springtide scheduler check {file} --mode {mode}"
+    return Check("scheduler", status, f"{first.where}: {first.problem}", todo)
 
 
 def python() -> Check:

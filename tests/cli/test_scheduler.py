@@ -79,7 +79,7 @@ def test_contradicting_flags_are_a_usage_error(flags: tuple[str, ...]) -> None:
 def test_config_warns_of_an_unverified_certificate() -> None:
     result = run("config", "--url", "https://x:8888")
     assert result.exit_code == 0
-    assert "certificate is not checked" in result.stderr
+    assert "certificate is not verified" in result.stderr
     assert yaml.safe_load(result.stdout)["extenders"][0]["enableHTTPS"] is True
 
 

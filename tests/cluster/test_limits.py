@@ -14,7 +14,7 @@ import pytest
 from pipeline.local.control_plane import ControlPlane, local_control_plane
 from pipeline.processors.kubernetes.object_records import pod_record
 from pipeline.processors.kubernetes.pod_resources import amounts
-from pipeline.processors.loadaware.pod_amounts import by_name, limits_of
+from pipeline.processors.loadaware.pod_amounts import by_name, pod_limits
 from tests.cluster.asking import Cluster, all_bound, configured, in_file, join, read
 from tests.cluster.objects import Object, apply, delete, items, node, pod, until
 from tests.cluster.watching import Role
@@ -178,7 +178,7 @@ def test_requests_and_limits_of_any_resource_are_those_of_kubernetes(asking: Con
     sums = {}
     for resource in ("cpu", "memory", *has):
         requests = (by_name(one.requests, one.scalars).get(resource, 0) for one in records)
-        limits = (limits_of(one).get(resource, 0) for one in records)
+        limits = (pod_limits(one).get(resource, 0) for one in records)
         sums[resource] = (sum(requests), sum(limits))
     assert sums == allocated(asking, "node3")
     delete(asking, "pod", *(one["metadata"]["name"] for one in there))

@@ -1,6 +1,6 @@
-"""Which nodes may take a pod, and which of them is best: what users configure, and the answer.
+"""Placement of pods: which plugins run, how their scores are combined, and who makes room.
 
-`config` reads a KubeSchedulerConfiguration, whose plugins and arguments hold here unchanged;
-`reserved`, `bound` and `headroom` are rules of our own beside the plugins that others know
-(`processors.loadaware`, `processors.scorers`); `combine` makes one score of many.
+`plugin_config` reads what a KubeSchedulerConfiguration enables, `scheduler_findings` checks the
+scheduler's side of it, `combine_scores` makes one score of many, `victim_selection` chooses pods
+that leave for others.
 """

@@ -1,4 +1,4 @@
-"""One score of many, and what takes the place of those that go by load where nothing is known."""
+"""Combine the scores of plugins, and score by requests where usage is unknown."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -12,13 +12,13 @@ MAX_EXTENDER_SCORE: Final = 10
 
 
 def combined(scores: Sequence[IntArray], weights: Sequence[int]) -> IntArray:
-    """The mean of scores, each (nodes,) from 0 to 100, by weights, cut to a whole number."""
-    summed = sum(np.asarray(s) * w for s, w in zip(scores, weights, strict=True))
+    """The mean of scores by weight, each (nodes,) from 0 to 100, truncated."""
+    summed = sum(score * weight for score, weight in zip(scores, weights, strict=True))
     return np.asarray(summed // sum(weights), np.int64)
 
 
 def in_steps(score: IntArray, steps: int) -> IntArray:
-    """A score of 0 to 100 as one of 0 to `steps`, cut.
+    """Scores of 0 to 100 as scores of 0 to `steps`, truncated.
 
     >>> in_steps(np.array([0, 9, 10, 99, 100]), 10)
     array([ 0,  0,  1,  9, 10])
@@ -27,8 +27,8 @@ def in_steps(score: IntArray, steps: int) -> IntArray:
 
 
 def one_best(steps: IntArray, score: IntArray) -> IntArray:
-    """The steps of scores with one best: who is as good as the first of the best by `score` gets a
-    step less. Among equals a scheduler would choose by luck, and nobody could know whom.
+    """Steps with a single best node: nodes in the same step as the best by `score` get a step less.
+    A scheduler chooses among equals at random, so nobody could predict its choice.
 
     >>> one_best(np.array([9, 8, 9, 9]), np.array([91, 85, 94, 94]))
     array([8, 8, 9, 8])
@@ -46,12 +46,12 @@ def best_fit(
     requested: Mapping[str, IntArray],
     asked: Mapping[str, int],
 ) -> IntArray:
-    """The score, (nodes,), by what is asked for alone: the fuller with the pod the better, 0 where
-    it does not fit. What Trimaran falls back to where nobody knows usage (KEP-61, Bad Metrics)."""
+    """Scores by requests alone, (nodes,): the fuller with the pod the better, 0 if it does not fit.
+    Trimaran's fallback for unknown usage (KEP-61, Bad Metrics)."""
     shares = np.zeros(len(next(iter(allocatable.values()))), np.int64)
     fits = np.ones(len(shares), np.bool_)
-    for resource, have in allocatable.items():
+    for resource, capacity in allocatable.items():
         taken = requested[resource] + asked.get(resource, 0)
-        fits &= (taken <= have) & (have > 0)
-        shares += np.minimum(taken, have) * MAX_SCORE // np.maximum(have, 1)
+        fits &= (taken <= capacity) & (capacity > 0)
+        shares += np.minimum(taken, capacity) * MAX_SCORE // np.maximum(capacity, 1)
     return np.where(fits, shares // len(allocatable), 0)

@@ -1,8 +1,7 @@
-"""The scheduler's side of an extender: a KubeSchedulerConfiguration that asks it.
+"""Generate a KubeSchedulerConfiguration that calls the extender.
 
-Owes the rest: what kube-scheduler takes as it is, and `scheduler_findings` has nothing to say of.
-Source: kube-scheduler's extender API, and KEP-61 of scheduler-plugins, by which scores of what is
-asked for must not fight those of what is used.
+`scheduler_findings` reports nothing about it. Source: kube-scheduler's extender API, and KEP-61 of
+scheduler-plugins: scores by requests must not compete with scores by usage.
 """
 
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 from pipeline.processors.placement.kube_config import CONFIGURATION, VERSIONS
 
 BY_REQUESTS: Final = ("NodeResourcesFit", "NodeResourcesBalancedAllocation")
-"""The scoring plugins of kube-scheduler that go by what is asked for."""
+"""The plugins of kube-scheduler that score by requests."""
 VERBS: Final[Mapping[str, str]] = {
     "filterVerb": "filter",
     "prioritizeVerb": "prioritize",
@@ -23,9 +22,8 @@ Mode = Literal["observe", "act"]
 
 
 class Wanted(NamedTuple):
-    """What a configuration is to say: where the extender is, whether its answers count, how much
-    beside other scores, and files as the scheduler sees them: of who signed the extender's
-    certificate, and of the scheduler's own where it has to show one."""
+    """The extender's address, mode and weight, and files on the scheduler's machine: the CA of the
+    extender's certificate, and the scheduler's own certificate and key."""
 
     url: str
     mode: Mode = "observe"
@@ -38,8 +36,8 @@ class Wanted(NamedTuple):
 
 
 def generated(wanted: Wanted) -> dict[str, Any]:
-    """A KubeSchedulerConfiguration. In mode observe the scheduler's own scores stay as they are,
-    for the extender gives none; in mode act those by requests are off."""
+    """A KubeSchedulerConfiguration. In mode act plugins that score by requests are disabled; in
+    mode observe they stay, because the extender does not score."""
     is_https = wanted.url.startswith("https://")
     extender: dict[str, Any] = {"urlPrefix": wanted.url, **VERBS, "weight": wanted.weight}
     extender |= {"nodeCacheCapable": True, "ignorable": True, "httpTimeout": f"{TIMEOUT_SECONDS}s"}

@@ -1,7 +1,6 @@
-"""A KubeSchedulerConfiguration as kube-scheduler reads it: versions, keys, profiles, plugins.
+"""Read a KubeSchedulerConfiguration as kube-scheduler does: versions, keys, profiles, plugins.
 
-Owes the rest: a profile of known form, each key known or refused by name, and which plugins run at
-an extension point. What plugins are and mean is of no interest here.
+Each key is known or refused by name. This module does not know what plugins are for.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -37,7 +36,7 @@ class Enabled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Plugins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of one extension point."""
+    """The plugins of one extension point."""
 
     enabled: tuple[Enabled, ...] | None = None
     disabled: tuple[Enabled, ...] | None = None
@@ -56,20 +55,20 @@ class Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
 
 
 def read_configuration(tree: Any) -> Mapping[str, Any]:
-    """The keys of a KubeSchedulerConfiguration. Raises InvalidPolicyError for what is none."""
+    """The keys of a KubeSchedulerConfiguration. Raises InvalidPolicyError if `tree` is not one."""
     if not isinstance(tree, Mapping):
         raise InvalidPolicyError(f"not a {CONFIGURATION}: {type(tree).__name__}")
     if tree.get("kind") == "ConfigMap":
         raise InvalidPolicyError(
-            f"it is a ConfigMap, and not the {CONFIGURATION} in it",
-            hint="give what stands under a key of its data, as a file of its own",
+            f"it is a ConfigMap, not the {CONFIGURATION} in it",
+            hint="save the value of its key as a file, and give that",
         )
     for key in tree:
         refuse_misspelt(key, KEYS, "key")
     version, kind = tree.get("apiVersion"), tree.get("kind")
     if version not in VERSIONS:
         raise InvalidPolicyError(
-            f"apiVersion: {version!r:.80} is none of {', '.join(VERSIONS)}",
+            f"apiVersion: {version!r:.80} is not one of {', '.join(VERSIONS)}",
         )
     if kind != CONFIGURATION:
         raise InvalidPolicyError(f"kind: {kind!r:.80} is not {CONFIGURATION}")
@@ -77,39 +76,39 @@ def read_configuration(tree: Any) -> Mapping[str, Any]:
 
 
 def read_profile(tree: Any) -> Profile:
-    """A profile. Raises InvalidPolicyError, which says where it is none."""
+    """A profile. Raises InvalidPolicyError that names the invalid key."""
     try:
         profile = msgspec.convert(tree, Profile)
     except msgspec.ValidationError as error:
         raise InvalidPolicyError(f"profiles: {error}") from error
     for point in profile.plugins or {}:
         refuse_misspelt(point, POINTS, "plugins: extension point")
-    said = [one.name for one in profile.plugin_config or ()]
-    if twice := sorted({name for name in said if said.count(name) > 1}):
+    names = [config.name for config in profile.plugin_config or ()]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InvalidPolicyError(f"pluginConfig: {twice[0]:.80} is there more than once")
     return profile
 
 
 def refuse_misspelt(name: Any, known: Sequence[str], what: str) -> None:
-    """Raise InvalidPolicyError for a name that is nearly one that is known. What is far from all of
-    them may be of a newer scheduler, which knows what it means."""
+    """Raise InvalidPolicyError for a name that is similar to a known one. Another unknown name may
+    belong to a newer scheduler."""
     if name in known:
         return
     text = str(name)
-    near = [one for one in known if _plain(one) == _plain(text)]
+    near = [each for each in known if _plain(each) == _plain(text)]
     if near := near or get_close_matches(text, known, n=1, cutoff=0.85):
         raise InvalidPolicyError(f"{what} {name!r:.80} is not known: is it {near[0]}?")
 
 
 def _plain(name: str) -> str:
-    """As it is whoever wrote it: Go's fields begin with a capital, settings of ours have `_`."""
+    """A name without case, `_` and `-`, by which Go's fields and our settings differ."""
     return name.replace("_", "").replace("-", "").lower()
 
 
 def points(profile: Profile) -> Iterator[tuple[str, Plugins]]:
-    """What a profile enables and disables, by extension point; a point may come several times."""
+    """The plugins of a profile by extension point; a point may come several times."""
     for point, tree in (profile.plugins or {}).items():
-        # A post prints the sets of a point as a list.
+        # Some documents write the sets of a point as a list.
         for part in tree if isinstance(tree, list) else [tree]:
             try:
                 yield point, msgspec.convert(part or {}, Plugins)
@@ -118,15 +117,15 @@ def points(profile: Profile) -> Iterator[tuple[str, Plugins]]:
 
 
 def running_at(
-    where: Sequence[str],
+    extension_points: Sequence[str],
     enabled: Mapping[str, Mapping[str, int]],
     disabled: Mapping[str, Collection[str]],
 ) -> dict[str, int]:
-    """The plugins that run at these points, with their weights, as kube-scheduler has it: what is
-    enabled at a point runs, and what is enabled at all points unless the point disables it."""
-    off = {name for point in where for name in disabled.get(point, ())}
+    """The plugins that run at extension points, with their weights, as in kube-scheduler: those
+    enabled at a point, and those enabled at all points unless the point disables them."""
+    off = {name for point in extension_points for name in disabled.get(point, ())}
     inherited = {} if "*" in off else enabled.get(EVERYWHERE, {})
-    found = {name: weight for name, weight in inherited.items() if name not in off}
-    for point in where:
-        found |= enabled.get(point, {})
-    return found
+    running = {name: weight for name, weight in inherited.items() if name not in off}
+    for point in extension_points:
+        running |= enabled.get(point, {})
+    return running

@@ -1,4 +1,4 @@
-"""Whom to push out for a pod: Batch before Mid before Prod, and nobody for nothing."""
+"""The order in which pods make room: Free, Batch, Mid, Prod."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -8,7 +8,7 @@ _HIGHEST: Final = 3
 
 
 def rank(pod_class: str | None) -> int:
-    """How dear a pod of this class is; one of no class, or of which nobody knows, as dear as Prod.
+    """The rank of a class, 0 leaves first; an unknown class ranks as Prod.
 
     >>> [rank(name) for name in ("free", "batch", "mid", "prod", "none", None)]
     [0, 1, 2, 3, 3, 3]
@@ -17,16 +17,15 @@ def rank(pod_class: str | None) -> int:
 
 
 def least_dear(victims: Mapping[str, tuple[int, Sequence[str | None]]]) -> list[str]:
-    """The nodes, in their order, on which the fewest disruption budgets are broken, and of these
-    those whose dearest victim is no dearer than that of any other: by that number and the classes
-    of the pods that would be evicted from each.
+    """The nodes with the fewest violated disruption budgets, and of these those whose highest rank
+    of a victim is the lowest. `victims` has violations and the classes of victims by node.
 
     >>> least_dear({"a": (1, ["batch"]), "b": (0, ["mid"]), "c": (0, ["mid", "batch"])})
     ['b', 'c']
     """
-    dearest = {
-        node: (broken, max(map(rank, classes), default=0))
-        for node, (broken, classes) in victims.items()
+    costs = {
+        node: (violations, max(map(rank, classes), default=0))
+        for node, (violations, classes) in victims.items()
     }
-    lowest = min(dearest.values(), default=(0, 0))
-    return [node for node, dear in dearest.items() if dear == lowest]
+    lowest = min(costs.values(), default=(0, 0))
+    return [node for node, cost in costs.items() if cost == lowest]

@@ -1,6 +1,4 @@
-"""What may be asked for of a node beside what kube-scheduler itself sees: what is kept for others,
-and of Mid no more than is certain while nobody knows better.
-"""
+"""Limits on requests that kube-scheduler does not know: reservations, and Mid's lower bound."""
 
 from typing import NamedTuple
 
@@ -10,7 +8,7 @@ from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 
 
 class Bounded(NamedTuple):
-    """Arrays (nodes, resources): whether the pod goes beyond what there is, and what that is."""
+    """Arrays (nodes, resources): whether requests with the pod exceed `most`, and `most`."""
 
     over: BoolArray
     most: IntArray
@@ -19,9 +17,11 @@ class Bounded(NamedTuple):
 def beyond_reservation(
     allocatable: IntArray, reserved: FloatArray, requested: IntArray, asked: IntArray
 ) -> Bounded:
-    """Where what is asked for with the pod, `asked` (resources,), does not leave what the Node's
-    annotation keeps; the other arrays are (nodes, resources), `reserved` NaN where nothing is. A
-    pod goes beyond nothing of which it asks for none."""
+    """Where requests with the pod, `asked` (resources,), use what the Node's annotation reserves.
+
+    The other arrays are (nodes, resources); `reserved` is NaN without a reservation. A resource
+    that the pod does not request is never exceeded.
+    """
     kept = np.nan_to_num(reserved, posinf=2.0**53).astype(np.int64)
     most = np.maximum(allocatable - kept, 0)
     over = np.isfinite(reserved) & (asked > 0) & (allocatable > 0) & (requested + asked > most)
@@ -31,8 +31,8 @@ def beyond_reservation(
 def beyond_certain(
     bound: FloatArray, is_late: BoolArray, requested: IntArray, asked: IntArray
 ) -> Bounded:
-    """Where Mid with the pod goes beyond its lower bound, (nodes, resources), NaN for none, while
-    what is known is late, (nodes,): by then the Node may offer what is not there any more."""
+    """Where requests of Mid with the pod exceed the lower bound `bound` (nodes, resources), NaN if
+    unknown, while predictions are late (nodes,): the Node may offer what is gone already."""
     most = np.nan_to_num(bound, posinf=2.0**53).astype(np.int64)
     judged = is_late[:, None] & np.isfinite(bound) & (asked > 0)
     return Bounded(judged & (requested + asked > most), most)

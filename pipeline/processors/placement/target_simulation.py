@@ -1,8 +1,8 @@
-"""What a target of TargetLoadPacking leads to: nodes that are packed up to it, and how far above it
-they get. KEP-61 says to set it ten below what is wanted; this shows why.
+"""Simulate where a target of TargetLoadPacking leads: how full nodes get, and how far above it.
 
-Owes the rest: the same figures for the same `Load` and seed. A simulation, not a replay: pods
-arrive at an even pace, use a share of their request that wanders, and never leave.
+KEP-61 of scheduler-plugins advises a target ten percent below the wanted usage; the figures show
+why. Pods arrive at an even pace, use a share of their request that varies, and never leave. The
+same `Load` and seed give the same figures.
 """
 
 from typing import Final, NamedTuple
@@ -19,17 +19,16 @@ from pipeline.processors.scorers.target_load_packing import (
 
 WINDOW_SECONDS: Final = 30.0
 _AVERAGED_WINDOWS: Final = 30
-"""A quarter of an hour, over which load is averaged."""
+"""Windows in the average: a quarter of an hour."""
 _UNMEASURED_WINDOWS: Final = int(UNMEASURED_SECONDS / WINDOW_SECONDS)
 _REMEMBERED: Final = 0.9
-"""How much of its deviation a pod has still in the next window."""
+"""The share of its deviation that a pod keeps in the next window."""
 _PACKED_SHARE: Final = 0.8
 
 
 class Load(NamedTuple):
-    """`nodes` of `capacity_millicores` each, and `pods` that arrive so many per window. Each asks
-    for `request_millicores` and uses `used_share` of that on average, with a standard deviation of
-    `deviation` of what it uses."""
+    """Nodes, and pods that arrive `pods_per_window` at a time. Each requests `request_millicores`
+    and uses `used_share` of that on average, with a relative standard deviation of `deviation`."""
 
     nodes: int = 20
     capacity_millicores: int = 16_000
@@ -41,10 +40,9 @@ class Load(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What nodes use in percent that are packed, in the hour after the last pod: on average, at the
-    95th percentile and at most, and in which share of all their windows more than `wanted_percent`;
-    None where no node is packed. `waiting_pods` fitted nowhere by what they ask for, and what all
-    pods use is `load_percent` of all nodes."""
+    """Usage of packed nodes in percent in the hour after the last pod: average, 95th percentile,
+    maximum, and the share of windows above `wanted_percent`; None if no node is packed.
+    `waiting_pods` fit nowhere by their requests. All pods use `load_percent` of all nodes."""
 
     target_percent: float
     wanted_percent: float
@@ -58,7 +56,7 @@ class Outcome(NamedTuple):
 
 
 def simulate(load: Load, target_percent: float, wanted_percent: float, seed: int = 0) -> Outcome:
-    """What comes of `load` where TargetLoadPacking has this target."""
+    """Simulate `load` with this target."""
     random = np.random.default_rng(seed)
     node_of = np.full(load.pods, -1, np.int64)
     swing = random.standard_normal(load.pods)
@@ -73,10 +71,10 @@ def simulate(load: Load, target_percent: float, wanted_percent: float, seed: int
         past[window] = _used(load, node_of, swing)
     percent = 100 * past[-hour:] / load.capacity_millicores
     packed = percent[:, percent.mean(axis=0) > _PACKED_SHARE * target_percent]
-    found: list[float | None] = [None] * 4
+    figures: list[float | None] = [None] * 4
     if packed.size:
         above = (packed > wanted_percent).mean()
-        found = [*map(float, (packed.mean(), np.quantile(packed, 0.95), packed.max(), above))]
+        figures = [*map(float, (packed.mean(), np.quantile(packed, 0.95), packed.max(), above))]
     used = load.pods * load.used_share * load.request_millicores
     return Outcome(
         target_percent,
@@ -84,24 +82,23 @@ def simulate(load: Load, target_percent: float, wanted_percent: float, seed: int
         100 * used / (load.nodes * load.capacity_millicores),
         int((node_of < 0).sum()),
         packed.shape[1],
-        *found,
+        *figures,
     )
 
 
 def _used(load: Load, node_of: IntArray, swing: FloatArray) -> FloatArray:
-    """What each node uses, (nodes,) millicores: of a pod never less than nothing."""
+    """The usage of each node, (nodes,) millicores; no pod uses less than 0."""
     usual = load.used_share * load.request_millicores
-    there = node_of >= 0
-    each = usual * np.maximum(1 + load.deviation * swing[there], 0)
-    found: FloatArray = np.bincount(node_of[there], each, minlength=load.nodes).astype(np.float64)
-    return found
+    placed = node_of >= 0
+    each = usual * np.maximum(1 + load.deviation * swing[placed], 0)
+    used: FloatArray = np.bincount(node_of[placed], each, minlength=load.nodes).astype(np.float64)
+    return used
 
 
 def _place(
     load: Load, node_of: IntArray, averaged: FloatArray, target_percent: float, window: int
 ) -> None:
-    """Put this window's pods onto the nodes that are best then, each knowing of those before it;
-    one that fits nowhere by its request stays where it is."""
+    """Place the pods of a window on the best nodes one by one; a pod that fits nowhere waits."""
     capacity = np.full(load.nodes, float(load.capacity_millicores))
     nothing, request = np.zeros((1, load.nodes)), float(load.request_millicores)
     loads = 100 * (averaged if len(averaged) else nothing) / capacity
@@ -119,5 +116,5 @@ def _place(
 
 
 def _on(load: Load, node_of: IntArray) -> FloatArray:
-    """How many of these pods each node has, (nodes,)."""
+    """The number of these pods on each node, (nodes,)."""
     return np.bincount(node_of[node_of >= 0], minlength=load.nodes).astype(np.float64)

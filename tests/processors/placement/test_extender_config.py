@@ -1,4 +1,4 @@
-"""What kube-scheduler is started with: generated ones are right, and what is wrong is named."""
+"""Generated KubeSchedulerConfigurations have no problems; problems of others are found."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ HTTPS = Wanted("https://extender:8888", ca_file="/etc/ca.pem")
 
 
 def changed(mode: Mode = "act", **extender: Any) -> list[Finding]:
-    """What is found in a good configuration whose extender says this instead; None: not at all."""
+    """The problems of a good configuration with other values of its extender; None removes one."""
     tree = generated(HTTP._replace(mode=mode))
     found = tree["extenders"][0] | extender
     tree["extenders"] = [{key: value for key, value in found.items() if value is not None}]
@@ -21,7 +21,7 @@ def changed(mode: Mode = "act", **extender: Any) -> list[Finding]:
 
 
 def scored(mode: Mode = "act", **plugins: Any) -> list[Finding]:
-    """What is found where the profile says this of plugins."""
+    """The problems of a configuration whose profile has these plugins."""
     tree = generated(HTTP)
     tree["profiles"] = [{"plugins": plugins}]
     return list(findings(tree, mode))
@@ -29,17 +29,19 @@ def scored(mode: Mode = "act", **plugins: Any) -> list[Finding]:
 
 @pytest.mark.parametrize("mode", ["observe", "act"])
 @pytest.mark.parametrize("wanted", [HTTP, HTTPS])
-def test_nothing_is_found_in_what_was_generated(wanted: Wanted, mode: Mode) -> None:
+def test_generated_configurations_have_no_problems(wanted: Wanted, mode: Mode) -> None:
     assert list(findings(generated(wanted._replace(mode=mode)), mode)) == []
 
 
-def test_each_mode_needs_its_own() -> None:
-    (of_observe,) = findings(generated(HTTP), "act")
-    assert "NodeResourcesFit, NodeResourcesBalancedAllocation score by requests" in of_observe.says
-    (of_act,) = findings(generated(HTTP._replace(mode="act")), "observe")
-    assert "nothing scores by requests" in of_act.says
-    assert not of_observe.is_refused
-    assert not of_act.is_refused
+def test_each_mode_needs_its_own_configuration() -> None:
+    (observing,) = findings(generated(HTTP), "act")
+    assert (
+        "NodeResourcesFit, NodeResourcesBalancedAllocation score by requests" in observing.problem
+    )
+    (acting,) = findings(generated(HTTP._replace(mode="act")), "observe")
+    assert "nothing scores by requests" in acting.problem
+    assert not observing.is_refused
+    assert not acting.is_refused
 
 
 @pytest.mark.parametrize(
@@ -73,28 +75,28 @@ def test_each_mode_needs_its_own() -> None:
         ({"managedResources": [{"name": "example.com/gpu"}]}, "managedResources", False),
     ],
 )
-def test_what_is_wrong_with_an_extender_is_named(
+def test_problems_of_an_extender_are_found(
     said: dict[str, Any], where: str, is_refused: bool
 ) -> None:
     (found,) = changed(**said)
     assert found.where == f"extenders[0].{where}"
     assert found.is_refused == is_refused
-    assert found.todo
+    assert found.advice
 
 
-def test_a_time_out_may_have_several_parts_and_an_address_a_slash() -> None:
+def test_valid_durations_and_addresses_pass() -> None:
     assert changed(urlPrefix="http://extender:8888/", httpTimeout="0s500ms") == []
     assert changed(httpTimeout=".5s", managedResources=[]) == []
     assert changed(httpTimeout="900000\u03bcs") == changed(httpTimeout="900000\u00b5s") == []
 
 
 @pytest.mark.parametrize("name", ["cpu", "memory", "kubernetes.io/batch-cpu", None, 3])
-def test_what_is_no_extended_resource_is_refused(name: Any) -> None:
+def test_only_extended_resources_can_be_managed(name: Any) -> None:
     found = changed(managedResources=[{"name": name}])
     assert [one.is_refused for one in found] == [True, False]
 
 
-def test_a_certificate_is_checked_against_somebody() -> None:
+def test_https_needs_a_ca() -> None:
     """Without a CA kube-scheduler takes any certificate."""
     tree = generated(HTTPS._replace(mode="act"))
     tree["extenders"][0]["tlsConfig"] = {"caData": "x"}
@@ -103,7 +105,7 @@ def test_a_certificate_is_checked_against_somebody() -> None:
         tree["extenders"][0]["tlsConfig"] = tls
         (found,) = findings(tree, "act")
         assert found.where == "extenders[0].tlsConfig"
-        assert "not checked" in found.says
+        assert "not verified" in found.problem
     tree["extenders"][0]["tlsConfig"] = {"insecure": True, "caFile": "/ca.pem"}
     (found,) = findings(tree, "act")
     assert found.is_refused
@@ -116,39 +118,39 @@ OTHER = {
 }  # fmt: skip
 
 
-def test_extenders_of_others_are_only_looked_at_for_what_is_refused() -> None:
+def test_other_extenders_are_checked_for_what_is_refused() -> None:
     tree = generated(Wanted("http://springtide:8888", "act"))
     tree["extenders"].insert(0, OTHER)
     assert list(findings(tree, "act")) == []
     # Theirs have nothing to do with how much ours counts.
     tree["profiles"] = []
     (found,) = findings(tree, "act")
-    assert "a step of the extender's score is 10:" in found.says
+    assert "a step of the extender's score is 10:" in found.problem
     tree["extenders"][0] = OTHER | {"weight": 0, "httpTimeout": "soon"}
     assert [one.where for one in findings(tree, "act") if one.is_refused] == [
         "extenders[0].weight", "extenders[0].httpTimeout",
     ]  # fmt: skip
 
 
-def test_which_extender_is_meant_may_have_to_be_said() -> None:
+def test_an_ambiguous_extender_is_reported() -> None:
     tree = generated(Wanted("http://ours:8888", "act"))
     tree["extenders"].append(OTHER)
     (found,) = findings(tree, "act")
-    assert "which of them" in found.says
+    assert "cannot be told" in found.problem
     assert not found.is_refused
     assert list(findings(tree, "act", "http://ours:8888/")) == []
     (found,) = findings(tree, "act", "http://nobody:1")
     assert found.is_refused
 
 
-def test_an_extender_that_is_there_twice_counts_twice() -> None:
+def test_an_extender_named_twice_is_reported() -> None:
     tree = generated(Wanted("http://springtide:8888", "act"))
     tree["extenders"] *= 2
     (found,) = findings(tree, "act")
-    assert "there 2 times" in found.says
+    assert "there 2 times" in found.problem
 
 
-def test_what_the_scheduler_of_today_does_not_read_is_refused() -> None:
+def test_versions_and_keys_of_another_scheduler_are_refused() -> None:
     for change in (
         {"apiVersion": "kubescheduler.config.k8s.io/v1beta3"}, {"zzz": 1},
         {"parallelism": 0}, {"parallelism": "x"}, {"profiles": [{"plugins": {"zzz": {}}}]},
@@ -162,7 +164,7 @@ def test_what_the_scheduler_of_today_does_not_read_is_refused() -> None:
         assert [one.is_refused for one in found] == [True], change
 
 
-def test_without_extenders_nobody_is_asked() -> None:
+def test_a_configuration_without_extenders_is_refused() -> None:
     tree = generated(HTTP._replace(mode="act"))
     del tree["extenders"]
     (found,) = findings(tree, "act")
@@ -194,40 +196,40 @@ def test_without_extenders_nobody_is_asked() -> None:
         ({"reserve": {"disabled": [{"name": "*"}]}}, BY_REQUESTS),
     ],
 )
-def test_scores_by_requests_are_found_as_the_scheduler_has_them(
+def test_plugins_that_score_by_requests_are_found(
     plugins: dict[str, Any], on: tuple[str, ...]
 ) -> None:
     found = scored(**plugins)
-    assert [one.says.split(" score by")[0] for one in found] == ([", ".join(on)] if on else [])
+    assert [one.problem.split(" score by")[0] for one in found] == ([", ".join(on)] if on else [])
     assert bool(scored("observe", **plugins)) == (not on)
 
 
-def test_what_must_run_is_not_to_be_taken_away_with_it() -> None:
+def test_required_plugins_must_stay_enabled() -> None:
     for off in (
         {"multiPoint": {"disabled": [{"name": one} for one in BY_REQUESTS]}},
         {"filter": {"disabled": [{"name": "*"}]}, "score": {"disabled": [{"name": "*"}]}},
     ):
         (found,) = scored(**off)
-        assert "does not run at filter" in found.says
+        assert "does not run at filter" in found.problem
     (found,) = scored(multiPoint={"disabled": [{"name": "*"}]})
     assert found.is_refused
-    assert "queueSort and bind" in found.says
+    assert "queueSort and bind" in found.problem
 
 
-def test_their_points_are_reckoned_with_their_weights() -> None:
+def test_weights_decide_whether_scores_compete() -> None:
     heavy = {"enabled": [{"name": "NodeResourcesFit", "weight": 7}]}
     (found,) = scored(score={"disabled": [{"name": "*"}], **heavy})
-    assert "up to 700 points, where a step of the extender's score is 10" in found.says
+    assert "up to 700 points, where a step of the extender's score is 10" in found.problem
     for weight, is_outvoted in ((19, True), (20, False)):
         tree = generated(HTTP._replace(weight=weight))
         assert bool(list(findings(tree, "act"))) == is_outvoted
 
 
-def test_plugins_that_run_here_are_none_of_the_schedulers() -> None:
+def test_plugins_of_the_extender_are_refused_in_the_scheduler() -> None:
     """But of one that was built with them."""
     (found,) = scored("observe", multiPoint={"enabled": [{"name": "LoadAwareScheduling"}]})
     assert not found.is_refused
-    assert "extender.scheduler_config_file" in found.todo
+    assert "extender.scheduler_config_file" in found.advice
 
 
 @pytest.mark.parametrize(
@@ -246,6 +248,6 @@ def test_plugins_that_run_here_are_none_of_the_schedulers() -> None:
         {**generated(HTTP), "profiles": [{"plugins": {"scores": {}}}]},
     ],
 )
-def test_what_is_no_configuration_is_refused(tree: Any) -> None:
+def test_other_documents_are_refused(tree: Any) -> None:
     with pytest.raises(InvalidPolicyError):
         list(findings(tree, "act"))

@@ -1,4 +1,4 @@
-"""KubeSchedulerConfigurations as they are printed and pasted: loaded, or refused by the key."""
+"""KubeSchedulerConfigurations are read, or refused by the invalid key."""
 
 from typing import Any
 
@@ -120,7 +120,7 @@ def read(text: str, **more: Any) -> Any:
     return read_config(yaml.safe_load(text), **more)
 
 
-def test_the_printed_samples_load() -> None:
+def test_upstreams_samples_are_read() -> None:
     fit = read(FIT_PLUS)
     assert fit.scores == (Score("NodeResourcesFitPlus", 2),)
     assert fit.filters == ()
@@ -132,7 +132,7 @@ def test_the_printed_samples_load() -> None:
     assert scarce.load_aware.estimated_scaling_factors == {"cpu": 85, "memory": 70}
 
 
-def test_load_aware_is_pasted_with_all_its_keys() -> None:
+def test_load_aware_is_read_with_all_keys() -> None:
     found = read(LOAD)
     assert (found.filters, found.scores) == ((LOAD_AWARE,), (Score(LOAD_AWARE, 3),))
     args = found.load_aware
@@ -144,7 +144,7 @@ def test_load_aware_is_pasted_with_all_its_keys() -> None:
     assert found.notes == ()
 
 
-def test_trimarans_plugins_take_their_usage_from_here() -> None:
+def test_trimarans_plugins_note_that_usage_comes_from_the_table() -> None:
     found = read(TRIMARAN)
     names = ("TargetLoadPacking", "LoadVariationRiskBalancing")
     assert found.scores == tuple(Score(name, 1) for name in names)
@@ -156,7 +156,7 @@ def test_trimarans_plugins_take_their_usage_from_here() -> None:
     ]
 
 
-def test_a_profile_alone_is_enough_and_versions_and_kinds_are_checked() -> None:
+def test_a_profile_is_read_and_versions_and_kinds_are_checked() -> None:
     profile = {"plugins": {"score": {"enabled": [{"name": "PredictedHeadroom"}]}}}
     assert read_config(profile).scores == (Score("PredictedHeadroom"),)
     for key, value, says in (
@@ -211,13 +211,13 @@ def test_a_profile_alone_is_enough_and_versions_and_kinds_are_checked() -> None:
         (TRIMARAN, "name: LowRiskOverCommitment", "name: TargetLoadPacking", "more than once"),
     ],
 )
-def test_what_is_of_no_use_is_named(text: str, wrong: str, right: str, says: str) -> None:
+def test_an_invalid_value_is_named(text: str, wrong: str, right: str, says: str) -> None:
     assert wrong in text
     with pytest.raises(InvalidPolicyError, match=says):
         read(text.replace(wrong, right))
 
 
-def test_what_a_newer_scheduler_may_know_is_passed_over() -> None:
+def test_keys_of_a_newer_scheduler_are_ignored() -> None:
     tree = yaml.safe_load(TRIMARAN)
     tree["gangs"] = {"patience": 3}
     tree["profiles"][0]["plugins"]["afterwards"] = {"enabled": [{"name": "ImageLocality"}]}
@@ -255,7 +255,7 @@ def plugins(**points: Any) -> Any:
         ({"preFilter": (["SchedulingHint"], [])}, ["SchedulingHint"], []),
     ],
 )
-def test_what_is_disabled_is_as_kube_scheduler_has_it(
+def test_plugins_are_disabled_as_in_kube_scheduler(
     points: Any, filters: list[str], scores: list[str]
 ) -> None:
     found = read_config(plugins(**points))
@@ -264,7 +264,7 @@ def test_what_is_disabled_is_as_kube_scheduler_has_it(
     assert found.notes == ()
 
 
-def test_who_plays_a_part_in_the_scheduler_alone_is_told() -> None:
+def test_plugins_enabled_where_they_do_nothing_are_noted() -> None:
     found = read_config(plugins(reserve=([LOAD_AWARE], []), score=([_ROOM], [])))
     assert found.notes == (
         f"plugins.reserve: {LOAD_AWARE} does nothing here, only at multiPoint, filter, score",
@@ -279,7 +279,7 @@ def test_who_plays_a_part_in_the_scheduler_alone_is_told() -> None:
         read_config(plugins(multiPoint=([_ROOM], []), score=([], ["*"])))
 
 
-def test_what_is_taken_and_nothing_comes_of_is_told() -> None:
+def test_values_without_effect_are_noted() -> None:
     said = yaml.safe_load(LOAD)
     args = said["profiles"][0]["pluginConfig"][1]["args"]
     args |= {
@@ -304,7 +304,7 @@ def test_what_is_taken_and_nothing_comes_of_is_told() -> None:
     assert peaks.notes == ("Peaks: without nodePowerModel every node is as good as any other",)
 
 
-def test_hours_that_other_thresholds_hide_are_told() -> None:
+def test_hours_hidden_by_other_thresholds_are_noted() -> None:
     hours = {"from": "22:00", "to": "06:00", "usageThresholds": {"cpu": 85}}
     tree = plugins(filter=([TIME_SHARED], [])) | {
         "pluginConfig": [{"name": TIME_SHARED, "args": {"windows": [hours]}}]
@@ -350,7 +350,7 @@ def test_plugins_that_run_in_the_scheduler_alone_are_refused_by_name(
         read_config({"plugins": enabled, "pluginConfig": config})
 
 
-def test_which_profile_counts() -> None:
+def test_the_profile_is_chosen_by_name() -> None:
     both = yaml.safe_load(FIT_PLUS)
     both["profiles"] += yaml.safe_load(LOAD)["profiles"]
     both["profiles"][1]["schedulerName"] = "load-aware"
@@ -363,7 +363,7 @@ def test_which_profile_counts() -> None:
         read_config({"plugins": {"score": {"enabled": [{"name": "ImageLocality"}]}}})
 
 
-def test_the_keys_of_peaks_are_those_of_its_go_fields() -> None:
+def test_peaks_accepts_keys_spelt_as_go_fields() -> None:
     for key in ("NodePowerModel", "nodePowerModel"):
         tree = {
             "plugins": {"score": {"enabled": [{"name": "Peaks"}]}},
@@ -374,7 +374,7 @@ def test_the_keys_of_peaks_are_those_of_its_go_fields() -> None:
         assert read_config(tree).args["Peaks"].node_power_model["n"].k1 == 2.5
 
 
-def test_estimates_that_are_to_hold_for_longer_than_can_be_known_are_told() -> None:
+def test_estimates_longer_than_half_an_hour_are_noted() -> None:
     args = {"estimatedSecondsAfterPodScheduled": 3600}
     tree = {
         "plugins": {"filter": {"enabled": [{"name": LOAD_AWARE}]}},

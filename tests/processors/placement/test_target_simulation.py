@@ -23,7 +23,7 @@ def packed(load: Load, target: float, seed: int = 0) -> tuple[Outcome, float, fl
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_ten_below_keeps_nodes_at_what_is_wanted(seed: int) -> None:
+def test_a_target_ten_below_keeps_the_wanted_usage(seed: int) -> None:
     at, average, _, _, above = packed(BUSY, 50.0, seed)
     below, _, p95, _, still_above = packed(BUSY, 40.0, seed)
     assert average > 50
@@ -33,7 +33,7 @@ def test_ten_below_keeps_nodes_at_what_is_wanted(seed: int) -> None:
     assert below.packed_nodes > at.packed_nodes
 
 
-def test_averages_alone_take_nodes_far_over_their_target(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_average_alone_overshoots_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     """As upstream has it, with an average over a quarter of an hour."""
     before = packed(BUSY, 40.0)[1]
     monkeypatch.setattr(simulation, "busier", lambda average, latest: average)
@@ -41,12 +41,12 @@ def test_averages_alone_take_nodes_far_over_their_target(monkeypatch: pytest.Mon
     assert alone > 75 > 50 > before
 
 
-def test_it_is_the_same_with_the_same_seed_and_another_with_another() -> None:
+def test_the_seed_decides_the_figures() -> None:
     assert simulate(BUSY, 40.0, 50.0, 7) == simulate(BUSY, 40.0, 50.0, 7)
     assert simulate(BUSY, 40.0, 50.0, 7) != simulate(BUSY, 40.0, 50.0, 8)
 
 
-def test_steady_pods_end_where_it_is_reckoned() -> None:
+def test_steady_pods_end_at_the_target() -> None:
     """One node, pods that use what they ask for: all land there, and use just that."""
     load = Load(nodes=1, capacity_millicores=10_000, pods=8, used_share=1.0, deviation=0.0)
     found, average, p95, highest, above = packed(load, 45.0)

@@ -38,11 +38,11 @@ def cpu(at: str, *windows: dict[str, Any], zone: str = "Europe/Berlin") -> int:
         ("2026-11-21T22:00", 75),  # the night of Saturday is not Friday's
     ],
 )
-def test_the_first_window_that_is_now_holds(at: str, percent: int) -> None:
+def test_the_first_window_that_contains_the_time_counts(at: str, percent: int) -> None:
     assert cpu(at, NIGHT, WEEKEND) == percent
 
 
-def test_the_clock_is_that_of_the_time_zone() -> None:
+def test_windows_follow_the_clock_of_the_time_zone() -> None:
     at = "2026-07-10T00:30"  # 22:30 of Thursday in UTC
     late = NIGHT | {"days": ["Thu"], "to": "23:00"}
     assert (cpu(at, late), cpu(at, late, zone="UTC")) == (65, 85)
@@ -84,7 +84,7 @@ def test_a_window_and_its_opposite_fill_the_week(start: int, end: int, minute: i
         ({"hours": []}, "unknown field `hours`"),
     ],
 )
-def test_what_is_of_no_use_is_named(args: dict[str, Any], says: str) -> None:
+def test_an_invalid_value_is_named(args: dict[str, Any], says: str) -> None:
     tree = {
         "plugins": {"multiPoint": {"enabled": [{"name": "TimeSharedThresholds"}]}},
         "pluginConfig": [{"name": "TimeSharedThresholds", "args": args}],
@@ -93,5 +93,5 @@ def test_what_is_of_no_use_is_named(args: dict[str, Any], says: str) -> None:
         read_config(tree)
 
 
-def test_days_are_those_of_the_calendar() -> None:
+def test_days_follow_the_calendar() -> None:
     assert DAYS[datetime(2026, 11, 23).weekday()] == "Mon"  # noqa: DTZ001

@@ -1,4 +1,4 @@
-"""Nobody leaves in vain: the smallest set that helps, the cheapest first."""
+"""Victims are the smallest set that makes room, the cheapest first."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -27,7 +27,7 @@ pods = st.lists(
 
 
 @given(pods, st.floats(0.0, 4.0), st.integers(0, 9))
-def test_who_leaves_is_enough_and_each_is_needed(
+def test_victims_are_enough_and_each_is_needed(
     found: list[tuple[str, int, float]], needed: float, fixed: int
 ) -> None:
     """Also where something else than the sum has to be gone, as one pod that is in the way."""
@@ -46,7 +46,7 @@ def test_who_leaves_is_enough_and_each_is_needed(
 
 
 @given(pods, st.floats(0.0, 4.0))
-def test_no_dearer_class_leaves_than_must(
+def test_no_higher_class_leaves_than_necessary(
     found: list[tuple[str, int, float]], needed: float
 ) -> None:
     order = in_order(*map(list, zip(*found, strict=True))) if found else []
@@ -65,14 +65,14 @@ def test_no_dearer_class_leaves_than_must(
     assert dearest == least
 
 
-def test_more_than_may_leave_for_one_do_not() -> None:
+def test_at_most_ten_pods_leave_for_one() -> None:
     assert fewest(range(AT_MOST), lambda gone: len(gone) == AT_MOST) == [*range(AT_MOST)]
     assert fewest(range(AT_MOST + 1), lambda gone: len(gone) == AT_MOST + 1) is None
     assert fewest([], lambda gone: True) == []
     assert fewest([], lambda gone: False) is None
 
 
-def test_a_cheaper_class_is_cheaper_whatever_it_takes() -> None:
+def test_a_lower_class_is_always_cheaper() -> None:
     assert cost(["batch"] * 9, [5999] * 9) < cost(["mid"], [7000]) < cost(["mid"], [7001])
     assert cost(["mid"], [7000]) < cost(["mid", "mid"], [7000, 7000])
     assert cost([], []) == Cost(0, 0, 0)
@@ -82,7 +82,7 @@ def test_a_cheaper_class_is_cheaper_whatever_it_takes() -> None:
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2**40)), min_size=1, max_size=8),
     st.lists(st.floats(0, 1e12, allow_subnormal=False), min_size=3, max_size=3),
 )
-def test_shares_of_a_group_are_all_of_it(pods: list[tuple[int, int]], used: list[float]) -> None:
+def test_shares_of_a_group_sum_to_its_usage(pods: list[tuple[int, int]], used: list[float]) -> None:
     groups = np.array([group for group, _ in pods])
     estimates = np.array([[one, one] for _, one in pods])
     found = shares(groups, np.array([[one, np.nan] for one in used]), estimates)
@@ -92,7 +92,7 @@ def test_shares_of_a_group_are_all_of_it(pods: list[tuple[int, int]], used: list
     assert (found >= 0).all()
 
 
-def test_what_nobody_expects_is_shared_alike() -> None:
+def test_pods_without_estimates_share_equally() -> None:
     alike = np.zeros(3, np.int64)
     found = shares(alike, np.array([[9.0, -1.0]]), np.zeros((3, 2), np.int64))
     assert found.tolist() == [[3.0, 0.0]] * 3

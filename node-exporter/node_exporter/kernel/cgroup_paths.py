@@ -88,14 +88,6 @@ def pod_dir(driver: Driver, kube_qos: KubeQOS, uid: str, parent: str = "") -> st
     return f"{top}/{stem}-pod{uid.replace('-', '_')}.slice"
 
 
-def container_dir(driver: Driver, container_id: str) -> str | None:
-    """Directory of a container below its pod, from an id as Pod status has it; None if unusable."""
-    runtime, separator, name = container_id.partition("://")
-    if not separator or not name or runtime not in _SCOPE_OF_RUNTIME:
-        return None
-    return name if driver is Driver.CGROUPFS else f"{_SCOPE_OF_RUNTIME[runtime]}-{name}.scope"
-
-
 def parse_pod_dir(driver: Driver, name: str) -> str | None:
     """UID of the pod whose directory has this name, with '-' for '_'; None if it is not a pod's."""
     match = _POD[driver].fullmatch(name)

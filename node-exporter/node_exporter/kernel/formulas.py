@@ -5,19 +5,6 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 
-def best_effort_usage_millicores(usage_ns: int, previous_ns: int, elapsed_ms: int) -> int:
-    """CPU of the best-effort tier as Koordinator reports it: whole milliseconds, truncated."""
-    return (usage_ns - previous_ns) // 1_000_000 * 1000 // elapsed_ms
-
-
-def best_effort_limit_millicores(cpus: Sequence[int], quota_us: int, period_us: int) -> int:
-    """What the best-effort tier may use at most: its CPUs or its quota, whichever is less."""
-    by_cpus = 1000 * len(cpus)
-    if quota_us < 0 or period_us <= 0:
-        return by_cpus
-    return min(by_cpus, 1000 * quota_us // period_us)
-
-
 def system_usage(node: float, pods: Iterable[float], host_apps: Iterable[float]) -> float:
     """What is left of the node's usage after pods and host applications, never below 0."""
     return max(0.0, node - sum(pods) - sum(host_apps))

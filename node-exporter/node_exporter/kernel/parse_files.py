@@ -9,12 +9,7 @@ from typing import Final, NamedTuple
 
 from pipeline.errors import KernelFileError
 
-UNLIMITED_V1: Final = 9223372036854771712
-"""What v1 prints for no memory limit: the largest multiple of 4096 in 63 bits."""
-
-PAGE_BYTES: Final = 4096
 CPUS_MAX: Final = 1 << 16  # far above CONFIG_NR_CPUS; bounds what "0-4294967295" may allocate
-NODES_MAX: Final = 1 << 12
 
 
 class Throttling(NamedTuple):
@@ -155,26 +150,6 @@ def memory_stat_v2(data: bytes, path: str = "memory.stat") -> CgroupMemory:
     )
 
 
-def memory_limit_v1(data: bytes, path: str = "memory.limit_in_bytes") -> int:
-    """Limit in bytes, -1 for none."""
-    limit = single(data, path)
-    return -1 if limit >= UNLIMITED_V1 else limit
-
-
-def memory_limit_v2(data: bytes, path: str = "memory.max") -> int:
-    """Limit in bytes, -1 for `max`."""
-    return -1 if data.strip() == b"max" else single(data, path)
-
-
-def cpu_max_v2(data: bytes, path: str = "cpu.max") -> tuple[int, int]:
-    """(quota, period) in microseconds of `quota period`; quota -1 for `max`."""
-    words = data.split()
-    if len(words) != 2:
-        raise KernelFileError(f"expected `quota period`: {_shown(data)}", path=path)
-    quota = -1 if words[0] == b"max" else integer(words[0], path)
-    return quota, integer(words[1], path)
-
-
 def pressure(data: bytes, path: str = "pressure") -> Pressure:
     """A pressure file, of a cgroup or under /proc/pressure."""
     lines: dict[bytes, PressureLine] = {}
@@ -210,40 +185,6 @@ def cpu_list(data: bytes, path: str = "cpuset.cpus") -> tuple[int, ...]:
     return tuple(sorted(cpus))
 
 
-def format_cpu_list(cpus: tuple[int, ...]) -> str:
-    """The shortest list of ascending CPU numbers, as the kernel prints it: `0-3,7`."""
-    ranges: list[list[int]] = []
-    for cpu in cpus:
-        if ranges and ranges[-1][1] == cpu - 1:
-            ranges[-1][1] = cpu
-        else:
-            ranges.append([cpu, cpu])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
-
-
-def numa_pages_v1(data: bytes, path: str = "memory.numa_stat") -> tuple[int, ...]:
-    """Pages per NUMA node with descendants, of v1: `hierarchical_total=`, else the `total=` line.
-
-    The first line must be `total=`: another one is another format.
-    """
-    lines = data.splitlines()
-    if not lines or not lines[0].startswith(b"total="):
-        raise KernelFileError("the first line is not total=", path=path)
-    totals = [line for line in lines if line.startswith(b"hierarchical_total=")]
-    return _per_node((totals or lines)[0], path)
-
-
-def numa_pages_v2(data: bytes, path: str = "memory.numa_stat") -> tuple[int, ...]:
-    """Pages per NUMA node of v2: anon and file bytes, each in whole pages, summed."""
-    rows = {line.split(None, 1)[0]: line for line in data.splitlines() if line.strip()}
-    if missing := [key.decode() for key in (b"anon", b"file") if key not in rows]:
-        raise KernelFileError(f"no field {missing[0]}", path=path)
-    anon, file = _per_node(rows[b"anon"], path), _per_node(rows[b"file"], path)
-    if len(anon) != len(file):
-        raise KernelFileError("anon and file have different nodes", path=path)
-    return tuple(a // PAGE_BYTES + f // PAGE_BYTES for a, f in zip(anon, file, strict=True))
-
-
 def node_ticks(data: bytes, path: str = "/proc/stat") -> CpuTicks:
     """Ticks of the node alone: the first line of /proc/stat."""
     line = data[: data.find(b"\n")] if b"\n" in data else data
@@ -259,27 +200,6 @@ def meminfo(data: bytes, path: str = "/proc/meminfo") -> MemInfo:
         field(data, b"MemFree:", path) * 1024,
         field(data, b"MemAvailable:", path) * 1024,
     )
-
-
-def numa_used_bytes(data: bytes, path: str = "node meminfo") -> int:
-    """Usage without page cache of one NUMA node, never below 0.
-
-    MemTotal - (MemFree + Active(file) + Inactive(file) + SReclaimable), of
-    /sys/devices/system/node/nodeN/meminfo, whose lines begin with `Node N`.
-    """
-    rows: dict[bytes, bytes] = {}
-    for line in data.splitlines():
-        words = line.split()
-        if len(words) >= 4 and words[0] == b"Node":
-            rows[words[2]] = words[3]
-
-    def kib(key: bytes) -> int:
-        if key not in rows:
-            raise KernelFileError(f"no field {key.decode()}", path=path)
-        return integer(rows[key], path)
-
-    unused = kib(b"MemFree:") + kib(b"Active(file):") + kib(b"Inactive(file):")
-    return max(0, kib(b"MemTotal:") - unused - kib(b"SReclaimable:")) * 1024
 
 
 def net_dev(data: bytes, path: str = "/proc/net/dev") -> dict[str, Traffic]:
@@ -336,18 +256,6 @@ def _ticks(line: bytes, path: str) -> CpuTicks:
     user, nice, system, idle, iowait, irq, softirq, steal = (integer(w, path) for w in words)
     busy = user + nice + system + irq + softirq
     return CpuTicks(busy, busy + idle + iowait + steal)
-
-
-def _per_node(line: bytes, path: str) -> tuple[int, ...]:
-    values: list[int] = []
-    for word in line.split()[1:]:
-        name, equals, value = word.partition(b"=")
-        if not equals or name != b"N%d" % len(values) or len(values) >= NODES_MAX:
-            raise KernelFileError(f"nodes are not N0, N1, ..: {_shown(line)}", path=path)
-        values.append(integer(value, path))
-    if not values:
-        raise KernelFileError(f"no nodes: {_shown(line)}", path=path)
-    return tuple(values)
 
 
 def _after(word: bytes, prefix: bytes, path: str) -> bytes:

@@ -7,7 +7,7 @@ the whole document. Values are in percent of the node's capacity.
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -76,11 +76,6 @@ def encode(of: Document) -> bytes:
     return msgspec.json.encode(of, order="deterministic")
 
 
-def decode(data: bytes) -> Document:
-    """The document in these bytes. Raises msgspec.DecodeError for what is none."""
-    return msgspec.json.decode(data, type=Document)
-
-
 def metric(type: str, operator: str, rollup: str, value: float, name: str = "") -> Metric | None:
     """A value as it may be sent; None for one that their parser would stumble over."""
     if not math.isfinite(value) or not 0 <= value <= _LARGEST:
@@ -97,32 +92,3 @@ def served_window(asked: str, available: Iterable[str]) -> str | None:
         return None
     names, there = [*WINDOWS], set(available)
     return next((name for name in names[names.index(asked) :] if name in there), None)
-
-
-class Spread(NamedTuple):
-    """Average and deviation in percent of capacity."""
-
-    average: float
-    deviation: float
-
-
-def latest_of(type: str, metrics: Iterable[Metric], *, first: bool = False) -> float | None:
-    """What TargetLoadPacking takes for usage, the last average or latest value, or the `first` one,
-    as Peaks does; None without one."""
-    found = [one.value for one in metrics if one.type == type and one.operator in _USAGE]
-    return found[0 if first else -1] if found else None
-
-
-_USAGE: Final = (AVERAGE, LATEST)
-
-
-def average_of(type: str, metrics: Iterable[Metric]) -> Spread | None:
-    """What LoadVariationRiskBalancing and LowRiskOverCommitment take: an average before any other
-    value, and the deviation; 0 for what is missing of a type that is there at all, else None."""
-    of_type = [one for one in metrics if one.type == type]
-    if not of_type:
-        return None
-    by_operator = {one.operator: one.value for one in of_type}
-    others = (one.value for one in reversed(of_type) if one.operator in ("", LATEST))
-    average = by_operator.get(AVERAGE, next(others, 0.0))
-    return Spread(average, by_operator.get(DEVIATION, 0.0))

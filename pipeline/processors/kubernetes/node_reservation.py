@@ -4,7 +4,7 @@ Koordinator's [node reservation](https://koordinator.sh/docs/user-manuals/node-r
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -15,7 +15,6 @@ from pipeline.processors.arrays import IntArray
 from pipeline.topics.resource_amounts import millicores, whole_bytes
 
 ANNOTATION: Final = "node.koordinator.sh/reservation"
-APPLY_POLICIES: Final = ("", "Default", "ReservedCPUsOnly")
 
 # The most that Linux can be built for. `_MOST_LETTERS` holds all their numbers, with a space each.
 MOST_CPUS: Final = 8192
@@ -104,14 +103,3 @@ def kubelet_reserved(capacity: IntArray, allocatable: IntArray) -> IntArray:
     """What the kubelet reserves of each node, (nodes, 2): capacity less allocatable, at least 0."""
     reserved: IntArray = np.maximum(capacity - allocatable, 0)
     return reserved
-
-
-def trimmed(allocatable: IntArray, reservations: Sequence[Reservation]) -> IntArray:
-    """Allocatable of each node, (nodes, 2), as a scheduler sees it: less the reservation if its
-    policy trims, at least 0. Extended resources are not trimmed."""
-    reserved = [
-        (each.cpu_millicores or 0, each.memory_bytes or 0) if each.trims_allocatable else (0, 0)
-        for each in reservations
-    ]
-    left: IntArray = np.maximum(allocatable - np.array(reserved, np.int64).reshape(-1, 2), 0)
-    return left

@@ -89,18 +89,6 @@ def _coarse_buckets(starts: FloatArray) -> npt.NDArray[np.uint16] | None:
     return None if (np.diff(found) > 1).any() else found.astype(np.uint16)
 
 
-def linear_layout(*, max_value: float, bucket_size: float, epsilon: float) -> Layout:
-    """Buckets of equal size up to `max_value`. Raises ValueError unless all are positive. No model
-    of ours has such; the field's histograms may, and ours are held against those in its tests."""
-    _require_positive(max_value=max_value, bucket_size=bucket_size, epsilon=epsilon)
-    buckets = math.ceil(max_value / bucket_size) + 1
-    return Layout(
-        name=f"linear(max={max_value!r},size={bucket_size!r},epsilon={epsilon!r})",
-        epsilon=epsilon,
-        starts=np.array([i * bucket_size for i in range(buckets)]),
-    )
-
-
 def exponential_layout(
     *, max_value: float, first_bucket_size: float, ratio: float, epsilon: float
 ) -> Layout:

@@ -170,19 +170,5 @@ def read_ratio(annotations: Mapping[str, str]) -> Decimal | None:
     return ratio
 
 
-def must_write(old: str | None, new: str | None) -> bool:
-    """Whether the annotation must be rewritten from `old` to `new`, None where there is none: where
-    it appears, goes, cannot be read, or differs by more than 0.01.
-
-    Exactly 0.01 is no difference: upstream leaves it to the noise of floats (colocation 13).
-    """
-    before, after = (None if text is None else _decimal(text) for text in (old, new))
-    if new is not None and after is None:
-        return False
-    if before is None or after is None:
-        return old != new
-    return abs(after - before) > _HUNDREDTH
-
-
 def _decimal(text: str) -> Decimal | None:
     return Decimal(text) if _DECIMAL.fullmatch(text) else None

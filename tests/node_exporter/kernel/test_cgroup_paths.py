@@ -28,20 +28,12 @@ def test_a_pod_is_found_again_by_its_directory(
 
 
 @pytest.mark.parametrize("runtime", ["docker", "containerd", "pouch", "cri-o"])
-def test_a_container_is_found_again_by_its_directory(runtime: str) -> None:
+def test_a_directory_names_its_container(runtime: str) -> None:
     name = "0a" * 32
-    systemd = cgroup_paths.container_dir(Driver.SYSTEMD, f"{runtime}://{name}")
-    assert systemd is not None
+    prefix = {"containerd": "cri-containerd", "cri-o": "crio"}.get(runtime, runtime)
+    systemd = f"{prefix}-{name}.scope"
     assert cgroup_paths.parse_container_dir(Driver.SYSTEMD, systemd) == ContainerId(runtime, name)
-    cgroupfs = cgroup_paths.container_dir(Driver.CGROUPFS, f"{runtime}://{name}")
-    assert cgroupfs == name
     assert cgroup_paths.parse_container_dir(Driver.CGROUPFS, name) == ContainerId(None, name)
-
-
-@pytest.mark.parametrize("container_id", ["crio://a", "a", "docker://", "", "://a", "Docker://a"])
-def test_an_unusable_container_id_is_none(container_id: str) -> None:
-    assert cgroup_paths.container_dir(Driver.SYSTEMD, container_id) is None
-    assert cgroup_paths.container_dir(Driver.CGROUPFS, container_id) is None
 
 
 @pytest.mark.parametrize(

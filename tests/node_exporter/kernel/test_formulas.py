@@ -9,11 +9,6 @@ from hypothesis import strategies as st
 from node_exporter.kernel import formulas
 
 
-def test_best_effort_limit_without_quota_is_its_cpus() -> None:
-    assert formulas.best_effort_limit_millicores((0, 1, 5), -1, 100_000) == 3000
-    assert formulas.best_effort_limit_millicores((0,), 250_000, 0) == 1000
-
-
 def test_more_cold_than_used_is_no_hot_memory() -> None:
     assert formulas.hot_bytes(5, 6) == 0
     assert formulas.system_usage(1.0, [2.0], [3.0]) == 0.0

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,11 +11,9 @@ from pipeline.errors import InvalidPolicyError
 from pipeline.processors.kubernetes import node_reservation
 from pipeline.processors.kubernetes.node_reservation import (
     ANNOTATION,
-    APPLY_POLICIES,
     MOST_CPUS,
     Reservation,
     reservation,
-    trimmed,
 )
 
 
@@ -115,25 +112,3 @@ def test_any_text_is_a_reservation_or_an_error(text: str) -> None:
 @given(st.sets(st.integers(0, 300), min_size=1))
 def test_a_list_of_cpus_has_each_number(cpus: set[int]) -> None:
     assert kept({"reservedCPUs": ",".join(map(str, cpus))}).cpus == cpus
-
-
-AMOUNTS = st.tuples(st.integers(0, 10**6), st.integers(0, 2**53))
-RESERVATIONS = st.builds(
-    Reservation,
-    st.none() | st.integers(0, 10**6),
-    st.none() | st.integers(0, 2**53),
-    apply_policy=st.sampled_from(APPLY_POLICIES),
-)
-
-
-@given(st.lists(st.tuples(AMOUNTS, RESERVATIONS), max_size=5))
-def test_a_scheduler_sees_what_is_not_reserved(
-    of: list[tuple[tuple[int, int], Reservation]],
-) -> None:
-    allocatable = np.array([amounts for amounts, _ in of], np.int64).reshape(len(of), 2)
-    expected = [
-        [max(a - (k or 0), 0) if one.apply_policy != "ReservedCPUsOnly" else a for a, k in both]
-        for amounts, one in of
-        for both in [zip(amounts, (one.cpu_millicores, one.memory_bytes), strict=True)]
-    ]
-    assert trimmed(allocatable, [one for _, one in of]).tolist() == expected

@@ -71,8 +71,6 @@ def test_stored_edges_agree_with_the_logarithm_formula(
 ODD_LAYOUTS = [
     histogram.VPA_CPU_LAYOUT,
     histogram.VPA_MEMORY_LAYOUT,
-    histogram.linear_layout(max_value=10.0, bucket_size=0.1, epsilon=1e-4),
-    histogram.linear_layout(max_value=1.0, bucket_size=1.0, epsilon=1e-4),
     histogram.exponential_layout(max_value=10.0, first_bucket_size=1e-5, ratio=1.01, epsilon=1e-4),
     histogram.exponential_layout(max_value=1e9, first_bucket_size=3.0, ratio=40.0, epsilon=1e-4),
 ]
@@ -117,13 +115,6 @@ def test_bad_exponential_layouts_are_refused(key: str, bad: float) -> None:
 def test_ratio_one_is_refused() -> None:
     with pytest.raises(ValueError, match="ratio"):
         histogram.exponential_layout(max_value=1.0, first_bucket_size=0.1, ratio=1.0, epsilon=1e-4)
-
-
-@pytest.mark.parametrize("key", ["max_value", "bucket_size", "epsilon"])
-def test_bad_linear_layouts_are_refused(key: str) -> None:
-    good = {"max_value": 10.0, "bucket_size": 1.0, "epsilon": 0.1}
-    with pytest.raises(ValueError, match=key):
-        histogram.linear_layout(**(good | {key: 0.0}))
 
 
 @given(
@@ -315,10 +306,3 @@ def test_a_stored_weight_of_zero_is_fine() -> None:
 def test_an_empty_histogram_is_saved_as_empty() -> None:
     stored = histogram.save_checkpoint(np.zeros(158))
     assert stored == {"totalWeight": 0.0, "bucketWeights": {}}
-
-
-def test_linear_buckets() -> None:
-    layout = histogram.linear_layout(max_value=5, bucket_size=0.3, epsilon=0.001)
-    assert layout.num_buckets == 18
-    assert layout.find([-1, 0, 1.3, 100]).tolist() == [0, 0, 4, 17]
-    assert layout.ends[16:].tolist() == [layout.starts[17], layout.starts[17]]

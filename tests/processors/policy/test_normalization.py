@@ -17,7 +17,6 @@ from pipeline.processors.policy.normalization import (
     RATIO,
     CpuInfo,
     Normalization,
-    must_write,
     ratio_text,
     read_cpu_info,
     read_ratio,
@@ -95,39 +94,6 @@ def test_a_ratio_is_rounded_by_its_digits(thousandths: int) -> None:
     found = ratio_text(said(defaultRatio=float(text)), {}, cpu())
     assert found == str(Decimal(text).quantize(Decimal("0.01"), ROUND_HALF_UP))
     assert read_ratio({RATIO: found}) == Decimal(found)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "writes"),
-    [
-        (None, None, False),
-        (None, "1.00", True),
-        ("1.00", None, True),
-        ("1.10", "1.10", False),
-        ("[}", "1.10", True),
-        ("NaN", "1.10", True),
-        ("", "1.10", True),
-        ("[}", None, True),
-        ("1.10", "[}", False),
-        (None, "NaN", False),
-        # Upstream writes one of these two, by the noise of floats.
-        ("1.10", "1.11", False),
-        ("2.01", "2.02", False),
-        ("2.02", "2.01", False),
-        ("1.10", "1.12", True),
-        ("1.10", "1.110001", True),
-    ],
-)
-def test_it_is_rewritten_if_it_says_something_else(
-    old: str | None, new: str | None, writes: bool
-) -> None:
-    assert must_write(old, new) is writes
-
-
-@given(st.integers(100, 500), st.integers(100, 500))
-def test_what_was_written_is_not_written_again(old: int, new: int) -> None:
-    texts = f"{old / 100:.2f}", f"{new / 100:.2f}"
-    assert must_write(*texts) is (abs(new - old) > 1)
 
 
 @pytest.mark.parametrize("text", ["", "x", "NaN", "inf", "-1", "0.99", "5.01", "1e0", " 1", "1,2"])

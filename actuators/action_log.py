@@ -5,14 +5,11 @@ Kafka is away for long the oldest are lost, and counted.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
-
+from pipeline.errors import KafkaError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.partition import partition_of
+from pipeline.kafka.producer import Producer
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.settings import KafkaSettings
@@ -42,11 +39,11 @@ class Actions:
     async def run(self) -> None:
         """Write, until cancelled."""
         topic = ACTIONS.full_name(self._kafka.topic_prefix)
-        async with _producer(self._kafka) as producer:
+        async with Producer(client_options(self._kafka)) as producer:
             while True:
                 action = await self._waiting.get()
                 try:
-                    sent = await producer.send(
+                    delivery = await producer.send(
                         topic,
                         value=encode_json(action),
                         key=action.node.encode(),
@@ -55,24 +52,14 @@ class Actions:
                 except KafkaError as error:
                     _lost(error)
                 else:
-                    sent.add_done_callback(_look_at)
+                    delivery.add_done_callback(_check)
 
 
-def _look_at(sent: asyncio.Future[object]) -> None:
-    if not sent.cancelled() and (error := sent.exception()) is not None:
+def _check(delivery: asyncio.Future[object]) -> None:
+    if not delivery.cancelled() and (error := delivery.exception()) is not None:
         _lost(error)
 
 
 def _lost(error: BaseException) -> None:
     LOST.inc()
     log.warning("action is not on its topic", why=str(error) or type(error).__name__)
-
-
-@asynccontextmanager
-async def _producer(kafka: KafkaSettings) -> AsyncIterator[AIOKafkaProducer]:
-    producer = AIOKafkaProducer(**client_options(kafka), acks="all", enable_idempotence=True)
-    try:
-        await producer.start()
-        yield producer
-    finally:
-        await producer.stop()

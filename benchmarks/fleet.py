@@ -36,7 +36,7 @@ from benchmarks.exporter import cost
 from benchmarks.roles import ROOT, springtide
 from pipeline.kafka.client import client_options
 from pipeline.kafka.partition import partition_of
-from pipeline.kafka.producer import Keyed, open_output
+from pipeline.kafka.producer import Keyed, log_producer
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import local_kafka
 from pipeline.settings import Settings, load_settings
@@ -130,7 +130,7 @@ async def feed(settings: Settings, given: argparse.Namespace) -> None:
     per_second = given.nodes / given.spread
     samples, pods, late = SAMPLES.full_name(PREFIX), PODS.full_name(PREFIX), 0.0
     print("fed", flush=True)
-    async with open_output(client_options(settings.kafka)) as output:
+    async with log_producer(client_options(settings.kafka)) as output:
         first_ms = int(time.time() * 1000) // WINDOW_MS * WINDOW_MS
         for sequence in range(10**6):
             end_ms = first_ms + (sequence + 1) * WINDOW_MS

@@ -33,7 +33,7 @@ from benchmarks.roles import springtide
 from pipeline.kafka.client import client_options
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.partition_log import open_reader
-from pipeline.kafka.producer import Keyed, open_output
+from pipeline.kafka.producer import Keyed, log_producer
 from pipeline.kafka.topic_admin import apply_topics, find_group
 from pipeline.local.local_kafka import local_kafka
 from pipeline.processors.join.pod_facts import pod_row
@@ -106,7 +106,7 @@ async def fill(
     """Write the batches; gives how many there were in each partition and their bytes."""
     topic, counts, size = SAMPLES.full_name(PREFIX), Counter[int](), 0
     await apply_topics(settings.kafka)
-    async with open_output(client_options(settings.kafka)) as output:
+    async with log_producer(client_options(settings.kafka)) as output:
         waiting: dict[int, list[Keyed]] = {}
         for node, value in batches:
             partition = partition_of(node, settings.kafka.partitions)

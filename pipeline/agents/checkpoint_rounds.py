@@ -12,7 +12,7 @@ import msgspec
 from pipeline.agents.learn_windows import GENERATION
 from pipeline.agents.shard import Shard
 from pipeline.clock import Clock
-from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Output
+from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Producer
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, histogram
 from pipeline.topics.checkpoints import NodeCheckpoint, RoundMarker, marker_key, node_key
@@ -38,7 +38,7 @@ class CheckpointRounds:
     """Writes the checkpoints of one shard. `stale` are the keys of older epochs, to delete."""
 
     def __init__(
-        self, shard: Shard, output: Output, topic: str, stale: Sequence[bytes], clock: Clock
+        self, shard: Shard, output: Producer, topic: str, stale: Sequence[bytes], clock: Clock
     ) -> None:
         self._model = shard.model
         self._join = shard.join

@@ -21,7 +21,7 @@ from pipeline.errors import (
 )
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.partition_log import LogRecord
-from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Output
+from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Producer
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.join.node_facts import node_facts
@@ -74,7 +74,7 @@ class JoinCursor:
         ownership: Ownership,
         next_offset: int,
         cluster_state: ClusterState,
-        output: Output,
+        output: Producer,
         rules: JoinRules,
         hand_over: HandOver,
     ) -> None:
@@ -201,7 +201,7 @@ class JoinCursor:
 
 
 async def refuse_record(
-    output: Output, prefix: str, topic: str, record: LogRecord, error: RecordError
+    output: Producer, prefix: str, topic: str, record: LogRecord, error: RecordError
 ) -> None:
     """Write a refused record to the dead letters, log and count it."""
     name = topic.removeprefix(f"{prefix}.")

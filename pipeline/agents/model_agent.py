@@ -35,7 +35,7 @@ from pipeline.agents.partition_models import (
 )
 from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.kafka.partition_log import LogRecord
-from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Output
+from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Producer
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.model.bank import Bank
@@ -69,7 +69,7 @@ class ModelCursor(PartitionModels):
         ownership: Ownership,
         next_offset: int,
         bank: Bank,
-        output: Output,
+        output: Producer,
         rules: ModelRules,
         *,
         joined: int = -1,

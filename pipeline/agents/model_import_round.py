@@ -23,7 +23,7 @@ from pipeline.errors import (
     StateError,
 )
 from pipeline.kafka.partition_log import LogReader, LogRecord
-from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Output
+from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Producer
 from pipeline.processors.exchange.export_models import put_back
 from pipeline.processors.exchange.import_models import Learned, Taken, taken_over
 from pipeline.processors.model import state_codec
@@ -53,7 +53,7 @@ async def change_models(
     change: Change[_T],
     *,
     place: tuple[str, int],
-    output: Output | None,
+    output: Producer | None,
     open_reader: Readers,
     find_running: FindRunning,
     clock: Clock,

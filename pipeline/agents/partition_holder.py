@@ -34,7 +34,7 @@ from pipeline.errors import RecordError, StateError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.follow import TopicPartition
 from pipeline.kafka.partition_log import LogRecord, open_reader
-from pipeline.kafka.producer import Output, open_output
+from pipeline.kafka.producer import Producer, log_producer
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
 from pipeline.processors.model.bank import Bank
@@ -180,7 +180,7 @@ class PartitionHolder:
     async def _prepare(self) -> Recovery:
         if self.recovery is None:
             kafka, model = self._settings.kafka, self._settings.model
-            output = await self._resources.enter_async_context(open_output(self._client))
+            output = await self._resources.enter_async_context(log_producer(self._client))
             config = model_config(self._settings)
             reader = partial(open_reader, self._client)
             windows = WINDOWS.full_name(kafka.topic_prefix)
@@ -294,6 +294,6 @@ class PartitionHolder:
 
 
 async def _refuse(
-    output: Output, kafka: Any, topic: str, record: LogRecord, error: RecordError
+    output: Producer, kafka: Any, topic: str, record: LogRecord, error: RecordError
 ) -> None:
     await refuse_record(output, kafka.topic_prefix, topic, record, error)

@@ -33,7 +33,7 @@ from pipeline.agents.window_handover import WindowHandover
 from pipeline.clock import Clock
 from pipeline.errors import CheckpointError, CheckpointLayoutError, StateError
 from pipeline.kafka.partition_log import LogReader
-from pipeline.kafka.producer import Keyed, Output
+from pipeline.kafka.producer import Keyed, Producer
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, histogram
 from pipeline.processors.model.bank import Bank
@@ -75,7 +75,7 @@ class Recovery:
 
     member: str
     group: str
-    output: Output
+    output: Producer
     open_reader: Readers
     cluster_topics: ClusterStateTopics
     join_rules: JoinRules

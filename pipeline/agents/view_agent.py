@@ -11,7 +11,7 @@ from typing import Final
 from pipeline.agents.shard import Shard
 from pipeline.clock import Clock
 from pipeline.errors import RecordError
-from pipeline.kafka.producer import Keyed, Output
+from pipeline.kafka.producer import Keyed, Producer
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.join.view_documents import (
@@ -47,7 +47,7 @@ _RESERVED_BYTES: Final = 16_384
 class NodeViews:
     """The views of one shard's nodes. `touched` are the nodes whose view may have changed."""
 
-    def __init__(self, shard: Shard, output: Output, topic: str, clock: Clock) -> None:
+    def __init__(self, shard: Shard, output: Producer, topic: str, clock: Clock) -> None:
         self._shard = shard
         self._output = output
         self._topic = topic

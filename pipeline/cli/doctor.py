@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -328,23 +327,10 @@ _Members = tuple[str, frozenset[str]]
 
 
 async def _watch_group(kafka: KafkaSettings, group: str) -> tuple[_Members, _Members]:
-    from aiokafka.admin import AIOKafkaAdminClient
-
-    from pipeline.kafka.client import client_options, our_errors
+    from pipeline.kafka.topic_admin import find_group
 
     quick = msgspec.structs.replace(kafka, request_timeout_seconds=_KAFKA_SECONDS)
-    with our_errors(quick, "looking at the workers"):
-        admin = AIOKafkaAdminClient(**client_options(quick))
-        try:
-            await admin.start()
-            first = _members(await admin.describe_consumer_groups([group]))
-            if first[1]:
-                await asyncio.sleep(_WATCH_GROUP_SECONDS)
-            return first, _members(await admin.describe_consumer_groups([group]))
-        finally:
-            await admin.close()
-
-
-def _members(responses: list[Any]) -> _Members:
-    _, _, state, _, _, members, *_ = responses[0].groups[0]
-    return state, frozenset(member[0] for member in members)
+    first = await find_group(quick, group)
+    if first.members:
+        await asyncio.sleep(_WATCH_GROUP_SECONDS)
+    return first, await find_group(quick, group)

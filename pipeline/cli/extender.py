@@ -17,7 +17,7 @@ from pipeline.extender.plan_writer import PlanWriter
 from pipeline.extender.scheduler_api import rules_of
 from pipeline.extender.service import serve
 from pipeline.kafka.client import client_options
-from pipeline.kafka.lazy_producer import LazyProducer
+from pipeline.kafka.producer import Producer
 from pipeline.settings import ExtenderSettings, Settings
 from pipeline.table import AND_PODS, Feed, Table
 from pipeline.table.apply_records import apply_point
@@ -75,7 +75,7 @@ async def _run(settings: Settings) -> None:
         settings.kafka.topic_prefix,
         SystemClock(),
     )
-    producer = LazyProducer(client)
+    producer = Producer(client)
     letters, plans = DeadLetterWriter(producer, prefix), PlanWriter(producer, settings.kafka)
     rules = rules_of(settings.extender)
     feed = Feed(
@@ -106,7 +106,7 @@ async def _run(settings: Settings) -> None:
         await plans.close()
     finally:
         await cancel_tasks(frozen)
-        await producer.close()
+        await producer.stop()
 
 
 def _snapshot(settings: ExtenderSettings) -> Path | None:

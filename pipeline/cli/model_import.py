@@ -26,7 +26,7 @@ from pipeline.errors import CheckpointError, UsageError
 from pipeline.kafka.client import client_options, our_errors
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.partition_log import open_reader
-from pipeline.kafka.producer import open_output
+from pipeline.kafka.producer import log_producer
 from pipeline.kafka.topic_admin import find_group, require_topics
 from pipeline.processors.exchange.import_models import (
     Learned,
@@ -295,7 +295,7 @@ async def _change(settings: Settings, node: str, change: Change[_T], *, dry_run:
     )  # fmt: skip
     with our_errors(kafka, f"importing models of {node}"):
         if not dry_run:
-            async with open_output(client) as output:
+            async with log_producer(client) as output:
                 return await put(output=output)
         outcome = await put(output=None)
         if active:

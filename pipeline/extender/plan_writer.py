@@ -2,7 +2,7 @@
 
 import asyncio
 
-from pipeline.kafka.lazy_producer import LazyProducer
+from pipeline.kafka.producer import Producer
 from pipeline.settings import KafkaSettings
 from pipeline.topics.codec import encode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord
@@ -12,18 +12,14 @@ from pipeline.topics.registry import EVICTION_PLANS
 class PlanWriter:
     """Writes plans by `producer`; one that cannot be delivered is lost, and the pod waits on."""
 
-    def __init__(self, producer: LazyProducer, kafka: KafkaSettings) -> None:
+    def __init__(self, producer: Producer, kafka: KafkaSettings) -> None:
         self._producer = producer
         self._topic = EVICTION_PLANS.full_name(kafka.topic_prefix)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def write(self, plan: EvictionPlanRecord) -> None:
         """Deliver a plan soon."""
-        sending = self._producer.send(
-            self._topic,
-            encode_json(plan),
-            key=plan.node.encode(),
-        )
+        sending = self._producer.offer(self._topic, value=encode_json(plan), key=plan.node.encode())
         task = asyncio.create_task(sending)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -1,30 +1,54 @@
-"""Everything a worker writes to Kafka, through one idempotent producer.
+"""Write records by one class: idempotent, acknowledged by all in-sync replicas, started at need.
 
-`append` awaits delivery of one record batch after the other, whole or not at all, so that no hole
-can lie below a record that is there. A failed delivery raises, and whoever called must end the
-worker.
+A `Producer` connects with its first record, or at `start` (`async with`). There are four ways to
+write: `deliver` awaits one record; `offer` does, too, but gives up after ten seconds, logs the loss
+and counts it; `send` and `send_batches` return deliveries, for many records in flight; `append`
+extends a log without holes. Errors are those of `our_errors`, except those of a delivery.
+
+What aiokafka 0.14 requires, all in this module:
+
+- A producer whose `start` failed or was cancelled must be stopped, else its tasks stay.
+- `stop` waits for a broker that is away: it has five seconds to deliver what is in flight.
+- `send` costs ten times as much per record as batches that are made here.
+- lz4 is always packed at level 9: 0.9 ms for a window of 100 pods, more than the rest of the join,
+  for a tenth less of bytes. Snappy is used instead.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
 
 from aiokafka import AIOKafkaProducer
+from aiokafka.errors import (
+    MessageSizeTooLargeError,
+    ProducerFenced,
+    RecordListTooLargeError,
+    UnknownTopicOrPartitionError,
+)
 
-from pipeline.errors import StateError
+from pipeline.errors import KafkaError, StateError
+from pipeline.kafka.client import our_errors
+from pipeline.logs import get_logger
+from pipeline.tasks import run_within
 from pipeline.topics.dead_letters import DeadLetter
 from pipeline.topics.registry import MAX_RECORD_BYTES
 
-# aiokafka packs lz4 at level 9, whatever one asks for: nine tenths of a millisecond for a window of
-# 100 pods, more than all the rest of the join, and for a tenth less of bytes.
-_COMPRESSION = "snappy"
-# What is packed in one go stays in the caches of a processor, and its memory is used again.
-_BATCH_BYTES = 1024 * 1024
-# 20 ms of linger halves the throughput of a loop that awaits what it sent.
-_LINGER_MS = 2
-
-LARGEST_VALUE_BYTES = MAX_RECORD_BYTES - 16_384
+LARGEST_VALUE_BYTES: Final = MAX_RECORD_BYTES - 16_384
 """What a value may take: the rest is for key, headers and the batch around them."""
+
+_OFFER_SECONDS: Final = 10.0
+_STOP_SECONDS: Final = 5.0
+
+_log = get_logger(__name__)
+
+Headers = Sequence[tuple[str, bytes]]
+Delivery = asyncio.Future[Any]
+
+
+class RecordTooLargeError(KafkaError):
+    """A record is larger than the producer sends or the topic accepts."""
 
 
 class Keyed(NamedTuple):
@@ -34,65 +58,222 @@ class Keyed(NamedTuple):
     value: bytes | None
 
 
-class Output:
-    """The worker's producer; made by `open_output`."""
+class Batching(NamedTuple):
+    """When a batch is sent: at `batch_bytes` (a larger record goes alone), or after `linger_ms`."""
 
-    def __init__(self, producer: AIOKafkaProducer) -> None:
-        self._producer = producer
+    linger_ms: int = 0
+    batch_bytes: int = 16_384
+    compression: str | None = None
 
-    async def append(self, topic: str, partition: int, records: Sequence[Keyed]) -> list[int]:
-        """Write `records` so that after any failure a prefix of them is there, and no more; gives
-        their offsets.
 
-        Raises `ValueError` for a record that fits no batch, `StateError` where the broker has the
-        records but does not say at which offsets, and what aiokafka raises for a failed delivery.
+SINGLE_RECORDS: Final = Batching()
+# A batch of a megabyte is packed within the caches of a processor. 20 ms of linger would halve the
+# throughput of a loop that awaits each delivery.
+LOG: Final = Batching(linger_ms=2, batch_bytes=1024 * 1024, compression="snappy")
+
+
+class Producer:
+    """A connection for writing; `client` is what `client_options` returns.
+
+    The `sole_writer` of a name writes in transactions: the broker refuses whoever was it before.
+    `lost` counts the records that `offer` could not deliver.
+    """
+
+    def __init__(
+        self,
+        client: Mapping[str, Any],
+        batching: Batching = SINGLE_RECORDS,
+        *,
+        client_id: str | None = None,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+        sole_writer: str | None = None,
+    ) -> None:
+        self.lost = 0
+        self._client = client
+        self._options = {
+            "linger_ms": batching.linger_ms,
+            "max_batch_size": batching.batch_bytes,
+            "compression_type": batching.compression,
+            "client_id": client_id,
+            "max_request_size": max_record_bytes,
+            "transactional_id": sole_writer,
+        }
+        self._producer: AIOKafkaProducer | None = None
+        self._starting = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Connect, unless connected. Raises `BrokerUnavailableError` if no broker answers."""
+        await self._started()
+
+    async def stop(self) -> None:
+        """Deliver what is in flight, within five seconds, and disconnect."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await self._stop(producer)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def deliver(
+        self,
+        topic: str,
+        *,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None = None,
+        headers: Headers = (),
+    ) -> None:
+        """Write a record and await its delivery, however long the broker is away.
+
+        Raises `RecordTooLargeError` if it is too large for the producer or the topic.
         """
-        # Batches made here: aiokafka's own way costs ten times as much per record.
-        rest, offsets = list(records), list[int]()
-        while rest:
-            batch = self._producer.create_batch()
-            taken = 0
-            for key, value in rest:
-                if batch.size() >= _BATCH_BYTES:
-                    break
-                if batch.append(key=key, value=value, timestamp=None) is None:
-                    break
-                taken += 1
-            if not taken:
-                raise ValueError(f"a record of {len(rest[0].value or b'')} bytes fits no batch")
-            batch.close()
-            written = await (await self._producer.send_batch(batch, topic, partition=partition))
-            if written.offset < 0:  # a repetition whose first answer was lost
-                raise StateError(f"{topic}[{partition}]: the broker does not say where records lie")
-            offsets += range(written.offset, written.offset + taken)
-            del rest[:taken]
+        with our_errors(self._client, f"writing to {topic}"):
+            try:
+                producer = await self._started()
+                await producer.send_and_wait(
+                    topic, value, key=key, partition=partition, headers=headers
+                )
+            except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
+                raise RecordTooLargeError(f"{topic}: {error}") from error
+
+    async def offer(
+        self, topic: str, *, value: bytes, key: bytes | None, headers: Headers = ()
+    ) -> None:
+        """Deliver a record, or give up after ten seconds, log the loss and count it."""
+        try:
+            async with asyncio.timeout(_OFFER_SECONDS):
+                await self.deliver(topic, value=value, key=key, headers=headers)
+        except (KafkaError, TimeoutError) as error:
+            self.lost += 1
+            _log.error("record lost", topic=topic, error=repr(error))
+
+    async def send(
+        self,
+        topic: str,
+        *,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None = None,
+        headers: Headers = (),
+    ) -> Delivery:
+        """Put a record into a batch; the delivery raises what aiokafka raises."""
+        with our_errors(self._client, f"writing to {topic}"):
+            producer = await self._started()
+            return _quiet(
+                await producer.send(topic, value, key=key, partition=partition, headers=headers)
+            )
+
+    async def send_batches(
+        self, topic: str, partition: int, records: Iterable[Keyed], headers: Headers = ()
+    ) -> list[Delivery]:
+        """Send records in order, in batches that are made here; the deliveries raise what aiokafka
+        raises."""
+        with our_errors(self._client, f"writing to {topic}"):
+            producer = await self._started()
+            return [
+                _quiet(await producer.send_batch(batch, topic, partition=partition))
+                for batch in _batches(producer, records, headers)
+            ]
+
+    async def append(self, topic: str, partition: int, records: Iterable[Keyed]) -> list[int]:
+        """Write records and return their offsets. After a failure a prefix of them is there, and
+        nothing else: each batch is delivered before the next one is sent.
+
+        Raises `KafkaError` if a batch is not delivered, `StateError` if it is delivered and the
+        broker does not return its offset.
+        """
+        offsets: list[int] = []
+        with our_errors(self._client, f"writing to {topic}[{partition}]"):
+            producer = await self._started()
+            for batch in _batches(producer, records):
+                written = await (await producer.send_batch(batch, topic, partition=partition))
+                if written.offset < 0:  # a repetition whose first answer was lost
+                    raise StateError(f"{topic}[{partition}]: the broker returned no offset")
+                offsets += range(written.offset, written.offset + batch.record_count())
         return offsets
 
     async def dead_letter(self, topic: str, partition: int, letter: DeadLetter) -> None:
         """Write a dead letter and await its delivery."""
-        await self._producer.send_and_wait(
-            topic,
-            key=letter.key,
-            value=letter.value,
-            partition=partition,
-            headers=letter.headers,
+        await self.deliver(
+            topic, value=letter.value, key=letter.key, partition=partition, headers=letter.headers
         )
 
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        """A transaction of the `sole_writer`: committed at the end, aborted by an exception."""
+        assert self._producer is not None, "start the producer before a transaction"
+        context: AbstractAsyncContextManager[Any] = self._producer.transaction()
+        return context
 
-@asynccontextmanager
-async def open_output(client: Mapping[str, Any]) -> AsyncIterator[Output]:
-    """A producer with the connection settings `client` (those of `topics.client`)."""
-    producer = AIOKafkaProducer(
-        **client,
-        enable_idempotence=True,
-        acks="all",
-        linger_ms=_LINGER_MS,
-        compression_type=_COMPRESSION,
-        max_batch_size=MAX_RECORD_BYTES - 4096,
-        max_request_size=MAX_RECORD_BYTES,
-    )
-    try:
-        await producer.start()
-        yield Output(producer)
-    finally:
-        await producer.stop()
+    async def partition_count(self, topic: str) -> int:
+        """The number of partitions of a topic; 0 if it does not exist."""
+        with our_errors(self._client, f"looking at {topic}"):
+            producer = await self._started()
+            try:
+                return len(await producer.partitions_for(topic))
+            except UnknownTopicOrPartitionError:
+                return 0
+
+    async def _started(self) -> AIOKafkaProducer:
+        if self._producer is not None:
+            return self._producer
+        async with self._starting:
+            if self._producer is None:
+                producer = AIOKafkaProducer(
+                    **self._client, **self._options, acks="all", enable_idempotence=True
+                )
+                try:
+                    with our_errors(self._client, "connecting"):
+                        await producer.start()
+                except BaseException:
+                    await self._stop(producer)
+                    raise
+                self._producer = producer
+            return self._producer
+
+    async def _stop(self, producer: AIOKafkaProducer) -> None:
+        with suppress(KafkaError, OSError), our_errors(self._client, "disconnecting"):
+            await run_within(_STOP_SECONDS, producer.stop())
+
+
+def log_producer(client: Mapping[str, Any]) -> Producer:
+    """A producer for a worker, which extends logs by `append`."""
+    return Producer(client, LOG)
+
+
+def is_fenced(error: BaseException | None) -> bool:
+    """Whether an error was caused by another producer that became the sole writer."""
+    while error is not None:
+        if isinstance(error, ProducerFenced):
+            return True
+        # An error that follows from it may hide it.
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _batches(
+    producer: AIOKafkaProducer, records: Iterable[Keyed], headers: Headers = ()
+) -> Iterator[Any]:
+    batch, listed = producer.create_batch(), list(headers)  # a tuple is refused
+    for key, value in records:
+        if batch.append(key=key, value=value, timestamp=None, headers=listed) is None:
+            yield batch  # full, which closes it; an empty one takes any record
+            batch = producer.create_batch()
+            batch.append(key=key, value=value, timestamp=None, headers=listed)
+    if batch.record_count():
+        batch.close()
+        yield batch
+
+
+def _quiet(delivery: Delivery) -> Delivery:
+    """The delivery; asyncio does not complain if nobody awaits it after an earlier one failed."""
+    delivery.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return delivery

@@ -5,29 +5,27 @@ writes only what differs; what it no longer knows becomes a tombstone. Each reco
 source in the header `source`, so that one source never removes what another one wrote.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple
-
-from aiokafka import AIOKafkaProducer
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from typing import Final, NamedTuple
 
 from pipeline.kafka.client import client_options, our_errors
 from pipeline.kafka.follow import ConsumerRecord, Fetching, open_follower, topic_partitions
 from pipeline.kafka.partition import partition_of
+from pipeline.kafka.producer import Batching, Delivery, Keyed, Producer
 from pipeline.metrics import counter
 from pipeline.settings import KafkaSettings
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodRecord, pod_key
-from pipeline.topics.registry import MAX_RECORD_BYTES, NODES, PODS, Topic
+from pipeline.topics.registry import NODES, PODS, Topic
 
 SOURCE_HEADER: Final = "source"
 
 _IN_FLIGHT = 1000
 # Of each partition: records are objects while they wait. A larger one comes alone.
 _FETCH_BYTES = 256 * 1024
-_BATCH_BYTES = 256 * 1024
+# Packed, because records of one kind are alike: half of a pod is names of fields.
+_BATCHING = Batching(linger_ms=5, batch_bytes=256 * 1024, compression="snappy")
 
 RECORDS = counter("source_records", "Records written by a source.", ["source", "topic", "change"])
 
@@ -77,60 +75,35 @@ def difference(
     return gone + [entry for key, entry in wanted.items() if known.get(key) != entry.value]
 
 
-@asynccontextmanager
-async def open_producer(
-    kafka: KafkaSettings, client_id: str, sole_writer: str | None = None
-) -> AsyncIterator[AIOKafkaProducer]:
-    """An idempotent producer with `acks=all`, stopped (and flushed) at the end.
-
-    Who is the `sole_writer` of this name writes in transactions: from now on the broker refuses
-    whoever was it before. Raises `BrokerUnavailableError` if no broker answers.
-    """
-    producer = AIOKafkaProducer(
-        **client_options(kafka),
-        client_id=client_id,
-        acks="all",
-        enable_idempotence=True,
-        linger_ms=5,
-        # What makes records of one kind alike: half of a pod is names of fields.
-        compression_type="snappy",
-        max_batch_size=_BATCH_BYTES,
-        transactional_id=sole_writer,
-        max_request_size=MAX_RECORD_BYTES,
-    )
-    with our_errors(kafka, "connecting"):
-        try:
-            await producer.start()
-        except BaseException:
-            await producer.stop()
-            raise
-    try:
-        yield producer
-    finally:
-        await producer.stop()
+def open_producer(kafka: KafkaSettings, client_id: str, sole_writer: str | None = None) -> Producer:
+    """A producer of a source. The `sole_writer` of a name writes in transactions, and the broker
+    refuses the one before. Raises `BrokerUnavailableError` on entry if no broker answers."""
+    client = client_options(kafka)
+    return Producer(client, _BATCHING, client_id=client_id, sole_writer=sole_writer)
 
 
 async def write(
-    producer: AIOKafkaProducer, kafka: KafkaSettings, source: str, entries: Iterable[Entry]
+    producer: Producer, kafka: KafkaSettings, source: str, entries: Iterable[Entry]
 ) -> int:
-    """Write `entries` in order, await their delivery, and give their number.
+    """Write `entries` in order, await their delivery, and return their number.
 
-    Never more than a thousand are on their way: whoever writes faster than the broker takes waits
-    here. Raises `KafkaError` if one cannot be delivered within the request timeout.
+    At most a thousand are in flight. Raises `KafkaError` if one cannot be delivered within the
+    request timeout.
     """
     headers = [(SOURCE_HEADER, source.encode())]
-    pending: list[Awaitable[Any]] = []
+    pending: list[Delivery] = []
     written = 0
     with our_errors(kafka, f"writing from the source {source!r}"):
         for entry in entries:
-            sent = await producer.send(
-                entry.topic.full_name(kafka.topic_prefix),
-                value=entry.value,
-                key=entry.key,
-                partition=partition_of(entry.node, kafka.partitions),
-                headers=headers,
+            pending.append(
+                await producer.send(
+                    entry.topic.full_name(kafka.topic_prefix),
+                    value=entry.value,
+                    key=entry.key,
+                    partition=partition_of(entry.node, kafka.partitions),
+                    headers=headers,
+                )
             )
-            pending.append(_sent(sent))
             change = "tombstone" if entry.value is None else "value"
             RECORDS.labels(source, entry.topic.name, change).inc()
             written += 1
@@ -144,43 +117,25 @@ async def write(
 
 
 async def write_batches(
-    producer: AIOKafkaProducer, kafka: KafkaSettings, source: str, entries: Iterable[Entry]
+    producer: Producer, kafka: KafkaSettings, source: str, entries: Iterable[Entry]
 ) -> None:
-    """`write` for many entries at once: in batches that are made here, which costs a fraction.
-    Those of a partition are written in order."""
+    """`write` for many entries at once, at a fraction of the cost; the entries of a partition are
+    written in order."""
     headers = [(SOURCE_HEADER, source.encode())]
-    parts: dict[tuple[Topic, int], list[Entry]] = {}
+    parts: dict[tuple[Topic, int], list[Keyed]] = {}
     for entry in entries:
         place = entry.topic, partition_of(entry.node, kafka.partitions)
-        parts.setdefault(place, []).append(entry)
+        parts.setdefault(place, []).append(Keyed(entry.key, entry.value))
     with our_errors(kafka, f"writing from the source {source!r}"):
-        pending: list[Awaitable[Any]] = []
-
-        async def send(batch: Any, name: str, partition: int) -> None:
-            pending.append(_sent(await producer.send_batch(batch, name, partition=partition)))
-
+        pending: list[Delivery] = []
         for (topic, partition), records in parts.items():
             name = topic.full_name(kafka.topic_prefix)
-            batch = producer.create_batch()
-            for _, _, key, value in records:
-                # One that is full takes no more; an empty one takes any.
-                if batch.append(key=key, value=value, timestamp=None, headers=headers) is None:
-                    await send(batch, name, partition)
-                    batch = producer.create_batch()
-                    batch.append(key=key, value=value, timestamp=None, headers=headers)
-            batch.close()
-            await send(batch, name, partition)
-            gone = sum(entry.value is None for entry in records)
-            RECORDS.labels(source, topic.name, "tombstone").inc(gone)
-            RECORDS.labels(source, topic.name, "value").inc(len(records) - gone)
+            pending += await producer.send_batches(name, partition, records, headers)
+            tombstones = sum(record.value is None for record in records)
+            RECORDS.labels(source, topic.name, "tombstone").inc(tombstones)
+            RECORDS.labels(source, topic.name, "value").inc(len(records) - tombstones)
         for delivery in pending:
             await delivery
-
-
-def _sent(delivery: "asyncio.Future[Any]") -> "asyncio.Future[Any]":
-    """The delivery: where one has failed nobody waits for those behind it, and none complains."""
-    delivery.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return delivery
 
 
 async def read_back(kafka: KafkaSettings, topic: Topic, source: str) -> dict[bytes, bytes]:

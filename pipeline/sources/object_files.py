@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
-from aiokafka import AIOKafkaProducer
 
 from pipeline.clock import Clock
 from pipeline.errors import (
@@ -29,6 +28,7 @@ from pipeline.errors import (
     SettingsError,
     UsageError,
 )
+from pipeline.kafka.producer import Producer
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
@@ -121,7 +121,7 @@ def read_objects(path: Path, kind: Kind) -> Objects:
 
 async def publish_files(
     kafka: KafkaSettings,
-    producer: AIOKafkaProducer,
+    producer: Producer,
     files: Sequence[Objects],
     known: dict[Kind, dict[bytes, bytes]],
 ) -> int:
@@ -145,7 +145,7 @@ async def publish_files(
     return written
 
 
-ProducerFactory = Callable[[KafkaSettings, str], AbstractAsyncContextManager[AIOKafkaProducer]]
+ProducerFactory = Callable[[KafkaSettings, str], AbstractAsyncContextManager[Producer]]
 
 
 async def run_file_source(

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
-from aiokafka import AIOKafkaProducer
-
 from pipeline.clock import Clock
 from pipeline.errors import KafkaError, UsageError
+from pipeline.kafka.producer import Producer
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
@@ -49,7 +48,7 @@ BEHIND = gauge("fleet_behind_seconds", "How far the event time of the simulated 
 
 log = get_logger(__name__)
 
-ProducerFactory = Callable[[KafkaSettings, str], AbstractAsyncContextManager[AIOKafkaProducer]]
+ProducerFactory = Callable[[KafkaSettings, str], AbstractAsyncContextManager[Producer]]
 
 
 async def run_fleet(
@@ -141,7 +140,7 @@ class _Fleet:
         self,
         nodes: Sequence[SimulatedNode],
         kafka: KafkaSettings,
-        producer: AIOKafkaProducer,
+        producer: Producer,
         on_topic: Mapping[str, Mapping[bytes, bytes]],
         epoch: int,
     ) -> None:

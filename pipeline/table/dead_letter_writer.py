@@ -1,17 +1,17 @@
-"""Writes the table's dead letters."""
+"""Write dead letters of the table."""
 
-from pipeline.kafka.lazy_producer import LazyProducer
+from pipeline.kafka.producer import Producer
 from pipeline.topics.dead_letters import DeadLetter
 from pipeline.topics.registry import DEAD_LETTERS
 
 
 class DeadLetterWriter:
-    """Sends dead letters to the topic of `prefix`; `lost` counts those that could not be sent.
+    """Writes dead letters to the topic of `prefix`; a loss is logged, and counted in `lost`.
 
-    The record itself stays in its compacted topic, so a lost letter is logged and reading goes on.
+    Reading goes on after a loss, because the record itself stays in its compacted topic.
     """
 
-    def __init__(self, producer: LazyProducer, prefix: str) -> None:
+    def __init__(self, producer: Producer, prefix: str) -> None:
         self._producer = producer
         self._topic = DEAD_LETTERS.full_name(prefix)
 
@@ -21,4 +21,6 @@ class DeadLetterWriter:
 
     async def send(self, letter: DeadLetter) -> None:
         """Deliver one letter, or give up after ten seconds and count it as lost."""
-        await self._producer.send(self._topic, letter.value, key=letter.key, headers=letter.headers)
+        await self._producer.offer(
+            self._topic, value=letter.value, key=letter.key, headers=letter.headers
+        )

@@ -1,7 +1,7 @@
 """Fakes for tests of the agents' logic: a broker in memory, its clients, and a record source.
 
-`MemoryBroker` holds partitions as lists of records, `MemoryOutput` and `MemoryReader` stand in for
-`Output` and `LogReader`. A delivery takes `latency()` turns of the event loop.
+`MemoryBroker` holds partitions as lists of records, `MemoryProducer` and `MemoryReader` stand in
+for `Producer` and `LogReader`. A delivery takes `latency()` turns of the event loop.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ class MemoryReader:
             yield records[index : index + READ_SIZE]
 
 
-class MemoryOutput:
+class MemoryProducer:
     """Writes into a `MemoryBroker`; `refuses(topic)` makes a delivery fail."""
 
     def __init__(self, broker: MemoryBroker) -> None:

@@ -20,7 +20,7 @@ from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.topics.nodes import Strategy
-from tests.agents.fakes import MemoryBroker, MemoryOutput
+from tests.agents.fakes import MemoryBroker, MemoryProducer
 from tests.agents.logs import CONFIG
 
 MODEL_RULES = ModelRules(
@@ -34,7 +34,7 @@ class Owner:
 
     def __init__(self, broker: MemoryBroker, member: str, config: ModelConfig = CONFIG) -> None:
         self.broker = broker
-        output: Any = MemoryOutput(broker)
+        output: Any = MemoryProducer(broker)
         self.output = output
         self.clock = ManualClock()
         self.refused: list[tuple[str, int, str]] = []

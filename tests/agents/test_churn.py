@@ -21,7 +21,7 @@ from pipeline.topics.pods import PodRecord, pod_key
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.samples import SYSTEM_TIER, SampleBatch, SampleHeader, encode_samples
 from pipeline.topics.windows import Window, decode_window
-from tests.agents.fakes import MemoryBroker, MemoryOutput
+from tests.agents.fakes import MemoryBroker, MemoryProducer
 from tests.topics.window_values import column
 
 NODE = "node-1"
@@ -129,7 +129,7 @@ def batch_cores(window: Window) -> float:
 async def simulated(rng: random.Random, pods: Sequence[Pod]) -> list[Window]:
     """Join all windows, and return them."""
     broker, cluster_state = MemoryBroker(), ClusterState()
-    output: Any = MemoryOutput(broker)
+    output: Any = MemoryProducer(broker)
 
     async def ignore(records: Sequence[LogRecord]) -> None:
         pass

@@ -21,7 +21,7 @@ from pipeline.topics.pods import PodRecord, pod_key
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 from pipeline.topics.windows import Window, decode_window
-from tests.agents.fakes import APPENDED_MS, MemoryBroker, MemoryOutput
+from tests.agents.fakes import APPENDED_MS, MemoryBroker, MemoryProducer
 from tests.topics.window_values import column, columns
 
 PARTITIONS = 2
@@ -41,7 +41,7 @@ class Fixture:
     ownership: Ownership = field(default_factory=lambda: Ownership(0, epoch=1))
 
     def __post_init__(self) -> None:
-        output: Any = MemoryOutput(self.broker)
+        output: Any = MemoryProducer(self.broker)
         self.output = output
         rules = JoinRules("t", PARTITIONS, future_tolerance_seconds=60, strategy=STRATEGY)
         self.handed_over: list[LogRecord] = []

@@ -13,13 +13,13 @@ from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.partition_models import NodeReport
 from pipeline.processors.model.bank import Bank
-from tests.agents.fakes import MemoryBroker, MemoryOutput
+from tests.agents.fakes import MemoryBroker, MemoryProducer
 from tests.agents.logs import CONFIG, LogWriter, window
 from tests.agents.owners import MODEL_RULES, canonical, content, published, undisturbed
 
 
 def cursor_over(broker: MemoryBroker, epoch: int = 3) -> tuple[ModelCursor, Any]:
-    output: Any = MemoryOutput(broker)
+    output: Any = MemoryProducer(broker)
     return ModelCursor(Ownership(0, epoch), 0, Bank(CONFIG), output, MODEL_RULES), output
 
 

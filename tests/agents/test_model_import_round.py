@@ -21,7 +21,7 @@ from pipeline.topics.checkpoints import (
     parse_key,
 )
 from pipeline.topics.codec import decode_pack, encode_pack
-from tests.agents.fakes import APPENDED_MS, MemoryBroker, MemoryOutput
+from tests.agents.fakes import APPENDED_MS, MemoryBroker, MemoryProducer
 from tests.agents.logs import CONFIG, LogWriter
 from tests.agents.owners import Owner, content, undisturbed
 
@@ -49,7 +49,7 @@ async def importing(
     async def find_running(claimed: Collection[str]) -> tuple[str, ...]:
         return () if idle else ("tide",)
 
-    output = MemoryOutput(broker)
+    output = MemoryProducer(broker)
     change = add_models(node, learned(*names, reference_ms=reference_ms), config)
     taken = await change_models(
         node, change, place=PLACE, output=None if dry_run else output,  # type: ignore[arg-type]
@@ -172,7 +172,7 @@ async def put_back(broker: MemoryBroker, node: str, data: bytes) -> state_codec.
 
     clock = ManualClock(APPENDED_MS / 1000)
     return await change_models(
-        node, replace_models(node, data, CONFIG, clock), place=PLACE, output=MemoryOutput(broker),  # type: ignore[arg-type]
+        node, replace_models(node, data, CONFIG, clock), place=PLACE, output=MemoryProducer(broker),  # type: ignore[arg-type]
         open_reader=broker.open_reader, find_running=find_running, clock=clock,
     )  # fmt: skip
 

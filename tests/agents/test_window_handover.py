@@ -24,14 +24,14 @@ from pipeline.errors import BrokerUnavailableError, StateError
 from pipeline.processors.model.bank import Bank
 from pipeline.tasks import cancel_tasks
 from pipeline.topics.windows import decode_window
-from tests.agents.fakes import MemoryBroker, MemoryOutput
+from tests.agents.fakes import MemoryBroker, MemoryProducer
 from tests.agents.logs import CONFIG, LogWriter
 from tests.agents.owners import MODEL_RULES, content, published, settle, undisturbed
 
 
 def cursors_over(broker: MemoryBroker, count: int = 1) -> list[ModelCursor]:
     """Return models of `count` partitions that share columns."""
-    output: Any = MemoryOutput(broker)
+    output: Any = MemoryProducer(broker)
     bank = Bank(CONFIG)
     return [
         ModelCursor(Ownership(partition, 3), 0, bank.beside(), output, MODEL_RULES)

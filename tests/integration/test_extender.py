@@ -21,7 +21,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from pipeline.clock import SystemClock
 from pipeline.extender.service import serve
-from pipeline.kafka.lazy_producer import LazyProducer
+from pipeline.kafka.producer import Producer
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.settings import ExtenderSettings
 from pipeline.table import AND_PODS, Feed, Table
@@ -208,13 +208,13 @@ async def test_a_bad_record_costs_itself_and_lies_in_the_dead_letters(cluster: C
         ),
     }
     await cluster.send(NODE_STATE, *bad.values(), ("good", good))
-    producer = LazyProducer(cluster.client)
+    producer = Producer(cluster.client)
     letters = DeadLetterWriter(producer, cluster.prefix)
     async with following(cluster, on_bad=letters.send) as feed:
         await asyncio.wait_for(feed.wait_caught_up(), 30)
         assert list(feed.table) == ["good"]
         assert dict(feed.state.bad) == dict.fromkeys(bad, 1)
-    await producer.close()
+    await producer.stop()
     assert letters.lost == 0
     consumer = AIOKafkaConsumer(**cluster.client, group_id=None)
     await consumer.start()

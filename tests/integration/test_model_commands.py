@@ -29,7 +29,7 @@ from pipeline.kafka.client import client_options
 from pipeline.kafka.newest import newest
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.partition_log import LogRecord, open_reader
-from pipeline.kafka.producer import open_output
+from pipeline.kafka.producer import log_producer
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.processors.model import state_codec
@@ -69,7 +69,7 @@ async def owner(kafka: KafkaSettings) -> AsyncIterator[tuple[Shard, CheckpointRo
     async def refuse(topic: str, record: LogRecord, error: RecordError) -> None:
         raise error
 
-    async with open_output(client) as output:
+    async with log_producer(client) as output:
         recovery = Recovery(
             member=uuid.uuid4().hex,
             group=GROUP,

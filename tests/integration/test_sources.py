@@ -278,10 +278,12 @@ async def test_without_a_broker_a_source_ends_at_once() -> None:
             pass
 
 
-async def begun(producer: Any, kafka: KafkaSettings, *entries: Entry) -> None:
-    """Write in a transaction that does not end."""
-    await producer.begin_transaction()
+async def begun(producer: Any, kafka: KafkaSettings, *entries: Entry) -> Any:
+    """Write in a transaction that does not end; returns it."""
+    transaction = producer.transaction()
+    await transaction.__aenter__()
     await write(producer, kafka, "cluster", entries)
+    return transaction
 
 
 async def test_what_a_sole_writer_had_begun_when_the_next_came_is_not_what_the_topic_says(
@@ -294,13 +296,13 @@ async def test_what_a_sole_writer_had_begun_when_the_next_came_is_not_what_the_t
     async with open_producer(kafka, "first", name) as first:
         async with first.transaction():
             await write(first, kafka, "cluster", [old])
-        await begun(first, kafka, new, other)
+        transaction = await begun(first, kafka, new, other)
         async with open_producer(kafka, "second", name) as second:
             # For the next to compare with, for a worker that loads, and for one that follows.
             assert await read_back(kafka, NODES, "cluster") == {b"n1": old.value}
             assert await loaded(kafka) == {"n1": "o"}
             with pytest.raises(ProducerFenced):
-                await first.commit_transaction()
+                await transaction.__aexit__(None, None, None)
             async with second.transaction():
                 await write(second, kafka, "cluster", [other])
             assert await loaded(kafka) == {"n1": "o", "n2": ""}

@@ -1,58 +1,91 @@
-"""The log is extended by one record batch at a time, over a fake producer."""
+"""One producer for every writer, over a fake client. Over a broker: tests/integration."""
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka.errors import (
+    KafkaConnectionError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    ProducerFenced,
+    UnknownTopicOrPartitionError,
+)
 
-from pipeline.errors import StateError
-from pipeline.kafka.producer import Keyed, Output
+from pipeline.errors import BrokerUnavailableError, StateError
+from pipeline.kafka import producer as module
+from pipeline.kafka.producer import (
+    LOG,
+    Keyed,
+    Producer,
+    RecordTooLargeError,
+    is_fenced,
+    log_producer,
+)
 
 FIRST_OFFSET = 7
+CLIENT = {"bootstrap_servers": "fake:9092"}
 
 
 class FakeBatch:
-    """Takes records until their values fill it."""
+    """Takes records until their values fill it; an empty one takes any."""
 
     def __init__(self, room: int) -> None:
         self.values: list[bytes | None] = []
+        self.headers: list[Any] = []
         self.closed = False
         self._room = room
 
-    def append(self, *, key: bytes, value: bytes | None, timestamp: int | None) -> object | None:
+    def append(
+        self, *, key: bytes, value: bytes | None, timestamp: int | None, headers: Any
+    ) -> object | None:
         assert not self.closed
-        if len(value or b"") > self._room:
+        assert isinstance(headers, list)
+        if self.values and len(value or b"") > self._room:
+            self.closed = True
             return None
         self._room -= len(value or b"")
         self.values.append(value)
+        self.headers.append(headers)
         return object()
 
-    def size(self) -> int:
-        return sum(len(value or b"") for value in self.values)
+    def record_count(self) -> int:
+        return len(self.values)
 
     def close(self) -> None:
         self.closed = True
 
 
-class FakeProducer:
-    """Delivers batches a little later; `fails` says which (from 0) is not delivered, `repeats`
-    of which the first answer is lost, so that the second does not say where it lies."""
+class FakeClient:
+    """Delivers a little later. `fails` says which batch (from 0) is not delivered, `repeats` of
+    which the first answer is lost, so that the second has no offset."""
 
-    def __init__(
-        self,
-        room: int,
-        fails: Callable[[int], bool] = lambda number: False,
-        repeats: Callable[[int], bool] = lambda number: False,
-    ) -> None:
+    def __init__(self) -> None:
+        self.options: dict[str, Any] = {}
         self.delivered: list[list[bytes | None]] = []
-        self.most_in_flight = 0
-        self._room, self._fails, self._repeats = room, fails, repeats
-        self._in_flight, self._sent = 0, 0
+        self.records: list[tuple[str, bytes | None, bytes | None, int | None]] = []
+        self.most_in_flight = self.starts = self.stops = 0
+        self.room = 10
+        self.fails: Callable[[int], bool] = lambda number: False
+        self.repeats: Callable[[int], bool] = lambda number: False
+        self.start_error: BaseException | None = None
+        self.record_error: BaseException | None = None
+        self._in_flight = self._sent = 0
+
+    async def start(self) -> None:
+        self.starts += 1
+        await asyncio.sleep(0)
+        if self.start_error:
+            raise self.start_error
+
+    async def stop(self) -> None:
+        self.stops += 1
 
     def create_batch(self) -> FakeBatch:
-        return FakeBatch(self._room)
+        return FakeBatch(self.room)
 
     async def send_batch(
         self, batch: FakeBatch, topic: str, *, partition: int
@@ -67,61 +100,226 @@ class FakeProducer:
         self.most_in_flight = max(self.most_in_flight, self._in_flight)
         await asyncio.sleep(0.001)
         self._in_flight -= 1
-        if self._fails(number):
-            raise ConnectionError("not delivered")
+        if self.fails(number):
+            raise KafkaTimeoutError("not delivered")
         before = FIRST_OFFSET + sum(map(len, self.delivered))
         self.delivered.append(batch.values)
-        return SimpleNamespace(offset=-1 if self._repeats(number) else before)
+        return SimpleNamespace(offset=-1 if self.repeats(number) else before)
+
+    async def send(
+        self, topic: str, value: Any, *, key: Any, partition: int | None, headers: Any
+    ) -> "asyncio.Future[None]":
+        delivery: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.record_error is None:
+            self.records.append((topic, key, value, partition))
+            delivery.set_result(None)
+        else:
+            delivery.set_exception(self.record_error)
+        return delivery
+
+    async def send_and_wait(self, topic: str, value: Any, **options: Any) -> None:
+        await (await self.send(topic, value, **options))
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        if topic == "none":
+            raise UnknownTopicOrPartitionError
+        return {0, 1, 2}
 
 
-async def append(producer: Any, *values: bytes) -> list[int]:
-    return await Output(producer).append("t.windows", 3, [Keyed(b"k", value) for value in values])
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
+    """The client of every producer that a test makes."""
+    fake = FakeClient()
+
+    def make(**options: Any) -> FakeClient:
+        fake.options = options
+        return fake
+
+    monkeypatch.setattr(module, "AIOKafkaProducer", make)
+    return fake
 
 
-async def test_what_fits_one_batch_is_one_batch() -> None:
-    producer = FakeProducer(room=10)
-    await append(producer, b"aaa", b"bbb", b"cccc")
-    assert producer.delivered == [[b"aaa", b"bbb", b"cccc"]]
+async def append(*values: bytes) -> list[int]:
+    return await log_producer(CLIENT).append("t.windows", 3, [Keyed(b"k", v) for v in values])
 
 
-async def test_what_does_not_fit_follows_when_the_first_is_delivered() -> None:
-    producer = FakeProducer(room=10)
-    offsets = await append(producer, b"aaaaaa", b"bbbbbb", b"cc", b"dddddddddd", b"e")
+# ---- appending to a log
+
+
+async def test_records_that_fit_one_batch_are_one_batch(client: FakeClient) -> None:
+    await append(b"aaa", b"bbb", b"cccc")
+    assert client.delivered == [[b"aaa", b"bbb", b"cccc"]]
+
+
+async def test_the_next_batch_follows_when_the_one_before_is_delivered(client: FakeClient) -> None:
+    offsets = await append(b"aaaaaa", b"bbbbbb", b"cc", b"dddddddddd", b"e")
     assert offsets == [7, 8, 9, 10, 11]
-    assert producer.delivered == [[b"aaaaaa"], [b"bbbbbb", b"cc"], [b"dddddddddd"], [b"e"]]
-    assert producer.most_in_flight == 1
+    assert client.delivered == [[b"aaaaaa"], [b"bbbbbb", b"cc"], [b"dddddddddd"], [b"e"]]
+    assert client.most_in_flight == 1
 
 
-async def test_a_batch_that_holds_a_mebibyte_takes_no_more() -> None:
-    producer = FakeProducer(room=1 << 30)
-    sizes = [2 << 20, 1, (1 << 20) - 2, 1, 3]
-    await append(producer, *(bytes(size) for size in sizes))
-    found = [[len(value or b"") for value in batch] for batch in producer.delivered]
-    assert found == [[2 << 20], [1, (1 << 20) - 2, 1], [3]]
+async def test_after_a_failure_a_prefix_is_there_and_no_more(client: FakeClient) -> None:
+    client.room, client.fails = 1, lambda number: number == 1
+    with pytest.raises(BrokerUnavailableError, match=r"writing to t\.windows\[3\]"):
+        await append(b"a", b"b", b"c")
+    assert client.delivered == [[b"a"]]
 
 
-async def test_after_a_failure_a_prefix_is_there_and_no_more() -> None:
-    producer = FakeProducer(room=1, fails=lambda number: number == 1)
-    with pytest.raises(ConnectionError):
-        await append(producer, b"a", b"b", b"c")
-    assert producer.delivered == [[b"a"]]
+async def test_a_delivery_without_an_offset_is_an_error(client: FakeClient) -> None:
+    client.room, client.repeats = 1, lambda number: number == 1
+    with pytest.raises(StateError, match=r"t\.windows\[3\]: the broker returned no offset"):
+        await append(b"a", b"b", b"c")
+    assert client.delivered == [[b"a"], [b"b"]]
 
 
-async def test_an_answer_that_does_not_say_where_records_lie_is_an_error() -> None:
-    producer = FakeProducer(room=1, repeats=lambda number: number == 1)
-    with pytest.raises(StateError, match=r"t\.windows\[3\]: the broker does not say"):
-        await append(producer, b"a", b"b", b"c")
-    assert producer.delivered == [[b"a"], [b"b"]]
+async def test_a_large_record_is_a_batch_of_its_own(client: FakeClient) -> None:
+    client.room = 4
+    assert await append(b"a", b"12345", b"b") == [7, 8, 9]
+    assert client.delivered == [[b"a"], [b"12345"], [b"b"]]
 
 
-async def test_a_record_that_fits_no_batch_is_an_error_and_not_an_endless_loop() -> None:
-    producer = FakeProducer(room=4)
-    with pytest.raises(ValueError, match="5 bytes"):
-        await append(producer, b"a", b"12345")
-    assert producer.delivered == [[b"a"]]
+async def test_nothing_is_no_batch(client: FakeClient) -> None:
+    assert await append() == []
+    assert client.delivered == []
 
 
-async def test_nothing_is_no_batch() -> None:
-    producer = FakeProducer(room=4)
-    assert await append(producer) == []
-    assert producer.delivered == []
+# ---- many records in flight
+
+
+async def test_batches_are_in_flight_together_and_in_order(client: FakeClient) -> None:
+    client.room = 2
+    headers = [("source", b"test")]
+    records = [Keyed(b"k", value) for value in (b"a", b"b", None, b"cc")]
+    deliveries = await Producer(CLIENT).send_batches("t.windows", 3, records, headers)
+    await asyncio.gather(*deliveries)
+    assert client.delivered == [[b"a", b"b", None], [b"cc"]]
+    assert client.most_in_flight == 2
+
+
+async def test_deliveries_that_nobody_awaits_do_not_complain(client: FakeClient) -> None:
+    complaints: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    client.fails, client.record_error = lambda number: True, KafkaTimeoutError("late")
+    producer = Producer(CLIENT)
+    await producer.send("t.nodes", value=b"v", key=b"k")
+    await producer.send_batches("t.windows", 3, [Keyed(b"k", b"v")])
+    await asyncio.sleep(0.01)
+    assert complaints == []
+
+
+# ---- single records
+
+
+async def test_the_first_record_starts_the_client_once(client: FakeClient) -> None:
+    producer = Producer(CLIENT)
+    assert client.starts == 0
+    await asyncio.gather(*(producer.deliver("t", value=b"%d" % i, key=b"k") for i in range(5)))
+    assert client.starts == 1
+    assert [record[2] for record in client.records] == [b"0", b"1", b"2", b"3", b"4"]
+    await producer.stop()
+    await producer.stop()
+    assert client.stops == 1
+
+
+async def test_a_record_that_is_too_large_has_an_error_of_its_own(client: FakeClient) -> None:
+    client.record_error = MessageSizeTooLargeError("9 bytes")
+    with pytest.raises(RecordTooLargeError, match=r"t: .*9 bytes"):
+        await Producer(CLIENT).deliver("t", value=b"v", key=b"k")
+
+
+async def test_an_offer_that_fails_is_counted_and_the_next_one_may_succeed(
+    client: FakeClient,
+) -> None:
+    producer = Producer(CLIENT)
+    client.start_error = KafkaConnectionError("away")
+    await producer.offer("t", value=b"lost", key=None)
+    assert (producer.lost, client.stops) == (1, 1)
+    client.start_error = None
+    await producer.offer("t", value=b"there", key=None)
+    assert producer.lost == 1
+    assert client.records == [("t", None, b"there", None)]
+
+
+async def test_an_offer_gives_up(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(*_: Any, **__: Any) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(module, "_OFFER_SECONDS", 0.02)
+    monkeypatch.setattr(client, "send_and_wait", hang)
+    producer = Producer(CLIENT)
+    await producer.offer("t", value=b"lost", key=None)
+    assert producer.lost == 1
+
+
+async def test_partitions_of_a_topic_are_counted(client: FakeClient) -> None:
+    producer = Producer(CLIENT)
+    assert await producer.partition_count("t") == 3
+    assert await producer.partition_count("none") == 0
+
+
+# ---- the client
+
+
+async def test_every_producer_is_idempotent_and_waits_for_all_replicas(client: FakeClient) -> None:
+    producer = Producer(
+        CLIENT, LOG, client_id="me", max_record_bytes=1000, sole_writer="the-watcher"
+    )
+    async with producer:
+        assert client.options == {
+            "bootstrap_servers": "fake:9092", "acks": "all", "enable_idempotence": True,
+            "linger_ms": 2, "max_batch_size": 1024 * 1024, "compression_type": "snappy",
+            "client_id": "me", "max_request_size": 1000, "transactional_id": "the-watcher",
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [KafkaConnectionError("away"), asyncio.CancelledError()])
+async def test_a_client_that_did_not_start_is_stopped(
+    client: FakeClient, error: BaseException
+) -> None:
+    client.start_error = error
+    with suppress(BrokerUnavailableError, asyncio.CancelledError):
+        await Producer(CLIENT).start()
+    assert (client.starts, client.stops) == (1, 1)
+
+
+async def test_a_client_that_cannot_flush_holds_nobody_up(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang() -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(module, "_STOP_SECONDS", 0.02)
+    monkeypatch.setattr(client, "stop", hang)
+    async with asyncio.timeout(5):
+        async with Producer(CLIENT):
+            pass
+
+
+def test_a_fenced_producer_is_recognized_behind_the_errors_that_follow() -> None:
+    def raised(work: Callable[[], None]) -> Exception:
+        try:
+            work()
+        except Exception as error:
+            return error
+        raise AssertionError
+
+    def fenced() -> None:
+        raise ProducerFenced
+
+    def cleaning_up() -> None:
+        try:
+            fenced()
+        finally:
+            raise KafkaTimeoutError
+
+    def chained() -> None:
+        try:
+            cleaning_up()
+        except KafkaTimeoutError as error:
+            raise BrokerUnavailableError("x") from error
+
+    assert is_fenced(raised(fenced))
+    assert is_fenced(raised(cleaning_up))
+    assert is_fenced(raised(chained))
+    assert not is_fenced(KafkaTimeoutError())
+    assert not is_fenced(None)

@@ -18,7 +18,7 @@ from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.partition_models import ModelRules, PartitionWindow
 from pipeline.kafka.partition_log import LogRecord
-from pipeline.kafka.producer import Output
+from pipeline.kafka.producer import Producer
 from pipeline.processors.model.bank import Bank
 from pipeline.settings import Settings
 from pipeline.topics.checkpoints import NodeCheckpoint, parse_key
@@ -58,7 +58,7 @@ def undisturbed(windows: Mapping[int, Sequence[Record]], settings: Settings) -> 
         prefix="none", statistic=model.training_statistic, memory_policy=model.memory_collect_policy
     )
     for at, records in windows.items():
-        nobody: Output = None  # type: ignore[assignment]
+        nobody: Producer = None  # type: ignore[assignment]
         cursor = ModelCursor(Ownership(at, epoch=0), 0, Bank(model_config(settings)), nobody, rules)
         log = [LogRecord(at, r.offset, r.key, r.value, round(r.at * 1000)) for r in records]
         for start in range(0, len(log), _AT_A_TIME):

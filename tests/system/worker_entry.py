@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaTimeoutError
 from pipeline.agents import checkpoint_rounds, recovery
 from pipeline.agents.learn_windows import GENERATION
 from pipeline.agents.model_agent import ModelCursor
-from pipeline.kafka.producer import Keyed, Output
+from pipeline.kafka.producer import Keyed, Producer
 from pipeline.topics.checkpoints import RoundMarker, marker_key
 from pipeline.topics.codec import encode_pack
 
@@ -77,7 +77,7 @@ def deliveries_fail() -> None:
 
         return now_and_then
 
-    Output.append = failing(Output.append)  # type: ignore[method-assign]
+    Producer.append = failing(Producer.append)  # type: ignore[method-assign]
 
 
 BUGS: Mapping[str, Callable[[], None]] = {

@@ -11,7 +11,7 @@ from pipeline.agents.checkpoint_rounds import CheckpointRounds
 from pipeline.agents.shard import Shard
 from pipeline.clock import ManualClock
 from pipeline.errors import CheckpointError
-from pipeline.kafka.producer import Keyed, Output
+from pipeline.kafka.producer import Keyed, Producer
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWindow
 from pipeline.processors.model.peaks import NodePeaks
@@ -102,7 +102,7 @@ async def _saved(ages: Mapping[str, float | None], interval_seconds: float) -> l
     )  # fmt: skip
     shard = cast(Shard, SimpleNamespace(model=model, join=SimpleNamespace(next_offset=1)))
     clock = ManualClock()
-    rounds = CheckpointRounds(shard, cast(Output, SimpleNamespace(append=append)), "t", (), clock)
+    rounds = CheckpointRounds(shard, cast(Producer, SimpleNamespace(append=append)), "t", (), clock)
     running = asyncio.create_task(rounds.run(interval_seconds, 0.0))
     await clock.advance(0.0)
     known = [age for age in ages.values() if age is not None]

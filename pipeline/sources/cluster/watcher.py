@@ -12,12 +12,11 @@ from contextlib import aclosing, nullcontext
 from typing import Any, Final
 
 import msgspec
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import ProducerFenced
 
 from pipeline.clock import Clock
 from pipeline.errors import KafkaError, RecordError, TopicDriftError
 from pipeline.kafka.client import our_errors
+from pipeline.kafka.producer import Producer, is_fenced
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.kube.api_client import Api
 from pipeline.kube.event_reporter import Reporter
@@ -188,7 +187,7 @@ class Watcher:
 
     # -- to the topics
 
-    async def _write(self, producer: AIOKafkaProducer, kafka: KafkaSettings) -> None:
+    async def _write(self, producer: Producer, kafka: KafkaSettings) -> None:
         while True:
             batch = [await self._waiting.get()]
             while len(batch) < _AT_ONCE and not self._waiting.empty():
@@ -228,15 +227,6 @@ def _learn(kind: Kind, key: bytes, value: bytes | None) -> None:
                     why=error.message)  # fmt: skip
 
 
-def _is_fenced(error: BaseException | None) -> bool:
-    """Whether it comes of another writer: what failed because of that may hide it."""
-    while error is not None:
-        if isinstance(error, ProducerFenced):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
 async def watch_cluster(api: Api, settings: Settings, clock: Clock) -> None:
     """Keep the topics in step, from the beginning each time that Kafka fails. Raises
     `KubernetesError` if we are not allowed to, `TopicDriftError` if a topic is missing."""
@@ -248,7 +238,7 @@ async def watch_cluster(api: Api, settings: Settings, clock: Clock) -> None:
         except TopicDriftError:
             raise
         except KafkaError as error:
-            why = "another writes" if _is_fenced(error) else "Kafka"
+            why = "another writes" if is_fenced(error) else "Kafka"
             BEGUN.labels(why).inc()
             log.error("beginning again", why=str(error), seconds=_PAUSE_SECONDS)
             await clock.sleep(_PAUSE_SECONDS)

@@ -8,10 +8,9 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from aiokafka import AIOKafkaProducer
-
 from pipeline.clock import Clock
 from pipeline.errors import KafkaError, ProviderError, TopicDriftError
+from pipeline.kafka.producer import Producer
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.logs import get_logger
 from pipeline.processors.provided.fetched_usage import FetchedUsage, TimeWindow, window_before
@@ -64,7 +63,7 @@ class Rounds:
         settings: Settings,
         clock: Clock,
         status: Status,
-        producer: AIOKafkaProducer,
+        producer: Producer,
     ) -> None:
         self._provider = provider
         self._kafka = settings.kafka

@@ -1,5 +1,5 @@
 """The HTTP service that a scheduler asks, over the state table.
 
-`protocol` reads and writes kube-scheduler's messages, `decide` turns the table into an answer,
-`server` serves it.
+`scheduler_messages` and `preempt_messages` read and write kube-scheduler's messages, `decisions`
+decides from the table, `scheduler_api` answers, `service` runs it. `limits` has every time-out.
 """

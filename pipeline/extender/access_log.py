@@ -1,4 +1,4 @@
-"""What is logged of requests, and of what is none."""
+"""The access log, and a log for aiohttp's server that treats malformed HTTP as no error of ours."""
 
 import logging
 from typing import Final
@@ -15,23 +15,23 @@ HTTP_LOGGER: Final = logging.getLogger("pipeline.extender.http")
 """For aiohttp's server."""
 
 
-class _OfStrangers(logging.Filter):
-    """What is no HTTP is a mistake of who sends it: a line that says which, no error of ours."""
+class _MalformedRequests(logging.Filter):
+    """Log a request that is no HTTP at level info, without a traceback."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, HttpProcessingError | web.RequestPayloadError):
             record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
             record.__dict__["fields"] = {"reason": " ".join(str(error).split())[:200]}
-            record.msg, record.args, record.exc_info = "no HTTP", None, None
+            record.msg, record.args, record.exc_info = "request is no HTTP", None, None
         return HTTP_LOGGER.isEnabledFor(record.levelno)
 
 
-HTTP_LOGGER.addFilter(_OfStrangers())
+HTTP_LOGGER.addFilter(_MalformedRequests())
 
 
 class AccessLog(AbstractAccessLogger):
-    """One event a request; probes, scrapes and long polls only at level debug."""
+    """Log one event per request; probes, scrapes and long polls at level debug."""
 
     _quiet = frozenset({"/healthz", "/readyz", "/metrics"})
 

@@ -1,7 +1,6 @@
-"""What Nodes' annotations say that the extender cannot use: told in its log.
+"""Log invalid usage thresholds in annotations of Nodes, once per annotation.
 
-Owes the rest: each annotation once, and again when it is another. It looks at what the table found
-when it took the node's record, and no question waits for it.
+The table validates them when it takes the record of a node, so no request waits for this.
 """
 
 from collections import defaultdict
@@ -9,38 +8,38 @@ from collections.abc import Mapping
 from typing import Final, NoReturn
 
 from pipeline.clock import Clock
+from pipeline.extender import limits
 from pipeline.logs import get_logger
 from pipeline.processors.loadaware.node_thresholds import problem
 from pipeline.table import Table
-from pipeline.table.node_anomalies import unusable_thresholds
+from pipeline.table.node_anomalies import invalid_thresholds
 
-LOOK_EVERY_SECONDS: Final = 5.0
-_NAMED: Final = 3
+_NODES_NAMED: Final = 3
 
 _log = get_logger(__name__)
 
 
-async def keep_telling(table: Table, clock: Clock) -> NoReturn:
-    """Tell of what comes, until cancelled."""
-    told: Mapping[str, str] = {}
+async def watch_annotations(table: Table, clock: Clock) -> NoReturn:
+    """Log invalid annotations as they appear, until cancelled."""
+    logged: Mapping[str, str] = {}
     while True:
-        told = tell(table, told)
-        await clock.sleep(LOOK_EVERY_SECONDS)
+        logged = log_invalid_thresholds(table, logged)
+        await clock.sleep(limits.ANNOTATION_CHECK_SECONDS)
 
 
-def tell(table: Table, told: Mapping[str, str]) -> Mapping[str, str]:
-    """Tell of the annotations of thresholds that are of no use and were not `told`; gives what is
-    told by now, by node. Nodes of which the same is wrong share a line."""
-    found = unusable_thresholds(table)
-    nodes_of: dict[str | None, list[str]] = defaultdict(list)
-    for node, annotation in found.items():
-        if told.get(node) != annotation:
-            nodes_of[problem(annotation)].append(node)
-    for reason, nodes in nodes_of.items():
+def log_invalid_thresholds(table: Table, logged: Mapping[str, str]) -> Mapping[str, str]:
+    """Log the invalid annotations that are not among `logged` (by node), one line per problem.
+    Returns all that are invalid now."""
+    annotations = invalid_thresholds(table)
+    nodes_by_problem: dict[str | None, list[str]] = defaultdict(list)
+    for node, annotation in annotations.items():
+        if logged.get(node) != annotation:
+            nodes_by_problem[problem(annotation)].append(node)
+    for reason, nodes in nodes_by_problem.items():
         _log.warning(
-            "usage thresholds of nodes are not all in force: those of the settings fill in",
+            "invalid usage thresholds of nodes: those of the settings apply instead",
             reason=reason,
             count=len(nodes),
-            nodes=nodes[:_NAMED],
+            nodes=nodes[:_NODES_NAMED],
         )
-    return found
+    return annotations

@@ -1,8 +1,8 @@
-"""The nodes of one question as they are at one moment: columns of the table, read once.
+"""The nodes that a scheduler asks about, as columns of the state table at one moment.
 
-Owes the rest: the same numbers to every filter and score that looks at a question. A column is
-read when it is first asked for: whoever keeps a moment looks at `Table.version` before it is used
-again.
+A filter or scorer reads the columns that it needs; each is copied from the table at its first use,
+so all of them see the same numbers. Before a `CandidateNodes` is used again in a later request,
+compare `Table.version`: columns that were not read yet would be newer than the others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,23 +13,22 @@ import numpy.typing as npt
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.loadaware.pod_amounts import Counting, by_name
-from pipeline.table import UNKNOWN_ROW, NodeRecords, RowArray, Rows, Table
-from pipeline.table.name_index import Names
+from pipeline.table import UNKNOWN_ROW, NodeRecords, RowArray, Table
 from pipeline.table.pod_columns import EvictablePods
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import RATES
 
 NEW_SECONDS: Final = 300.0
-"""A node without any report is new while none of its pods is there for longer."""
+"""A node that never reported counts as new until one of its pods is older than this."""
 
 NodePositions = npt.NDArray[np.intp]
-"""Where some nodes lie among others, (nodes,)."""
+"""Indexes into the candidate nodes."""
 
 Array = TypeVar("Array", bound=npt.NDArray[Any])
 
 
 class PodDemand(NamedTuple):
-    """The pod of a question, and what would count of it on a node, by the names of `Counting`."""
+    """The pod that a scheduler asks about, and its amounts by the names of `Counting`."""
 
     pod: PodRecord
     counted: dict[str, int]
@@ -39,7 +38,7 @@ class PodDemand(NamedTuple):
         return self.pod.pod_class == "prod"
 
     def amounts(self, kind: str, resources: Sequence[str]) -> IntArray:
-        """What counts of some resources, such as `estimate` of each, (resources,)."""
+        """Amounts of one kind, such as `estimate`, (resources,)."""
         return np.array([self.counted[f"{kind}:{name}"] for name in resources], np.int64)
 
     @property
@@ -48,12 +47,16 @@ class PodDemand(NamedTuple):
 
 
 def pod_demand(pod: PodRecord, counting: Counting) -> PodDemand:
-    """What `counting` counts of this pod."""
+    """The amounts that `counting` takes from a pod."""
     return PodDemand(pod, dict(zip(counting.names, counting.amounts(pod), strict=True)))
 
 
 class CandidateNodes:
-    """The nodes `names` (each once) at `now`; arrays are (nodes,), in their order."""
+    """The nodes `names` (each once) at the time `now`; arrays are (nodes,), in their order.
+
+    `in_flight` says whether pods count that are not in the usage of their node yet. `rows` are the
+    rows of the names in the table, where the caller knows them.
+    """
 
     def __init__(
         self,
@@ -65,60 +68,62 @@ class CandidateNodes:
         rows: RowArray | None = None,
     ) -> None:
         table.bring_up_to_date(now)
+        self._table = table
         self._in_flight = in_flight
         self.names = names
         self.now = now
         self.rows = table.lookup(names) if rows is None else rows
-        self._at = _side_by_side(self.rows)
-        self._table = table
-        self._seen: dict[str, npt.NDArray[Any]] = {}
+        self._cache: dict[str, npt.NDArray[Any]] = {}
         self._freed: dict[str, FloatArray] = {}
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def among(self, places: NodePositions) -> "CandidateNodes":
-        """Some of these nodes, as they were at the same moment."""
-        if len(places) == len(self) and np.array_equal(places, np.arange(len(self))):
+    def among(self, positions: NodePositions) -> "CandidateNodes":
+        """A part of these nodes, at the same moment."""
+        if len(positions) == len(self) and np.array_equal(positions, np.arange(len(self))):
             return self
-        part = CandidateNodes.__new__(CandidateNodes)
-        part.names = some_of(self.names, places)
-        part.now, part.rows, part._table = self.now, self.rows[places], self._table
-        part._at = _side_by_side(part.rows)
-        part._in_flight = self._in_flight
-        part._seen = {name: values[places] for name, values in self._seen.items()}
-        part._freed = {name: values[places] for name, values in self._freed.items()}
+        names = [self.names[position] for position in positions.tolist()]
+        part = self._copy(names, self.rows[positions])
+        part._cache = {name: values[positions] for name, values in self._cache.items()}
+        part._freed = {name: values[positions] for name, values in self._freed.items()}
         return part
 
-    def once(self, name: str, found: Callable[[], Array]) -> Array:
-        """What `found` gives for these nodes, (nodes, ..), asked for once under this name. It may
-        lie in the table itself: it is not to be written to."""
-        if name not in self._seen:
-            self._seen[name] = found().view()
-            self._seen[name].flags.writeable = False
-        values: Array = self._seen[name]  # type: ignore[assignment]
+    def _copy(self, names: Sequence[str], rows: RowArray) -> "CandidateNodes":
+        copy = CandidateNodes.__new__(CandidateNodes)
+        copy._table, copy._in_flight, copy.now = self._table, self._in_flight, self.now
+        copy.names, copy.rows = names, rows
+        return copy
+
+    def once(self, name: str, compute: Callable[[], Array]) -> Array:
+        """Cache a read-only array (nodes, ..) under a name for the rest of the request."""
+        if name not in self._cache:
+            self._cache[name] = compute()
+            self._cache[name].flags.writeable = False
+        values: Array = self._cache[name]  # type: ignore[assignment]
         return values
 
     def column(self, name: str) -> FloatArray:
-        """A column of the table; NaN where nothing is known. KeyError for one that is none."""
-        return self.once(name, lambda: self._table[name][self._at])
+        """A column of the table, NaN is unknown. Raises KeyError for an unknown name."""
+        return self.once(name, lambda: self._table[name][self.rows])
 
     def allocatable(self, resource: str, kind: str = "allocatable") -> IntArray:
-        """What pods may ask for, whole, 0 for nothing; as `kind` `raw` before amplification."""
+        """Allocatable of a resource in whole units, 0 for none; `kind` may also be `capacity`, or
+        `raw`: before amplification."""
         column = _COLUMNS.get(resource)
         if column is not None:
             name = f"{kind}_{column}"
-            return self.once(f"whole {name}", lambda: self._table.whole(name)[self._at])
+            return self.once(f"whole {name}", lambda: self._table.whole(name)[self.rows])
         return self.once(f"scalar {resource}", lambda: self._table.scalar(resource, self.rows))
 
     @property
     def scalars(self) -> tuple[str, ...]:
-        """The resources that any node of the table has but cpu and memory."""
+        """The resources other than cpu and memory that any node has."""
         return self._table.scalars
 
     def usage(self, column: str, resources: Sequence[str]) -> FloatArray:
-        """What is used as the columns that begin so have it, (nodes, resources) in millicores,
-        bytes and bytes a second; NaN where that is not known."""
+        """Usage (nodes, resources) in millicores, bytes and bytes a second, NaN is unknown.
+        `column` is a prefix of columns: `usage`, `usage_mean_15m`, `peak`, `prod_usage`, ..."""
         return by_node([self._used(column, resource) for resource in resources])
 
     def _used(self, column: str, resource: str) -> FloatArray:
@@ -128,116 +133,109 @@ class CandidateNodes:
 
     def _read_used(self, column: str, resource: str) -> FloatArray:
         used = self.column(f"{column}_{_COLUMNS.get(resource, resource)}")
-        if resource == "cpu":
-            used = used * 1000.0
-        if resource in self._freed and column.startswith(_OF_ALL):
+        used = used * 1000.0 if resource == "cpu" else used
+        if resource in self._freed and column.startswith(_OF_ALL_PODS):
             used = np.maximum(used - self._freed[resource], 0.0)
         return used
 
     def has_usage(self, column: str, resources: Sequence[str]) -> BoolArray:
-        """Where any of that is known."""
+        """Where usage of any of the resources is known."""
         return self.once(f"has {column} {resources}", lambda: self._has_usage(column, resources))
 
     def _has_usage(self, column: str, resources: Sequence[str]) -> BoolArray:
-        found = np.zeros(len(self), np.bool_)
+        known = np.zeros(len(self), np.bool_)
         for resource in resources:
-            found |= np.isfinite(self._used(column, resource))
-        return found
+            known |= np.isfinite(self._used(column, resource))
+        return known
 
     def counted(self, name: str) -> IntArray:
-        """What counts of the pods of each node, those on their way to it, too."""
-        return self.once(name, lambda: self._table.pods.named(name, self._at))
-
-    def without(self, gone: Sequence[Sequence[str]]) -> "CandidateNodes":
-        """Each of these nodes as it would be if the pods of these UIDs were not there, `gone` by
-        place. What was measured of them stays measured."""
-        pods, names = self._table.pods, self.counted_names
-        each = [
-            pods.amounts_of(uids, row) for uids, row in zip(gone, self.rows.tolist(), strict=True)
-        ]
-        part = self.less(np.array(each, np.int64).reshape(len(self), len(names)), {})
-        flights = self._table.flight_without(self.rows, gone)
-        for is_prod, flight in zip((False, True), flights, strict=True):
-            part._seen[f"flight {is_prod}"] = flight * self._in_flight
-        return part
-
-    def less(self, amounts: IntArray, used: Mapping[str, FloatArray]) -> "CandidateNodes":
-        """These nodes as they would be if pods of lower classes than Prod were gone: less of what
-        counts of pods, (nodes, amounts), and less usage, by resource in millicores and bytes."""
-        part = CandidateNodes.__new__(CandidateNodes)
-        part.names, part.now, part.rows, part._table = self.names, self.now, self.rows, self._table
-        part._at = self._at
-        part._in_flight = self._in_flight
-        stays = {name: of for name, of in self._seen.items() if not name.startswith(_GOES)}
-        part._seen, part._freed = stays, dict(used)
-        for at, name in enumerate(self._table.pods.counting.names):
-            part._seen[name] = self.counted(name) - amounts[:, at]
-        return part
+        """Sum of an amount over the pods of each node, pods on their way included."""
+        return self.once(name, lambda: self._table.pods.named(name, self.rows))
 
     @property
     def counted_names(self) -> tuple[str, ...]:
-        """What `counted` can be asked for, in the order of amounts."""
+        """The names that `counted` takes, in the order of amounts."""
         return self._table.pods.counting.names
 
-    def uid_at(self, place: int) -> str:
-        """The UID of the pod in this place of the ledger."""
-        return self._table.pods.uid_at(place)
+    def without_pods(self, uids: Sequence[Sequence[str]]) -> "CandidateNodes":
+        """The nodes as they would be without some of their pods: `uids` lists them per node. Usage
+        that was measured stays."""
+        pods = self._table.pods
+        amounts = [
+            pods.amounts_of(of_node, row)
+            for of_node, row in zip(uids, self.rows.tolist(), strict=True)
+        ]
+        shape = len(self), len(self.counted_names)
+        part = self.less(np.array(amounts, np.int64).reshape(shape), {})
+        flights = self._table.flight_without(self.rows, uids)
+        for is_prod, flight in zip((False, True), flights, strict=True):
+            part._cache[f"flight {is_prod}"] = flight * self._in_flight
+        return part
+
+    def less(self, amounts: IntArray, used: Mapping[str, FloatArray]) -> "CandidateNodes":
+        """The nodes as they would be with lower sums, by `amounts` (nodes, amounts), and with lower
+        usage, by resource in millicores and bytes."""
+        part = self._copy(self.names, self.rows)
+        part._cache = {
+            name: values
+            for name, values in self._cache.items()
+            if not name.startswith(_DERIVED_FROM_USAGE)
+        }
+        part._freed = dict(used)
+        for index, name in enumerate(self.counted_names):
+            part._cache[name] = self.counted(name) - amounts[:, index]
+        return part
 
     def evictable(self) -> EvictablePods:
-        """The pods of these nodes that are of lower classes than Prod, and were measured."""
+        """The pods of these nodes of lower classes than Prod that the last window measured."""
         began = self.column("as_of_seconds") - np.nan_to_num(self.column("window_seconds"))
         return self._table.pods.evictable(self.rows, began)
 
+    def uid_at(self, place: int) -> str:
+        """The UID of a pod by its place in `EvictablePods`."""
+        return self._table.pods.uid_at(place)
+
     def flight(self, *, prod: bool = False) -> IntArray:
-        """What of the pods in flight is to be added to usage, (nodes, resources of LoadAware)."""
+        """What pods in flight add to usage, (nodes, resources of LoadAwareScheduling)."""
         pods = self._table.pods
-        source = pods.prod_flight if prod else pods.flight
-        if not self._in_flight:
-            return self.once(f"flight {prod}", lambda: np.zeros_like(source[self._at]))
-        return self.once(f"flight {prod}", lambda: source[self._at])
+        return self._added(f"flight {prod}", pods.prod_flight if prod else pods.flight)
 
     def unmeasured(self) -> IntArray:
-        """The millicores that TargetLoadPacking adds to averages, for pods that are not in them."""
+        """Millicores of pods that the average usage does not include yet."""
         return self._added("unmeasured", self._table.pods.unmeasured)
 
     def unseen(self) -> IntArray:
-        """Those that it adds to the last window, for pods that came after that began."""
+        """Millicores of pods that started after the last window began."""
         return self._added("unseen", self._table.pods.unseen)
 
     def _added(self, name: str, of_rows: IntArray) -> IntArray:
-        if not self._in_flight:
-            return self.once(name, lambda: np.zeros_like(of_rows[self._at]))
-        return self.once(name, lambda: of_rows[self._at])
+        return self.once(name, lambda: of_rows[self.rows] * self._in_flight)
 
     def ages(self) -> FloatArray:
         """Seconds since the end of the last window, NaN for none."""
         return self.now - self.column("as_of_seconds")
 
     def is_fresh(self, expiration_seconds: float) -> BoolArray:
-        """Where usage is young enough to speak for the present; so is that of a new node."""
-        return (
-            self.once(
-                f"fresh {expiration_seconds}",
-                lambda: self._table.fresh(self._at, self.now, expiration_seconds),
-            )
-            | self.is_new()
+        """Where usage is younger than this, and where a node is new."""
+        return self.once(
+            f"fresh {expiration_seconds}",
+            lambda: self._table.fresh(self.rows, self.now, expiration_seconds) | self.is_new(),
         )
 
     def is_new(self) -> BoolArray:
-        """Nodes that nobody has reported yet, and that have no pod for long: they use nothing but
-        what is on its way to them."""
+        """Where a node never reported and all of its pods are young: it uses nothing yet."""
         return self.once("new", self._is_new)
 
     def _is_new(self) -> BoolArray:
-        oldest = self._table.pods.oldest[self._at]
-        there = np.isfinite(self.column("allocatable_cpu_cores"))
+        oldest = self._table.pods.oldest[self.rows]
+        exists = np.isfinite(self.column("allocatable_cpu_cores"))
         never = np.isnan(self.column("as_of_seconds")) & (self.rows != UNKNOWN_ROW)
-        found: BoolArray = there & never & (oldest > self.now - NEW_SECONDS)
-        return found
+        is_new: BoolArray = exists & never & (oldest > self.now - NEW_SECONDS)
+        return is_new
 
     def metadata(self, source: Literal["Label", "Annotation"], key: str) -> list[str | None]:
         """A label or an annotation of each node, None where a node has none."""
-        nodes = [self.node(place).node for place in range(len(self))]
+        nodes = [self.records(position).node for position in range(len(self))]
         return [
             None
             if node is None
@@ -245,46 +243,19 @@ class CandidateNodes:
             for node in nodes
         ]
 
-    def node(self, place: int) -> NodeRecords:
-        """The records of one of these nodes."""
-        return self._table.snapshot(self.names[place])
-
-
-def _side_by_side(rows: RowArray) -> Rows:
-    """A slice instead of rows that lie so: what is there is not copied then."""
-    first, count = int(rows[0]) if len(rows) else 0, len(rows)
-    if first >= 0 and np.array_equal(rows, np.arange(first, first + count)):
-        return slice(first, first + count)
-    return rows
-
-
-def by_row(rows: RowArray) -> NodePositions:
-    """The places of rows, the lowest row first; each is there once, but for that of no node.
-
-    >>> by_row(np.array([4, 0, -1, 3]))
-    array([1, 3, 0, 2])
-    """
-    place_of: NodePositions = np.full(int(rows.max(initial=0)) + 2, -1, np.intp)
-    place_of[rows] = np.arange(len(rows))
-    places = place_of[place_of >= 0]
-    return places if len(places) == len(rows) else np.argsort(rows, kind="stable")
-
-
-def some_of(names: Sequence[str], places: NodePositions) -> Sequence[str]:
-    """The names in these places."""
-    if isinstance(names, Names):
-        return names.take(places)
-    return [names[place] for place in places.tolist()]
+    def records(self, position: int) -> NodeRecords:
+        """The newest records of one of these nodes."""
+        return self._table.snapshot(self.names[position])
 
 
 def by_node(columns: Sequence[Array]) -> Array:
-    """Columns (nodes,) side by side, (nodes, columns). Each lies in one piece: so sums over the few
-    columns are as fast as over the many nodes."""
-    found: Array = np.array(columns).T  # type: ignore[assignment]
-    return found
+    """Columns (nodes,) side by side, (nodes, columns). Each stays contiguous, so that reductions
+    over the few columns are as fast as those over the many nodes."""
+    table: Array = np.array(columns).T  # type: ignore[assignment]
+    return table
 
 
-_OF_ALL: Final = "usage"
-# What of a moment is worked out of usage.
-_GOES: Final = ("used ", "compared ")
+_OF_ALL_PODS: Final = "usage"
+# Names of cached arrays that depend on usage.
+_DERIVED_FROM_USAGE: Final = ("used ", "compared ")
 _COLUMNS: Final = {"cpu": "cpu_cores", "memory": "memory_bytes"}

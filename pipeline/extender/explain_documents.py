@@ -1,7 +1,7 @@
-"""What would be said of a pod, as a JSON document: answered by the extender, printed by
+"""The decision about a pod as a JSON document: answered by the extender at /v1/explain, printed by
 `springtide score` and `springtide why-not`.
 
-Keys are stable: more may come, none will go. None is unknown, or was not asked.
+Keys are stable: more may come, none will be removed. None is unknown or does not apply.
 """
 
 import math
@@ -18,16 +18,16 @@ from pipeline.topics.resource_amounts import Resources
 KIND: Final = "PlacementExplanation"
 
 Verdict = Literal["passed", "refused", "unknown", "exempt"]
-"""`unknown` passes without being judged by its usage, `exempt` whatever its usage is."""
+"""`unknown` passes because its usage is not known, `exempt` whatever its usage is."""
 
 
 class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
-    """What would be said of one node.
+    """The decision about one node.
 
-    `score` is 0 to 100, the mean of `plugins` by weight, and `extender_score` what a scheduler
-    would be told (0 to 10, unless scores are fine); both are None for a refused node, of which no
-    scheduler asks. `curable` is a refusal that preemption may cure. `age_seconds` is
-    since the end of the node's last window.
+    `score` is 0 to 100, the mean of `plugins` by weight, and `extender_score` what a scheduler gets
+    (0 to 10, unless scores are fine); both are None for a refused node, which a scheduler does not
+    ask to score. `curable` is a refusal that preemption may cure. `age_seconds` is since the end of
+    the node's last window.
     """
 
     node: str
@@ -46,7 +46,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExplainedPod(msgspec.Struct, frozen=True, kw_only=True):
-    """The pod as it was understood; `node` is where it is already."""
+    """The pod as it was read; `node` is the node that it is on already."""
 
     namespace: str
     name: str
@@ -57,13 +57,13 @@ class ExplainedPod(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """`namespace/name` for people; what a manifest leaves open is `-`."""
+        """`namespace/name` for people; `-` stands for what the manifest leaves out."""
         return f"{self.namespace or '-'}/{self.name or '-'}"
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """What would be said of a pod at `now`, were the mode `act`: `mode` is the one in force. The
-    `items` lie in the order in which they were asked for."""
+    """The decision about a pod at `now`, as in mode `act`; `mode` is the mode of the extender. The
+    `items` are in the order of the request."""
 
     apiVersion: str = API_VERSION  # noqa: N815
     kind: str = KIND
@@ -75,9 +75,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explanation(
-    found: ExplainResult, pod: PodRecord, rules: Rules, now: float, mode: str
+    result: ExplainResult, pod: PodRecord, rules: Rules, now: float, mode: str
 ) -> Explanation:
-    """The document of what was found for this pod."""
+    """The document of a result for this pod."""
     return Explanation(
         now=format_time(now),
         mode=mode,
@@ -90,36 +90,36 @@ def explanation(
             limits=pod.limits,
         ),
         weights={score.plugin: score.weight for score in rules.placement.scores},
-        items=_items(found),
+        items=_items(result),
     )
 
 
-def _items(found: ExplainResult) -> tuple[NodeExplanation, ...]:
-    scored = found.scored
-    by_place = {place: at for at, place in enumerate(found.kept.tolist())}
-    plugins = {name: scores.tolist() for name, scores in scored.plugins.items()}
-    percent, steps = scored.percent.tolist(), scored.scores
-    ages, is_stale = found.ages.tolist(), found.is_stale.tolist()
-    is_unjudged = found.is_unjudged.tolist()
+def _items(result: ExplainResult) -> tuple[NodeExplanation, ...]:
+    scores = result.scores
+    score_index = {position: index for index, position in enumerate(result.passed.tolist())}
+    plugins = {name: of_plugin.tolist() for name, of_plugin in scores.plugins.items()}
+    percent, steps = scores.percent.tolist(), scores.steps.tolist()
+    ages, is_stale = result.ages.tolist(), result.is_stale.tolist()
+    is_unknown = result.is_unknown.tolist()
     items = []
-    for place, name in enumerate(found.names):
-        age = round(ages[place], 3) if math.isfinite(ages[place]) else None
-        refusal = found.refused.get(place)
+    for position, name in enumerate(result.names):
+        age = round(ages[position], 3) if math.isfinite(ages[position]) else None
+        refusal = result.refused.get(position)
         if refusal is not None:
             items.append(
                 NodeExplanation(
                     node=name, verdict="refused", reason=refusal.reason, curable=refusal.curable,
-                    age_seconds=age, stale=is_stale[place],
+                    age_seconds=age, stale=is_stale[position],
                 )
             )  # fmt: skip
             continue
-        at = by_place[place]
-        judged: Verdict = "unknown" if is_unjudged[place] else "passed"
+        index = score_index[position]
+        verdict: Verdict = "unknown" if is_unknown[position] else "passed"
         items.append(
             NodeExplanation(
-                node=name, verdict="exempt" if found.is_exempt else judged, score=percent[at],
-                extender_score=steps[at], age_seconds=age, stale=is_stale[place],
-                plugins={plugin: scores[at] for plugin, scores in plugins.items()},
+                node=name, verdict="exempt" if result.is_exempt else verdict, score=percent[index],
+                extender_score=steps[index], age_seconds=age, stale=is_stale[position],
+                plugins={plugin: of_plugin[index] for plugin, of_plugin in plugins.items()},
             )
         )  # fmt: skip
     return tuple(items)

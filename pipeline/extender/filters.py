@@ -1,7 +1,7 @@
-"""Who is refused and why: each filter looks at the nodes of a question at one moment.
+"""Refuse candidate nodes: each filter yields positions of nodes, and why they may not take the pod.
 
-Owes the rest: reasons that say which rule, which numbers and how old they are; and whether it would
-help to evict pods: it does where too much was asked for, not where too much is used.
+A reason names the rule, the numbers and their age. It has no percent sign: kube-scheduler uses the
+text of an Event as a format string, and loses the Event.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pipeline.extender.candidate_nodes import CandidateNodes, PodDemand, by_node
+from pipeline.extender.candidate_nodes import CandidateNodes, NodePositions, PodDemand, by_node
 from pipeline.processors.arrays import BoolArray, IntArray
 from pipeline.processors.loadaware import filter_score, node_thresholds
 from pipeline.processors.loadaware.filter_score import Nodes, Verdict
@@ -27,7 +27,7 @@ from pipeline.topics.resource_amounts import MID, RATES
 
 RESOURCES: Final = ("cpu", "memory")
 
-_WHAT: Final = {
+_USAGE_NAMES: Final = {
     node_thresholds.USAGE: "usage",
     node_thresholds.PROD: "usage of Prod",
     node_thresholds.AGGREGATED: "aggregated usage",
@@ -35,103 +35,109 @@ _WHAT: Final = {
 
 
 class Refusal(NamedTuple):
-    """Why a node may not take the pod, without a percent sign; `curable` where kube-scheduler's
-    preemption may help."""
+    """Why a node may not take the pod; `curable` if evicting other pods may help: where too much is
+    requested, not where too much is used."""
 
     reason: str
     curable: bool = False
 
 
-def hinted(moment: CandidateNodes, asked: PodDemand) -> Iterator[tuple[int, Refusal]]:
-    """SchedulingHint: where a pod names nodes, no other takes it."""
-    named = set(hint_of(asked.pod.annotations).node_names)
+Refusals = Iterator[tuple[int, Refusal]]
+"""Positions of refused nodes, with the refusal."""
+
+
+def hinted(nodes: CandidateNodes, demand: PodDemand) -> Refusals:
+    """SchedulingHint: a pod that names nodes is refused by all others."""
+    named = set(hint_of(demand.pod.annotations).node_names)
     if named:
         refusal = Refusal("not among the nodes that the pod's scheduling hint names")
         yield from (
-            (place, refusal) for place, name in enumerate(moment.names) if name not in named
+            (position, refusal) for position, name in enumerate(nodes.names) if name not in named
         )
 
 
 def load_aware(
-    moment: CandidateNodes, asked: PodDemand, args: LoadAwareArgs, *, in_flight: bool = True
-) -> Iterator[tuple[int, Refusal]]:
-    """LoadAware: where usage with what is on its way is over a threshold, or too old to tell."""
-    estimate = asked.amounts("estimate", args.resources)
-    expired = ~moment.is_fresh(args.node_metric_expiration_seconds or 0)
+    nodes: CandidateNodes, demand: PodDemand, args: LoadAwareArgs, *, in_flight: bool = True
+) -> Refusals:
+    """LoadAware: usage with pods in flight and this pod is over a threshold, or too old."""
+    estimate = demand.amounts("estimate", args.resources)
+    expired = ~nodes.is_fresh(args.node_metric_expiration_seconds or 0)
     if not args.filter_expired_node_metrics:
-        expired = np.zeros(len(moment), np.bool_)
-    for of, places in _limits(moment, args, is_prod=asked.is_prod):
-        if not of.are_any:
+        expired = np.zeros(len(nodes), np.bool_)
+    for limits, positions in _limits(nodes, args, is_prod=demand.is_prod):
+        if not limits.are_any:
             continue
-        part = moment if len(places) == len(moment) else moment.among(places)
-        used = compared(part, args, of, in_flight=in_flight)
-        nodes = nodes_of(part, args, used, of)
-        thresholds = np.array([of.thresholds.get(name, 0) for name in args.resources])
+        part = nodes.among(positions)
+        used = compared(part, args, limits, in_flight=in_flight)
+        judged = nodes_of(part, args, used, limits)
+        thresholds = np.array([limits.thresholds.get(name, 0) for name in args.resources])
         verdict = filter_score.judge(
-            nodes,
+            judged,
             estimate,
             thresholds[None, :],
-            expired[places],
+            expired[positions],
             passes_expired=bool(args.enable_schedule_when_node_metrics_expired),
         )
-        for at in np.flatnonzero(verdict.code).tolist():
-            yield int(places[at]), _refusal(part, args, of, nodes, estimate, verdict, at)
+        for index in np.flatnonzero(verdict.code).tolist():
+            reason = _load_reason(part, args, limits, judged, estimate, verdict, index)
+            yield int(positions[index]), Refusal(reason)
 
 
 def _limits(
-    moment: CandidateNodes, args: LoadAwareArgs, *, is_prod: bool
-) -> Iterator[tuple[Limits, "np.ndarray[tuple[int], np.dtype[np.intp]]"]]:
-    """The thresholds that hold, and for which nodes: those with an annotation have their own. Where
-    it is not known what Prod uses, those hold that look at all that is used."""
-    for text, places in _annotated(moment):
-        of = node_thresholds.limits_of(args, text, is_prod=is_prod)
-        if of.kind == node_thresholds.PROD:
-            usage = moment.usage("prod_usage", args.resources)[places]
+    nodes: CandidateNodes, args: LoadAwareArgs, *, is_prod: bool
+) -> Iterator[tuple[Limits, NodePositions]]:
+    """The thresholds, and the nodes that they apply to: nodes with an annotation have their own.
+    Where usage of Prod is unknown, the thresholds for all usage apply."""
+    for annotation, positions in _by_annotation(nodes):
+        limits = node_thresholds.limits_of(args, annotation, is_prod=is_prod)
+        if limits.kind == node_thresholds.PROD:
+            usage = nodes.usage("prod_usage", args.resources)[positions]
             known = np.logical_or.reduce(np.isfinite(usage), axis=1)
-            yield node_thresholds.limits_of(args, text, is_prod=False), places[~known]
-            places = places[known]
-        yield of, places
+            yield node_thresholds.limits_of(args, annotation, is_prod=False), positions[~known]
+            positions = positions[known]
+        yield limits, positions
 
 
-def _annotated(
-    moment: CandidateNodes,
-) -> Iterator[tuple[str | None, "np.ndarray[tuple[int], np.dtype[np.intp]]"]]:
-    """The nodes by the annotation that has their own thresholds; None for all that have none."""
-    own = moment.once("own", lambda: moment.column("own_thresholds").astype(np.bool_))
-    yield None, np.flatnonzero(~own)
-    alike: dict[str | None, list[int]] = {}
-    for place in np.flatnonzero(own).tolist():
-        node = moment.node(place).node
+def _by_annotation(nodes: CandidateNodes) -> Iterator[tuple[str | None, NodePositions]]:
+    """The nodes grouped by their annotation of thresholds; None for those without one."""
+    has_own = nodes.once("own", lambda: nodes.column("own_thresholds").astype(np.bool_))
+    yield None, np.flatnonzero(~has_own)
+    groups: dict[str | None, list[int]] = {}
+    for position in np.flatnonzero(has_own).tolist():
+        node = nodes.records(position).node
         text = None if node is None else node.annotations.get(node_thresholds.ANNOTATION)
-        alike.setdefault(text, []).append(place)
-    for text, found in alike.items():
-        yield text, np.array(found)
+        groups.setdefault(text, []).append(position)
+    for text, positions in groups.items():
+        yield text, np.array(positions)
 
 
-def _refusal(
-    moment: CandidateNodes, args: LoadAwareArgs, of: Limits, nodes: Nodes, estimate: IntArray,
-    verdict: Verdict, at: int,
-) -> Refusal:  # fmt: skip
-    age = age_text(float(moment.ages()[at]))
-    if verdict.code[at] == filter_score.EXPIRED:
+def _load_reason(
+    nodes: CandidateNodes, args: LoadAwareArgs, limits: Limits, judged: Nodes, estimate: IntArray,
+    verdict: Verdict, index: int,
+) -> str:  # fmt: skip
+    seconds = float(nodes.ages()[index])
+    if verdict.code[index] == filter_score.EXPIRED:
+        if not np.isfinite(seconds):
+            return "usage is not known: the node never reported"
         limit = args.node_metric_expiration_seconds
-        when = f"its last window ended {age}" if np.isfinite(moment.ages()[at]) else "never heard"
-        return Refusal(f"usage is not known: {when}, and counts for {limit} s")
-    resource = int(verdict.resource[at])
+        age = age_text(seconds)
+        return f"usage is not known: its last window ended {age}, the limit is {limit} s"
+    resource = int(verdict.resource[index])
     name = args.resources[resource]
-    used, room = int(nodes.compared[at, resource]), int(nodes.capacity[at, resource])
-    flying = int(moment.flight(prod=of.kind == node_thresholds.PROD)[at, resource])
-    parts = [f"{amount(name, used - flying)} used {age}", f"{amount(name, flying)} on its way"]
-    parts = [*parts[: 1 + (flying > 0)], f"{amount(name, int(estimate[resource]))} for this pod"]
-    # No percent sign: kube-scheduler takes the Event's text for a format, and loses the Event.
-    return Refusal(
-        f"{name} {_WHAT[of.kind]} would be {verdict.percent[at]:.1f} percent of "
-        f"{amount(name, room)}, over the threshold of {of.thresholds[name]:g}: {' + '.join(parts)}"
+    used = int(judged.compared[index, resource])
+    flying = int(nodes.flight(prod=limits.kind == node_thresholds.PROD)[index, resource])
+    parts = [f"{amount(name, used - flying)} used {age_text(seconds)}"]
+    parts += [f"{amount(name, flying)} on its way"] * (flying > 0)
+    parts += [f"{amount(name, int(estimate[resource]))} for this pod"]
+    return (
+        f"{name} {_USAGE_NAMES[limits.kind]} would be {verdict.percent[index]:.1f} percent of "
+        f"{amount(name, int(judged.capacity[index, resource]))}, over the threshold of "
+        f"{limits.thresholds[name]:g}: {' + '.join(parts)}"
     )
 
 
 def amount(resource: str, whole: int) -> str:
-    """An amount for people.
+    """An amount with its unit.
 
     >>> amount("cpu", 1250), amount("memory", 3 << 30), amount("nvidia.com/gpu", 2)
     ('1.25 cores', '3.0 GiB', '2')
@@ -148,55 +154,54 @@ def amount(resource: str, whole: int) -> str:
     return str(whole)
 
 
-def reserved(moment: CandidateNodes, asked: PodDemand) -> Iterator[tuple[int, Refusal]]:
-    """What the Node's annotation keeps for processes outside of Kubernetes is not asked for."""
-    kept = by_node(
-        [moment.column("reserved_cpu_cores") * 1000, moment.column("reserved_memory_bytes")]
+def reserved(nodes: CandidateNodes, demand: PodDemand) -> Refusals:
+    """Requests exceed what the Node's annotation leaves beside processes outside of Kubernetes."""
+    reservation = by_node(
+        [nodes.column("reserved_cpu_cores") * 1000, nodes.column("reserved_memory_bytes")]
     )
-    if not np.isfinite(kept).any():
+    if not np.isfinite(reservation).any():
         return
-    room = by_node([moment.allocatable(name) for name in RESOURCES])
-    taken = by_node([moment.counted(f"request:{name}") for name in RESOURCES])
-    wanted = asked.amounts("request", RESOURCES)
-    found = beyond_reservation(room, kept, taken, wanted)
-    yield from _beyond(found, RESOURCES, taken, wanted, lambda _: "without what the node reserves")
+    allocatable = by_node([nodes.allocatable(name) for name in RESOURCES])
+    requested = by_node([nodes.counted(f"request:{name}") for name in RESOURCES])
+    wanted = demand.amounts("request", RESOURCES)
+    bounded = beyond_reservation(allocatable, reservation, requested, wanted)
+    yield from _beyond(
+        bounded, RESOURCES, requested, wanted, lambda _: "allocatable minus the node's reservation"
+    )
 
 
-def certain_mid(
-    moment: CandidateNodes, asked: PodDemand, stale_after: float
-) -> Iterator[tuple[int, Refusal]]:
-    """While nobody knows better, Mid takes no more than is certain, whatever the Node offers."""
-    wanted = asked.amounts("request", MID)
+def certain_mid(nodes: CandidateNodes, demand: PodDemand, stale_after: float) -> Refusals:
+    """Requests of Mid exceed the lower bound of the last prediction, where that is late: what the
+    Node still offers may not be there any more."""
+    wanted = demand.amounts("request", MID)
     if not wanted.any():
         return
-    bound = moment.usage("mid_lower_bound", RESOURCES)
-    ages = moment.now - moment.column("offered_as_of_seconds")
-    windows = np.nan_to_num(moment.column("offered_window_seconds"))
+    bound = nodes.usage("mid_lower_bound", RESOURCES)
+    ages = nodes.now - nodes.column("offered_as_of_seconds")
+    windows = np.nan_to_num(nodes.column("offered_window_seconds"))
     with np.errstate(invalid="ignore"):
         is_late: BoolArray = np.abs(ages) >= np.maximum(stale_after, 2 * windows)
-    taken = by_node([moment.counted(f"request:{name}") for name in MID])
-    found = beyond_certain(bound, is_late, taken, wanted)
+    requested = by_node([nodes.counted(f"request:{name}") for name in MID])
+    bounded = beyond_certain(bound, is_late, requested, wanted)
     yield from _beyond(
-        found, MID, taken, wanted, lambda at: f"certain (predicted {age_text(float(ages[at]))})"
-    )
+        bounded, MID, requested, wanted,
+        lambda index: f"lower bound predicted {age_text(float(ages[index]))}",
+    )  # fmt: skip
 
 
 def _beyond(
-    found: Bounded,
+    bounded: Bounded,
     resources: tuple[str, ...],
-    taken: IntArray,
+    requested: IntArray,
     wanted: IntArray,
-    what: Callable[[int], str],
-) -> Iterator[tuple[int, Refusal]]:
-    for at in np.flatnonzero(np.logical_or.reduce(found.over, axis=1)).tolist():
-        first = int(found.over[at].argmax())
+    bound: Callable[[int], str],
+) -> Refusals:
+    for index in np.flatnonzero(np.logical_or.reduce(bounded.over, axis=1)).tolist():
+        first = int(bounded.over[index].argmax())
         name = resources[first]
-        yield (
-            at,
-            Refusal(
-                f"{name}: {amount(name, int(wanted[first]))} for this pod beside "
-                f"{amount(name, int(taken[at, first]))} is more than the "
-                f"{amount(name, int(found.most[at, first]))} {what(at)}",
-                curable=True,
-            ),
+        reason = (
+            f"{name}: {amount(name, int(requested[index, first]))} requested + "
+            f"{amount(name, int(wanted[first]))} for this pod exceed "
+            f"{amount(name, int(bounded.most[index, first]))} ({bound(index)})"
         )
+        yield index, Refusal(reason, curable=True)

@@ -5,7 +5,12 @@ from collections.abc import Mapping
 import msgspec
 from aiohttp import web
 
-_json = msgspec.json.Encoder()
+
+class ErrorReply(msgspec.Struct, frozen=True, rename="pascal", omit_defaults=True):
+    """What is wrong, and what to do about it."""
+
+    error: str
+    hint: str = ""
 
 
 def json_reply(
@@ -15,9 +20,14 @@ def json_reply(
     return web.Response(body=body, status=status, content_type="application/json", headers=headers)
 
 
+def struct_reply(answer: msgspec.Struct, *, status: int = 200) -> web.Response:
+    """An answer that is encoded here."""
+    return json_reply(msgspec.json.encode(answer), status=status)
+
+
 def error_reply(
     status: int, message: str, hint: str | None = None, headers: Mapping[str, str] | None = None
 ) -> web.Response:
     """An answer that says what is wrong, and what to do about it."""
-    document = {"Error": message} | ({"Hint": hint} if hint else {})
-    return json_reply(_json.encode(document), status=status, headers=headers)
+    body = msgspec.json.encode(ErrorReply(message, hint or ""))
+    return json_reply(body, status=status, headers=headers)

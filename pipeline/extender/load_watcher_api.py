@@ -1,23 +1,26 @@
 """load-watcher's HTTP interface over the state table, for Trimaran's `watcherAddress`.
 
-Owes the rest: paths, statuses and documents as load-watcher has them (scheduling 5), whatever the
-method; a path may begin with two slashes, since their client adds one to an address that ends in
-one. Beyond that it takes `?window=` (15m, 10m, 5m) and the node's name in the path.
+Paths, statuses and documents are those of load-watcher, for every method; a path may begin with two
+slashes, because its client adds one to an address that ends in one. In addition it takes `?window=`
+(15m, 10m, 5m) and the node's name in the path.
+Source: https://github.com/paypal/load-watcher
 """
 
 import asyncio
+from typing import Any
 
 from aiohttp import web
 
 from pipeline.clock import Clock
 from pipeline.errors import BadRequestError
-from pipeline.processors.exchange.load_watcher_document import WINDOWS, encode
+from pipeline.extender.routes import NODE, Answer, Handler, Parameter, Route
+from pipeline.processors.exchange.load_watcher_document import WINDOWS, Document, encode
 from pipeline.table import FeedState, Table
-from pipeline.table.load_watcher_metrics import watched
+from pipeline.table.load_watcher_metrics import load_snapshot
 
 
 class LoadWatcherHandler:
-    """The handlers over one table."""
+    """The routes over one table."""
 
     def __init__(
         self, table: Table, state: FeedState, clock: Clock, stale_after_seconds: float
@@ -27,15 +30,37 @@ class LoadWatcherHandler:
         self._clock = clock
         self._stale_after = stale_after_seconds
 
-    def add_to(self, app: web.Application) -> None:
-        """Route to these handlers. KeyError for nothing."""
-        for path in ("/watcher", "//watcher"):
-            app.router.add_route("*", path, self.watcher)
-            app.router.add_route("*", f"{path}/health", self.health)
-            app.router.add_route("*", f"{path}/{{host}}", self.watcher)
+    def routes(self) -> list[Route]:
+        """The routes of this handler."""
+        window = Parameter("window", "span of the averages", {"enum": [*WINDOWS]}, "15m")
+        host = Parameter("host", "one node", {"type": "string"})
+        failures = {
+            404: Answer("no such node, as text"),
+            500: Answer("no node has usage, as text, as load-watcher has it"),
+        }
+        unhealthy = {503: Answer("the table is not caught up, or Kafka is away")}
+
+        def route(path: str, handler: Handler, summary: str, **more: Any) -> Route:
+            aliases = (f"/{path}",)
+            return Route("GET", path, handler, summary, any_method=True, aliases=aliases, **more)
+
+        return [
+            route(
+                "/watcher", self.watcher, "load-watcher's document of all nodes, or of one.",
+                answer=Document, parameters=(window, host), errors=(400,), others=failures,
+            ),
+            route(
+                "/watcher/health", self.health, "Whether there is usage to be had.",
+                others=unhealthy,
+            ),
+            route(
+                "/watcher/{host}", self.watcher, "load-watcher's document of one node.",
+                answer=Document, parameters=(NODE._replace(name="host"), window), errors=(400,),
+                others=failures,
+            ),
+        ]  # fmt: skip
 
     async def watcher(self, request: web.Request) -> web.Response:
-        """All nodes, or the one that query or path name."""
         host = request.match_info.get("host") or request.query.get("host", "")
         window = request.query.get("window") or next(iter(WINDOWS))
         if window not in WINDOWS:
@@ -44,21 +69,22 @@ class LoadWatcherHandler:
             )
         if not self._state.caught_up:
             return _text(500, f"the state table is not caught up: {self._state.message}")
-        found = watched(self._table, self._clock.now(), self._stale_after, host=host, window=window)
-        if found is None and host:
+        load = load_snapshot(
+            self._table, self._clock.now(), self._stale_after, host=host, window=window
+        )
+        if load is None and host:
             return _text(404, f"No metrics found for host {host[:253]}")
-        if found is None:
-            return _text(500, "no node has published a window lately")
-        # Ten thousand nodes take a quarter of a second: a scheduler's question does not wait.
-        body = await asyncio.to_thread(lambda: encode(found.document()))
+        if load is None:
+            return _text(500, "no node has a window that is young enough")
+        # Ten thousand nodes take a quarter of a second; a scheduler must not wait for them.
+        body = await asyncio.to_thread(lambda: encode(load.document()))
         return web.Response(body=body, content_type="application/json")
 
     async def health(self, _request: web.Request) -> web.Response:
-        """Whether there are numbers to be had."""
         healthy = self._state.caught_up and self._state.connected
         return web.Response(status=200 if healthy else 503)
 
 
 def _text(status: int, text: str) -> web.Response:
-    # Upstream says application/json of a text that is none.
+    # load-watcher declares plain text as application/json.
     return web.Response(text=text, status=status, content_type="application/json")

@@ -1,86 +1,92 @@
-"""Messages of the preempt verb: which pods a scheduler would evict on which nodes, and the answer.
+"""Messages of the preempt verb: which pods a scheduler would evict on which nodes, and the reply.
 
-Owes the rest: both forms of the question (whole Pods, or UIDs alone where `nodeCacheCapable` is
-set); an answer that names UIDs, as the protocol has it whatever was asked.
+Victims come as whole Pods, or as UIDs where `nodeCacheCapable` is set. The reply always names UIDs,
+as the protocol has it.
 """
 
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from pipeline.errors import BadRequestError
-from pipeline.extender.scheduler_messages import Pod, decode_part, manifest
+from pipeline.extender.scheduler_messages import JsonPod, Pod, manifest, read_args, read_pod
 from pipeline.topics.pods import PodRecord
 
 _KEYS = "an object with Pod and NodeNameToVictims or NodeNameToMetaVictims"
 
 
-class _Pods(msgspec.Struct, frozen=True, rename="pascal"):
-    pods: tuple[msgspec.Raw, ...] | None = None
-    num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
-
-
-class _MetaPod(msgspec.Struct, frozen=True):
+class MetaPod(msgspec.Struct, frozen=True):
     uid: str = msgspec.field(name="UID")
 
 
-class _MetaPods(msgspec.Struct, frozen=True, rename="pascal"):
-    pods: tuple[_MetaPod, ...] | None = None
+class MetaVictims(msgspec.Struct, frozen=True, rename="pascal"):
+    """Victims on one node by UID, and how many disruption budgets their eviction would violate."""
+
+    pods: tuple[MetaPod, ...] | None = None
     num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
 
 
+class WholeVictims(msgspec.Struct, frozen=True, rename="pascal"):
+    """Victims on one node as whole Pods."""
+
+    pods: tuple[JsonPod, ...] | None = None
+    num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class ExtenderPreemptionArgs(msgspec.Struct, frozen=True, rename="pascal"):
+    """A request of kube-scheduler for preempt: the victims on each node, as whole Pods or by
+    UID."""
+
+    pod: JsonPod
+    node_name_to_victims: dict[str, WholeVictims] | None = None
+    node_name_to_meta_victims: dict[str, MetaVictims] | None = None
+
+
+class ExtenderPreemptionResult(msgspec.Struct, frozen=True, rename="pascal"):
+    """The nodes on which the evictions would help, with their victims."""
+
+    node_name_to_meta_victims: dict[str, MetaVictims]
+
+
 class Victims(msgspec.Struct, frozen=True):
-    """Who would be evicted from a node, and how many disruption budgets that would break."""
+    """The pods that would be evicted from a node, and how many disruption budgets that violates."""
 
     uids: tuple[str, ...]
     violations: int = 0
 
 
 class Preemption(msgspec.Struct, frozen=True):
-    """What preempt is asked: for which pod, and who would have to leave each node."""
+    """A request for preempt: the pod, and the victims by node."""
 
     pod: Pod
     record: PodRecord
     victims: Mapping[str, Victims]
 
 
-_top = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_pod = msgspec.json.Decoder(Pod)
-_whole = msgspec.json.Decoder(dict[str, _Pods] | None)
-_meta = msgspec.json.Decoder(dict[str, _MetaPods] | None)
 _encoder = msgspec.json.Encoder()
-_NULL = msgspec.Raw(b"null")
 
 
 def read_preemption(body: bytes) -> Preemption:
-    """The question in the body of a preempt request. Raises `BadRequestError`."""
-    top = decode_part(_top, body, "body", _KEYS)
-    parts = {key.lower(): value for key, value in top.items()}
-    if "pod" not in parts:
-        raise BadRequestError("Pod is missing", hint=f"send {_KEYS}")
-    pod = decode_part(_pod, parts["pod"], "Pod", _KEYS)
-    meta = parts.get("nodenametometavictims", _NULL)
-    whole = parts.get("nodenametovictims", _NULL)
+    """The request in the body of preempt. Raises `BadRequestError`."""
+    args = read_args(ExtenderPreemptionArgs, body, _KEYS)
+    pod, record = read_pod(args.pod, _KEYS)
     victims = {
-        node: Victims(tuple(one.uid for one in of.pods or ()), of.num_pdb_violations)
-        for node, of in (decode_part(_meta, meta, "NodeNameToMetaVictims", _KEYS) or {}).items()
+        node: Victims(tuple(pod.uid for pod in meta.pods or ()), meta.num_pdb_violations)
+        for node, meta in (args.node_name_to_meta_victims or {}).items()
     }
-    for node, of in (decode_part(_whole, whole, "NodeNameToVictims", _KEYS) or {}).items():
-        uids = (manifest(one).uid for one in of.pods or ())
-        victims.setdefault(node, Victims(tuple(uids), of.num_pdb_violations))
-    return Preemption(pod, manifest(parts["pod"]), victims)
+    for node, whole in (args.node_name_to_victims or {}).items():
+        uids = (manifest(victim, _KEYS).uid for victim in whole.pods or ())
+        victims.setdefault(node, Victims(tuple(uids), whole.num_pdb_violations))
+    return Preemption(pod, record, victims)
 
 
-def preemption_answer(question: Preemption, nodes: Sequence[str]) -> bytes:
-    """The reply to preempt: these nodes with the victims that were asked about."""
+def preemption_reply(preemption: Preemption, nodes: Sequence[str]) -> bytes:
+    """The reply to preempt: these nodes, each with the victims of the request."""
+    victims = {node: preemption.victims[node] for node in nodes}
     return _encoder.encode(
-        {
-            "NodeNameToMetaVictims": {
-                node: {
-                    "Pods": [{"UID": uid} for uid in question.victims[node].uids],
-                    "NumPDBViolations": question.victims[node].violations,
-                }
-                for node in nodes
+        ExtenderPreemptionResult(
+            {
+                node: MetaVictims(tuple(map(MetaPod, of_node.uids)), of_node.violations)
+                for node, of_node in victims.items()
             }
-        }
+        )
     )

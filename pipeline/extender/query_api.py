@@ -1,37 +1,45 @@
-"""The query interface for everyone but the scheduler: nodes, and what would be said of a pod.
+"""The query interface for clients other than the scheduler: node states, and explained decisions.
 
-Owes the rest: answers of which nothing comes, with stable keys; what is no question gets a 400, a
-node that nobody knows a 404, and a table that is not caught up a 503.
+Queries have no effect, and keys of answers are stable. Errors: 400 for an invalid request, 404 for
+an unknown node, 503 while the table is not caught up.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from aiohttp import web
+from msgspec import Meta
 
-from pipeline import API_VERSION
 from pipeline.clock import Clock
 from pipeline.errors import BadRequestError, NotReadyError, RecordError
 from pipeline.extender.decisions import Decisions
 from pipeline.extender.explain_documents import Explanation, explanation
-from pipeline.extender.http_replies import error_reply, json_reply
-from pipeline.extender.request_bodies import Bodies
-from pipeline.extender.scheduler_messages import Pod, must_be_few
-from pipeline.extender.stage_timing import Stages
+from pipeline.extender.http_replies import error_reply, json_reply, struct_reply
+from pipeline.extender.request_bodies import RequestBodies
+from pipeline.extender.routes import BODY_ERRORS, NODE, Route
+from pipeline.extender.scheduler_messages import JsonPod, Pod, refuse_too_many
+from pipeline.extender.stage_timing import StageTimer
 from pipeline.processors.kubernetes.object_records import read_manifest
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
-from pipeline.table.node_documents import beside, node_item, node_list
+from pipeline.table.node_documents import (
+    NodeState,
+    NodeStateList,
+    node_facts,
+    node_list,
+    node_state_document,
+)
 from pipeline.topics.codec import decode_json
 from pipeline.topics.pods import PodRecord
 
 EXPLAIN_KEYS: Final = (
-    "an object with pod (a Pod as kubectl gives it) or podRecord (one as the topic springtide.pods "
-    "has it), and nodeNames where not all nodes are meant"
+    "an object with pod (a Pod as kubectl prints it) or podRecord (a record of the topic "
+    "springtide.pods), and nodeNames unless all nodes are meant"
 )
 _ABSENT: Final = msgspec.Raw(b"null")
+_POD_RECORD: Final = {"$ref": "#/components/schemas/PodRecord"}
 
 T = TypeVar("T")
 
@@ -40,64 +48,69 @@ class _Kinded(msgspec.Struct, frozen=True):
     kind: str | None = None
 
 
-class ExplainBody(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """What `POST /v1/explain` is asked; all nodes are meant where none are named."""
+class ExplainRequest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A question about one pod: `pod` or `podRecord`, not both. Without `nodeNames` all nodes are
+    meant."""
 
-    pod: msgspec.Raw = _ABSENT
-    pod_record: msgspec.Raw = _ABSENT
+    # A default that is no factory would have to be in the schema, which has no Raw.
+    pod: JsonPod = msgspec.field(default_factory=lambda: _ABSENT)
+    pod_record: Annotated[msgspec.Raw, Meta(extra_json_schema=_POD_RECORD)] = msgspec.field(
+        default_factory=lambda: _ABSENT
+    )
     node_names: list[str] | None = None
 
 
-class Subject(NamedTuple):
-    """A pod, whether it passes everywhere, and which nodes are meant, each once; None for all."""
+class ExplainSubject(NamedTuple):
+    """The pod, whether it passes everywhere, and the nodes in question, each once; None: all."""
 
     record: PodRecord
     is_exempt: bool
     names: Sequence[str] | None
 
 
-def read_subject(body: bytes) -> Subject:
-    """The question in the body of an explain request. Raises `BadRequestError`."""
-    asked = _decoded(ExplainBody, body, "body")
-    must_be_few(asked.node_names or ())
-    names = None if asked.node_names is None else tuple(dict.fromkeys(asked.node_names))
-    has_pod, has_record = (bytes(one) != b"null" for one in (asked.pod, asked.pod_record))
+def read_subject(body: bytes) -> ExplainSubject:
+    """The subject of an `ExplainRequest`. Raises `BadRequestError`."""
+    request = _decoded(ExplainRequest, body, "body")
+    refuse_too_many(request.node_names or ())
+    names = None if request.node_names is None else tuple(dict.fromkeys(request.node_names))
+    has_pod, has_record = (bytes(part) != b"null" for part in (request.pod, request.pod_record))
     if has_pod == has_record:
         wrong = "both pod and podRecord" if has_pod else "neither pod nor podRecord"
         raise BadRequestError(wrong, hint=f"send {EXPLAIN_KEYS}")
     try:
         if has_record:
-            record = decode_json(PodRecord, bytes(asked.pod_record))
+            record = decode_json(PodRecord, bytes(request.pod_record))
             of_daemon_set = record.owner is not None and record.owner.kind == "DaemonSet"
-            return Subject(record, of_daemon_set, names)
-        kind = _decoded(_Kinded, asked.pod, "pod").kind
+            return ExplainSubject(record, of_daemon_set, names)
+        kind = _decoded(_Kinded, request.pod, "pod").kind
         if kind not in (None, "", "Pod"):
             raise BadRequestError(
                 f"pod: a {kind:.80} is no Pod", hint="send the Pod that its template makes"
             )
-        pod = _decoded(Pod, asked.pod, "pod")
-        return Subject(read_manifest(asked.pod), pod.of_daemon_set, names)
+        pod = _decoded(Pod, request.pod, "pod")
+        return ExplainSubject(read_manifest(request.pod), pod.of_daemon_set, names)
     except RecordError as error:
         raise BadRequestError(f"pod: {error.message}", hint=f"send {EXPLAIN_KEYS}") from error
 
 
 def explain(
-    decisions: Decisions, table: Table, subject: Subject, now: float, mode: str
+    decisions: Decisions, table: Table, subject: ExplainSubject, now: float, mode: str
 ) -> Callable[[], Explanation]:
-    """What would be said of this pod, from one moment of the table: what is given writes it down,
+    """Decide about the pod at one moment of the table. The returned function makes the document,
     and may be called in another thread."""
-    table.bring_up_to_date(now)  # else a node of which nothing is left but a placed pod is there
+    # Removes nodes of which nothing but an expired placement is left.
+    table.bring_up_to_date(now)
     names = tuple(table) if subject.names is None else subject.names
-    found = decisions.explain(subject.record, names, now, is_exempt=subject.is_exempt)
-    return lambda: explanation(found, subject.record, decisions.rules, now, mode)
+    result = decisions.explain(subject.record, names, now, is_exempt=subject.is_exempt)
+    return lambda: explanation(result, subject.record, decisions.rules, now, mode)
 
 
 class QueryHandler:
-    """The handlers over one table."""
+    """The routes over one table."""
 
     def __init__(
         self, table: Table, state: FeedState, decisions: Decisions, settings: ExtenderSettings,
-        clock: Clock, bodies: Bodies,
+        clock: Clock, bodies: RequestBodies,
     ) -> None:  # fmt: skip
         self._table = table
         self._state = state
@@ -107,61 +120,76 @@ class QueryHandler:
         self._clock = clock
         self._bodies = bodies
 
-    def add_to(self, app: web.Application) -> None:
-        """Route to these handlers."""
-        app.router.add_get("/v1/nodes", self.nodes)
-        app.router.add_get("/v1/nodes/{node}", self.node)
-        app.router.add_post("/v1/explain", self.explain)
+    def routes(self) -> list[Route]:
+        """The routes of this handler."""
+        pod = {
+            "metadata": {"name": "web-0", "namespace": "shop"},
+            "spec": {"containers": [{"name": "web", "resources": {"requests": {"cpu": "250m"}}}]},
+        }
+        return [
+            Route(
+                "GET", "/v1/nodes", self.nodes, "The state of every node, by name.",
+                NodeStateList, errors=(503,),
+            ),
+            Route(
+                "GET", "/v1/nodes/{node}", self.node, "The state of a node.",
+                NodeState, parameters=(NODE,), errors=(404, 503),
+            ),
+            Route(
+                "POST", "/v1/explain", self.explain,
+                "The decision about a pod on each node, and its reasons. Has no effect.",
+                Explanation, ExplainRequest, {"pod": pod, "nodeNames": ["node-1"]},
+                errors=BODY_ERRORS,
+            ),
+        ]  # fmt: skip
 
     async def nodes(self, _request: web.Request) -> web.Response:
-        """The state of every node, by name."""
-        must_be_caught_up(self._state)
-        known = beside(self._table, tuple(self._table))
-        found = node_list(self._table, self._clock.now(), self._stale_after, known)
-        # Records are not written to: a scheduler's question need not wait for megabytes of them.
-        return json_reply(await asyncio.to_thread(msgspec.json.encode, found))
+        require_caught_up(self._state)
+        facts = node_facts(self._table, tuple(self._table))
+        document = node_list(self._table, self._clock.now(), self._stale_after, facts)
+        # Records never change, so a thread may encode megabytes of them while schedulers ask.
+        return json_reply(await asyncio.to_thread(msgspec.json.encode, document))
 
     async def node(self, request: web.Request) -> web.Response:
-        """The state of one node."""
-        must_be_caught_up(self._state)
+        require_caught_up(self._state)
         name = request.match_info["node"]
-        known = beside(self._table, (name,))
-        item = node_item(self._table, name, self._clock.now(), self._stale_after, known)
-        if item is None:
-            why = "is known but has no window yet" if name in self._table else "is not known"
+        facts = node_facts(self._table, (name,))
+        document = node_state_document(
+            self._table, name, self._clock.now(), self._stale_after, facts
+        )
+        if document is None:
+            why = "has published no window yet" if name in self._table else "is unknown"
             return error_reply(404, f"node {name[:253]!r} {why}", "GET /v1/nodes lists all")
-        document = {"apiVersion": API_VERSION, "kind": "NodeState", **item}
-        return json_reply(msgspec.json.encode(document))
+        return struct_reply(document)
 
     async def explain(self, request: web.Request) -> web.Response:
-        """What filter and prioritize would say of a pod, and why."""
-        stages = Stages("v1/explain")
+        timer = StageTimer("v1/explain")
         body = await self._bodies.read(request)
-        stages.done("receive")
+        timer.done("receive")
         subject = read_subject(body)
-        stages.done("read")
-        must_be_caught_up(self._state)
-        written = explain(self._decisions, self._table, subject, self._clock.now(), self._mode)
-        stages.done("decide")
-        # Ten thousand nodes are some megabytes: a scheduler's question does not wait for them.
-        answer = await asyncio.to_thread(lambda: msgspec.json.encode(written()))
-        stages.done("write")
+        timer.done("read")
+        require_caught_up(self._state)
+        document = explain(self._decisions, self._table, subject, self._clock.now(), self._mode)
+        timer.done("decide")
+        # Ten thousand nodes are some megabytes; a scheduler's request must not wait for them.
+        answer = await asyncio.to_thread(lambda: msgspec.json.encode(document()))
+        timer.done("write")
         return json_reply(answer)
 
 
-def must_be_caught_up(state: FeedState) -> None:
-    """Raise `NotReadyError` unless the table holds what lay in the topics at the start."""
+def require_caught_up(state: FeedState) -> None:
+    """Raise `NotReadyError` until the table holds what lay in the topics at the start."""
     if not state.caught_up:
         raise NotReadyError(
             f"the state table is not caught up: {state.message}",
-            hint="ask again when GET /readyz says 200",
+            hint="ask again when GET /readyz answers 200",
         )
 
 
 def _decoded(kind: type[T], data: bytes | msgspec.Raw, what: str) -> T:
     try:
-        found: Any = msgspec.json.decode(data, type=kind)
+        decoded: Any = msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequestError(f"{what}: {error}", hint=f"send {EXPLAIN_KEYS}") from error
-    result: T = found
+    result: T = decoded
     return result

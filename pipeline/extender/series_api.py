@@ -1,7 +1,6 @@
-"""The recent past of one node: its windows over a range, and statistics of them.
+"""Usage of one node over a recent range: a point per window, and statistics of them.
 
-Owes the rest: what is held and nothing made up: a window that is missing is no point, an amount
-that is not known null; for a range that is none a 400.
+A missing window is no point, an unknown amount is null.
 """
 
 from collections.abc import Sequence
@@ -14,8 +13,9 @@ from aiohttp import web
 from pipeline import API_VERSION
 from pipeline.clock import Clock
 from pipeline.errors import BadRequestError
-from pipeline.extender.http_replies import error_reply, json_reply
-from pipeline.extender.query_api import must_be_caught_up
+from pipeline.extender.http_replies import error_reply, struct_reply
+from pipeline.extender.query_api import require_caught_up
+from pipeline.extender.routes import NODE, Parameter, Route
 from pipeline.processors.explain.usage_series import SeriesStatistics, statistics_of
 from pipeline.table import FeedState
 from pipeline.table.usage_history import History, Series
@@ -31,9 +31,8 @@ _HINT: Final = (
 
 
 class NodeSeries(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's windows of a range, by the time `as_of` at which each ended, and the average `usage`
-    of each by column. `held_from` is the end of the oldest window that is held, in the range or
-    not."""
+    """The windows of a node in a range: `as_of` is when each ended, `usage` the average of each by
+    column. `held_from` is the end of the oldest window in memory, in the range or not."""
 
     apiVersion: str = API_VERSION  # noqa: N815
     kind: str = "NodeSeries"
@@ -46,44 +45,57 @@ class NodeSeries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeSeriesHandler:
-    """The handler over the history that a feed keeps."""
+    """The route over the history that a feed fills."""
 
     def __init__(self, history: History, state: FeedState, clock: Clock) -> None:
         self._history = history
         self._state = state
         self._clock = clock
 
-    def add_to(self, app: web.Application) -> None:
-        """Route to this handler."""
-        app.router.add_get("/v1/nodes/{node}/series", self.series)
+    def routes(self) -> list[Route]:
+        """The routes of this handler."""
+        time = {"type": "string", "format": "date-time"}
+        parameters = (
+            NODE,
+            Parameter("from", "windows that ended at or after", time, "2023-11-14T22:00:00Z"),
+            Parameter("to", "windows that ended at or before", time),
+            Parameter("last", "instead of both: seconds up to now", {"type": "number"}),
+            Parameter("resource", "may be repeated", {"enum": [*RESOURCES]}, "cpu"),
+        )
+        return [
+            Route(
+                "GET", "/v1/nodes/{node}/series", self.series,
+                "The recent windows of a node over a range, and statistics of them.",
+                NodeSeries, parameters=parameters, errors=(400, 404, 503),
+            )
+        ]  # fmt: skip
 
     async def series(self, request: web.Request) -> web.Response:
-        """The windows of a node over a range."""
         node, now = request.match_info["node"], self._clock.now()
         first, last = _range(request, now)
         columns = _columns(request)
-        must_be_caught_up(self._state)
-        held = self._history.get(node)
-        if held is None:
-            message = f"of node {node[:253]!r} no window is held"
-            return error_reply(404, message, "GET /v1/nodes lists the nodes that are known")
-        return json_reply(msgspec.json.encode(node_series(node, held, first, last, columns, now)))
+        require_caught_up(self._state)
+        series = self._history.get(node)
+        if series is None:
+            message = f"node {node[:253]!r} has no window in memory"
+            return error_reply(404, message, "GET /v1/nodes lists the known nodes")
+        return struct_reply(node_series(node, series, first, last, columns, now))
 
 
 def node_series(
-    node: str, held: Series, first: float, last: float, columns: Sequence[str], now: float
+    node: str, series: Series, first: float, last: float, columns: Sequence[str], now: float
 ) -> NodeSeries:
-    """The document of what is held of a node from one moment to another."""
-    found = held.between(first, last)._asdict()
-    ends = held.end_seconds.tolist()
+    """The document of the windows that ended from `first` to `last`."""
+    values = series.between(first, last)._asdict()
+    ends = series.end_seconds.tolist()
     return NodeSeries(
         node=node,
         now=format_time(now),
         held_from=format_time(ends[0]) if ends else None,
-        as_of=[format_time(at) for at in found["end_seconds"].tolist()],
+        as_of=[format_time(end) for end in values["end_seconds"].tolist()],
         # NaN becomes null.
-        usage={column: found[column].tolist() for column in columns},
-        statistics={column: statistics_of(found[column]) for column in columns},
+        usage={column: values[column].tolist() for column in columns},
+        statistics={column: statistics_of(values[column]) for column in columns},
     )
 
 
@@ -102,7 +114,7 @@ def _range(request: web.Request, now: float) -> tuple[float, float]:
         first = parse_time(given["from"]) if "from" in given else 0.0
         last = parse_time(given["to"]) if "to" in given else np.inf
     except (ValueError, OverflowError) as error:
-        raise BadRequestError(f"the range is none: {error}", hint=_HINT) from error
+        raise BadRequestError(f"invalid range: {error}", hint=_HINT) from error
     if first > last:
         raise BadRequestError("the range ends before it begins", hint=_HINT)
     return first, last

@@ -1,27 +1,26 @@
-"""HTTPS for the extender: the certificate, its key, and who may sign those of clients.
+"""HTTPS for the extender: its certificate and key, and the CA of client certificates.
 
-Owes the rest: an error at the start that names the file which is of no use; later on a certificate
-that is renewed without a restart, and the old one for as long as the new one is not readable.
+An invalid file is an error at the start. Later, a renewed certificate is read without a restart;
+the old one stays in use while the new files are invalid.
 """
 
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from pipeline.clock import Clock
 from pipeline.errors import SettingsError
+from pipeline.extender import limits
 from pipeline.logs import get_logger
 from pipeline.settings import ExtenderSettings
-
-LOOK_EVERY_SECONDS: Final = 10.0
 
 _log = get_logger(__name__)
 
 
 @dataclass(slots=True)
 class Tls:
-    """The context that new connections use, and the files that it was read from."""
+    """The context of new connections, and the files that its certificate comes from."""
 
     context: ssl.SSLContext
     cert_file: str
@@ -29,12 +28,12 @@ class Tls:
 
     @classmethod
     def of(cls, settings: ExtenderSettings) -> "Tls | None":
-        """What the settings say; None for plain HTTP. Raises `SettingsError`."""
+        """The context that the settings describe; None for plain HTTP. Raises `SettingsError`."""
         cert_file, key_file = settings.tls_cert_file, settings.tls_key_file
         if cert_file is None and key_file is None:
             if settings.tls_client_ca_file is not None:
                 raise SettingsError(
-                    "extender.tls_client_ca_file: clients show certificates over HTTPS alone",
+                    "extender.tls_client_ca_file: client certificates need HTTPS",
                     key="extender.tls_client_ca_file",
                     hint="set extender.tls_cert_file and extender.tls_key_file, too",
                 )
@@ -53,41 +52,41 @@ class Tls:
             try:
                 context.load_verify_locations(settings.tls_client_ca_file)
             except (OSError, ssl.SSLError) as error:
-                raise _of_no_use(
+                raise _invalid_file(
                     "tls_client_ca_file", settings.tls_client_ca_file, error
                 ) from error
-            # Who shows none is asked about by the handlers: a kubelet's probes have none.
+            # A kubelet's probes have no certificate; the handlers refuse other clients without one.
             context.verify_mode = ssl.CERT_OPTIONAL
         return cls(context, cert_file, key_file)
 
-    async def keep_read(self, clock: Clock) -> NoReturn:
-        """Read the certificate again whenever its files change, until cancelled. What was being
-        written may have the time of what is written: where it is of no use it is tried again."""
-        in_use = told = self._changed_at()
+    async def watch_files(self, clock: Clock) -> NoReturn:
+        """Reload the certificate whenever its files change, until cancelled. A file that was being
+        written may keep its time, so invalid files are read again at every check."""
+        in_use = logged = self._modified_at()
         while True:
-            await clock.sleep(LOOK_EVERY_SECONDS)
-            now = self._changed_at()
-            if now == in_use:
+            await clock.sleep(limits.CERTIFICATE_CHECK_SECONDS)
+            modified_at = self._modified_at()
+            if modified_at == in_use:
                 continue
-            if (error := self.read_again()) is None:
-                in_use = now
-            elif now != told:
-                told = now
-                _log.warning("certificate not read; the old one is in use", reason=str(error))
+            if (error := self.reload()) is None:
+                in_use = modified_at
+            elif modified_at != logged:
+                logged = modified_at
+                _log.warning("certificate not reloaded; the old one stays", reason=str(error))
 
-    def read_again(self) -> Exception | None:
-        """Use what the files hold now for connections to come. What is wrong with them, if they are
-        of no use: then what was in use stays."""
+    def reload(self) -> Exception | None:
+        """Use the files as they are now for new connections. Returns the error if they are invalid;
+        the old certificate then stays in use."""
         try:
-            # A context that a certificate and a key of different pairs were given shows neither.
+            # A context loses its certificate if the new key does not match: try a new one first.
             for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
                 context.load_cert_chain(self.cert_file, self.key_file, password=_no_password)
         except (OSError, ssl.SSLError, ValueError) as error:
             return error
-        _log.info("certificate read again", file=self.cert_file)
+        _log.info("certificate reloaded", file=self.cert_file)
         return None
 
-    def _changed_at(self) -> tuple[float | None, ...]:
+    def _modified_at(self) -> tuple[float | None, ...]:
         return tuple(_modified(Path(name)) for name in (self.cert_file, self.key_file))
 
 
@@ -98,22 +97,22 @@ def _modified(file: Path) -> float | None:
         return None
 
 
-def _read(key: str, what: str, context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
+def _read(key: str, files: str, context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
     try:
-        # A key with a password would make it wait for a terminal.
+        # Without this, a key with a password would wait for a terminal.
         context.load_cert_chain(cert_file, key_file, password=_no_password)
     except (OSError, ssl.SSLError, ValueError) as error:
-        raise _of_no_use(key, what, error) from error
+        raise _invalid_file(key, files, error) from error
 
 
 def _no_password() -> str:
     raise ValueError("the key has a password")
 
 
-def _of_no_use(key: str, file: str, error: Exception) -> SettingsError:
-    said = error.strerror if isinstance(error, FileNotFoundError) else str(error)
+def _invalid_file(key: str, file: str, error: Exception) -> SettingsError:
+    reason = error.strerror if isinstance(error, FileNotFoundError) else str(error)
     return SettingsError(
-        f"extender.{key}: {file}: {said}",
+        f"extender.{key}: {file}: {reason}",
         key=f"extender.{key}",
-        hint="name PEM files that can be read, the key that of the certificate",
+        hint="name readable PEM files; the key must belong to the certificate",
     )

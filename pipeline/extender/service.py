@@ -1,20 +1,19 @@
-"""The service from start to end: it listens, feeds the table, and leaves without being missed.
+"""Run the service: listen, feed the tables, and shut down without refusing a request.
 
-Owes the rest: whoever was sent here is answered, also while this goes; what the feeds raise ends
-the service, loudly.
+Requests are answered during shutdown, too. An exception of a feed ends the service.
 """
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
 
 from aiohttp import web
 
 from pipeline.clock import Clock
 from pipeline.errors import SettingsError
+from pipeline.extender import limits
 from pipeline.extender.access_log import HTTP_LOGGER, AccessLog
-from pipeline.extender.annotation_warnings import keep_telling
+from pipeline.extender.annotation_warnings import watch_annotations
 from pipeline.extender.decisions import Rules
 from pipeline.extender.http_replies import error_reply
 from pipeline.extender.node_view_poll import NodeViewHandler
@@ -25,13 +24,8 @@ from pipeline.logs import get_logger
 from pipeline.metrics import declare_role
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed
-from pipeline.table.table_metrics import watch
+from pipeline.table.table_metrics import show_table_metrics
 from pipeline.tasks import cancel_tasks, run_all
-
-# A deleted pod is told to stop at the moment at which it is taken out of its Service; until all
-# nodes and balancers know that, new connections still come. It takes them a second or two.
-LINGER_SECONDS: Final = 3.0
-FINISH_SECONDS: Final = 10.0
 
 _log = get_logger(__name__)
 
@@ -44,31 +38,30 @@ async def serve(
     on_listening: Callable[[int], None] | None = None,
     *,
     at_once: asyncio.Event | None = None,
-    linger_seconds: float = LINGER_SECONDS,
+    linger_seconds: float = limits.LINGER_SECONDS,
     rules: Rules | None = None,
     views: Feed | None = None,
     history: Feed | None = None,
     publish: Publish | None = None,
 ) -> None:
-    """Feed the table and answer questions until `stop` is set; then leave without being missed.
+    """Feed the table and answer requests until `stop` is set; then shut down in two steps.
 
-    For `linger_seconds` more, or until `at_once` is set, /readyz says 503 "draining", every
-    connection is closed behind its answer, and whoever still comes is answered. An extender that
-    never was ready leaves at once: nobody was sent to it. Then no connection is taken any more, and
-    what is under way is finished.
+    First, for `linger_seconds` or until `at_once` is set, /readyz answers 503 "draining", requests
+    are still answered, and each connection is closed after its answer. An extender that was never
+    ready skips this step: no request was sent to it. Then no connection is accepted, and answers
+    under way are finished.
 
-    `publish` takes plans to make room for pods; without it there are none.
-    `views` feeds a table of node views, `history` one of the recent past; whether these are caught
-    up is of no interest to a scheduler.
-    `on_listening` gets the port when it is open. Raises `SettingsError` if it cannot be.
+    `publish` takes eviction plans; without it none are made. `views` feeds a table of node views,
+    `history` one of recent usage; requests of a scheduler do not wait for these two.
+    `on_listening` gets the port when it is open. Raises `SettingsError` if it cannot be opened.
     """
     declare_role("extender")
     rules = rules or rules_of(settings)
     for note in rules.placement.notes:
         _log.warning("scheduler configuration", note=note)
     if settings.push_out and settings.mode != "act":
-        _log.warning("push_out has no effect in mode observe: nothing is refused, nothing planned")
-    watch(feed.table, feed.state, clock, settings.stale_after_seconds)
+        _log.warning("push_out has no effect in mode observe: no node is refused")
+    show_table_metrics(feed.table, feed.state, clock, settings.stale_after_seconds)
     node_views = NodeViewHandler(views.table.views, views.state) if views else None
     series = NodeSeriesHandler(history.table.history, history.state, clock) if history else None
     extender = Extender(feed.table, feed.state, settings, clock, rules, node_views, series, publish)
@@ -78,58 +71,58 @@ async def serve(
         access_log_class=AccessLog,
         logger=HTTP_LOGGER,
         shutdown_timeout=1.0,
-        # For whoever is gone nothing is worked out, and no place is kept among those who wait.
+        # A client that disconnects frees its place among the waiting clients.
         handler_cancellation=True,
     )
     await runner.setup()
     _refuse_expectations(runner)
-    feeds = [one.run() for one in (feed, views, history) if one is not None]
-    beside = [feed.keep_saved(), keep_telling(feed.table, clock)]
-    feeding = asyncio.create_task(run_all([*feeds, *beside]), name="feed")
-    reading = asyncio.create_task(tls.keep_read(clock), name="tls") if tls else None
+    feeds = [each.run() for each in (feed, views, history) if each is not None]
+    background = [feed.keep_saved(), watch_annotations(feed.table, clock)]
+    feeding = asyncio.create_task(run_all([*feeds, *background]), name="feed")
+    reloading = asyncio.create_task(tls.watch_files(clock), name="tls") if tls else None
     try:
         port = await _listen(runner, settings, tls)
         scheme = "http" if tls is None else "https"
         _log.info("listening", scheme=scheme, host=settings.host, port=port, mode=settings.mode)
         if on_listening:
             on_listening(port)
-        await _until(stop, feeding)
+        await _wait_for(stop, feeding)
         extender.drain()
         linger_seconds = linger_seconds if feed.state.caught_up else 0.0
-        _log.info("draining", linger_seconds=linger_seconds, finish_seconds=FINISH_SECONDS)
+        _log.info("draining", linger_seconds=linger_seconds, finish_seconds=limits.FINISH_SECONDS)
         with suppress(TimeoutError):
             async with asyncio.timeout(linger_seconds):
-                await _until(at_once or asyncio.Event(), feeding)
+                await _wait_for(at_once or asyncio.Event(), feeding)
     finally:
         extender.drain()
-        # aiohttp's own shutdown stops reading bodies that are still arriving: finish before it.
+        # aiohttp's shutdown stops reading bodies that are still arriving: finish before it.
         for site in list(runner.sites):
             await site.stop()
-        await extender.finish(FINISH_SECONDS)
+        await extender.finish(limits.FINISH_SECONDS)
         await runner.cleanup()
         await cancel_tasks(feeding)
         await feed.save()
-        if reading is not None:
-            await cancel_tasks(reading)
+        if reloading is not None:
+            await cancel_tasks(reloading)
 
 
 def _refuse_expectations(runner: web.AppRunner) -> None:
-    """Answer 417 to whoever expects anything but 100-continue. aiohttp does so before it asks any
-    middleware, in the words of who asks, and fails where these are no text."""
+    """Answer 417 to any expectation except 100-continue. aiohttp itself answers before middlewares
+    run, quotes the client, and fails if the quoted bytes are not text."""
     server = runner.server
     assert server is not None
     handle = server.request_handler
 
     async def handled(request: web.BaseRequest) -> web.StreamResponse:
         if request.headers.get("Expect", "100-continue").lower() != "100-continue":
-            return error_reply(417, "nothing but 100-continue can be expected")
+            return error_reply(417, "the only supported expectation is 100-continue")
         return await handle(request)
 
     server.request_handler = handled
 
 
-async def _until(event: asyncio.Event, feeding: "asyncio.Task[None]") -> None:
-    """Wait for the event; raises what the feed raises, which ends only by an error of ours."""
+async def _wait_for(event: asyncio.Event, feeding: "asyncio.Task[None]") -> None:
+    """Wait for the event. Raises the exception of the feed, which ends only by an error."""
     waiting = asyncio.create_task(event.wait())
     try:
         await asyncio.wait({waiting, feeding}, return_when=asyncio.FIRST_COMPLETED)

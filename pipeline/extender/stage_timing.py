@@ -1,6 +1,6 @@
-"""How long the parts of an answer take, so that a slow one says where it is slow.
+"""Measure the stages of an answer, so that a slow answer shows which stage is slow.
 
-Owes the rest: a histogram for each verb and stage, for a microsecond a stage.
+One histogram over verbs and stages; a measurement takes about a microsecond.
 """
 
 from functools import cache
@@ -17,16 +17,17 @@ BUCKETS: Final = (
 )  # fmt: skip
 SECONDS = histogram(
     "extender_stage_seconds",
-    "Time of the parts of an answer: receive (the body, as fast as its sender sends), read, decide "
-    "(judge or score nodes), write.",
+    "Seconds per stage of an answer: receive (the body, as fast as its sender sends), read (parse "
+    "it), decide (judge or score nodes), write (encode the answer).",
     ["verb", "stage"],
     buckets=BUCKETS,
 )
+# The lookup of a metric by its labels takes longer than the observation.
 _seconds = cache(SECONDS.labels)
 
 
-class Stages:
-    """The watch of one answer, which begins now; what raises has no stage."""
+class StageTimer:
+    """Times the stages of one answer, from now on. A stage that raises is not observed."""
 
     __slots__ = ("_since", "_verb")
 
@@ -35,7 +36,7 @@ class Stages:
         self._since = perf_counter()
 
     def done(self, stage: Stage) -> None:
-        """All since the stage before was this one."""
+        """Observe the time since the previous stage as this stage."""
         now = perf_counter()
         _seconds(self._verb, stage).observe(now - self._since)
         self._since = now

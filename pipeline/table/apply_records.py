@@ -1,7 +1,4 @@
-"""Records of the topics as changes of the table: what each may be, and what it does.
-
-Owes the rest: a record that cannot be used raises, and leaves the table as it was.
-"""
+"""Apply records of the topics to the table. An invalid record raises, and leaves it as it was."""
 
 from typing import TypeVar
 
@@ -21,10 +18,8 @@ RecordT = TypeVar("RecordT", TableNode, NodeStateRecord, OfferedResources, ViewH
 
 
 def apply(table: Table, topic: Topic, key: bytes | None, value: bytes | None) -> bool:
-    """Apply one record of `topic` to `table`; False if it was older than what is there.
-
-    Raises `RecordError` for one that cannot be used, and leaves the table as it was.
-    """
+    """Apply one record of `topic`; False if the table has a newer one. Raises `RecordError` if it
+    is invalid."""
     if topic is PODS:
         return _apply_pod(table, key, value)
     node = _node_of(key)
@@ -47,7 +42,7 @@ def apply(table: Table, topic: Topic, key: bytes | None, value: bytes | None) ->
 
 
 def apply_point(table: Table, topic: Topic, key: bytes | None, value: bytes | None) -> bool:
-    """Apply a node state to the history alone; False if it is no later than what is there."""
+    """Apply a node state to the history alone; False if the history has a newer one."""
     node = _node_of(key)
     if value is None:
         table.history.drop(node)
@@ -68,7 +63,7 @@ def _apply_pod(table: Table, key: bytes | None, value: bytes | None) -> bool:
         return True
     pod = decode_json(CountedPod, value)
     if (pod.node, pod.uid) != (node, uid):
-        raise KeyMismatchError(f"payload speaks of {pod.node}/{pod.uid:.80}, key of {key[:80]!r}")
+        raise KeyMismatchError(f"payload is about {pod.node}/{pod.uid:.80}, key about {key[:80]!r}")
     return table.put_pod(pod)
 
 
@@ -93,5 +88,5 @@ def _node_of(key: bytes | None) -> str:
 def _record(kind: type[RecordT], node: str, value: bytes) -> RecordT:
     record = decode_json(kind, value)
     if record.node != node:
-        raise KeyMismatchError(f"payload speaks of {record.node[:80]!r}, key of {node[:80]!r}")
+        raise KeyMismatchError(f"payload is about {record.node[:80]!r}, key about {node[:80]!r}")
     return record

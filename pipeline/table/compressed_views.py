@@ -1,7 +1,9 @@
-"""The newest view of each node as bytes, compressed, for whoever answers with them.
+"""The newest view of each node as compressed bytes, and futures for clients that wait for a newer
+one.
 
-Owes the rest: a view never goes back to an older generation, also not behind a tombstone; who waits
-for a node is woken by whatever happens to its view. Belongs to one event loop.
+A view never goes back to an older generation, also not after a tombstone. Belongs to one event
+loop. Views stay compressed because the memory of a large cluster depends on it: 10,000 nodes of 100
+pods take 75 MB instead of 540, and most clients take gzip as it is.
 """
 
 import asyncio
@@ -10,20 +12,20 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-_BURIED_AT_MOST: Final = 100_000
-# The views of a hundred pods each are 54 kB, and 7 kB at this level, for a tenth of a millisecond.
+_MAX_DEPARTED: Final = 100_000
+# A view of a hundred pods shrinks from 54 kB to 7 kB in a tenth of a millisecond.
 _LEVEL: Final = 1
 _GZIP: Final = zlib.MAX_WBITS | 16
 
 
 class CompressedView(NamedTuple):
-    """A view as it lay on the topic, compressed by gzip."""
+    """A record of `springtide.node-views`, compressed by gzip."""
 
     generation: int
     compressed: bytes
 
     def data(self) -> bytes:
-        """The bytes of the record."""
+        """The record as it was on the topic."""
         return zlib.decompress(self.compressed, _GZIP)
 
 
@@ -31,54 +33,54 @@ class NodeViewStore:
     """NodeViewStore by node."""
 
     def __init__(self) -> None:
-        self._held: dict[str, CompressedView] = {}
-        # Which generation was the last of a node that has left: none of before may come back.
-        self._buried: dict[str, int] = {}
+        self._views: dict[str, CompressedView] = {}
+        # The last generation of a departed node: views up to it must not bring the node back.
+        self._departed: dict[str, int] = {}
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._views)
 
     def get(self, node: str) -> CompressedView | None:
-        """The view of a node; None for none."""
-        return self._held.get(node)
+        """The view of a node, or None."""
+        return self._views.get(node)
 
     def put(self, node: str, generation: int, data: bytes) -> bool:
-        """Take a view; False if one as new is there, or was, which stays."""
-        held = self._held.get(node)
-        last = self._buried.get(node, -1) if held is None else held.generation
+        """Take a view; False if a view as new is there, or was before a tombstone."""
+        view = self._views.get(node)
+        last = self._departed.get(node, -1) if view is None else view.generation
         if generation <= last:
             return False
         compressor = zlib.compressobj(_LEVEL, wbits=_GZIP)
         compressed = compressor.compress(data) + compressor.flush()
-        self._held[node] = CompressedView(generation, compressed)
-        self._buried.pop(node, None)
+        self._views[node] = CompressedView(generation, compressed)
+        self._departed.pop(node, None)
         self._wake((node,))
         return True
 
     def drop(self, node: str) -> None:
-        """A node has no view any more (tombstone)."""
-        held = self._held.pop(node, None)
-        if held is None:
+        """Remove the view of a node (tombstone)."""
+        view = self._views.pop(node, None)
+        if view is None:
             return
-        if len(self._buried) >= _BURIED_AT_MOST:
-            del self._buried[next(iter(self._buried))]
-        self._buried[node] = held.generation
+        if len(self._departed) >= _MAX_DEPARTED:
+            del self._departed[next(iter(self._departed))]
+        self._departed[node] = view.generation
         self._wake((node,))
 
     def adopt(self, other: "NodeViewStore") -> None:
-        """Become `other` in one step; who waits here is woken. `other` is spent."""
-        self._held, self._buried = other._held, other._buried
-        other._held, other._buried = {}, {}
+        """Become `other` in one step, and wake all waiting clients; `other` gets empty."""
+        self._views, self._departed = other._views, other._departed
+        other._views, other._departed = {}, {}
         self.wake_all()
 
     def wake_all(self) -> None:
-        """Have everybody look again."""
+        """Wake all waiting clients."""
         self._wake(tuple(self._waiting))
 
     @contextmanager
     def waiting(self, node: str) -> Iterator["asyncio.Future[None]"]:
-        """A future that is done as soon as anything happens to the view of this node."""
+        """A future that is done as soon as the view of this node changes."""
         change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(node, set()).add(change)
         try:

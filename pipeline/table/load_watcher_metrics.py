@@ -1,8 +1,9 @@
-"""The table as load-watcher's document, so that Trimaran's plugins run on our numbers unchanged.
+"""The table as load-watcher's document, so that Trimaran's plugins run on it unchanged.
 
-A node is in it that was heard of lately: the plugins look at no age themselves, and would go by the
-last load of a dead one for ever. `watched` takes one moment of the table, `Watched.document` makes
-of that what is sent, which for thousands of nodes takes a while: it may be done elsewhere.
+Only nodes with a fresh window are in it: the plugins do not look at ages, and would use the last
+load of a dead node for ever. `load_snapshot` copies one moment of the table;
+`LoadSnapshot.document` makes the document, which takes a while for thousands of nodes and may run
+in another thread.
 """
 
 import math
@@ -44,8 +45,8 @@ class _Values(NamedTuple):
     percents: list[float]
 
 
-class Watched(NamedTuple):
-    """What the table said of these nodes at `now`, over the window that is served."""
+class LoadSnapshot(NamedTuple):
+    """Load of nodes at the time `now`, over the window that is served."""
 
     names: list[str]
     labels: list[dict[str, str]]
@@ -55,43 +56,46 @@ class Watched(NamedTuple):
     now: int
 
     def document(self) -> Document:
-        """What load-watcher would say of them."""
+        """The document of load-watcher."""
         nodes = {
             name: NodeMetrics(
-                metrics=tuple(self._metrics(place)),
+                metrics=tuple(self._metrics(index)),
                 tags=labels,
                 metadata=Metadata(data_center=_data_center(labels)),
             )
-            for place, (name, labels) in enumerate(zip(self.names, self.labels, strict=True))
+            for index, (name, labels) in enumerate(zip(self.names, self.labels, strict=True))
         }
         return document(nodes, self.window, self.end, self.now, SOURCE)
 
-    def _metrics(self, place: int) -> Iterator[Metric]:
+    def _metrics(self, index: int) -> Iterator[Metric]:
         for type, operator, rollup, percents in self.values:
-            found = metric(type, operator, rollup, percents[place], name=type.lower())
-            if found is not None:
-                yield found
+            value = metric(type, operator, rollup, percents[index], name=type.lower())
+            if value is not None:
+                yield value
 
 
-def watched(
+def load_snapshot(
     table: Table,
     now: float,
     stale_after_seconds: float,
     *,
     host: str = "",
     window: str = "15m",
-) -> Watched | None:
-    """The nodes over `window`, or the next shorter one that they have data of; one node, if `host`
-    names it. None where there is nothing to be told: of that node, or of any."""
+) -> LoadSnapshot | None:
+    """Load over `window`, or over the next shorter window with data; of one node, if `host` names
+    it. None if no node has any."""
     names = [host] if host else list(table)
     rows = table.lookup(names)
     fresh = table.fresh(rows, now, stale_after_seconds)
-    names, rows = [name for name, young in zip(names, fresh, strict=True) if young], rows[fresh]
+    names, rows = (
+        [name for name, is_fresh in zip(names, fresh, strict=True) if is_fresh],
+        rows[fresh],
+    )
     if not names:
         return None
-    known = (span for span in WINDOWS if _has_any(table, rows, span))
-    served = served_window(window, known)
-    return Watched(
+    with_data = (span for span in WINDOWS if _has_any(table, rows, span))
+    served = served_window(window, with_data)
+    return LoadSnapshot(
         names=names,
         labels=[_labels(table, name) for name in names],
         values=[*_values(table, rows, served)],
@@ -113,9 +117,9 @@ def _values(table: Table, rows: RowArray, span: str | None) -> Iterator[_Values]
             continue
         averages = _percents(table, rows, f"usage_mean_{span}", unit)
         yield _Values(type, AVERAGE, span, averages)
-        # A node that is new has no average yet; of one that has both some plugins take the latest.
-        both = zip(averages, latest, strict=True)
-        rest = [newest if math.isnan(average) else math.nan for average, newest in both]
+        # A new node has no average yet; of a node that has both, some plugins take the latest.
+        pairs = zip(averages, latest, strict=True)
+        rest = [newest if math.isnan(average) else math.nan for average, newest in pairs]
         yield _Values(type, LATEST, "", rest)
         deviations = _percents(table, rows, f"usage_stdev_{span}", unit)
         yield _Values(type, DEVIATION, span, deviations)
@@ -127,8 +131,8 @@ def _values(table: Table, rows: RowArray, span: str | None) -> Iterator[_Values]
 
 def _percents(table: Table, rows: RowArray, column: str, unit: str) -> list[float]:
     capacity = table[f"capacity_{unit}"][rows]
-    found: list[float] = usage_percent(table[f"{column}_{unit}"][rows], capacity).tolist()
-    return found
+    percents: list[float] = usage_percent(table[f"{column}_{unit}"][rows], capacity).tolist()
+    return percents
 
 
 def _labels(table: Table, name: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""What is wrong with what the table is told of nodes: odd usage, and thresholds of no use.
+"""Anomalies of usage and invalid thresholds per node.
 
-Owes the rest: one place where it is found, for the metrics page, the query interface and `top`.
-Nothing of it is asked for by filter and prioritize.
+For the metrics page, the query interface and `springtide top`; filter and prioritize ask for
+neither.
 """
 
 from collections.abc import Sequence
@@ -14,43 +14,44 @@ from pipeline.processors.model.usage_anomalies import Told, oddities
 from pipeline.table.state_table import RowArray, Table
 
 
-def odd(
+def anomalies(
     table: Table, rows: RowArray, now: float, stale_after_seconds: float
 ) -> dict[str, BoolArray]:
-    """By the names of `ODDITIES`, in their order, at which of these rows it is, (rows,)."""
+    """For each name of `ODDITIES`, in their order, the rows that have that anomaly, (rows,)."""
 
-    def both(name: str) -> FloatArray:
-        return np.array([table[f"{name}_{unit}"][rows] for unit in ("cpu_cores", "memory_bytes")]).T
+    def by_resource(name: str) -> FloatArray:
+        columns = [table[f"{name}_{unit}"][rows] for unit in ("cpu_cores", "memory_bytes")]
+        return np.array(columns).T
 
     as_of = table["as_of_seconds"][rows]
-    told = Told(
-        usage=both("usage"),
-        mean=both("usage_mean_15m"),
-        deviation=both("usage_stdev_15m"),
-        capacity=both("capacity"),
+    usage = Told(
+        usage=by_resource("usage"),
+        mean=by_resource("usage_mean_15m"),
+        deviation=by_resource("usage_stdev_15m"),
+        capacity=by_resource("capacity"),
         coverage=table["coverage"][rows],
         since_gap_seconds=as_of - table["last_gap_seconds"][rows],
         since_bad_value_seconds=as_of - table["last_bad_value_seconds"][rows],
     )
-    return oddities(told, table.fresh(rows, now, stale_after_seconds))
+    return oddities(usage, table.fresh(rows, now, stale_after_seconds))
 
 
-def odd_by_row(
+def anomalies_by_row(
     table: Table, rows: RowArray, now: float, stale_after_seconds: float
 ) -> list[list[str]]:
-    """What is odd about each of these rows, by name, in the order of `ODDITIES`."""
-    found: list[list[str]] = [[] for _ in range(len(rows))]
-    for name, where in odd(table, rows, now, stale_after_seconds).items():
-        for at in np.flatnonzero(where).tolist():
-            found[at].append(name)
-    return found
+    """The names of the anomalies of each row, in the order of `ODDITIES`."""
+    names: list[list[str]] = [[] for _ in range(len(rows))]
+    for name, is_affected in anomalies(table, rows, now, stale_after_seconds).items():
+        for index in np.flatnonzero(is_affected).tolist():
+            names[index].append(name)
+    return names
 
 
-def unusable_thresholds(table: Table, names: Sequence[str] | None = None) -> dict[str, str]:
-    """The annotation of each of these nodes, or of all, whose own thresholds cannot be used."""
+def invalid_thresholds(table: Table, names: Sequence[str] | None = None) -> dict[str, str]:
+    """The annotations with invalid thresholds of these nodes, or of all, by node name."""
     if not table["unusable_thresholds"].any():
         return {}
     names = tuple(table) if names is None else names
-    where = np.flatnonzero(table["unusable_thresholds"][table.lookup(names)])
-    records = {names[at]: table.snapshot(names[at]).node for at in where.tolist()}
+    affected = np.flatnonzero(table["unusable_thresholds"][table.lookup(names)])
+    records = {names[index]: table.snapshot(names[index]).node for index in affected.tolist()}
     return {name: node.annotations[ANNOTATION] for name, node in records.items() if node}

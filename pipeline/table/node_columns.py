@@ -1,7 +1,10 @@
-"""What the state table shows of a node: records by topic, and columns that are read from them.
+"""The columns of the state table: each is declared once in `COLUMNS`, with name, unit, type and how
+its value is read from the records of a node.
 
-Owes the rest: one declaration per column (`COLUMNS`: name, unit, dtype, where the value comes
-from), each a value that is known, or the column's missing one.
+To add a field to node states: add it to `NodeStateRecord` (`pipeline/topics/node_state.py`), set it
+where the worker writes the record (`pipeline/processors/model/result_records.py`), and, if filters
+or scorers read it, add its column here. /v1/nodes, its OpenAPI schema, `springtide top -o json` and
+the table's snapshots have every field of the record.
 """
 
 import math
@@ -30,27 +33,27 @@ from pipeline.topics.resource_amounts import RATES, Resources, Scalars, Usage
 from pipeline.topics.result_header import Result
 
 _LARGEST_USAGE: Final = 2.0**43
-_LARGEST: Final = 2**53
+_LARGEST_WHOLE: Final = 2**53
 _NOTHING: Final = Usage()
 _NO_PODS: Final = Usage(cpu_cores=0.0, memory_bytes=0.0)
 
 
 class TableNode(KnownNode, frozen=True, kw_only=True, gc=False):
-    """What the table reads of a `NodeRecord`."""
+    """The fields of a `NodeRecord` that the table reads."""
 
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     scalars: Scalars | None = None
 
 
 class OfferedResources(Result, frozen=True, kw_only=True, gc=False):
-    """What the table reads of a `NodeResourcesRecord`."""
+    """The fields of a `NodeResourcesRecord` that the table reads."""
 
     window_seconds: float = 0.0
     mid_lower_bound: Resources | None = None
 
 
 class NodeRecords(NamedTuple):
-    """The newest record of each topic about one node; None where there is none."""
+    """The newest record of each topic about one node; None: the topic has none."""
 
     state: NodeStateRecord | None = None
     node: TableNode | None = None
@@ -59,17 +62,15 @@ class NodeRecords(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: `get` reads its value out of a row's records, None is unknown; `of` is the only
-    one of the records that it reads, if it is one.
-
-    A column of floats holds NaN where nothing is known, one of flags False, one of whole numbers 0.
-    """
+    """One column: `get` reads its value from the records of a node, None is unknown. `record` names
+    the field of `NodeRecords` that it reads, if it reads only one: while that is unchanged, so is
+    the value. Unknown values are stored as NaN in columns of floats, else as False or 0."""
 
     name: str
     unit: str
     get: Callable[[NodeRecords], float | bool | None]
     dtype: type = np.float64
-    of: str = ""
+    record: str = ""
 
     @property
     def missing(self) -> float | bool | int:
@@ -79,12 +80,14 @@ class Column:
 
 
 def _of_state(name: str, unit: str, get: Callable[[NodeStateRecord], Any]) -> Column:
-    return Column(name, unit, lambda row: None if row.state is None else get(row.state), of="state")
+    return Column(
+        name, unit, lambda row: None if row.state is None else get(row.state), record="state"
+    )
 
 
 def _offered(name: str, unit: str, get: Callable[[OfferedResources], float | None]) -> Column:
     return Column(
-        name, unit, lambda row: get(row.resources) if row.resources else None, of="resources"
+        name, unit, lambda row: get(row.resources) if row.resources else None, record="resources"
     )
 
 
@@ -106,7 +109,7 @@ def _used(name: str, unit: str, get: Callable[[NodeStateRecord], float | None]) 
 
 
 def _within_bounds(used: float | None) -> float | None:
-    """Of what nothing can use nothing is known."""
+    """None for an amount that no node can use."""
     return used if used is not None and 0 <= used <= _LARGEST_USAGE else None
 
 
@@ -131,7 +134,7 @@ def _rate(name: str) -> Column:
 
 
 def _prod_usage(state: NodeStateRecord) -> Usage:
-    """Nothing where there is no Prod, unless there are pods that may be."""
+    """No usage where the node has no Prod pods; unknown where it has pods of unknown class."""
     return state.class_usage.get("prod", _NOTHING if state.unknown_pods else _NO_PODS)
 
 
@@ -140,48 +143,48 @@ def _peak(state: NodeStateRecord) -> Usage:
 
 
 def allocatable(row: NodeRecords) -> Usage:
-    """What pods may use: as the Node says now, else as the last window was told, else capacity.
-
-    Each resource by itself; unknown where no source has it.
-    """
+    """Allocatable of the Node as it is now, else as of the last window, else capacity; unknown
+    where none of them has it. Each resource on its own."""
     node = row.node.allocatable if row.node else None
     cpu = node.cpu_millicores / 1000 if node and node.cpu_millicores is not None else None
     memory: float | None = node.memory_bytes if node else None
-    for said in (row.state.allocatable, row.state.capacity) if row.state else ():
-        cpu = said.cpu_cores if cpu is None else cpu
-        memory = said.memory_bytes if memory is None else memory
+    for usage in (row.state.allocatable, row.state.capacity) if row.state else ():
+        cpu = usage.cpu_cores if cpu is None else cpu
+        memory = usage.memory_bytes if memory is None else memory
     return Usage(cpu_cores=cpu, memory_bytes=memory)
 
 
 def capacity(row: NodeRecords) -> Usage:
-    """What the machine has: as the Node says now, else as the last window was told."""
+    """Capacity of the Node as it is now, else as of the last window."""
     node = row.node.capacity if row.node else Resources()
-    told = row.state.capacity if row.state else Usage()
+    of_window = row.state.capacity if row.state else Usage()
     cpu, memory = node.cpu_millicores, node.memory_bytes
     return Usage(
-        cpu_cores=told.cpu_cores if cpu is None else cpu / 1000,
-        memory_bytes=told.memory_bytes if memory is None else memory,
+        cpu_cores=of_window.cpu_cores if cpu is None else cpu / 1000,
+        memory_bytes=of_window.memory_bytes if memory is None else memory,
     )
 
 
 def raw(row: NodeRecords) -> Usage:
-    """What pods may use of the node as it is, before amplification."""
-    said = Resources() if row.node is None else raw_allocatable(row.node)
+    """Allocatable before amplification."""
+    raw_resources = Resources() if row.node is None else raw_allocatable(row.node)
     usual = allocatable(row)
-    cpu = _cores(said.cpu_millicores)
+    cpu = _cores(raw_resources.cpu_millicores)
     return Usage(
         cpu_cores=usual.cpu_cores if cpu is None else cpu,
-        memory_bytes=usual.memory_bytes if said.memory_bytes is None else said.memory_bytes,
+        memory_bytes=usual.memory_bytes
+        if raw_resources.memory_bytes is None
+        else raw_resources.memory_bytes,
     )
 
 
 def _reserved(row: NodeRecords) -> Reservation:
-    """What the Node's annotation keeps from what pods may ask for."""
+    """What the Node's annotation reserves from requests of pods; nothing if it is invalid."""
     try:
-        kept = reservation(row.node.annotations) if row.node else Reservation()
+        reserved = reservation(row.node.annotations) if row.node else Reservation()
     except InvalidPolicyError:
         return Reservation()
-    return kept if kept.trims_allocatable else Reservation()
+    return reserved if reserved.trims_allocatable else Reservation()
 
 
 def _has_own_thresholds(row: NodeRecords) -> bool:
@@ -189,8 +192,8 @@ def _has_own_thresholds(row: NodeRecords) -> bool:
 
 
 def _has_unusable_thresholds(row: NodeRecords) -> bool:
-    said = row.node.annotations.get(USAGE_THRESHOLDS) if row.node else None
-    return thresholds_problem(said) is not None
+    annotation = row.node.annotations.get(USAGE_THRESHOLDS) if row.node else None
+    return thresholds_problem(annotation) is not None
 
 
 def _lower_bound(offered: OfferedResources) -> Resources:
@@ -266,30 +269,30 @@ COLUMNS: Final[tuple[Column, ...]] = (
     _flag("simulated", lambda state: state.simulated),
     _flag("node_known", lambda state: state.node_known),
 )
-"""Every column of the table. A new one is one line here, and a field of `NodeRecords` if it is read
-from a topic that was not read before."""
+"""Every column of the table. A column that is read from a further topic needs a field of
+`NodeRecords`, and that topic in the feed."""
 
 COUNTED_WHOLE: Final = frozenset(
     f"{kind}_{resource}"
     for kind in ("allocatable", "capacity", "raw")
     for resource in ("cpu_cores", "memory_bytes")
 )
-"""Those that a table has as whole numbers, too: what pods ask for is compared with them."""
+"""Columns that the table also stores in whole units, to be compared with requests."""
 
 
 def whole(column: Column) -> Column:
-    """What a column of cores or bytes shows, in whole millicores or bytes."""
-    times = 1000.0 if column.unit == "cores" else 1.0
+    """A column of cores or bytes in whole millicores or bytes."""
+    scale = 1000.0 if column.unit == "cores" else 1.0
 
     def amount(row: NodeRecords) -> int:
-        value = (column.get(row) or 0.0) * times
-        return round(value) if 0 < value <= _LARGEST else 0
+        value = (column.get(row) or 0.0) * scale
+        return round(value) if 0 < value <= _LARGEST_WHOLE else 0
 
-    return Column(f"whole {column.name}", f"whole {column.unit}", amount, np.int64, column.of)
+    return Column(f"whole {column.name}", f"whole {column.unit}", amount, np.int64, column.record)
 
 
 def value_of(column: Column, records: NodeRecords) -> float | bool:
-    """What the column shows of these records. Raises `InvalidRecordError` for what no number is."""
+    """The value of the column for these records. Raises `InvalidRecordError` if it is no number."""
     try:
         value = column.get(records)
         if value is None:

@@ -1,107 +1,150 @@
-"""The table as a JSON document for people and scripts: served by the extender, printed by `top`."""
+"""Node states as JSON documents: served by the extender at /v1/nodes, printed by `springtide top`.
+
+Every field of a `NodeStateRecord` is in them, and what `NodeItem` adds. A field that is added to
+either shows in the document, its OpenAPI schema and `top -o json`. Keys are stable: more may come,
+none will be removed.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from pipeline import API_VERSION
-from pipeline.processors.loadaware.node_thresholds import problem
-from pipeline.table.node_anomalies import odd_by_row, unusable_thresholds
+from pipeline.processors.loadaware.node_thresholds import ANNOTATION, problem
+from pipeline.processors.model.usage_anomalies import ODDITIES
+from pipeline.table.node_anomalies import anomalies_by_row, invalid_thresholds
 from pipeline.table.state_table import Table
 from pipeline.times import format_time
+from pipeline.topics.node_state import NodeStateRecord
 
 
 class LimitsRatio(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of all pods on a node over its allocatable, as `kubectl describe node` has them in
-    percent: above 1 more is promised than there is. None where allocatable is not known."""
+    percent: above 1 the node is overcommitted. None where allocatable is unknown."""
 
     cpu: float | None = None
     memory: float | None = None
 
 
-class Beside(NamedTuple):
-    """What the states of nodes do not tell of them, by their names: how far limits go, where pods
-    are read, and what is wrong with thresholds that cannot be used."""
+class NodeItem(NodeStateRecord, frozen=True, kw_only=True):
+    """The state of a node, and what the table knows in addition."""
+
+    age_seconds: Annotated[float | None, Meta(description="Since the end of the last window.")] = (
+        None
+    )
+    stale: Annotated[bool, Meta(description="Whether that is too old to be judged.")] = True
+    oddities: Annotated[
+        list[str],
+        Meta(
+            description="Anomalies of its usage: "
+            + "; ".join(f"{name}: {text}" for name, text in ODDITIES.items())
+        ),
+    ] = msgspec.field(default_factory=list)
+    limits_ratio: LimitsRatio | None = None
+    usage_thresholds_problem: Annotated[
+        str | None,
+        Meta(
+            description=f"What is wrong with its annotation {ANNOTATION}; where the annotation is "
+            "invalid, the thresholds of the settings hold."
+        ),
+    ] = None
+
+
+class NodeState(NodeItem, frozen=True, kw_only=True):
+    """The state of one node as a document of its own."""
+
+    apiVersion: str = API_VERSION  # noqa: N815
+    kind: Literal["NodeState"] = "NodeState"
+
+
+class NodeStateList(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes that have a state, by name; `without_state` are known and published no window."""
+
+    apiVersion: str = API_VERSION  # noqa: N815
+    kind: Literal["NodeStateList"] = "NodeStateList"
+    now: str = ""
+    items: list[NodeItem]
+    without_state: list[str] = []
+
+
+class NodeFacts(NamedTuple):
+    """What is known of nodes besides their states, by node name: the ratio of limits, and what is
+    wrong with invalid thresholds."""
 
     limits: Mapping[str, LimitsRatio]
     threshold_problems: Mapping[str, str]
 
 
-NOTHING_BESIDE: Final = Beside({}, {})
+NO_FACTS: Final = NodeFacts({}, {})
+ItemT = TypeVar("ItemT", bound=NodeItem)
 
 
-def beside(table: Table, names: Sequence[str], *, has_pods: bool = True) -> Beside:
-    """Of each of these nodes, by a table that has read nodes, and pods if it `has_pods`."""
+def node_facts(table: Table, names: Sequence[str], *, has_pods: bool = True) -> NodeFacts:
+    """The facts of these nodes, from a table that has read nodes, and pods if it `has_pods`."""
     problems = {
         name: problem(annotation) or ""
-        for name, annotation in unusable_thresholds(table, names).items()
+        for name, annotation in invalid_thresholds(table, names).items()
     }
-    return Beside(limits_ratios(table, names) if has_pods else {}, problems)
+    return NodeFacts(limits_ratios(table, names) if has_pods else {}, problems)
 
 
 def limits_ratios(table: Table, names: Sequence[str]) -> dict[str, LimitsRatio]:
-    """Of each of these nodes, by a table that has read the pods."""
-    rows, found = table.lookup(names), {}
+    """The ratio of limits of each node, from a table that has read the pods."""
+    rows, ratios = table.lookup(names), {}
     for resource, column, scale in (("cpu", "cpu_cores", 1000.0), ("memory", "memory_bytes", 1.0)):
-        have = table[f"allocatable_{column}"][rows] * scale
+        allocatable = table[f"allocatable_{column}"][rows] * scale
         with np.errstate(all="ignore"):
-            ratios = np.round(table.pods.seen(f"limit:{resource}", rows) / have, 4)
-        found[resource] = [ratio if np.isfinite(ratio) else None for ratio in ratios.tolist()]
-    pairs = zip(found["cpu"], found["memory"], strict=True)
+            quotients = np.round(table.pods.seen(f"limit:{resource}", rows) / allocatable, 4)
+        ratios[resource] = [value if np.isfinite(value) else None for value in quotients.tolist()]
+    pairs = zip(ratios["cpu"], ratios["memory"], strict=True)
     return {
         name: LimitsRatio(cpu=cpu, memory=memory)
         for name, (cpu, memory) in zip(names, pairs, strict=True)
     }
 
 
-def node_item(
-    table: Table,
-    name: str,
-    now: float,
-    stale_after_seconds: float,
-    beside: Beside,
-) -> dict[str, Any] | None:
-    """The node's state with its age, what is odd about it and what is known beside it; None if it
-    has no state."""
-    return next(_items(table, [name], now, stale_after_seconds, beside), None)
+def node_state_document(
+    table: Table, name: str, now: float, stale_after_seconds: float, facts: NodeFacts
+) -> NodeState | None:
+    """The document of one node; None if it has no state."""
+    return next(_items(NodeState, table, [name], now, stale_after_seconds, facts), None)
+
+
+def node_list(
+    table: Table, now: float, stale_after_seconds: float, facts: NodeFacts
+) -> NodeStateList:
+    """The document of all nodes."""
+    names = tuple(table)
+    return NodeStateList(
+        now=format_time(now),
+        items=[*_items(NodeItem, table, names, now, stale_after_seconds, facts)],
+        without_state=[name for name in names if table.snapshot(name).state is None],
+    )
 
 
 def _items(
+    kind: type[ItemT],
     table: Table,
     names: Sequence[str],
     now: float,
     stale_after_seconds: float,
-    beside: Beside,
-) -> Iterator[dict[str, Any]]:
+    facts: NodeFacts,
+) -> Iterator[ItemT]:
     rows = table.lookup(names)
     ages = np.round(table.ages(rows, now), 3).tolist()
     fresh = table.fresh(rows, now, stale_after_seconds).tolist()
-    odd = odd_by_row(table, rows, now, stale_after_seconds)
-    for name, age, is_fresh, oddities in zip(names, ages, fresh, odd, strict=True):
+    anomalies = anomalies_by_row(table, rows, now, stale_after_seconds)
+    for name, age, is_fresh, oddities in zip(names, ages, fresh, anomalies, strict=True):
         state = table.snapshot(name).state
         if state is not None:
-            yield {
-                **{field: getattr(state, field) for field in state.__struct_fields__},
-                "age_seconds": age,
-                "stale": not is_fresh,
-                "oddities": oddities,
-                "limits_ratio": beside.limits.get(name),
-                "usage_thresholds_problem": beside.threshold_problems.get(name),
-            }
-
-
-def node_list(
-    table: Table, now: float, stale_after_seconds: float, beside: Beside
-) -> dict[str, Any]:
-    """All nodes that have a state, by name, and the names of those that are known and have none.
-    Keys are stable: more may come, none will go."""
-    names = tuple(table)
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "NodeStateList",
-        "now": format_time(now),
-        "items": [*_items(table, names, now, stale_after_seconds, beside)],
-        "without_state": [name for name in names if table.snapshot(name).state is None],
-    }
+            yield kind(
+                **{field: getattr(state, field) for field in NodeStateRecord.__struct_fields__},
+                age_seconds=age,
+                stale=not is_fresh,
+                oddities=oddities,
+                limits_ratio=facts.limits.get(name),
+                usage_thresholds_problem=facts.threshold_problems.get(name),
+            )

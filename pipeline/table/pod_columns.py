@@ -1,7 +1,4 @@
-"""What is said of pods in arrays, between the table's parts and on disk.
-
-Owes the rest: shapes and meaning of each, and how a pod's record becomes a number in one.
-"""
+"""Arrays of pods, as the parts of the table exchange them and as snapshots store them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -16,13 +13,13 @@ from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.resource_amounts import Usage
 
 STAYS: Final = 2**31
-"""In the place of a priority: of a pod that does not leave for any other."""
+"""Stored instead of the priority of a pod that may not be evicted for another."""
 _LARGEST_USAGE: Final = 2.0**43
 
 
 class ReportedUsage(NamedTuple):
-    """What is known of the usage of nodes: the ends of their last windows (NaN: none) and how long
-    these are, (rows,), and their last states, by row."""
+    """Reported usage of nodes by row: the ends of their last windows (NaN: none), the lengths of
+    these windows, (rows,), and their states."""
 
     as_of_seconds: FloatArray
     window_seconds: FloatArray
@@ -35,8 +32,8 @@ POD_ARRAYS: Final = (
 
 
 class PodArrays(NamedTuple):
-    """Pods as they are on disk: UIDs, the names of their cgroups and, by name, `POD_ARRAYS`, in one
-    order; where the row is -1 there is no pod."""
+    """Pods as a snapshot stores them: UIDs, cgroup UIDs and the arrays `POD_ARRAYS`, in one order;
+    there is no pod where `node` is -1."""
 
     uids: list[str]
     cgroup_uids: list[str]
@@ -44,10 +41,9 @@ class PodArrays(NamedTuple):
 
 
 class EvictablePods(NamedTuple):
-    """Pods of lower classes than Prod, (pods,) each: their places, to be asked for UIDs while
-    nothing has changed, the places of their nodes among those asked about, the codes of their
-    classes, their priorities (`STAYS` for one that does not leave), and what counts of them, (pods,
-    amounts)."""
+    """Pods of lower classes than Prod, (pods,) each: `places` in the pod table (valid until it
+    changes), `node` as an index into the nodes asked about, class code, priority (`STAYS`: not
+    evictable), and `amounts` (pods, amounts)."""
 
     places: npt.NDArray[np.intp]
     node: npt.NDArray[np.intp]
@@ -57,14 +53,14 @@ class EvictablePods(NamedTuple):
 
 
 def priority_of(pod: Pod) -> int:
-    """The priority by which others may push the pod out; `STAYS` for one that must not be."""
+    """The priority above which other pods may evict this one; `STAYS` if none may."""
     if pod.deleted_at is not None or is_never_evicted(pod):
         return STAYS
     return min(max(pod.priority or 0, -STAYS), STAYS)
 
 
 def amount_of(usage: Usage, resource: str) -> int:
-    """What was used in whole millicores or bytes; 0 where that is not known, or cannot be."""
+    """Usage in whole millicores or bytes; 0 where it is unknown or impossible."""
     used = {"cpu": usage.cpu_cores, "memory": usage.memory_bytes}.get(resource) or 0.0
     if not 0.0 <= used <= _LARGEST_USAGE:
         return 0
@@ -72,5 +68,5 @@ def amount_of(usage: Usage, resource: str) -> int:
 
 
 def grown(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Twice as long, the new half empty."""
+    """The array at twice its length, the new half 0."""
     return np.concatenate([values, np.zeros_like(values)])

@@ -221,7 +221,7 @@ class PodTable:
 
     def expired(self, now: float) -> list[str]:
         """Who was placed, and was not seen on the node in time: to be removed, and told once."""
-        return self._tentative.due(now)
+        return self._tentative.expired(now)
 
     def reported(self, row: int) -> None:
         """What is known of the usage of this row is another now."""

@@ -10,117 +10,121 @@ from prometheus_client.registry import Collector
 from pipeline.clock import Clock
 from pipeline.metrics import NAMESPACE, REGISTRY
 from pipeline.processors.model.usage_anomalies import ODDITIES
-from pipeline.table.node_anomalies import odd
+from pipeline.table.node_anomalies import anomalies
 from pipeline.table.node_documents import LimitsRatio, limits_ratios
 from pipeline.table.state_table import Table
 from pipeline.table.table_feed import FeedState
 
 
-class _Watched(NamedTuple):
+class TableMetrics(NamedTuple):
+    """The metrics of one table."""
+
     table: Table
     state: FeedState
     clock: Clock
     stale_after_seconds: float
 
-
-class _TableCollector(Collector):
-    """Reads the table when the page is asked for; nothing is counted twice."""
-
-    watched: _Watched | None = None
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(())
-
     def collect(self) -> Iterator[Metric]:
-        if self.watched is None:
-            return
-        table, state, clock, stale_after = self.watched
+        """Read the table."""
+        yield from self._gauges()
+        yield from self._work()
+        yield self._limits_ratios()
+        yield self._anomalies()
+        yield from self._records()
+
+    def _gauges(self) -> Iterator[Metric]:
+        table, state, now = self.table, self.state, self.clock.now()
         rows = table.lookup(list(table))
-        ages = table.ages(rows, clock.now())
+        ages = table.ages(rows, now)
         known = ages[~np.isnan(ages)]
-        contact = np.nan if state.contact is None else clock.now() - state.contact
-        stale = len(ages) - int(table.fresh(rows, clock.now(), stale_after).sum())
         youngest, oldest = (known.min(), known.max()) if known.size else (np.nan, np.nan)
-        unusable = table["unusable_thresholds"].sum()
-        behind = np.nan if state.lag_records is None else state.lag_records
+        stale = len(ages) - int(table.fresh(rows, now, self.stale_after_seconds).sum())
+        contact = np.nan if state.contact is None else now - state.contact
+        lag = np.nan if state.lag_records is None else state.lag_records
+        invalid = table["unusable_thresholds"].sum()
         for name, value, documentation in (
             ("nodes", len(table), "Nodes in the table."),
             ("stale_nodes", stale, "Nodes without a window that is young enough to be judged."),
             ("newest_window_age_seconds", youngest, "Age of the youngest window in the table."),
             ("oldest_window_age_seconds", oldest, "Age of the oldest window in the table."),
-            ("lag_records", behind, "Records of the topics that are not in the table yet."),
+            ("lag_records", lag, "Records of the topics that are not in the table yet."),
             ("contact_age_seconds", contact, "Seconds since the broker last answered."),
-            ("unusable_threshold_nodes", unusable, "Nodes whose own thresholds are not all used."),
+            ("unusable_threshold_nodes", invalid, "Nodes with invalid thresholds of their own."),
             ("pods", len(table.pods), "Pods on nodes of the table."),
-            ("pods_in_flight", table.pods.in_flight, "Pods that are not in their node's usage."),
-            ("pods_placed", table.pods.tentative, "Pods that were placed, and not seen there yet."),
+            ("pods_in_flight", table.pods.in_flight, "Pods not yet in the usage of their node."),
+            ("pods_placed", table.pods.tentative, "Placed pods whose bind is not seen yet."),
             ("connected", state.connected, "1 if the broker answers."),
             ("caught_up", state.caught_up, "1 if all that lay in the topics at start was read."),
         ):
             yield GaugeMetricFamily(f"{NAMESPACE}_table_{name}", documentation, float(value))
-        yield from _work(table)
-        yield _promised(table)
-        yield _odd(table, clock.now(), stale_after)
-        yield _records(state)
+
+    def _work(self) -> Iterator[Metric]:
+        for name, count, documentation in (
+            ("pod_events", self.table.pod_events, "Pods that came, changed, left or were placed."),
+            ("recomputed_rows", self.table.recomputed_rows,
+             "Nodes whose pods in flight were computed again, because pods or usage changed."),
+        ):  # fmt: skip
+            yield CounterMetricFamily(f"{NAMESPACE}_table_{name}", documentation, float(count))
+
+    def _limits_ratios(self) -> Metric:
+        metric = GaugeMetricFamily(
+            f"{NAMESPACE}_table_limits_ratio",
+            "Limits of a node's pods over its allocatable: median, 90th percentile, maximum.",
+            labels=["resource", "quantile"],
+        )
+        nodes = limits_ratios(self.table, list(self.table)).values()
+        for resource in LimitsRatio.__struct_fields__:
+            ratios = [ratio for node in nodes if (ratio := getattr(node, resource)) is not None]
+            for quantile in (0.5, 0.9, 1.0) if ratios else ():
+                value = float(np.quantile(ratios, quantile))
+                metric.add_metric([resource, f"{quantile:g}"], value)
+        return metric
+
+    def _anomalies(self) -> Metric:
+        metric = GaugeMetricFamily(
+            f"{NAMESPACE}_table_odd_nodes",
+            "Nodes with an anomaly of their usage: "
+            + ", ".join(f"{name}: {text}" for name, text in ODDITIES.items()),
+            labels=["oddity"],
+        )
+        rows, now = self.table.lookup(list(self.table)), self.clock.now()
+        for name, is_affected in anomalies(self.table, rows, now, self.stale_after_seconds).items():
+            metric.add_metric([name], float(is_affected.sum()))
+        return metric
+
+    def _records(self) -> Iterator[Metric]:
+        records = CounterMetricFamily(
+            f"{NAMESPACE}_table_records", "Records read: applied, older.", labels=["outcome"]
+        )
+        records.add_metric(["applied"], self.state.applied)
+        records.add_metric(["older"], self.state.older)
+        yield records
         bad = CounterMetricFamily(
             f"{NAMESPACE}_table_bad_records", "Records refused, by reason.", labels=["reason"]
         )
-        for reason, count in sorted(state.bad.items()):
+        for reason, count in sorted(self.state.bad.items()):
             bad.add_metric([reason], count)
         yield bad
 
 
-def _work(table: Table) -> Iterator[Metric]:
-    """What pods cost: so much for each that comes or goes, and nothing for a question."""
-    for name, count, documentation in (
-        ("pod_events", table.pod_events, "Pods that came, changed, went or were placed."),
-        ("recomputed_rows", table.recomputed_rows,
-         "Nodes of which it was worked out anew what is in flight: their pods or usage changed."),
-    ):  # fmt: skip
-        yield CounterMetricFamily(f"{NAMESPACE}_table_{name}", documentation, float(count))
+class _TableCollector(Collector):
+    """Reads the table when the metrics page is requested."""
 
+    metrics: TableMetrics | None = None
 
-def _promised(table: Table) -> Metric:
-    """How far limits go beyond what is there: seldom in line with requests, and told nowhere."""
-    found = GaugeMetricFamily(
-        f"{NAMESPACE}_table_limits_ratio",
-        "Limits of a node's pods over its allocatable: the middle node, one of ten, the highest.",
-        labels=["resource", "quantile"],
-    )
-    each = limits_ratios(table, list(table)).values()
-    for resource in LimitsRatio.__struct_fields__:
-        ratios = [ratio for one in each if (ratio := getattr(one, resource)) is not None]
-        for quantile in (0.5, 0.9, 1.0) if ratios else ():
-            value = float(np.quantile(ratios, quantile))
-            found.add_metric([resource, f"{quantile:g}"], value)
-    return found
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
 
-
-def _odd(table: Table, now: float, stale_after: float) -> Metric:
-    found = GaugeMetricFamily(
-        f"{NAMESPACE}_table_odd_nodes",
-        "Nodes whose usage is odd: "
-        + ", ".join(f"{name}: {what}" for name, what in ODDITIES.items()),
-        labels=["oddity"],
-    )
-    for name, where in odd(table, table.lookup(list(table)), now, stale_after).items():
-        found.add_metric([name], float(where.sum()))
-    return found
-
-
-def _records(state: FeedState) -> Metric:
-    records = CounterMetricFamily(
-        f"{NAMESPACE}_table_records", "Records read: applied, older.", labels=["outcome"]
-    )
-    records.add_metric(["applied"], state.applied)
-    records.add_metric(["older"], state.older)
-    return records
+    def collect(self) -> Iterator[Metric]:
+        return iter(()) if self.metrics is None else self.metrics.collect()
 
 
 _COLLECTOR = _TableCollector()
 REGISTRY.register(_COLLECTOR)
 
 
-def watch(table: Table, state: FeedState, clock: Clock, stale_after_seconds: float) -> None:
-    """Show this table on the metrics page of the process, in place of one shown before."""
-    _COLLECTOR.watched = _Watched(table, state, clock, stale_after_seconds)
+def show_table_metrics(
+    table: Table, state: FeedState, clock: Clock, stale_after_seconds: float
+) -> None:
+    """Show this table on the metrics page of the process, instead of any shown before."""
+    _COLLECTOR.metrics = TableMetrics(table, state, clock, stale_after_seconds)

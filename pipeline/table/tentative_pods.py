@@ -1,7 +1,7 @@
-"""Pods that were placed and are not seen on their nodes yet: until when each counts there.
+"""Expiry of placed pods: pods that count on a node before their record arrives.
 
-Owes the rest: who is due in time that does not grow with how many there are, however a clock is
-set.
+Expired pods are found in time that does not depend on how many pods there are, also when the clock
+is set back.
 """
 
 import math
@@ -10,16 +10,19 @@ from heapq import heappop, heappush
 from typing import Final
 
 TENTATIVE_SECONDS: Final = 5.0
+"""How long a placed pod counts: until its bind is seen on the topic, which takes some hundred
+milliseconds."""
 LONGEST_TENTATIVE_SECONDS: Final = 3600.0
+"""Longer than any plan; a pod that expires later was placed before the clock was set back."""
 
 
 class TentativePods:
-    """UIDs, each until a time in seconds."""
+    """UIDs, each with the time in seconds at which it expires."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
-        # By when they are due, with some that were removed, or put again, since.
-        self._due: list[tuple[float, str]] = []
+        # A heap by expiry; entries of removed and renewed pods are dropped when they come up.
+        self._expiries: list[tuple[float, str]] = []
         self._latest = -math.inf
 
     def __len__(self) -> int:
@@ -32,25 +35,25 @@ class TentativePods:
         return iter(self._until)
 
     def put(self, uid: str, until: float) -> None:
-        """A pod counts until then."""
+        """Let a pod count until then."""
         self._until[uid] = until
-        heappush(self._due, (until, uid))
+        heappush(self._expiries, (until, uid))
         self._latest = max(until, self._latest)
 
     def remove(self, uid: str) -> None:
-        """A pod does not count any more, or is seen where it is; none is no mistake."""
+        """Remove a pod; unknown pods are ignored."""
         self._until.pop(uid, None)
 
-    def due(self, now: float) -> list[str]:
-        """Who counts no longer, each told once, to be removed. Who would count for longer than
-        anybody may is due, too: a clock was set back."""
-        longest, due = now + LONGEST_TENTATIVE_SECONDS, dict[str, None]()
-        if self._latest > longest:
-            due |= {uid: None for uid, until in self._until.items() if until > longest}
-            stay = (until for until in self._until.values() if until <= longest)
-            self._latest = max(stay, default=-math.inf)
-        while self._due and self._due[0][0] <= now:
-            until, uid = heappop(self._due)
+    def expired(self, now: float) -> list[str]:
+        """The pods that have expired, each returned once; the caller removes them. Includes pods
+        that would count for longer than `LONGEST_TENTATIVE_SECONDS`."""
+        latest, expired = now + LONGEST_TENTATIVE_SECONDS, dict[str, None]()
+        if self._latest > latest:
+            expired |= {uid: None for uid, until in self._until.items() if until > latest}
+            others = (until for until in self._until.values() if until <= latest)
+            self._latest = max(others, default=-math.inf)
+        while self._expiries and self._expiries[0][0] <= now:
+            until, uid = heappop(self._expiries)
             if self._until.get(uid) == until:
-                due[uid] = None
-        return [*due]
+                expired[uid] = None
+        return [*expired]

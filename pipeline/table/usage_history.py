@@ -1,7 +1,6 @@
-"""The recent past of each node: usage of its last windows, a point each, in rings of numpy.
+"""Usage of the last windows of each node, in ring buffers of numpy.
 
-Owes the rest: memory that is bounded by the number of nodes (3 kB each), and points in the order of
-their windows, each once. Belongs to one event loop.
+A point per window, in order. Takes 3 kB per node. Belongs to one event loop.
 """
 
 from typing import Final, NamedTuple
@@ -13,9 +12,9 @@ from pipeline.topics.codec import Record
 from pipeline.topics.resource_amounts import Usage
 
 POINTS: Final = 120
-"""Of each node: an hour of windows of 30 s, ten minutes of windows of 5 s."""
+"""Per node: an hour of windows of 30 s, ten minutes of windows of 5 s."""
 REFILLED_SECONDS: Final = 1800.0
-"""So much of the past is there again after a restart, as far as `POINTS` reach."""
+"""How much of it a restart reads again; the topic is not compacted for as long."""
 
 COLUMNS: Final = ("end_seconds", "cpu_cores", "memory_bytes")
 
@@ -23,7 +22,7 @@ _SMALLEST: Final = 64
 
 
 class UsagePoint(Record, frozen=True, kw_only=True):
-    """What is kept of a `NodeStateRecord`."""
+    """The fields of a `NodeStateRecord` that the history reads."""
 
     node: str
     as_of: str
@@ -31,14 +30,14 @@ class UsagePoint(Record, frozen=True, kw_only=True):
 
 
 class Series(NamedTuple):
-    """Windows of a node by their ends, and the average usage of each, (points,); NaN is unknown."""
+    """Windows of a node, oldest first: their ends and average usage, (points,); NaN is unknown."""
 
     end_seconds: FloatArray
     cpu_cores: FloatArray
     memory_bytes: FloatArray
 
     def between(self, first_seconds: float, last_seconds: float) -> "Series":
-        """The windows that ended from one moment to another."""
+        """The windows that ended in this range."""
         ends = self.end_seconds
         inside = (ends >= first_seconds) & (ends <= last_seconds)
         return Series(*(values[inside] for values in self))
@@ -54,44 +53,44 @@ class History:
         self._rows: dict[str, int] = {}
         self._free: list[int] = []
         self._points = np.full((_SMALLEST, len(COLUMNS), POINTS), np.nan)
-        self._newest = np.full(_SMALLEST, -1, np.int64)  # the place of the newest point
+        self._newest = np.full(_SMALLEST, -1, np.int64)  # position of the newest point
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def get(self, node: str) -> Series | None:
-        """What is held of a node, the oldest first; None of one that is not known."""
+        """The windows of a node, or None if the node is unknown."""
         row = self._rows.get(node)
         if row is None:
             return None
-        # The place behind the newest has the oldest, or nothing yet.
+        # The position after the newest has the oldest point, or none yet.
         in_order = np.roll(self._points[row], -(int(self._newest[row]) + 1), axis=1)
         return Series(*in_order[:, ~np.isnan(in_order[0])])
 
     def put(self, node: str, end_seconds: float, usage: Usage) -> bool:
-        """Take a window's usage; False if one as late is there, or a later one."""
+        """Take the usage of a window; False if it is not newer than the newest."""
         row = self._rows.get(node)
         if row is None:
             row = self._rows[node] = self._new_row()
         newest = int(self._newest[row])
         if newest >= 0 and not end_seconds > self._points[row, 0, newest]:
             return False
-        place = (newest + 1) % POINTS
-        self._points[row, :, place] = (
+        position = (newest + 1) % POINTS
+        self._points[row, :, position] = (
             end_seconds, _known(usage.cpu_cores), _known(usage.memory_bytes),
         )  # fmt: skip
-        self._newest[row] = place
+        self._newest[row] = position
         return True
 
     def drop(self, node: str) -> None:
-        """A node is gone (tombstone)."""
+        """Remove a node (tombstone)."""
         row = self._rows.pop(node, None)
         if row is not None:
             self._points[row], self._newest[row] = np.nan, -1
             self._free.append(row)
 
     def adopt(self, other: "History") -> None:
-        """Become `other` in one step. `other` is spent."""
+        """Become `other` in one step; `other` gets empty."""
         self._rows, self._free = other._rows, other._free
         self._points, self._newest = other._points, other._newest
         other._clear()
@@ -107,5 +106,5 @@ class History:
 
 
 def _known(amount: float | None) -> float:
-    """The amount; NaN for one that is none."""
+    """The amount; NaN if it is unknown or impossible."""
     return amount if amount is not None and 0.0 <= amount < np.inf else np.nan

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from pipeline.clock import ManualClock
-from pipeline.extender.annotation_warnings import LOOK_EVERY_SECONDS, keep_telling, tell
+from pipeline.extender.annotation_warnings import log_invalid_thresholds, watch_annotations
+from pipeline.extender.limits import ANNOTATION_CHECK_SECONDS
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
@@ -37,19 +38,19 @@ def test_each_text_is_told_once_and_nodes_alike_in_one_line(
     annotate(table, "{", "a")
     annotate(table, NEGATIVE, "b", "c", "d", "e")
     annotate(table, '{"usageThresholds": {"cpu": 1}}', "f")
-    told = tell(table, {})
+    logged = log_invalid_thresholds(table, {})
     assert lines(caplog) == [(1, ["a"]), (4, ["b", "c", "d"])]
-    told = tell(table, told)
+    logged = log_invalid_thresholds(table, logged)
     assert lines(caplog) == []
     # The same is wrong with another text: somebody has tried to mend it.
     annotate(table, NEGATIVE + " ", "c")
     annotate(table, "{}", "a")
-    told = tell(table, told)
+    logged = log_invalid_thresholds(table, logged)
     assert lines(caplog) == [(1, ["c"])]
     # What was mended, and is as it was before, is told again.
     annotate(table, "{", "a")
     table.drop_node("c")
-    assert tell(table, told).keys() == {"a", "b", "d", "e"}
+    assert log_invalid_thresholds(table, logged).keys() == {"a", "b", "d", "e"}
     assert lines(caplog) == [(1, ["a"])]
 
 
@@ -57,9 +58,9 @@ async def test_it_goes_on_looking(caplog: pytest.LogCaptureFixture) -> None:
     table, clock = Table(), ManualClock(0.0)
     annotate(table, "{", "a")
     caplog.set_level(logging.WARNING)
-    telling = asyncio.create_task(keep_telling(table, clock))
-    await clock.advance(LOOK_EVERY_SECONDS)
+    telling = asyncio.create_task(watch_annotations(table, clock))
+    await clock.advance(ANNOTATION_CHECK_SECONDS)
     annotate(table, "[", "b")
-    await clock.advance(2 * LOOK_EVERY_SECONDS)
+    await clock.advance(2 * ANNOTATION_CHECK_SECONDS)
     await cancel_tasks(telling)
     assert lines(caplog) == [(1, ["a"]), (1, ["b"])]

@@ -127,14 +127,14 @@ def test_less_use_never_scores_less() -> None:
         ),
         counting=RULES.counting,
     )
-    scores = Decisions(table, RULES).prioritize(any_pod(cpu=0), names, NOW).scores
+    scores = Decisions(table, RULES).prioritize(any_pod(cpu=0), names, NOW).steps.tolist()
     assert scores == sorted(scores, reverse=True)
 
 
 def test_no_names_no_answer() -> None:
     decisions = Decisions(Table(counting=RULES.counting), RULES)
     assert decisions.filter(any_pod(), [], NOW).refused == {}
-    assert decisions.prioritize(any_pod(), [], NOW).scores == []
+    assert decisions.prioritize(any_pod(), [], NOW).steps.tolist() == []
     assert decisions.prioritize(any_pod(), [], NOW).best is None
 
 
@@ -212,14 +212,14 @@ def test_what_filter_found_is_of_no_use_for_another_pod_of_the_same_uid() -> Non
     """A pod may be resized where it waits, and anybody may ask."""
     decisions = Decisions(table_of(node_state("a"), counting=RULES.counting), RULES)
     small, large = any_pod(cpu=100), any_pod(cpu=2000)
-    expected = [decisions.prioritize(one, ["a"], NOW).scores for one in (small, large)]
+    expected = [decisions.prioritize(one, ["a"], NOW).steps.tolist() for one in (small, large)]
     assert expected[0] > expected[1]
     for asked_about, wanted, cycle in (
         (small, expected[0], "reused"), (large, expected[1], "anew"),
     ):  # fmt: skip
         decisions.filter(small, ["a"], NOW)
         found = decisions.prioritize(asked_about, ["a"], NOW)
-        assert (found.scores, found.cycle) == (wanted, cycle)
+        assert (found.steps.tolist(), found.cycle) == (wanted, cycle)
 
 
 def test_questions_work_nothing_out_anew_of_pods_and_a_pod_that_comes_one_row(
@@ -305,13 +305,13 @@ def test_where_nobody_knows_usage_the_fullest_that_fits_is_best() -> None:
     decisions = Decisions(table, RULES)
     found = decisions.prioritize(any_pod(), ["roomy", "snug", "full"], NOW)
     assert found.plugins.keys() == {BEST_FIT}
-    roomy, snug, full = found.scores
+    roomy, snug, full = found.steps.tolist()
     assert snug > roomy > 0 == full
     # One that is known, and the others are worst again.
     table.put_state(node_state("roomy", age=5.0, offset=1))
     again = decisions.prioritize(any_pod(), ["roomy", "snug", "full"], NOW)
     assert again.plugins.keys() == {"LoadAwareScheduling"}
-    assert again.scores[1:] == [0, 0] != again.scores[:1]
+    assert again.steps.tolist()[1:] == [0, 0] != again.steps.tolist()[:1]
 
 
 def test_a_new_node_uses_nothing_but_what_is_on_its_way() -> None:
@@ -324,7 +324,9 @@ def test_a_new_node_uses_nothing_but_what_is_on_its_way() -> None:
     running = msgspec.structs.replace(any_pod("old"), phase="Running", scheduled_at=long_ago)
     table.put_pod(msgspec.structs.replace(running, node="silent"))
     decisions = Decisions(table, RULES)
-    known, new, silent = decisions.prioritize(any_pod(), ["known", "new", "silent"], NOW).scores
+    known, new, silent = decisions.prioritize(
+        any_pod(), ["known", "new", "silent"], NOW
+    ).steps.tolist()
     assert new > known > silent == 0
     for i in range(7):
         bound = msgspec.structs.replace(any_pod(f"p{i}"), node="new", scheduled_at=format_time(NOW))
@@ -369,7 +371,7 @@ def test_a_node_is_new_whoever_was_there_before() -> None:
 
     def score() -> int:
         table.put_state(node_state("known", cpu=1.0, offset=table.version))
-        return decisions.prioritize(any_pod(), ["n", "known"], NOW).scores[0]
+        return decisions.prioritize(any_pod(), ["n", "known"], NOW).steps.tolist()[0]
 
     table.put_node(TableNode(node="n", allocatable=room))
     new = score()

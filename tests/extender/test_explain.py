@@ -278,25 +278,25 @@ def test_a_pod_that_is_on_its_way_is_explained_as_if_it_were_not_and_still_is(
     assert {name: one.reason for name, one in filtered.refused.items()} == {
         NAMES[place]: f"{NAMES[place]}: {one.reason}" for place, one in explained.refused.items()
     }
-    scored = found[1].prioritize(pod, [NAMES[at] for at in explained.kept], NOW)
-    assert scored.scores == explained.scored.scores
-    assert scored.percent.tolist() == explained.scored.percent.tolist()
+    scored = found[1].prioritize(pod, [NAMES[at] for at in explained.passed], NOW)
+    assert scored.steps.tolist() == explained.scores.steps.tolist()
+    assert scored.percent.tolist() == explained.scores.percent.tolist()
     # A scheduler that was asked meanwhile goes on with what filter found.
     again = Decisions(tables[0], RULES)
     again.filter(pod, NAMES, NOW)
     again.explain(pod, NAMES, NOW)
-    assert again.prioritize(pod, [NAMES[at] for at in explained.kept], NOW).cycle == "reused"
+    assert again.prioritize(pod, [NAMES[at] for at in explained.passed], NOW).cycle == "reused"
 
 
 def test_explaining_again_and_again_says_the_same() -> None:
     table = table_of(*(node_state(name, cpu=1.0, memory=GIB) for name in "ab"))
     decisions = Decisions(table, RULES)
     pod = PodRecord(node="", uid="u", cgroup_uid="u", namespace="d", name="p")
-    runs = [decisions.explain(pod, ["a", "b"], NOW).scored.percent.tolist() for _ in range(3)]
+    runs = [decisions.explain(pod, ["a", "b"], NOW).scores.percent.tolist() for _ in range(3)]
     assert all(one == other for one, other in itertools.pairwise(runs))
     decisions.place(pod, "a", NOW)
     # Where it is to be already it does not count twice.
-    assert decisions.explain(pod, ["a", "b"], NOW).scored.percent.tolist() == runs[0]
+    assert decisions.explain(pod, ["a", "b"], NOW).scores.percent.tolist() == runs[0]
 
 
 def test_the_next_pod_sees_the_one_that_was_explained_on_its_way() -> None:

@@ -148,7 +148,7 @@ def test_what_becomes_of_a_node_that_is_heard_of_no_more(
     assert world.refused() == refused
     if not args:
         assert world.reason() == (
-            "old: usage is not known: its last window ended 400 s ago, and counts for 180 s"
+            "old: usage is not known: its last window ended 400 s ago, the limit is 180 s"
         )
 
 
@@ -206,8 +206,8 @@ def test_what_a_node_reserves_is_not_asked_for() -> None:
     found = world.filter().refused["kept"]
     assert found.curable
     assert found.reason == (
-        "kept: cpu: 0.4 cores for this pod beside 2.7 cores is more than the 3 cores without what "
-        "the node reserves"
+        "kept: cpu: 2.7 cores requested + 0.4 cores for this pod exceed 3 cores (allocatable minus "
+        "the node's reservation)"
     )
 
 
@@ -231,8 +231,8 @@ def test_mid_is_held_to_what_is_certain_while_predictions_are_late() -> None:
         assert world.refused(asks) == refused
         assert world.refused() == []
     assert world.reason(asks) == (
-        "a: kubernetes.io/mid-cpu: 1.5 cores for this pod beside 1.5 cores is more than the 2 cores"
-        " certain (predicted 60 min ago)"
+        "a: kubernetes.io/mid-cpu: 1.5 cores requested + 1.5 cores for this pod exceed 2 cores "
+        "(lower bound predicted 60 min ago)"
     )
 
 
@@ -246,7 +246,7 @@ def test_a_hint_names_the_nodes_that_may_be() -> None:
     assert world.refused(pod(annotations=said)) == ["c"]
     assert world.refused(pod(annotations={next(iter(said)): "{"})) == []
     decisions = Decisions(world.table, world.rules)
-    assert decisions.prioritize(pod(annotations=said), ["a", "b"], NOW).scores == [0, 100]
+    assert decisions.prioritize(pod(annotations=said), ["a", "b"], NOW).steps.tolist() == [0, 100]
 
 
 def test_one_that_evicting_would_not_cure_comes_first() -> None:
@@ -304,7 +304,7 @@ def test_hours_may_name_other_resources_than_the_rest_of_the_day(
     for now, thresholds in ((NOW, window), (NOW + 3600, usual)):
         world.table.put_state(node_state("a", rates=busy, age=NOW - now, offset=1))
         assert bool(decisions.filter(pod(), ["a"], now).refused) == (TRANSMIT in thresholds)
-        assert len(decisions.prioritize(pod(), ["a"], now).scores) == 1
+        assert len(decisions.prioritize(pod(), ["a"], now).steps) == 1
 
 
 def busy_line(used: float | None, capacity: int = 100_000_000) -> World:

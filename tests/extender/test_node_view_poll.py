@@ -120,7 +120,7 @@ async def test_no_more_wait_than_there_is_room_for(client: Client, views: NodeVi
     waiting = await waits(client, many=AT_MOST)
     response = await get(client, '"5"', wait=30)
     assert (response.status, response.headers["Retry-After"]) == (503, "1")
-    assert "3 clients wait" in (await response.json())["Error"]
+    assert "3 clients are waiting" in (await response.json())["Error"]
     # Whoever need not wait is answered.
     assert (await get(client)).status == 200
     assert (await get(client, '"5"')).status == 304

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pipeline.clock import ManualClock
 from pipeline.extender.node_view_poll import NodeViewHandler
-from pipeline.extender.openapi import openapi
+from pipeline.extender.openapi import openapi_document
 from pipeline.extender.scheduler_api import Extender
 from pipeline.extender.series_api import NodeSeriesHandler
 from pipeline.settings import ExtenderSettings
@@ -29,9 +29,6 @@ from tests.extender.test_fuzz import quick
 from tests.table.records import NOW, node_state, table_of
 from tests.topics.golden import NODE_STATE, NODE_VIEW
 
-DOCUMENT = openapi()
-OPERATIONS = [(path, method) for path, methods in DOCUMENT["paths"].items() for method in methods]
-
 
 def extender() -> Extender:
     clock, state = ManualClock(NOW), FeedState(caught_up=True, message="following", connected=True)
@@ -43,6 +40,10 @@ def extender() -> Extender:
         table, state, ExtenderSettings(mode="act"), clock,
         node_views=NodeViewHandler(views, state), series=NodeSeriesHandler(history, state, clock),
     )  # fmt: skip
+
+
+DOCUMENT = openapi_document(extender().routes())
+OPERATIONS = [(path, method) for path, methods in DOCUMENT["paths"].items() for method in methods]
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ async def test_questions_are_as_it_says_and_others_are_told_so(
     assert [*wrong(media["example"], media["schema"], DOCUMENT)] == []
     status, answer = await ask(client, path, method, json=[])
     assert status == 400
-    assert [*wrong(answer, DOCUMENT["components"]["schemas"]["Error"], DOCUMENT)] == []
+    assert [*wrong(answer, DOCUMENT["components"]["schemas"]["ErrorReply"], DOCUMENT)] == []
 
 
 async def test_the_document_is_served_as_it_is(client: Client) -> None:

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from pipeline.extender import request_bodies, scheduler_api, stage_timing
+from pipeline.extender import limits, scheduler_api, stage_timing
 from pipeline.table import Table
 from tests.extender.conftest import ALL, POD, Client, Start, cluster
 from tests.extender.scheduler import read_filter
@@ -226,7 +226,7 @@ async def test_bodies_that_are_not_what_they_say(start: Start) -> None:
 async def test_a_body_over_the_limit_is_refused_with_the_remedy(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_bodies, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(limits, "MAX_BODY_BYTES", 1000)
     client = await start()
     reply = await ask(client, "filter", {"Pod": POD, "NodeNames": ["a" * 1000]}, 413)
     assert "nodeCacheCapable" in reply["Hint"]
@@ -235,7 +235,7 @@ async def test_a_body_over_the_limit_is_refused_with_the_remedy(
 async def test_a_body_that_never_ends_is_given_up(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_bodies, "BODY_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(limits, "BODY_TIMEOUT_SECONDS", 0.1)
     client = await start()
 
     async def trickle() -> Any:
@@ -275,7 +275,7 @@ async def test_nodes_can_be_read_by_people(start: Start) -> None:
     assert (one["oddities"], one["usage_thresholds_problem"]) == ([], None)
     missing = await client.get("/v1/nodes/stranger")
     assert missing.status == 404
-    assert "'stranger' is not known" in (await missing.json())["Error"]
+    assert "'stranger' is unknown" in (await missing.json())["Error"]
 
 
 async def test_an_empty_table_is_an_empty_list(start: Start) -> None:
@@ -370,7 +370,7 @@ async def test_a_mistake_of_ours_is_an_answer_too(
     monkeypatch.setattr(scheduler_api.Decisions, "prioritize", fail)
     before = scheduler_api.REQUESTS.labels("prioritize", "500")._value.get()
     reply = await ask(client, "prioritize", {"Pod": POD, "NodeNames": ["idle"]}, 500)
-    assert reply["Error"] == "this extender made a mistake"
+    assert reply["Error"] == "internal error of the extender"
     assert scheduler_api.REQUESTS.labels("prioritize", "500")._value.get() == before + 1
 
 

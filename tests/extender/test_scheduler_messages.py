@@ -1,4 +1,4 @@
-"""Questions and answers by fewer passes are what plain readers of JSON make of them."""
+"""Requests and replies of the extender protocol, as plain readers of JSON see them."""
 
 import json
 from typing import Any
@@ -9,120 +9,88 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import BadRequestError
-from pipeline.extender.scheduler_messages import Question, prioritize_answer, read_question
-from pipeline.table.name_index import Names
+from pipeline.extender.filters import Refusal
+from pipeline.extender.scheduler_messages import filter_reply, prioritize_reply, read_question
 
-plain = st.text(
-    st.characters(min_codepoint=32, max_codepoint=126, exclude_characters='"\\'), max_size=40
-)
-alike = st.builds("node-{:03d}.{}".format, st.integers(0, 12), st.sampled_from(["a", "bb"]))
-scored = st.lists(st.tuples(plain | alike, st.integers(0, 100)), min_size=1, max_size=30)
+NODES = st.lists(st.sampled_from(["a", "b", "c]", 'd"', "e\\", "ä", "f}", "]}", "", "\x7f"]))
+SPACES = st.sampled_from([(",", ":"), (", ", ": "), (" , ", " : ")])
 
 
-@given(scored)
-def test_scores_are_written_as_they_are(found: list[tuple[str, int]]) -> None:
-    hosts, scores = zip(*found, strict=True)
-    names = Names.of(hosts)
-    assert names is not None
-    answer = json.loads(prioritize_answer(names, np.array(scores)))
-    assert answer == [{"Host": host, "Score": score} for host, score in found]
-    assert answer == json.loads(prioritize_answer(hosts, np.array(scores)))
-
-
-def test_one_long_name_does_not_make_all_others_as_long() -> None:
-    hosts = ["a" * 253, *(f"node-{at}" for at in range(1000))]
-    names = Names.of(hosts)
-    assert names is not None
-    answer = prioritize_answer(names, np.arange(1001) % 11)
-    assert [one["Host"] for one in json.loads(answer)] == hosts
-    assert len(answer) < 40 * 1001
-
-
-def test_no_names_and_no_scores() -> None:
-    names = Names.of(["a"])
-    assert names is not None
-    assert prioritize_answer(names.take(np.array([], np.intp)), np.array([], np.int64)) == b"[]"
-
-
-# What could be taken for the names of a question, or for their end.
-TRICKY: list[Any] = [
-    "x", 1, None, {}, [], ["a"], {"NodeNames": ["inner"]}, [{"NodeNames": ["inner"]}],
-    {"NodeNames": ["inner"], "more": 1}, 'a "NodeNames":["quoted"]}', ["]}"], "]}", '["a"]}',
-]  # fmt: skip
-names_of_nodes = st.lists(
-    st.sampled_from(["a", "b", "c]", 'd"', "e\\", "ä", "f}", "]}", "", "\x7f"])
-)
-values = st.sampled_from(TRICKY)
-keys = st.sampled_from(
-    [
-        "Pod",
-        "pod",
-        "Nodes",
-        "NodeNames",
-        "nodenames",
-        "More",
-        "NodeNames ",
-        'x"NodeNames',
-        ',"NodeNames',
-        '\\"NodeNames',
-    ]
-)
-pods = st.fixed_dictionaries(
-    {"metadata": st.fixed_dictionaries({"name": st.sampled_from(["p", '"NodeNames":["p"]}'])})},
-    optional={"NodeNames": st.just(["of the pod"]), "status": values},
-)
-
-
-def answered(body: bytes) -> Question | str:
-    try:
-        return read_question(body)
-    except BadRequestError as error:
-        return f"refused: {error.message[:12]}"
+@given(st.lists(st.tuples(st.text(max_size=40), st.integers(0, 100)), max_size=30))
+def test_scores_are_whole_numbers_by_host(scores: list[tuple[str, int]]) -> None:
+    reply = prioritize_reply([host for host, _ in scores], np.array([s for _, s in scores], int))
+    assert json.loads(reply) == [{"Host": host, "Score": score} for host, score in scores]
 
 
 @given(
-    pods,
-    names_of_nodes,
-    st.lists(st.tuples(keys, values), max_size=2),
-    st.lists(st.tuples(keys, values), max_size=1),
-    st.sampled_from(["", "}", "]", "]}", " ", "x", '"', ',"More":1}', "\x00"]),
-    st.just("NodeNames") | keys,
+    NODES,
+    st.sampled_from(["NodeNames", "nodenames", "nodeNames", "NODENAMES"]),
+    st.dictionaries(st.sampled_from(["More", 'x"NodeNames', "Nodes "]), st.just(["a"])),
+    st.booleans(),
+    SPACES,
 )
-def test_a_question_is_read_as_if_it_were_read_whole(
-    pod: dict[str, Any],
-    names: list[str],
-    before: list[tuple[str, Any]],
-    behind: list[tuple[str, Any]],
-    rubbish: str,
-    key: str,
+def test_names_are_read_once_each_whatever_surrounds_them(
+    names: list[str], key: str, others: dict[str, Any], pod_last: bool, spaces: tuple[str, str]
 ) -> None:
-    parts = [("Pod", pod), *before, (key, names), *behind]
-    pieces = [
-        f"{json.dumps(key)}:{json.dumps(value, separators=(',', ':'))}" for key, value in parts
-    ]
-    text = "{" + ",".join(pieces) + "}" + rubbish
-    # The same, but nobody finds the names without reading all.
-    spread = text.replace(',"', ', "')
-    found, plainly = answered(text.encode()), answered(spread.encode())
-    if isinstance(found, str) or isinstance(plainly, str):
-        assert found == plainly
-        return
-    assert [*found.names] == [*plainly.names]
-    assert (found.pod, found.record, found.nodes) == (plainly.pod, plainly.record, plainly.nodes)
+    pod = {"metadata": {"name": '"NodeNames":["p"]}'}, "NodeNames": ["of the pod"]}
+    parts = [("pod" if pod_last else "Pod", pod), *others.items(), (key, names)]
+    body = json.dumps(dict(reversed(parts) if pod_last else parts), separators=spaces)
+    question = read_question(body.encode())
+    assert question.names == tuple(dict.fromkeys(names))
+    assert question.pod.metadata.name == pod["metadata"]["name"]
+    assert question.nodes is None
+
+
+@given(st.sets(st.sampled_from("abcdef")), st.booleans())
+def test_a_filter_reply_has_each_node_once(refused: set[str], curable: bool) -> None:
+    question = read_question(b'{"Pod":{},"NodeNames":["f","b","d","a","c","e"]}')
+    reply = json.loads(filter_reply(question, {name: Refusal("why", curable) for name in refused}))
+    reasons = dict.fromkeys(refused, "why")
+    assert reply == {
+        "Nodes": None,
+        "NodeNames": [name for name in "fbdace" if name not in refused],
+        "FailedNodes": reasons if curable else {},
+        "FailedAndUnresolvableNodes": {} if curable else reasons,
+        "Error": "",
+    }
+
+
+def test_whole_nodes_are_passed_back_as_they_came() -> None:
+    nodes = b'{"metadata":{"name":"a"}, "x":1.50},{"metadata": {"name":"b"}}'
+    question = read_question(b'{"Pod":{},"Nodes":{"items":[%s]}}' % nodes)
+    assert question.names == ("a", "b")
+    assert b'"items":[%s]' % nodes in filter_reply(question, {})
+    assert b'"items":[{"metadata": {"name":"b"}}]' in filter_reply(question, {"a": Refusal("x")})
 
 
 @pytest.mark.parametrize("rubbish", ["x", "}", "]", "\x00", "]}", ",", '"'])
-def test_rubbish_behind_a_question_is_refused(rubbish: str) -> None:
+def test_rubbish_after_a_request_is_refused(rubbish: str) -> None:
     body = '{"Pod":{"metadata":{"name":"p"}},"NodeNames":["a","b"]}'
-    assert [*read_question(body.encode()).names] == ["a", "b"]
+    assert read_question(body.encode()).names == ("a", "b")
     with pytest.raises(BadRequestError, match="JSON"):
         read_question((body + rubbish).encode())
     with pytest.raises(BadRequestError, match="JSON"):
         read_question((body[:-1] + rubbish).encode() if rubbish != "}" else body[:-1].encode())
 
 
-def test_control_characters_in_names_are_refused() -> None:
-    for text in ("a\x01", "\x1f", "a\n"):
-        body = b'{"Pod":{},"NodeNames":["%s","b"]}' % text.encode()
-        with pytest.raises(BadRequestError):
-            read_question(body)
+@pytest.mark.parametrize("text", ["a\x01", "\x1f", "a\n"])
+def test_control_characters_in_names_are_refused(text: str) -> None:
+    with pytest.raises(BadRequestError):
+        read_question(b'{"Pod":{},"NodeNames":["%s","b"]}' % text.encode())
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"[]", "body"),
+        (b'{"NodeNames":["a"]}', "Pod is missing"),
+        (b'{"Pod":null,"NodeNames":["a"]}', "Pod"),
+        (b'{"Pod":{},"NodeNames":[1]}', "NodeNames"),
+        (b'{"Pod":{}}', "neither NodeNames nor Nodes"),
+        (b'{"Pod":{},"NodeNames":[],"Nodes":{}}', "both NodeNames and Nodes"),
+        (b'{"Pod":{},"Nodes":{"items":[{}]}}', r"Nodes.items\[0\]"),
+    ],
+)
+def test_an_invalid_request_is_refused_by_the_part(body: bytes, reason: str) -> None:
+    with pytest.raises(BadRequestError, match=reason):
+        read_question(body)

@@ -86,7 +86,7 @@ async def test_a_range_by_times_and_by_the_last_seconds(client: Client) -> None:
         ({"last": "nan"}, "last is 'nan'"),
         ({"last": "x"}, "could not convert"),
         ({"last": "5", "to": "2023-11-14T22:12:50Z"}, "neither from nor to"),
-        ({"from": "2023-13-14T22:12:50Z"}, "the range is none"),
+        ({"from": "2023-13-14T22:12:50Z"}, "invalid range"),
         ({"resource": "disk"}, "no resource 'disk'"),
         ({"since": "5"}, "no parameter 'since'"),
     ],
@@ -99,7 +99,7 @@ async def test_a_range_that_is_none(client: Client, query: dict[str, str], says:
 
 async def test_a_node_of_which_nothing_is_held(client: Client) -> None:
     reply = await get(client, 404, node="b")
-    assert reply["Error"] == "of node 'b' no window is held"
+    assert reply["Error"] == "node 'b' has no window in memory"
 
 
 async def test_until_the_past_is_read_nobody_can_say() -> None:

@@ -121,7 +121,7 @@ async def test_what_is_no_http_is_told_so_and_is_no_error_of_ours(
         writer.close()
         stop.set()
         await asyncio.wait_for(serving, 15)
-    told = [record for record in caplog.records if record.msg == "no HTTP"]
+    told = [record for record in caplog.records if record.msg == "request is no HTTP"]
     assert len(told) == 1
     assert told[0].fields["reason"]  # type: ignore[attr-defined]
     assert [one for one in caplog.records if one.exc_info or one.levelno > logging.INFO] == []

@@ -94,7 +94,7 @@ async def served(own: Signed, ca: Signed) -> AsyncIterator[int]:
 async def test_https_with_certificates_of_clients_and_a_renewal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.extender.server_tls.LOOK_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("pipeline.extender.limits.CERTIFICATE_CHECK_SECONDS", 0.05)
     ca = sign(tmp_path, "ca")
     own, client = sign(tmp_path, "extender", ca, 10), sign(tmp_path, "scheduler", ca, 20)
     async with served(own, ca) as port:
@@ -182,7 +182,7 @@ def test_flags_of_no_use_are_named(
     [
         ({"tls_cert_file": "ca.crt"}, "extender.tls_key_file is missing"),
         ({"tls_key_file": "ca.key"}, "extender.tls_cert_file is missing"),
-        ({"tls_client_ca_file": "ca.crt"}, "over HTTPS alone"),
+        ({"tls_client_ca_file": "ca.crt"}, "client certificates need HTTPS"),
         ({"tls_cert_file": "none.crt", "tls_key_file": "ca.key"}, "No such file"),
         ({"tls_cert_file": "ca.crt", "tls_key_file": "other.key"}, "ca.crt"),
         ({"tls_cert_file": "ca.crt", "tls_key_file": "ca.key", "tls_client_ca_file": "text"},

@@ -10,10 +10,10 @@ from pipeline.errors import InvalidRecordError
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.processors.model.usage_anomalies import ODDITIES
 from pipeline.table import FeedState, Table
-from pipeline.table.node_anomalies import odd_by_row, unusable_thresholds
+from pipeline.table.node_anomalies import anomalies_by_row, invalid_thresholds
 from pipeline.table.node_columns import TableNode
-from pipeline.table.node_documents import beside, node_item, node_list
-from pipeline.table.table_metrics import _TableCollector, _Watched
+from pipeline.table.node_documents import node_facts, node_list, node_state_document
+from pipeline.table.table_metrics import TableMetrics
 from pipeline.times import format_time
 from pipeline.topics.node_state import Counters, UsageDeviation
 from pipeline.topics.pods import CountedPod
@@ -53,28 +53,30 @@ FOUND: dict[str, list[str]] = {
 
 def by_node(table: Table) -> dict[str, list[str]]:
     names = list(table)
-    return dict(zip(names, odd_by_row(table, table.lookup(names), NOW, 180.0), strict=True))
+    return dict(zip(names, anomalies_by_row(table, table.lookup(names), NOW, 180.0), strict=True))
 
 
 def gauges(table: Table) -> dict[tuple[str, str], float]:
     """What the metrics page says, by name and label."""
-    collector = _TableCollector()
-    collector.watched = _Watched(table, FeedState(), ManualClock(NOW), 180.0)
+    metrics = TableMetrics(table, FeedState(), ManualClock(NOW), 180.0)
     return {
-        (one.name.removeprefix("springtide_table_"), "".join(one.labels.values())): one.value
-        for metric in collector.collect()
-        for one in metric.samples
+        (
+            sample.name.removeprefix("springtide_table_"),
+            "".join(sample.labels.values()),
+        ): sample.value
+        for metric in metrics.collect()
+        for sample in metric.samples
     }
 
 
 def test_each_node_says_what_is_odd_about_it_and_the_page_how_many_there_are() -> None:
     table = odd_nodes()
     assert by_node(table) == FOUND
-    document = node_list(table, NOW, 180.0, beside(table, tuple(table)))
-    assert {item["node"]: item["oddities"] for item in document["items"]} == FOUND
-    one = node_item(table, "spike", NOW, 180.0, beside(table, ["spike"]))
+    document = node_list(table, NOW, 180.0, node_facts(table, tuple(table)))
+    assert {item.node: item.oddities for item in document.items} == FOUND
+    one = node_state_document(table, "spike", NOW, 180.0, node_facts(table, ["spike"]))
     assert one is not None
-    assert one["oddities"] == ["frozen", "spike"]
+    assert one.oddities == ["frozen", "spike"]
     page = gauges(table)
     for name in ODDITIES:
         expected = sum(name in names for names in FOUND.values())
@@ -95,7 +97,7 @@ def test_it_is_looked_at_as_of_the_last_window_and_not_as_of_now() -> None:
     end = format_time(NOW - 100)
     table = table_of(node_state("a", age=100.0, counters=Counters(last_gap_at=end)))
     for later in (0.0, 70.0):
-        assert odd_by_row(table, table.lookup(["a"]), NOW + later, 180.0) == [["gaps"]]
+        assert anomalies_by_row(table, table.lookup(["a"]), NOW + later, 180.0) == [["gaps"]]
 
 
 def test_a_time_that_is_none_is_a_bad_record() -> None:
@@ -109,22 +111,22 @@ def annotated(table: Table, name: str, text: str | None) -> None:
 
 def test_thresholds_of_no_use_are_named_and_counted_until_they_are_mended() -> None:
     table = table_of(node_state("a"), node_state("b"))
-    assert unusable_thresholds(table) == {}
+    assert invalid_thresholds(table) == {}
     for name, text in (
         ("a", "{"), ("b", '{"usageThresholds": {"cpu": 20}}'), ("c", "[]"), ("d", None),
     ):  # fmt: skip
         annotated(table, name, text)
-    assert unusable_thresholds(table) == {"a": "{", "c": "[]"}
-    assert unusable_thresholds(table, ["c", "stranger", "b"]) == {"c": "[]"}
+    assert invalid_thresholds(table) == {"a": "{", "c": "[]"}
+    assert invalid_thresholds(table, ["c", "stranger", "b"]) == {"c": "[]"}
     assert gauges(table)["unusable_threshold_nodes", ""] == 2
-    document = node_list(table, NOW, 180.0, beside(table, tuple(table)))
-    problems = {item["node"]: item["usage_thresholds_problem"] for item in document["items"]}
+    document = node_list(table, NOW, 180.0, node_facts(table, tuple(table)))
+    problems = {item.node: item.usage_thresholds_problem for item in document.items}
     assert problems["b"] is None
-    assert problems["a"] == beside(table, "a").threshold_problems["a"]
-    assert problems["a"].startswith(f"annotation {ANNOTATION}: not JSON")
+    assert problems["a"] == node_facts(table, "a").threshold_problems["a"]
+    assert (problems["a"] or "").startswith(f"annotation {ANNOTATION}: not JSON")
     # A window that comes says nothing of the annotation.
     table.put_state(node_state("a", offset=1))
     annotated(table, "c", '{"usageThresholds": {"cpu": 20}}')
-    assert unusable_thresholds(table) == {"a": "{"}
+    assert invalid_thresholds(table) == {"a": "{"}
     table.drop_node("a")
     assert not np.any(table["unusable_thresholds"])

@@ -46,7 +46,7 @@ def test_a_record_without_a_readable_key_is_refused(key: bytes | None, value: by
 )
 def test_a_payload_of_another_node_is_refused(topic: Topic, value: bytes) -> None:
     table = Table()
-    with pytest.raises(KeyMismatchError, match="payload speaks of 'b', key of 'a'"):
+    with pytest.raises(KeyMismatchError, match="payload is about 'b', key about 'a'"):
         apply(table, topic, b"a", value)
     assert len(table) == 0
 

@@ -8,7 +8,7 @@ import json
 
 import msgspec
 
-from pipeline.extender.preempt_messages import preemption_answer, read_preemption
+from pipeline.extender.preempt_messages import preemption_reply, read_preemption
 from pipeline.extender.scheduler_messages import read_question
 from tests.extender.scheduler import add_scores, is_interested, read_filter
 from tests.vectors.cases import Case, plain
@@ -52,7 +52,7 @@ def _preempted(case: Case, *, is_whole: bool) -> object:
         victims[node] = {"Pods": pods, "NumPDBViolations": entry["pdb"]}
     key = "NodeNameToVictims" if is_whole else "NodeNameToMetaVictims"
     question = read_preemption(msgspec.json.encode({"Pod": {"metadata": {}}, key: victims}))
-    return msgspec.json.decode(preemption_answer(question, [*victims]))
+    return msgspec.json.decode(preemption_reply(question, [*victims]))
 
 
 def extender_filter_reply(case: Case) -> object:

@@ -8,7 +8,11 @@ from typing import Any, NamedTuple
 import msgspec
 from yarl import URL
 
-from pipeline.extender.openapi import openapi
+from pipeline.clock import ManualClock
+from pipeline.extender.openapi import openapi_document
+from pipeline.extender.scheduler_api import Extender
+from pipeline.settings import ExtenderSettings
+from pipeline.table import FeedState, Table
 from pipeline.topics.codec import encode_json
 from tests.extender import oracle
 from tests.extender.fuzz import broken, documented, questions
@@ -19,16 +23,20 @@ from tests.extender.fuzz.told import Told
 from tests.extender.json_schema import wrong
 from tests.extender.oracle import World
 
-DOCUMENT = openapi()
+DOCUMENT = openapi_document(
+    Extender(Table(), FeedState(), ExtenderSettings(), ManualClock()).routes()
+)
+SCHEMAS = dict(DOCUMENT["components"]["schemas"])
+SCHEMAS["HostPriorityList"] = {"type": "array", "items": SCHEMAS["HostPriority"]}
 PATIENCE_SECONDS = 0.15
 LARGE_BODY_BYTES = 1 << 20
-NO_NUMBERS = b"no node has published a window lately"
+NO_NUMBERS = b"no node has a window that is young enough"
 
 
 def check(answer: Answer, status: int, schema: str) -> Any:
     """The JSON of an answer of this status that has this schema."""
     assert answer.status == status, answer
-    assert [*wrong(answer.json, DOCUMENT["components"]["schemas"][schema], DOCUMENT)] == []
+    assert [*wrong(answer.json, SCHEMAS[schema], DOCUMENT)] == []
     return answer.json
 
 
@@ -329,7 +337,7 @@ class Unready(NamedTuple):
             for verb in ("filter", "prioritize"):
                 body = {"Pod": {}, "NodeNames": ["a"]}
                 answer = await fleet.post(verb, body)
-                assert "not caught up" in check(answer, 503, "Error")["Error"]
+                assert "not caught up" in check(answer, 503, "ErrorReply")["Error"]
                 assert answer.headers["Retry-After"]
             check(await fleet.ask("GET", "/readyz"), 503, "Readiness")
             assert (await fleet.ask("GET", "/healthz")).status == 200
@@ -350,7 +358,7 @@ class Large(NamedTuple):
         body = msgspec.json.encode({"Pod": {}, "NodeNames": ["a"]}) + b" " * LARGE_BODY_BYTES
         for answer in await fleet.together([], [("filter", body)] * self.count):
             if answer.status == 503:
-                assert "bodies over" in check(answer, 503, "Error")["Error"]
+                assert "bodies over" in check(answer, 503, "ErrorReply")["Error"]
                 assert answer.headers["Retry-After"]
             else:
                 check(answer, 200, "ExtenderFilterResult")

@@ -6,12 +6,8 @@ import msgspec
 import pytest
 
 from pipeline.extender.decisions import Decisions
-from pipeline.extender.push_out_plans import (
-    BEGUN_SECONDS,
-    PLANS_OF_A_POD,
-    VALID_SECONDS,
-    PushingOut,
-)
+from pipeline.extender.eviction_planner import EvictionPlanner
+from pipeline.extender.limits import PLAN_BEGUN_SECONDS, PLAN_VALID_SECONDS, PLANS_PER_POD
 from pipeline.extender.scheduler_api import rules_of
 from pipeline.processors.placement.victim_selection import SETTLE_SECONDS
 from pipeline.settings import ExtenderSettings
@@ -52,7 +48,7 @@ def put_node(table: Table, name: str, cpu: float, now: float = NOW, **of_classes
     )  # fmt: skip
 
 
-def world(*pods: PodRecord, **nodes: dict[str, float]) -> tuple[Table, Decisions, PushingOut]:
+def world(*pods: PodRecord, **nodes: dict[str, float]) -> tuple[Table, Decisions, EvictionPlanner]:
     rules = rules_of(ExtenderSettings())
     table = Table(counting=rules.counting)
     for name, used in nodes.items():
@@ -61,14 +57,14 @@ def world(*pods: PodRecord, **nodes: dict[str, float]) -> tuple[Table, Decisions
         table.put_pod(one)
     table.bring_up_to_date(NOW)
     decisions = Decisions(table, rules)
-    return table, decisions, PushingOut(decisions)
+    return table, decisions, EvictionPlanner(decisions)
 
 
 WAITING = pod("urgent", "prod", 8.0)
 
 
 def asked(
-    decisions: Decisions, pushing_out: PushingOut, *names: str, of: PodRecord = WAITING,
+    decisions: Decisions, pushing_out: EvictionPlanner, *names: str, of: PodRecord = WAITING,
     now: float = NOW,
 ) -> EvictionPlanRecord | None:  # fmt: skip
     """What is planned for a pod that all of these nodes refuse."""
@@ -94,8 +90,8 @@ def test_who_is_in_the_way_leaves_and_nobody_else() -> None:
     assert plan.pods[0].cpu_millicores == round(20_000 * 20 / 22)
     assert plan.waiting is not None
     assert (plan.waiting.uid, plan.waiting.priority) == ("urgent", 9500)
-    assert parse_time(plan.valid_until) - parse_time(plan.at) == VALID_SECONDS
-    assert "without 1 of mid" in plan.why
+    assert parse_time(plan.valid_until) - parse_time(plan.at) == PLAN_VALID_SECONDS
+    assert "without 1 mid pod, which use about" in plan.why
     assert "%" not in plan.why
 
 
@@ -162,20 +158,20 @@ def test_a_pod_without_uid_is_no_one_to_remember() -> None:
 
 
 def test_one_plan_at_a_time_and_each_elsewhere_and_no_more_than_a_few() -> None:
-    names = [f"n{at}" for at in range(PLANS_OF_A_POD + 2)]
+    names = [f"n{at}" for at in range(PLANS_PER_POD + 2)]
     mids = [pod(f"m-{name}", "mid", 20.0, name) for name in names]
     table, decisions, pushing_out = world(
         *mids, **{name: {"prod": 25.0, "mid": 20.0} for name in names}
     )
     tried, now = [], NOW
-    for _ in range(PLANS_OF_A_POD):
+    for _ in range(PLANS_PER_POD):
         plan = asked(decisions, pushing_out, *names, now=now)
         assert plan is not None
         tried.append(plan.node)
         # While it may still help it is expected there, and nothing else is tried.
         assert asked(decisions, pushing_out, *names, now=now + 1) is None
         assert table.pods.row_of("urgent") == table.lookup([plan.node])[0]
-        late = now + BEGUN_SECONDS - 1
+        late = now + PLAN_BEGUN_SECONDS - 1
         table.bring_up_to_date(late)
         assert table.pods.row_of("urgent") is not None
         now += SETTLE_SECONDS + 1
@@ -183,7 +179,7 @@ def test_one_plan_at_a_time_and_each_elsewhere_and_no_more_than_a_few() -> None:
             put_node(table, name, 45.0, now, prod=25.0, mid=20.0)
         table.bring_up_to_date(now)
         assert table.pods.row_of("urgent") is None
-    assert len(set(tried)) == PLANS_OF_A_POD
+    assert len(set(tried)) == PLANS_PER_POD
     assert asked(decisions, pushing_out, *names, now=now) is None
 
 
@@ -194,7 +190,7 @@ def test_two_pods_do_not_make_room_on_one_node() -> None:
     assert leave(asked(decisions, pushing_out, "a"))
     other = pod("other", "prod", 8.0)
     assert asked(decisions, pushing_out, "a", of=other) is None
-    assert asked(decisions, pushing_out, "a", of=other, now=NOW + BEGUN_SECONDS - 1) is None
+    assert asked(decisions, pushing_out, "a", of=other, now=NOW + PLAN_BEGUN_SECONDS - 1) is None
     assert asked(decisions, pushing_out, "a", of=other, now=NOW + SETTLE_SECONDS) is not None
 
 
@@ -211,7 +207,7 @@ def test_a_node_is_kept_while_somebody_makes_room_there(begins: str) -> None:
     assert asked(decisions, pushing_out, "a", now=NOW + 50) is None
     put_node(table, "a", 30.0, NOW + 55, prod=30.0)
     small = pod("small", "prod", 10.0)
-    refused = decisions.filter(small, ["a"], NOW + BEGUN_SECONDS + 1).refused
+    refused = decisions.filter(small, ["a"], NOW + PLAN_BEGUN_SECONDS + 1).refused
     assert bool(refused) == (begins != "nobody")
     assert not decisions.filter(small, ["a"], NOW + SETTLE_SECONDS + 1).refused
 

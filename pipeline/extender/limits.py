@@ -1,0 +1,83 @@
+"""Time-outs and limits of the extender, each with its reason.
+
+Two tables stay elsewhere: how long a placed pod counts before its bind is seen
+(`pipeline/table/tentative_pods.py`), and what the API server's client waits for
+(`pipeline/kube/limits.py`). `tests/extender/test_limits.py` states how the values relate.
+"""
+
+from typing import Final
+
+from pipeline.processors.placement.extender_config import TIMEOUT_SECONDS
+
+SCHEDULER_TIMEOUT_SECONDS: Final = float(TIMEOUT_SECONDS)
+"""`httpTimeout` of the configurations that we print and ship: later answers are thrown away."""
+
+# -- request bodies and answers
+
+MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+"""10,000 whole Nodes are about 66 MB; without a bound one client could fill the memory."""
+LARGE_BODY_BYTES: Final = 1024 * 1024
+"""Bodies over this need a slot. 5,000 names are 0.1 MB and never do."""
+LARGE_BODIES: Final = 4
+"""Slots for large bodies: a scheduler asks about one pod at a time, and there are few of them."""
+LARGE_WAIT_SECONDS: Final = 0.5
+"""Wait for a slot. Shorter than the scheduler's time-out, so that it still reads the refusal."""
+SMALL_BODIES_BYTES: Final = 64 * 1024 * 1024
+"""All small bodies together; beyond it small ones need a slot, too."""
+BODY_TIMEOUT_SECONDS: Final = 30.0
+"""For a client that sends slowly, which holds memory and perhaps a slot. A scheduler has hung up
+long before; the extender does no work for it."""
+ANSWER_TIMEOUT_SECONDS: Final = 10.0
+"""For a client that does not read its answer, which holds the same."""
+MAX_NODES: Final = 50_000
+"""Nodes of one request, several times those of the largest clusters."""
+
+# -- what filter leaves for prioritize
+
+CYCLE_SECONDS: Final = 2.0
+"""How long the work of filter for a pod is valid for prioritize. The scheduler asks both within
+its time-out each, so older work belongs to an earlier attempt."""
+CYCLES: Final = 32
+"""Pods whose work is remembered: those of a few schedulers at once."""
+LOG_PERIOD_SECONDS: Final = 1.0
+"""At most one line of the log a verb for answers; they may come hundreds of times a second."""
+
+# -- long polls for a node's view
+
+LONGEST_WAIT_SECONDS: Final = 60.0
+"""Longest `wait` of a client: below the idle time-outs of common proxies (60 s and more)."""
+WAITING_CLIENTS: Final = 12_000
+"""All nodes of a large cluster at one replica, while the other is away; 13 kB each."""
+
+# -- plans to evict pods for a Prod pod
+
+PLANS_PER_POD: Final = 3
+"""If three nodes did not help, more evictions will not."""
+PLAN_VALID_SECONDS: Final = 30.0
+"""An evictor must take up a plan before usage has changed much: one window."""
+PLAN_BEGUN_SECONDS: Final = 60.0
+"""If no pod of a plan has left by then, or is about to, nobody carries it out."""
+PLAN_PAUSE_SECONDS: Final = 1.0
+"""Between two plans. Planning takes some ten milliseconds, in which no request is answered."""
+PLAN_RETRY_SECONDS: Final = 10.0
+"""Until the next attempt for a pod for which no plan helps."""
+PLAN_NODES_CONSIDERED: Final = 512
+"""The least full nodes; a plan on a fuller one needs more evictions."""
+PLAN_NODES_COMPARED: Final = 4
+"""Nodes on which a plan would help, of which the cheapest is taken."""
+PLANNED_PODS: Final = 10_000
+"""Pods whose plans are remembered."""
+
+# -- checks in the background
+
+ANNOTATION_CHECK_SECONDS: Final = 5.0
+CERTIFICATE_CHECK_SECONDS: Final = 10.0
+"""A kubelet writes a renewed Secret within about a minute; the old certificate is still valid."""
+
+# -- shutdown
+
+LINGER_SECONDS: Final = 3.0
+"""A pod gets SIGTERM at the moment at which it leaves its Service. Nodes and load balancers need
+one or two seconds to hear of it; until then new connections are still answered."""
+FINISH_SECONDS: Final = 10.0
+"""For answers under way. With the above well below Kubernetes' grace period of 30 s."""

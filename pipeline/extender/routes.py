@@ -1,0 +1,76 @@
+"""The declaration of a route, from which the server and the OpenAPI document are made."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from aiohttp import web
+
+from pipeline.extender.http_replies import ErrorReply
+
+JsonObject = dict[str, Any]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Parameter(NamedTuple):
+    """A parameter of a request: in the `query`, a `header`, or the `path`."""
+
+    name: str
+    description: str
+    schema: JsonObject
+    example: Any = None
+    location: str = "query"
+
+
+class Answer(NamedTuple):
+    """What a status means; `type` is the type of its JSON body, None for none."""
+
+    description: str
+    type: Any = None
+    headers: Sequence[str] = ()
+
+
+class Route(NamedTuple):
+    """A route: what serves it, and its documentation.
+
+    `answer` is the type of a JSON answer, `body` that of the request body with an `example`. Types
+    are msgspec structs, or anything that msgspec has a JSON schema for. `errors` are statuses
+    answered with `ErrorReply`, `others` further answers by status. `any_method` also serves other
+    methods, `aliases` other paths; neither is documented.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    answer: Any = None
+    body: Any = None
+    example: Any = None
+    parameters: Sequence[Parameter] = ()
+    errors: Sequence[int] = ()
+    others: Mapping[int, Answer] = {}
+    any_method: bool = False
+    aliases: Sequence[str] = ()
+
+    @property
+    def answers(self) -> Mapping[int, Answer]:
+        """Every answer by status."""
+        errors = dict.fromkeys(self.errors, ERROR)
+        return {200: Answer(self.summary, self.answer), **errors, **self.others}
+
+
+ERROR: Final = Answer("what is wrong", ErrorReply)
+NODE: Final = Parameter("node", "name of the node", {"type": "string"}, "node-1", "path")
+BODY_ERRORS: Final = (400, 413, 503)
+"""Errors of every route that reads a body."""
+
+
+def register(app: web.Application, routes: Sequence[Route]) -> None:
+    """Serve these routes."""
+    for route in routes:
+        for path in (route.path, *route.aliases):
+            if route.any_method:
+                app.router.add_route("*", path, route.handler)
+            elif route.method == "GET":
+                app.router.add_get(path, route.handler)  # and HEAD
+            else:
+                app.router.add_route(route.method, path, route.handler)

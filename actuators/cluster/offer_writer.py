@@ -19,7 +19,7 @@ from actuators.cluster.write_queue import Write, Writer, answered
 from pipeline.clock import Clock
 from pipeline.errors import ApiUnavailableError, KubernetesError
 from pipeline.kube.api_client import MERGE, Api
-from pipeline.kube.event_reporter import Reporter
+from pipeline.kube.event_reporter import EventReporter
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
 from pipeline.processors.kubernetes.object_records import ORIGIN
@@ -107,7 +107,7 @@ class Offers:
         self._writer = writer
         self._clock = clock
         self._tell = tell
-        self._reporter = Reporter(api, "springtide-actuator")
+        self._reporter = EventReporter(api, "springtide-actuator")
         self._problems: dict[str, tuple[str, ...]] = {}
         self._on_server: dict[str, OnServer] = {}
         self._records: dict[str, NodeRecord] = {}

@@ -16,7 +16,7 @@ from actuators.cluster.write_queue import Budget as Pace
 from pipeline.clock import Clock
 from pipeline.errors import ApiUnavailableError, KubernetesError, NotFoundError
 from pipeline.kube.api_client import Api
-from pipeline.kube.event_reporter import Reporter
+from pipeline.kube.event_reporter import EventReporter
 from pipeline.processors.eviction.disruption_budgets import DisruptionBudget, exceeded_budget
 from pipeline.processors.eviction.eviction_objections import objection, pods_to_evict
 from pipeline.processors.kubernetes.object_records import read_manifest
@@ -69,7 +69,7 @@ class CarryingOut:
         self._clock = clock
         self._tell = tell
         self._may_evict = may_evict
-        self._reporter = Reporter(api, "springtide-evictor")
+        self._reporter = EventReporter(api, "springtide-evictor")
 
     async def carry_out(self, plan: EvictionPlanRecord) -> CarriedOut:
         """What became of the plan, told pod by pod, too."""
@@ -87,7 +87,7 @@ class CarryingOut:
                 self._tell(self._action(plan, pod, outcome))
             if self._mode == "recommend" and plan.waiting is not None:
                 of = {"metadata": msgspec.to_builtins(plan.waiting)}
-                await self._reporter.tell(of, "Pod", "WouldPushOut", _sentence(plan, pods))
+                await self._reporter.report(of, "Pod", "WouldPushOut", _sentence(plan, pods))
             return CarriedOut(outcome)
         return await self._evict_all(plan, pods)
 

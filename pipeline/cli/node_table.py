@@ -14,8 +14,8 @@ from pipeline.cli.text_table import aligned
 from pipeline.cli.top_columns import COLUMNS, DEFAULT_SORT, SORT_KEYS, NodeRow
 from pipeline.processors.loadaware.usage_thresholds import usage_percent
 from pipeline.table import Table
-from pipeline.table.node_anomalies import odd_by_row
-from pipeline.table.node_documents import NOTHING_BESIDE, Beside, LimitsRatio
+from pipeline.table.node_anomalies import anomalies_by_row
+from pipeline.table.node_documents import NO_FACTS, LimitsRatio, NodeFacts
 
 STALE_AFTER_SECONDS: Final = 180.0
 
@@ -37,10 +37,10 @@ def node_lines(
     *,
     sort: str = DEFAULT_SORT,
     stale_after_seconds: float = STALE_AFTER_SECONDS,
-    beside: Beside = NOTHING_BESIDE,
+    facts: NodeFacts = NO_FACTS,
 ) -> list[NodeLine]:
     """Return a line per node, sorted by `SORT_KEYS[sort]`: highest first, unknown last."""
-    rows = node_rows(table, now, stale_after_seconds, beside)
+    rows = node_rows(table, now, stale_after_seconds, facts)
     sort_value = SORT_KEYS[sort]
 
     def order(row: NodeRow) -> tuple[float, str]:
@@ -54,14 +54,14 @@ def node_lines(
 
 
 def node_rows(
-    table: Table, now: float, stale_after_seconds: float, beside: Beside
+    table: Table, now: float, stale_after_seconds: float, facts: NodeFacts
 ) -> list[NodeRow]:
     """Return everything that is known of each node of the table, in the table's order."""
     names = list(table)
     rows = table.lookup(names)
     ages = table.ages(rows, now).tolist()
     fresh = table.fresh(rows, now, stale_after_seconds).tolist()
-    anomalies = odd_by_row(table, rows, now, stale_after_seconds)
+    anomalies = anomalies_by_row(table, rows, now, stale_after_seconds)
     arrays = {column.name: table[column.name][rows] for column in table.columns}
     for kind in ("usage", "peak"):
         for resource, unit in _UNITS.items():
@@ -77,8 +77,8 @@ def node_rows(
             ages[index],
             fresh[index],
             anomalies[index],
-            beside.limits.get(name, LimitsRatio()),
-            name in beside.threshold_problems,
+            facts.limits.get(name, LimitsRatio()),
+            name in facts.threshold_problems,
         )
         for index, name in enumerate(names)
     ]

@@ -23,9 +23,14 @@ from pipeline.errors import NotReadyError
 from pipeline.settings import Settings
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
-from pipeline.table.node_documents import NOTHING_BESIDE, Beside, LimitsRatio, beside, node_list
+from pipeline.table.node_documents import (
+    NO_FACTS,
+    NodeFacts,
+    NodeItem,
+    node_facts,
+    node_list,
+)
 from pipeline.table.table_feed import FED_BY
-from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.registry import PODS
 
 REFRESH_SECONDS: Final = 1.0
@@ -97,7 +102,7 @@ class TableReading(NamedTuple):
     (empty while it is connected)."""
 
     table: Table
-    beside: Beside = NOTHING_BESIDE
+    facts: NodeFacts = NO_FACTS
     trouble: str = ""
 
 
@@ -115,14 +120,14 @@ class View(NamedTuple):
     def lines(self, reading: TableReading, now: float) -> list[NodeLine]:
         """A line per node."""
         return node_lines(
-            reading.table, now, sort=self.sort, beside=reading.beside,
+            reading.table, now, sort=self.sort, facts=reading.facts,
             stale_after_seconds=self.stale_after_seconds,
         )  # fmt: skip
 
     def show(self, reading: TableReading, now: float, console: Console) -> None:
         """Print the table: as JSON, as columns that fit the terminal, or as plain text."""
         if self.json:
-            document = node_list(reading.table, now, self.stale_after_seconds, reading.beside)
+            document = node_list(reading.table, now, self.stale_after_seconds, reading.facts)
             click.echo(msgspec.json.encode(document))
         elif console.is_terminal:
             lines = self.lines(reading, now)
@@ -179,16 +184,9 @@ async def _from_kafka(settings: Settings, *, patient: bool, pods: bool) -> Sourc
             table, names = feed.table, tuple(feed.table)
             yield TableReading(
                 table,
-                beside(table, names, has_pods=pods),
+                node_facts(table, names, has_pods=pods),
                 "" if feed.state.connected else feed.state.message,
             )
-
-
-class NodeItem(NodeStateRecord, frozen=True, kw_only=True):
-    """A node in the extender's answer to GET /v1/nodes, as far as `top` shows it."""
-
-    limits_ratio: LimitsRatio | None = None
-    usage_thresholds_problem: str | None = None
 
 
 class NodeStateList(msgspec.Struct):
@@ -218,4 +216,4 @@ def table_of(nodes: NodeStateList) -> TableReading:
         for item in nodes.items
         if item.usage_thresholds_problem
     }
-    return TableReading(table, Beside(limits, problems))
+    return TableReading(table, NodeFacts(limits, problems))

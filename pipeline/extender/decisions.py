@@ -148,9 +148,10 @@ class Decisions:
         refused = self.refused(nodes, demand)
         if pod.uid:
             self._remember(pod.uid, demand, nodes.among(_others(refused, len(names))))
+        requested = {int(nodes.order[position]): refusal for position, refusal in refused.items()}
         reasons = {
-            names[position]: refusal._replace(reason=f"{names[position]}: {refusal.reason}")
-            for position, refusal in sorted(refused.items())
+            names[index]: refusal._replace(reason=f"{names[index]}: {refusal.reason}")
+            for index, refusal in sorted(requested.items())
         }
         return FilterResult(reasons, len(names), int(self._is_unknown(nodes, refused).sum()))
 
@@ -167,14 +168,17 @@ class Decisions:
         with self._table.aside(pod.uid, now):
             nodes, demand = self.candidates(names, now), self.demand(pod)
             refused = {} if is_exempt else self.refused(nodes, demand)
-            passed = _others(refused, len(names))
+            passed = _others(refused, len(nodes))
+            is_passed = np.ones(len(names), np.bool_)
+            is_passed[nodes.order[list(refused)]] = False
+            is_stale = ~self._table.fresh(nodes.rows, now, self.rules.stale_after_seconds)
             return ExplainResult(
                 names=names,
-                refused=refused,
-                is_unknown=self._is_unknown(nodes, refused),
-                ages=nodes.ages(),
-                is_stale=~self._table.fresh(nodes.rows, now, self.rules.stale_after_seconds),
-                passed=passed,
+                refused={int(nodes.order[index]): refusal for index, refusal in refused.items()},
+                is_unknown=nodes.in_requested_order(self._is_unknown(nodes, refused)),
+                ages=nodes.in_requested_order(nodes.ages()),
+                is_stale=nodes.in_requested_order(is_stale),
+                passed=np.flatnonzero(is_passed),
                 scores=self._scores(nodes.among(passed), demand),
                 is_exempt=is_exempt,
             )
@@ -192,22 +196,26 @@ class Decisions:
             scores.append(by_plugin[name])
         weights = [weight for _, weight in placement.scores]
         percent = combined(scores, weights) if scores else np.zeros(len(nodes), np.int64)
+        percent = nodes.in_requested_order(percent)
         steps = one_best(in_steps(percent, self.rules.score_steps), percent)
-        return PrioritizeResult(steps, percent, by_plugin)
+        plugins = {
+            name: nodes.in_requested_order(of_plugin) for name, of_plugin in by_plugin.items()
+        }
+        return PrioritizeResult(steps, percent, plugins)
 
     def preempt(self, pod: PodRecord, victims: Mapping[str, Victims], now: float) -> list[str]:
         """The nodes on which evicting these victims would help: those where the pod may run without
         them, of these those with the fewest violated disruption budgets, and of these those with
         the cheapest dearest victim, Batch before Mid before Prod."""
         names, pods = tuple(victims), self._table.pods
-        uids = [of_node.uids for of_node in victims.values()]
-        nodes = self.candidates(names, now).without_pods(uids)
-        refused = self.refused(nodes, self.demand(pod))
+        nodes = self.candidates(names, now)
+        nodes = nodes.without_pods([victims[name].uids for name in nodes.names])
+        refused = {nodes.names[index] for index in self.refused(nodes, self.demand(pod))}
         return least_dear(
             {
                 name: (of_node.violations, [pods.class_of(uid) for uid in of_node.uids])
-                for position, (name, of_node) in enumerate(victims.items())
-                if position not in refused
+                for name, of_node in victims.items()
+                if name not in refused
             }
         )
 
@@ -287,9 +295,8 @@ class Decisions:
     def _recall(
         self, pod: PodRecord, names: Sequence[str], now: float
     ) -> tuple[PodDemand, CandidateNodes, CycleReuse]:
-        """What filter worked out for this pod and the nodes that are still asked about (other
-        extenders may have refused some). After a change of the table the columns are read again:
-        those that filter did not read would be of another moment."""
+        """What filter worked out for this pod and the same nodes. After a change of the table the
+        columns are read again: those that filter did not read would be of another moment."""
         cycle = self._cycles.pop(pod.uid, None)
         if self._table.withdraw(pod.uid) or cycle is None or cycle.demand.pod != pod:
             # A pod that was placed after filter counted on a node: the table has changed.
@@ -297,26 +304,13 @@ class Decisions:
         if cycle is None or self._is_over(cycle, now):
             return self.demand(pod), self.candidates(names, now), "anew"
         version, names_version = cycle.versions
-        nodes = _part(cycle.nodes, names)
-        if nodes is None or names_version != self._table.names_version:
+        nodes = cycle.nodes
+        if names_version != self._table.names_version or list(names) != list(nodes.requested):
+            # Another extender may have refused some of the nodes.
             return cycle.demand, self.candidates(names, now), "anew"
         if version != self._table.version:
-            in_flight = self.rules.in_flight != "none"
-            nodes = CandidateNodes(
-                self._table, nodes.names, now, in_flight=in_flight, rows=nodes.rows
-            )
-            return cycle.demand, nodes, "rows"
+            return cycle.demand, nodes.read_again(now), "rows"
         return cycle.demand, nodes, "reused"
-
-
-def _part(nodes: CandidateNodes, names: Sequence[str]) -> CandidateNodes | None:
-    """The nodes `names` among `nodes`, in this order; None if one is not among them."""
-    if list(names) == list(nodes.names):
-        return nodes
-    position_of = {name: position for position, name in enumerate(nodes.names)}
-    if not all(name in position_of for name in names):
-        return None
-    return nodes.among(np.array([position_of[name] for name in names], np.intp))
 
 
 def _others(refused: Mapping[int, Refusal], nodes: int) -> NodePositions:

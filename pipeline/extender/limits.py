@@ -39,6 +39,8 @@ CYCLE_SECONDS: Final = 2.0
 its time-out each, so older work belongs to an earlier attempt."""
 CYCLES: Final = 32
 """Pods whose work is remembered: those of a few schedulers at once."""
+REMEMBERED_POD_BYTES: Final = 256 * 1024
+"""Replies to larger pods are not remembered: 32 of these may fill 8 MiB."""
 LOG_PERIOD_SECONDS: Final = 1.0
 """At most one line of the log a verb for answers; they may come hundreds of times a second."""
 

@@ -8,7 +8,14 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from pipeline.extender.scheduler_messages import JsonPod, Pod, manifest, read_args, read_pod
+from pipeline.extender.scheduler_messages import (
+    JsonPod,
+    Pod,
+    manifest,
+    read_args,
+    read_parts,
+    read_pod,
+)
 from pipeline.topics.pods import PodRecord
 
 _KEYS = "an object with Pod and NodeNameToVictims or NodeNameToMetaVictims"
@@ -67,7 +74,7 @@ _encoder = msgspec.json.Encoder()
 
 def read_preemption(body: bytes) -> Preemption:
     """The request in the body of preempt. Raises `BadRequestError`."""
-    args = read_args(ExtenderPreemptionArgs, body, _KEYS)
+    args = read_args(ExtenderPreemptionArgs, read_parts(body, _KEYS), _KEYS)
     pod, record = read_pod(args.pod, _KEYS)
     victims = {
         node: Victims(tuple(pod.uid for pod in meta.pods or ()), meta.num_pdb_violations)

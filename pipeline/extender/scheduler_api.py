@@ -42,6 +42,7 @@ from pipeline.extender.routes import BODY_ERRORS, Answer, Route, register
 from pipeline.extender.scheduler_messages import (
     ExtenderArgs,
     ExtenderFilterResult,
+    FilterReply,
     HostPriority,
     Question,
     filter_reply,
@@ -156,6 +157,7 @@ class Extender:
         self._query = QueryHandler(table, state, self._decisions, settings, clock, self._bodies)
         self._node_views = node_views or NodeViewHandler(NodeViewStore(), FeedState())
         self._series = series or NodeSeriesHandler(History(), FeedState(), clock)
+        self._replies: dict[bytes, FilterReply] = {}  # by the JSON of the pod
         self._logged: dict[str, tuple[float, int]] = {}  # verb -> time, suppressed lines since
 
     def app(self) -> web.Application:
@@ -272,9 +274,17 @@ class Extender:
         reasons = [refusal.reason for refusal in islice(refused.values(), 3)]
         self._log_answer("filter", question, counts, reasons)
         timer.done("decide")
-        answer = filter_reply(question, refused if self._mode == "act" else {})
+        reply = filter_reply(question, refused if self._mode == "act" else {})
+        self._remember(question, reply)
         timer.done("write")
-        return json_reply(answer)
+        return json_reply(reply.body)
+
+    def _remember(self, question: Question, reply: FilterReply) -> None:
+        """The scheduler asks next which of the nodes in this reply is best."""
+        if reply.names and len(question.pod_json) <= limits.REMEMBERED_POD_BYTES:
+            self._replies[question.pod_json] = reply
+            while len(self._replies) > limits.CYCLES:
+                del self._replies[next(iter(self._replies))]
 
     def _place_on_only_node(
         self, question: Question, refused: Mapping[str, Refusal], now: float
@@ -305,7 +315,8 @@ class Extender:
         timer = StageTimer("prioritize")
         body = await self._bodies.read(request)
         timer.done("receive")
-        question = read_question(body)
+        question = read_question(body, self._replies)
+        self._replies.pop(question.pod_json, None)
         timer.done("read")
         scores = np.zeros(len(question.names), np.int64)
         if self._may_decide():

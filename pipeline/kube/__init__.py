@@ -1,6 +1,6 @@
-"""The API server as our parts speak with it: requests, list-watch, and leadership by Lease.
+"""The client of the Kubernetes API server: requests, list-watch, leases and Events.
 
-`client` has one session with TLS and whatever credentials the kubeconfig says, `watching` follows
-one kind of object without keeping any, `lease` makes one of several the leader. None of it knows
-what the objects are for.
+`api_access` reads address and credentials, `api_client` sends requests, `list_watch` follows one
+kind of object without keeping any, `lease` elects a leader, `event_reporter` writes Events. None of
+them knows what the objects are for. `limits` has every time-out.
 """

@@ -1,7 +1,7 @@
-"""Where the API server is, and as whom we come: kubeconfig, or the service account of the pod.
+"""API server address and credentials, from a kubeconfig or the service account of the pod.
 
-The library `kubernetes` reads both, exec plugins and tokens that change included; it is loaded when
-somebody asks, and used for nothing else.
+The library `kubernetes` reads both, exec plugins and renewed tokens included. It is imported when
+it is needed, and used for nothing else.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ from pipeline.errors import (
 from pipeline.settings import KubernetesSettings
 
 _TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-# What the library raises of a file of another kind.
-_NO_KUBECONFIG: Final = (AttributeError, KeyError, OSError, TypeError, ValueError)
+# What the library raises for a file that is no kubeconfig.
+_INVALID_KUBECONFIG: Final = (AttributeError, KeyError, OSError, TypeError, ValueError)
 NO_CLUSTER: Final = "set kubernetes.kubeconfig, or run in a pod with a service account"
-"""What to do where nothing says where the API server is."""
+"""The hint where no API server is configured."""
 
 
-class Access:
-    """`server` is where it is, by which `proxy`; `tls` and `server_name` (where its certificate has
-    another than its address) how to be sure of it; `headers` say who asks."""
+class ApiAccess:
+    """The address `server`, reached through `proxy` if there is one. `tls` verifies its
+    certificate, against `server_name` if that differs from the address; `headers` authenticate."""
 
     def __init__(self, configuration: Any) -> None:
         self._configuration = configuration
@@ -39,8 +39,8 @@ class Access:
         self.tls = _tls(configuration) if self.server.startswith("https") else None
 
     async def headers(self) -> dict[str, str]:
-        """Of a request, with a token that is valid now: a plugin that gives one may take long.
-        Raises `ApiUnavailableError` if there is none any more."""
+        """Headers of a request, with a token that is valid now; an exec plugin may take a while.
+        Raises `ApiUnavailableError` if there are no credentials any more."""
         from kubernetes.config import ConfigException
 
         if not self._configuration.api_key and not self._configuration.refresh_api_key_hook:
@@ -56,9 +56,9 @@ class Access:
         return {"Authorization": token.strip()} if token else {}
 
 
-def access(settings: KubernetesSettings) -> Access:
-    """As `settings` say. Raises `KubernetesError` where there is nothing to go by, `SettingsError`
-    for a kubeconfig that cannot be used."""
+def api_access(settings: KubernetesSettings) -> ApiAccess:
+    """The access that `settings` describe. Raises `KubernetesError` if none is configured,
+    `SettingsError` for an invalid kubeconfig."""
     try:
         from kubernetes import config
         from kubernetes.client import Configuration
@@ -66,50 +66,50 @@ def access(settings: KubernetesSettings) -> Access:
         raise MissingExtraError(
             "the client of Kubernetes", "kubernetes", module=error.name
         ) from error
-    found = Configuration()
-    # That of the environment is for others; what a kubeconfig says of it counts.
-    found.proxy = None
+    configuration = Configuration()
+    # Only the proxy of the kubeconfig counts, not that of the environment.
+    configuration.proxy = None
     load_in_pod: Any = config.load_incluster_config
     load_file: Any = config.load_kube_config
-    given = settings.kubeconfig or os.environ.get("KUBECONFIG")
+    path = settings.kubeconfig or os.environ.get("KUBECONFIG")
     try:
-        if given is None and "KUBERNETES_SERVICE_HOST" in os.environ and _TOKEN.exists():
-            load_in_pod(client_configuration=found)
+        if path is None and "KUBERNETES_SERVICE_HOST" in os.environ and _TOKEN.exists():
+            load_in_pod(client_configuration=configuration)
         else:
             load_file(
-                config_file=str(given) if given else None,
+                config_file=str(path) if path else None,
                 context=settings.context,
-                client_configuration=found,
+                client_configuration=configuration,
             )
-    except (config.ConfigException, yaml.YAMLError, *_NO_KUBECONFIG) as error:
-        if given is None:
+    except (config.ConfigException, yaml.YAMLError, *_INVALID_KUBECONFIG) as error:
+        if path is None:
             raise KubernetesError(f"no access to Kubernetes: {error}", hint=NO_CLUSTER) from error
-        raise _unusable(given, " ".join(str(error).split())[:200]) from error
-    if not found.host.startswith(("http://", "https://")):
-        raise _unusable(given, f"its server is {found.host[:200]!r}, not https://...")
-    if given is not None and _plugin_failed(Path(given), settings.context, found):
-        raise _unusable(given, "its exec plugin gives no credentials; run its command by hand")
-    return Access(found)
+        raise _invalid(path, " ".join(str(error).split())[:200]) from error
+    if not configuration.host.startswith(("http://", "https://")):
+        raise _invalid(path, f"its server is {configuration.host[:200]!r}, not https://...")
+    if path is not None and _plugin_failed(Path(path), settings.context, configuration):
+        raise _invalid(path, "its exec plugin gives no credentials; run its command by hand")
+    return ApiAccess(configuration)
 
 
-def _unusable(given: object, why: str) -> SettingsError:
+def _invalid(path: object, why: str) -> SettingsError:
     return SettingsError(
-        f"kubernetes.kubeconfig: {given} cannot be used: {why}",
+        f"kubernetes.kubeconfig: {path} cannot be used: {why}",
         key="kubernetes.kubeconfig",
-        hint="name a readable file that kubectl can use, too",
+        hint="name a readable file that works with kubectl",
     )
 
 
-def _plugin_failed(path: Path, context: str | None, found: Any) -> bool:
-    """Whether the user of a kubeconfig is to come by a plugin, and the library goes on as nobody
-    because that failed."""
-    if found.api_key or found.cert_file or not path.is_file():
+def _plugin_failed(path: Path, context: str | None, configuration: Any) -> bool:
+    """Whether the kubeconfig gets credentials from an exec plugin, and has none: the library goes
+    on without credentials if the plugin fails."""
+    if configuration.api_key or configuration.cert_file or not path.is_file():
         return False
     document = yaml.safe_load(path.read_text()) or {}
     name = context or document.get("current-context")
-    of = {one["name"]: one.get("context") or {} for one in document.get("contexts") or ()}
-    users = {one["name"]: one.get("user") or {} for one in document.get("users") or ()}
-    return bool(users.get(of.get(name, {}).get("user"), {}).get("exec"))
+    contexts = {each["name"]: each.get("context") or {} for each in document.get("contexts") or ()}
+    users = {each["name"]: each.get("user") or {} for each in document.get("users") or ()}
+    return bool(users.get(contexts.get(name, {}).get("user"), {}).get("exec"))
 
 
 def _tls(configuration: Any) -> ssl.SSLContext:

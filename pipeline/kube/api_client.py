@@ -1,7 +1,7 @@
-"""One session with the API server: requests in, JSON out, and errors that say what to do.
+"""A session with the API server: requests, JSON answers, and errors that say what to do.
 
-A request that the server did not take on, and one that changes nothing, is repeated for a while; of
-any other it is for the caller to know whether it may be: an actuator compares again.
+A request is repeated for a while if the server did not process it, or if it is a GET. Whether any
+other may be repeated, only the caller knows: an actuator compares the object again.
 """
 
 import asyncio
@@ -24,24 +24,19 @@ from pipeline.errors import (
     NotFoundError,
     SettingsError,
 )
-from pipeline.kube.api_access import Access, access
+from pipeline.kube import limits
+from pipeline.kube.api_access import ApiAccess, api_access
 from pipeline.metrics import counter
 from pipeline.settings import KubernetesSettings
 
 MERGE: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
 METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-"""Of a list only who its objects are."""
+"""A list with the metadata of its objects alone."""
 METADATA_OF_ONE: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""The same for one object."""
 JSON: Final = "application/json"
-_ATTEMPTS: Final = 5
-_FIRST_PAUSE_SECONDS: Final = 0.2
-_LONGEST_PAUSE_SECONDS: Final = 10.0
-# A proxy may say a day, and would be obeyed for a day.
-_LONGEST_TOLD_SECONDS: Final = 60.0
-# A watch is told every minute that nothing has changed.
-_SILENCE_SECONDS: Final = 150.0
-_LATER: Final = (429, 500, 502, 503, 504)
+_RETRIABLE: Final = (429, 500, 502, 503, 504)
 _REFUSED: Final[Mapping[int, type[ApiRefusedError]]] = {
     401: ForbiddenError,
     403: ForbiddenError,
@@ -59,43 +54,43 @@ class _Status(msgspec.Struct):
 
 
 class Api:
-    """The API server; made by `open_api`. Not for several threads."""
+    """The API server, for one thread. Made by `open_api`."""
 
     def __init__(
         self,
         session: aiohttp.ClientSession,
-        access: Access,
+        access: ApiAccess,
         clock: Clock,
         timeout_seconds: float,
         rng: random.Random,
     ) -> None:
         self._session = session
         self._access = access
-        self._way: Any = {"proxy": access.proxy, "server_hostname": access.server_name}
+        self._route: Any = {"proxy": access.proxy, "server_hostname": access.server_name}
         self._timeout_seconds = timeout_seconds
         self.clock = clock
         self.rng = rng
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
-        """The object, or list, at `path`. Raises the errors of `request`."""
+        """Get the object or list at `path`. Raises the errors of `request`."""
         return _decoded(path, await self.request("GET", path, params=params))
 
     async def create(self, path: str, body: Any) -> Any:
-        """The object as it was made. Raises `ConflictError` if there is one of its name."""
+        """Create an object. Raises `ConflictError` if its name is taken."""
         return _decoded(path, await self.request("POST", path, body=body))
 
     async def replace(self, path: str, body: Any) -> Any:
-        """Put an object in the place of the one of its resourceVersion; `ConflictError` if that has
+        """Replace an object of the same resourceVersion. Raises `ConflictError` if it has
         changed."""
         return _decoded(path, await self.request("PUT", path, body=body))
 
     async def patch(self, path: str, body: Any) -> Any:
-        """Merge `body` into an object: null removes. With metadata.resourceVersion in it only if
-        the object is still that one, else `ConflictError`."""
+        """Merge `body` into an object; null removes a key. Raises `ConflictError` if `body` has a
+        metadata.resourceVersion that is not the object's."""
         return _decoded(path, await self.request("PATCH", path, body=body, kind=MERGE))
 
     async def delete(self, path: str) -> None:
-        """Delete an object; one that is not there is deleted already."""
+        """Delete an object; a missing object is no error."""
         try:
             await self.request("DELETE", path)
         except NotFoundError:
@@ -110,11 +105,12 @@ class Api:
         body: Any = None,
         kind: str = JSON,
         accept: str = JSON,
-        attempts: int = _ATTEMPTS,
+        attempts: int = limits.REQUEST_ATTEMPTS,
     ) -> bytes:
-        """The body of the answer.
+        """Send a request; returns the body of the answer.
 
-        Raises `ApiUnavailableError` if there is none for long, else the fitting `ApiRefusedError`.
+        Raises `ApiUnavailableError` if all attempts fail, `ApiRefusedError` or a subclass if the
+        server refuses the request.
         """
         data = None if body is None else msgspec.json.encode(body)
         for attempt in range(1, attempts + 1):
@@ -128,28 +124,28 @@ class Api:
         raise AssertionError("the last attempt returns or raises")
 
     async def pause(self, attempt: int, at_least_seconds: float | None = None) -> None:
-        """Wait before the next attempt: longer after each, and never all at the same time; where
-        the server said for how long, as long as that, up to a minute."""
-        longest = min(_FIRST_PAUSE_SECONDS * 2 ** (attempt - 1), _LONGEST_PAUSE_SECONDS)
+        """Wait before the next attempt: longer after each attempt, with jitter, and at least as
+        long as the server asked for, up to a minute."""
+        longest = min(limits.FIRST_PAUSE_SECONDS * 2 ** (attempt - 1), limits.LONGEST_PAUSE_SECONDS)
         seconds = longest * (0.5 + self.rng.random() / 2)
-        told = min(at_least_seconds or 0.0, _LONGEST_TOLD_SECONDS)
-        await self.clock.sleep(max(seconds, told))
+        at_least = min(at_least_seconds or 0.0, limits.LONGEST_RETRY_AFTER_SECONDS)
+        await self.clock.sleep(max(seconds, at_least))
 
     @asynccontextmanager
     async def stream(
         self, path: str, params: Mapping[str, str], accept: str = JSON
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The answer in pieces as they come, for as long as it lasts. Raises as `request` does, for
-        the first answer and while it is read."""
+        """Stream the answer in chunks as they arrive. Raises the errors of `request`, also while it
+        is read."""
         timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=self._timeout_seconds, sock_read=_SILENCE_SECONDS
+            total=None, sock_connect=self._timeout_seconds, sock_read=limits.WATCH_SILENCE_SECONDS
         )
         try:
             async with self._session.get(
                 self._access.server + path,
                 params=params,
                 headers={**await self._access.headers(), "Accept": accept},
-                **self._way,
+                **self._route,
                 timeout=timeout,
             ) as response:
                 REQUESTS.labels("WATCH", str(response.status)).inc()
@@ -178,10 +174,10 @@ class Api:
                 params=params,
                 data=data,
                 headers=headers,
-                **self._way,
+                **self._route,
                 timeout=aiohttp.ClientTimeout(total=self._timeout_seconds),
             ) as response:
-                found = await response.read()
+                answer = await response.read()
         except aiohttp.ClientConnectorError as error:
             raise ApiUnavailableError(f"{method} {path}: {error}", was_done=False) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -189,23 +185,23 @@ class Api:
             raise ApiUnavailableError(text) from error
         REQUESTS.labels(method, str(response.status)).inc()
         if response.status >= 400:
-            raise _error(method, path, response, found)
-        return found
+            raise _error(method, path, response, answer)
+        return answer
 
 
 def _error(
     method: str, path: str, response: aiohttp.ClientResponse, body: bytes
 ) -> KubernetesError:
     try:
-        said = msgspec.json.decode(body, type=_Status).message
+        message = msgspec.json.decode(body, type=_Status).message
     except (msgspec.DecodeError, UnicodeError):
-        said = body[:200].decode(errors="replace")
-    text = f"{method} {path}: {response.status} {said}".strip()
-    if response.status in _LATER:
+        message = body[:200].decode(errors="replace")
+    text = f"{method} {path}: {response.status} {message}".strip()
+    if response.status in _RETRIABLE:
         return ApiUnavailableError(
             text,
             retry_after_seconds=_seconds(response.headers.get("Retry-After")),
-            # The server says so before it looks at the request.
+            # The server sends these before it processes a request.
             was_done=False if response.status in (429, 503) else None,
         )
     return _REFUSED.get(response.status, ApiRefusedError)(text)
@@ -219,23 +215,24 @@ def _seconds(text: str | None) -> float | None:
 async def open_api(
     settings: KubernetesSettings, clock: Clock, rng: random.Random | None = None
 ) -> AsyncIterator[Api]:
-    """A session with the API server of `settings`. Raises `KubernetesError` where nothing says
-    where it is, or the credentials cannot be read, `SettingsError` for a kubeconfig of no use."""
+    """Open a session with the API server of `settings`. Raises `KubernetesError` if none is
+    configured or credentials cannot be read, `SettingsError` for an invalid kubeconfig."""
     try:
-        found = await asyncio.to_thread(access, settings)
+        access = await asyncio.to_thread(api_access, settings)
     except SettingsError:
         raise
     except (OSError, ValueError) as error:
         raise KubernetesError(f"credentials cannot be read: {error}") from error
-    connector = aiohttp.TCPConnector(ssl=found.tls if found.tls is not None else True, limit=0)
+    connector = aiohttp.TCPConnector(ssl=access.tls if access.tls is not None else True, limit=0)
     async with aiohttp.ClientSession(connector=connector, auto_decompress=True) as session:
-        yield Api(session, found, clock, settings.request_timeout_seconds, rng or random.Random())
+        timeout_seconds = settings.request_timeout_seconds
+        yield Api(session, access, clock, timeout_seconds, rng or random.Random())
 
 
 def _decoded(path: str, answer: bytes) -> Any:
-    """The object in an answer. Raises `ApiUnavailableError` for what is none: a proxy that has
-    something to say, of which nobody knows whether the server was asked."""
+    """The object in an answer. Raises `ApiUnavailableError` for any other text: it comes from a
+    proxy, and whether the server got the request is unknown."""
     try:
         return msgspec.json.decode(answer, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise ApiUnavailableError(f"{path}: the answer is no object: {error}") from error
+        raise ApiUnavailableError(f"{path}: the answer is no JSON object: {error}") from error

@@ -1,24 +1,21 @@
-"""Events: what an operator sees who looks at an object with kubectl.
+"""Write Events, which `kubectl describe` shows with an object.
 
-They are told once, are short, and are never what anything depends on: an Event that cannot be
-written is logged and forgotten.
+Nothing depends on Events: one that cannot be written is logged and dropped.
 """
 
 import asyncio
-from typing import Any, Final
+from typing import Any
 
 from pipeline.errors import KubernetesError
+from pipeline.kube import limits
 from pipeline.kube.api_client import Api
 from pipeline.logs import get_logger
 from pipeline.times import format_time
 
 log = get_logger(__name__)
 
-_LONGEST: Final = 1024
-_AT_ONCE: Final = 100
 
-
-class Reporter:
+class EventReporter:
     """Writes Events as `component`."""
 
     def __init__(self, api: Api, component: str) -> None:
@@ -26,34 +23,34 @@ class Reporter:
         self._component = component
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def warn(self, of: Any, kind: str, reason: str, text: str) -> None:
-        """A Warning about the object `of`, of which at least metadata.name is known."""
-        await self._write(of, kind, "Warning", reason, text)
+    async def warn(self, about: Any, kind: str, reason: str, text: str) -> None:
+        """Write a Warning about an object, which has at least metadata.name."""
+        await self._write(about, kind, "Warning", reason, text)
 
-    async def tell(self, of: Any, kind: str, reason: str, text: str) -> None:
-        """A Normal Event about the object `of`."""
-        await self._write(of, kind, "Normal", reason, text)
+    async def report(self, about: Any, kind: str, reason: str, text: str) -> None:
+        """Write a Normal Event about an object."""
+        await self._write(about, kind, "Normal", reason, text)
 
-    def warn_soon(self, of: Any, kind: str, reason: str, text: str) -> None:
-        """`warn`, without waiting for it; dropped where many wait already."""
-        if len(self._tasks) >= _AT_ONCE:
+    def warn_soon(self, about: Any, kind: str, reason: str, text: str) -> None:
+        """Write a Warning in the background; dropped while too many Events are under way."""
+        if len(self._tasks) >= limits.EVENTS_UNDER_WAY:
             return
-        task = asyncio.create_task(self.warn(of, kind, reason, text))
+        task = asyncio.create_task(self.warn(about, kind, reason, text))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _write(self, of: Any, kind: str, severity: str, reason: str, text: str) -> None:
-        metadata = of["metadata"]
+    async def _write(self, about: Any, kind: str, severity: str, reason: str, text: str) -> None:
+        metadata = about["metadata"]
         namespace = metadata.get("namespace") or "default"
-        now = format_time(self._api.clock.now())
+        now, longest = format_time(self._api.clock.now()), limits.EVENT_MESSAGE_CHARACTERS
         involved = {
             "kind": kind,
-            "apiVersion": of.get("apiVersion", "v1"),
+            "apiVersion": about.get("apiVersion", "v1"),
             "name": metadata["name"],
             **{key: metadata[key] for key in ("namespace", "uid") if metadata.get(key)},
         }
         if kind == "Node" and "uid" not in involved:
-            # As the kubelet does: kubectl looks for Events of a node by its name.
+            # As the kubelet does: kubectl selects Events of a node by this UID.
             involved["uid"] = metadata["name"]
         event = {
             "apiVersion": "v1",
@@ -61,7 +58,7 @@ class Reporter:
             "metadata": {"generateName": f"{metadata['name'][:200]}.", "namespace": namespace},
             "involvedObject": involved,
             "reason": reason,
-            "message": text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…",
+            "message": text if len(text) <= longest else text[: longest - 1] + "…",
             "type": severity,
             "source": {"component": self._component},
             "firstTimestamp": now,
@@ -71,4 +68,4 @@ class Reporter:
         try:
             await self._api.create(f"/api/v1/namespaces/{namespace}/events", event)
         except KubernetesError as error:
-            log.warning("event is not written", reason=reason, why=error.message)
+            log.warning("event not written", reason=reason, why=error.message)

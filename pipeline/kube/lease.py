@@ -1,8 +1,9 @@
-"""One leader among several, by a Lease of coordination.k8s.io.
+"""Elect one leader among several processes, by a Lease of coordination.k8s.io.
 
-Owes the rest: at most one works at a time, as far as clocks run at one speed: a leader that cannot
-renew stops before its lease may be taken, by its own monotonic clock; whoever takes it has watched
-it unrenewed for the whole of its length, by theirs. Nobody's wall clock decides.
+At most one process leads at a time, as long as clocks run at the same speed: a leader that cannot
+renew stops, by its own monotonic clock, before another process may take the lease; and a process
+takes it only after it was not renewed for its whole duration, by that process's clock. Wall clocks
+do not matter.
 """
 
 import asyncio
@@ -29,25 +30,25 @@ LEADER = gauge("kubernetes_leader", "1 while this process leads.", ["lease"])
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """As client-go has them: how long a lease holds, how long its holder tries to renew it before
-    it stops, and how often one tries."""
+class LeaseTerms:
+    """How long a lease lasts, how long its holder tries to renew it before it stops, and how often
+    a process tries. The values are client-go's."""
 
     duration_seconds: float = 15.0
     renew_within_seconds: float = 10.0
     retry_seconds: float = 2.0
 
 
-_USUAL: Final = Terms()
+_USUAL: Final = LeaseTerms()
 
 Work = Callable[[], Awaitable[None]]
 
 
 class Lease:
-    """The lease `namespace`/`name`, as seen by `identity`, one of those that may lead."""
+    """The lease `namespace`/`name`, for the candidate `identity`."""
 
     def __init__(
-        self, api: Api, namespace: str, name: str, identity: str, terms: Terms = _USUAL
+        self, api: Api, namespace: str, name: str, identity: str, terms: LeaseTerms = _USUAL
     ) -> None:
         self._api = api
         self._all = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
@@ -64,13 +65,14 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Whether we may still work: ask before whatever only the leader may do."""
+        """Whether this process leads; check it before each action that only the leader may do."""
         since = self._api.clock.monotonic() - self._renewed_at
         return since < self._terms.renew_within_seconds
 
     async def lead(self, work: Work) -> None:
-        """Run `work` whenever we lead, until it returns; it is cancelled when we lead no longer,
-        and run again the next time. What it raises is raised. The lease is released at the end."""
+        """Run `work` while this process leads, until it returns. It is cancelled when the lease is
+        lost, and started again with the next lease. Its exceptions are raised; the lease is
+        released at the end."""
         try:
             while True:
                 await self._until_held()
@@ -78,7 +80,7 @@ class Lease:
                 LEADER.labels(self._name).set(1)
                 if await self._while_held(work):
                     return
-                log.warning("leading no longer", lease=self._name, identity=self._identity)
+                log.warning("lease lost", lease=self._name, identity=self._identity)
                 LEADER.labels(self._name).set(0)
         finally:
             LEADER.labels(self._name).set(0)
@@ -86,19 +88,17 @@ class Lease:
                 await self._release()
 
     async def _until_held(self) -> None:
-        said = ""
+        logged = ""
         while not await self._try():
-            found = (
-                f"{self._holder} leads; standing by" if self._holder else "cannot tell who leads"
-            )
-            if found != said:
-                said = found
-                log.info(found, lease=self._name)
+            status = f"{self._holder} leads; standing by" if self._holder else "leader unknown"
+            if status != logged:
+                logged = status
+                log.info(status, lease=self._name)
             pause = self._terms.retry_seconds * (1.0 + 0.2 * self._api.rng.random())
             await self._api.clock.sleep(pause)
 
     async def _while_held(self, work: Work) -> bool:
-        """Whether `work` returned before we lost the lease."""
+        """Whether `work` returned before the lease was lost."""
         working: asyncio.Future[None] = asyncio.ensure_future(work())
         renewing = asyncio.create_task(self._renew())
         try:
@@ -112,7 +112,7 @@ class Lease:
             await cancel_tasks(working, renewing)
 
     async def _renew(self) -> None:
-        """Returns when the lease is ours no longer, or could not be renewed in time."""
+        """Renew the lease; returns when it is lost, or was not renewed in time."""
         while True:
             await self._api.clock.sleep(self._terms.retry_seconds)
             renewed = asyncio.create_task(self._try())
@@ -127,7 +127,7 @@ class Lease:
                 return
 
     async def _try(self) -> bool:
-        """Whether the lease is ours now."""
+        """Try to take or renew the lease; whether this process holds it now."""
         asked_at = self._api.clock.monotonic()
         self._holder = ""
         try:
@@ -139,16 +139,16 @@ class Lease:
                 return False
             await self._api.replace(self._path, self._renewed(lease))
         except ConflictError:
-            # Somebody was faster; who it was the next attempt shows.
+            # Another process was faster; the next attempt shows which.
             return self.is_held
         except KubernetesError as error:
             is_refused = not isinstance(error, (ApiUnavailableError, GoneError))
             if is_refused and not self._was_allowed:
                 raise
-            # A server that has just started may not know yet what we may do.
-            log.warning("lease cannot be renewed", lease=self._name, why=error.message)
+            # A server that has just started may not have loaded its access rules yet.
+            log.warning("lease not renewed", lease=self._name, why=error.message)
             return self.is_held
-        # As of the question: how long the answer took is not known to have been ours.
+        # As of the request: the lease may have been lost while the answer was on its way.
         self._renewed_at = asked_at
         return True
 
@@ -156,18 +156,18 @@ class Lease:
         try:
             return await self._api.get(self._path)
         except NotFoundError:
-            made = {
+            lease = {
                 "apiVersion": "coordination.k8s.io/v1",
                 "kind": "Lease",
                 "metadata": {"name": self._name, "namespace": self._namespace},
                 "spec": {},
             }
             try:
-                return await self._api.create(self._all, made)
+                return await self._api.create(self._all, lease)
             except NotFoundError as error:
                 error.hint = (
-                    f"kubectl create namespace {self._namespace}, or name with --namespace one "
-                    "that is there"
+                    f"kubectl create namespace {self._namespace}, or name an existing one with "
+                    "--namespace"
                 )
                 raise
 
@@ -176,10 +176,10 @@ class Lease:
         holder = spec.get("holderIdentity") or ""
         if holder in ("", self._identity):
             return True
-        told = (holder, spec.get("renewTime"), lease["metadata"].get("resourceVersion"))
+        renewal = (holder, spec.get("renewTime"), lease["metadata"].get("resourceVersion"))
         now = self._api.clock.monotonic()
-        if self._seen is None or self._seen[0] != told:
-            self._seen = told, now
+        if self._seen is None or self._seen[0] != renewal:
+            self._seen = renewal, now
         duration = spec.get("leaseDurationSeconds") or self._terms.duration_seconds
         return now - self._seen[1] > float(duration)
 
@@ -200,7 +200,7 @@ class Lease:
         }
 
     async def _release(self) -> None:
-        """Let the next one lead at once. If that fails it waits until the lease has run out."""
+        """Let another process lead at once. If this fails, it waits until the lease expires."""
         self._renewed_at = float("-inf")
         try:
             lease = await self._api.get(self._path)
@@ -208,11 +208,11 @@ class Lease:
                 lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
                 await self._api.replace(self._path, lease)
         except KubernetesError as error:
-            log.warning("lease is not released", lease=self._name, why=error.message)
+            log.warning("lease not released", lease=self._name, why=error.message)
 
 
 def format_micros(seconds: float) -> str:
-    """A MicroTime as Kubernetes takes it.
+    """A Kubernetes MicroTime.
 
     >>> format_micros(1_700_000_000.25)
     '2023-11-14T22:13:20.250000Z'

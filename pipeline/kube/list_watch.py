@@ -1,8 +1,8 @@
-"""Following one kind of object: all there are, page by page, then each change as it happens.
+"""Follow one kind of object: list all of them page by page, then watch each change.
 
-Owes the rest: nothing is missed. What was deleted while nobody looked is what a whole list does not
-have: `Began` and `Complete` are around each, and between them comes every object there is. Nothing
-is kept here but the version to go on from; objects are handed on as the bytes they came in.
+No change is missed. Objects that were deleted while no watch was open are absent from the next
+list: `Began` and `Complete` surround each list, and between them comes every object. Only the
+resource version is stored here; objects are passed on as the bytes that they came in.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from pipeline.errors import ApiRefusedError, ApiUnavailableError, GoneError, KubernetesError
+from pipeline.kube import limits
 from pipeline.kube.api_client import JSON, METADATA, METADATA_OF_ONE, Api
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
@@ -20,17 +21,12 @@ from pipeline.tasks import cancel_tasks
 
 log = get_logger(__name__)
 
-LISTS = counter("kubernetes_lists", "Whole lists that were begun.", ["path"])
-EVENTS = counter("kubernetes_watch_events", "Changes that were told.", ["path", "type"])
-
-_PAGE: Final = 500
-_WATCH_SECONDS: Final = 300
-_SLOWEST: Final = 10
-_ATTEMPTS_FROM_A_VERSION: Final = 5
+LISTS = counter("kubernetes_lists", "Lists started.", ["path"])
+EVENTS = counter("kubernetes_watch_events", "Changes received by watches.", ["path", "type"])
 
 
 class Began(NamedTuple):
-    """A whole list begins; what one before it lacked counts no more."""
+    """A list starts; an unfinished list before it is void."""
 
 
 class Page(NamedTuple):
@@ -40,18 +36,18 @@ class Page(NamedTuple):
 
 
 class Complete(NamedTuple):
-    """The list is complete: what was not in it is not there."""
+    """The list is complete: an object that was not in it does not exist."""
 
 
 class Changed(NamedTuple):
-    """An object was made or changed, or it `is_gone`: then it is as it was last."""
+    """An object was created, changed or deleted; a deleted object is in its last state."""
 
     object: msgspec.Raw
-    is_gone: bool
+    is_deleted: bool
 
 
 class Alive(NamedTuple):
-    """Nothing has changed, and the server says so."""
+    """A bookmark of the server: nothing has changed."""
 
 
 Event = Began | Page | Complete | Changed | Alive
@@ -67,7 +63,7 @@ class _List(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
-class _Told(msgspec.Struct):
+class _WatchEvent(msgspec.Struct):
     type: str
     object: msgspec.Raw
 
@@ -83,7 +79,7 @@ class _Versioned(msgspec.Struct):
 
 
 _lists: Final = msgspec.json.Decoder(_List)
-_told: Final = msgspec.json.Decoder(_Told)
+_watch_events: Final = msgspec.json.Decoder(_WatchEvent)
 _versions: Final = msgspec.json.Decoder(_Versioned)
 
 
@@ -92,13 +88,15 @@ async def follow(
     path: str,
     params: Mapping[str, str] | None = None,
     *,
-    page: int = _PAGE,
+    page: int = limits.PAGE_OBJECTS,
     only_metadata: bool = False,
 ) -> AsyncGenerator[Event, None]:
-    """All events of the objects at `path`, for ever; `only_metadata` leaves out what they say.
-    While the server does not answer it waits, and tries again. Raises `ApiRefusedError` if there is
-    no such kind, or if it is not allowed at the first time: who was answered once waits until he is
-    again, for a server that has just started may not know yet."""
+    """Events of the objects at `path`, for ever; `only_metadata` requests their metadata alone.
+
+    While the server does not answer, it waits and tries again. Raises `ApiRefusedError` if the
+    first request is refused; later refusals are retried, since a server that has just started may
+    not have loaded its access rules yet.
+    """
     accept = (METADATA, METADATA_OF_ONE) if only_metadata else (JSON, JSON)
     attempt, was_allowed = 0, False
     while True:
@@ -113,59 +111,59 @@ async def follow(
             was_allowed = True
             while True:
                 began = api.clock.monotonic()
-                async with aclosing(_watch(api, path, params or {}, version, accept[1])) as told:
-                    async for event in told:
+                async with aclosing(_watch(api, path, params or {}, version, accept[1])) as changes:
+                    async for event in changes:
                         if isinstance(event, str):
                             version, attempt = event, 0
                         else:
                             yield event
                 if api.clock.monotonic() - began < 1.0:
-                    # A server that ends each watch at once must not be asked without a pause.
+                    # Pause, in case the server ends each watch at once.
                     await api.pause(1)
         except (ApiUnavailableError, ApiRefusedError) as error:
             if not isinstance(error, (GoneError, ApiUnavailableError)) and not was_allowed:
                 raise
-            await _before_listing_anew(api, path, error, attempt)
-            attempt = min(attempt + 1, _SLOWEST)
+            await _pause_before_list(api, path, error, attempt)
+            attempt = min(attempt + 1, limits.SLOWEST_ATTEMPT)
 
 
-async def _before_listing_anew(api: Api, path: str, error: KubernetesError, attempt: int) -> None:
-    """Say why, and wait: not if it is the first time since a change was told that a version lies
-    too far back, which is nobody's fault."""
+async def _pause_before_list(api: Api, path: str, error: KubernetesError, attempt: int) -> None:
+    """Log the reason, and pause. No pause if a version has expired for the first time since a
+    change, which is normal."""
     if isinstance(error, GoneError):
-        log.info("listing anew", path=path, why=error.message)
+        log.info("listing again", path=path, why=error.message)
         if attempt > 0:
             await api.pause(attempt)
         return
     after = error.retry_after_seconds if isinstance(error, ApiUnavailableError) else None
-    log.warning("cannot be followed; listing anew", path=path, why=error.message)
+    log.warning("watch failed; listing again", path=path, why=error.message)
     await api.pause(attempt + 1, after)
 
 
 async def _list(
     api: Api, path: str, params: Mapping[str, str], page: int, accept: str
 ) -> AsyncGenerator[Event | str, None]:
-    """A whole list, and the version that it is of as text, last."""
+    """A whole list; at the end its resource version as text."""
     LISTS.labels(path).inc()
     yield Began()
 
-    def ask(more: str) -> "asyncio.Task[bytes]":
-        asked = {**params, "limit": str(page), **({"continue": more} if more else {})}
-        return asyncio.create_task(api.request("GET", path, params=asked, accept=accept))
+    def request_page(more: str) -> "asyncio.Task[bytes]":
+        page_params = {**params, "limit": str(page), **({"continue": more} if more else {})}
+        return asyncio.create_task(api.request("GET", path, params=page_params, accept=accept))
 
-    ahead = ask("")
+    ahead = request_page("")
     try:
         while True:
-            found = _decoded(await ahead, path)
-            items, version = found.items, found.metadata.resource_version
-            more = found.metadata.more
-            # The server can make the next page while this one is worked on.
+            listed = _decoded(await ahead, path)
+            items, version = listed.items, listed.metadata.resource_version
+            more = listed.metadata.more
+            # The server makes the next page while this one is processed.
             if more:
-                ahead = ask(more)
+                ahead = request_page(more)
             if items:
                 yield Page(items)
-            # No page must live on beside the next two.
-            del found, items
+            # Free this page before the next two are in memory.
+            del listed, items
             if not more:
                 break
     finally:
@@ -178,60 +176,61 @@ def _decoded(body: bytes, path: str) -> _List:
     try:
         return _lists.decode(body)
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise ApiUnavailableError(f"GET {path}: no list: {error}") from error
+        raise ApiUnavailableError(f"GET {path}: the answer is no list: {error}") from error
 
 
 async def _watch(
     api: Api, path: str, params: Mapping[str, str], version: str, accept: str
 ) -> AsyncGenerator[Event | str, None]:
-    """Changes since `version`, and after each the version that it leads to as text; ends when the
-    server ends it. Raises `GoneError` if it lies too far back, or cannot be gone on from."""
-    asked = {
+    """Changes since `version`, each followed by its resource version as text; ends when the server
+    ends the watch. Raises `GoneError` if the version has expired, or no watch from it works."""
+    watch_params = {
         **params,
         "watch": "1",
         "resourceVersion": version,
         "allowWatchBookmarks": "true",
-        "timeoutSeconds": str(_WATCH_SECONDS + api.rng.randrange(_WATCH_SECONDS)),
+        "timeoutSeconds": str(limits.WATCH_SECONDS + api.rng.randrange(limits.WATCH_SECONDS)),
     }
     attempt = 0
     while True:
         try:
-            async with api.stream(path, asked, accept) as pieces:
+            async with api.stream(path, watch_params, accept) as pieces:
                 async for line in _lines(pieces):
-                    event, asked["resourceVersion"] = _event(path, line)
+                    event, watch_params["resourceVersion"] = _event(path, line)
                     attempt = 0
                     if event is not None:
                         yield event
-                    yield asked["resourceVersion"]
+                    yield watch_params["resourceVersion"]
             return
         except ApiUnavailableError as error:
-            # What was told so far was handed on: go on from there, if the server still can.
-            log.info("watch was cut off", path=path, why=error.message)
-            attempt = min(attempt + 1, _SLOWEST)
-            if attempt > _ATTEMPTS_FROM_A_VERSION:
-                # It may be this version from which nothing comes that can be read.
-                raise GoneError(f"GET {path}: nothing since {asked['resourceVersion']}") from error
+            # Events so far were passed on: continue after them, if the server still can.
+            log.info("watch interrupted", path=path, why=error.message)
+            attempt = min(attempt + 1, limits.SLOWEST_ATTEMPT)
+            if attempt > limits.WATCH_ATTEMPTS:
+                since = watch_params["resourceVersion"]
+                # The events after this version may be unreadable.
+                raise GoneError(f"GET {path}: nothing since {since}") from error
             await api.pause(attempt, error.retry_after_seconds)
 
 
 def _event(path: str, line: bytes) -> tuple[Event | None, str]:
     try:
-        told = _told.decode(line)
-        of = _versions.decode(told.object)
+        watched = _watch_events.decode(line)
+        head = _versions.decode(watched.object)
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise ApiUnavailableError(f"GET {path}: no event: {error}") from error
-    EVENTS.labels(path, told.type).inc()
-    if told.type == "ERROR":
-        # Mostly 410. Whatever else is wrong with a watch would be again, from the same version.
-        raise GoneError(f"GET {path}: {of.code} {of.message}")
-    version = of.metadata.resource_version
-    if told.type == "BOOKMARK":
+        raise ApiUnavailableError(f"GET {path}: invalid event: {error}") from error
+    EVENTS.labels(path, watched.type).inc()
+    if watched.type == "ERROR":
+        # Mostly 410. Any other error would come again from the same version.
+        raise GoneError(f"GET {path}: {head.code} {head.message}")
+    version = head.metadata.resource_version
+    if watched.type == "BOOKMARK":
         return Alive(), version
-    return Changed(told.object, told.type == "DELETED"), version
+    return Changed(watched.object, watched.type == "DELETED"), version
 
 
 async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Whole lines; what a cut-off answer leaves behind is none."""
+    """Whole lines; an incomplete last line is dropped."""
     rest: Any = bytearray()
     async for piece in pieces:
         rest += piece

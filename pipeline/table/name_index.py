@@ -14,7 +14,7 @@ import numpy.typing as npt
 RowArray = npt.NDArray[np.intp]
 
 UNKNOWN_ROW: Final = -1
-_SLOTS_PER_NAME: Final = 8
+_SLOTS_PER_NAME: Final = 16
 
 
 class NameIndex:
@@ -28,7 +28,7 @@ class NameIndex:
     def __init__(self, rows: Mapping[str, int]) -> None:
         self._rows = rows
         self._mask = (1 << (_SLOTS_PER_NAME * len(rows)).bit_length()) - 1
-        self._slots = np.full(self._mask + 1, UNKNOWN_ROW, np.intp)
+        self._slots = np.full(self._mask + 1, UNKNOWN_ROW, np.int32)
         self._hashes = np.zeros(max(rows.values(), default=UNKNOWN_ROW) + 2, np.int64)
         row_numbers = np.fromiter(rows.values(), np.intp, len(rows))
         hashes = _hashes(list(rows))
@@ -38,7 +38,7 @@ class NameIndex:
     def lookup(self, names: Sequence[str]) -> RowArray:
         """The row of each name, `UNKNOWN_ROW` for an unknown one."""
         hashes = _hashes(names)
-        found: RowArray = self._slots[hashes & self._mask]
+        found: RowArray = self._slots[hashes & self._mask].astype(np.intp)
         # The slot is empty or belongs to another name.
         others = np.flatnonzero((found == UNKNOWN_ROW) | (self._hashes[found] != hashes))
         found[others] = [self._rows.get(names[index], UNKNOWN_ROW) for index in others.tolist()]

@@ -36,6 +36,7 @@ from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.result_header import supersedes
 
 RowArray = npt.NDArray[np.intp]
+Rows = RowArray | slice
 
 USUAL_COUNTING: Final = Counting(with_defaults(LoadAwareArgs()))
 
@@ -117,14 +118,12 @@ class Table:
         row = self._index.get(name, UNKNOWN_ROW)
         return NodeRecords() if row == UNKNOWN_ROW else self._rows[row]
 
-    def ages(self, rows: RowArray, now: float) -> FloatArray:
+    def ages(self, rows: Rows, now: float) -> FloatArray:
         """Seconds from the end of each row's last window to `now`; NaN where there is none."""
         ages: FloatArray = now - self._arrays["as_of_seconds"][rows]
         return ages
 
-    def fresh(
-        self, rows: RowArray, now: float, stale_after_seconds: float
-    ) -> npt.NDArray[np.bool_]:
+    def fresh(self, rows: Rows, now: float, stale_after_seconds: float) -> npt.NDArray[np.bool_]:
         """Whether each row's last window is younger than `stale_after_seconds`, or than twice its
         length where windows are longer than a minute."""
         window = self._arrays["window_seconds"][rows]

@@ -20,11 +20,11 @@ from pipeline.processors.loadaware.node_thresholds import ANNOTATION as USAGE_TH
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
 from pipeline.table.node_documents import (
-    NOTHING_BESIDE,
-    Beside,
+    NO_FACTS,
     LimitsRatio,
-    beside,
+    NodeFacts,
     limits_ratios,
+    node_facts,
     node_list,
 )
 from pipeline.times import format_time
@@ -210,7 +210,7 @@ def test_limits_are_shown_in_percent_of_allocatable_if_pods_are_read() -> None:
     def limits(**facts: Any) -> dict[str, list[str]]:
         return cells(node_lines(table, NOW, **facts), "LIM CPU%", "LIM MEM%")
 
-    assert limits(beside=Beside(ratios, {})) == {
+    assert limits(facts=NodeFacts(ratios, {})) == {
         "calm": ["150%", "25%"],
         **{name: ["0%", "0%"] for name in ("busy", "blind", "old")},
         "silent": ["-", "-"],
@@ -226,15 +226,15 @@ def received(document: dict[str, Any]) -> top.TableReading:
 
 def test_limits_come_from_the_extender_if_it_reports_them() -> None:
     table = nodes_with_limits()
-    document = node_list(table, NOW, 180.0, beside(table, tuple(table)))
+    document = node_list(table, NOW, 180.0, node_facts(table, tuple(table)))
     reading = received(document)
-    assert reading.beside.limits["calm"] == LimitsRatio(cpu=1.5, memory=0.25)
+    assert reading.facts.limits["calm"] == LimitsRatio(cpu=1.5, memory=0.25)
     assert list(reading.table) == list(table)
     without_limits = [
         {key: item[key] for key in item.keys() - {"limits_ratio", "oddities"}}
         for item in document["items"]
     ]
-    assert received({"items": without_limits}).beside == NOTHING_BESIDE
+    assert received({"items": without_limits}).facts == NO_FACTS
 
 
 def test_anomalies_are_flags_from_kafka_and_from_an_extender() -> None:
@@ -246,13 +246,13 @@ def test_anomalies_are_flags_from_kafka_and_from_an_extender() -> None:
         node_state("own", node_known=True, cpu=None),
     )
     table.put_node(TableNode(node="own", annotations={USAGE_THRESHOLDS: "{"}))
-    document = node_list(table, NOW, 180.0, beside(table, tuple(table)))
+    document = node_list(table, NOW, 180.0, node_facts(table, tuple(table)))
     from_extender = received(document)
-    from_kafka = top.TableReading(table, beside(table, tuple(table), has_pods=False))
+    from_kafka = top.TableReading(table, node_facts(table, tuple(table), has_pods=False))
     for reading in (from_extender, from_kafka):
-        lines = node_lines(reading.table, NOW, sort="name", beside=reading.beside)
+        lines = node_lines(reading.table, NOW, sort="name", facts=reading.facts)
         assert [line.cells[-1][0] for line in lines] == [
             "gaps=3", "", "partial=40%", "missing,thresholds",
         ]  # fmt: skip
-    again = node_list(from_extender.table, NOW, 180.0, from_extender.beside)
+    again = node_list(from_extender.table, NOW, 180.0, from_extender.facts)
     assert json.loads(msgspec.json.encode(again)) == json.loads(msgspec.json.encode(document))

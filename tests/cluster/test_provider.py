@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from pipeline.errors import ControlPlaneError
-from pipeline.kube.api_access import access
+from pipeline.kube.api_access import api_access
 from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KubernetesSettings, Settings
 from pipeline.sources.compacted_writer import open_producer, pod_entry, write
@@ -48,7 +48,7 @@ def metrics(kind: str) -> dict[str, Any]:
 async def with_fake_metrics_server(kubernetes: KubernetesSettings) -> AsyncIterator[str]:
     """The URL of a way to the API server that gives the fake's answers for metrics.k8s.io to whom
     the API server lets list them."""
-    behind = access(kubernetes)
+    behind = api_access(kubernetes)
     connector = aiohttp.TCPConnector(ssl=behind.tls or True)
     async with aiohttp.ClientSession(connector=connector) as session:
 
@@ -120,7 +120,7 @@ async def test_one_of_two_works_with_the_rights_of_its_account_and_the_other_tak
                 # One wrote, and each window once.
                 assert len(set(await windows())) == len(await windows())
                 assert await asyncio.to_thread(first.stop) == 0
-                assert "leading no longer" not in first.text()
+                assert "lease lost" not in first.text()
                 await until(lambda: holder(plane) not in ("", led_by), 60)
                 written = len(await windows())
                 await until(lambda: more_than(written + 2), 60)

@@ -1,187 +1,66 @@
-"""Limits of resources other than cpu and memory, from a pod's manifest to what a scheduler is told.
-
-Requests say otherwise in each case: who counts them for limits fails.
-"""
+"""How the time-outs of the extender relate to each other and to those of its clients."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from aiohttp.test_utils import TestClient, TestServer
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
+import yaml
 
-from pipeline.clock import ManualClock
-from pipeline.extender.decisions import Decisions, Rules
-from pipeline.extender.scheduler_api import Extender, rules_of
-from pipeline.processors.kubernetes.object_records import node_record, pod_record
-from pipeline.processors.placement.plugin_config import read_config
-from pipeline.settings import ExtenderSettings
-from pipeline.sources.compacted_writer import Entry, node_entry, pod_entry
-from pipeline.table import FeedState, Table
-from pipeline.table.apply_records import apply
-from tests.table.records import NOW
+from actuators.eviction import eviction_actuator
+from pipeline.extender import limits
+from pipeline.processors.placement.extender_config import Wanted, generated
+from pipeline.processors.placement.victim_selection import SETTLE_SECONDS
+from pipeline.table.tentative_pods import LONGEST_TENTATIVE_SECONDS, TENTATIVE_SECONDS
+from pipeline.topics.node_state import AGGREGATED
 
-DISK = "ephemeral-storage"
-PAGES = "hugepages-2Mi"
+DEPLOYED = sorted(Path("deploy/scheduler").glob("*.yaml"))
+GRACE_PERIOD_SECONDS = 30.0
+"""`terminationGracePeriodSeconds` of a pod, unless it says otherwise."""
 
 
-def node(name: str, **has: Any) -> Entry:
-    return node_entry(node_record({"metadata": {"name": name}, "status": {"allocatable": has}}))
+def http_timeout(configuration: dict[str, object]) -> float:
+    (extender,) = configuration["extenders"]  # type: ignore[misc]
+    return float(extender["httpTimeout"].removesuffix("s"))
 
 
-def stated(name: str, request: Any = None, limit: Any = None) -> dict[str, Any]:
-    """The resources of a container; what is None is not stated."""
-    kinds = {"requests": request, "limits": limit}
-    return {kind: {name: amount} for kind, amount in kinds.items() if amount is not None}
+@pytest.mark.parametrize("file", DEPLOYED, ids=lambda file: file.name)
+def test_shipped_configurations_have_the_timeout_that_the_extender_expects(file: Path) -> None:
+    assert http_timeout(yaml.safe_load(file.read_text())) == limits.SCHEDULER_TIMEOUT_SECONDS
 
 
-def pod(uid: str, *resources: dict[str, Any], on: str = "", **spec: Any) -> dict[str, Any]:
-    containers = [{"name": f"c{at}", "resources": of} for at, of in enumerate(resources)]
-    metadata = {"name": uid, "namespace": "d", "uid": uid}
-    spec = {"nodeName": on, "containers": containers, **spec}
-    return {"metadata": metadata, "spec": spec, "status": {"phase": "Running" if on else "Pending"}}
+def test_generated_configurations_have_it_too() -> None:
+    configuration = generated(Wanted(url="http://extender:8888"))
+    assert http_timeout(configuration) == limits.SCHEDULER_TIMEOUT_SECONDS
 
 
-def put(table: Table, *entries: Entry) -> None:
-    for entry in entries:
-        apply(table, entry.topic, entry.key, entry.value)
+def test_every_time_that_an_answer_may_wait_is_below_the_scheduler_timeout() -> None:
+    """Slow clients aside, a request waits for a slot and for the planner, and for nothing else."""
+    assert limits.LARGE_WAIT_SECONDS < limits.SCHEDULER_TIMEOUT_SECONDS
+    # The planner runs at most once in a pause, so it cannot delay one request after the other.
+    assert limits.PLAN_PAUSE_SECONDS >= limits.SCHEDULER_TIMEOUT_SECONDS
 
 
-def runs(table: Table, *pods: dict[str, Any]) -> None:
-    put(table, *(pod_entry(pod_record(one)) for one in pods))
+def test_slow_clients_have_longer_than_a_scheduler_waits_and_less_than_a_minute() -> None:
+    for seconds in (limits.BODY_TIMEOUT_SECONDS, limits.ANSWER_TIMEOUT_SECONDS):
+        assert limits.SCHEDULER_TIMEOUT_SECONDS < seconds < 60.0
 
 
-def rules(name: str, **args: Any) -> Rules:
-    by = {"name": "ResourceLimits", "args": {"resources": [{"name": name}], **args}}
-    enabled = {"score": {"enabled": [{"name": "ResourceLimits"}]}}
-    return Rules(read_config({"plugins": enabled, "pluginConfig": [by]}), score_steps=100)
+def test_work_of_filter_outlives_a_cycle_and_not_the_placement_of_the_pod() -> None:
+    assert limits.SCHEDULER_TIMEOUT_SECONDS < limits.CYCLE_SECONDS < TENTATIVE_SECONDS
 
 
-def scores(table: Table, of: Rules, asked: dict[str, Any]) -> dict[str, int]:
-    names = list(table)
-    found = Decisions(table, of).prioritize(pod_record(asked), names, NOW)
-    return dict(zip(names, found.plugins["ResourceLimits"].tolist(), strict=True))
+def test_shutdown_ends_within_the_grace_period() -> None:
+    assert limits.LINGER_SECONDS + limits.FINISH_SECONDS < GRACE_PERIOD_SECONDS / 2
 
 
-async def test_a_scheduler_is_told_where_limits_of_the_disk_leave_most(tmp_path: Path) -> None:
-    config = tmp_path / "scheduler.yaml"
-    config.write_text(
-        "plugins: {score: {enabled: [{name: ResourceLimits}]}}\n"
-        f"pluginConfig: [{{name: ResourceLimits, args: {{resources: [{{name: {DISK}}}]}}}}]\n"
-    )
-    settings = ExtenderSettings(mode="act", scheduler_config_file=str(config), fine_scores=True)
-    table = Table(counting=rules_of(settings).counting)
-    for name, has in (("bold", "100Gi"), ("even", "100Gi"), ("free", "100Gi"), ("large", "200Gi")):
-        put(table, node(name, cpu=4, **{DISK: has}))
-    runs(
-        table,
-        pod("p1", stated(DISK, "10Gi", "60Gi"), stated(DISK, "1Gi", "20Gi"), on="bold"),
-        pod("p2", stated(DISK, None, "35Gi"), on="even", overhead={DISK: "5Gi"}),
-        # No limit, so nothing on top of one.
-        pod("p3", stated(DISK, "90Gi", None), on="free", overhead={DISK: "5Gi"}),
-        pod(
-            "p4", stated(DISK, "1Gi", "70Gi"), on="large",
-            initContainers=[
-                {"name": "mesh", "restartPolicy": "Always", "resources": stated(DISK, 1, "10Gi")},
-                {"name": "first", "resources": stated(DISK, 1, "90Gi")},
-            ],
-        ),
-    )  # fmt: skip
-    extender = Extender(table, FeedState(caught_up=True), settings, ManualClock(NOW))
-    async with TestClient(TestServer(extender.app())) as client:
-
-        async def told(asked: dict[str, Any]) -> dict[str, int]:
-            question = {"Pod": asked, "NodeNames": ["bold", "even", "free", "large"]}
-            reply = await client.post("/prioritize", json=question)
-            assert reply.status == 200
-            return {one["Host"]: one["Score"] for one in await reply.json()}
-
-        # 80, 40, 0 and 100 of 200 GiB are limits; 20 more leave 0, 40, 80 and 40 percent.
-        twenty = pod("new", stated(DISK, "1Gi", "20Gi"))
-        assert await told(twenty) == {"bold": 0, "even": 50, "free": 100, "large": 50}
-        # Without a limit it may take all that a node has: -80, -40, 0 and -50 percent are left.
-        unlimited = pod("new", stated(DISK, "1Gi", None))
-        assert await told(unlimited) == {"bold": 0, "even": 50, "free": 100, "large": 37}
+def test_plans_expire_in_order() -> None:
+    """A plan is valid, is then begun or given up, and its pod counts until it has settled."""
+    assert limits.PLAN_VALID_SECONDS < limits.PLAN_BEGUN_SECONDS < SETTLE_SECONDS
+    assert limits.PLAN_VALID_SECONDS <= eviction_actuator.LONGEST_VALID_SECONDS
+    assert limits.PLANS_PER_POD == eviction_actuator.PLANS_OF_A_POD
+    assert SETTLE_SECONDS + max(AGGREGATED.values()) < LONGEST_TENTATIVE_SECONDS
 
 
-def test_what_is_said_for_pods_without_a_limit_counts_where_they_ask_for_something_too() -> None:
-    by = rules(DISK, defaultLimit={DISK: "20Gi"})
-    table = Table(counting=by.counting)
-    for name, has in (("a", "100Gi"), ("b", "100Gi"), ("c", "50Gi")):
-        put(table, node(name, **{DISK: has}))
-    runs(table, pod("p1", stated(DISK, 1, "80Gi"), on="a"), pod("p2", stated(DISK, 1), on="b"))
-    # 0, 80 and 60 percent are left.
-    for of in (stated(DISK, 1, "20Gi"), stated(DISK, 1), {}):
-        assert scores(table, by, pod("new", of)) == {"a": 0, "b": 100, "c": 75}
-
-
-def test_huge_pages_of_a_pod_as_a_whole() -> None:
-    by = rules(PAGES)
-    table = Table(counting=by.counting)
-    put(table, *(node(name, **{PAGES: "1Gi"}) for name in ("whole", "parts", "none")))
-    whole = {"resources": stated(PAGES, "512Mi", "512Mi")}
-    runs(
-        table,
-        pod("p1", stated(PAGES, "64Mi", "64Mi"), on="whole", **whole),
-        pod("p2", stated(PAGES, "64Mi", "64Mi"), stated(PAGES, None, "64Mi"), on="parts"),
-    )
-    # 50, 12.5 and 0 percent are taken; a pod that asks for none takes none.
-    assert scores(table, by, pod("new")) == {"whole": 0, "parts": 75, "none": 100}
-
-
-def test_a_record_from_before_there_were_limits_counts_what_it_asks_for() -> None:
-    by = rules(DISK)
-    table = Table(counting=by.counting)
-    put(table, *(node(name, **{DISK: 100}) for name in ("old", "now", "none")))
-    (before,) = (pod_entry(pod_record(pod("p1", stated(DISK, 40, 40), on="old"))),)
-    assert before.value is not None
-    assert b"scalar_limits" not in before.value
-    put(table, before)
-    runs(table, pod("p2", stated(DISK, 10, 80), on="now"))
-    assert scores(table, by, pod("new", stated(DISK, 1, 1))) == {"old": 50, "now": 0, "none": 100}
-
-
-class Change(NamedTuple):
-    """A pod that is on a node from now on, or (no node) is gone."""
-
-    uid: str
-    on: str | None
-    parts: list[tuple[int | None, int | None]]
-    overhead: int
-
-
-NAMES = ("a", "b", "c")
-_amounts = st.none() | st.integers(0, 50)
-_changes = st.builds(
-    Change, st.sampled_from(["p1", "p2", "p3"]), st.none() | st.sampled_from(NAMES),
-    st.lists(st.tuples(_amounts, _amounts), max_size=3), st.integers(0, 5),
-)  # fmt: skip
-
-
-@given(st.lists(_changes, max_size=12), st.none() | st.integers(1, 50))
-def test_scores_are_those_of_a_full_count(changes: list[Change], limit: int | None) -> None:
-    """However pods came, went and moved."""
-    by, have = rules(DISK), {"a": 100, "b": 70, "c": 40}
-    table = Table(counting=by.counting)
-    for name in NAMES:
-        put(table, node(name, **{DISK: have[name]}))
-    there: dict[str, Change] = {}
-    for one in changes:
-        if before := there.pop(one.uid, None):
-            table.drop_pod(before.on or "", one.uid)
-        if one.on is not None:
-            there[one.uid] = one
-            parts = [stated(DISK, *of) for of in one.parts]
-            runs(table, pod(one.uid, *parts, on=one.on, overhead={DISK: one.overhead}))
-    left = {}
-    for name in NAMES:
-        taken = have[name] if limit is None else limit
-        for one in there.values():
-            limits = sum(of or 0 for _, of in one.parts)
-            taken += limits + one.overhead if limits and one.on == name else 0
-        left[name] = (have[name] - taken) * 100 / have[name]
-    low, high = min(left.values()), max(left.values())
-    found = scores(table, by, pod("new", stated(DISK, 1, limit)))
-    for name in NAMES:
-        exact = (left[name] - low) * 100 / (high - low) if high > low else 0.0
-        assert int(exact - 1e-9) <= found[name] <= int(exact + 1e-9)
+def test_bodies_of_all_slots_and_small_ones_fit_into_memory() -> None:
+    largest = limits.LARGE_BODIES * limits.MAX_BODY_BYTES + limits.SMALL_BODIES_BYTES
+    assert limits.LARGE_BODY_BYTES < limits.SMALL_BODIES_BYTES
+    assert largest <= 320 * 2**20

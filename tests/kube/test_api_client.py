@@ -22,7 +22,7 @@ from pipeline.errors import (
     NotFoundError,
     SettingsError,
 )
-from pipeline.kube.api_access import access
+from pipeline.kube.api_access import api_access
 from pipeline.kube.api_client import Api, open_api
 from pipeline.local.port_probe import free_port
 from pipeline.settings import KubernetesSettings
@@ -61,7 +61,7 @@ async def test_an_answer_that_is_no_object_is_none(
 ) -> None:
     """As a proxy gives one that has something to say."""
     async with fake(tmp_path, Answer([said])) as server:
-        with pytest.raises(ApiUnavailableError, match="the answer is no object") as raised:
+        with pytest.raises(ApiUnavailableError, match="the answer is no JSON object") as raised:
             await getattr(server.api, method)(PATH, {})
     assert raised.value.was_done is None
 
@@ -216,7 +216,7 @@ async def test_in_a_pod_one_comes_as_its_account_with_the_token_of_now(
     monkeypatch.setattr("pipeline.kube.api_access._tls", lambda _: None)
     always = property(lambda self: datetime.min, lambda self, at: None)  # noqa: DTZ901
     monkeypatch.setattr(InClusterConfigLoader, "token_expires_at", always, raising=False)
-    found = access(KubernetesSettings())
+    found = api_access(KubernetesSettings())
     assert found.server == "https://10.0.0.1:443"
     assert await found.headers() == {"Authorization": "bearer first"}
     token.write_text("second")
@@ -263,6 +263,6 @@ async def test_the_way_of_a_kubeconfig_counts(tmp_path: Path) -> None:
     tree = json.loads(settings.kubeconfig.read_text())
     tree["clusters"][0]["cluster"] |= {"proxy-url": "http://p:1", "tls-server-name": "inside"}
     settings.kubeconfig.write_text(json.dumps(tree))
-    found = access(settings)
+    found = api_access(settings)
     assert (found.proxy, found.server_name) == ("http://p:1", "inside")
     assert found.tls is not None

@@ -244,7 +244,7 @@ async def test_who_stands_by_says_for_whom_or_that_nobody_can_be_told(
     assert "first leads; standing by" in caplog.text
     second.way.failure = ApiUnavailableError("away")
     await clock.advance(5.0)
-    assert "cannot tell who leads" in caplog.text
+    assert "leader unknown" in caplog.text
     await cancel_tasks(first.task, second.task)
 
 

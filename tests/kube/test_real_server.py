@@ -15,7 +15,7 @@ import pytest
 from pipeline.clock import SystemClock
 from pipeline.errors import ConflictError, ForbiddenError, NotFoundError, SettingsError
 from pipeline.kube.api_client import Api, open_api
-from pipeline.kube.lease import Lease, Terms
+from pipeline.kube.lease import Lease, LeaseTerms
 from pipeline.kube.list_watch import Began, Changed, Complete, Page, follow
 from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KubernetesSettings
@@ -174,7 +174,7 @@ async def test_whatever_fails_in_between_the_end_is_the_same(
 
 
 async def test_one_leads_and_the_next_takes_over(api: Api) -> None:
-    terms = Terms(duration_seconds=3.0, renew_within_seconds=2.0, retry_seconds=0.3)
+    terms = LeaseTerms(duration_seconds=3.0, renew_within_seconds=2.0, retry_seconds=0.3)
     led: list[str] = []
     stop = asyncio.Event()
 
@@ -204,7 +204,7 @@ async def test_one_leads_and_the_next_takes_over(api: Api) -> None:
 async def test_who_cannot_renew_stops_before_another_begins(
     plane: ControlPlane, api: Api, proxy: FaultProxy
 ) -> None:
-    terms = Terms(duration_seconds=3.0, renew_within_seconds=2.0, retry_seconds=0.3)
+    terms = LeaseTerms(duration_seconds=3.0, renew_within_seconds=2.0, retry_seconds=0.3)
     proxy.is_fair = True
     at_work: set[str] = set()
     both = False

@@ -19,7 +19,7 @@ from pipeline.kafka.client import our_errors
 from pipeline.kafka.producer import Producer, is_fenced
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.kube.api_client import Api
-from pipeline.kube.event_reporter import Reporter
+from pipeline.kube.event_reporter import EventReporter
 from pipeline.kube.list_watch import Alive, Began, Changed, Complete, Event, Page, follow
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
@@ -66,7 +66,7 @@ class Watcher:
     def __init__(self, api: Api, settings: Settings) -> None:
         self._api = api
         self._settings = settings
-        self._reporter = Reporter(api, "springtide-watcher")
+        self._reporter = EventReporter(api, "springtide-watcher")
         self._nodes = Nodes(self._tell_of_node)
         self._pods = Pods()
         self._others = {kind: Workloads(kind) for kind in _WORKLOADS}

@@ -232,7 +232,7 @@ def test_limits_come_from_the_extender_if_it_reports_them() -> None:
     assert list(reading.table) == list(table)
     without_limits = [
         {key: item[key] for key in item.keys() - {"limits_ratio", "oddities"}}
-        for item in document["items"]
+        for item in msgspec.to_builtins(document)["items"]
     ]
     assert received({"items": without_limits}).facts == NO_FACTS
 

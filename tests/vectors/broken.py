@@ -27,7 +27,7 @@ _POD: Final = f"{_P}.kubernetes.pod_classes:pod_class"
 _OFFERS: Final = f"{_P}.overcommit.offer_decision:written"
 _RECORDS: Final = f"{_P}.overcommit.node_offers:offers"
 _TRAIN: Final = f"{_P}.model.entity_columns:Rows.train"
-_WATCHED: Final = "pipeline.table.load_watcher_metrics:watched"
+_WATCHED: Final = "pipeline.table.load_watcher_metrics:load_snapshot"
 
 BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
     "histogram_buckets": (f"{_P}.model.histogram:Layout.find",),
@@ -68,7 +68,7 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
     "nodemetric_spec": (f"{_P}.policy.nodemetric_spec:metric_spec",),
     "cpu_normalization": (f"{_P}.policy.normalization:ratio_text",),
     "resource_amplification": (f"{_P}.policy.amplification:ratios_text",),
-    "extender_preempt_meta": ("pipeline.extender.preempt_messages:preemption_answer",),
+    "extender_preempt_meta": ("pipeline.extender.preempt_messages:preemption_reply",),
     "extender_request": ("pipeline.extender.scheduler_messages:read_question",),
     "extender_filter_reply": ("tests.extender.scheduler:read_filter",),
     "extender_prioritize_total": ("tests.extender.scheduler:add_scores",),
@@ -86,7 +86,7 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
     "loadaware_inflight": (f"{_L}.in_flight:sums", f"{_L}.in_flight:is_flying"),
     "loadaware_filter": (
         f"{_L}.filter_score:judge", f"{_L}.node_thresholds:limits_of",
-        "pipeline.extender.decisions:Decisions.filter",
+        "pipeline.extender.scheduler_messages:filter_reply",
         "pipeline.extender.scheduler_messages:Pod.of_daemon_set",
     ),
     "loadaware_score": (f"{_S}.load_aware:SCORER.score", f"{_L}.filter_score:score"),

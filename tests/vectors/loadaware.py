@@ -109,7 +109,7 @@ def _add_node(world: World, case: Case) -> None:
 def loadaware_estimator_node(case: Case) -> object:
     world = World(_unchecked({}), 0.0)
     _add_node(world, case)
-    moment = world.moment()
+    moment = world.candidates()
     amounts = {name: int(moment.allocatable(name, "raw")[0]) for name in ("cpu", "memory")}
     return {name: amount for name, amount in amounts.items() if amount}
 
@@ -222,7 +222,7 @@ def loadaware_aggregate_selection(case: Case) -> object:
     node = {"metric": metric, "assigned_pods": [settled]}
     world = _world(node, Placement((), (), {LOAD_AWARE: args}), case["metric"]["updated_at_s"])
     limits = Limits({}, node_thresholds.AGGREGATED, case["type"], case["duration_s"])
-    cpu, memory = compared(world.moment(), args, limits)[0].tolist()
+    cpu, memory = compared(world.candidates(), args, limits)[0].tolist()
     estimated = world.asked(_manifest(settled)).amounts("estimate", args.resources).tolist()
     if [cpu, memory] == estimated:
         return {"usage": None}
@@ -233,7 +233,7 @@ def loadaware_inflight(case: Case) -> object:
     args: LoadAwareArgs = SCORER.stated(plain(case["config"]))
     now = case["metric"]["updated_at_s"] if case["metric"] else None
     world = _world(case, Placement((), (), {LOAD_AWARE: args}), 1000.0 if now is None else now)
-    moment = world.moment()
+    moment = world.candidates()
     columns = [args.resources.index(name) for name in ("cpu", "memory")]
     prod = compared(moment, args, Limits({}, node_thresholds.PROD))
     flights = {

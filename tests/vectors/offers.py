@@ -236,7 +236,7 @@ def _largest_request(world: World, resource: str, most: int) -> int:
     while refused - allowed > 1:
         middle = (allowed + refused) // 2
         asked = world.asked(pod("asking", [container({resource: middle}, {})]))
-        if world.decisions.refused(world.moment(), asked):
+        if world.decisions.refused(world.candidates(), asked):
             refused = middle
         else:
             allowed = middle

@@ -137,7 +137,7 @@ def target_load_packing_group(case: Case) -> object:
         seen = recent["seen_at_s"]
         world.runs(_packing_pod(recent, f"recent-{index}", node=NODE, scheduled_at=seen))
     manifest = _packing_pod(case["pod"])
-    predicted = target_load_packing.prediction(world.moment(), world.asked(manifest))
+    predicted = target_load_packing.prediction(world.candidates(), world.asked(manifest))
     return {
         "score": world.scores(manifest, _PACKING)[NODE],
         "predicted_percent": first(predicted),
@@ -181,7 +181,7 @@ def trimaran_recent_pod_window(case: Case) -> object:
     world.node(NODE, {"cpu": 4000})
     world.report(NODE, Usage(cpu_cores=1.0), at=ends)
     world.runs(_with_requests({"cpu": 100}, "p", node=NODE, scheduled_at=case["seen_at_s"]))
-    return {"counted": bool(world.moment().unmeasured()[0])}
+    return {"counted": bool(world.candidates().unmeasured()[0])}
 
 
 def trimaran_recent_pod_cleanup(case: Case) -> object:
@@ -194,7 +194,9 @@ def trimaran_recent_pod_cleanup(case: Case) -> object:
         world.node(name, {"cpu": 4000})
         world.report(name, Usage(cpu_cores=1.0), at=now)
         world.runs(_with_requests({"cpu": 100}, name, node=name, scheduled_at=one["bound_at_s"]))
-    added = dict(zip(world.table, world.moment().unmeasured().tolist(), strict=True))
+    added = dict(
+        zip(world.candidates().names, world.candidates().unmeasured().tolist(), strict=True)
+    )
     return {"kept": [name for name, node in nodes.items() if added[node]]}
 
 
@@ -216,7 +218,7 @@ def trimaran_metric_selection(case: Case) -> object:
     """Average and deviation of a node with 1000 millicores and 1 GiB, back in percent."""
     world = _measured(_NODE, case["metrics"], _BALANCING, {})
     resource = {kind: name for name, kind in _TYPES.items()}[case["type"]]
-    load = load_statistics.load(world.moment(), resource, np.array([100.0]))
+    load = load_statistics.load(world.candidates(), resource, np.array([100.0]))
     if first(load.average) is None:
         return {"avg": 0.0, "std": 0.0, "valid": False}
     return {"avg": first(load.average), "std": first(load.deviation), "valid": True}
@@ -238,7 +240,7 @@ def trimaran_resource_stats(case: Case) -> object:
     scale = load_statistics.unit(resource)
     allocatable = {resource: case["allocatable"]}
     world = _measured(allocatable, case["metrics"], _BALANCING, {})
-    moment = world.moment()
+    moment = world.candidates()
     capacity = moment.allocatable(resource) / scale
     load = load_statistics.load(moment, resource, capacity)
     asked = world.asked(_with_requests({resource: case["request"]}))
@@ -295,7 +297,7 @@ def trimaran_node_requests_limits(case: Case) -> object:
     world = World(placement(_LOW_RISK, {}), NOW)
     world.node(NODE, plain(case["allocatable"]))
     _with_pods(world, case["pods_on_node"])
-    moment, asked = world.moment(), world.asked(_manifest(case["pod"]))
+    moment, asked = world.candidates(), world.asked(_manifest(case["pod"]))
     names = ("request", "limit", "request_without_pod", "limit_without_pod")
     answer: dict[str, dict[str, Any]] = {name: {} for name in names}
     for resource in _TYPES:
@@ -351,7 +353,7 @@ def peaks_group(case: Case) -> object:
     capacity = {"cpu": case["node_capacity_cpu_m"]}
     world = _measured(capacity, case["metrics"], "Peaks", args)
     asked = world.asked(_with_requests({"cpu": case["pod_request_cpu_m"]}))
-    rise = peaks.rise_of(world.moment(), asked, world.rules.placement.args["Peaks"])
+    rise = peaks.rise_of(world.candidates(), asked, world.rules.placement.args["Peaks"])
     return {"power_jump": first(rise), "raw_score": first(peaks.costs(rise))}
 
 
@@ -415,7 +417,7 @@ def limit_aware_score(case: Case) -> object:
     world, manifest = _limits_world(case)
     args = world.rules.placement.args[_LIMITS]
     return {
-        "raw_score": first(resource_limits.room_of(world.moment(), world.asked(manifest), args))
+        "raw_score": first(resource_limits.room_of(world.candidates(), world.asked(manifest), args))
     }
 
 
@@ -550,9 +552,9 @@ def node_resources_allocatable_group(case: Case) -> object:
     world = World(placement(_SIZE, {"mode": case["mode"], "resources": resources}), NOW)
     for name, amounts in nodes.items():
         world.node(name, amounts)
-    raw = node_resources_allocatable.size_of(world.moment(), world.rules.placement.args[_SIZE])
+    raw = node_resources_allocatable.size_of(world.candidates(), world.rules.placement.args[_SIZE])
     scores = world.scores(pod("asking", []), _SIZE)
-    sizes = dict(zip(world.table, raw.tolist(), strict=True))
+    sizes = dict(zip(world.candidates().names, raw.tolist(), strict=True))
     return {
         "raw": {name: sizes[name] for name in nodes},
         "scores": {name: scores[name] for name in nodes},
@@ -572,9 +574,9 @@ def node_metadata_group(case: Case) -> object:
     nodes = {name: plain(texts) or {} for name, texts in case["nodes"].items()}
     for name, texts in nodes.items():
         world.node(name, {"cpu": 1000}, **{kind: texts})  # type: ignore[arg-type]
-    raw = node_metadata.values_of(world.moment(), world.rules.placement.args[_METADATA])
+    raw = node_metadata.values_of(world.candidates(), world.rules.placement.args[_METADATA])
     scores = world.scores(pod("asking", []), _METADATA)
-    values = dict(zip(world.table, raw.tolist(), strict=True))
+    values = dict(zip(world.candidates().names, raw.tolist(), strict=True))
     return {
         "raw": {name: None if values[name] != values[name] else values[name] for name in nodes},
         "scores": {name: scores[name] for name in nodes},

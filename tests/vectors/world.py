@@ -140,11 +140,11 @@ class World:
         """A pod as the watcher publishes it, and as the table reads it."""
         self.table.put_pod(decode_json(CountedPod, encode_json(pod_record(manifest))))
 
-    def moment(self) -> CandidateNodes:
-        return self.decisions.moment([*self.table], self.now)
+    def candidates(self) -> CandidateNodes:
+        return self.decisions.candidates([*self.table], self.now)
 
     def asked(self, manifest: Case) -> PodDemand:
-        return self.decisions.asked(pod_record(manifest))
+        return self.decisions.demand(pod_record(manifest))
 
     def scored(self, manifest: Case, names: Iterable[str] | None = None) -> PrioritizeResult:
         """What prioritize answers about these nodes."""

@@ -1,10 +1,10 @@
-"""Do the tests notice? Breaks one line at a time and runs the tests that should fail.
+"""Mutation tests: change one line of the product at a time and run the tests that should fail.
 
-`python -m tests.mutate [--seed N] [--count N] [--jobs N] [PATH...]` picks places in the source at
-random, changes each in a copy of the tree (comparisons, arithmetic, constants, conditions, what
-is returned), runs the tests of the module and then of its package, and prints what survived. The
-working tree is never touched. A survivor is a gap in the tests, or a change that changes nothing:
-somebody has to look. Ends with 1 if the tests are not green without any change.
+`python -m tests.mutate [--seed N] [--count N] [--jobs N] [PATH...]` picks random places in the
+source and changes comparisons, arithmetic, constants, conditions or returned values in a copy of
+the tree. It runs the tests of the module, then of its package and the vectors, and prints the
+changes that survived: a gap in the tests, or a change without effect. The working tree is never
+touched. Exits with 1 if the tests fail without any change.
 """
 
 import argparse
@@ -57,7 +57,7 @@ _NAMES: Final = {
 
 
 class Mutant(NamedTuple):
-    """One change: `source` is the whole file with it."""
+    """One change; `source` is the whole file with the change."""
 
     path: Path
     line: int
@@ -66,9 +66,9 @@ class Mutant(NamedTuple):
 
 
 def mutants_of(path: Path) -> list[Mutant]:
-    """Every change that can be made to a file."""
+    """All possible changes to a file."""
     source = path.read_text()
-    found = []
+    mutants = []
     for node in _code(ast.parse(source)):
         for changed in _changes(node):
             before, after = ast.unparse(node), ast.unparse(changed)
@@ -77,12 +77,12 @@ def mutants_of(path: Path) -> list[Mutant]:
                 compile(text, str(path), "exec")
             except SyntaxError:
                 continue
-            found.append(Mutant(path, node.lineno, f"{before}  ->  {after}", text))
-    return found
+            mutants.append(Mutant(path, node.lineno, f"{before}  ->  {after}", text))
+    return mutants
 
 
 def _code(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
-    """What runs: no annotations, decorators, options of classes, nor the text of messages."""
+    """Code that runs: no annotations, decorators, class options or f-strings."""
     for name, value in ast.iter_fields(tree):
         if name in _NOT_CODE or isinstance(tree, ast.JoinedStr):
             continue
@@ -136,8 +136,7 @@ def _replaced(source: str, node: ast.expr | ast.stmt, text: str) -> str:
 
 
 def runs_for(path: Path) -> list[list[str]]:
-    """Tests to run for a source file, each only if those before it passed: of the module, of its
-    package."""
+    """Tests to run for a source file, in order: of its module, of its package and the vectors."""
     folder = Path("tests") / path.relative_to(ROOT / "pipeline").parent
     mirror = folder / f"test_{path.stem}.py"
     package = [str(folder), "tests/vectors"]
@@ -145,34 +144,34 @@ def runs_for(path: Path) -> list[list[str]]:
 
 
 def failure(tree: Path, tests: Sequence[str]) -> str | None:
-    """How the first of these tests fails in `tree`; None if all are green. What hangs fails."""
+    """The output of the first failing test in `tree`; None if all pass. A timeout is a failure."""
     command = [
         sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider",
         "--hypothesis-seed=0", *tests,
     ]  # fmt: skip
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=tree, capture_output=True, timeout=TIMEOUT_SECONDS, check=False,
             env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return f"no end after {TIMEOUT_SECONDS} s"
-    return done.stdout.decode(errors="replace") if done.returncode else None
+    return process.stdout.decode(errors="replace") if process.returncode else None
 
 
 def survives(mutant: Mutant, tree: Path) -> bool:
-    """Whether no test notices the change; `tree` is as it was afterwards."""
-    place = tree / mutant.path.relative_to(ROOT)
-    original = place.read_bytes()
-    place.write_text(mutant.source)
+    """Whether no test fails with the change; `tree` is restored afterwards."""
+    file = tree / mutant.path.relative_to(ROOT)
+    original = file.read_bytes()
+    file.write_text(mutant.source)
     try:
         return all(failure(tree, tests) is None for tests in runs_for(mutant.path))
     finally:
-        place.write_bytes(original)
+        file.write_bytes(original)
 
 
 def copy_tree(to: Path) -> Path:
-    """A copy of what tests need, without what they do not."""
+    """Copy the files that the tests need."""
     for name in _COPIED:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, to / name, ignore=_IGNORED)
@@ -184,10 +183,10 @@ def copy_tree(to: Path) -> Path:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutate", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--count", type=int, default=60, help="how many changes to try")
-    parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
+    parser.add_argument("--count", type=int, default=60, help="number of changes")
+    parser.add_argument("--jobs", type=int, default=2, help="number of processes")
     parser.add_argument(
-        "paths", nargs="*", default=DEFAULT_PATHS, help="files or folders of pipeline/"
+        "paths", nargs="*", default=DEFAULT_PATHS, help="files or folders below pipeline/"
     )
     options = parser.parse_args(arguments)
     files = sorted(
@@ -212,22 +211,22 @@ def main(arguments: Sequence[str]) -> int:
         with ThreadPoolExecutor(options.jobs) as pool:
             packages = {test for mutant in chosen for test in runs_for(mutant.path)[-1]}
             if red := failure(Path(folder, "0"), sorted(packages)):
-                say(f"{red[-2000:]}\nthe tests fail without any change: mend that first")
+                write(f"{red[-2000:]}\nthe tests fail without any change: fix them first")
                 return 1
             survivors = 0
             for mutant, survived in zip(chosen, pool.map(in_a_tree, chosen), strict=True):
                 survivors += survived
                 verdict = "SURVIVED" if survived else "killed  "
                 where = f"{mutant.path.relative_to(ROOT)}:{mutant.line}"
-                say(f"{verdict} {where}  {mutant.change}")
-    say(
+                write(f"{verdict} {where}  {mutant.change}")
+    write(
         f"{len(chosen)} of {len(possible)} changes: {len(chosen) - survivors} killed, "
         f"{survivors} survived (seed {options.seed})"
     )
     return 0
 
 
-def say(text: str) -> None:
+def write(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

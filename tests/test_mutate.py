@@ -1,4 +1,4 @@
-"""What breaks lines must break them, one at a time, and only what runs."""
+"""Mutants change one line each, and only code that runs."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def f(a: int | None, b: bool = True) -> int | None:
 '''
 
 
-def test_every_change_is_one_of_what_runs(tmp_path: Path) -> None:
+def test_mutants_change_one_line_of_running_code(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text(SOURCE)
     mutants = mutants_of(path)
@@ -44,12 +44,12 @@ def test_every_change_is_one_of_what_runs(tmp_path: Path) -> None:
     for mutant in mutants:
         before, after = SOURCE.splitlines(), mutant.source.splitlines()
         lines = range(1, len(before) + 1)
-        changed = [at for at, b, a in zip(lines, before, after, strict=True) if a != b]
+        changed = [line for line, b, a in zip(lines, before, after, strict=True) if a != b]
         assert changed == [mutant.line]
     assert path.read_text() == SOURCE
 
 
-def test_tests_of_the_module_come_before_those_of_its_package() -> None:
+def test_tests_of_the_module_run_before_those_of_its_package() -> None:
     package = ["tests/processors/join", "tests/vectors"]
     mirror = ["tests/processors/join/test_sample_join.py"]
     assert runs_for(ROOT / "pipeline/processors/join/sample_join.py") == [mirror, package]

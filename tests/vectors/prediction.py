@@ -90,8 +90,7 @@ def prediction_training(case: Case) -> object:
 
 
 def _skipped_query(given: Case, expected: Case) -> Difference | None:
-    """A query that failed, of the node or of a pod, teaches the system nothing, that of a pod its
-    class neither."""
+    """A failed query of the node trains no system; that of a pod neither system nor class."""
     node = given["node_usage"]
     failed = {MODEL_IDS[class_of(pod)] for pod in given["pods"] if pod["usage"] is None}
     if failed:
@@ -116,7 +115,7 @@ def _skipped_query(given: Case, expected: Case) -> Difference | None:
 
 
 def model_prediction(case: Case) -> object:
-    """The samples as those of a node, window by window, and its percentiles."""
+    """Percentiles of a node that used the samples, one window each."""
     by_offset: dict[float, tuple[list[float], list[float]]] = {}
     for r, values in enumerate((case["cpu_samples"], case["memory_samples"])):
         for value, offset in values:
@@ -151,7 +150,7 @@ def _idle_is_zero(given: Case, expected: Case) -> Difference | None:
 
 
 class Stated(Percentile):
-    """A predictor that answers what a case says: (cpu, memory) by model."""
+    """A predictor that answers the predictions of a case: (cpu, memory) by model."""
 
     def __init__(self, peaks: Mapping[str, Sequence[float]], uids: Sequence[str]) -> None:
         super().__init__()
@@ -162,12 +161,12 @@ class Stated(Percentile):
         return Peaks(self.entities[None], self.pods)
 
 
-def _answer(case: Case, *, pods_stated: bool = True) -> tuple[NodePeaks, list[str]]:
-    """Pods and node as a window through the bank, with the peaks that the case says; and the UIDs
-    that came twice. A case that says nothing of its pods' models has them use nothing."""
+def _peaks_of(case: Case, *, has_pod_models: bool = True) -> tuple[NodePeaks, list[str]]:
+    """The peaks after a window with the pods of a case, and the UIDs that it lists twice. Without
+    models of pods, pods use nothing."""
     listed = [pod["uid"] for pod in case["pods"]]
     stated = dict.fromkeys((*MODEL_IDS.values(), *ENTITIES), (np.nan, np.nan))
-    stated |= dict.fromkeys(listed, (np.nan, np.nan) if pods_stated else (0.0, 0.0))
+    stated |= dict.fromkeys(listed, (np.nan, np.nan) if has_pod_models else (0.0, 0.0))
     for model, quantiles in plain(case["predictions"]).items():
         if quantiles is not None:
             pair = quantiles["p95"]["cpu_milli"] / 1000, quantiles["p98"]["memory_bytes"]
@@ -189,7 +188,7 @@ def _answer(case: Case, *, pods_stated: bool = True) -> tuple[NodePeaks, list[st
 
 
 def _window(end_ms: int, usage: FloatArray, pods: Sequence[Case] = ()) -> NodeWindow:
-    """A window of a minute whose pods, where a case says so, used something."""
+    """A window of a minute with the usage of the node and of the pods that have one."""
     used = [pod["usage"] if pod.get("usage") else (np.nan, np.nan) for pod in pods]
     ended = np.array([pod.get("phase") in ("Succeeded", "Failed") for pod in pods], np.bool_)
     deleting = np.array([bool(pod.get("deleting")) for pod in pods], np.bool_)
@@ -227,7 +226,7 @@ def _published(amount: FloatArray, peak: FloatArray) -> Case:
 
 
 def pod_peak_predictor(case: Case) -> object:
-    peaks, twice = _answer(case)
+    peaks, twice = _peaks_of(case)
     prod: ProdReclaimable = peaks.reclaimable
     without = np.isnan(peaks.decided.pod_raw).any(axis=1) & peaks.pod_active & ~peaks.pod_cold
     prod_classes = [CLASS_CODES[name] for name in ("prod", "none")]
@@ -238,20 +237,20 @@ def pod_peak_predictor(case: Case) -> object:
 
 
 def priority_peak_predictor(case: Case) -> object:
-    peaks, _ = _answer(case, pods_stated=False)
+    peaks, _ = _peaks_of(case, has_pod_models=False)
     return _published(peaks.reclaimable.classes_amount, peaks.reclaimable.classes_peak)
 
 
 def prod_reclaimable(case: Case) -> object:
-    peaks, _ = _answer(case)
+    peaks, _ = _peaks_of(case)
     return _published(peaks.reclaimable.amount, peaks.reclaimable.peak)
 
 
-# -- what we give instead, once more in plain arithmetic
+# -- the product's rules in plain arithmetic
 
 
 def _by_hand(given: Case, key: str, quantile: str) -> tuple[dict[str, int], set[Reason]]:
-    """Our rules for one resource, pod by pod, and the reasons why upstream's would differ."""
+    """Sums over the pods for one resource, and the reasons for which upstream's differ."""
     factor = (100 + given["safety_margin_percent"]) / 100
 
     def peak_of(model: str) -> int | None:
@@ -328,12 +327,12 @@ def _by_both(given: Case, expected: Case) -> Difference | None:
     return None if ours == expected else _difference(reasons, ours)
 
 
-# -- the same cases with all that out of play
+# -- inputs without the differences
 
 
-def _pods_out_of_play(given: Case) -> Case | None:
-    """With other models, at which upstream does not look: a pod that is being deleted uses nothing,
-    a cold pod no less than its request."""
+def _other_pod_models(given: Case) -> Case | None:
+    """Other models of pods that upstream ignores: a pod that is being deleted uses nothing, a cold
+    pod its request."""
     predictions = dict(given["predictions"])
     reasons = _by_hand(given, *_RESOURCES[0])[1] | _by_hand(given, *_RESOURCES[1])[1]
     if reasons & {FINISHED, REFUSED}:
@@ -347,9 +346,9 @@ def _pods_out_of_play(given: Case) -> Case | None:
     return given | {"predictions": predictions}
 
 
-def _out_of_play(given: Case) -> Case | None:
-    """What the system uses is in the model of Prod, too: upstream looks at their sum alone."""
-    plain = _pods_out_of_play(given)
+def _other_models(given: Case) -> Case | None:
+    """The system's model moved into Prod's: upstream uses their sum alone."""
+    plain = _other_pod_models(given)
     if plain is None:
         return None
     models = plain["predictions"]
@@ -376,11 +375,11 @@ GROUPS: dict[str, Group | str] = {
         pod_peak_predictor,
         through=_PEAKS,
         differs=_by_the_pods,
-        without=_pods_out_of_play,
+        without=_other_pod_models,
         truncated=True,
     ),
     "priority_peak_predictor": Group(priority_peak_predictor, through=_PEAKS, truncated=True),
     "prod_reclaimable": Group(
-        prod_reclaimable, through=_PEAKS, differs=_by_both, without=_out_of_play, truncated=True
+        prod_reclaimable, through=_PEAKS, differs=_by_both, without=_other_models, truncated=True
     ),
 }

@@ -185,7 +185,7 @@ def _read(name: str, tree: Mapping[str, Any]) -> Any:
     version = tree.get("apiVersion", VERSIONS[0])
     if version not in VERSIONS:
         raise InvalidPolicyError(
-            f"pluginConfig {name}: apiVersion {version!r:.80} is none of {', '.join(VERSIONS)}"
+            f"pluginConfig {name}: apiVersion {version!r:.80} is not one of {', '.join(VERSIONS)}"
         )
     return read_time_shared(tree) if name == TIME_SHARED else registry.scorer(name).read(tree)
 

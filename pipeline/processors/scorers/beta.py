@@ -1,4 +1,4 @@
-"""The Beta distribution with a given mean and deviation, and how much of it lies below a value."""
+"""The Beta distribution with a given mean and deviation: its fit, and its distribution function."""
 
 import math
 from typing import Final, NamedTuple
@@ -8,14 +8,14 @@ import numpy as np
 from pipeline.processors.arrays import BoolArray, FloatArray
 
 _NARROWEST: Final = 1e6
-"""alpha + beta beyond which it is as good as a point: a deviation of less than 0.05 %."""
+"""alpha + beta above which the distribution counts as a point: a deviation below 0.05 %."""
 _MOST_TERMS: Final = 2000
 _CLOSE_ENOUGH: Final = 1e-14
 _TINY: Final = 1e-300
 
 
 class Fit(NamedTuple):
-    """Both parameters, (values,), NaN where no distribution has that mean and deviation."""
+    """The parameters, (values,), NaN where there is no fit."""
 
     alpha: FloatArray
     beta: FloatArray
@@ -26,44 +26,44 @@ class Fit(NamedTuple):
 
 
 def fit(mean: FloatArray, deviation: FloatArray) -> Fit:
-    """The distribution on 0 to 1 with this mean and deviation, by the method of moments; none for a
-    deviation that is larger than that mean allows, and for one that is as good as none."""
-    variance, most = deviation**2, mean * (1 - mean)
-    there = (deviation > 0) & (variance < most)
+    """Fit a distribution on 0 to 1 by the method of moments. There is no fit for a deviation larger
+    than the mean allows, nor for a negligible one."""
+    variance, largest = deviation**2, mean * (1 - mean)
+    is_possible = (deviation > 0) & (variance < largest)
     with np.errstate(all="ignore"):
-        strength = most / variance - 1
-        strength = np.where(there & (strength <= _NARROWEST), strength, np.nan)
+        strength = largest / variance - 1
+        strength = np.where(is_possible & (strength <= _NARROWEST), strength, np.nan)
     return Fit(mean * strength, (1 - mean) * strength)
 
 
 def below(mean: FloatArray, deviation: FloatArray, threshold: FloatArray) -> FloatArray:
-    """The share of the distribution at or below `threshold`, all (values,).
+    """The probability of a value at or below `threshold`, all (values,).
 
-    Where there is no fit it is a step: 1 where the mean is 0, or without deviation not above the
-    threshold, else 0.
+    Without a fit it is a step: 1 if the mean is 0, or if the deviation is negligible and the mean
+    is not above the threshold, else 0.
     """
-    found = fit(mean, deviation)
+    fitted = fit(mean, deviation)
     is_point = deviation**2 * _NARROWEST < mean * (1 - mean)
     step = (mean == 0) | (((deviation == 0) | is_point) & (mean <= threshold))
-    alpha, beta = (np.where(found.is_fit, one, 1.0) for one in found)
+    alpha, beta = (np.where(fitted.is_fit, each, 1.0) for each in fitted)
     inside = regularized(alpha, beta, np.clip(threshold, 0.0, 1.0))
-    return np.where(found.is_fit, inside, step.astype(np.float64))
+    return np.where(fitted.is_fit, inside, step.astype(np.float64))
 
 
-def regularized(alpha: FloatArray, beta: FloatArray, at: FloatArray) -> FloatArray:
-    """The regularized incomplete beta function I_at(alpha, beta), parameters above 0, `at` from 0
-    to 1. By its continued fraction, on the side of the mean on which that converges quickly."""
-    swapped = at > (alpha + 1) / (alpha + beta + 2)
+def regularized(alpha: FloatArray, beta: FloatArray, x: FloatArray) -> FloatArray:
+    """The regularized incomplete beta function I_x(alpha, beta), parameters above 0, `x` from 0 to
+    1, by its continued fraction on the side of the mean where that converges quickly."""
+    swapped = x > (alpha + 1) / (alpha + beta + 2)
     a, b = np.where(swapped, beta, alpha), np.where(swapped, alpha, beta)
-    x = np.where(swapped, 1 - at, at)
+    x = np.where(swapped, 1 - x, x)
     with np.errstate(divide="ignore"):
         front = np.exp(a * np.log(x) + b * np.log1p(-x) - _log_beta(a, b)) / a
-    found = np.where(x <= 0, 0.0, front * _continued_fraction(a, b, x))
-    return np.clip(np.where(swapped, 1 - found, found), 0.0, 1.0)
+    below_x = np.where(x <= 0, 0.0, front * _continued_fraction(a, b, x))
+    return np.clip(np.where(swapped, 1 - below_x, below_x), 0.0, 1.0)
 
 
 def _continued_fraction(a: FloatArray, b: FloatArray, x: FloatArray) -> FloatArray:
-    """By the method of Lentz, in the form of Thompson and Barnett."""
+    """The continued fraction, by Lentz's method as modified by Thompson and Barnett."""
     c = np.ones_like(x)
     d = 1 / _not_zero(1 - (a + b) * x / (a + 1))
     value = d.copy()

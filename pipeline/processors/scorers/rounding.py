@@ -1,4 +1,4 @@
-"""Rounding as the plugins of kube-scheduler do it, over arrays; and scaling by the extremes."""
+"""Rounding as in the plugins of kube-scheduler, and scaling of raw scores, over arrays."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ MAX_SCORE: Final = 100
 
 
 def half_away(values: FloatArray) -> IntArray:
-    """To the nearest whole number, a half away from zero, as Go's `math.Round`. NaN gives 0.
+    """Round to the nearest whole number, halves away from zero, as Go's `math.Round`. NaN gives 0.
 
     >>> half_away(np.array([2.5, -2.5, 0.49999999999999994, np.nan]))
     array([ 3, -3,  0,  0])
@@ -22,14 +22,14 @@ def half_away(values: FloatArray) -> IntArray:
 
 
 def clamp(values: FloatArray) -> FloatArray:
-    """Each value within 0 and 1; NaN stays unknown."""
+    """Limit values to 0 and 1; NaN stays NaN."""
     bounded: FloatArray = np.clip(values, 0.0, 1.0)
     return bounded
 
 
 def between_extremes(raw: FloatArray, *, if_equal: int = 0) -> IntArray:
-    """Raw scores as 0 for the lowest to 100 for the highest, linear and cut; `if_equal` for all
-    where they do not differ. NaN, which is unknown, gives 0.
+    """Scale raw scores linearly, 0 for the lowest to 100 for the highest, truncated. If all are
+    equal, they score `if_equal`. NaN gives 0.
 
     >>> between_extremes(np.array([-100.0, 0.0, 100.0, np.nan]))
     array([  0,  50, 100,   0])
@@ -41,5 +41,5 @@ def between_extremes(raw: FloatArray, *, if_equal: int = 0) -> IntArray:
     if lowest == highest:
         return np.where(known, if_equal, 0)
     share = (np.where(known, raw, lowest) - lowest) * MAX_SCORE / (highest - lowest)
-    # What is divided by itself need not be 1 if it was multiplied before.
+    # Rounding may leave the highest just below 100.
     return np.where(raw == highest, MAX_SCORE, np.where(known, share, 0.0)).astype(np.int64)

@@ -27,7 +27,8 @@ def report(name: str, results: Sequence[Result]) -> str:
 
 def _section(results: Sequence[Result]) -> Iterator[str]:
     for result in results:
-        yield f"  {result.name}: {_counts([result])}"
+        through = result.group.through if result.group else ""
+        yield f"  {result.name}: {_counts([result])} (through {through})"
         for case, difference in result.differences:
             yield f"    differs: {case}: {difference.why}"
             yield f"      effect: {difference.effect}"

@@ -1,49 +1,50 @@
-"""Every error that Springtide raises on purpose, in one tree.
+"""All errors that Springtide raises deliberately.
 
     SpringtideError
-    ├── SettingsError (ValueError)        a setting is wrong: key, value, source, what is allowed
-    │   └── PredictorError                a predictor is unknown or does not take its options
-    ├── UsageError                        the command line asks for something impossible
+    ├── SettingsError (ValueError)        a setting is invalid: key, value, source, allowed values
+    │   └── PredictorError                a predictor is unknown or refuses its options
+    ├── UsageError                        the command line is invalid
     ├── MissingExtraError (ImportError)   an optional dependency is not installed
-    ├── RecordError (ValueError)          one record is refused; `reason` goes to the dead letters
-    │   ├── UndecodableRecordError        the bytes are not what the topic's codec reads
-    │   ├── UnsupportedVersionError       a major version that this release does not know
-    │   ├── InvalidRecordError            decoded, but a field breaks the topic's contract
-    │   ├── KeyMismatchError              the payload speaks of another node than its key
+    ├── RecordError (ValueError)          a record is refused; `reason` goes to the dead letters
+    │   ├── UndecodableRecordError        the topic's codec cannot decode the bytes
+    │   ├── UnsupportedVersionError       this release does not support the major version
+    │   ├── InvalidRecordError            a field violates the topic's contract
+    │   ├── KeyMismatchError              payload and key name different nodes
     │   ├── FutureWindowError             the window ends too far ahead of the broker's clock
-    │   └── OversizedRecordError          larger than the topic takes
+    │   └── OversizedRecordError          the record exceeds the size limit of its topic
     ├── KafkaError
     │   ├── BrokerUnavailableError        no broker answers
-    │   ├── TopicDriftError               a topic is missing or not what the registry declares
+    │   ├── TopicDriftError               a topic is missing or differs from the registry
     │   └── LocalKafkaError               the local broker
-    │       ├── JarFetchError             the jars could not be fetched
-    │       ├── JarChecksumError          a jar is not the one that was tested
+    │       ├── JarFetchError             the jars cannot be downloaded
+    │       ├── JarChecksumError          a jar is not the tested one
     │       ├── JavaNotFoundError         no Java of a sufficient version
     │       └── BrokerStartError          the broker did not become ready
     ├── KubernetesError                   the API server
-    │   ├── ApiUnavailableError           no answer, or one that says: later
-    │   └── ApiRefusedError               it does not do what it was asked for
-    │       ├── NotFoundError             there is no such object
-    │       ├── ConflictError             somebody else has changed or made it
-    │       ├── GoneError                 what was asked for lies too far back
-    │       └── ForbiddenError            not allowed, or nobody that it knows
-    ├── ProviderError                     a source of usage does not say what it was asked for
+    │   ├── ApiUnavailableError           no answer, or an answer that asks to retry
+    │   └── ApiRefusedError               the API server refuses the request
+    │       ├── NotFoundError             the object does not exist
+    │       ├── ConflictError             the object was changed or created concurrently
+    │       ├── GoneError                 the requested version is no longer available
+    │       └── ForbiddenError            the request is not authenticated or not authorized
+    ├── ProviderError                     a source of usage does not answer as expected
     ├── ControlPlaneError                 the local Kubernetes control plane
-    │   └── ControlPlaneBuildError        its programs could not be built
+    │   └── ControlPlaneBuildError        its programs cannot be built
     ├── KernelError                       reading cgroups or /proc
-    │   ├── KernelFileError (ValueError)  a file is there but cannot be read or understood
-    │   └── CgroupGoneError               the cgroup was removed while it was read
-    ├── InvalidPolicyError (ValueError)   a part of the users' policy cannot be used
+    │   ├── KernelFileError (ValueError)  a file exists but cannot be read or parsed
+    │   └── CgroupGoneError               the cgroup was removed during the read
+    ├── InvalidPolicyError (ValueError)   a part of the users' policy is invalid
     ├── StateError                        model state
     │   └── CheckpointError (ValueError)  a checkpoint cannot be read or does not fit
-    │       └── CheckpointLayoutError     it was written by models of another layout
-    ├── BadRequestError (ValueError)      an HTTP request that is not the question it should be
+    │       └── CheckpointLayoutError     models of another layout wrote it
+    ├── BadRequestError (ValueError)      an HTTP request is invalid
     ├── NotReadyError                     data is stale, missing or still being loaded
-    ├── OverloadedError                   more is asked at once than there is memory for
-    └── DemoError                         a part of the demo did not come up, or ended
+    ├── OverloadedError                   requests exceed the memory limit
+    └── DemoError                         a part of the demo did not start, or ended early
 
-An error says what went wrong and where in its message, and what to do in `hint`. `exit_code` is
-what the command line ends with: 1 failure, 2 usage, 3 condition found, 4 stale or missing data.
+`message` says what happened, with the value and its place; `hint` says what to do. `exit_code` is
+the exit code of the command: 1 failure, 2 invalid usage or settings, 3 condition found, 4 stale or
+missing data.
 """
 
 import errno
@@ -74,7 +75,7 @@ class SpringtideError(Exception):
 
 
 class SettingsError(SpringtideError, ValueError):
-    """A setting is wrong. `key` is dotted, `source` says where the value came from."""
+    """A setting is invalid. `key` is dotted; `source` is its file, variable or flag."""
 
     exit_code = 2
 
@@ -94,32 +95,34 @@ class SettingsError(SpringtideError, ValueError):
     def listening(
         cls, error: Exception, host: str, port: int, key: str, *, or_none: bool = True
     ) -> Self:
-        """For an address that cannot be listened on; `key` is that of the port, which may be null
-        if `or_none`."""
+        """Build the error for a failure to listen on an address.
+
+        `key` is the setting of the port, which may be null if `or_none`.
+        """
         number, hint = getattr(error, "errno", None), None
         if number == errno.EADDRINUSE:
-            none = ", null for none" if or_none else ""
-            hint = f"another process has the port: set {key} to another, 0 for any free one{none}"
+            none = ", null for no page" if or_none else ""
+            hint = f"another process uses the port: set {key} to another, 0 for any free port{none}"
         elif number == errno.EACCES and 0 < port < 1024:
-            hint = f"ports below 1024 are for root: set {key} to another"
+            hint = f"ports below 1024 need root: set {key} to another"
         elif number in _NO_ADDRESS or isinstance(error, gaierror):
             key = f"{key.removesuffix('port')}host"
-            hint = f"set {key} to an address of this machine, or to 0.0.0.0 for all of them"
+            hint = f"set {key} to an address of this machine, or to 0.0.0.0 for all addresses"
         return cls(f"cannot listen on {host}:{port}: {error}", key=key, hint=hint)
 
 
 class PredictorError(SettingsError):
-    """A predictor that is named in the settings is not there, or does not take its options."""
+    """A predictor in the settings is not installed, or refuses its options."""
 
 
 class UsageError(SpringtideError):
-    """The command line asks for something that cannot be done."""
+    """The command line is invalid."""
 
     exit_code = 2
 
 
 class MissingExtraError(SpringtideError, ImportError):
-    """A part is used whose optional dependency is not installed; `extra` names it."""
+    """An optional dependency is not installed; `extra` names the extra that installs it."""
 
     exit_code = 2
 
@@ -130,11 +133,10 @@ class MissingExtraError(SpringtideError, ImportError):
 
 
 class RecordError(SpringtideError, ValueError):
-    """One record is refused and costs nothing but itself.
+    """A record is refused; processing continues with the next one.
 
-    `reason` is a short slug, the same in the dead-letter header and in the metric's label. `topic`,
-    `partition` and `offset` say where the record lies, once whoever consumes it has filled them in
-    with `at()`: a codec does not know them.
+    `reason` is the slug in the dead-letter header and in the metric's label. The consumer sets
+    `topic`, `partition` and `offset` by `at()`, because a codec does not know them.
     """
 
     reason: ClassVar[str] = "refused"
@@ -146,7 +148,7 @@ class RecordError(SpringtideError, ValueError):
         self.offset: int | None = None
 
     def at(self, topic: str, partition: int, offset: int) -> Self:
-        """The same error, which now says where its record lies."""
+        """Add the position of the record to this error, and return it."""
         self.topic, self.partition, self.offset = topic, partition, offset
         return self
 
@@ -158,73 +160,73 @@ class RecordError(SpringtideError, ValueError):
 
 
 class UndecodableRecordError(RecordError):
-    """The bytes are not what the topic's codec reads (truncated, another format, empty)."""
+    """The topic's codec cannot decode the bytes: truncated, empty, or another format."""
 
     reason = "undecodable"
 
 
 class UnsupportedVersionError(RecordError):
-    """A major version that this release does not know."""
+    """This release does not support the major version of the record."""
 
     reason = "unsupported_version"
     default_hint = "upgrade the readers before the writers"
 
 
 class InvalidRecordError(RecordError):
-    """Decoded, but a field breaks the topic's contract."""
+    """The record is decoded, but a field violates the topic's contract."""
 
     reason = "invalid"
 
 
 class KeyMismatchError(RecordError):
-    """The payload speaks of another node (or entity) than the record key."""
+    """Payload and record key name different nodes or entities."""
 
     reason = "key_mismatch"
 
 
 class FutureWindowError(RecordError):
-    """The window ends further ahead of the broker's append time than is tolerated."""
+    """The window ends too far ahead of the broker's append time."""
 
     reason = "future_window"
-    default_hint = "set the clock of the node (NTP)"
+    default_hint = "synchronize the clock of the node by NTP"
 
 
 class OversizedRecordError(RecordError):
-    """The record is larger than its topic takes."""
+    """The record exceeds the size limit of its topic."""
 
     reason = "oversized"
 
 
 class KafkaError(SpringtideError):
-    """Something about Kafka, other than the content of a record."""
+    """Kafka fails, other than by the content of a record."""
 
 
 class BrokerUnavailableError(KafkaError):
     """No broker answers at the bootstrap servers."""
 
     default_hint = (
-        "start one with `springtide kafka start` or set kafka.bootstrap_servers; one that is there "
-        "must speak kafka.security_protocol"
+        "start a broker with `springtide kafka start`, or correct kafka.bootstrap_servers and "
+        "kafka.security_protocol"
     )
 
 
 class TopicDriftError(KafkaError):
-    """A topic is missing, or is not what the registry declares."""
+    """A topic is missing, or differs from the registry."""
 
     exit_code = 3
-    default_hint = "create or mend it with `springtide topics apply`"
+    default_hint = "create or correct it with `springtide topics apply`"
 
 
 class LocalKafkaError(KafkaError):
-    """The local broker could not be prepared, started or stopped."""
+    """The local broker cannot be prepared, started or stopped."""
 
 
 class JarFetchError(LocalKafkaError):
-    """The jars could not be fetched."""
+    """The jars cannot be downloaded."""
 
 
 class JarChecksumError(LocalKafkaError):
-    """A jar is not the one that was tested: its SHA-256 differs."""
+    """A jar is not the tested one: its SHA-256 differs."""
 
 
 class JavaNotFoundError(LocalKafkaError):
@@ -232,15 +234,15 @@ class JavaNotFoundError(LocalKafkaError):
 
 
 class BrokerStartError(LocalKafkaError):
-    """The broker did not become ready; the message carries the end of its log."""
+    """The broker did not become ready; the message contains the end of its log."""
 
 
 class ControlPlaneError(SpringtideError):
-    """The local control plane could not be started or stopped; carries the end of a log."""
+    """The local control plane failed; the message contains the end of a log."""
 
 
 class ControlPlaneBuildError(ControlPlaneError):
-    """The programs of the local control plane are not there and could not be built."""
+    """The programs of the local control plane cannot be built."""
 
 
 class KernelError(SpringtideError):
@@ -252,22 +254,25 @@ class KernelError(SpringtideError):
 
 
 class KernelFileError(KernelError, ValueError):
-    """A file of the kernel is there but cannot be read or understood."""
+    """A file of the kernel exists but cannot be read or parsed."""
 
 
 class CgroupGoneError(KernelError):
-    """The cgroup was removed while it was read: its pod or process has ended."""
+    """The cgroup was removed during the read, because its pod or process ended."""
 
 
 class KubernetesError(SpringtideError):
-    """The API server does not do what it was asked for."""
+    """A request to the API server failed."""
 
 
 class ApiUnavailableError(KubernetesError):
-    """No answer, or one that says: later (429, 5xx). `retry_after_seconds` where it says when;
-    `was_done` is None where it may have done what it was asked for, or not."""
+    """No answer, or an answer that asks to retry (429, 5xx).
 
-    default_hint = "check kubernetes.kubeconfig, and whether the API server runs"
+    `retry_after_seconds` is from the answer. `was_done` says whether the request took effect; None
+    is unknown.
+    """
+
+    default_hint = "check kubernetes.kubeconfig, and that the API server is running"
 
     def __init__(
         self,
@@ -283,30 +288,32 @@ class ApiUnavailableError(KubernetesError):
 
 
 class ApiRefusedError(KubernetesError):
-    """It answers, and does not do it."""
+    """The API server refuses the request."""
 
 
 class NotFoundError(ApiRefusedError):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class ConflictError(ApiRefusedError):
-    """Somebody else has changed the object, or there is one of that name."""
+    """The object was changed concurrently, or its name is already used."""
 
 
 class GoneError(ApiRefusedError):
-    """A version, or a page, that lies too far back: list again."""
+    """The requested resource version or page has expired: list again."""
 
 
 class ForbiddenError(ApiRefusedError):
-    """What is asked for is not allowed, or it does not know who asks."""
+    """The request is not authenticated, or RBAC denies it."""
 
-    default_hint = "see deploy/rbac for what each role needs"
+    default_hint = "grant the permissions of the role in deploy/rbac"
 
 
 class ProviderError(SpringtideError):
-    """A source of usage, such as Prometheus, does not answer, or not with what it was asked for.
-    `may_pass` says that the same question may be answered later."""
+    """A source of usage, such as Prometheus, does not answer as expected.
+
+    `may_pass` says that the same request may succeed later.
+    """
 
     default_hint = "check provider.url, and what stands in docs/reference/provider.md"
 
@@ -316,23 +323,23 @@ class ProviderError(SpringtideError):
 
 
 class InvalidPolicyError(SpringtideError, ValueError):
-    """A part of `slo-controller-config`, of an annotation or of a label cannot be used."""
+    """A part of `slo-controller-config`, of an annotation or of a label is invalid."""
 
 
 class StateError(SpringtideError):
-    """Model state is not what it must be."""
+    """Model state is invalid."""
 
 
 class CheckpointError(StateError, ValueError):
-    """A checkpoint cannot be read, or does not fit the model that should take it over."""
+    """A checkpoint cannot be read, or does not fit the model."""
 
 
 class CheckpointLayoutError(CheckpointError):
-    """A checkpoint was written by models of another layout: half-lives, buckets or statistic."""
+    """Models of another layout (half-lives, buckets or statistic) wrote the checkpoint."""
 
 
 class BadRequestError(SpringtideError, ValueError):
-    """An HTTP request that is not the question it should be; the answer is a status of 400."""
+    """An HTTP request is invalid; it is answered with status 400."""
 
 
 class NotReadyError(SpringtideError):
@@ -342,8 +349,8 @@ class NotReadyError(SpringtideError):
 
 
 class OverloadedError(SpringtideError):
-    """More is asked at once than may be held in memory; the answer is a status of 503."""
+    """Concurrent requests exceed the memory limit; the answer has status 503."""
 
 
 class DemoError(SpringtideError):
-    """A part of the demo did not come up, or ended; the message carries the end of its log."""
+    """A part of the demo did not start, or ended early; the message contains the end of its log."""

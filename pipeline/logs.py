@@ -3,9 +3,8 @@
     log = get_logger(__name__)
     log.info("window published", node=node, rows=12)
 
-A terminal gets lines for people, everything else one JSON object a line. Underneath is the standard
-library, so that aiokafka, Faust and aiohttp come out the same way. Nothing here knows a secret:
-settings keep theirs in `Secret`, which prints as stars.
+A terminal gets readable lines, other streams get JSON lines. Logs of aiokafka, Faust and aiohttp
+have the same format, because all use the standard library. Secrets print as stars (`Secret`).
 """
 
 import json
@@ -20,15 +19,14 @@ from pipeline.times import format_time
 
 _STANDARD = frozenset({"exc_info", "stack_info", "stacklevel", "extra"})
 
-# Talks at most this often each, with the count of what was left out: a client that looks for its
-# broker reconnects up to 2,800 times a second and says so each time.
+# Rate-limited per message, because a client without a broker logs up to 2,800 reconnects a second.
 NOISY_LOGGERS = ("aiokafka", "kafka", "mode", "faust", "asyncio")
 NOISY_BURST = 10
 NOISY_PERIOD_SECONDS = 10.0
 
 
 class FieldLogger(logging.LoggerAdapter[logging.Logger]):
-    """A standard logger whose keyword arguments become fields of the event (not `msg`, `level`)."""
+    """A standard logger whose keyword arguments become fields of the event."""
 
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
@@ -39,19 +37,19 @@ class FieldLogger(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
     def bind(self, **fields: object) -> "FieldLogger":
-        """A logger that adds these fields to every event."""
+        """Return a logger that adds these fields to every event."""
         return FieldLogger(self.logger, {**(self.extra or {}), **fields})
 
 
 def get_logger(name: str, **fields: object) -> FieldLogger:
-    """The logger of a module: `get_logger(__name__)`; `fields` are added to every event."""
+    """Return the logger of a module; `fields` are added to every event."""
     return FieldLogger(logging.getLogger(name), fields)
 
 
 def configure_logging(
     level: str = "info", format: str = "auto", *, stream: TextIO | None = None
 ) -> None:
-    """Send every log of this process to `stream` (standard error). Safe to call again.
+    """Send all logs of this process to `stream` (default: standard error). May be called again.
 
     `format` is `human`, `json` or `auto`: human if the stream is a terminal.
     """
@@ -67,7 +65,7 @@ def configure_logging(
 
 
 class JsonFormatter(logging.Formatter):
-    """One line of JSON: time, level, logger, event, then the fields."""
+    """Formats a line of JSON: time, level, logger, event, then the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -96,10 +94,9 @@ class HumanFormatter(logging.Formatter):
 
 
 class RateLimit(logging.Filter):
-    """Lets `burst` records of a noisy logger through in each period and counts the others.
+    """Passes `burst` records per message of a noisy logger in each period, and drops the others.
 
-    Errors always pass unless they repeat one text. The first record of the next period carries the
-    number of those that were left out as the field `suppressed`.
+    The first record of the next period has the number of dropped ones in the field `suppressed`.
     """
 
     def __init__(
@@ -114,7 +111,7 @@ class RateLimit(logging.Filter):
         self._burst = burst
         self._period_seconds = period_seconds
         self._monotonic = monotonic
-        # (logger, level, template) -> start of the period, passed, left out. Bounded by the
+        # (logger, level, template) -> start of the period, passed, dropped. Bounded by the
         # number of log calls in the libraries: templates, not texts.
         self._seen: dict[tuple[str, int, str], tuple[float, int, int]] = {}
 
@@ -125,15 +122,15 @@ class RateLimit(logging.Filter):
         if key not in self._seen and len(self._seen) >= 1000:
             self._seen.clear()
         now = self._monotonic()
-        start, passed, left_out = self._seen.get(key, (now, 0, 0))
+        start, passed, dropped = self._seen.get(key, (now, 0, 0))
         if now - start >= self._period_seconds:
-            if left_out:
-                record.__dict__["fields"] = {**_fields(record), "suppressed": left_out}
-            start, passed, left_out = now, 0, 0
+            if dropped:
+                record.__dict__["fields"] = {**_fields(record), "suppressed": dropped}
+            start, passed, dropped = now, 0, 0
         if passed < self._burst:
-            self._seen[key] = (start, passed + 1, left_out)
+            self._seen[key] = (start, passed + 1, dropped)
             return True
-        self._seen[key] = (start, passed, left_out + 1)
+        self._seen[key] = (start, passed, dropped + 1)
         return False
 
 

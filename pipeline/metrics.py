@@ -1,7 +1,7 @@
-"""What every role's metrics page has in common.
+"""Declare metrics, and serve the metrics page of a role.
 
-Names are `springtide_<role>_<what>_<unit>`, counters end in `_total`; seconds, bytes and cores
-are the units. One registry a process: `REGISTRY`. A module makes its metrics at import:
+Names are `springtide_<role>_<name>_<unit>`, counters end in `_total`; units are seconds, bytes and
+cores. Modules declare their metrics at import, in the process-wide `REGISTRY`:
 
     WINDOWS = counter("exporter_windows", "Windows published.", ["result"])
 """
@@ -34,7 +34,7 @@ PlatformCollector(registry=REGISTRY)
 
 _BUILD = Gauge(
     "build_info",
-    "1; the labels say what runs.",
+    "Constant 1 with the version, Python version and role as labels.",
     ["version", "python", "role"],
     namespace=NAMESPACE,
     registry=REGISTRY,
@@ -42,36 +42,36 @@ _BUILD = Gauge(
 
 
 def counter(name: str, documentation: str, labels: Sequence[str] = ()) -> Counter:
-    """A counter `springtide_<name>_total`."""
+    """Declare the counter `springtide_<name>_total`."""
     return Counter(name, documentation, labels, namespace=NAMESPACE, registry=REGISTRY)
 
 
 def gauge(name: str, documentation: str, labels: Sequence[str] = ()) -> Gauge:
-    """A gauge `springtide_<name>`; the name ends in its unit."""
+    """Declare the gauge `springtide_<name>`; the name ends in its unit."""
     return Gauge(name, documentation, labels, namespace=NAMESPACE, registry=REGISTRY)
 
 
 def histogram(
     name: str, documentation: str, labels: Sequence[str] = (), *, buckets: Sequence[float]
 ) -> Histogram:
-    """A histogram `springtide_<name>`; the name ends in its unit, the buckets are in that unit."""
+    """Declare the histogram `springtide_<name>`; buckets are in the unit that ends the name."""
     return Histogram(
         name, documentation, labels, namespace=NAMESPACE, registry=REGISTRY, buckets=buckets
     )
 
 
 def declare_role(role: str) -> None:
-    """Say in `springtide_build_info` which role this process has."""
+    """Set the role of this process in `springtide_build_info`."""
     _BUILD.labels(__version__, platform.python_version(), role).set(1)
 
 
 def page() -> bytes:
-    """The metrics page in Prometheus' text format, for roles that have a web server anyway."""
+    """Return the metrics page in Prometheus' text format, for roles with their own web server."""
     return generate_latest(REGISTRY)
 
 
 class MetricsServer:
-    """A running metrics page; `port` is the one it got, `close()` ends it."""
+    """A running metrics page on `host` and `port`."""
 
     def __init__(self, host: str, server: WSGIServer, thread: Thread) -> None:
         self.host = host
@@ -86,9 +86,9 @@ class MetricsServer:
 
 
 def serve_metrics(role: str, host: str, port: int | None) -> MetricsServer | None:
-    """Serve the metrics page from a thread: `port` 0 is any free one, None is no page.
+    """Serve the metrics page in a thread; `port` 0 is any free port, None is no page.
 
-    Raises SettingsError if the address cannot be listened on.
+    Raises `SettingsError` if it cannot listen on the address.
     """
     declare_role(role)
     if port is None:

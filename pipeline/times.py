@@ -1,8 +1,4 @@
-"""The one way to write a time: RFC 3339 in UTC with `Z`, in records and on screens.
-
-Inside the program times are UTC seconds since 1970 as floats. Pure: what time it is, the
-clock knows.
-"""
+"""Convert times between UTC seconds since 1970 (in the program) and RFC 3339 (in records)."""
 
 import re
 from datetime import UTC, datetime
@@ -13,7 +9,7 @@ _RFC3339 = re.compile(
 
 
 def format_time(seconds: float) -> str:
-    """RFC 3339 in UTC with `Z`: whole seconds as such, else milliseconds.
+    """Format as RFC 3339 in UTC, with milliseconds unless the time is in whole seconds.
 
     >>> format_time(1_700_000_010), format_time(1_700_000_010.25)
     ('2023-11-14T22:13:30Z', '2023-11-14T22:13:30.250Z')
@@ -25,7 +21,7 @@ def format_time(seconds: float) -> str:
 
 
 def parse_time(text: str) -> float:
-    """Seconds since 1970 of an RFC 3339 time with a zone; ValueError if it is not one.
+    """Parse an RFC 3339 time with a zone. Raises `ValueError` for other text.
 
     >>> parse_time("2023-11-14T22:13:30Z"), parse_time("2023-11-14T23:13:30.250+01:00")
     (1700000010.0, 1700000010.25)

@@ -52,7 +52,7 @@ def test_help_names_every_command_without_loading_one() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help_worth_reading(name: str) -> None:
+def test_every_command_has_help(name: str) -> None:
     shown = CliRunner().invoke(cli, [name, "--help"])
     assert shown.exit_code == 0, shown.output
     assert len(shown.output.splitlines()) > 8
@@ -75,7 +75,7 @@ def test_help_of_every_command_lists_its_exit_codes(path: tuple[str, ...]) -> No
     assert (shown.exit_code, "\nExit codes:\n  0  " in shown.output) == (0, True), shown.output
 
 
-def test_version() -> None:
+def test_version_option_prints_the_version() -> None:
     assert CliRunner().invoke(cli, ["--version"]).output.startswith("springtide 0.")
 
 
@@ -93,7 +93,7 @@ def test_flags_become_settings(probe: Callable[..., Result]) -> None:
     assert seen[0].exporter.metrics_port is None
 
 
-def test_global_options_stand_before_or_after_the_command(
+def test_global_options_work_before_and_after_the_command(
     probe: Callable[..., Result], tmp_path: Path
 ) -> None:
     one, two = tmp_path / "1.yaml", tmp_path / "2.yaml"
@@ -109,7 +109,7 @@ def test_global_options_stand_before_or_after_the_command(
     assert [s.log.level for s in seen] == ["info", "error", "debug"]
 
 
-def test_wrong_settings_are_two_lines_and_code_2(probe: Callable[..., Result]) -> None:
+def test_invalid_settings_are_two_lines_and_exit_code_2(probe: Callable[..., Result]) -> None:
     result = probe("top", "--window-seconds", "7", body=lambda _: None)
     assert result.exit_code == 2
     what, how = result.stderr.splitlines()
@@ -133,30 +133,32 @@ def failing(error: BaseException) -> Body:
         (KeyboardInterrupt(), 130),
     ],
 )
-def test_exit_codes(probe: Callable[..., Result], error: BaseException, code: int) -> None:
+def test_errors_have_their_exit_codes(
+    probe: Callable[..., Result], error: BaseException, code: int
+) -> None:
     result = probe("top", body=failing(error))
     assert result.exit_code == code
     assert "Traceback" not in result.stderr
 
 
-def test_debug_shows_the_traceback(probe: Callable[..., Result]) -> None:
+def test_debug_prints_the_traceback(probe: Callable[..., Result]) -> None:
     for arguments in (("--debug", "top"), ("top", "--debug")):
         result = probe(*arguments, body=failing(SpringtideError("broken")))
         assert "Traceback" in result.stderr
         assert result.stderr.endswith("error: broken\n")
 
 
-def test_a_mistake_of_ours_is_not_dressed_up(probe: Callable[..., Result]) -> None:
+def test_unexpected_error_is_raised(probe: Callable[..., Result]) -> None:
     result = probe("top", body=failing(ZeroDivisionError()))
     assert isinstance(result.exception, ZeroDivisionError)
 
 
-def test_usage_errors_are_code_2() -> None:
+def test_usage_errors_exit_with_2() -> None:
     assert CliRunner().invoke(cli, ["frobnicate"]).exit_code == 2
     assert CliRunner().invoke(cli, ["doctor", "--no-such-flag"]).exit_code == 2
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_an_error_with_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without_faust(name: str, *rest: Any, **more: Any) -> ModuleType:
@@ -172,20 +174,20 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install '.[pipeline]'" in result.stderr
 
 
-def test_flags_that_would_collide_are_refused_when_the_command_is_written() -> None:
+def test_colliding_flags_are_refused_at_import() -> None:
     with pytest.raises(ValueError, match="--metrics-host would be both"):
         settings_options("exporter.*", "worker.*")
     with pytest.raises(ValueError, match="no setting"):
         settings_options("exporter.windows")
 
 
-def test_a_password_has_no_flag(probe: Callable[..., Result]) -> None:
+def test_password_has_no_flag(probe: Callable[..., Result]) -> None:
     assert "password" not in probe("top", "--help", body=lambda _: None).output
     with pytest.raises(ValueError, match="no setting"):
         settings_options("kafka.sasl_password")
 
 
-def test_doctor_reports_a_broker_that_is_away() -> None:
+def test_doctor_reports_an_unavailable_broker() -> None:
     result = CliRunner().invoke(cli, ["doctor", "--bootstrap-servers", "127.0.0.1:1", "--json"])
     assert result.exit_code == 1
     checks = {check["name"]: check for check in json.loads(result.stdout)["checks"]}
@@ -196,7 +198,7 @@ def test_doctor_reports_a_broker_that_is_away() -> None:
     assert checks["cgroups"]["status"] in {"ok", "warn"}
 
 
-def test_doctor_prints_a_table_for_people() -> None:
+def test_doctor_prints_a_table() -> None:
     result = CliRunner().invoke(cli, ["doctor", "--bootstrap-servers", "127.0.0.1:1"])
     lines = result.stdout.splitlines()
     assert any(line.startswith("fail") and "kafka" in line for line in lines)
@@ -204,7 +206,7 @@ def test_doctor_prints_a_table_for_people() -> None:
     assert "->" in result.stdout
 
 
-def test_doctor_counts_the_pods_that_the_exporter_would_find(tmp_path: Path) -> None:
+def test_doctor_counts_the_pods_that_the_exporter_finds(tmp_path: Path) -> None:
     for controller in ("cpu", "cpuacct", "memory"):
         (tmp_path / controller / "kubelet/kubepods/burstable/podabc").mkdir(parents=True)
 
@@ -236,7 +238,7 @@ def test_doctor_names_roots_without_cgroups(tmp_path: Path) -> None:
     assert str(tmp_path) in checks["proc"]["found"]
 
 
-def test_all_threads_of_a_process_share_one_heap() -> None:
+def test_threads_share_one_heap() -> None:
     """Those that a library starts when it is imported, too."""
     program = """
         import ctypes, threading
@@ -271,7 +273,7 @@ def test_all_threads_of_a_process_share_one_heap() -> None:
     assert heaps(GLIBC_TUNABLES="glibc.malloc.arena_max=3") > 1
 
 
-def test_a_full_disk_is_an_error_of_two_lines() -> None:
+def test_full_disk_is_an_error_of_two_lines() -> None:
     with Path("/dev/full").open("wb") as full:
         ended = subprocess.run(
             [sys.executable, "-m", "pipeline.cli.main", "policy", "--help"],
@@ -283,7 +285,7 @@ def test_a_full_disk_is_an_error_of_two_lines() -> None:
     )
 
 
-def test_an_interrupt_while_it_is_loaded_leaves_no_traceback() -> None:
+def test_interrupt_during_import_prints_no_traceback() -> None:
     source = """
 import sys
 class Interrupting:

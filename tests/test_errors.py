@@ -18,7 +18,7 @@ ALL = [
 ]
 
 
-def test_the_drawn_tree_is_the_real_one() -> None:
+def test_documented_tree_is_the_actual_one() -> None:
     drawing = re.findall(r"^    ([│├└─ ]*)(\w+)(?: \((\w+)\))?", errors.__doc__ or "", re.MULTILINE)
     ancestors: list[str] = []
     drawn = {}
@@ -34,39 +34,39 @@ def test_the_drawn_tree_is_the_real_one() -> None:
 
 
 @pytest.mark.parametrize("error", ALL)
-def test_exit_codes_and_docstrings(error: type[SpringtideError]) -> None:
+def test_every_error_has_exit_code_and_docstring(error: type[SpringtideError]) -> None:
     assert error.exit_code in {1, 2, 3, 4}
     assert error.__doc__
 
 
-def test_reasons_are_slugs_and_differ() -> None:
+def test_reasons_are_unique_slugs() -> None:
     reasons = [error.reason for error in ALL if issubclass(error, RecordError)]
     assert len(set(reasons)) == len(reasons)
     assert all(re.fullmatch(r"[a-z_]+", reason) for reason in reasons)
 
 
-def test_a_record_error_says_where_its_record_lies() -> None:
+def test_record_error_has_the_position_of_its_record() -> None:
     error = RecordError("bad", hint="mend it").at("springtide.samples", 3, 41)
     assert str(error) == "springtide.samples[3]@41: bad (mend it)"
     assert isinstance(error, ValueError)
 
 
-def test_a_kernel_error_names_its_file() -> None:
+def test_kernel_error_has_its_file() -> None:
     error = KernelFileError("no number", path="/sys/fs/cgroup/cpu.stat")
     assert str(error) == "/sys/fs/cgroup/cpu.stat: no number"
 
 
-def test_a_settings_error_carries_key_and_source() -> None:
+def test_settings_error_has_key_and_source() -> None:
     error = SettingsError("bad", key="log.level", source="flag --log-level")
     assert (error.key, error.source, error.exit_code) == ("log.level", "flag --log-level", 2)
 
 
-def test_a_default_hint_gives_way_to_a_better_one() -> None:
+def test_given_hint_replaces_the_default() -> None:
     assert "springtide kafka start" in str(errors.BrokerUnavailableError("none"))
     assert str(errors.BrokerUnavailableError("none", hint="wait")) == "none (wait)"
 
 
-def test_errors_survive_a_trip_between_processes() -> None:
+def test_errors_can_be_pickled() -> None:
     again = pickle.loads(pickle.dumps(SpringtideError("what", hint="how")))
     assert (again.message, again.hint) == ("what", "how")
 
@@ -78,9 +78,9 @@ def test_errors_survive_a_trip_between_processes() -> None:
             OSError(errno.EADDRINUSE, "taken"),
             9101,
             "worker.metrics_port",
-            "any free one, null",
+            "any free port, null",
         ),
-        (OSError(errno.EACCES, "denied"), 80, "worker.metrics_port", "below 1024 are for root"),
+        (OSError(errno.EACCES, "denied"), 80, "worker.metrics_port", "below 1024 need root"),
         (OSError(errno.EACCES, "denied"), 9101, "worker.metrics_port", None),
         (OSError(errno.EMFILE, "too many"), 9101, "worker.metrics_port", None),
         (
@@ -92,7 +92,7 @@ def test_errors_survive_a_trip_between_processes() -> None:
         (gaierror(-2, "unknown"), 0, "worker.metrics_host", "an address of this machine"),
     ],
 )
-def test_whose_fault_it_is_that_an_address_cannot_be_listened_on(
+def test_listen_error_names_the_setting_at_fault(
     error: OSError, port: int, key: str, hint: str | None
 ) -> None:
     found = SettingsError.listening(error, "node", port, "worker.metrics_port")

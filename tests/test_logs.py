@@ -32,7 +32,7 @@ def logged(format: str, *, level: str = "info", stream: io.StringIO | None = Non
     return stream
 
 
-def test_a_pipe_gets_one_json_object_a_line() -> None:
+def test_pipe_gets_json_lines() -> None:
     stream = logged("auto")
     get_logger("a", role="worker").bind(node="n-1").info("window applied", rows=7, cpu=float("nan"))
     get_logger("a").warning("two\nlines")
@@ -50,7 +50,7 @@ def test_a_pipe_gets_one_json_object_a_line() -> None:
     assert second["event"] == "two\nlines"
 
 
-def test_a_terminal_gets_lines_for_people() -> None:
+def test_terminal_gets_readable_lines() -> None:
     stream = logged("auto", stream=Terminal())
     get_logger("a").warning("broker is away", buffered=7, why="no route", share=1 / 3)
     assert stream.getvalue()[9:] == (
@@ -58,7 +58,7 @@ def test_a_terminal_gets_lines_for_people() -> None:
     )
 
 
-def test_tracebacks_are_kept_in_both_formats() -> None:
+def test_both_formats_contain_tracebacks() -> None:
     for format in ("json", "human"):
         stream = logged(format)
         try:
@@ -68,7 +68,7 @@ def test_tracebacks_are_kept_in_both_formats() -> None:
         assert "ValueError: inner" in stream.getvalue()
 
 
-def test_levels_and_repeated_configuration() -> None:
+def test_later_configuration_replaces_level_and_handler() -> None:
     logged("json")
     stream = logged("json", level="warning")
     get_logger("a").info("not shown")
@@ -78,7 +78,7 @@ def test_levels_and_repeated_configuration() -> None:
     ]
 
 
-def test_fields_cannot_overwrite_the_event_and_bytes_are_readable() -> None:
+def test_fields_do_not_overwrite_the_event_and_bytes_are_readable() -> None:
     stream = logged("json")
     get_logger("a").info("it", logger="x", key=b"\xffn", when=object)
     line = json.loads(stream.getvalue())
@@ -90,7 +90,7 @@ def test_fields_cannot_overwrite_the_event_and_bytes_are_readable() -> None:
     )
 
 
-def test_a_secret_prints_as_stars() -> None:
+def test_secret_prints_as_stars() -> None:
     for format in ("json", "human"):
         stream = logged(format)
         get_logger("a").info("connecting %s", Secret("hunter2"), password=Secret("hunter2"))
@@ -98,7 +98,7 @@ def test_a_secret_prints_as_stars() -> None:
         assert stream.getvalue().count("***") == 2
 
 
-def test_a_noisy_library_is_cut_short_and_the_rest_counted() -> None:
+def test_noisy_library_is_rate_limited_with_a_count() -> None:
     now = [0.0]
     limit = RateLimit(names=("aiokafka",), burst=3, period_seconds=10, monotonic=lambda: now[0])
 

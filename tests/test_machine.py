@@ -39,17 +39,19 @@ def fake_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_fake_machine_with_everything_lacks_nothing(fake_root: Path) -> None:
+def test_complete_machine_lacks_nothing(fake_root: Path) -> None:
     assert machine.why_no_cgroups(fake_root) is None
     assert machine.fake_only(fake_root) == []
 
 
-def test_a_user_who_is_not_root(fake_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_without_root_cannot_create_cgroups(
+    fake_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert machine.why_no_cgroups(fake_root) == "real cgroups need root"
 
 
-def test_a_fake_machine_with_cgroup_v2_alone(tmp_path: Path, fake_root: Path) -> None:
+def test_machine_with_cgroup_v2_only_is_complete(tmp_path: Path, fake_root: Path) -> None:
     root = tmp_path / "v2"
     root.mkdir()
     (root / "cgroup.controllers").write_text("cpu memory pids\n")
@@ -58,7 +60,7 @@ def test_a_fake_machine_with_cgroup_v2_alone(tmp_path: Path, fake_root: Path) ->
     assert [line.split(" (")[0] for line in machine.fake_only(root)] == ["hot page cache"]
 
 
-def test_a_fake_hierarchy_that_cannot_be_written(fake_root: Path, tmp_path: Path) -> None:
+def test_unwritable_hierarchy_is_reported(fake_root: Path, tmp_path: Path) -> None:
     def refuse(self: Path) -> None:
         raise OSError(30, "Read-only file system")
 
@@ -68,14 +70,14 @@ def test_a_fake_hierarchy_that_cannot_be_written(fake_root: Path, tmp_path: Path
     assert why == f"no cgroup can be made in {fake_root / 'cpu'}: Read-only file system"
 
 
-def test_fake_controllers_are_named(fake_root: Path) -> None:
+def test_controllers_are_reported(fake_root: Path) -> None:
     (fake_root / "unified" / "cgroup.controllers").write_text("hugetlb cpu\n")
     assert machine.fake_only(fake_root) == [
         "cpu and memory of cgroup v2 (its controllers here: hugetlb, cpu)"
     ]
 
 
-def test_whoever_makes_cgroups_is_marked(project: Path) -> None:
+def test_tests_that_create_cgroups_are_marked(project: Path) -> None:
     texts = {path: path.read_text() for path in (project / "tests").rglob("test_*.py")}
     users = {path for path, text in texts.items() if "from tests.cgroup_tree import" in text}
     assert len(users) > 3
@@ -95,7 +97,7 @@ def without(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     return pytester
 
 
-def test_without_cgroups_their_tests_are_skipped_and_the_run_says_why(
+def test_tests_of_cgroups_are_skipped_with_a_reason(
     without: pytest.Pytester,
 ) -> None:
     ran = without.runpytest_inprocess("-p", "tests.machine")
@@ -111,7 +113,7 @@ def test_without_cgroups_their_tests_are_skipped_and_the_run_says_why(
     assert "1 passed, 2 skipped" in ran.stdout.lines[-1]
 
 
-def test_where_cgroups_are_required_their_absence_is_an_error(
+def test_missing_required_cgroups_are_an_error(
     without: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(machine.REQUIRE, "1")
@@ -121,5 +123,5 @@ def test_where_cgroups_are_required_their_absence_is_an_error(
     assert "1 passed, 2 errors" in ran.stdout.lines[-1]
 
 
-def test_continuous_integration_requires_them(project: Path) -> None:
+def test_continuous_integration_requires_cgroups(project: Path) -> None:
     assert f"export {machine.REQUIRE}=1\n" in (project / ".ci/run").read_text()

@@ -15,7 +15,7 @@ def fetch(port: int) -> str:
     return text.decode()
 
 
-def test_the_page_has_build_info_process_memory_and_own_metrics() -> None:
+def test_page_has_build_info_process_memory_and_own_metrics() -> None:
     made = metrics.counter("test_records", "Records of this test.", ["reason"])
     made.labels("undecodable").inc(3)
     server = metrics.serve_metrics("exporter", "127.0.0.1", 0)
@@ -31,11 +31,11 @@ def test_the_page_has_build_info_process_memory_and_own_metrics() -> None:
     assert text.encode().count(b"springtide_test_records_total{") == 1
 
 
-def test_no_port_is_no_page() -> None:
+def test_without_a_port_there_is_no_page() -> None:
     assert metrics.serve_metrics("worker", "127.0.0.1", None) is None
 
 
-def test_a_taken_port_is_an_error_that_names_the_setting() -> None:
+def test_port_in_use_is_an_error_with_the_setting() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -44,7 +44,7 @@ def test_a_taken_port_is_an_error_that_names_the_setting() -> None:
     assert caught.value.key == "worker.metrics_port"
 
 
-def test_a_closed_page_gives_its_port_back() -> None:
+def test_closed_page_releases_its_port() -> None:
     first = metrics.serve_metrics("worker", "127.0.0.1", 0)
     assert first is not None
     first.close()

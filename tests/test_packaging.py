@@ -26,7 +26,7 @@ def tracked(project: Path) -> list[Path]:
     return [Path(name) for name in listed.split("\0") if name]
 
 
-def test_no_file_names_a_registry(project: Path) -> None:
+def test_files_name_no_package_registry(project: Path) -> None:
     found = []
     for path in tracked(project):
         if path == HERE or not (project / path).is_file():
@@ -45,7 +45,7 @@ def wanted(requirements: list[str]) -> dict[str, str]:
     return {found[1].lower(): found[2] for found in split if found}
 
 
-def test_locks_hold_every_dependency_with_hashes(project: Path) -> None:
+def test_locks_contain_every_dependency_with_hashes(project: Path) -> None:
     metadata = tomllib.loads((project / "pyproject.toml").read_text())["project"]
     extras = metadata["optional-dependencies"]
     base = wanted(metadata["dependencies"])
@@ -64,13 +64,13 @@ def test_locks_hold_every_dependency_with_hashes(project: Path) -> None:
         assert not re.findall(r"^-.*", lock.read_text(), re.MULTILINE)
 
 
-def test_images_get_what_was_tested(project: Path) -> None:
+def test_images_have_the_tested_versions(project: Path) -> None:
     tested = pins(project / "requirements-dev.lock").items()
     for name in ("pipeline", "exporter"):
         assert pins(project / f"requirements-{name}.lock").items() <= tested
 
 
-def test_faust_is_pinned_to_the_version_whose_behaviour_we_measured(project: Path) -> None:
+def test_faust_is_pinned_to_the_tested_version(project: Path) -> None:
     metadata = tomllib.loads((project / "pyproject.toml").read_text())["project"]
     pinned = wanted(metadata["optional-dependencies"]["pipeline"])["faust-streaming"]
     assert pinned == "==0.15.3"
@@ -80,7 +80,7 @@ def test_faust_is_pinned_to_the_version_whose_behaviour_we_measured(project: Pat
 @pytest.mark.parametrize(
     "module", ["pipeline.cli.main", "pipeline.topics", "pipeline.metrics", "node_exporter"]
 )
-def test_what_an_exporter_imports_is_light(module: str, project: Path) -> None:
+def test_exporter_imports_no_heavy_packages(module: str, project: Path) -> None:
     heavy = {"numpy", "pyarrow", "faust", "mode", "kubernetes", "aiohttp", "rich", "river"}
     code = f"import sys, {module}; print(*sorted({heavy!r} & set(sys.modules)))"
     shown = subprocess.run(
@@ -123,13 +123,13 @@ ROLES = {
 }
 
 
-def test_every_role_is_asked_what_it_imports() -> None:
+def test_import_test_covers_every_role() -> None:
     assert ROLES.keys() == set(cli.list_commands(click.Context(cli)))
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_roles_run_on_images_without_cuda(role: str, project: Path) -> None:
-    """K15-22: with every GPU library refused, a role's import neither fails nor asks for one."""
+    """With every GPU library refused, a role's import neither fails nor asks for one."""
     code = f"""
 import sys
 asked = set()
@@ -151,7 +151,7 @@ print(*sorted(asked))
 
 
 def test_no_requirement_is_a_gpu_library(project: Path) -> None:
-    """K15-22: neither what is pinned nor what any extra may resolve to by name."""
+    """Neither pins nor extras name a GPU library."""
     metadata = tomllib.loads((project / "pyproject.toml").read_text())["project"]
     names = set(wanted(metadata["dependencies"]))
     names.update(*(wanted(extra) for extra in metadata["optional-dependencies"].values()))

@@ -208,7 +208,7 @@ def _description(broker: RunningBroker, answers: bool) -> str:
     rows = {
         "bootstrap servers": broker.bootstrap_servers,
         "answers": "yes" if answers else "no",
-        "pid": f"{broker.pid} (supervised by {broker.keeper_pid})",
+        "pid": f"{broker.pid} (supervised by {broker.guard_pid})",
         "uptime": _duration(uptime_seconds),
         "java": broker.java,
         "data dir": broker.data_dir,

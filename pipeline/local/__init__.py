@@ -1,1 +1,1 @@
-"""A real Apache Kafka on this machine, with nothing but pip: Java, jars, broker."""
+"""Run Kafka, a Kubernetes control plane, Prometheus and the demo on this machine."""

@@ -1,12 +1,10 @@
-"""The programs of the local control plane, built once from `deploy/controlplane`, and Prometheus,
-from `deploy/prometheus`.
+"""Build the local control plane (`deploy/controlplane`) and Prometheus (`deploy/prometheus`).
 
-They lie in a folder of the user's cache that is named by what they are built from, so another
-version is another folder. A program gets there by a rename, once it is whole. Two processes at a
-time take turns by a file lock. KUBEBUILDER_ASSETS names a folder whose programs are taken as they
-are; what it lacks is built.
+Programs are cached in a directory named by the hash of their sources. A finished program is moved
+there atomically, and a file lock serializes builds. Programs in the directory KUBEBUILDER_ASSETS
+are used as they are; missing ones are built.
 
-`python -m pipeline.local.build_programs` builds them and says where they lie.
+`python -m pipeline.local.build_programs` builds all programs and prints their paths.
 """
 
 import hashlib
@@ -23,13 +21,13 @@ from pathlib import Path
 from typing import Final
 
 from pipeline.errors import ControlPlaneBuildError
-from pipeline.local.cache_folders import Say, cache_root, in_turn, on_stderr
+from pipeline.local.cache_folders import Report, cache_root, file_lock, print_to_stderr
 from pipeline.local.go_toolchain import Go, find_go
 
 SOURCES: Final = Path(__file__).parents[2] / "deploy" / "controlplane"
 PROMETHEUS_SOURCES: Final = SOURCES.parent / "prometheus"
 
-# All of these are one program, which looks at the name that it is called by.
+# One binary, which selects the program by the name that it is called by.
 _KUBERNETES: Final = (
     "etcd",
     "kube-apiserver",
@@ -55,38 +53,41 @@ def are_programs_built(sources: Path = SOURCES) -> bool:
 
 
 def ensure_programs(
-    sources: Path = SOURCES, *, environ: Mapping[str, str] = os.environ, say: Say | None = None
+    sources: Path = SOURCES,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    report: Report | None = None,
 ) -> dict[str, Path]:
-    """Each of `PROGRAMS` and where it lies, built first where it is not there.
+    """Return the path of each of `PROGRAMS`, and build missing ones first.
 
-    `say` is told what goes on (by default stderr). Raises ControlPlaneBuildError if they are to be
-    built and cannot be.
+    `report` receives lines of progress (default: standard error). Raises `ControlPlaneBuildError`
+    if a build fails.
     """
-    given = Path(environ["KUBEBUILDER_ASSETS"]) if environ.get("KUBEBUILDER_ASSETS") else None
-    found = {
-        name: given / name for name in PROGRAMS if given is not None and (given / name).is_file()
+    assets = Path(environ["KUBEBUILDER_ASSETS"]) if environ.get("KUBEBUILDER_ASSETS") else None
+    paths = {
+        name: assets / name for name in PROGRAMS if assets is not None and (assets / name).is_file()
     }
-    wanted = [name for name in PROGRAMS if name not in found]
-    if wanted:
+    missing = [name for name in PROGRAMS if name not in paths]
+    if missing:
         folder = _folder(sources)
-        if not all((folder / name).exists() for name in wanted):
-            _build(sources, folder, say or on_stderr)
-        found |= {name: folder / name for name in wanted}
-    return found
+        if not all((folder / name).exists() for name in missing):
+            _build(sources, folder, report or print_to_stderr)
+        paths |= {name: folder / name for name in missing}
+    return paths
 
 
-def ensure_prometheus(sources: Path = PROMETHEUS_SOURCES, *, say: Say | None = None) -> Path:
-    """Where Prometheus lies, built first where it is not there.
+def ensure_prometheus(sources: Path = PROMETHEUS_SOURCES, *, report: Report | None = None) -> Path:
+    """Return the path of Prometheus, and build it first if it is missing.
 
-    Raises ControlPlaneBuildError if it is to be built and cannot be.
+    Raises `ControlPlaneBuildError` if the build fails.
     """
     folder = _folder(sources, _PROMETHEUS_FILES, "prometheus")
     program = folder / "prometheus"
     if not program.exists():
-        say = say or on_stderr
+        report = report or print_to_stderr
         go = find_go()
-        with _turn_to_build(folder, say, "Prometheus") as scratch:
-            _build_prometheus(go, sources, folder, scratch, say)
+        with _turn_to_build(folder, report, "Prometheus") as scratch:
+            _build_prometheus(go, sources, folder, scratch, report)
     return program
 
 
@@ -98,26 +99,26 @@ def _folder(sources: Path, files: Sequence[str] = _FILES, name: str = "controlpl
     except OSError as error:
         raise ControlPlaneBuildError(
             f"cannot read {error.filename}: {error.strerror}",
-            hint="the control plane is built in a checkout of the project: clone it, or set "
-            "KUBEBUILDER_ASSETS to a folder that has " + ", ".join(PROGRAMS),
+            hint="build the control plane in a checkout of the project, or set "
+            "KUBEBUILDER_ASSETS to a directory with " + ", ".join(PROGRAMS),
         ) from error
     return cache_root() / name / digest.hexdigest()[:16]
 
 
-def _build(sources: Path, folder: Path, say: Say) -> None:
+def _build(sources: Path, folder: Path, report: Report) -> None:
     go = find_go()
-    with _turn_to_build(folder, say, "the control plane") as scratch:
-        _build_kubernetes(go, sources, folder, scratch, say)
-        _build_kwok(go, sources, folder, scratch, say)
+    with _turn_to_build(folder, report, "the control plane") as scratch:
+        _build_kubernetes(go, sources, folder, scratch, report)
+        _build_kwok(go, sources, folder, scratch, report)
 
 
 @contextmanager
-def _turn_to_build(folder: Path, say: Say, what: str) -> Iterator[Path]:
-    """A folder for what is not whole yet, beside what will be; one process at a time has one."""
+def _turn_to_build(folder: Path, report: Report, what: str) -> Iterator[Path]:
+    """Lock the directory for a build, and yield a scratch directory in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (
-            in_turn(folder / "lock", say, f"another process builds {what}; waiting"),
+            file_lock(folder / "lock", report, f"waiting for another process that builds {what}"),
             tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=folder) as scratch,
         ):
             for leftover in folder.glob(f"{_SCRATCH}*"):
@@ -127,36 +128,36 @@ def _turn_to_build(folder: Path, say: Say, what: str) -> Iterator[Path]:
     except OSError as error:
         raise ControlPlaneBuildError(
             f"cannot write to {folder}: {error.strerror or error}",
-            hint="set XDG_CACHE_HOME to a folder that you may write",
+            hint="set XDG_CACHE_HOME to a writable directory",
         ) from error
 
 
-def _build_prometheus(go: Go, sources: Path, folder: Path, scratch: Path, say: Say) -> None:
-    # Whoever held the lock before may have built it.
+def _build_prometheus(go: Go, sources: Path, folder: Path, scratch: Path, report: Report) -> None:
+    # The previous holder of the lock may have built it.
     if (folder / "prometheus").exists():
         return
     version = _version_in(sources / "go.mod", "github.com/prometheus/prometheus")
-    say(f"building Prometheus {version} with Go {go.version}, once: three minutes on two cores")
+    report(f"building Prometheus {version} with Go {go.version}; takes three minutes on two cores")
     package = "github.com/prometheus/prometheus/cmd/prometheus"
     binary = scratch / "prometheus"
-    # Without the clients of two dozen clouds, in which it would look for targets.
+    # Without service discovery, and so without the clients of two dozen clouds.
     flags = ["-tags", "remove_all_sd", "-ldflags", _STRIP]
-    _run(go, [*flags, "-o", str(binary), package], sources, say)
+    _run(go, [*flags, "-o", str(binary), package], sources, report)
     binary.replace(folder / "prometheus")
 
 
-def _build_kubernetes(go: Go, sources: Path, folder: Path, scratch: Path, say: Say) -> None:
-    # Whoever held the lock before may have built it.
+def _build_kubernetes(go: Go, sources: Path, folder: Path, scratch: Path, report: Report) -> None:
+    # The previous holder of the lock may have built it.
     if all((folder / name).exists() for name in _KUBERNETES):
         return
     version = _version_in(sources / "go.mod", "k8s.io/kubernetes")
     major, minor, _ = version.removeprefix("v").split(".")
     stamps = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
-    # Without these clients cannot tell which Kubernetes it is.
+    # Clients read the version of Kubernetes from these variables.
     flags = [_STRIP, *(f"-X k8s.io/component-base/version.{k}={v}" for k, v in stamps.items())]
-    say(f"building Kubernetes {version} with Go {go.version}, once: five minutes on two cores")
+    report(f"building Kubernetes {version} with Go {go.version}; takes five minutes on two cores")
     binary = scratch / "kubernetes"
-    _run(go, ["-ldflags", " ".join(flags), "-o", str(binary), "."], sources, say)
+    _run(go, ["-ldflags", " ".join(flags), "-o", str(binary), "."], sources, report)
     binary.replace(folder / binary.name)
     for name in _KUBERNETES:
         link = scratch / name
@@ -164,28 +165,28 @@ def _build_kubernetes(go: Go, sources: Path, folder: Path, scratch: Path, say: S
         link.replace(folder / name)
 
 
-def _build_kwok(go: Go, sources: Path, folder: Path, scratch: Path, say: Say) -> None:
+def _build_kwok(go: Go, sources: Path, folder: Path, scratch: Path, report: Report) -> None:
     if (folder / "kwok").exists():
         return
     version = _version_in(sources / "kwok" / "go.mod", "sigs.k8s.io/kwok")
-    say(f"building KWOK {version}, which plays the kubelets: another minute")
+    report(f"building KWOK {version}, which simulates kubelets; takes another minute")
     package = "sigs.k8s.io/kwok/cmd/kwok"
     binary = scratch / "kwok"
-    _run(go, ["-ldflags", _STRIP, "-o", str(binary), package], sources / "kwok", say)
+    _run(go, ["-ldflags", _STRIP, "-o", str(binary), package], sources / "kwok", report)
     binary.replace(folder / "kwok")
 
 
 def _version_in(file: Path, module: str) -> str:
-    found = re.search(rf"{re.escape(module)} (v\S+)", file.read_text(encoding="utf-8"))
-    if found is None:
-        raise ControlPlaneBuildError(f"{file} does not say which {module} it requires")
-    return found[1]
+    match = re.search(rf"{re.escape(module)} (v\S+)", file.read_text(encoding="utf-8"))
+    if match is None:
+        raise ControlPlaneBuildError(f"{file} does not require {module}")
+    return match[1]
 
 
-def _run(go: Go, arguments: Sequence[str], folder: Path, say: Say) -> None:
-    """Run `go build`, with a word every quarter of a minute."""
+def _run(go: Go, arguments: Sequence[str], folder: Path, report: Report) -> None:
+    """Run `go build`, and report progress every 15 seconds."""
     environment = {
-        # What a user has set for projects of theirs must not change what is built here.
+        # The user's settings for other projects must not change this build.
         **{name: value for name, value in os.environ.items() if name not in ("GOFLAGS", "GOWORK")},
         "CGO_ENABLED": "0",
         "GOTOOLCHAIN": "local",
@@ -206,23 +207,25 @@ def _run(go: Go, arguments: Sequence[str], folder: Path, say: Say) -> None:
                         code = build.wait(_QUIET_SECONDS)
                         break
                     except subprocess.TimeoutExpired:
-                        say(f"  building for {time.monotonic() - began:.0f} s")
+                        report(f"  building for {time.monotonic() - began:.0f} s")
             except BaseException:
                 build.kill()
                 raise
         if code != 0:
             output.seek(0)
-            said = output.read().splitlines()[-_TAIL_LINES:]
+            tail = output.read().splitlines()[-_TAIL_LINES:]
             raise ControlPlaneBuildError(
-                "\n".join([f"go build in {folder} ended with {code}:", *(f"  {s}" for s in said)]),
-                hint="modules are fetched once: connect to the network, or set GOPROXY to a proxy "
-                "that you reach, or KUBEBUILDER_ASSETS to a folder that has " + ", ".join(PROGRAMS),
+                "\n".join(
+                    [f"go build in {folder} ended with {code}:", *(f"  {line}" for line in tail)]
+                ),
+                hint="connect to the network to download modules, or set GOPROXY to a reachable "
+                "proxy, or KUBEBUILDER_ASSETS to a directory with " + ", ".join(PROGRAMS),
             )
-    say(f"built in {time.monotonic() - began:.0f} s")
+    report(f"built in {time.monotonic() - began:.0f} s")
 
 
 def main() -> None:
-    """Build what is not there, and say where all of it lies."""
+    """Build missing programs, and print the paths of all."""
     for name, path in ensure_programs().items():
         sys.stdout.write(f"{name:24} {path}\n")
     sys.stdout.write(f"{'prometheus':24} {ensure_prometheus()}\n")

@@ -1,4 +1,4 @@
-"""The user's folders, and taking turns in them: what is slow to get is got once."""
+"""The user's XDG directories, and file locks for downloads and builds in them."""
 
 import fcntl
 import os
@@ -7,34 +7,34 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 def cache_root() -> Path:
-    """Where everything of Springtide's is kept that can be got again."""
+    """Return the directory for everything that can be downloaded or built again."""
     return xdg("XDG_CACHE_HOME", ".cache") / "springtide"
 
 
 def xdg(variable: str, below_home: str) -> Path:
-    """The folder that the XDG rules give for this variable."""
-    # They say that a relative path in it is to be ignored.
+    """Return the XDG base directory of this variable."""
+    # The specification ignores relative paths.
     base = Path(os.environ.get(variable, ""))
     return base if base.is_absolute() else Path.home() / below_home
 
 
 @contextmanager
-def in_turn(path: Path, say: Say, waiting: str) -> Iterator[None]:
-    """Hold the lock of the file at `path`; says `waiting` where another process has it."""
+def file_lock(path: Path, report: Report, waiting: str) -> Iterator[None]:
+    """Lock the file at `path`; report `waiting` if another process holds the lock."""
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(waiting)
+            report(waiting)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def on_stderr(text: str) -> None:
-    """Say what goes on where it is not part of the output."""
+def print_to_stderr(text: str) -> None:
+    """Print a line of progress to standard error."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()

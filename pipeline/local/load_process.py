@@ -1,7 +1,7 @@
-"""One process of the demo's workload; a script with nothing but the standard library.
+"""A process of the demo's workload, which uses only the standard library.
 
-`python -I -S load.py KIND` uses CPU and memory as its kind says, for ever. It is started inside
-its cgroup and dies with its parent, which has asked the kernel for that.
+`python -I -S load_process.py KIND` uses CPU and memory according to its kind, until it is killed.
+It is started in its cgroup, and the kernel kills it when its parent ends.
 """
 
 import sys
@@ -14,7 +14,7 @@ _MIB = 1 << 20
 
 
 def _share(kind: str, second: float) -> float:
-    """The share of a core that `kind` wants at this second of its life."""
+    """Return the share of a core that `kind` uses at this second."""
     match kind:
         case "steady":
             return 0.30
@@ -27,8 +27,8 @@ def _share(kind: str, second: float) -> float:
     return 0.0
 
 
-def _hoard(steps: int = 20, mebibytes: int = 15) -> Iterator[bytearray]:
-    """Twenty times 15 MiB, touched page by page."""
+def _allocations(steps: int = 20, mebibytes: int = 15) -> Iterator[bytearray]:
+    """Allocate 20 blocks of 15 MiB, and touch each page."""
     for _ in range(steps):
         block = bytearray(mebibytes * _MIB)
         block[::_PAGE] = b"x" * (len(block) // _PAGE)
@@ -43,21 +43,21 @@ def _use_cpu(seconds: float) -> None:
 
 def main(kind: str) -> None:
     began = time.monotonic()
-    held: list[bytearray] = []
-    blocks = _hoard()
+    allocated: list[bytearray] = []
+    blocks = _allocations()
     while True:
         second = time.monotonic() - began
         if kind == "idle":
             time.sleep(60)
             continue
         _use_cpu(_share(kind, second) * _PERIOD_SECONDS)
-        if kind == "hungry" and second > len(held):
+        if kind == "hungry" and second > len(allocated):
             block = next(blocks, None)
             if block is None:
-                began, blocks = time.monotonic(), _hoard()
-                held.clear()
+                began, blocks = time.monotonic(), _allocations()
+                allocated.clear()
             else:
-                held.append(block)
+                allocated.append(block)
         time.sleep(max(0.0, _PERIOD_SECONDS - (time.monotonic() - began - second)))
 
 

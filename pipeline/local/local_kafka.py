@@ -1,8 +1,8 @@
-"""A real Apache Kafka broker as a child process on loopback, started and stopped by a program.
+"""Run a real Apache Kafka broker as a child process on loopback.
 
-One node, KRaft, plain text. It is ready when it answers a metadata request; it keeps port and data
-over `stop` and `start`; with its `close`, or with the death of the program however it dies, process
-and temporary folder are gone: `pipeline.local.keeper` sees to that.
+One KRaft node without encryption. The broker is ready when it answers a metadata request. It has
+the same port and data after `stop` and `start`. On `close`, or when this process ends in any way,
+`pipeline.local.process_guard` stops it and removes its temporary directory.
 """
 
 import os
@@ -19,33 +19,32 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from pipeline.errors import BrokerStartError, LocalKafkaError
-from pipeline.local import keeper
+from pipeline.local import process_guard
+from pipeline.local.guarded_process import GuardedProcess
 from pipeline.local.java_runtime import Java, find_java
 from pipeline.local.kafka_jars import ensure_jars
-from pipeline.local.kept_child import KeptChild
 from pipeline.local.port_probe import HOST, answering_racks, free_port, is_free
 from pipeline.local.running_brokers import RunningBroker, state_file
 
-# Storage must be formatted with some id; one that never changes needs no run of Java to make it.
+# Storage is formatted with a cluster id; a constant needs no run of Java to generate one.
 CLUSTER_ID: Final = "c3ByaW5ndGlkZS1sb2NhbA"
 MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
 
 _PORT_ATTEMPTS = 5
-_LOG_KEPT_BYTES = 16 * 1024 * 1024
+_LOG_ROTATION_BYTES = 16 * 1024 * 1024
 _TAIL_LINES = 15
 _PORT_LOST = re.compile("Address already in use|BindException|[Ff]ailed to bind")
 
 _BROKER_JVM = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError")
-# One compiler instead of two: half the processor time of a start and of the first minutes, twice
-# that of an hour.
+# One JIT compiler instead of two: half the CPU time in the first minutes, twice that of an hour.
 _BRIEF_JVM = ("-XX:TieredStopAtLevel=1",)
 _FORMAT_JVM = ("-Xmx128m", "-XX:+UseSerialGC", *_BRIEF_JVM)
 _ANY_JVM = (
-    "-XX:-UsePerfData",  # else a file in /tmp outlives a kill -9
+    "-XX:-UsePerfData",  # otherwise a file in /tmp survives kill -9
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSXXX",
     "-Dorg.slf4j.simpleLogger.showThreadName=false",
-    # All settings, three times a start: server.properties says those that are ours.
+    # It logs all settings three times per start; server.properties has the relevant ones.
     "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.common.config.AbstractConfig=warn",
 )
 
@@ -55,9 +54,9 @@ _T = TypeVar("_T")
 def server_properties(
     *, port: int, controller_port: int, log_dir: Path, identity: str
 ) -> dict[str, str]:
-    """The broker's settings: one node of both roles, nothing replicated, small background load.
+    """Return the broker's settings: one node with both roles, no replication, low background load.
 
-    `identity` goes out as the rack, by which the broker that answers is known to be this one.
+    `identity` becomes the rack, which identifies this broker in metadata answers.
     """
     return {
         "process.roles": "broker,controller",
@@ -70,7 +69,7 @@ def server_properties(
         "controller.listener.names": "CONTROLLER",
         "broker.rack": identity,
         "log.dirs": str(log_dir),
-        # Topics are made by `springtide topics apply`, never by a typing mistake.
+        # Topics are created by `springtide topics apply`, not by a mistyped name.
         "auto.create.topics.enable": "false",
         "num.partitions": "16",
         "default.replication.factor": "1",
@@ -86,7 +85,7 @@ def server_properties(
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
-        # After a kill the broker is let in again when its last session is over.
+        # After a kill the broker can register again when its last session has expired.
         "broker.heartbeat.interval.ms": "1000",
         "broker.session.timeout.ms": "5000",
         "num.network.threads": "2",
@@ -101,13 +100,13 @@ def server_properties(
 
 
 def properties_text(settings: Mapping[str, str]) -> str:
-    """A Java properties file: ASCII, everything else and backslashes as UTF-16 escapes."""
+    """Format a Java properties file: ASCII, with UTF-16 escapes for other characters."""
     return "".join(f"{key}={_escaped(value)}\n" for key, value in settings.items())
 
 
 def _escaped(value: str) -> str:
     units = value.encode("utf-16-be")
-    codes = [int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2)]
+    codes = [int.from_bytes(units[start : start + 2]) for start in range(0, len(units), 2)]
     return "".join(
         chr(code) if 0x20 < code < 0x7F and code != ord("\\") else f"\\u{code:04x}"
         for code in codes
@@ -115,42 +114,42 @@ def _escaped(value: str) -> str:
 
 
 class LocalKafka:
-    """A broker of our own. Not safe for use by several threads at once.
+    """A broker that this process starts. Not thread-safe.
 
-    Without `data_dir` it is made for minutes: it starts with less work, and its data lie in a
-    temporary folder that goes with it. With one it is made to last: data stay, the next broker on
-    that folder finds them, and Java compiles for speed (long benchmarks want that too). Without
-    `port` a free one is chosen, which it keeps from its first start on.
+    Without `data_dir` it is tuned for minutes: it starts faster, and its data is in a temporary
+    directory that is removed. With `data_dir` the data remains for the next broker, and Java
+    compiles for throughput, as long benchmarks need. Without `port` a free port is chosen at the
+    first start.
     """
 
     def __init__(self, data_dir: Path | None = None, port: int | None = None) -> None:
-        self._given_dir = data_dir
+        self._requested_dir = data_dir
         self._dir: Path | None = None
         self._port = port
         self._java: Java | None = None
-        self._child: KeptChild | None = None
+        self._child: GuardedProcess | None = None
         self._pid: int | None = None
         self._launched_at_byte = 0
         self._identity = f"local-{secrets.token_hex(8)}"
 
     @property
     def port(self) -> int:
-        """Where it listens on 127.0.0.1; LocalKafkaError before the first start."""
+        """The port on 127.0.0.1. Raises `LocalKafkaError` before the first start."""
         return _known(self._port)
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients take as `bootstrap_servers`."""
+        """The value for `bootstrap_servers` of clients."""
         return f"{HOST}:{self.port}"
 
     @property
     def data_dir(self) -> Path:
-        """The folder of data, settings and log."""
+        """The directory with data, settings and log."""
         return _known(self._dir)
 
     @property
     def log_file(self) -> Path:
-        """What Kafka says."""
+        """The log of Kafka."""
         return self.data_dir / "kafka.log"
 
     @property
@@ -160,17 +159,17 @@ class LocalKafka:
 
     @property
     def pid(self) -> int | None:
-        """The JVM's process id; None while it does not run."""
+        """The JVM's process id; None while it is not running."""
         if self._child is None or not self._child.is_running():
             self._pid = None
         return self._pid
 
     def start(self, timeout_seconds: float = 60.0) -> None:
-        """Start it, or start it again with the same port and data; return when it is ready.
+        """Start it, with the port and data of an earlier start; return when it is ready.
 
-        Fetches the jars first, if they are not there. Raises BrokerStartError with the end of
-        Kafka's log if it ends or is not ready in `timeout_seconds` (the download not counted),
-        JavaNotFoundError, or what `ensure_jars` raises.
+        Downloads missing jars first. Raises `BrokerStartError` with the end of Kafka's log if it
+        ends or is not ready within `timeout_seconds` (without the download), `JavaNotFoundError`,
+        or what `ensure_jars` raises.
         """
         if self.pid is not None:
             return
@@ -182,8 +181,8 @@ class LocalKafka:
             port = free_port() if self._port is None else self._port
             if self._port is not None and not is_free(port):
                 raise BrokerStartError(
-                    f"port {port} of {HOST} is taken",
-                    hint=f"choose another, or see who has it: ss -ltnp 'sport = :{port}'",
+                    f"port {port} of {HOST} is in use",
+                    hint=f"choose another port, or find its user: ss -ltnp 'sport = :{port}'",
                 )
             if self._launch(class_path, port, deadline):
                 self._port = port
@@ -192,35 +191,35 @@ class LocalKafka:
                 raise self._start_error(timed_out=time.monotonic() >= deadline)
 
     def stop(self) -> None:
-        """SIGTERM and wait, SIGKILL after 20 s; port and data are kept for the next start."""
+        """Send SIGTERM and wait, SIGKILL after 20 s. The next start has the same port and data."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would be; port and data are kept for the next start."""
+        """Send SIGKILL, to simulate a crash. The next start has the same port and data."""
         self._end(signal.SIGKILL)
 
     def close(self) -> None:
-        """Stop, and remove the temporary folder if it is one; closing twice is fine."""
+        """Stop, and remove a temporary directory. May be called twice."""
         if self._child is not None:
             self._child.close()
             self._child = self._pid = None
-        if self._given_dir is None and self._dir is not None:
+        if self._requested_dir is None and self._dir is not None:
             shutil.rmtree(self._dir, ignore_errors=True)
             self._dir = None
 
     def wait(self) -> int | None:
-        """Wait until it ends; its exit code (143: by SIGTERM), None if its keeper was killed."""
+        """Wait until it ends; return its exit code (143 by SIGTERM), None if its guard died."""
         child = _known(self._child)
         while self.pid is not None:
             time.sleep(0.2)
         return child.exit_code
 
     def announce(self, started_at: str) -> None:
-        """Let `pipeline.local.running_brokers` find it, as long as it has its keeper."""
+        """Make it visible to `pipeline.local.running_brokers` while its guard is running."""
         running = RunningBroker(
             port=self.port,
             pid=_known(self.pid),
-            keeper_pid=0,
+            guard_pid=0,
             identity=self._identity,
             data_dir=str(self.data_dir),
             log_file=str(self.log_file),
@@ -232,27 +231,27 @@ class LocalKafka:
         )
 
     def detach(self) -> None:
-        """Let it outlive this program; from now on SIGTERM to its keeper stops it."""
+        """Let it outlive this process; SIGTERM to its guard stops it."""
         child = _known(self._child)
         child.ask("detached", do="detach")
-        child.let_go()
+        child.disconnect()
         self._child = self._pid = None
 
     def _end(self, number: signal.Signals) -> None:
         if self.pid is not None:
-            _known(self._child).signal(number, keeper.GRACE_SECONDS)
+            _known(self._child).signal(number, process_guard.GRACE_SECONDS)
         self._pid = None
 
     def _prepare(self) -> None:
         if self._dir is None:
-            self._dir = _make_dir(self._given_dir)
+            self._dir = _make_dir(self._requested_dir)
         (self._dir / "tmp").mkdir(exist_ok=True)
-        if self.log_file.exists() and self.log_file.stat().st_size > _LOG_KEPT_BYTES:
+        if self.log_file.exists() and self.log_file.stat().st_size > _LOG_ROTATION_BYTES:
             self.log_file.replace(self.log_file.with_suffix(".log.1"))
         self.log_file.touch()
         if self._child is None:
-            remove = self._dir if self._given_dir is None else None
-            self._child = KeptChild(self.log_file, remove)
+            remove = self._dir if self._requested_dir is None else None
+            self._child = GuardedProcess(self.log_file, remove)
 
     def _launch(self, class_path: str, port: int, deadline: float) -> bool:
         child = _known(self._child)
@@ -276,7 +275,7 @@ class LocalKafka:
                 child.signal(signal.SIGKILL, 0)
                 return False
             formatted.write_text(CLUSTER_ID + "\n")
-        brief = _BRIEF_JVM if self._given_dir is None else ()
+        brief = _BRIEF_JVM if self._requested_dir is None else ()
         argv = [java, *_BROKER_JVM, *brief, *shared, "kafka.Kafka", str(file)]
         self._pid = child.start(argv, cwd=self.data_dir)
         while self.pid is not None:
@@ -288,11 +287,11 @@ class LocalKafka:
         return False
 
     def log_tail(self) -> str:
-        """The last lines of Kafka's log since it was launched, without stack frames."""
+        """Return the last lines of Kafka's log since the last start, without stack frames."""
         lines = self._log_since_launch().splitlines()
-        # What went wrong stands above the stack traces, not in them.
-        telling = [line for line in lines if not line.startswith(("\tat ", "\t... "))]
-        return "\n".join(f"  {line}" for line in telling[-_TAIL_LINES:])
+        # The cause is above the stack traces, not in them.
+        messages = [line for line in lines if not line.startswith(("\tat ", "\t... "))]
+        return "\n".join(f"  {line}" for line in messages[-_TAIL_LINES:])
 
     def _log_since_launch(self) -> str:
         with self.log_file.open("rb") as file:
@@ -300,18 +299,18 @@ class LocalKafka:
             return file.read().decode(errors="replace")
 
     def _start_error(self, *, timed_out: bool) -> BrokerStartError:
-        what = "was not ready in time" if timed_out else "ended instead of starting"
+        problem = "was not ready in time" if timed_out else "ended at its start"
         return BrokerStartError(
-            f"Kafka {what} ({self.java}, data in {self.data_dir}); its log ends:\n"
+            f"Kafka {problem} ({self.java}, data in {self.data_dir}); its log ends:\n"
             f"{self.log_tail()}\n",
-            hint="make room if it lacks memory or disk; remove the data folder if that is damaged "
-            "and may be lost",
+            hint="free memory or disk space; if its data is damaged and dispensable, remove the "
+            "data directory",
         )
 
 
 @contextmanager
 def local_kafka(data_dir: Path | None = None, port: int | None = None) -> Iterator[LocalKafka]:
-    """A broker that is ready, for the length of a `with` block."""
+    """Start a broker, and close it at the end of the `with` block."""
     broker = LocalKafka(data_dir, port)
     try:
         broker.start()
@@ -322,24 +321,24 @@ def local_kafka(data_dir: Path | None = None, port: int | None = None) -> Iterat
 
 def _known(value: _T | None) -> _T:
     if value is None:
-        raise LocalKafkaError("the local broker does not run", hint="call start() first")
+        raise LocalKafkaError("the local broker is not running", hint="call start() first")
     return value
 
 
-def _make_dir(wanted: Path | None) -> Path:
-    where = wanted or Path(tempfile.gettempdir())
+def _make_dir(requested: Path | None) -> Path:
+    where = requested or Path(tempfile.gettempdir())
     if "," in str(where.absolute()):
         raise LocalKafkaError(
-            f"Kafka takes the comma in {where} for the end of a path",
-            hint="choose a data folder without one",
+            f"Kafka does not support the comma in {where}",
+            hint="choose a data directory without a comma",
         )
     try:
-        if wanted is None:
+        if requested is None:
             return Path(tempfile.mkdtemp(prefix="springtide-kafka-"))
-        wanted.mkdir(parents=True, exist_ok=True)
-        return wanted.resolve()
+        requested.mkdir(parents=True, exist_ok=True)
+        return requested.resolve()
     except OSError as error:
         raise LocalKafkaError(
-            f"cannot make the broker's data folder in {where}: {error.strerror}",
+            f"cannot create the broker's data directory in {where}: {error.strerror}",
             hint="give another with --data-dir, or set TMPDIR",
         ) from error

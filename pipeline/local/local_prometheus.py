@@ -1,4 +1,4 @@
-"""A Prometheus on this machine, for tests: real, on loopback, gone with whoever started it.
+"""Run a real Prometheus on loopback, for tests.
 
 with local_prometheus([{"job_name": "node", "static_configs": [...]}]) as prometheus:
     prometheus.url
@@ -26,14 +26,14 @@ _PATIENCE_SECONDS: Final = 0.1
 
 
 class LocalPrometheus:
-    """A running Prometheus: `url` is where it is."""
+    """A running Prometheus at `url`."""
 
     def __init__(self, url: str, part: Part) -> None:
         self.url = url
         self.part = part
 
     def query(self, text: str) -> Any:
-        """The result of an instant query."""
+        """Run an instant query, and return its result."""
         with urllib.request.urlopen(
             f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': text})}",
             timeout=_REQUEST_SECONDS,
@@ -41,7 +41,7 @@ class LocalPrometheus:
             return json.load(answer)["data"]["result"]
 
     def is_ready(self) -> bool:
-        """Whether it answers queries."""
+        """Return whether it answers queries."""
         try:
             with urllib.request.urlopen(f"{self.url}/-/ready", timeout=_REQUEST_SECONDS):
                 return True
@@ -57,10 +57,10 @@ def local_prometheus(
     rules: Mapping[str, str] | None = None,
     flags: Sequence[str] = (),
 ) -> Iterator[LocalPrometheus]:
-    """A Prometheus that scrapes `jobs`, entries of `scrape_configs`, and records `rules`, PromQL by
-    name; ready on entry, gone on exit.
+    """Start a Prometheus, and close it at the end of the `with` block.
 
-    Raises ControlPlaneError if it does not become ready.
+    `jobs` are entries of `scrape_configs`, `rules` are recording rules: PromQL by name. Raises
+    `ControlPlaneError` if it does not become ready.
     """
     program = ensure_prometheus()
     folder = Path(tempfile.mkdtemp(prefix="springtide-prometheus-"))
@@ -76,13 +76,13 @@ def local_prometheus(
     ]
     try:
         part.start()
-        found = LocalPrometheus(f"http://{HOST}:{port}", part)
+        prometheus = LocalPrometheus(f"http://{HOST}:{port}", part)
         deadline = time.monotonic() + _READY_SECONDS
-        while not found.is_ready():
+        while not prometheus.is_ready():
             if not part.is_running or time.monotonic() > deadline:
                 raise part.error("did not become ready")
             time.sleep(_PATIENCE_SECONDS)
-        yield found
+        yield prometheus
     finally:
         part.close()
         shutil.rmtree(folder, ignore_errors=True)

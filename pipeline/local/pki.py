@@ -1,7 +1,7 @@
-"""The certificates of a local control plane: an authority, a server, and a client for each user.
+"""Create certificates for a local control plane: a CA, a server, and a client per user.
 
-They are for loopback, and good for a year. Kubernetes takes the common name of a client's
-certificate for the user and its organizations for the groups.
+They are valid for a year. Kubernetes reads the user from the common name of a client certificate,
+and the groups from its organizations.
 """
 
 import datetime
@@ -24,19 +24,19 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from pipeline.clock import Clock
 
 _LIFETIME = datetime.timedelta(days=365)
-# Clocks of one machine do not differ, but may be set.
+# The clock may be set back.
 _LEEWAY = datetime.timedelta(hours=1)
 
 
 class Pair(NamedTuple):
-    """A certificate, or a public key, and the private key that belongs to it: files in PEM."""
+    """PEM files of a certificate or public key, and of its private key."""
 
     public: Path
     private: Path
 
 
 class Authority:
-    """Signs certificates, which are written to `folder`; its own is `ca.crt` there."""
+    """A CA that writes certificates to `folder`; its own is `ca.crt`."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self._folder = folder
@@ -44,7 +44,7 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name("springtide-local", ())
         certificate = (
-            self._begun(self._name, self._key)
+            self._builder(self._name, self._key)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .sign(self._key, SHA256())
         )
@@ -52,17 +52,17 @@ class Authority:
         self.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
 
     def server(self, name: str, addresses: Sequence[str], hosts: Sequence[str]) -> Pair:
-        """The certificate of a server at these IP addresses and host names."""
-        known = [
+        """Create the certificate of a server with these IP addresses and host names."""
+        names = [
             *(x509.IPAddress(ipaddress.ip_address(address)) for address in addresses),
             *(x509.DNSName(host) for host in hosts),
         ]
         return self._signed(
-            name, (), ExtendedKeyUsageOID.SERVER_AUTH, x509.SubjectAlternativeName(known)
+            name, (), ExtendedKeyUsageOID.SERVER_AUTH, x509.SubjectAlternativeName(names)
         )
 
     def client(self, user: str, groups: Sequence[str] = ()) -> Pair:
-        """The certificate by which a client is `user`, of these groups."""
+        """Create the client certificate of `user` in these groups."""
         return self._signed(user, groups, ExtendedKeyUsageOID.CLIENT_AUTH)
 
     def _signed(
@@ -73,16 +73,16 @@ class Authority:
         *extensions: x509.ExtensionType,
     ) -> Pair:
         key = ec.generate_private_key(ec.SECP256R1())
-        begun = self._begun(_name(name, groups), key)
+        builder = self._builder(_name(name, groups), key)
         for extension in (x509.ExtendedKeyUsage([usage]), *extensions):
-            begun = begun.add_extension(extension, critical=False)
-        certificate = begun.sign(self._key, SHA256())
+            builder = builder.add_extension(extension, critical=False)
+        certificate = builder.sign(self._key, SHA256())
         pair = _pair(self._folder, name, "crt")
         pair.public.write_bytes(certificate.public_bytes(Encoding.PEM))
         _write_private(pair.private, key)
         return pair
 
-    def _begun(
+    def _builder(
         self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
     ) -> x509.CertificateBuilder:
         now = datetime.datetime.fromtimestamp(self._clock.now(), datetime.UTC)
@@ -98,7 +98,7 @@ class Authority:
 
 
 def key_pair(folder: Path, name: str) -> Pair:
-    """A key to sign with, as service accounts' tokens are, and the one to check it by."""
+    """Create a key pair that signs and verifies tokens of service accounts."""
     key = ec.generate_private_key(ec.SECP256R1())
     pair = _pair(folder, name, "pub")
     pair.public.write_bytes(

@@ -1,6 +1,6 @@
-"""`python -m pipeline.local.plane`: a local control plane for as long as it is wanted.
+"""`python -m pipeline.local.plane`: run a local control plane until Ctrl-C or SIGTERM.
 
-Prints what a shell needs to speak to it, and waits; with Ctrl-C, or SIGTERM, all of it is gone.
+Prints a line that sets KUBECONFIG and PATH in a shell.
 """
 
 import signal
@@ -12,7 +12,7 @@ from pipeline.local.control_plane import local_control_plane
 
 
 def main() -> None:
-    """Start one, say how to reach it, and end it on a signal."""
+    """Start a control plane, print how to connect, and close it on a signal."""
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
@@ -21,7 +21,7 @@ def main() -> None:
         sys.stdout.write(f'export KUBECONFIG={plane.kubeconfig()} PATH="{folder}:$PATH"\n')
         sys.stdout.flush()
         sys.stderr.write(
-            "a control plane runs; paste that line into another shell, Ctrl-C ends it\n"
+            "the control plane is ready: paste this line into another shell; Ctrl-C ends it\n"
         )
         ended.wait()
 

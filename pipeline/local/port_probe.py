@@ -1,4 +1,4 @@
-"""Is a port free, and does the broker that we mean answer on it? Plain sockets, no client."""
+"""Find free ports, and identify the broker on a port, with plain sockets."""
 
 import random
 import socket
@@ -11,29 +11,29 @@ HOST = "127.0.0.1"
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 _METADATA = 3
-_VERSION = 1  # the oldest that names the racks
+_VERSION = 1  # the oldest with racks
 _CORRELATION_ID = 7
 
 
 def port_range(ephemeral: Path = _EPHEMERAL) -> range:
-    """The ports to choose from: below those that the kernel gives to clients (32768 by default).
+    """Return the ports for servers: below the kernel's ephemeral ports (from 32768 by default).
 
-    A client that reconnects in a loop to a stopped broker on a port of that range could be given
-    the broker's port as its own, connect to itself and hold it.
+    A client that reconnects in a loop to a stopped broker on an ephemeral port could get this port
+    as its own, connect to itself and occupy it.
     """
     try:
         first_ephemeral = int(ephemeral.read_text().split()[0])
     except (OSError, ValueError, IndexError):
         first_ephemeral = 32768
     stop = min(first_ephemeral, 32768)
-    # A host that gives nearly all of its ports to clients leaves no such place.
+    # If nearly all ports are ephemeral, there is no such range.
     return range(max(1024, stop - 12768), stop) if stop > 2048 else range(20000, 32768)
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this port of 127.0.0.1 now."""
+    """Return whether a server can listen on this port of 127.0.0.1 now."""
     with socket.socket() as server:
-        # As Java does: what is left of closed connections must not hinder.
+        # As Java does, so that closed connections do not block the port.
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             server.bind((HOST, port))
@@ -44,9 +44,9 @@ def is_free(port: int) -> bool:
 
 
 def free_port(other_than: int | None = None) -> int:
-    """A port that was free a moment ago; another process may still take it first.
+    """Return a free port; another process may take it before its use.
 
-    LocalKafkaError if none of the whole range is.
+    Raises `LocalKafkaError` if no port is free.
     """
     ports = port_range()
     for port in random.sample(ports, len(ports)):
@@ -54,12 +54,12 @@ def free_port(other_than: int | None = None) -> int:
             return port
     raise LocalKafkaError(
         f"no free port between {ports.start} and {ports.stop - 1} on {HOST}",
-        hint="see who has them: ss -ltnp; or name one with --port",
+        hint="list used ports with `ss -ltnp`, or give one with --port",
     )
 
 
 def answering_racks(port: int, timeout_seconds: float = 1.0) -> list[str | None]:
-    """The rack of each live broker, as the answer to a metadata request; empty without one."""
+    """Request metadata, and return the rack of each broker; empty without an answer."""
     body = struct.pack(">hhihi", _METADATA, _VERSION, _CORRELATION_ID, -1, 0)
     try:
         with socket.create_connection((HOST, port), timeout_seconds) as connection:
@@ -75,21 +75,22 @@ def _racks(answer: bytes) -> list[str | None]:
     correlation_id, brokers = struct.unpack_from(">ii", answer)
     if correlation_id != _CORRELATION_ID:
         return []
-    at, racks = 8, []
+    position, racks = 8, []
     for _ in range(brokers):
-        at += 4  # node id
-        _, at = _string(answer, at)
-        at += 4  # port
-        rack, at = _string(answer, at)
+        position += 4  # node id
+        _, position = _string(answer, position)
+        position += 4  # port
+        rack, position = _string(answer, position)
         racks.append(rack)
     return racks
 
 
-def _string(data: bytes, at: int) -> tuple[str | None, int]:
-    (length,) = struct.unpack_from(">h", data, at)
+def _string(data: bytes, position: int) -> tuple[str | None, int]:
+    (length,) = struct.unpack_from(">h", data, position)
+    start = position + 2
     if length < 0:
-        return None, at + 2
-    return data[at + 2 : at + 2 + length].decode(), at + 2 + length
+        return None, start
+    return data[start : start + length].decode(), start + length
 
 
 def _exactly(connection: socket.socket, length: int) -> bytes:

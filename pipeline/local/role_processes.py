@@ -1,7 +1,7 @@
-"""Roles of Springtide as child processes of the demo: started, watched, stopped.
+"""Run roles as child processes of the demo.
 
-A role runs by the same interpreter, its log goes to a file, Ctrl-C of the terminal does not reach
-it, and it does not outlive its parent.
+A role uses the same interpreter and logs to a file. It ends with the demo, and does not receive
+Ctrl-C of the terminal.
 """
 
 import os
@@ -21,7 +21,7 @@ STOP_SECONDS: Final = 20.0
 
 
 class Role:
-    """One running role; `name` is the command, or for a module of ours its last part."""
+    """A running role; `name` is used in errors."""
 
     def __init__(self, name: str, argv: Sequence[str], log: Path, joiner: Joiner) -> None:
         self.name = name
@@ -38,30 +38,29 @@ class Role:
             )
 
     def check(self) -> None:
-        """Raise `DemoError` with the end of its log if it has ended."""
+        """Raise `DemoError` with the end of the log if it has ended."""
         code = self._process.poll()
         if code is not None:
             how = f"with exit code {code}" if code >= 0 else f"by signal {-code}"
             raise self.error(f"ended {how}")
 
-    def error(self, what: str) -> DemoError:
-        """That something is wrong with this role, with the end of its log."""
-        return DemoError(f"the demo's {self.name} {what}; its log ends:\n{self.tail()}")
+    def error(self, problem: str) -> DemoError:
+        """Return an error with the end of the log."""
+        return DemoError(f"the demo's {self.name} {problem}; its log ends:\n{self.tail()}")
 
     def tail(self) -> str:
-        """The last lines of its log."""
+        """Return the last lines of the log."""
         lines = self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
-        return "\n".join(f"  {line[:400]}" for line in lines) or "  (it said nothing)"
+        return "\n".join(f"  {line[:400]}" for line in lines) or "  (empty)"
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send SIGTERM; to the extender SIGINT, which skips draining."""
         if self._process.poll() is None:
-            # As by Ctrl-C: nobody is routed to the demo's extender, so it need not linger.
-            hurried = self.name == "extender"
-            self._process.send_signal(signal.SIGINT if hurried else signal.SIGTERM)
+            is_extender = self.name == "extender"
+            self._process.send_signal(signal.SIGINT if is_extender else signal.SIGTERM)
 
     def wait(self, deadline: float) -> None:
-        """Wait for its end; at `deadline` (of `time.monotonic`) it is killed."""
+        """Wait for its end; kill it at `deadline` (of `time.monotonic`)."""
         try:
             self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -70,7 +69,7 @@ class Role:
 
 
 def stop_all(roles: Sequence[Role]) -> None:
-    """End all of them, together."""
+    """Stop all roles in parallel."""
     for role in roles:
         role.terminate()
     deadline = time.monotonic() + STOP_SECONDS
@@ -79,5 +78,5 @@ def stop_all(roles: Sequence[Role]) -> None:
 
 
 def without_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what would overrule the demo's settings."""
+    """Return the environment without variables that override the demo's settings."""
     return {name: value for name, value in environ.items() if not name.startswith("SPRINGTIDE_")}

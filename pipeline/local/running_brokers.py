@@ -1,7 +1,7 @@
-"""Which local brokers run on this machine for this user, and how to stop one from outside.
+"""List and stop the local brokers of this user.
 
-A broker that was announced has a file named by its port, which its keeper keeps locked; a file
-that nobody locks was left by a crash or a power cut and means nothing.
+An announced broker has a file named by its port, which its guard locks. A file without a lock is
+the leftover of a crash, and is ignored.
 """
 
 import fcntl
@@ -21,11 +21,11 @@ _STOP_SECONDS = 40.0
 
 @dataclass(frozen=True)
 class RunningBroker:
-    """What a broker's announcement says; `started_at` is RFC 3339."""
+    """The announcement of a broker; `started_at` is RFC 3339."""
 
     port: int
     pid: int
-    keeper_pid: int
+    guard_pid: int
     identity: str
     data_dir: str
     log_file: str
@@ -37,35 +37,35 @@ class RunningBroker:
         return f"{HOST}:{self.port}"
 
     def answers(self) -> bool:
-        """Whether this very broker answers a metadata request now."""
+        """Return whether this broker, not another on its port, answers a metadata request."""
         return self.identity in answering_racks(self.port)
 
 
 def state_file(port: int) -> Path:
-    """Where the broker on this port is announced."""
+    """Return the file that announces the broker on this port."""
     return _state_dir() / f"{port}.json"
 
 
 def default_data_dir() -> Path:
-    """Where `springtide kafka start` keeps the data."""
+    """Return the default data directory of `springtide kafka start`."""
     return xdg("XDG_DATA_HOME", ".local/share") / "springtide" / "kafka"
 
 
 def running_brokers() -> list[RunningBroker]:
-    """The announced brokers that run, by port."""
-    found = [_read(path) for path in _state_dir().glob("*.json")]
-    return sorted((one for one in found if one), key=lambda one: one.port)
+    """Return the running announced brokers, sorted by port."""
+    brokers = [_read(path) for path in _state_dir().glob("*.json")]
+    return sorted((broker for broker in brokers if broker), key=lambda broker: broker.port)
 
 
 def stop_running(broker: RunningBroker) -> None:
-    """Stop it and wait until it is gone; LocalKafkaError if it is not within 40 s."""
+    """Stop a broker and wait for its end. Raises `LocalKafkaError` after 40 s."""
     try:
-        os.kill(broker.keeper_pid, signal.SIGTERM)
+        os.kill(broker.guard_pid, signal.SIGTERM)
     except ProcessLookupError:
         return
     except PermissionError as error:
         raise LocalKafkaError(
-            f"may not stop the broker on port {broker.port} (pid {broker.keeper_pid})",
+            f"no permission to stop the broker on port {broker.port} (pid {broker.guard_pid})",
             hint="it belongs to another user",
         ) from error
     deadline = time.monotonic() + _STOP_SECONDS
@@ -73,7 +73,7 @@ def stop_running(broker: RunningBroker) -> None:
         if time.monotonic() > deadline:
             raise LocalKafkaError(
                 f"the broker on port {broker.port} did not stop within {_STOP_SECONDS:.0f} s",
-                hint=f"see {broker.log_file}; kill -9 {broker.keeper_pid} ends it at once",
+                hint=f"see {broker.log_file}; `kill -9 {broker.guard_pid}` ends it at once",
             )
         time.sleep(0.05)
 
@@ -85,7 +85,9 @@ def _read(path: Path) -> RunningBroker | None:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 state = json.load(file)
-                return RunningBroker(**{one.name: state[one.name] for one in fields(RunningBroker)})
+                return RunningBroker(
+                    **{field.name: state[field.name] for field in fields(RunningBroker)}
+                )
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return None

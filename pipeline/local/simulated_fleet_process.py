@@ -1,8 +1,8 @@
-"""The simulated fleet of the demo, run as a process.
+"""Run the demo's simulated fleet as a process.
 
 Usage: `python -m pipeline.local.simulated_fleet_process SETTINGS NODES`.
 
-It ends by a signal and then leaves nothing to tidy up: its records go with the demo's broker.
+It ends by a signal. Its records are removed with the demo's broker.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from pipeline.logs import configure_logging
 from pipeline.settings import load_settings
 from pipeline.sources.simulated_fleet import run_fleet
 
-# Two hours in coarse windows are there within a minute on two cores; then 200 nodes at the pace of
-# the clock leave most of them to the rest.
+# Two cores process two hours of coarse windows within a minute. Afterwards 200 nodes in real time
+# leave most of the CPU to the other processes.
 HOURS_BACK: Final = 2.0
 HISTORY_WINDOW_SECONDS: Final = 600
 WINDOW_SECONDS: Final = 30

@@ -35,7 +35,7 @@ def shown(*arguments: str) -> Any:
 
 
 @pytest.mark.usefixtures("published")
-def test_json_has_what_was_asked_for() -> None:
+def test_explain_json_has_the_selected_part() -> None:
     whole = shown()
     assert whole["node_peaks"]["peaks"].keys() == {"percentile", "nsigma-v1"}
     assert shown("--class", "prod")["classes"].keys() == {"prod"}
@@ -46,7 +46,7 @@ def test_json_has_what_was_asked_for() -> None:
 
 
 @pytest.mark.usefixtures("published")
-def test_a_tier_is_explained_alone_or_behind_the_peaks() -> None:
+def test_explain_shows_tiers_alone_or_after_the_peaks() -> None:
     def text(*arguments: str) -> str:
         run = CliRunner().invoke(cli, ["explain", PREDICTION.node, *arguments])
         assert run.exit_code == 0, run.output
@@ -64,7 +64,7 @@ def test_a_tier_is_explained_alone_or_behind_the_peaks() -> None:
     assert (run.exit_code, "--tier excludes --class and --predictor" in run.output) == (2, True)
 
 
-def test_without_a_broker_it_says_where_it_looked_and_what_to_do() -> None:
+def test_explain_names_an_unavailable_broker_with_a_fix() -> None:
     run = CliRunner().invoke(cli, ["explain", "node-1", "--bootstrap-servers", "127.0.0.1:1"])
     assert run.exit_code == 1
     error, fix = run.stderr.splitlines()
@@ -81,7 +81,7 @@ def test_without_a_broker_it_says_where_it_looked_and_what_to_do() -> None:
         ([], "`springtide top` lists"),
     ],
 )
-async def test_a_node_without_a_prediction(
+async def test_missing_prediction_has_a_hint(
     near: list[str], hint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def names_near(*_: object) -> list[str]:

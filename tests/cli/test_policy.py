@@ -30,7 +30,7 @@ def run(folder: Path, document: Any, *arguments: str) -> Result:
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_a_good_policy_is_shown_over_its_defaults(tmp_path: Path, wrapped: bool) -> None:
+def test_valid_policy_is_shown_with_defaults(tmp_path: Path, wrapped: bool) -> None:
     of = configmap(GOOD)
     result = run(tmp_path, {"kind": "List", "items": [node("n"), of]} if wrapped else of)
     assert result.exit_code == 0, result.output
@@ -40,7 +40,7 @@ def test_a_good_policy_is_shown_over_its_defaults(tmp_path: Path, wrapped: bool)
     assert shown["cpuReclaimThresholdPercent"] == "60"
 
 
-def test_nodes_are_shown_with_what_differs_for_them(tmp_path: Path) -> None:
+def test_nodes_are_shown_with_their_differences(tmp_path: Path) -> None:
     label = "node.koordinator.sh/cpu-reclaim-ratio"
     annotation = "node.koordinator.sh/colocation-strategy"
     nodes = [
@@ -63,7 +63,7 @@ def test_nodes_are_shown_with_what_differs_for_them(tmp_path: Path) -> None:
     assert found["n2"]["strategy"]["cpuReclaimThresholdPercent"] == 29
 
 
-def test_a_part_that_is_not_in_force_is_told_and_ends_with_3(tmp_path: Path) -> None:
+def test_invalid_part_is_a_warning_and_exits_with_3(tmp_path: Path) -> None:
     entries = [{"name": "gold", "nodeSelector": {}, "degradeTimeMinutes": 0}]
     result = run(tmp_path, configmap({**GOOD, "nodeConfigs": entries}))
     assert result.exit_code == 3
@@ -76,7 +76,7 @@ def test_a_part_that_is_not_in_force_is_told_and_ends_with_3(tmp_path: Path) -> 
     assert "\x1b" not in result.output
 
 
-def test_what_is_odd_and_taken_is_told_and_ends_with_0(tmp_path: Path) -> None:
+def test_suspicious_value_is_a_warning_and_exits_with_0(tmp_path: Path) -> None:
     result = run(tmp_path, configmap({"cpuCalculatePolicy": "usgae"}))
     assert result.exit_code == 0
     assert "warning: colocation-config: cpuCalculatePolicy is 'usgae'" in result.stderr
@@ -108,7 +108,7 @@ def whole(**changed: Any) -> dict[str, Any]:
     return {**configmap({}), "data": data}
 
 
-def test_every_key_is_shown_by_what_differs_from_its_defaults(tmp_path: Path) -> None:
+def test_every_key_is_shown_by_its_differences_from_defaults(tmp_path: Path) -> None:
     result = run(tmp_path, whole())
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-7:] == [
@@ -126,7 +126,7 @@ def test_every_key_is_shown_by_what_differs_from_its_defaults(tmp_path: Path) ->
     assert found["resource-threshold-config"]["memoryEvictThresholdPercent"] == 70
 
 
-def test_a_node_is_shown_with_all_that_is_written_of_it(tmp_path: Path) -> None:
+def test_node_is_shown_with_its_custom_resources(tmp_path: Path) -> None:
     cpu = {"node.koordinator.sh/cpu-basic-info": '{"cpuModel":"X","hyperThreadEnabled":true}'}
     topology = {"kind": "NodeResourceTopology", "metadata": {"name": "n1", "annotations": cpu}}
     nodes = [
@@ -156,13 +156,13 @@ def test_a_node_is_shown_with_all_that_is_written_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", [*WHOLE, "resource-qos-config", "system-config"])
-def test_a_part_for_the_cluster_of_any_key_must_be_usable(tmp_path: Path, key: str) -> None:
+def test_invalid_cluster_wide_part_exits_with_1(tmp_path: Path, key: str) -> None:
     result = run(tmp_path, whole(**{key: []}))
     assert result.exit_code == 1
     assert f"{key}: a list, not an object; it is not in force" in result.stderr
 
 
-def test_what_contradicts_the_extender_is_told_and_ends_with_0(tmp_path: Path) -> None:
+def test_contradiction_to_the_extender_is_a_warning(tmp_path: Path) -> None:
     of = whole(**{"resource-threshold-config": {"clusterStrategy": {"enable": True}}})
     result = run(tmp_path, of)
     assert result.exit_code == 0
@@ -187,15 +187,13 @@ def test_what_contradicts_the_extender_is_told_and_ends_with_0(tmp_path: Path) -
         ({**configmap("{}"), "data": {"colocation-config": {}}}, 1, "is not an object of texts"),
     ],
 )
-def test_what_cannot_be_used_at_all_ends_with_1(
-    tmp_path: Path, document: Any, code: int, says: str
-) -> None:
+def test_unusable_file_exits_with_1(tmp_path: Path, document: Any, code: int, says: str) -> None:
     result = run(tmp_path, document)
     assert (result.exit_code, says in result.stderr) == (code, True), result.output
     assert not result.stdout
 
 
-def test_a_file_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
+def test_missing_file_is_a_usage_error(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["policy", str(tmp_path / "none")])
     assert result.exit_code == 2
     assert "cannot read" in result.stderr

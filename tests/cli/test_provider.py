@@ -16,14 +16,14 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["provider", *arguments])
 
 
-def test_exporters_publish_by_themselves() -> None:
+def test_kind_stream_has_nothing_to_import() -> None:
     ended = run()
     assert ended.exit_code == 2
     assert "exporters publish the samples" in ended.output
     assert "--kind prometheus" in ended.output
 
 
-def test_queries_are_shown_as_they_are_asked() -> None:
+def test_show_queries_prints_the_actual_queries() -> None:
     shown = run("--show-queries", "--node-label", "kubernetes_node", "--rate-seconds", "240")
     assert shown.exit_code == 0
     lines = shown.output.splitlines()
@@ -45,14 +45,14 @@ def test_queries_are_shown_as_they_are_asked() -> None:
         (("--kind", "influx"), "provider.kind"),
     ],
 )
-def test_settings_that_cannot_be_are_named(arguments: tuple[str, ...], key: str) -> None:
+def test_invalid_settings_are_named(arguments: tuple[str, ...], key: str) -> None:
     ended = run(*arguments)
     assert ended.exit_code == 2
     assert key in ended.output
     assert "Traceback" not in ended.output
 
 
-def test_once_says_why_nothing_could_be_fetched() -> None:
+def test_once_reports_an_unreachable_source() -> None:
     ended = run("--kind", "prometheus", "--once", "--url", "http://127.0.0.1:1")
     assert ended.exit_code == 1
     assert "127.0.0.1:1" in ended.output
@@ -72,7 +72,7 @@ def test_once_says_why_nothing_could_be_fetched() -> None:
         ),
     ],
 )
-def test_once_with_nothing_is_a_failure(
+def test_once_without_usage_is_a_failure_with_reasons(
     fetched: FetchedUsage, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nothing(*_: object) -> FetchedUsage:
@@ -85,7 +85,7 @@ def test_once_with_nothing_is_a_failure(
     assert "fix: check the queries with --show-queries" in ended.output
 
 
-def test_without_a_cluster_it_says_how_it_runs_all_the_same(
+def test_missing_cluster_hint_names_no_lease(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for variable in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):

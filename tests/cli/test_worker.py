@@ -39,7 +39,7 @@ from pipeline.cli.main import cli
     ],
 )
 @pytest.mark.parametrize("how", [(), ("--no-supervise",)])
-def test_settings_that_make_no_model_are_a_settings_error(
+def test_invalid_model_settings_are_a_settings_error(
     flags: tuple[str, ...], says: str, how: tuple[str, ...]
 ) -> None:
     nobody = ("--bootstrap-servers", "127.0.0.1:1", "--request-timeout-seconds", "1")

@@ -153,7 +153,7 @@ def test_killed_demo_takes_its_processes_with_it_and_the_next_one_removes_the_re
 ) -> None:
     run = Run(directory)
     run.wait_for(r"logs in ")
-    assert len(run.processes()) >= 9  # five pods, three roles, a broker and its keeper
+    assert len(run.processes()) >= 9  # five pods, three roles, a broker and its guard
     run.process.kill()
     run.process.wait()
     assert eventually(lambda: not run.processes(), 45), run.processes()

@@ -233,9 +233,7 @@ async def test_models_that_were_fit_offline_are_taken_over(
     assert (found, peak >= 6.5) == (100, True)
 
 
-async def test_an_import_is_refused_while_a_worker_runs(
-    kafka: KafkaSettings, tmp_path: Path
-) -> None:
+async def test_import_is_refused_while_a_worker_runs(kafka: KafkaSettings, tmp_path: Path) -> None:
     await filled(kafka)
     worker = AIOKafkaConsumer(
         SAMPLES.full_name(kafka.topic_prefix),

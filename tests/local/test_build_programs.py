@@ -47,76 +47,76 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_they_are_built_once_and_know_their_names(sources: Path) -> None:
+def test_programs_are_built_once(sources: Path) -> None:
     said: list[str] = []
-    built = ensure_programs(sources, environ={}, say=said.append)
+    built = ensure_programs(sources, environ={}, report=said.append)
     assert set(built) == set(PROGRAMS)
     assert said[0].startswith("building Kubernetes v1.2.3 with Go 1.")
     for name, path in built.items():
         shown = subprocess.run([path], capture_output=True, text=True, check=True)
         assert shown.stdout == f"{name}\n"
-    assert ensure_programs(sources, environ={}, say=pytest.fail) == built
+    assert ensure_programs(sources, environ={}, report=pytest.fail) == built
     (folder,) = {path.parent for path in built.values()}
     assert {path.name for path in folder.iterdir()} == {*PROGRAMS, "kubernetes", "lock"}
 
 
-def test_other_sources_are_built_anew(sources: Path) -> None:
-    built = ensure_programs(sources, environ={}, say=str)
+def test_changed_sources_are_built_again(sources: Path) -> None:
+    built = ensure_programs(sources, environ={}, report=str)
     (sources / "main.go").write_text(MAIN.replace("Println(", 'Println("newer", '))
-    newer = ensure_programs(sources, environ={}, say=str)
+    newer = ensure_programs(sources, environ={}, report=str)
     assert newer["etcd"] != built["etcd"]
     shown = subprocess.run([newer["etcd"]], capture_output=True, text=True, check=True)
     assert shown.stdout == "newer etcd\n"
 
 
-def test_what_does_not_compile_is_said_with_the_compilers_words(sources: Path) -> None:
+def test_compile_error_has_the_compilers_output(sources: Path) -> None:
     (sources / "main.go").write_text("package main\n\nfunc main() { nothing() }\n")
     with pytest.raises(ControlPlaneBuildError, match="undefined: nothing") as caught:
-        ensure_programs(sources, environ={}, say=str)
+        ensure_programs(sources, environ={}, report=str)
     assert "GOPROXY" in (caught.value.hint or "")
     (sources / "main.go").write_text(MAIN)
-    assert ensure_programs(sources, environ={}, say=str)["etcd"].exists()
+    assert ensure_programs(sources, environ={}, report=str)["etcd"].exists()
 
 
-def test_programs_of_kubebuilder_are_taken_as_they_are(sources: Path, tmp_path: Path) -> None:
+def test_programs_in_kubebuilder_assets_are_used(sources: Path, tmp_path: Path) -> None:
     assets = tmp_path / "assets"
     assets.mkdir()
     (assets / "etcd").write_text("#!/bin/sh\n")
     environ = {"KUBEBUILDER_ASSETS": str(assets)}
-    found = ensure_programs(sources, environ=environ, say=str)
+    found = ensure_programs(sources, environ=environ, report=str)
     assert found["etcd"] == assets / "etcd"
     assert found["kwok"].parent.name != "assets"
     for name in PROGRAMS:
         (assets / name).write_text("#!/bin/sh\n")
     shutil.rmtree(sources)
-    found = ensure_programs(sources, environ=environ, say=pytest.fail)
+    found = ensure_programs(sources, environ=environ, report=pytest.fail)
     assert {path.parent for path in found.values()} == {assets}
 
 
-def test_without_sources_the_error_says_where_they_are_had(tmp_path: Path) -> None:
+def test_missing_sources_are_an_error_with_a_fix(tmp_path: Path) -> None:
     with pytest.raises(ControlPlaneBuildError, match="cannot read") as caught:
-        ensure_programs(tmp_path / "none", environ={}, say=str)
+        ensure_programs(tmp_path / "none", environ={}, report=str)
     assert "KUBEBUILDER_ASSETS" in (caught.value.hint or "")
 
 
-def test_a_cache_that_cannot_be_written_is_an_error(
+def test_unwritable_program_cache_is_an_error(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(ControlPlaneBuildError, match="cannot write to") as caught:
-        ensure_programs(sources, environ={}, say=str)
+        ensure_programs(sources, environ={}, report=str)
     assert "XDG_CACHE_HOME" in (caught.value.hint or "")
 
 
-def test_the_modules_pin_what_they_build() -> None:
+def test_go_modules_pin_the_programs() -> None:
     for name in ("go.mod", "go.sum", "main.go", "stages.yaml", "kwok/go.mod", "kwok/go.sum"):
         assert (SOURCES / name).stat().st_size > 0
     for name in ("go.mod", "go.sum"):
         assert (PROMETHEUS_SOURCES / name).stat().st_size > 0
 
 
-def test_prometheus_is_built_once_too(sources: Path) -> None:
+def test_prometheus_is_built_once(sources: Path) -> None:
     folder = sources.parent / "prometheus"
     (folder / "cmd" / "prometheus").mkdir(parents=True)
     module = "module github.com/prometheus/prometheus\n\ngo 1.26.0\n\n"
@@ -124,11 +124,11 @@ def test_prometheus_is_built_once_too(sources: Path) -> None:
     (folder / "go.sum").touch()
     (folder / "cmd" / "prometheus" / "main.go").write_text(MAIN)
     said: list[str] = []
-    built = ensure_prometheus(folder, say=said.append)
+    built = ensure_prometheus(folder, report=said.append)
     assert said[0].startswith("building Prometheus v0.1.2 with Go 1.")
     assert built.parent.parent.name == "prometheus"
     shown = subprocess.run([built], capture_output=True, text=True, check=True)
     assert shown.stdout == "prometheus\n"
-    assert ensure_prometheus(folder, say=pytest.fail) == built
+    assert ensure_prometheus(folder, report=pytest.fail) == built
     with pytest.raises(ControlPlaneBuildError, match="cannot read"):
-        ensure_prometheus(folder / "none", say=str)
+        ensure_prometheus(folder / "none", report=str)

@@ -63,7 +63,7 @@ def cli(home: Path) -> Iterator[Cli]:
         cli("stop", "--port", str(broker["port"]))
 
 
-def test_nothing_runs(cli: Cli) -> None:
+def test_no_broker_is_reported_without_one(cli: Cli) -> None:
     code, out, err = cli("status")
     assert (code, out) == (4, "")
     assert "no local Kafka broker is running" in err
@@ -81,7 +81,7 @@ def test_help(cli: Cli, name: str) -> None:
 
 
 @pytest.mark.broker
-def test_a_detached_broker_is_found_used_and_stopped(cli: Cli, home: Path) -> None:
+def test_detached_broker_is_listed_used_and_stopped(cli: Cli, home: Path) -> None:
     port = str(free_port())
     code, out, err = cli("start", "--detach", "--port", port)
     assert (code, f"ready at 127.0.0.1:{port}" in out) == (0, True), err
@@ -102,13 +102,13 @@ def test_a_detached_broker_is_found_used_and_stopped(cli: Cli, home: Path) -> No
     assert (code, "stopped the broker" in out) == (0, True)
     assert is_free(int(port))
     assert eventually(lambda: not is_alive(broker["pid"]))
-    assert eventually(lambda: not is_alive(broker["keeper_pid"]))
+    assert eventually(lambda: not is_alive(broker["guard_pid"]))
     assert (Path(broker["data_dir"]) / "data" / "meta.properties").exists()
     assert cli("status")[0] == 4
 
 
 @pytest.mark.broker
-def test_a_detached_broker_stays_when_nobody_reads_what_it_says(cli: Cli) -> None:
+def test_detached_broker_survives_a_closed_output(cli: Cli) -> None:
     """`springtide kafka start --detach | head -1`, and `| true`."""
     port = free_port()
     reading, writing = os.pipe()
@@ -125,7 +125,7 @@ def test_a_detached_broker_stays_when_nobody_reads_what_it_says(cli: Cli) -> Non
 
 @pytest.mark.broker
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_in_the_foreground_a_signal_is_a_clean_end(cli: Cli, number: signal.Signals) -> None:
+def test_signal_stops_a_foreground_broker(cli: Cli, number: signal.Signals) -> None:
     port = free_port()
     process = cli.start("start", "--port", str(port))
     assert process.stdout is not None
@@ -140,11 +140,11 @@ def test_in_the_foreground_a_signal_is_a_clean_end(cli: Cli, number: signal.Sign
 
 
 @pytest.mark.broker
-def test_what_a_crash_left_is_not_taken_for_a_broker(cli: Cli, home: Path) -> None:
+def test_leftovers_of_a_crash_are_ignored(cli: Cli, home: Path) -> None:
     port = str(free_port())
     assert cli("start", "--detach", "--port", port)[0] == 0
     (broker,) = json.loads(cli("status", "-o", "json")[1])["items"]
-    os.kill(broker["keeper_pid"], signal.SIGKILL)
+    os.kill(broker["guard_pid"], signal.SIGKILL)
     assert eventually(lambda: not is_alive(broker["pid"]))
     assert list((home / "state" / "springtide" / "kafka").glob("*.json"))
     assert cli("status")[0] == 4
@@ -152,7 +152,7 @@ def test_what_a_crash_left_is_not_taken_for_a_broker(cli: Cli, home: Path) -> No
 
 
 @pytest.mark.broker
-def test_a_java_that_dies_under_it_is_an_error_with_the_log(cli: Cli) -> None:
+def test_death_of_java_is_an_error_with_the_log(cli: Cli) -> None:
     process = cli.start("start", "--port", str(free_port()))
     assert process.stdout is not None
     process.stdout.readline()
@@ -164,7 +164,7 @@ def test_a_java_that_dies_under_it_is_an_error_with_the_log(cli: Cli) -> None:
     assert "KafkaRaftServer" in err
 
 
-def test_fetch_says_where_the_jars_are(cli: Cli) -> None:
+def test_fetch_prints_the_directory_of_the_jars(cli: Cli) -> None:
     code, out, _ = cli("fetch")
     assert code == 0
     assert str(cache_dir()) in out

@@ -26,7 +26,7 @@ def as_variable(setting: str) -> str:
     return "KAFKA_" + setting.upper().replace(".", "_")
 
 
-def test_every_setting_of_the_local_broker_is_there_with_its_value(kafka: Any) -> None:
+def test_compose_file_has_every_setting_of_the_local_broker(kafka: Any) -> None:
     local = server_properties(port=9092, controller_port=9093, log_dir=Path("/"), identity="")
     expected = {as_variable(key): value for key, value in local.items() if key not in DIFFERENT}
     given = kafka["environment"]
@@ -35,23 +35,23 @@ def test_every_setting_of_the_local_broker_is_there_with_its_value(kafka: Any) -
     assert set(given) <= known
 
 
-def test_every_value_is_text(kafka: Any) -> None:
+def test_every_environment_value_is_text(kafka: Any) -> None:
     # Compose refuses booleans, and prints numbers in its own way.
     assert {type(value) for value in kafka["environment"].values()} == {str}
 
 
-def test_same_kafka_same_storage_id(kafka: Any) -> None:
+def test_compose_file_has_the_same_kafka_and_cluster_id(kafka: Any) -> None:
     assert kafka["image"] == f"apache/kafka:{KAFKA_VERSION}"
     assert kafka["environment"]["CLUSTER_ID"] == CLUSTER_ID
 
 
-def test_it_is_open_on_loopback_alone(kafka: Any) -> None:
+def test_compose_file_publishes_ports_on_loopback_only(kafka: Any) -> None:
     assert kafka["ports"] == ["127.0.0.1:9092:9092"]
     assert kafka["environment"]["KAFKA_ADVERTISED_LISTENERS"] == "PLAINTEXT://127.0.0.1:9092"
     assert "network_mode" not in kafka
 
 
-def test_its_data_survive_the_container(kafka: Any) -> None:
+def test_compose_file_keeps_data_in_a_volume(kafka: Any) -> None:
     assert kafka["environment"]["KAFKA_LOG_DIRS"] == "/var/lib/kafka/data"
     assert kafka["volumes"] == ["data:/var/lib/kafka/data"]
     assert "data" in yaml.safe_load(COMPOSE.read_text())["volumes"]

@@ -74,14 +74,14 @@ def phases(plane: ControlPlane, app: str) -> list[str]:
     return sorted(pod["status"]["phase"] for pod in items(plane, "pods", "-l", f"app={app}"))
 
 
-def test_it_is_the_kubernetes_that_is_pinned(plane: ControlPlane) -> None:
+def test_plane_runs_the_pinned_kubernetes(plane: ControlPlane) -> None:
     found = json.loads(plane.kubectl("version", "-o", "json"))
     pinned = (Path(__file__).parents[2] / "deploy/controlplane/go.mod").read_text()
     assert f"k8s.io/kubernetes {found['serverVersion']['gitVersion']}\n" in pinned
     assert found["serverVersion"]["major"] == "1"
 
 
-def test_pods_are_bound_run_and_come_back(plane: ControlPlane) -> None:
+def test_pods_are_bound_run_and_recreated(plane: ControlPlane) -> None:
     plane.kubectl("apply", "-f", "-", given=manifests([deployment("web", 4, {"cpu": "1"})]))
     assert eventually(lambda: phases(plane, "web") == ["Running"] * 4)
     first = items(plane, "pods", "-l", "app=web")[0]["metadata"]["name"]
@@ -100,14 +100,14 @@ def test_pods_are_bound_run_and_come_back(plane: ControlPlane) -> None:
     assert eventually(came_back)
 
 
-def test_a_job_succeeds(plane: ControlPlane) -> None:
+def test_job_succeeds(plane: ControlPlane) -> None:
     template = {"spec": {**pod_of({"cpu": "100m"}), "restartPolicy": "Never"}}
     job = workload("Job", "once", {"template": template}, "batch/v1")
     plane.kubectl("apply", "-f", "-", given=manifests([job]))
     assert eventually(lambda: items(plane, "jobs")[0]["status"].get("succeeded") == 1)
 
 
-def test_the_scheduler_respects_an_extended_resource(plane: ControlPlane) -> None:
+def test_scheduler_respects_an_extended_resource(plane: ControlPlane) -> None:
     patch = json.dumps({"status": {"capacity": {BATCH: "2000"}, "allocatable": {BATCH: "2000"}}})
     plane.kubectl("patch", "node", "n0", "--subresource=status", "--type=merge", "-p", patch)
     plane.kubectl("apply", "-f", "-", given=manifests([deployment("batch", 3, {BATCH: "1000"})]))
@@ -119,7 +119,7 @@ def test_the_scheduler_respects_an_extended_resource(plane: ControlPlane) -> Non
     assert found["status"]["allocatable"][BATCH] == "2k"
 
 
-def test_what_a_user_may_do_is_for_rbac_to_say(plane: ControlPlane) -> None:
+def test_rbac_limits_users(plane: ControlPlane) -> None:
     stranger = plane.kubeconfig("ann", ["readers"])
     with pytest.raises(ControlPlaneError, match=r"ann.*cannot list resource.*nodes"):
         plane.kubectl("get", "nodes", user=stranger)
@@ -137,7 +137,7 @@ def _said(plane: ControlPlane, user: Path) -> str:
         return ""
 
 
-def test_a_kubeconfig_may_lead_by_another_way(plane: ControlPlane) -> None:
+def test_kubeconfig_can_have_another_server(plane: ControlPlane) -> None:
     direct, around = plane.kubeconfig(), plane.kubeconfig(server="https://127.0.0.1:1")
     assert direct != around
     with pytest.raises(ControlPlaneError, match=r"127\.0\.0\.1:1"):
@@ -145,7 +145,7 @@ def test_a_kubeconfig_may_lead_by_another_way(plane: ControlPlane) -> None:
     assert "n0" in plane.kubectl("get", "nodes", user=direct)
 
 
-def test_a_kubeconfig_is_whole_whenever_it_is_read(plane: ControlPlane) -> None:
+def test_kubeconfig_is_written_atomically(plane: ControlPlane) -> None:
     path = plane.kubeconfig()
     with ThreadPoolExecutor(1) as others:
         written = others.submit(lambda: [plane.kubeconfig() for _ in range(1000)])
@@ -153,7 +153,7 @@ def test_a_kubeconfig_is_whole_whenever_it_is_read(plane: ControlPlane) -> None:
             assert json.loads(path.read_text())["kind"] == "Config"
 
 
-def test_kubectl_leaves_nothing_in_the_home_folder(
+def test_kubectl_leaves_nothing_in_the_home_directory(
     plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -161,7 +161,7 @@ def test_kubectl_leaves_nothing_in_the_home_folder(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_killed_api_server_comes_back_with_what_it_knew(plane: ControlPlane) -> None:
+def test_restarted_api_server_has_its_objects(plane: ControlPlane) -> None:
     before = {n["metadata"]["uid"] for n in items(plane, "nodes")}
     plane.api.kill()
     assert not plane.api.is_running
@@ -174,7 +174,7 @@ def test_a_killed_api_server_comes_back_with_what_it_knew(plane: ControlPlane) -
     assert eventually(lambda: phases(plane, "later") == ["Running"] * 2, 60)
 
 
-def test_a_configuration_of_the_scheduler_is_handed_on() -> None:
+def test_scheduler_configuration_is_applied() -> None:
     profiles = [{"schedulerName": "other"}]
     with local_control_plane(scheduler={"profiles": profiles}) as plane:
         plane.kubectl("apply", "-f", "-", given=manifests([node("n")]))
@@ -188,7 +188,7 @@ def test_a_configuration_of_the_scheduler_is_handed_on() -> None:
     assert not folder.exists()
 
 
-def test_kill_9_of_who_started_it_leaves_no_process_and_no_folder() -> None:
+def test_kill_9_of_the_program_leaves_no_process_and_no_directory() -> None:
     program = (
         "import time\n"
         "from pipeline.local.control_plane import local_control_plane\n"
@@ -221,7 +221,7 @@ def processes_of(folder: Path) -> list[Path]:
     return found
 
 
-def test_a_part_that_ends_is_an_error_with_the_end_of_its_log() -> None:
+def test_early_end_of_a_part_is_an_error_with_its_log() -> None:
     with (
         pytest.raises(ControlPlaneError, match=r"kube-apiserver ended:[^$]*no-such-flag"),
         local_control_plane(api_flags=["--no-such-flag"]),

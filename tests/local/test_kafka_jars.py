@@ -113,37 +113,35 @@ class TestTheRealList:
         f"{'0' * 64} 12 org.example:part:1 more",
     ],
 )
-def test_a_damaged_list_is_refused(tmp_path: Path, line: str) -> None:
+def test_damaged_list_is_refused(tmp_path: Path, line: str) -> None:
     damaged = tmp_path / "damaged.lock"
     damaged.write_text(f"# list\n{line}\n")
     with pytest.raises(LocalKafkaError, match="line 2"):
         read_lock(damaged)
 
 
-def test_two_jars_of_one_file_name_are_refused(tmp_path: Path) -> None:
+def test_jars_with_the_same_file_name_are_refused(tmp_path: Path) -> None:
     twice = tmp_path / "twice.lock"
     twice.write_text(f"{'0' * 64} 1 org.a:part:1\n{'1' * 64} 1 org.b:part:1\n")
-    with pytest.raises(LocalKafkaError, match="one file name"):
+    with pytest.raises(LocalKafkaError, match="the same name"):
         read_lock(twice)
 
 
-def test_a_fake_source_is_asked_once_for_each_jar(lock_file: Path) -> None:
+def test_each_jar_is_downloaded_once(lock_file: Path) -> None:
     source, said = FakeSource(), []
     assert not is_cached(lock_file)
-    paths = ensure_jars(lock_file, fetch=source, say=said.append)
+    paths = ensure_jars(lock_file, fetch=source, report=said.append)
     assert [path.read_bytes() for path in paths] == list(BYTES.values())
     assert sorted(source.asked) == sorted(BYTES)
-    assert said[0].startswith("fetching 6 jars (0 MB) of Apache Kafka")
-    assert ensure_jars(lock_file, fetch=source, say=unheard) == paths
+    assert said[0].startswith("downloading 6 jars (0 MB) of Apache Kafka")
+    assert ensure_jars(lock_file, fetch=source, report=unheard) == paths
     assert len(source.asked) == len(BYTES)
     assert_complete(lock_file)
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "empty"])
-def test_a_damaged_jar_is_fetched_again_from_a_fake_source_and_alone(
-    lock_file: Path, damage: str
-) -> None:
-    victim = ensure_jars(lock_file, fetch=FakeSource(), say=unheard)[2]
+def test_only_a_damaged_jar_is_downloaded_again(lock_file: Path, damage: str) -> None:
+    victim = ensure_jars(lock_file, fetch=FakeSource(), report=unheard)[2]
     whole = victim.read_bytes()
     match damage:
         case "flip":
@@ -156,21 +154,21 @@ def test_a_damaged_jar_is_fetched_again_from_a_fake_source_and_alone(
             victim.unlink()
     assert not is_cached(lock_file)
     source = FakeSource()
-    ensure_jars(lock_file, fetch=source, say=unheard)
+    ensure_jars(lock_file, fetch=source, report=unheard)
     assert source.asked == ["org.example:part2:1.2"]
     assert victim.read_bytes() == whole
 
 
-def test_what_a_fake_source_has_changed_is_never_used(lock_file: Path) -> None:
+def test_jar_with_another_checksum_is_never_used(lock_file: Path) -> None:
     source = FakeSource({"org.example:part3:1.3": b"evil"})
-    with pytest.raises(JarChecksumError, match=r"part3:1\.3 as fetched is not the jar"):
-        ensure_jars(lock_file, fetch=source, say=unheard)
+    with pytest.raises(JarChecksumError, match=r"part3:1\.3 is not the tested jar"):
+        ensure_jars(lock_file, fetch=source, report=unheard)
     assert source.asked.count("org.example:part3:1.3") == 2
     assert not (cache_dir(lock_file) / "part3-1.3.jar").exists()
     assert not list(cache_dir(lock_file).glob("fetching-*"))
 
 
-def test_a_fake_source_that_fails_once_is_asked_again(lock_file: Path) -> None:
+def test_failed_download_is_repeated(lock_file: Path) -> None:
     source = FakeSource({"org.example:part1:1.1": ConnectionError("reset")})
 
     def better_the_second_time(jar: Jar, place: Path) -> Path:
@@ -179,41 +177,41 @@ def test_a_fake_source_that_fails_once_is_asked_again(lock_file: Path) -> None:
         finally:
             source.instead.pop(jar.coordinates, None)
 
-    ensure_jars(lock_file, fetch=better_the_second_time, say=unheard)
+    ensure_jars(lock_file, fetch=better_the_second_time, report=unheard)
     assert source.asked.count("org.example:part1:1.1") == 2
 
 
-def test_the_error_of_a_fake_source_out_of_reach_says_what_to_do(lock_file: Path) -> None:
+def test_unreachable_repository_is_an_error_with_a_fix(lock_file: Path) -> None:
     unreachable: dict[str, bytes | Exception] = {
         name: ConnectionError("no route to host") for name in BYTES
     }
     with pytest.raises(JarFetchError, match="no route to host") as caught:
-        ensure_jars(lock_file, fetch=FakeSource(unreachable), say=unheard)
+        ensure_jars(lock_file, fetch=FakeSource(unreachable), report=unheard)
     assert str(cache_dir(lock_file)) in str(caught.value)
     assert "--bootstrap-servers" in str(caught.value)
 
 
-def test_a_proxy_with_its_own_authority_is_named_by_a_fake_source(lock_file: Path) -> None:
+def test_untrusted_proxy_certificate_is_an_error_with_a_fix(lock_file: Path) -> None:
     refused = OSError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate in chain")
     with pytest.raises(JarFetchError, match="REQUESTS_CA_BUNDLE"):
-        ensure_jars(lock_file, fetch=FakeSource({"org.example:part0:1.0": refused}), say=unheard)
+        ensure_jars(lock_file, fetch=FakeSource({"org.example:part0:1.0": refused}), report=unheard)
 
 
-def test_what_was_fetched_before_a_failure_is_not_fetched_again(lock_file: Path) -> None:
+def test_jars_downloaded_before_a_failure_are_kept(lock_file: Path) -> None:
     last = list(BYTES)[-1]
     with pytest.raises(JarFetchError):
-        ensure_jars(lock_file, fetch=FakeSource({last: OSError("cut")}), say=unheard)
+        ensure_jars(lock_file, fetch=FakeSource({last: OSError("cut")}), report=unheard)
     source = FakeSource()
-    ensure_jars(lock_file, fetch=source, say=unheard)
+    ensure_jars(lock_file, fetch=source, report=unheard)
     assert last in source.asked
     assert len(source.asked) < len(BYTES)
     assert_complete(lock_file)
 
 
-def test_a_cache_that_cannot_be_written(lock_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_jar_cache_is_an_error(lock_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(lock_file))
     with pytest.raises(LocalKafkaError, match="cannot write Kafka's jars") as caught:
-        ensure_jars(lock_file, fetch=FakeSource(), say=unheard)
+        ensure_jars(lock_file, fetch=FakeSource(), report=unheard)
     assert "XDG_CACHE_HOME" in str(caught.value)
 
 
@@ -226,14 +224,12 @@ def half_then_hang(started: Path, jar: Jar, place: Path) -> Path:
     return FakeSource()(jar, place)
 
 
-def test_kill_9_in_the_middle_of_a_fake_download_leaves_no_half_jar(
-    lock_file: Path, tmp_path: Path
-) -> None:
+def test_killed_download_leaves_no_partial_jar(lock_file: Path, tmp_path: Path) -> None:
     started = tmp_path / "started"
     child = multiprocessing.get_context("fork").Process(
         target=ensure_jars,
         args=(lock_file,),
-        kwargs={"fetch": functools.partial(half_then_hang, started), "say": unheard},
+        kwargs={"fetch": functools.partial(half_then_hang, started), "report": unheard},
     )
     child.start()
     deadline = time.monotonic() + 20
@@ -247,7 +243,7 @@ def test_kill_9_in_the_middle_of_a_fake_download_leaves_no_half_jar(
     for jar in read_lock(lock_file):
         path = cache_dir(lock_file) / jar.file_name
         assert not path.exists() or path.read_bytes() == BYTES[jar.coordinates]
-    ensure_jars(lock_file, fetch=FakeSource(), say=unheard)
+    ensure_jars(lock_file, fetch=FakeSource(), report=unheard)
     assert_complete(lock_file)
 
 
@@ -258,14 +254,14 @@ def note_and_fetch(notes: Path, jar: Jar, place: Path) -> Path:
     return FakeSource()(jar, place)
 
 
-def test_four_processes_at_once_ask_a_fake_source_once(lock_file: Path, tmp_path: Path) -> None:
+def test_concurrent_processes_download_once(lock_file: Path, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     context = multiprocessing.get_context("fork")
     children = [
         context.Process(
             target=ensure_jars,
             args=(lock_file,),
-            kwargs={"fetch": functools.partial(note_and_fetch, notes), "say": unheard},
+            kwargs={"fetch": functools.partial(note_and_fetch, notes), "report": unheard},
         )
         for _ in range(4)
     ]
@@ -304,23 +300,23 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     server.server_close()
 
 
-def test_jgo_fetches_exactly_what_is_listed(lock_file: Path, repository: Path) -> None:
-    paths = ensure_jars(lock_file, say=unheard)
+def test_jgo_downloads_exactly_the_listed_jars(lock_file: Path, repository: Path) -> None:
+    paths = ensure_jars(lock_file, report=unheard)
     assert [path.read_bytes() for path in paths] == list(BYTES.values())
     assert_complete(lock_file)
 
 
-def test_jgo_says_what_a_repository_lacks(lock_file: Path, repository: Path) -> None:
+def test_jgo_reports_a_missing_jar(lock_file: Path, repository: Path) -> None:
     next(repository.rglob("part5-1.5.jar")).unlink()
     with pytest.raises(JarFetchError, match=r"org\.example:part5:1\.5"):
-        ensure_jars(lock_file, say=unheard)
+        ensure_jars(lock_file, report=unheard)
 
 
-def test_jgo_without_a_network(
+def test_jgo_reports_a_missing_network(
     lock_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = tmp_path / "jgo.conf"
     settings.write_text("[repositories]\ncentral = http://127.0.0.1:9/nobody\n")
     monkeypatch.setenv("JGO_CONFIG_FILE", str(settings))
-    with pytest.raises(JarFetchError, match="could not fetch org"):
-        ensure_jars(lock_file, say=unheard)
+    with pytest.raises(JarFetchError, match="cannot download org"):
+        ensure_jars(lock_file, report=unheard)

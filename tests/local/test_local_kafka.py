@@ -66,7 +66,7 @@ async def consume(bootstrap_servers: str, topic: str, count: int) -> list[bytes]
 
 
 @pytest.mark.broker
-async def test_what_is_produced_is_consumed_by_a_group(broker: LocalKafka) -> None:
+async def test_group_consumes_produced_records(broker: LocalKafka) -> None:
     large = os.urandom(MAX_MESSAGE_BYTES - 1024)
     await make_topic(broker.bootstrap_servers, "launcher.round-trip")
     await produce(broker.bootstrap_servers, "launcher.round-trip", b"one", large)
@@ -74,7 +74,7 @@ async def test_what_is_produced_is_consumed_by_a_group(broker: LocalKafka) -> No
 
 
 @pytest.mark.broker
-async def test_no_topic_comes_from_a_typing_mistake(broker: LocalKafka) -> None:
+async def test_unknown_topic_is_not_created(broker: LocalKafka) -> None:
     producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers, request_timeout_ms=1000)
     await producer.start()
     try:
@@ -85,7 +85,7 @@ async def test_no_topic_comes_from_a_typing_mistake(broker: LocalKafka) -> None:
 
 
 @pytest.mark.broker
-def test_stop_and_kill_and_start_keep_port_and_data(broker: LocalKafka) -> None:
+def test_restart_after_stop_or_kill_has_the_same_port_and_data(broker: LocalKafka) -> None:
     topic, at, first = "launcher.kept", broker.bootstrap_servers, broker.pid
     asyncio.run(make_topic(at, topic))
     asyncio.run(produce(at, topic, b"before the stop"))
@@ -112,7 +112,7 @@ def test_stop_and_kill_and_start_keep_port_and_data(broker: LocalKafka) -> None:
 
 
 @pytest.mark.broker
-def test_a_long_log_is_set_aside_at_the_next_start(
+def test_long_log_is_rotated_at_the_next_start(
     broker: LocalKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "_LOG_KEPT_BYTES", 1)
@@ -124,7 +124,7 @@ def test_a_long_log_is_set_aside_at_the_next_start(
 
 
 @pytest.mark.broker
-def test_a_port_lost_in_the_race_is_given_up_and_nothing_stays(
+def test_lost_race_for_a_port_selects_another(
     broker: LocalKafka, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -146,7 +146,7 @@ def test_a_port_lost_in_the_race_is_given_up_and_nothing_stays(
 
 
 @pytest.mark.broker
-def test_kill_9_of_the_program_leaves_no_java_and_no_folder(tmp_path: Path) -> None:
+def test_kill_9_of_the_program_leaves_no_java_and_no_directory(tmp_path: Path) -> None:
     program = (
         "import time\n"
         "from pipeline.local.local_kafka import LocalKafka\n"
@@ -174,7 +174,7 @@ def test_kill_9_of_the_program_leaves_no_java_and_no_folder(tmp_path: Path) -> N
 
 
 @pytest.mark.broker
-def test_a_failing_start_shows_the_end_of_the_log_and_keeps_what_it_was_given(
+def test_failed_start_is_an_error_with_the_log_and_keeps_the_data_directory(
     tmp_path: Path,
 ) -> None:
     data = tmp_path / "data"
@@ -196,7 +196,7 @@ def test_a_failing_start_shows_the_end_of_the_log_and_keeps_what_it_was_given(
 
 
 @pytest.mark.broker
-def test_a_start_that_takes_too_long_is_given_up() -> None:
+def test_slow_start_is_an_error() -> None:
     broker = LocalKafka()
     try:
         with pytest.raises(BrokerStartError, match="was not ready in time"):
@@ -208,18 +208,18 @@ def test_a_start_that_takes_too_long_is_given_up() -> None:
     assert not folder.exists()
 
 
-def test_a_port_that_was_asked_for_and_is_taken_is_an_error() -> None:
+def test_requested_port_in_use_is_an_error() -> None:
     with socket.create_server((HOST, 0)) as server:
         port = server.getsockname()[1]
         broker = LocalKafka(port=port)
         try:
-            with pytest.raises(BrokerStartError, match=f"port {port} .* is taken"):
+            with pytest.raises(BrokerStartError, match=f"port {port} .* is in use"):
                 broker.start()
         finally:
             broker.close()
 
 
-def test_no_java_is_told_before_anything_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_is_reported_before_the_download(monkeypatch: pytest.MonkeyPatch) -> None:
     def none_found() -> None:
         raise JavaNotFoundError("none")
 
@@ -229,38 +229,38 @@ def test_no_java_is_told_before_anything_is_fetched(monkeypatch: pytest.MonkeyPa
         pass
 
 
-def test_a_data_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_unwritable_data_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
-        pytest.raises(LocalKafkaError, match="cannot make the broker's data folder"),
+        pytest.raises(LocalKafkaError, match="cannot create the broker's data directory"),
         local_kafka(tmp_path / "file" / "data"),
     ):
         pass
 
 
-def test_a_comma_in_a_path_is_refused_since_kafka_splits_there(tmp_path: Path) -> None:
+def test_comma_in_the_data_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LocalKafkaError, match="comma"), local_kafka(tmp_path / "a,b"):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
-def test_properties_are_ascii_with_javas_escapes() -> None:
+def test_properties_are_ascii_with_java_escapes() -> None:
     assert properties_text({"a": "/x", "b.c": " é\\🌊"}) == (
         "a=/x\nb.c=\\u0020\\u00e9\\u005c\\ud83c\\udf0a\n"
     )
 
 
-def test_before_the_first_start_there_is_nothing_to_know() -> None:
+def test_properties_before_the_first_start_are_errors() -> None:
     broker = LocalKafka()
     for unknown in ("bootstrap_servers", "data_dir", "java", "log_file"):
-        with pytest.raises(LocalKafkaError, match="does not run"):
+        with pytest.raises(LocalKafkaError, match="is not running"):
             getattr(broker, unknown)
     assert broker.pid is None
     broker.stop()
     broker.close()
 
 
-def test_the_settings_name_no_address_but_loopback(tmp_path: Path) -> None:
+def test_broker_settings_use_only_loopback(tmp_path: Path) -> None:
     settings = server_properties(port=1, controller_port=2, log_dir=tmp_path, identity="local-test")
     addresses = settings["listeners"] + settings["advertised.listeners"]
     assert addresses.count("://") == addresses.count(f"://{HOST}:") == 3

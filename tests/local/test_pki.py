@@ -41,7 +41,7 @@ def greet(server: Pair, client: Pair, authority: Path, name: str = "localhost") 
     return seen
 
 
-def test_server_and_client_believe_each_other(tmp_path: Path) -> None:
+def test_server_and_client_trust_each_other(tmp_path: Path) -> None:
     authority = Authority(tmp_path, SystemClock())
     server = authority.server("api", ["127.0.0.1"], ["localhost"])
     client = authority.client("system:node:n", ["system:nodes"])
@@ -51,7 +51,7 @@ def test_server_and_client_believe_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_server_of_another_name_is_not_believed(tmp_path: Path) -> None:
+def test_server_with_another_name_is_not_trusted(tmp_path: Path) -> None:
     authority = Authority(tmp_path, SystemClock())
     server = authority.server("api", ["127.0.0.1"], ["localhost"])
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
@@ -59,7 +59,7 @@ def test_a_server_of_another_name_is_not_believed(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_certificate_of_another_authority_is_not_believed(tmp_path: Path) -> None:
+def test_certificate_of_another_ca_is_not_trusted(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     one, other = (Authority(tmp_path / name, SystemClock()) for name in ("a", "b"))
@@ -68,7 +68,7 @@ def test_a_certificate_of_another_authority_is_not_believed(tmp_path: Path) -> N
         greet(server, one.client("u"), one.certificate)
 
 
-def test_private_keys_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_private_keys_are_readable_only_by_their_owner(tmp_path: Path) -> None:
     pairs = [
         Authority(tmp_path, SystemClock()).client("a:b"),
         key_pair(tmp_path, "service-accounts"),

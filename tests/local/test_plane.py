@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).parents[2]
 
 
-def test_it_says_how_to_reach_it_and_nothing_is_left(plane: ControlPlane) -> None:
+def test_plane_prints_the_environment_and_leaves_nothing(plane: ControlPlane) -> None:
     """`plane` has its programs built; this one is another."""
     page = ROOT / "docs" / "how-to" / "run-a-local-control-plane.md"
     assert "python -m pipeline.local.plane" in page.read_text()

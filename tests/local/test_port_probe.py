@@ -11,7 +11,7 @@ import pytest
 from pipeline.local.port_probe import HOST, answering_racks, free_port, is_free, port_range
 
 
-def test_free_ports_lie_below_those_that_clients_are_given() -> None:
+def test_free_ports_are_below_the_ephemeral_range() -> None:
     ports = {free_port() for _ in range(50)}
     assert ports <= set(port_range())
     assert len(ports) > 40, "they are drawn at random: two programs seldom choose the same"
@@ -30,7 +30,7 @@ def test_free_ports_lie_below_those_that_clients_are_given() -> None:
         ("many", 20000, 32768),
     ],
 )
-def test_the_range_follows_the_kernels_setting(
+def test_port_range_follows_the_kernels_setting(
     tmp_path: Path, setting: str, start: int, stop: int
 ) -> None:
     (tmp_path / "range").write_text(setting)
@@ -38,12 +38,12 @@ def test_the_range_follows_the_kernels_setting(
     assert port_range(tmp_path / "nothing") == range(20000, 32768)
 
 
-def test_a_taken_port_is_not_free() -> None:
+def test_used_port_is_not_free() -> None:
     with socket.create_server((HOST, 0)) as server:
         assert not is_free(server.getsockname()[1])
 
 
-def test_a_port_with_closed_connections_is_free_again() -> None:
+def test_port_with_closed_connections_is_free() -> None:
     with socket.create_server((HOST, 0)) as server:
         port = server.getsockname()[1]
         with socket.create_connection((HOST, port)):
@@ -75,7 +75,7 @@ def metadata(racks: list[str | None], correlation_id: int = 7) -> bytes:
     return body + struct.pack(">ii", 1, 0)
 
 
-def test_the_racks_of_a_fake_cluster_are_read() -> None:
+def test_racks_of_brokers_are_read() -> None:
     answer = framed(metadata(["local-a", None, "local-c"]))
     assert answering_racks(answer_with(lambda to: to.sendall(answer))) == [
         "local-a", None, "local-c",
@@ -94,11 +94,11 @@ def test_the_racks_of_a_fake_cluster_are_read() -> None:
         framed(struct.pack(">ii", 7, 1000)),
     ],
 )
-def test_fake_brokers_that_talk_nonsense_are_not_ready(answer: bytes) -> None:
+def test_invalid_metadata_answer_has_no_racks(answer: bytes) -> None:
     assert answering_racks(answer_with(lambda to: to.sendall(answer))) == []
 
 
-def test_who_is_silent_or_not_there_is_not_ready() -> None:
+def test_silent_or_missing_broker_has_no_racks() -> None:
     with socket.create_server((HOST, 0)) as server:
         port = server.getsockname()[1]
         assert answering_racks(port, timeout_seconds=0.1) == []

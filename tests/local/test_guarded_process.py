@@ -1,4 +1,4 @@
-"""The keeper's promise, with `sleep` and shells in the broker's place: nothing is left behind."""
+"""The guard's promise, with `sleep` and shells in the broker's place: nothing is left behind."""
 
 import fcntl
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import LocalKafkaError
-from pipeline.local.kept_child import KeptChild
+from pipeline.local.guarded_process import GuardedProcess
 from tests.processes import eventually, is_alive
 
 SLEEP = ["/bin/sleep", "300"]
@@ -35,19 +35,19 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def child(folder: Path) -> Iterator[KeptChild]:
-    child = KeptChild(folder / "log", remove=folder)
+def child(folder: Path) -> Iterator[GuardedProcess]:
+    child = GuardedProcess(folder / "log", remove=folder)
     yield child
     child.close()
 
 
-def test_start_and_stop(child: KeptChild, folder: Path) -> None:
+def test_child_starts_and_stops(child: GuardedProcess, folder: Path) -> None:
     pid = child.start(SLEEP, folder)
     assert child.is_running()
     assert is_alive(pid)
     assert os.getpgid(pid) == pid
-    keeper_pid = parent_of(pid)
-    assert os.getsid(pid) == os.getsid(keeper_pid) == keeper_pid, "Ctrl-C must not reach them"
+    guard_pid = parent_of(pid)
+    assert os.getsid(pid) == os.getsid(guard_pid) == guard_pid, "Ctrl-C must not reach them"
     child.signal(signal.SIGTERM, 5)
     assert not child.is_running()
     assert not is_alive(pid)
@@ -60,20 +60,20 @@ def test_start_and_stop(child: KeptChild, folder: Path) -> None:
     assert not folder.exists()
 
 
-def test_what_the_child_says_goes_to_the_log(child: KeptChild, folder: Path) -> None:
+def test_output_of_the_child_goes_to_the_log(child: GuardedProcess, folder: Path) -> None:
     child.start(["/bin/sh", "-c", "pwd; echo oops >&2; exit 3"], folder)
     assert child.wait(time.monotonic() + 10) == 3
     assert not child.is_running()
     assert (folder / "log").read_text() == f"{folder}\noops\n"
 
 
-def test_an_end_that_comes_with_the_start_is_not_lost(child: KeptChild, folder: Path) -> None:
+def test_immediate_end_of_the_child_is_reported(child: GuardedProcess, folder: Path) -> None:
     for code in range(20):
         child.start(["/bin/sh", "-c", f"exit {code}"], folder)
         assert child.wait(time.monotonic() + 10) == code
 
 
-def test_waiting_ends_at_its_deadline(child: KeptChild, folder: Path) -> None:
+def test_wait_returns_at_its_deadline(child: GuardedProcess, folder: Path) -> None:
     child.start(SLEEP, folder)
     started = time.monotonic()
     assert child.wait(started + 0.1) is None
@@ -81,14 +81,14 @@ def test_waiting_ends_at_its_deadline(child: KeptChild, folder: Path) -> None:
     assert child.is_running()
 
 
-def test_who_does_not_hear_sigterm_is_killed(child: KeptChild, folder: Path) -> None:
+def test_child_that_ignores_sigterm_is_killed(child: GuardedProcess, folder: Path) -> None:
     pid = child.start(DEAF, folder)
     assert eventually(lambda: "deaf" in (folder / "log").read_text())
     child.signal(signal.SIGTERM, 0.2)
     assert not is_alive(pid)
 
 
-def test_a_child_killed_by_others_is_noticed(child: KeptChild, folder: Path) -> None:
+def test_external_kill_of_the_child_is_noticed(child: GuardedProcess, folder: Path) -> None:
     os.kill(child.start(SLEEP, folder), signal.SIGKILL)
     assert eventually(lambda: not child.is_running())
     assert child.exit_code == -signal.SIGKILL
@@ -98,33 +98,33 @@ def test_a_child_killed_by_others_is_noticed(child: KeptChild, folder: Path) -> 
     assert child.is_running()
 
 
-def test_what_cannot_be_started_is_an_error_and_not_the_end(child: KeptChild, folder: Path) -> None:
+def test_failed_start_is_an_error_and_leaves_the_guard(child: GuardedProcess, folder: Path) -> None:
     with pytest.raises(LocalKafkaError, match=r"cannot start the broker.*No such file"):
         child.start(["/no/such/java"], folder)
     child.start(SLEEP, folder)
     assert child.is_running()
 
 
-def test_kill_9_of_the_keeper_takes_the_child_along(child: KeptChild, folder: Path) -> None:
+def test_kill_9_of_the_guard_kills_the_child(child: GuardedProcess, folder: Path) -> None:
     pid = child.start(SLEEP, folder)
-    keeper_pid = parent_of(pid)
-    os.kill(keeper_pid, signal.SIGKILL)
+    guard_pid = parent_of(pid)
+    os.kill(guard_pid, signal.SIGKILL)
     assert eventually(lambda: not is_alive(pid))
     assert eventually(lambda: not child.is_running())
-    with pytest.raises(LocalKafkaError, match=r"keeper .* is gone"):
+    with pytest.raises(LocalKafkaError, match=r"guard .* has ended"):
         child.start(SLEEP, folder)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
-def test_death_of_the_parent_leaves_no_child_and_no_folder(
+def test_death_of_the_parent_leaves_no_child_and_no_directory(
     folder: Path, number: signal.Signals
 ) -> None:
     program = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from pipeline.local import keeper\n"
-        "from pipeline.local.kept_child import KeptChild\n"
-        f"child = KeptChild(Path({str(folder)!r}) / 'log', Path({str(folder)!r}))\n"
+        "from pipeline.local import process_guard\n"
+        "from pipeline.local.guarded_process import GuardedProcess\n"
+        f"child = GuardedProcess(Path({str(folder)!r}) / 'log', Path({str(folder)!r}))\n"
         f"print(child.start({SLEEP!r}, Path('/')), flush=True)\n"
         "time.sleep(300)\n"
     )
@@ -143,8 +143,8 @@ def test_death_of_the_parent_leaves_no_child_and_no_folder(
     assert eventually(lambda: not is_alive(pid) and not folder.exists())
 
 
-def test_an_announced_file_is_locked_and_goes_with_the_keeper(
-    child: KeptChild, folder: Path, tmp_path: Path
+def test_announced_file_is_locked_and_removed_with_the_guard(
+    child: GuardedProcess, folder: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "state" / "9092.json"
     child.start(SLEEP, folder)
@@ -156,24 +156,24 @@ def test_an_announced_file_is_locked_and_goes_with_the_keeper(
     assert list(path.parent.iterdir()) == []
 
 
-def test_a_detached_keeper_outlives_the_line_and_ends_at_sigterm(folder: Path) -> None:
-    child = KeptChild(folder / "log", remove=folder)
+def test_detached_guard_outlives_the_connection_until_sigterm(folder: Path) -> None:
+    child = GuardedProcess(folder / "log", remove=folder)
     pid = child.start(SLEEP, folder)
-    keeper_pid = parent_of(pid)
+    guard_pid = parent_of(pid)
     child.ask("detached", do="detach")
-    child.let_go()
+    child.disconnect()
     time.sleep(0.3)
     assert is_alive(pid)
-    os.kill(keeper_pid, signal.SIGTERM)
+    os.kill(guard_pid, signal.SIGTERM)
     assert eventually(lambda: not is_alive(pid) and not folder.exists())
     child.close()
 
 
-def test_a_detached_keeper_ends_when_its_child_does(folder: Path) -> None:
-    child = KeptChild(folder / "log", remove=folder)
+def test_detached_guard_ends_with_its_child(folder: Path) -> None:
+    child = GuardedProcess(folder / "log", remove=folder)
     pid = child.start(SLEEP, folder)
     child.ask("detached", do="detach")
-    child.let_go()
+    child.disconnect()
     os.kill(pid, signal.SIGKILL)
     assert eventually(lambda: not folder.exists())
     child.close()

@@ -1,4 +1,4 @@
-"""Our end of the line to a keeper (`pipeline.local.keeper`): a process that does not outlive us."""
+"""Run a child process that ends with this process, by a guard (`pipeline.local.process_guard`)."""
 
 import contextlib
 import json
@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import LocalKafkaError, SpringtideError
-from pipeline.local import keeper
+from pipeline.local import process_guard
 
 
-class KeptChild:
-    """One child process at a time, kept by a keeper; `remove` is the folder that goes at the end.
+class GuardedProcess:
+    """A child process and its guard, which removes the directory `remove` at the end.
 
-    What the keeper itself has to say goes to `log`, as does the child's output. Errors are of the
-    class `error` and call the child `what`.
+    The output of the child and errors of the guard go to `log`. Failures raise `error`, and name
+    the child `what`.
     """
 
     def __init__(
@@ -35,21 +35,21 @@ class KeptChild:
         self._running = False
         self._received = b""
         with log.open("ab") as errors:
-            self._keeper = subprocess.Popen(
-                [sys.executable, "-I", keeper.__file__, *([str(remove)] if remove else [])],
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", process_guard.__file__, *([str(remove)] if remove else [])],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 cwd="/",
-                # Java reads and writes paths in the encoding of the locale: not all are ASCII.
+                # Java encodes paths by the locale, and not all are ASCII.
                 env={**os.environ, "LC_ALL": "C.UTF-8"},
                 start_new_session=True,
                 bufsize=0,
             )
 
     def start(self, argv: list[str], cwd: Path) -> int:
-        """Start the child; its process id."""
-        # Said before it is so: that it ended can come together with that it started.
+        """Start the child, and return its process id."""
+        # Set first, because the child's end can be reported together with its start.
         self._exit_code, self._running = None, True
         try:
             pid: int = self.ask("pid", do="start", argv=argv, log=str(self._log), cwd=str(cwd))
@@ -59,12 +59,12 @@ class KeptChild:
         return pid
 
     def signal(self, number: int, grace_seconds: float) -> None:
-        """Send a signal and wait for the end, which comes by SIGKILL after `grace_seconds`."""
+        """Send a signal and wait for the end; send SIGKILL after `grace_seconds`."""
         self.ask("stopped", do="stop", signal=int(number), grace_seconds=grace_seconds)
         self._running = False
 
     def is_running(self) -> bool:
-        """Whether the child has not ended, and its keeper neither."""
+        """Return whether the child and its guard are running."""
         if self._running:
             with contextlib.suppress(self._error):
                 self._receive(0)
@@ -72,20 +72,20 @@ class KeptChild:
 
     @property
     def exit_code(self) -> int | None:
-        """With what the child ended by itself or with its keeper; negative for a signal."""
+        """The exit code, unless `signal` ended the child; negative for a signal."""
         return self._exit_code
 
     def wait(self, deadline: float) -> int | None:
-        """The child's exit code; None if it runs on at `deadline` (of `time.monotonic`)."""
+        """Wait until `deadline` (of `time.monotonic`); return the exit code, None if running."""
         while self._running and (left := deadline - time.monotonic()) > 0:
             self._receive(left)
         return self._exit_code
 
     def ask(self, answer: str, **request: Any) -> Any:
-        """Send a request and return what the keeper answers under the key `answer`."""
+        """Send a request, and return the value of `answer` in the guard's answer."""
         try:
-            assert self._keeper.stdin is not None
-            self._keeper.stdin.write(json.dumps(request).encode() + b"\n")
+            assert self._guard.stdin is not None
+            self._guard.stdin.write(json.dumps(request).encode() + b"\n")
         except (OSError, ValueError) as error:
             raise self._lost() from error
         while True:
@@ -96,24 +96,24 @@ class KeptChild:
                     return reply[answer]
 
     def close(self) -> None:
-        """End the child, its keeper, and the folder that it was given."""
-        self.let_go()
+        """Stop the child and its guard, and remove the directory."""
+        self.disconnect()
         try:
-            self._keeper.wait(2 * keeper.GRACE_SECONDS)
+            self._guard.wait(2 * process_guard.GRACE_SECONDS)
         except subprocess.TimeoutExpired:
-            self._keeper.kill()
-            self._keeper.wait()
+            self._guard.kill()
+            self._guard.wait()
         self._running = False
 
-    def let_go(self) -> None:
-        """Close the line: a keeper that was told to detach goes on, another ends."""
-        for pipe in (self._keeper.stdin, self._keeper.stdout):
+    def disconnect(self) -> None:
+        """Close the connection to the guard: a detached guard continues, another one ends."""
+        for pipe in (self._guard.stdin, self._guard.stdout):
             assert pipe is not None
             with contextlib.suppress(OSError):
                 pipe.close()
 
     def _receive(self, timeout_seconds: float | None) -> list[dict[str, Any]]:
-        pipe = self._keeper.stdout
+        pipe = self._guard.stdout
         assert pipe is not None
         if not select.select([pipe], [], [], timeout_seconds)[0]:
             return []
@@ -130,7 +130,7 @@ class KeptChild:
 
     def _lost(self) -> SpringtideError:
         return self._error(
-            f"the keeper of the local {self._what} (pid {self._keeper.pid}) is gone, and the "
+            f"the guard of the local {self._what} (pid {self._guard.pid}) has ended, and the "
             f"{self._what} with it",
-            hint=f"it was killed, or see the end of {self._log}",
+            hint=f"it may have been killed; see the end of {self._log}",
         )

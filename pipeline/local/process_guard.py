@@ -1,21 +1,22 @@
-"""A keeper: a small process between us and a broker or the like, so that nothing is left behind.
+"""A small process between a program and its broker, which stops the broker if the program ends.
 
-It is the parent of its child and the owner of a temporary folder. It obeys lines of JSON on its
-standard input; when that ends, because whoever started it closed it, died or was killed with -9,
-it stops the child, removes the folder and ends. Told to `detach`, it outlives its parent and does
-the same at SIGTERM. The kernel kills the child if the keeper itself is killed.
+The guard is the parent of the child process, and owns a temporary directory. It reads requests as
+lines of JSON from its standard input. When the input ends, because the program closed it or ended
+(even by kill -9), the guard stops the child, removes the directory and ends. After the request
+`detach` it outlives the program, and does the same on SIGTERM. If the guard is killed, the kernel
+kills the child.
 
-Started as a script with nothing but the standard library, in a session of its own:
-`python -I keeper.py [FOLDER-TO-REMOVE]`. Requests, each answered by one line:
+The script uses only the standard library, and runs in its own session:
+`python -I process_guard.py [DIRECTORY-TO-REMOVE]`. Requests with their answers:
 
     {"do": "start", "argv": [...], "log": path, "cwd": path}   {"pid": 123}
     {"do": "stop", "signal": 15, "grace_seconds": 20}          {"stopped": 143}
     {"do": "announce", "path": path, "state": {...}}           {"announced": path}
     {"do": "detach"}                                           {"detached": true}
 
-A child that ends by itself is reported by {"exited": code} as it happens; a request that fails is
-answered by {"error": text}. The announced file is locked (flock) as long as the keeper lives, so
-a reader can tell a running broker from what a crash left.
+When the child ends early, the guard writes {"exited": code}. A failed request is answered with
+{"error": text}. The guard holds a lock (flock) on the announced file, which distinguishes a running
+broker from the leftover of a crash.
 """
 
 import contextlib
@@ -35,7 +36,9 @@ _PR_SET_PDEATHSIG = 1
 GRACE_SECONDS = 20.0
 
 
-class Keeper:
+class ProcessGuard:
+    """Runs one child process, and removes `remove` at the end."""
+
     def __init__(self, remove: Path | None) -> None:
         self.remove = remove
         self.child: subprocess.Popen[bytes] | None = None
@@ -54,7 +57,7 @@ class Keeper:
         self.ending = True
 
     def run(self) -> None:
-        """Obey until there is nobody left to obey and nothing left to keep."""
+        """Handle requests until the program or the child has ended, then clean up."""
         try:
             pending = b""
             while not self.ending:
@@ -69,11 +72,11 @@ class Keeper:
                         return
                     *lines, pending = (pending + data).split(b"\n")
                     for line in lines:
-                        self._obey(json.loads(line))
+                        self._handle(json.loads(line))
         finally:
             self._clean_up()
 
-    def _obey(self, request: dict[str, Any]) -> None:
+    def _handle(self, request: dict[str, Any]) -> None:
         try:
             match request:
                 case {"do": "start", "argv": argv, "log": log, "cwd": cwd}:
@@ -126,18 +129,18 @@ class Keeper:
             self.ending = True
 
     def _announce(self, path: Path, state: dict[str, Any]) -> None:
-        # Locked and written before it is there: what a reader finds unlocked is a leftover.
+        # Lock and write the file before the rename: an unlocked file is a leftover.
         path.parent.mkdir(parents=True, exist_ok=True)
         unready = path.with_suffix(f".{os.getpid()}")
         file = unready.open("w")
         fcntl.flock(file, fcntl.LOCK_EX)
-        json.dump({**state, "keeper_pid": os.getpid()}, file)
+        json.dump({**state, "guard_pid": os.getpid()}, file)
         file.flush()
         unready.replace(path)
         self.announced, self.announced_at = file, path
 
     def _reply(self, **answer: object) -> None:
-        # Nobody has to listen: the parent may be gone, and we clean up all the same.
+        # The program may have ended; the guard cleans up anyway.
         with contextlib.suppress(OSError):
             os.write(1, json.dumps(answer).encode() + b"\n")
 
@@ -155,4 +158,4 @@ def _die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    Keeper(Path(sys.argv[1]) if len(sys.argv) > 1 else None).run()
+    ProcessGuard(Path(sys.argv[1]) if len(sys.argv) > 1 else None).run()

@@ -30,12 +30,12 @@ from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.overcommit.batch import batch
 from pipeline.processors.overcommit.mid import Percents, allocated, mid
-from pipeline.processors.overcommit.node_offers import Offers, offers, records
+from pipeline.processors.overcommit.node_offers import NodeOffers, offers, records
 from pipeline.processors.overcommit.resource_columns import (
     MAX_USAGE_REQUEST,
     REQUEST,
-    Nodes,
-    Pods,
+    NodeAmounts,
+    PodAmounts,
     Strategies,
     strategies,
 )
@@ -61,16 +61,16 @@ class Part(NamedTuple):
     batch: WindowBatch
     prods: list[Prod]
 
-    def columns(self) -> tuple[Nodes, Pods, Strategies]:
+    def columns(self) -> tuple[NodeAmounts, PodAmounts, Strategies]:
         policies = [window.node.overcommit or Overcommit() for window in self.batch.windows]
         is_known(self.batch)
         found = nodes_of(self.batch, self.prods[0])
         return found, pods_of(self.batch), strategies(policies)
 
-    def offers(self) -> Offers:
+    def offers(self) -> NodeOffers:
         return offers(self.batch, self.prods[0], self.prods[1:])
 
-    def records(self, found: Offers) -> list[Any]:
+    def records(self, found: NodeOffers) -> list[Any]:
         count = len(self.batch)
         return records(self.batch, found, ["percentile"] * count, [AT] * count)
 
@@ -115,7 +115,7 @@ def parts(fleet: Sequence[Window], at_once: int) -> list[Part]:
     return found
 
 
-def amounts(nodes: Nodes, pods: Pods, of: Strategies) -> tuple[IntArray, IntArray]:
+def amounts(nodes: NodeAmounts, pods: PodAmounts, of: Strategies) -> tuple[IntArray, IntArray]:
     """Mid and Batch, idle capacity promised once."""
     count = len(nodes.capacity)
     percents = Percents(np.zeros(count, np.int64), of.mid_reclaim_percent)
@@ -126,14 +126,14 @@ def amounts(nodes: Nodes, pods: Pods, of: Strategies) -> tuple[IntArray, IntArra
 class Loop:
     """The same by loops over nodes, pods and resources: what the arrays are held against."""
 
-    def __init__(self, nodes: Nodes, pods: Pods, of: Strategies) -> None:
+    def __init__(self, nodes: NodeAmounts, pods: PodAmounts, of: Strategies) -> None:
         """Take everything out of the arrays."""
         names = list(CLASS_CODES)
         self._pods: list[list[tuple[Any, ...]]] = [[] for _ in range(len(nodes.capacity))]
         for node, code, *rest in zip(*(column.tolist() for column in pods), strict=True):
             self._pods[node].append((names[code], *rest))
         self._nodes = [
-            Nodes(*row) for row in zip(*(column.tolist() for column in nodes), strict=True)
+            NodeAmounts(*row) for row in zip(*(column.tolist() for column in nodes), strict=True)
         ]
         self._of = [
             Strategies(*row) for row in zip(*(column.tolist() for column in of), strict=True)

@@ -23,8 +23,8 @@ from pipeline.processors.kubernetes.durations import seconds_of
 from pipeline.processors.policy.collect_interval import CollectInterval, collect_interval
 from pipeline.processors.policy.nodemetric_spec import metric_spec
 from pipeline.processors.slo.nodemetric_status import (
-    HostReport,
-    NodeReport,
+    HostMetricReport,
+    NodeMetricReport,
     pods_of,
     status_of,
     usage_of,
@@ -158,14 +158,16 @@ class NodeMetrics:
         if usage is None or window is None:
             return None
         classes = self._host_apps.get(name, {})
-        report = NodeReport(
+        report = NodeMetricReport(
             updated_seconds=usage.end_ms / 1000,
             usage=usage_of(usage.node),
             system_usage=usage_of(usage.system),
             aggregated={} if state is None else self._spans(name, state),
             pods=pods_of(window, usage.pods),
             host_apps=tuple(
-                HostReport(name=of, usage=usage_of(used), priority=_label(classes.get(of, "")))
+                HostMetricReport(
+                    name=of, usage=usage_of(used), priority=_label(classes.get(of, ""))
+                )
                 for of, used in zip(usage.hosts, usage.host_apps, strict=True)
             ),
             **({} if state is None else _predicted(state)),

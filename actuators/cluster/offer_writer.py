@@ -23,7 +23,12 @@ from pipeline.kube.event_reporter import EventReporter
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
 from pipeline.processors.kubernetes.object_records import ORIGIN
-from pipeline.processors.overcommit.offer_decision import Case, Offer, check_amounts, offers_now
+from pipeline.processors.overcommit.offer_decision import (
+    Offer,
+    OfferCase,
+    check_amounts,
+    offers_now,
+)
 from pipeline.processors.overcommit.status_patch import ABSENT, WRITTEN, amounts_on, status_patch
 from pipeline.times import format_time, parse_time
 from pipeline.topics.actions import ActionRecord, Outcome
@@ -202,12 +207,12 @@ class Offers:
     def _ours(self, name: str) -> bool:
         return not _MARKS.isdisjoint(self._on_server[name].annotations)
 
-    def _case(self, name: str) -> Case:
+    def _case(self, name: str) -> OfferCase:
         record, resources = self._records.get(name), self._resources.get(name)
         there, have = self._on_server[name], self._having(name)
         if resources is not None and parse_time(resources.as_of) < there.made:
             resources = None  # of another machine that had the name
-        return Case(
+        return OfferCase(
             None if record is None else record.overcommit,
             resources,
             there.annotations,

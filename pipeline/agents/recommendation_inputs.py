@@ -1,7 +1,7 @@
 """Load each pod's owner and its node's checkpoint, as input of recommendations.
 
-Nodes are added to `Workloads` one partition after the other. Nothing is written. A node is loaded
-from the checkpoint that a worker would start from; nodes without an intact one are reported.
+Nodes are added to `WorkloadSums` one partition after the other. Nothing is written. A node is
+loaded from the checkpoint that a worker would start from; nodes without an intact one are reported.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,15 +12,15 @@ from pipeline.agents.consume import Readers
 from pipeline.errors import CheckpointError, RecordError
 from pipeline.kafka.partition_log import LogReader, LogRecord
 from pipeline.processors.join.pod_facts import PodRow
-from pipeline.processors.recommendation import Owner, Workloads
+from pipeline.processors.recommendation import PodOwner, WorkloadSums
 from pipeline.topics.checkpoints import NodeCheckpoint
 from pipeline.topics.registry import CHECKPOINTS, PODS
 
-Wanted = Callable[[Owner], bool]
+Wanted = Callable[[PodOwner], bool]
 
 
 async def add_nodes(
-    workloads: Workloads,
+    workloads: WorkloadSums,
     is_wanted: Wanted | None = None,
     *,
     prefix: str,
@@ -64,7 +64,7 @@ async def _read_pods(reader: LogReader, topic: str, partition: int) -> ClusterSt
 
 
 def _owner_numbers(
-    cluster_state: ClusterState, workloads: Workloads, is_wanted: Wanted | None
+    cluster_state: ClusterState, workloads: WorkloadSums, is_wanted: Wanted | None
 ) -> dict[str, dict[str, int]]:
     """Return the owner number of each wanted pod, by node and UID."""
     numbers: dict[str, dict[str, int]] = {}
@@ -76,15 +76,15 @@ def _owner_numbers(
     return numbers
 
 
-def _owner(pod: PodRow) -> Owner:
+def _owner(pod: PodRow) -> PodOwner:
     namespace = pod.namespace or ""
     if pod.owner_kind and pod.owner_name:
-        return Owner(pod.owner_kind, namespace, pod.owner_name)
-    return Owner("Pod", namespace, pod.name or "")
+        return PodOwner(pod.owner_kind, namespace, pod.owner_name)
+    return PodOwner("Pod", namespace, pod.name or "")
 
 
 def _add(
-    workloads: Workloads,
+    workloads: WorkloadSums,
     node: str,
     checkpoints: Sequence[NodeCheckpoint],
     owners: Mapping[str, int],

@@ -14,7 +14,7 @@ from pipeline.cli.safe_output import print_lines, printable
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.policy.amplification import AMPLIFICATION, node_ratios, ratios_text
 from pipeline.processors.policy.config_sections import Section, document
-from pipeline.processors.policy.load_configmap import Policy, Problem
+from pipeline.processors.policy.load_configmap import Policy, PolicyProblem
 from pipeline.processors.policy.load_slo_config import (
     BURST,
     HOST_APPLICATIONS,
@@ -96,7 +96,7 @@ def command(settings: Settings, file: Path, nodes: Path | None, as_json: bool) -
 
 class _Node(NamedTuple):
     record: NodeRecord
-    problems: tuple[Problem, ...]
+    problems: tuple[PolicyProblem, ...]
     cpu: CpuInfo | None
 
 

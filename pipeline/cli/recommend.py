@@ -21,7 +21,7 @@ from pipeline.kafka.partition_log import open_reader
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.processors.model.entity_columns import NEVER
 from pipeline.processors.model.model_config import RESOURCES
-from pipeline.processors.recommendation import Advice, Owner, Recommendation, Workloads
+from pipeline.processors.recommendation import Advice, PodOwner, Recommendation, WorkloadSums
 from pipeline.settings import Settings
 from pipeline.times import format_time
 from pipeline.topics.registry import CHECKPOINTS, PODS
@@ -55,9 +55,9 @@ class OwnerFilter:
             raise UsageError(
                 f"{text!r:.100} is not an owner", hint="give Kind/namespace/name or namespace/name"
             )
-        self.near: dict[Owner, None] = {}
+        self.near: dict[PodOwner, None] = {}
 
-    def __call__(self, owner: Owner) -> bool:
+    def __call__(self, owner: PodOwner) -> bool:
         if owner.namespace != self._namespace:
             return False
         if owner.name == self._name and self._kind in ("", owner.kind.casefold()):
@@ -100,7 +100,7 @@ def command(settings: Settings, owner: str | None, as_json: bool) -> None:
     """
     selected = None if owner is None else OwnerFilter(owner)
     quiet_client(settings)
-    workloads = Workloads(model_config(settings))
+    workloads = WorkloadSums(model_config(settings))
     failed = asyncio.run(_read(settings, workloads, selected))
     # With an owner selected, the pods of all others are strangers.
     _warn(workloads.strangers if selected is None else 0, failed)
@@ -123,7 +123,7 @@ def command(settings: Settings, owner: str | None, as_json: bool) -> None:
 
 
 async def _read(
-    settings: Settings, workloads: Workloads, selected: OwnerFilter | None
+    settings: Settings, workloads: WorkloadSums, selected: OwnerFilter | None
 ) -> dict[str, CheckpointError]:
     kafka = settings.kafka
     await require_topics(kafka, (PODS, CHECKPOINTS))
@@ -221,7 +221,7 @@ def _facts(resource: str, advice: Advice) -> dict[str, Any]:
     }
 
 
-def _koordinator(owner: Owner, target: dict[str, str]) -> dict[str, Any]:
+def _koordinator(owner: PodOwner, target: dict[str, str]) -> dict[str, Any]:
     workload = {"kind": owner.kind, "name": owner.name}
     return {
         "apiVersion": "analysis.koordinator.sh/v1alpha1",

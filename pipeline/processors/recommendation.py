@@ -46,7 +46,7 @@ _AT_ONCE: Final = 2048
 _FACTOR: Final = (100.0 + MARGIN_PERCENT) / 100.0
 
 
-class Owner(NamedTuple):
+class PodOwner(NamedTuple):
     """What controls a pod, as far as the pod says: a ReplicaSet, not the Deployment behind it. A
     pod that nothing controls is its own."""
 
@@ -77,7 +77,7 @@ class Recommendation(NamedTuple):
     """For each of the `pods` of an owner; `end_ms` is the end of the newest window of the nodes
     that have models of any, `NEVER` if there are none."""
 
-    owner: Owner
+    owner: PodOwner
     pods: int
     end_ms: int
     cpu: Advice
@@ -89,7 +89,7 @@ class Recommendation(NamedTuple):
         return not (np.isnan(self.cpu.target) and np.isnan(self.memory.target))
 
 
-class Workloads:
+class WorkloadSums:
     """Sums over pods by owner, to which nodes are added one after the other, in any order.
 
     Kept are a histogram per owner and resource and nine numbers per pod. `strangers` counts pods
@@ -102,12 +102,12 @@ class Workloads:
             [_Sum(profile.layouts[r], profile.half_life_ms[r]) for profile in config.profiles]
             for r in range(len(RESOURCES))
         ]
-        self._numbers: dict[Owner, int] = {}
+        self._numbers: dict[PodOwner, int] = {}
         self._pods: list[int] = []
         self._seen: list[_Pods] = []
         self.strangers = 0
 
-    def count(self, owner: Owner) -> int:
+    def count(self, owner: PodOwner) -> int:
         """Take note of a pod of `owner`, with models or without; gives the owner's number."""
         number = self._numbers.setdefault(owner, len(self._pods))
         if number == len(self._pods):
@@ -260,7 +260,7 @@ def _advice(seen: _Pods, resource: int, found: FloatArray, floor: float) -> list
     owners = found.shape[1]
     peaks = seen.peaks[:, resource]
     known = np.flatnonzero(~np.isnan(peaks))
-    # Owner by owner, and of each its pods by their peaks.
+    # By owner, and for each owner by peak.
     order = known[np.lexsort((peaks[known], seen.owner[known]))]
     own, first, pods = np.unique(seen.owner[order], return_index=True, return_counts=True)
     median, highest = np.full((2, owners), np.nan)

@@ -33,7 +33,7 @@ from pipeline.kafka.topic_admin import require_topics
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
 from pipeline.processors.kubernetes.object_records import node_record, pod_record
-from pipeline.processors.policy.load_configmap import Problem as PolicyProblem
+from pipeline.processors.policy.load_configmap import PolicyProblem as PolicyProblem
 from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources.compacted_writer import (

@@ -12,7 +12,7 @@ from pipeline.errors import InvalidPolicyError, UsageError
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
 from pipeline.processors.policy.contradictions import FilterLimits
-from pipeline.processors.policy.load_configmap import CONFIG_MAP, Problem
+from pipeline.processors.policy.load_configmap import CONFIG_MAP, PolicyProblem
 from pipeline.processors.scorers.load_aware import LOAD_AWARE
 from pipeline.settings import Settings
 from pipeline.sources.scheduler_config import placement_of
@@ -31,7 +31,7 @@ def filter_limits(settings: Settings) -> FilterLimits:
     return FilterLimits(float(thresholds.get("cpu", 0)), float(thresholds.get("memory", 0)))
 
 
-def tell(problems: Iterable[Problem]) -> None:
+def tell(problems: Iterable[PolicyProblem]) -> None:
     """Count the problems of the policy as it is now, and log each."""
     found = list(problems)
     for taken in (True, False):

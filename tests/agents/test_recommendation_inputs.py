@@ -4,8 +4,8 @@ from typing import Any
 
 from pipeline.agents.recommendation_inputs import Wanted, add_nodes
 from pipeline.processors.model.model_config import ModelConfig
-from pipeline.processors.recommendation import Owner as Workload
-from pipeline.processors.recommendation import Recommendation, Workloads
+from pipeline.processors.recommendation import PodOwner as Workload
+from pipeline.processors.recommendation import Recommendation, WorkloadSums
 from pipeline.topics.checkpoints import NodeCheckpoint, node_key
 from pipeline.topics.codec import decode_pack, encode_json, encode_pack
 from pipeline.topics.pods import Owner as PodOwner
@@ -40,9 +40,9 @@ async def filled() -> MemoryBroker:
 
 async def read(
     broker: MemoryBroker, wanted: Wanted | None = None, config: ModelConfig = CONFIG
-) -> tuple[dict[Workload, Recommendation], dict[str, Any], Workloads]:
+) -> tuple[dict[Workload, Recommendation], dict[str, Any], WorkloadSums]:
     before = {place: len(log) for place, log in broker.logs.items()}
-    workloads = Workloads(config)
+    workloads = WorkloadSums(config)
     failed = await add_nodes(
         workloads, wanted, prefix="t", partitions=2, open_reader=broker.open_reader
     )

@@ -11,11 +11,11 @@ from pipeline.cli import recommend
 from pipeline.cli.main import cli
 from pipeline.errors import CheckpointError
 from pipeline.processors.model.bank import Bank
-from pipeline.processors.recommendation import Advice, Owner, Recommendation, Workloads
+from pipeline.processors.recommendation import Advice, PodOwner, Recommendation, WorkloadSums
 from tests.processors.windows import GIB, Pod, window
 
 NAN = math.nan
-WEB = Owner("ReplicaSet", "shop", "web-5d4")
+WEB = PodOwner("ReplicaSet", "shop", "web-5d4")
 KNOWN = Recommendation(
     WEB, 3, 1_700_000_010_000,
     Advice(0.0301, 0.5, NAN, 0.0, 1, 1, 0.4, 0.4),
@@ -28,8 +28,8 @@ def recommending(monkeypatch: pytest.MonkeyPatch, *arguments: str, failed: Any =
     bank = Bank()
     bank.apply([window(i, [Pod("p", (1.0, GIB)), Pod("other", (1.0, GIB))]) for i in range(30)])
 
-    async def read(settings: object, workloads: Workloads, selected: Any) -> Any:
-        owners = [WEB, WEB, Owner("Job", "shop", "once\x1b[2J")]
+    async def read(settings: object, workloads: WorkloadSums, selected: Any) -> Any:
+        owners = [WEB, WEB, PodOwner("Job", "shop", "once\x1b[2J")]
         numbers = {
             uid: workloads.count(owner)
             for uid, owner in zip(["p", "q", "r"], owners, strict=True)

@@ -14,7 +14,7 @@ from pipeline.local.control_plane import ControlPlane
 from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.overcommit.node_offers import offers, records
-from pipeline.processors.overcommit.offer_decision import Case, offers_now
+from pipeline.processors.overcommit.offer_decision import OfferCase, offers_now
 from pipeline.processors.overcommit.status_patch import ABSENT, WRITTEN, amounts_on
 from pipeline.processors.overcommit.window_columns import Prod
 from pipeline.settings import Settings
@@ -152,7 +152,8 @@ async def all_windows(settings: Settings, count: int) -> bool:
 
 def wanted(record: NodeResourcesRecord) -> Any:
     (offer,) = offers_now(
-        [Case(record.strategy, record, {}, (ABSENT,) * len(WRITTEN), 0.0)], parse_time(record.as_of)
+        [OfferCase(record.strategy, record, {}, (ABSENT,) * len(WRITTEN), 0.0)],
+        parse_time(record.as_of),
     )
     return offer
 

@@ -24,9 +24,9 @@ from pipeline.processors.model.model_config import (
 from pipeline.processors.recommendation import (
     FRACTIONS,
     Advice,
-    Owner,
+    PodOwner,
     Recommendation,
-    Workloads,
+    WorkloadSums,
     bounds,
 )
 from tests.processors.reference import SlowHistogram
@@ -37,7 +37,7 @@ FAST = ModelConfig(
     predictors=("percentile", "vpa"),
 )  # fmt: skip
 LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
-WEB, DB = Owner("ReplicaSet", "shop", "web-5d4"), Owner("StatefulSet", "shop", "db")
+WEB, DB = PodOwner("ReplicaSet", "shop", "web-5d4"), PodOwner("StatefulSet", "shop", "db")
 FLOORS = (0.025, 250 * 2**20)
 NODES = ("node-a", "node-b", "node-c")
 
@@ -53,12 +53,12 @@ def states(windows: Sequence[NodeWindow], config: ModelConfig = FAST) -> dict[st
 
 def recommended(
     found: Mapping[str, bytes],
-    owners: Mapping[str, Owner],
+    owners: Mapping[str, PodOwner],
     config: ModelConfig = FAST,
     order: Sequence[str] = (),
-) -> dict[Owner, Recommendation]:
+) -> dict[PodOwner, Recommendation]:
     """By owner, where nodes are added in this order; every pod is on every node, as it were."""
-    workloads = Workloads(config)
+    workloads = WorkloadSums(config)
     numbers = {uid: workloads.count(owner) for uid, owner in owners.items()}
     for node in order or found:
         workloads.add(node, found[node], numbers)
@@ -246,7 +246,7 @@ def test_what_never_used_any_gets_the_floor() -> None:
 
 def test_pods_of_nobody_are_counted_and_add_nothing() -> None:
     found = states([window(i, [Pod("p", (1.0, GIB)), Pod("q", (9.0, GIB))]) for i in range(3)])
-    workloads = Workloads(FAST)
+    workloads = WorkloadSums(FAST)
     workloads.add("node-a", found["node-a"], {"p": workloads.count(WEB)})
     (web,) = workloads.recommendations()
     assert (workloads.strangers, web.cpu.pods) == (1, 1)
@@ -255,7 +255,7 @@ def test_pods_of_nobody_are_counted_and_add_nothing() -> None:
 
 def test_a_state_that_does_not_fit_adds_nothing() -> None:
     found = states([window(1, [Pod("p", (1.0, GIB))])])
-    workloads = Workloads(replace(FAST, profile=VPA))
+    workloads = WorkloadSums(replace(FAST, profile=VPA))
     numbers = {"p": workloads.count(WEB)}
     for node, state in (("node-a", found["node-a"]), ("node-a", b"nothing"), ("node-b", b"")):
         with pytest.raises(CheckpointError):
@@ -327,7 +327,7 @@ def test_many_owners_are_as_if_each_were_alone(monkeypatch: pytest.MonkeyPatch) 
         ]
         for i in range(600)
     }
-    owners = {uid: Owner("Job", "ns", f"job-{int(uid[4:]) // 2:03}") for _, uid in series}
+    owners = {uid: PodOwner("Job", "ns", f"job-{int(uid[4:]) // 2:03}") for _, uid in series}
     found = states(windows_of(series))
     together = recommended(found, owners)
     assert [*together] == sorted(together)

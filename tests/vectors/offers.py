@@ -11,8 +11,8 @@ from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.kubernetes.node_reservation import ANNOTATION
 from pipeline.processors.kubernetes.object_records import pod_record
 from pipeline.processors.overcommit.node_offers import offers, records
-from pipeline.processors.overcommit.offer_decision import Case as OfferCase
 from pipeline.processors.overcommit.offer_decision import Offer, offers_now
+from pipeline.processors.overcommit.offer_decision import OfferCase as OfferCase
 from pipeline.processors.overcommit.status_patch import ABSENT, WRITTEN, status_patch
 from pipeline.processors.overcommit.third_party import TAKEN
 from pipeline.processors.overcommit.window_columns import Prod

@@ -12,8 +12,8 @@ import msgspec
 
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.kubernetes.objects import (
-    Metadata,
     NodeObject,
+    ObjectMetadata,
     OwnerReference,
     PodCondition,
     PodObject,
@@ -172,11 +172,11 @@ def cgroup_uid(uid: str, annotations: Mapping[str, str]) -> str:
     return (annotations.get(_CONFIG_HASH) or uid) if is_static else uid
 
 
-def _annotations(metadata: Metadata) -> dict[str, str]:
+def _annotations(metadata: ObjectMetadata) -> dict[str, str]:
     return {name: text for name, text in metadata.annotations.items() if name != _LAST_APPLIED}
 
 
-def _annotations_of_node(metadata: Metadata) -> dict[str, str]:
+def _annotations_of_node(metadata: ObjectMetadata) -> dict[str, str]:
     annotations = _annotations(metadata)
     for name in _ACTUATOR_ANNOTATIONS:
         annotations.pop(name, None)

@@ -24,7 +24,7 @@ class OwnerReference(_Object, frozen=True, kw_only=True):
     controller: bool = False
 
 
-class Metadata(_Object, frozen=True, kw_only=True):
+class ObjectMetadata(_Object, frozen=True, kw_only=True):
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -72,7 +72,7 @@ class PodStatus(_Object, frozen=True, kw_only=True):
 
 
 class PodObject(_Object, frozen=True, kw_only=True):
-    metadata: Metadata = Metadata()
+    metadata: ObjectMetadata = ObjectMetadata()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
@@ -102,7 +102,7 @@ class NodeStatus(_Object, frozen=True, kw_only=True):
 
 
 class NodeObject(_Object, frozen=True, kw_only=True):
-    metadata: Metadata
+    metadata: ObjectMetadata
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 

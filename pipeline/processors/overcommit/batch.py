@@ -14,8 +14,8 @@ from pipeline.processors.overcommit.resource_columns import (
     MAX_USAGE_REQUEST,
     NO_LIMIT,
     REQUEST,
-    Nodes,
-    Pods,
+    NodeAmounts,
+    PodAmounts,
     Strategies,
     by_node,
     percent_of,
@@ -40,7 +40,9 @@ class Batch(NamedTuple):
     promised: IntArray
 
 
-def batch(nodes: Nodes, pods: Pods, strategies: Strategies, mid: IntArray | None = None) -> Batch:
+def batch(
+    nodes: NodeAmounts, pods: PodAmounts, strategies: Strategies, mid: IntArray | None = None
+) -> Batch:
     """What each node has for Batch; `mid` (nodes, 2) is what is promised to Mid.
 
     The ledger between both: idle capacity is promised once. What Mid's pods use or asked for is

@@ -12,8 +12,8 @@ import numpy as np
 
 from pipeline.processors.arrays import IntArray
 from pipeline.processors.overcommit.resource_columns import (
-    Nodes,
-    Pods,
+    NodeAmounts,
+    PodAmounts,
     Strategies,
     by_node,
     percent_of,
@@ -45,7 +45,7 @@ class Percents(NamedTuple):
 
 
 class _Terms(NamedTuple):
-    nodes: Nodes
+    nodes: NodeAmounts
     strategies: Strategies
     percents: Percents
     unused: IntArray
@@ -80,19 +80,19 @@ class _Terms(NamedTuple):
         return self.beside(peak - (-peak * margin) // 100, self.allocated)
 
 
-def allocated(nodes: int, pods: Pods) -> IntArray:
+def allocated(nodes: int, pods: PodAmounts) -> IntArray:
     """What Prod asked for on each node, (nodes, 2)."""
     return by_node(nodes, pods, pods.request, pods.is_prod & pods.is_listed)
 
 
-def unmeasured(nodes: int, pods: Pods) -> IntArray:
+def unmeasured(nodes: int, pods: PodAmounts) -> IntArray:
     """What Prod asked for, (nodes, 2), by pods of which there is no usage: nobody can say yet what
     of it they leave."""
     return by_node(nodes, pods, pods.request, pods.is_prod & pods.is_listed & ~pods.has_usage)
 
 
 def mid(
-    nodes: Nodes,
+    nodes: NodeAmounts,
     allocated: IntArray,
     strategies: Strategies,
     percents: Percents,
@@ -109,7 +109,7 @@ def mid(
     return found._replace(amount=amount)
 
 
-def outside(nodes: Nodes) -> IntArray:
+def outside(nodes: NodeAmounts) -> IntArray:
     """What goes to those outside of Kubernetes, (nodes, 2): what they use, or what is reserved."""
     of: IntArray = np.maximum(nodes.system + nodes.prod_apps, nodes.reserved)
     return of

@@ -17,8 +17,8 @@ from pipeline.processors.overcommit import batch as batch_tier
 from pipeline.processors.overcommit.batch import Batch
 from pipeline.processors.overcommit.mid import FORMULAS, Mid, Percents, allocated, mid, unmeasured
 from pipeline.processors.overcommit.resource_columns import (
-    Nodes,
-    Pods,
+    NodeAmounts,
+    PodAmounts,
     Strategies,
     percent_of,
     strategies,
@@ -38,7 +38,7 @@ from pipeline.topics.resource_amounts import Resources
 _USUAL_FORMULA = "v1.6"
 
 
-class Offers(NamedTuple):
+class NodeOffers(NamedTuple):
     """Of n nodes: what each has, less the buffer, and what it was worked out from.
 
     `mid_amount`, `mid_least` (Mid by the most careful predictor) and `batch_amount` are (nodes, 2);
@@ -46,7 +46,7 @@ class Offers(NamedTuple):
     """
 
     known: BoolArray
-    nodes: Nodes
+    nodes: NodeAmounts
     mid: Mid
     batch: Batch
     mid_amount: IntArray
@@ -56,7 +56,7 @@ class Offers(NamedTuple):
     batch_buffer: IntArray
 
 
-def offers(batch: WindowBatch, decided: Prod, others: Sequence[Prod]) -> Offers:
+def offers(batch: WindowBatch, decided: Prod, others: Sequence[Prod]) -> NodeOffers:
     """What nodes have after these windows, one for each, all of nodes that take part.
 
     `decided` is what the predictors say of Prod that count, `others` what each of them says,
@@ -79,7 +79,7 @@ def offers(batch: WindowBatch, decided: Prod, others: Sequence[Prod]) -> Offers:
     promised = np.where(columns.promises_once[:, None], offered, 0)
     rest = batch_tier.batch(nodes, pods, columns, promised)
     batch_buffer = percent_of(rest.amount, columns.buffer_percent)
-    return Offers(
+    return NodeOffers(
         known=is_known(batch),
         nodes=nodes,
         mid=found,
@@ -92,14 +92,14 @@ def offers(batch: WindowBatch, decided: Prod, others: Sequence[Prod]) -> Offers:
     )
 
 
-def _with_unmeasured(nodes: Nodes, pods: Pods) -> Nodes:
+def _with_unmeasured(nodes: NodeAmounts, pods: PodAmounts) -> NodeAmounts:
     """The nodes with a peak of Prod that has in it what pods ask for of which predictors have seen
     nothing: a pod that waits for its image must not be taken for one that leaves all it asked."""
     more = unmeasured(len(nodes.capacity), pods)
     return nodes._replace(prod_peak=nodes.prod_peak + more)
 
 
-def _mid(nodes: Nodes, asked: IntArray, columns: Strategies, of: Sequence[Overcommit]) -> Mid:
+def _mid(nodes: NodeAmounts, asked: IntArray, columns: Strategies, of: Sequence[Overcommit]) -> Mid:
     """Mid of each node by the formula that its strategy names; by the usual one where that is none
     of ours, as a record of a newer build may have it."""
     names = [one.mid_formula if one.mid_formula in FORMULAS else _USUAL_FORMULA for one in of]
@@ -116,7 +116,7 @@ def _mid(nodes: Nodes, asked: IntArray, columns: Strategies, of: Sequence[Overco
 
 def records(
     batch: WindowBatch,
-    found: Offers,
+    found: NodeOffers,
     predictors: Sequence[str],
     positions: Sequence[Mapping[str, int]],
 ) -> list[NodeResourcesRecord]:

@@ -16,7 +16,7 @@ import numpy as np
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.arrays import IntArray
 from pipeline.processors.overcommit.resource_columns import is_fresh, strategies
-from pipeline.processors.overcommit.status_patch import ABSENT, WRITTEN, Known, is_due, written
+from pipeline.processors.overcommit.status_patch import ABSENT, WRITTEN, KnownTiers, is_due, written
 from pipeline.processors.overcommit.third_party import origin_on, origin_text, taken
 from pipeline.processors.policy.normalization import read_ratio
 from pipeline.times import parse_time
@@ -30,7 +30,7 @@ _WINDOWS: Final = 2.0
 _MOST: Final = 2**53
 
 
-class Case(NamedTuple):
+class OfferCase(NamedTuple):
     """A node: its strategy, None where it takes no part; what was worked out for it, None where
     nothing was; the annotations and `amounts` (in the order of `WRITTEN`) that it has now; for how
     many seconds it has had these, NaN where nobody knows; and whether it is to say what there was
@@ -74,7 +74,7 @@ def check_amounts(record: NodeResourcesRecord) -> None:
                 raise InvalidRecordError(f"{name} has an amount that is not from 0 to 2**53")
 
 
-def offers_now(cases: Sequence[Case], now: float) -> list[Offer]:
+def offers_now(cases: Sequence[OfferCase], now: float) -> list[Offer]:
     """What each of these nodes is to offer at `now`, UTC seconds."""
     if not cases:
         return []
@@ -90,7 +90,7 @@ def offers_now(cases: Sequence[Case], now: float) -> list[Offer]:
     found = written(
         _column([one.batch for one in wanted]),
         _column([one.mid for one in wanted]),
-        Known(
+        KnownTiers(
             np.array([one.batch is not None for one in wanted]),
             np.array([one.mid is not None for one in wanted]),
         ),
@@ -136,12 +136,12 @@ def _taken_before(amounts: IntArray, origin: IntArray) -> IntArray:
     return np.where(np.minimum(batch, origin) < 0, 0, np.maximum(origin - batch, 0))
 
 
-def _age(case: Case, now: float) -> float:
+def _age(case: OfferCase, now: float) -> float:
     """Seconds since the end of the window that was the last; NaN where there is none."""
     return math.nan if case.resources is None else now - parse_time(case.resources.as_of)
 
 
-def _wanted(case: Case, age: float, is_fresh: bool) -> _Wanted:
+def _wanted(case: OfferCase, age: float, is_fresh: bool) -> _Wanted:
     strategy, found = case.strategy, case.resources
     if strategy is None:
         return _Wanted(None, None, "the node takes no part")

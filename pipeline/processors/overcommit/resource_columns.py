@@ -33,7 +33,7 @@ _LOW: Final = np.array([name in ("batch", "free") for name in CLASS_CODES])
 _PROD: Final = np.array([name in ("prod", "none", "unknown") for name in CLASS_CODES])
 
 
-class Nodes(NamedTuple):
+class NodeAmounts(NamedTuple):
     """Of each node: amounts (nodes, 2) in int64, and whether its usage is known (nodes,).
 
     `allocatable` is that of Prod. `kubelet_reserved` and `annotated_reserved` are kept for others,
@@ -61,7 +61,7 @@ class Nodes(NamedTuple):
         return np.maximum(self.kubelet_reserved, self.annotated_reserved)
 
 
-class Pods(NamedTuple):
+class PodAmounts(NamedTuple):
     """Of each pod (pods,): its node, class and whether it is LSE; whether it is listed as Running
     or Pending, or only its usage was reported; requests and usage (pods, 2) in int64. In order of
     the nodes they are summed fastest."""
@@ -84,11 +84,11 @@ class Pods(NamedTuple):
         """Whether it is Prod, or may be."""
         return _PROD.take(self.class_code)
 
-    def of(self, some: BoolArray) -> "Pods":
+    def of(self, some: BoolArray) -> "PodAmounts":
         """Those of them for which `some` (pods,) is true."""
         (at,) = some.nonzero()
         columns: Iterable[Any] = self
-        return Pods(*(column.take(at, axis=0) for column in columns))
+        return PodAmounts(*(column.take(at, axis=0) for column in columns))
 
 
 class Strategies(NamedTuple):
@@ -172,7 +172,7 @@ def percent_of(amounts: IntArray, percents: IntArray) -> IntArray:
     return cut
 
 
-def by_node(nodes: int, pods: Pods, amounts: IntArray, of: BoolArray) -> IntArray:
+def by_node(nodes: int, pods: PodAmounts, amounts: IntArray, of: BoolArray) -> IntArray:
     """The sum per node (nodes, 2) of the amounts of these pods, exact in 64 bits."""
     (at,) = of.nonzero()
     node = pods.node.take(at)

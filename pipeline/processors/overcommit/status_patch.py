@@ -24,7 +24,7 @@ _MILLION: Final = 1_000_000
 _LARGEST_THRESHOLD: Final = 1000.0
 
 
-class Written(NamedTuple):
+class WrittenAmounts(NamedTuple):
     """What each node is to have, (nodes, 4) in the order of `WRITTEN`, and what it had for Batch
     before the share of third parties was taken, (nodes, 2), which is 0 where Batch goes."""
 
@@ -32,7 +32,7 @@ class Written(NamedTuple):
     origin: IntArray
 
 
-class Known(NamedTuple):
+class KnownTiers(NamedTuple):
     """Of which nodes there is an amount, (nodes,): not where colocation is off, or where what it is
     worked out from is unknown or too old."""
 
@@ -41,8 +41,8 @@ class Known(NamedTuple):
 
 
 def written(
-    batch: IntArray, mid: IntArray, known: Known, ratios: FloatArray, third_party: IntArray
-) -> Written:
+    batch: IntArray, mid: IntArray, known: KnownTiers, ratios: FloatArray, third_party: IntArray
+) -> WrittenAmounts:
     """What is written of these amounts, (nodes, 2) each.
 
     The CPU of Batch is that of a normal CPU: `ratios` (nodes,) says how many of them each CPU is,
@@ -52,7 +52,7 @@ def written(
     has_batch, has_mid = known.batch[:, None], known.mid[:, None]
     whole = normalized(batch, ratios)
     left = np.maximum(whole - third_party, 0)
-    return Written(
+    return WrittenAmounts(
         amounts=np.hstack([np.where(has_batch, left, ABSENT), np.where(has_mid, mid, ABSENT)]),
         origin=np.where(has_batch, whole, 0),
     )

@@ -1,7 +1,7 @@
 """The columns that Mid and Batch are computed from, made of windows and of the peaks of Prod.
 
-`Nodes` and `Pods` of many nodes at once, in whole millicores and bytes. Usage is rounded up, so
-that nothing in use is offered. Pods that a sample lacks count their requests, in sum by class.
+Amounts of many nodes at once are in whole millicores and bytes. Usage is rounded up, so that
+nothing in use is offered. Pods that a sample lacks count their requests, in sum by class.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from pipeline.processors.join.window_batch import WindowBatch, amounts
 from pipeline.processors.kubernetes.node_reservation import kubelet_reserved
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.reclaimable import TO_KUBERNETES
-from pipeline.processors.overcommit.resource_columns import Nodes, Pods
+from pipeline.processors.overcommit.resource_columns import NodeAmounts, PodAmounts
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.windows import Window
 
@@ -45,7 +45,7 @@ def _whole(values: FloatArray) -> IntArray:
     return found
 
 
-def nodes_of(batch: WindowBatch, prod: Prod) -> Nodes:
+def nodes_of(batch: WindowBatch, prod: Prod) -> NodeAmounts:
     """The columns of the nodes of these windows."""
     facts = [window.node for window in batch.windows]
     capacity = amounts([node.capacity for node in facts])
@@ -53,7 +53,7 @@ def nodes_of(batch: WindowBatch, prod: Prod) -> Nodes:
     average = batch.average
     apps = np.array([_host_apps(batch, i) for i in range(len(batch))])
     return with_prod(
-        Nodes(
+        NodeAmounts(
             capacity=_whole(capacity),
             allocatable=_whole(allocatable),
             kubelet_reserved=kubelet_reserved(_whole(capacity), _whole(allocatable)),
@@ -71,7 +71,7 @@ def nodes_of(batch: WindowBatch, prod: Prod) -> Nodes:
     )
 
 
-def with_prod(nodes: Nodes, prod: Prod) -> Nodes:
+def with_prod(nodes: NodeAmounts, prod: Prod) -> NodeAmounts:
     """The same nodes with what another predictor says of Prod."""
     return nodes._replace(
         reclaimable=_whole(prod.reclaimable),
@@ -96,7 +96,7 @@ def _has_both(values: FloatArray) -> BoolArray:
     return known[:, 0] & known[:, 1]
 
 
-def pods_of(batch: WindowBatch) -> Pods:
+def pods_of(batch: WindowBatch) -> PodAmounts:
     """The columns of the pods of these windows, and the requests of pods that were not measured as
     one more pod a class.
 
@@ -107,7 +107,7 @@ def pods_of(batch: WindowBatch) -> Pods:
     usage: FloatArray = np.where(running[:, None], average.pods_alive, average.pods)
     request = _whole(np.concatenate([facts.pods.requests for facts in batch.facts]))
     known: BoolArray = ~np.isnan(usage)
-    seen = Pods(
+    seen = PodAmounts(
         node=batch.window_of,
         class_code=np.concatenate([facts.pods.classes for facts in batch.facts]).astype(np.int64),
         is_lse=np.concatenate([facts.exclusive for facts in batch.facts]),
@@ -120,14 +120,14 @@ def pods_of(batch: WindowBatch) -> Pods:
     return _joined(seen, _unmeasured(batch.windows))
 
 
-def _unmeasured(windows: Sequence[Window]) -> Pods:
+def _unmeasured(windows: Sequence[Window]) -> PodAmounts:
     rows = [
         (node, CLASS_CODES.get(name, CLASS_CODES["unknown"]), _amount(asked))
         for node, window in enumerate(windows)
         for name, asked in window.node.unmeasured.items()
     ]
     count = len(rows)
-    return Pods(
+    return PodAmounts(
         node=np.array([node for node, _, _ in rows], np.int64),
         class_code=np.array([code for _, code, _ in rows], np.int64),
         is_lse=np.zeros(count, bool),
@@ -138,12 +138,12 @@ def _unmeasured(windows: Sequence[Window]) -> Pods:
     )
 
 
-def _joined(one: Pods, other: Pods) -> Pods:
+def _joined(one: PodAmounts, other: PodAmounts) -> PodAmounts:
     """Both in order of the nodes."""
     if not len(other.node):
         return one
     order = np.concatenate((one.node, other.node)).argsort(kind="stable")
-    return Pods(
+    return PodAmounts(
         *(np.concatenate(both).take(order, axis=0) for both in zip(one, other, strict=True))
     )
 

@@ -10,7 +10,7 @@ import msgspec
 
 from pipeline.processors.policy.colocation_config import COLOCATION, STATIC, Colocation
 from pipeline.processors.policy.config_sections import Said, merged
-from pipeline.processors.policy.load_configmap import Policy, Problem
+from pipeline.processors.policy.load_configmap import Policy, PolicyProblem
 from pipeline.processors.policy.load_slo_config import THRESHOLD
 from pipeline.processors.policy.selectors import Selector
 from pipeline.processors.policy.springtide_config import SPRINGTIDE, Own
@@ -37,28 +37,28 @@ def contradictions(
     own: Policy[Own],
     rules: Policy[ThresholdStrategy],
     limits: FilterLimits | None = None,
-) -> Iterator[Problem]:
+) -> Iterator[PolicyProblem]:
     """What contradicts what in the cluster's part, and for the nodes of an entry what the cluster's
     part does not have. Entries belong together where their selectors are the same."""
     cluster = _Together(colocation.cluster, own.cluster, rules.cluster)
     told = set(_within(cluster, limits))
-    yield from (Problem(key, text, True) for key, text in _within(cluster, limits))
+    yield from (PolicyProblem(key, text, True) for key, text in _within(cluster, limits))
     for selector, name in _selectors(colocation, own, rules).values():
         of_entry = _Together(_for(colocation, selector), _for(own, selector), _for(rules, selector))
         for key, text in _within(of_entry, limits):
             if (key, text) not in told:
-                yield Problem(key, f"nodes of {name}: {text}", True)
+                yield PolicyProblem(key, f"nodes of {name}: {text}", True)
 
 
 def own_contradictions(
     usual: tuple[Colocation, Own], found: tuple[Colocation, Own], rules: ThresholdStrategy
-) -> Iterator[Problem]:
+) -> Iterator[PolicyProblem]:
     """What a node contradicts by annotations and labels of its own: what would not be so with what
     the policy has for it as the `usual`."""
     told = set(_within(_Together(*usual, rules), None))
     for key, text in _within(_Together(*found, rules), None):
         if (key, text) not in told:
-            yield Problem(key, f"by what the node says itself: {text}", True)
+            yield PolicyProblem(key, f"by what the node says itself: {text}", True)
 
 
 def _selectors(*policies: Policy[Any]) -> dict[bytes, tuple[Selector, str]]:

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from pipeline.processors.policy.colocation_config import COLOCATION, KEYS, Colocation
 from pipeline.processors.policy.config_sections import merged
-from pipeline.processors.policy.load_configmap import Policy, Problem, annotated
+from pipeline.processors.policy.load_configmap import Policy, PolicyProblem, annotated
 
 ANNOTATION: Final = "node.koordinator.sh/colocation-strategy"
 RATIO_LABELS: Final = {
@@ -25,7 +25,7 @@ class Effective(NamedTuple):
 
     strategy: Colocation
     is_on: bool
-    problems: tuple[Problem, ...]
+    problems: tuple[PolicyProblem, ...]
 
 
 def effective(
@@ -44,11 +44,13 @@ def effective(
         if label in labels:
             percent = _percent(labels[label])
             if percent is None:
-                problems.append(Problem(f"label {label}", f"{labels[label]!r:.60} is no ratio"))
+                problems.append(
+                    PolicyProblem(f"label {label}", f"{labels[label]!r:.60} is no ratio")
+                )
             else:
                 ratios[field] = percent
                 odd = COLOCATION.oddities(COLOCATION.convert({KEYS[field]: percent}))
-                problems += [Problem(f"label {label}", text, taken=True) for text in odd]
+                problems += [PolicyProblem(f"label {label}", text, taken=True) for text in odd]
     found = merged(found, Colocation(**ratios))
     is_on = bool(policy.cluster.enable) and bool(found.enable)
     return Effective(found, is_on, tuple(problems))

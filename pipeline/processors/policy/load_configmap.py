@@ -27,7 +27,7 @@ _OF_ENTRY: Final = ("name", "nodeSelector")
 _OF_SELECTOR: Final = ("matchLabels", "matchExpressions")
 
 
-class Entry(NamedTuple, Generic[Said]):
+class PolicyEntry(NamedTuple, Generic[Said]):
     """What is different for the nodes that `selector` selects; none where it cannot be read. It is
     uncertain where what it says cannot be used, and what it said before is not known."""
 
@@ -41,7 +41,7 @@ class Policy(NamedTuple, Generic[Said]):
     """What the cluster says, over the defaults, and the entries for some of its nodes."""
 
     cluster: Said
-    entries: tuple[Entry[Said], ...] = ()
+    entries: tuple[PolicyEntry[Said], ...] = ()
 
     def of_labels(self, labels: Mapping[str, str]) -> Said:
         """What the cluster says, and over it the first entry that selects a node with these."""
@@ -54,14 +54,14 @@ class Policy(NamedTuple, Generic[Said]):
         entry = self._entry_of(labels)
         return entry is None or entry.is_certain
 
-    def _entry_of(self, labels: Mapping[str, str]) -> Entry[Said] | None:
+    def _entry_of(self, labels: Mapping[str, str]) -> PolicyEntry[Said] | None:
         for entry in self.entries:
             if entry.selector is not None and entry.selector.matches(labels):
                 return entry
         return None
 
 
-class Problem(NamedTuple):
+class PolicyProblem(NamedTuple):
     """What is wrong, where it is written, and whether it is in force all the same."""
 
     where: str
@@ -78,7 +78,7 @@ class Loaded(NamedTuple, Generic[Said]):
 
     policy: Policy[Said] | None
     failed: bool
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[PolicyProblem, ...] = ()
 
 
 def load(
@@ -93,7 +93,7 @@ def load(
     """
     usual = Policy(section.defaults)
     if data is None:
-        return Loaded(usual, True, (Problem(CONFIG_MAP, "there is none", True),))
+        return Loaded(usual, True, (PolicyProblem(CONFIG_MAP, "there is none", True),))
     text = data.get(section.key, "")
     if not text.strip():
         return Loaded(usual, False)
@@ -101,12 +101,12 @@ def load(
         found = named(read_object(text), (section.cluster, section.entries))
         part = _cluster_part(section, found)
     except InvalidPolicyError as error:
-        return Loaded(last, True, (Problem(section.key, error.message),))
+        return Loaded(last, True, (PolicyProblem(section.key, error.message),))
     try:
         cluster = merged(section.defaults, section.convert(part))
-        wrong = [Problem(section.key, text) for _, text in section.problems(cluster)]
+        wrong = [PolicyProblem(section.key, text) for _, text in section.problems(cluster)]
     except InvalidPolicyError as error:
-        wrong = [Problem(section.key, error.message)]
+        wrong = [PolicyProblem(section.key, error.message)]
     if wrong:
         counts = section.what_counts(part)
         if counts == section.nothing:
@@ -115,13 +115,13 @@ def load(
         off = before._replace(cluster=merged(before.cluster, counts))
         return Loaded(off, True, (*wrong, _off_all_the_same(section.key)))
     odd = [*section.oddities(cluster), *_unread(section, found)]
-    problems = [Problem(section.key, text, taken=True) for text in odd]
+    problems = [PolicyProblem(section.key, text, taken=True) for text in odd]
     entries, of_entries = _entries(section, found.get(section.entries), cluster, last)
     return Loaded(Policy(cluster, entries), False, (*problems, *of_entries))
 
 
-def _off_all_the_same(where: str) -> Problem:
-    return Problem(where, "that it is switched off is in force all the same", taken=True)
+def _off_all_the_same(where: str) -> PolicyProblem:
+    return PolicyProblem(where, "that it is switched off is in force all the same", taken=True)
 
 
 def _unread(section: Section[Said], found: Mapping[str, Any]) -> Iterator[str]:
@@ -141,13 +141,13 @@ def _cluster_part(section: Section[Said], found: Mapping[str, Any]) -> Mapping[s
 
 def _entries(
     section: Section[Said], found: Any, cluster: Said, last: Policy[Said] | None
-) -> tuple[tuple[Entry[Said], ...], list[Problem]]:
+) -> tuple[tuple[PolicyEntry[Said], ...], list[PolicyProblem]]:
     if found is None:
         return (), []
     where = f"{section.key}.{section.entries}"
     if not isinstance(found, list):
         kept = last.entries if last is not None else ()
-        return kept, [Problem(where, f"{json_type(found)}, not a list")]
+        return kept, [PolicyProblem(where, f"{json_type(found)}, not a list")]
     entries, problems = [], []
     for number, one in enumerate(found):
         entry, wrong = _entry(section, one, f"{where}[{number}]", cluster, last)
@@ -158,10 +158,12 @@ def _entries(
 
 def _entry(
     section: Section[Said], found: Any, where: str, cluster: Said, last: Policy[Said] | None
-) -> tuple[Entry[Said], list[Problem]]:
+) -> tuple[PolicyEntry[Said], list[PolicyProblem]]:
     nothing = section.nothing
     if not isinstance(found, dict):
-        return Entry("", None, nothing), [Problem(where, f"{json_type(found)}, not an object")]
+        return PolicyEntry("", None, nothing), [
+            PolicyProblem(where, f"{json_type(found)}, not an object")
+        ]
     found = named(found, _OF_ENTRY)
     name = found["name"] if isinstance(found.get("name"), str) else ""
     if name:
@@ -170,26 +172,28 @@ def _entry(
     try:
         own = merged(section.of_entry or nothing, section.convert(found))
         # What the cluster says of the other end of a range counts, too.
-        problems += [Problem(where, text) for _, text in section.problems(merged(cluster, own))]
+        problems += [
+            PolicyProblem(where, text) for _, text in section.problems(merged(cluster, own))
+        ]
     except InvalidPolicyError as error:
         own = nothing
-        problems.append(Problem(where, error.message))
+        problems.append(PolicyProblem(where, error.message))
     if any(not problem.taken for problem in problems):
-        kept = _last_of(section, Entry(name, selector, own), cluster, last)
-        kept = kept or Entry(name, selector, nothing, is_certain=False)
+        kept = _last_of(section, PolicyEntry(name, selector, own), cluster, last)
+        kept = kept or PolicyEntry(name, selector, nothing, is_certain=False)
         counts = section.what_counts(found)
         if counts == nothing:
             return kept, problems
         return kept._replace(own=merged(kept.own, counts)), [*problems, _off_all_the_same(where)]
     odd = [*section.oddities(own), *section.unread(found, *_OF_ENTRY)]
-    problems += [Problem(where, text, taken=True) for text in odd]
-    return Entry(name, selector, own), problems
+    problems += [PolicyProblem(where, text, taken=True) for text in odd]
+    return PolicyEntry(name, selector, own), problems
 
 
-def _selector(found: Any, where: str) -> tuple[Selector | None, list[Problem]]:
+def _selector(found: Any, where: str) -> tuple[Selector | None, list[PolicyProblem]]:
     """The selector of an entry; one that cannot be read selects nothing."""
     if found is None:
-        return None, [Problem(where, "has no nodeSelector and is for no node")]
+        return None, [PolicyProblem(where, "has no nodeSelector and is for no node")]
     try:
         if not isinstance(found, Mapping):
             raise InvalidPolicyError(f"{json_type(found)}, not an object")
@@ -199,15 +203,17 @@ def _selector(found: Any, where: str) -> tuple[Selector | None, list[Problem]]:
         selector = convert(found, Selector)
         check(selector)
     except InvalidPolicyError as error:
-        return None, [Problem(where, f"nodeSelector: {error}")]
+        return None, [PolicyProblem(where, f"nodeSelector: {error}")]
     if selector == Selector():
-        return selector, [Problem(where, "nodeSelector is empty and selects every node", True)]
+        return selector, [
+            PolicyProblem(where, "nodeSelector is empty and selects every node", True)
+        ]
     return selector, []
 
 
 def _last_of(
-    section: Section[Said], broken: Entry[Said], cluster: Said, last: Policy[Said] | None
-) -> Entry[Said] | None:
+    section: Section[Said], broken: PolicyEntry[Said], cluster: Said, last: Policy[Said] | None
+) -> PolicyEntry[Said] | None:
     """The entry as it was when it was good, if it still is over what the cluster says now."""
     for entry in last.entries if last is not None else ():
         same = (
@@ -222,7 +228,7 @@ def _last_of(
 
 def annotated(
     section: Section[Said], annotation: str, text: str | None, last: Said | None = None
-) -> tuple[Said, list[Problem]]:
+) -> tuple[Said, list[PolicyProblem]]:
     """What a node's annotation says: a value of another type, or out of range, is that of `last`,
     or is left out; the rest counts."""
     where = f"annotation {annotation}"
@@ -231,12 +237,12 @@ def annotated(
     try:
         found = read_object(text)
     except InvalidPolicyError as error:
-        return last or section.nothing, [Problem(where, error.message)]
+        return last or section.nothing, [PolicyProblem(where, error.message)]
     own, wrong = section.convert_each(found)
     wrong |= dict(section.problems(own))
-    problems = [Problem(where, problem) for problem in wrong.values()]
+    problems = [PolicyProblem(where, problem) for problem in wrong.values()]
     own = without(own, wrong)
     if last is not None:
         own = merged(without(last, keys_of(type(own)).keys() - wrong), own)
     odd = [*section.oddities(own), *section.unread(found)]
-    return own, [*problems, *(Problem(where, text, taken=True) for text in odd)]
+    return own, [*problems, *(PolicyProblem(where, text, taken=True) for text in odd)]

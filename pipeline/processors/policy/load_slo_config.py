@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from pipeline.processors.policy import slo_defaults
 from pipeline.processors.policy.config_sections import Section
-from pipeline.processors.policy.load_configmap import Policy, Problem, load
+from pipeline.processors.policy.load_configmap import Policy, PolicyProblem, load
 from pipeline.processors.policy.slo_checks import HostApplications, oddities_of, problems_of
 from pipeline.processors.slo.crd_fields import Document
 from pipeline.processors.slo.nodeslo import (
@@ -65,7 +65,7 @@ class LoadedSlo(NamedTuple):
 
     policy: SloPolicy
     failed: bool
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[PolicyProblem, ...] = ()
 
 
 def load_slo(data: Mapping[str, str] | None, last: SloPolicy = NO_RULES) -> LoadedSlo:

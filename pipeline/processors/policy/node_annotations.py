@@ -12,12 +12,12 @@ from pipeline.processors.kubernetes.node_reservation import reservation
 from pipeline.processors.policy.colocation_config import COLOCATION
 from pipeline.processors.policy.config_sections import Said, Section
 from pipeline.processors.policy.effective_strategy import ANNOTATION as OF_KOORDINATOR
-from pipeline.processors.policy.load_configmap import Problem, annotated
+from pipeline.processors.policy.load_configmap import PolicyProblem, annotated
 from pipeline.processors.policy.springtide_config import ANNOTATION, SPRINGTIDE
 from pipeline.topics.nodes import NodeRecord
 
 
-def usable(record: NodeRecord, before: NodeRecord) -> tuple[NodeRecord, list[Problem]]:
+def usable(record: NodeRecord, before: NodeRecord) -> tuple[NodeRecord, list[PolicyProblem]]:
     """The record with annotations that can be used, and what is wrong with those that cannot.
 
     A value of a strategy that cannot be used is the one that the record of `before` has, or is not
@@ -30,7 +30,7 @@ def usable(record: NodeRecord, before: NodeRecord) -> tuple[NodeRecord, list[Pro
         reservation(record.annotations)
     except InvalidPolicyError as error:
         where, _, text = error.message.partition(": ")
-        problems.append(Problem(where, text))
+        problems.append(PolicyProblem(where, text))
         kept |= _reservation_of(before)
     if kept:
         annotations = {**record.annotations, **kept}
@@ -40,7 +40,7 @@ def usable(record: NodeRecord, before: NodeRecord) -> tuple[NodeRecord, list[Pro
 
 def _strategy(
     section: Section[Said], annotation: str, record: NodeRecord, before: NodeRecord
-) -> tuple[dict[str, str], list[Problem]]:
+) -> tuple[dict[str, str], list[PolicyProblem]]:
     """The annotation as it can be used, and all that is to be told, where it cannot as it is."""
     last, _ = annotated(section, annotation, before.annotations.get(annotation))
     own, problems = annotated(section, annotation, record.annotations.get(annotation), last)

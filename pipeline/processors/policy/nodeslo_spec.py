@@ -7,7 +7,7 @@ import msgspec
 
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.policy.config_sections import merged, without
-from pipeline.processors.policy.load_configmap import Policy, Problem
+from pipeline.processors.policy.load_configmap import Policy, PolicyProblem
 from pipeline.processors.policy.load_slo_config import SloPolicy
 from pipeline.processors.slo.crd_fields import Document
 from pipeline.processors.slo.nodeslo import NodeSLOSpec, SystemStrategy
@@ -23,7 +23,7 @@ class NodeRules(NamedTuple):
     """The spec of a node, and what of its own is not in it."""
 
     spec: NodeSLOSpec
-    problems: tuple[Problem, ...]
+    problems: tuple[PolicyProblem, ...]
 
 
 def node_rules(
@@ -76,7 +76,7 @@ def _of_node(policy: Policy[T] | None, labels: Mapping[str, str]) -> T | None:
 
 def _system(
     found: SystemStrategy | None, annotations: Mapping[str, str]
-) -> tuple[SystemStrategy | None, tuple[Problem, ...]]:
+) -> tuple[SystemStrategy | None, tuple[PolicyProblem, ...]]:
     text = annotations.get(BANDWIDTH_ANNOTATION)
     if text is None:
         return found, ()
@@ -84,9 +84,9 @@ def _system(
     try:
         amount = parse_quantity(text)
     except InvalidRecordError as error:
-        return found, (Problem(where, error.message),)
+        return found, (PolicyProblem(where, error.message),)
     if amount < 0:
-        return found, (Problem(where, f"is {text:.60}, allowed is 0 or more"),)
+        return found, (PolicyProblem(where, f"is {text:.60}, allowed is 0 or more"),)
     own = SystemStrategy(total_network_bandwidth=text)
     return (
         own if found is None else msgspec.structs.replace(found, total_network_bandwidth=text)

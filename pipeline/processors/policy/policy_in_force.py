@@ -27,7 +27,13 @@ from pipeline.processors.policy.contradictions import (
 )
 from pipeline.processors.policy.effective_strategy import ANNOTATION as OF_KOORDINATOR
 from pipeline.processors.policy.effective_strategy import effective
-from pipeline.processors.policy.load_configmap import CONFIG_MAP, Policy, Problem, annotated, load
+from pipeline.processors.policy.load_configmap import (
+    CONFIG_MAP,
+    Policy,
+    PolicyProblem,
+    annotated,
+    load,
+)
 from pipeline.processors.policy.load_slo_config import (
     NO_RULES,
     SLO_KEYS,
@@ -78,7 +84,7 @@ def load_policies(
     data: Mapping[str, str] | None,
     last: Policies | None = None,
     limits: FilterLimits | None = None,
-) -> tuple[Policies, tuple[Problem, ...]]:
+) -> tuple[Policies, tuple[PolicyProblem, ...]]:
     """The policies after reading the data of the ConfigMap, None if there is no such object, and
     all that is wrong in it. `limits` are those of our scheduler extender."""
     last = last or Policies()
@@ -100,13 +106,13 @@ def load_policies(
         colocation.policy, springtide.policy, normalization.policy, amplification.policy, rules
     )
     strange = unknown_keys(data or {}, KEYS, only_near=True)
-    problems += [Problem(CONFIG_MAP, text, True) for text in strange]
+    problems += [PolicyProblem(CONFIG_MAP, text, True) for text in strange]
     return found, tuple(dict.fromkeys(problems))
 
 
 def with_policy(
     record: NodeRecord, policies: Policies, before: NodeRecord | None = None
-) -> tuple[NodeRecord, tuple[Problem, ...]]:
+) -> tuple[NodeRecord, tuple[PolicyProblem, ...]]:
     """The record of a node with what is in force for it, and what of its own is wrong.
 
     Where there is no usable policy for it, as after a start with a broken ConfigMap, that of
@@ -127,7 +133,7 @@ def with_policy(
     return found, tuple(dict.fromkeys(told))
 
 
-_Filled = tuple[dict[str, Any], Iterable[Problem]]
+_Filled = tuple[dict[str, Any], Iterable[PolicyProblem]]
 """Fields of a record, and what of the node's own is not in them."""
 
 
@@ -137,7 +143,7 @@ def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _
     springtide = _usable(policies.springtide, record, before.springtide)
     if before.colocation is None and (colocation is None or springtide is None):
         return {name: getattr(before, name) for name in _STRATEGIES}, ()
-    problems: list[Problem] = []
+    problems: list[PolicyProblem] = []
     if colocation is not None:
         found = effective(colocation, labels, record.annotations)
         strategy, is_on = found.strategy, found.is_on
@@ -197,7 +203,7 @@ def _ratios(record: NodeRecord, policies: Policies, before: NodeRecord) -> _Fill
             found = found if is_on(found, record.labels) else Normalization(enable=False)
         except InvalidPolicyError as error:
             text = error.message.removeprefix(f"label {ENABLED} ")
-            problems.append(Problem(f"label {ENABLED}", text))
+            problems.append(PolicyProblem(f"label {ENABLED}", text))
         normalization = _raw(found)
     return {"cpu_normalization": normalization, "amplification": amplification}, problems
 
@@ -221,7 +227,7 @@ def _raw(of: msgspec.Struct) -> msgspec.Raw:
 
 def _of_node(
     section: Section[Said], policy: Policy[Said], annotation: str, record: NodeRecord
-) -> tuple[Said, list[Problem]]:
+) -> tuple[Said, list[PolicyProblem]]:
     own, problems = annotated(section, annotation, record.annotations.get(annotation))
     return merged(policy.of_labels(record.labels), own), problems
 

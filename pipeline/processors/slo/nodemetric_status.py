@@ -35,7 +35,7 @@ from pipeline.topics.windows import Window
 _LARGEST: Final = 2**63
 
 
-class PodReport(msgspec.Struct, frozen=True, kw_only=True):
+class PodMetricReport(msgspec.Struct, frozen=True, kw_only=True):
     """A pod: `pod_class` is one of CLASSES, `qos` as Koordinator calls it, empty is unknown."""
 
     namespace: str
@@ -45,7 +45,7 @@ class PodReport(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
 
 
-class HostReport(msgspec.Struct, frozen=True, kw_only=True):
+class HostMetricReport(msgspec.Struct, frozen=True, kw_only=True):
     """A host application: class and QoS as its configuration says them, empty is not said."""
 
     name: str
@@ -54,7 +54,7 @@ class HostReport(msgspec.Struct, frozen=True, kw_only=True):
     qos: str = ""
 
 
-class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
+class NodeMetricReport(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a node. Averages are over the time of aggregation, `aggregated` and
     `aggregated_system` by span, as Go writes durations; peaks contain the margin."""
 
@@ -63,13 +63,13 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     system_usage: Usage
     aggregated: dict[str, node_state.AggregatedUsage] = msgspec.field(default_factory=dict)
     aggregated_system: dict[str, node_state.AggregatedUsage] = msgspec.field(default_factory=dict)
-    pods: tuple[PodReport, ...] = ()
-    host_apps: tuple[HostReport, ...] = ()
+    pods: tuple[PodMetricReport, ...] = ()
+    host_apps: tuple[HostMetricReport, ...] = ()
     prod_reclaimable: Usage = Usage()
     prod_peak: Usage = Usage()
 
 
-def status_of(report: NodeReport) -> NodeMetricStatus:
+def status_of(report: NodeMetricReport) -> NodeMetricStatus:
     """The status of the node's NodeMetric.
 
     Raises ValueError for a span that is no duration.
@@ -91,13 +91,13 @@ def status_of(report: NodeReport) -> NodeMetricStatus:
     )
 
 
-def pods_of(window: Window, usage: FloatArray) -> tuple[PodReport, ...]:
+def pods_of(window: Window, usage: FloatArray) -> tuple[PodMetricReport, ...]:
     """The pods that `window` knows by name, with what they used, (n, 2) in order of their UIDs.
     Those that are gone are left out: another of the same name may be there."""
     pods = window.rows.pods
     columns = (pods.column(name) for name in ("namespace", "name", "koordinator_qos", "phase"))
     return tuple(
-        PodReport(
+        PodMetricReport(
             namespace=namespace,
             name=name,
             pod_class=CLASSES[code],
@@ -118,7 +118,7 @@ def usage_of(used: FloatArray) -> Usage:
     return Usage(cpu_cores=cpu, memory_bytes=memory)
 
 
-def _pod(pod: PodReport) -> PodMetric:
+def _pod(pod: PodMetricReport) -> PodMetric:
     return PodMetric(
         name=pod.name,
         namespace=pod.namespace,
@@ -128,7 +128,7 @@ def _pod(pod: PodReport) -> PodMetric:
     )
 
 
-def _host(host: HostReport) -> HostApplicationMetric:
+def _host(host: HostMetricReport) -> HostApplicationMetric:
     return HostApplicationMetric(
         name=host.name,
         usage=_map(host.usage),

@@ -16,7 +16,7 @@ from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.kubernetes.object_records import read_node, read_pod
 from pipeline.processors.kubernetes.workload_records import read_workload
-from pipeline.processors.policy.load_configmap import Problem
+from pipeline.processors.policy.load_configmap import PolicyProblem
 from pipeline.processors.policy.policy_in_force import Policies, with_policy
 from pipeline.sources.cluster.written_pods import Seen
 from pipeline.sources.compacted_writer import Entry, node_entry, pod_entry
@@ -145,7 +145,7 @@ class Pods:
         return Entry(PODS, node, pod_key(node, uid), None)
 
 
-Tell = Callable[[str, tuple[Problem, ...]], None]
+Tell = Callable[[str, tuple[PolicyProblem, ...]], None]
 """Takes the problems of a node's own policy, when they change; none is good news."""
 
 
@@ -160,7 +160,7 @@ class Nodes:
         self._bare: dict[str, NodeRecord] = {}
         # None: there is a record, which cannot be read.
         self._written: dict[str, NodeRecord | None] = {}
-        self._problems: dict[str, tuple[Problem, ...]] = {}
+        self._problems: dict[str, tuple[PolicyProblem, ...]] = {}
         self._listed: set[str] = set()
 
     def __len__(self) -> int:

@@ -23,7 +23,7 @@ from pipeline.kube.event_reporter import EventReporter
 from pipeline.kube.list_watch import Alive, Began, Changed, Complete, Event, Page, follow
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
-from pipeline.processors.policy.load_configmap import Problem
+from pipeline.processors.policy.load_configmap import PolicyProblem
 from pipeline.processors.policy.policy_in_force import load_policies
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources.cluster.watched_kinds import Kind, Nodes, Pods, Workloads
@@ -75,7 +75,7 @@ class Watcher:
         # Nodes change by two hands, their own and the policy's: what is written of one must come in
         # the order in which it was worked out.
         self._turn = asyncio.Lock()
-        self._problems: tuple[Problem, ...] | None = None
+        self._problems: tuple[PolicyProblem, ...] | None = None
 
     async def run(self) -> None:
         """Keep the topics in step, until cancelled. Raises what `KafkaError` and `KubernetesError`
@@ -203,14 +203,14 @@ class Watcher:
 
     # -- what is wrong
 
-    def _tell_of_policy(self, config: Any, problems: tuple[Problem, ...]) -> None:
+    def _tell_of_policy(self, config: Any, problems: tuple[PolicyProblem, ...]) -> None:
         tell(problems)
         if config is not None and problems:
             text = "; ".join(map(str, problems))
             # What is good in it must not wait for the Event about what is not.
             self._reporter.warn_soon(config, "ConfigMap", "PolicyProblem", text)
 
-    def _tell_of_node(self, node: str, problems: tuple[Problem, ...]) -> None:
+    def _tell_of_node(self, node: str, problems: tuple[PolicyProblem, ...]) -> None:
         for problem in problems:
             log.warning("policy of a node", node=node, problem=str(problem))
         if problems:

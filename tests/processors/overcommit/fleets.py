@@ -6,7 +6,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
-from pipeline.processors.overcommit.resource_columns import Nodes, Pods, Strategies, strategies
+from pipeline.processors.overcommit.resource_columns import (
+    NodeAmounts,
+    PodAmounts,
+    Strategies,
+    strategies,
+)
 from pipeline.processors.policy.colocation_config import DEFAULTS, Colocation
 from pipeline.processors.policy.config_sections import merged
 from pipeline.processors.policy.policy_in_force import overcommit_of
@@ -70,7 +75,7 @@ def amounts(of: list[tuple[int, int]]) -> Any:
     return np.array(of, np.int64).reshape(len(of), 2)
 
 
-def columns(fleet: Fleet) -> tuple[Nodes, Pods, Strategies]:
+def columns(fleet: Fleet) -> tuple[NodeAmounts, PodAmounts, Strategies]:
     nodes = [node for node, _ in fleet]
     pods = [(number, pod) for number, (_, on) in enumerate(fleet) for pod in on]
 
@@ -79,7 +84,7 @@ def columns(fleet: Fleet) -> tuple[Nodes, Pods, Strategies]:
         return amounts([getattr(node, name) or (7, 7) for node in nodes])
 
     return (
-        Nodes(
+        NodeAmounts(
             capacity=column("capacity"),
             allocatable=column("allocatable"),
             kubelet_reserved=column("kubelet"),
@@ -93,7 +98,7 @@ def columns(fleet: Fleet) -> tuple[Nodes, Pods, Strategies]:
             prod_peak=column("peak"),
             has_peak=np.array([node.peak is not None for node in nodes], bool),
         ),
-        Pods(
+        PodAmounts(
             node=np.array([number for number, _ in pods], np.int64),
             class_code=np.array([CLASS_CODES[pod.of] for _, pod in pods], np.int64),
             is_lse=np.array([pod.is_lse for _, pod in pods], bool),

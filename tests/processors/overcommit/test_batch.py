@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from pipeline.processors.overcommit.batch import Batch, batch
-from pipeline.processors.overcommit.resource_columns import Pods as PodColumns
+from pipeline.processors.overcommit.resource_columns import PodAmounts as PodColumns
 from pipeline.processors.overcommit.resource_columns import by_node, percent_of
 from pipeline.processors.policy.colocation_config import DEFAULTS, Colocation
 from pipeline.processors.policy.config_sections import merged

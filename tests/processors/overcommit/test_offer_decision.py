@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.processors.kubernetes.object_records import ORIGIN
-from pipeline.processors.overcommit.offer_decision import Case, Offer, offers_now
+from pipeline.processors.overcommit.offer_decision import Offer, OfferCase, offers_now
 from pipeline.processors.overcommit.status_patch import ABSENT
 from pipeline.processors.overcommit.third_party import TAKEN
 from pipeline.processors.policy.normalization import RATIO
@@ -35,15 +35,15 @@ def worked_out(**values: Any) -> NodeResourcesRecord:
     return NodeResourcesRecord(**(fields | values))
 
 
-def case(**values: Any) -> Case:
+def case(**values: Any) -> OfferCase:
     fields: dict[str, Any] = {
         "strategy": Overcommit(), "resources": worked_out(), "annotations": {},
         "amounts": NOTHING, "unchanged_seconds": 0.0,
     }  # fmt: skip
-    return Case(**(fields | values))
+    return OfferCase(**(fields | values))
 
 
-def offer(of: Case, age: float = 0.0) -> Offer:
+def offer(of: OfferCase, age: float = 0.0) -> Offer:
     (found,) = offers_now([of], AS_OF + age)
     return found
 

@@ -15,7 +15,7 @@ from pipeline.processors.overcommit.status_patch import (
     MID,
     UNREADABLE,
     WRITTEN,
-    Known,
+    KnownTiers,
     amounts_on,
     is_due,
     normalized,
@@ -136,7 +136,7 @@ def test_what_is_written_of_many_nodes_is_that_of_each(rows: list[Row]) -> None:
     def pairs(name: str) -> Any:
         return np.array([getattr(row, name) for row in rows], np.int64).reshape(len(rows), 2)
 
-    known = Known(*(np.array([getattr(row, f"has_{t}") for row in rows], bool) for t in TIERS))
+    known = KnownTiers(*(np.array([getattr(row, f"has_{t}") for row in rows], bool) for t in TIERS))
     ratios = np.array([row.ratio for row in rows], float)
     found = written(pairs("batch"), pairs("mid"), known, ratios, pairs("taken"))
     assert found.amounts.tolist() == [row.expected for row in rows]

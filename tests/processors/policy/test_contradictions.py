@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pipeline.processors.policy.contradictions import FilterLimits
-from pipeline.processors.policy.load_configmap import Problem
+from pipeline.processors.policy.load_configmap import PolicyProblem
 from pipeline.processors.policy.policy_in_force import load_policies
 
 ON = {"enable": True}
@@ -16,7 +16,7 @@ GOLD = {"nodeSelector": {"matchLabels": {"pool": "gold"}}}
 
 def told(
     colocation: Any, own: Any = None, rules: Any = None, limits: FilterLimits | None = None
-) -> list[Problem]:
+) -> list[PolicyProblem]:
     said = dict(zip(NAMES, (colocation, own or {}, rules or {}), strict=True))
     policies, problems = load_policies({k: json.dumps(v) for k, v in said.items()}, None, limits)
     assert policies.is_usable

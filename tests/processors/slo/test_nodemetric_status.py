@@ -17,9 +17,9 @@ from pipeline.processors.join.pod_facts import pod_row as row_of_pod
 from pipeline.processors.join.sample_join import NodeView
 from pipeline.processors.kubernetes.durations import duration_text
 from pipeline.processors.slo.nodemetric_status import (
-    HostReport,
-    NodeReport,
-    PodReport,
+    HostMetricReport,
+    NodeMetricReport,
+    PodMetricReport,
     pods_of,
     status_of,
 )
@@ -41,9 +41,9 @@ def percentiles(*pairs: tuple[float, int]) -> AggregatedUsage:
     return AggregatedUsage(p50=p50, p90=p90, p95=p95, p99=p99)
 
 
-def report(**values: Any) -> NodeReport:
+def report(**values: Any) -> NodeMetricReport:
     usual = {"updated_seconds": 1_700_000_000.9, "usage": Usage(), "system_usage": Usage()}
-    return NodeReport(**(usual | values))
+    return NodeMetricReport(**(usual | values))
 
 
 def status(**values: Any) -> Json:
@@ -78,11 +78,11 @@ def test_the_numbers_of_a_recorded_report_come_to_that_report() -> None:
             ),
         },
         pods=(
-            PodReport(
+            PodMetricReport(
                 namespace="mysql", name="mysql-7474b86d4f-52p5n", pod_class="prod", qos="LSR",
                 usage=usage(0.0215, 393_941_019.9),
             ),
-            PodReport(
+            PodMetricReport(
                 namespace="clickhouse", name="my-clickhouse-zookeeper-0", pod_class="prod",
                 qos="LS", usage=usage(0.026, 396_051_912.0),
             ),
@@ -119,8 +119,8 @@ def test_what_is_no_amount_is_not_known(bad: float) -> None:
 @pytest.mark.parametrize("known", [usage(None, 1.0), usage(1.0, None), usage(1.0, math.nan)])
 def test_a_pod_of_which_a_part_is_unknown_is_left_out(known: Usage) -> None:
     """Else what is missing would count as 0, and be handed on."""
-    one = PodReport(namespace="a", name="b", pod_class="prod", qos="LS", usage=known)
-    app = HostReport(name="nginx", usage=known)
+    one = PodMetricReport(namespace="a", name="b", pod_class="prod", qos="LS", usage=known)
+    app = HostMetricReport(name="nginx", usage=known)
     found = status(pods=(one,), host_apps=(app,))
     assert (found["podsMetric"], found["hostApplicationMetric"]) == ([], [])
 
@@ -138,15 +138,17 @@ def test_a_span_of_which_nothing_is_known_has_no_usage() -> None:
 
 
 def test_classes_are_said_where_there_are_any_and_order_is_by_name() -> None:
-    def of(namespace: str, name: str, pod_class: str, qos: str) -> PodReport:
+    def of(namespace: str, name: str, pod_class: str, qos: str) -> PodMetricReport:
         used = usage(0.0015, 0.0)
-        return PodReport(namespace=namespace, name=name, pod_class=pod_class, qos=qos, usage=used)
+        return PodMetricReport(
+            namespace=namespace, name=name, pod_class=pod_class, qos=qos, usage=used
+        )
 
     found = status(
         pods=(of("b", "a", "none", ""), of("a", "z", "batch", "BE"), of("a", "b", "unknown", "")),
         host_apps=(
-            HostReport(name="z", usage=usage(1.0, 1.0), priority="koord-batch", qos="BE"),
-            HostReport(name="a", usage=usage(1.0, 1.0)),
+            HostMetricReport(name="z", usage=usage(1.0, 1.0), priority="koord-batch", qos="BE"),
+            HostMetricReport(name="a", usage=usage(1.0, 1.0)),
         ),
     )
     resources = {"resources": {"cpu": "1m", "memory": "0"}}

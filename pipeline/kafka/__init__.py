@@ -1,1 +1,1 @@
-"""Everything that talks to Kafka: clients, topic administration, reading and writing topics."""
+"""The only package that talks to Kafka: following topics, producing, and topic administration."""

@@ -1,7 +1,7 @@
-"""From our settings to an aiokafka client: addresses, security, timeouts, and errors of our tree.
+"""Connection options of aiokafka clients, and aiokafka's errors as Springtide's.
 
-Everybody who makes an aiokafka producer, consumer or admin client takes its connection from
-`client_options`, so that a cluster with TLS and SASL works for every role or for none.
+Every producer, consumer and admin client connects with `client_options`, so that a cluster with TLS
+and SASL works for every role or for none.
 """
 
 import ssl
@@ -38,7 +38,7 @@ _FORBIDDEN: Final = (
 
 
 def client_options(kafka: KafkaSettings) -> dict[str, Any]:
-    """The keyword arguments that any aiokafka client takes for its connection.
+    """The connection arguments of an aiokafka client: addresses, time-out, TLS and SASL.
 
     Raises `SettingsError` if a certificate cannot be read.
     """
@@ -59,7 +59,7 @@ def client_options(kafka: KafkaSettings) -> dict[str, Any]:
 
 
 def ssl_context(kafka: KafkaSettings) -> ssl.SSLContext | None:
-    """How the broker's certificate is checked and which one is shown to it; None without TLS.
+    """The TLS context, with the client certificate if one is set; None without TLS.
 
     Raises `SettingsError` if a certificate cannot be read.
     """
@@ -68,13 +68,13 @@ def ssl_context(kafka: KafkaSettings) -> ssl.SSLContext | None:
     try:
         context = ssl.create_default_context(cafile=kafka.ssl_ca_file)
     except OSError as error:  # ssl.SSLError is one
-        raise _unusable("ssl_ca_file", kafka.ssl_ca_file, error) from error
+        raise _invalid_file("ssl_ca_file", kafka.ssl_ca_file, error) from error
     if kafka.ssl_cert_file is not None:
         try:
             context.load_cert_chain(kafka.ssl_cert_file, kafka.ssl_key_file)
         except OSError as error:
             pair = f"{kafka.ssl_cert_file} with {kafka.ssl_key_file}"
-            raise _unusable("ssl_cert_file", pair, error) from error
+            raise _invalid_file("ssl_cert_file", pair, error) from error
     return context
 
 
@@ -95,25 +95,25 @@ def our_errors(kafka: KafkaSettings | Mapping[str, Any], doing: str) -> Iterator
         yield
     except _DENIED as error:
         raise KafkaError(
-            f"{where} refused who we are ({_text(error)})",
+            f"{where} refused the credentials ({_text(error)})",
             hint="check kafka.security_protocol, kafka.sasl_mechanism, _username and _password",
         ) from error
     except _FORBIDDEN as error:
         raise KafkaError(
-            f"{where} does not allow it ({_text(error)})",
-            hint="give this role's user the ACLs that it needs",
+            f"{where} denied access ({_text(error)})",
+            hint="grant this role's user the ACLs that it needs",
         ) from error
     except _UNREACHABLE as error:
         raise BrokerUnavailableError(f"{where} does not answer ({_text(error)})") from error
     except ClientError as error:
-        raise KafkaError(f"{where} said {_text(error)}") from error
+        raise KafkaError(f"{where} returned {_text(error)}") from error
 
 
-def _unusable(key: str, what: object, error: OSError) -> SettingsError:
+def _invalid_file(key: str, file: object, error: OSError) -> SettingsError:
     return SettingsError(
-        f"kafka.{key}: {what} cannot be used: {error.strerror or error}",
+        f"kafka.{key}: {file} cannot be used: {error.strerror or error}",
         key=f"kafka.{key}",
-        hint="a readable file in PEM format; certificate and key must belong together",
+        hint="name a readable file in PEM format; certificate and key must belong together",
     )
 
 

@@ -1,8 +1,8 @@
-"""The one function that says where a node's records lie.
+"""The partition of a node.
 
-Every record about a node, in every topic, lies in `partition_of(node, partitions)`, whatever its
-key: so all that concerns a node has one owner, and whoever writes to our topics from another
-language gets the same answer from Kafka's default partitioner with the node name as key.
+Every record about a node, in every topic, is in `partition_of(node, partitions)`, whatever its key,
+so that one worker owns all records of a node. Kafka's default partitioner returns the same for the
+node's name as key, in any language.
 """
 
 from functools import lru_cache
@@ -12,7 +12,7 @@ from aiokafka.partitioner import murmur2
 
 @lru_cache(maxsize=65_536)
 def partition_of(node: str, partitions: int) -> int:
-    """Partition of `node` among `partitions`: Kafka's murmur2 of the UTF-8 name, made positive.
+    """The partition of `node`: Kafka's positive murmur2 of the UTF-8 name, modulo `partitions`.
 
     >>> partition_of("node-1", 16)
     10

@@ -1,7 +1,6 @@
-"""Every topic in one place each: record type, key, codec, partitioning and retention.
+"""What a record is: the type, key and codec of every topic.
 
-This layer imports neither Faust nor numpy, so that the node exporter stays small. `registry`
-declares all topics; one module per topic holds its record; `codec` turns records into bytes and
-back with errors that a dead letter can carry; `arrow` (the only module that needs pyarrow) reads
-the columnar topics.
+`registry` declares the topics. Each topic has a module with its record type. `codec` encodes and
+decodes records; its errors can go into a dead letter. `arrow` reads the columnar topics, and is the
+only module that needs pyarrow, so that the node exporter stays small.
 """

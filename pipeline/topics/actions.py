@@ -1,4 +1,4 @@
-"""`springtide.actions`: what an actuator did, or did not do and why, keyed by node."""
+"""`springtide.actions`: decisions of actuators and their outcomes, keyed by node."""
 
 from typing import Literal
 
@@ -10,9 +10,12 @@ Outcome = Literal["done", "observed", "recommended", "failed", "refused", "inten
 
 
 class ActionRecord(Record, frozen=True, kw_only=True):
-    """One decision. `before` and `after` are by name of what changes, None where there is nothing.
-    `outcome` is observed where the mode forbids to do it, failed with the reason in `error`,
-    refused where something speaks against it, and intended just before it is done."""
+    """A decision of an actuator, at the time `at` (RFC 3339, UTC).
+
+    `before` and `after` have the values that change, by name; None is an absent value. `outcome` is
+    `observed` or `recommended` if the mode forbids the action, `refused` if a check forbids it,
+    `intended` just before the action, then `done`, or `failed` with the reason in `error`.
+    """
 
     node: str
     at: str

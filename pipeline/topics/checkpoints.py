@@ -1,11 +1,11 @@
-"""`springtide.checkpoints`: exact model state, and who claims and who completed a round.
+"""`springtide.checkpoints`: exact model state, round markers and claims.
 
-Three kinds of record share the topic; the partition is always given explicitly, because the key
-carries the writer's epoch: a paused worker that wakes up overwrites nobody.
+Three kinds of record share the topic. Keys carry the writer's epoch, so that a paused worker that
+wakes up overwrites no record of its successor; the partition is therefore given explicitly.
 
-- `<node>@<epoch>`: a node's models, covering `windows` below `covers`;
-- `@marker@<epoch>`: all checkpoints of a round are in; replay may begin at `resume`;
-- `@claim@<member>`: a worker took the partition; the record's own offset becomes its epoch.
+- `<node>@<epoch>`: models of a node, after all `windows` below the offset `covers`;
+- `@marker@<epoch>`: all checkpoints of a round are written; replay may start at `resume`;
+- `@claim@<member>`: a worker took the partition; the offset of this record is its epoch.
 """
 
 import re
@@ -18,13 +18,15 @@ from pipeline.topics.codec import Record
 from pipeline.topics.node_state import Counters
 
 IMPORT: Final = "import"
-"""The member that claims a partition to put models into it."""
+"""The member name in the claim of a model import."""
 
 
 class NodeCheckpoint(Record, frozen=True, kw_only=True):
-    """Models of one node: `state` is the exact snapshot, `prediction` and `node_state` the last
-    reported results as they were written, without `prediction` where the record would be too large;
-    `covers` is the first `windows` offset not in it."""
+    """Models of a node after all `windows` below the offset `covers`.
+
+    `state` is the exact snapshot. `prediction`, `node_state` and `resources` are the values last
+    published; `prediction` is None if the record would be too large with it.
+    """
 
     node: str
     epoch: int
@@ -39,11 +41,11 @@ class NodeCheckpoint(Record, frozen=True, kw_only=True):
 
 
 class RoundMarker(Record, frozen=True, kw_only=True):
-    """A round of `epoch` is complete: every node's checkpoint covers at least `resume`.
+    """The end of a round of `epoch`: every node's checkpoint covers at least `resume`.
 
-    `joined` is the highest sample offset that the join was done with, -1 if none: its window is in
-    the log, or it was refused. `left_out` are nodes whose state no record takes, with what had
-    happened to their windows at `resume`: all that is lost if the round is needed.
+    `joined` is the highest sample offset that the join has finished, -1 if none: its window is in
+    the log, or the sample was refused. `left_out` are nodes whose state is too large for a record,
+    with their counters at `resume`: their models are lost if the round is restored.
     """
 
     epoch: int
@@ -56,8 +58,8 @@ class RoundMarker(Record, frozen=True, kw_only=True):
 
 
 class Claim(Record, frozen=True, kw_only=True):
-    """A worker (process `member`, of the consumer group `group`) took this partition at
-    `claimed_at`."""
+    """The worker process `member` of the consumer group `group` took this partition at
+    `claimed_at` (RFC 3339, UTC)."""
 
     member: str
     claimed_at: str
@@ -74,14 +76,17 @@ _MARKER_KEY = re.compile(f"{_MARKER}{_EPOCH}")
 
 
 def node_key(node: str, epoch: int) -> bytes:
+    """The record key of a node's checkpoint."""
     return f"{node}@{epoch}".encode()
 
 
 def marker_key(epoch: int) -> bytes:
+    """The record key of a round marker."""
     return f"{_MARKER}{epoch}".encode()
 
 
 def claim_key(member: str) -> bytes:
+    """The record key of a claim."""
     return f"{_CLAIM}{member}".encode()
 
 
@@ -103,11 +108,11 @@ def parse_key(key: bytes) -> tuple[KeyKind, str, int]:
         return "marker", "", int(match[1])
     if len(text) > len(_CLAIM) and text.startswith(_CLAIM):
         return "claim", text.removeprefix(_CLAIM), -1
-    raise InvalidRecordError(f"checkpoint key {key[:80]!r} is none of node, marker and claim")
+    raise InvalidRecordError(f"checkpoint key {key[:80]!r} is neither a node, a marker nor a claim")
 
 
 def check_payload(key: bytes, node: str, epoch: int, key_node: str, key_epoch: int) -> None:
-    """Raise `KeyMismatchError` unless a record of `checkpoints` is what its key says."""
+    """Raise `KeyMismatchError` unless node and epoch of a record equal those of its key."""
     if (node, epoch) != (key_node, key_epoch):
         raise KeyMismatchError(
             f"record of {node!r:.80} and epoch {epoch} has the key {key[:100]!r}"

@@ -1,9 +1,9 @@
-"""Records to bytes and back: JSON where a person would look, MessagePack where only we do.
+"""Encode and decode records: JSON for topics that people read, MessagePack for checkpoints.
 
-Bytes are deterministic (fields in declared order, mappings sorted by key), so equal records are
-equal bytes. Reading accepts unknown fields and refuses, with an error of `pipeline.errors` whose
-`reason` a dead letter carries, what is no record (`UndecodableRecordError`), what breaks the
-schema (`InvalidRecordError`) and what a newer major version wrote (`UnsupportedVersionError`).
+Encoding is deterministic (fields in declared order, mappings sorted by key): equal records have
+equal bytes. Decoding ignores unknown fields. It raises `UndecodableRecordError` for bytes that are
+not JSON or MessagePack, `InvalidRecordError` for a broken schema, and `UnsupportedVersionError` for
+another major version; each has the `reason` of a dead letter.
 """
 
 from functools import cache
@@ -18,10 +18,10 @@ _pack = msgspec.msgpack.Encoder(order="deterministic")
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What every record has: the major version of its layout, first.
+    """The base of every record: its first field is the major version of its layout.
 
-    From the first release on fields are only added within a version, always with a default. A
-    breaking change is a new version in a new topic.
+    Within a version fields are only added, always with a default. A breaking change is a new
+    version in a new topic.
     """
 
     version: int = 1
@@ -35,27 +35,27 @@ class _Versioned(msgspec.Struct, frozen=True):
 
 
 def encode_json(record: Record) -> bytes:
-    """The record as one line of JSON. NaN and infinities become null: unknown is a value."""
+    """Encode a record as one line of JSON. NaN and infinities become null, which means unknown."""
     return _json.encode(record)
 
 
 def decode_json(kind: type[RecordT], data: bytes) -> RecordT:
-    """The record of type `kind` in `data`; raises one of the three errors named above."""
+    """Decode JSON `data` as a record of type `kind`. Raises `RecordError`, as described above."""
     return _decode(msgspec.json.decode, kind, data)
 
 
 def encode_pack(record: Record) -> bytes:
-    """The record as MessagePack."""
+    """Encode a record as MessagePack."""
     return _pack.encode(record)
 
 
 def decode_pack(kind: type[RecordT], data: bytes) -> RecordT:
-    """The record of type `kind` in MessagePack `data`; raises one of the three errors above."""
+    """Decode MessagePack `data` as a record of type `kind`. Raises as `decode_json` does."""
     return _decode(msgspec.msgpack.decode, kind, data)
 
 
 def check_version(found: int, supported: int, what: str) -> None:
-    """Raise `UnsupportedVersionError` unless `found` is the version that this code reads."""
+    """Raise `UnsupportedVersionError` unless the version `found` is the `supported` one."""
     if found != supported:
         raise UnsupportedVersionError(
             f"{what} has version {found}, this build reads version {supported}",

@@ -1,8 +1,8 @@
-"""`springtide.dead-letters`: records that could not be used, with the reason why.
+"""`springtide.dead-letters`: refused records, with the reason.
 
-The value is the first 64 KiB of the bytes as they came, the key is theirs too; the headers say
-where the record lay, how long it was, its SHA-256 and the reason, so that nothing is lost that
-the source topic still keeps.
+Key and value are those of the record, cut to 1 KiB and 64 KiB. Headers have its topic, partition,
+offset, length and SHA-256, the reason and the error, so that the whole record can be found in its
+topic while retention keeps it there.
 """
 
 import hashlib
@@ -15,6 +15,8 @@ MAX_KEY_BYTES: Final = 1024
 
 
 class DeadLetter(NamedTuple):
+    """A record for the topic `dead-letters`."""
+
     key: bytes | None
     value: bytes
     headers: list[tuple[str, bytes]]
@@ -28,7 +30,7 @@ def dead_letter(
     value: bytes | None,
     error: RecordError,
 ) -> DeadLetter:
-    """The dead letter for the record at (topic, partition, offset) that `error` refused."""
+    """The dead letter of a record that was refused with `error`."""
     whole = value if value is not None else b""
     headers = {
         "topic": topic,

@@ -1,7 +1,7 @@
-"""`springtide.eviction-plans`: which pods are to leave a node, and for what.
+"""`springtide.eviction-plans`: pods to evict from a node, and the pod that needs the room.
 
-Owes the rest: a plan names pods by UID, so that one of the same name is never meant, and says until
-when it holds. It is a wish: whoever carries it out looks at the world as it is then.
+A plan names pods by UID, so that a later pod of the same name is safe, and has an end of validity.
+It is a proposal: the evictor checks it against the state of the cluster before it acts.
 """
 
 import msgspec
@@ -10,7 +10,7 @@ from pipeline.topics.codec import Record
 
 
 class WaitingPod(msgspec.Struct, frozen=True, kw_only=True):
-    """The pod for which others are to make room."""
+    """The pending pod that needs the room."""
 
     namespace: str
     name: str
@@ -19,7 +19,7 @@ class WaitingPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeavingPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that is to leave, and what that is expected to free."""
+    """A pod to evict, and the resources that its eviction is expected to free."""
 
     uid: str
     pod_class: str
@@ -28,8 +28,8 @@ class LeavingPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvictionPlanRecord(Record, frozen=True, kw_only=True):
-    """All of `pods` leave `node`, or none; times are RFC 3339, UTC. `id` names the plan, so that a
-    repeat of it changes nothing."""
+    """A plan to evict all `pods` from `node`, or none of them. Times are RFC 3339, UTC. A plan
+    whose `id` was seen before is ignored."""
 
     node: str
     id: str

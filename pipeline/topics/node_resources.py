@@ -1,9 +1,9 @@
-"""`springtide.resources`: what each node has for Mid and Batch, with the terms it comes from.
+"""`springtide.resources`: the Mid and Batch resources of each node, with the terms of the formulas.
 
-Written by the model agent after every applied window of a node that takes part, keyed by node; a
-tombstone when the node departs, or takes part no longer. Amounts are whole millicores and bytes.
-How old they are is for readers to judge, by `as_of`: what is older than the strategy's
-`degrade_time_minutes` offers nothing any more.
+The model agent writes a record after every applied window of a node with an overcommit policy, and
+a tombstone when the node departs or loses its policy. The key is the node. Amounts are whole
+millicores and bytes. Readers offer nothing from a record whose `as_of` is older than the strategy's
+`degrade_time_minutes`.
 """
 
 import msgspec
@@ -14,12 +14,12 @@ from pipeline.topics.result_header import Result
 
 
 class MidTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What `mid` is made of by the formula that the strategy names, or in static mode.
+    """The terms of `mid`, by the formula of the strategy or in static mode.
 
-    `reclaimable` is what Prod leaves unused as the formula has it, of what Prod asked for
-    (`allocated`) less its peak with the margin and with what pods ask for that were not measured
-    yet (`prod_peak`), `unused` what the node does not use now, `unallocated` what nobody asked for,
-    `limit` the most that Mid may be; `buffer` is held back of it.
+    `reclaimable` is the part of Prod's requests (`allocated`) above `prod_peak`: the peak of Prod
+    with the safety margin, plus the requests of pods without samples. `unused` is the part of the
+    node that is not in use now, `unallocated` the part that no pod requests. `limit` is the maximum
+    of Mid, `buffer` is subtracted from it.
     """
 
     allocatable: Resources = Resources()
@@ -33,9 +33,11 @@ class MidTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What `batch` is made of: `capacity` less `margin`, `outside` (what goes to those outside of
-    Kubernetes: what they use, or `reserved`), one of `used`, `requested` and `larger` as the policy
-    has it, and what is `promised` to Mid beyond what Mid's pods count there already.
+    """The terms of `batch`: `capacity` minus `margin`, `outside`, `promised`, and one of `used`,
+    `requested` and `larger`, as the policy chooses.
+
+    `outside` is for processes outside of Kubernetes: their usage or `reserved`, whichever is
+    larger. `promised` is the part of Mid that Mid's pods do not count for already.
     """
 
     capacity: Resources = Resources()
@@ -50,11 +52,11 @@ class BatchTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeResourcesRecord(Result, frozen=True, kw_only=True):
-    """Mid and Batch of one node, None where something that they need is unknown.
+    """Mid and Batch of a node; None if a term of theirs is unknown.
 
-    `mid_lower_bound` is Mid by the most careful of all predictors that run: what may still be
-    offered while what is known is old, and not yet too old. `strategy` is the one in force, and
-    `window_seconds` how often there is a new one, 0 is unknown.
+    `mid_lower_bound` is the smallest Mid of all running predictors: actuators offer it while the
+    record is old, but not yet too old. `strategy` is the policy in force. `window_seconds` is the
+    interval of records, 0 if unknown.
     """
 
     strategy: Overcommit

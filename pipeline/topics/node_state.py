@@ -1,7 +1,7 @@
-"""`springtide.node-state`: the row of the state table: one document per node, keyed by its name.
+"""`springtide.node-state`: the row of a node in the state table, keyed by node.
 
-Written by the model agent after every applied window; read by the extender, `top`, and whoever
-asks "how is this node, and how sure are we". None is unknown.
+The model agent writes a record after every applied window; the extender, `top` and actuators read
+it. None is unknown.
 """
 
 from typing import Final
@@ -12,21 +12,21 @@ from pipeline.topics.resource_amounts import Usage
 from pipeline.topics.result_header import Result
 
 AGGREGATED: Final = {"5m": 300, "10m": 600, "30m": 1800}
-"""Spans of averages and percentiles in seconds, by the text under which they are published."""
+"""Spans of averages and percentiles in seconds, by their name in records."""
 DEVIATION: Final = {"5m": 300, "10m": 600, "15m": 900}
-"""Spans of mean and standard deviation."""
+"""Spans of mean and standard deviation in seconds, by their name in records."""
 YOUNG_SECONDS: Final = 1800
-"""For so long after its first window a pod's own usage is told: longer than anybody is told to
-count what was estimated for it instead."""
+"""How long after its first window a pod's own usage is in the record: longer than any reader counts
+an estimate for the pod instead."""
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What happened to this node's windows since its models began; each a fact of the log.
+    """Counts of this node's windows since its models began; all follow from the log.
 
-    `lost` marks models that could not be brought up to date: offsets of the log that retention
-    removed before they were applied, in the node's partition. `last_gap_at` is the end of the last
-    window before which others are missing, `last_bad_value_at` that of the last one that was
-    applied with a value made null; None where there was none.
+    `lost` counts offsets of the node's partition that retention removed before they were applied:
+    the models lack them. `last_gap_at` is the end of the last window after a gap,
+    `last_bad_value_at` that of the last window with a value replaced by null; None if there was
+    none.
     """
 
     applied: int = 0
@@ -42,7 +42,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AggregatedUsage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The node's points of one span: average, and percentiles by rank floor(n*p)-1."""
+    """Average and percentiles (rank floor(n*p)-1) of the node's usage points in a span."""
 
     avg: Usage = Usage()
     p50: Usage = Usage()
@@ -52,14 +52,14 @@ class AggregatedUsage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Fractions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Parts of what pods may use, 1 being all of it; None is unknown."""
+    """Fractions of allocatable (1 is all of it); None is unknown."""
 
     cpu: float | None = None
     memory: float | None = None
 
 
 class UsageDeviation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Mean and population standard deviation of the node's points of one span, as usage and as
+    """Mean and population standard deviation of the node's usage points in a span, as usage and as
     fractions of allocatable."""
 
     mean: Usage = Usage()
@@ -69,23 +69,23 @@ class UsageDeviation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NodeStateRecord(Result, frozen=True, kw_only=True, gc=False):
-    """Usage of the last window (its average) and of the last half hour, peaks, and ages.
+    """Average usage of the last window, usage of the last half hour, and peaks of a node.
 
-    Used memory is, in every field, the figure that the setting `model.memory_collect_policy` names
-    (by default without page cache).
+    Memory is, in every field, the figure that the setting `model.memory_collect_policy` selects (by
+    default without page cache).
 
     `skew_seconds` is the broker's append time minus the window's end: transport delay plus the
-    error of the node's clock. `peaks` maps predictor to the node's peak; `predictor` is the one
-    that decides.
+    error of the node's clock. `peaks` has the node's peak by predictor; `predictor` is the deciding
+    one.
 
-    `aggregated` and `deviation` are by span (`AGGREGATED`, `DEVIATION`), up to `as_of`; unknown
-    where first and last point are less than half the span apart.
+    `aggregated` and `deviation` are by span (`AGGREGATED`, `DEVIATION`) and end at `as_of`; unknown
+    if first and last point are less than half the span apart.
 
-    `rates` are what else the node used on average, by the names of `RATES`.
+    `rates` are average network and disk rates, by the names of `RATES`.
 
-    `young_pods` are the pods, by the name of their cgroup, that were first measured less than
-    `YOUNG_SECONDS` ago, with what of `usage` is theirs: who reckons with what a pod was expected to
-    use can tell how much of that has come.
+    `young_pods` has the usage of pods whose first window is less than `YOUNG_SECONDS` old, by the
+    name of their cgroup. It is part of `usage`: a reader that counts an estimate for such a pod
+    subtracts it.
     """
 
     window_seconds: float

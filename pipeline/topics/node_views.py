@@ -1,7 +1,8 @@
-"""`springtide.node-views`: all that a node actuator needs of its node, one document, keyed by it.
+"""`springtide.node-views`: everything that a node actuator needs about its node, keyed by node.
 
-Written by the view agent as soon as the node, one of its pods or its resources change; a tombstone
-when the node is deleted. `generation` only grows, whoever writes: what is not newer is dropped.
+The view agent writes a record when the node, one of its pods or its resources change, and a
+tombstone when the node is deleted. `generation` only grows, across workers: readers drop a record
+whose generation is not newer.
 """
 
 from typing import Any
@@ -10,15 +11,16 @@ import msgspec
 
 from pipeline.topics.codec import Record
 from pipeline.topics.node_resources import NodeResourcesRecord
-from pipeline.topics.nodes import NOT_SAID
+from pipeline.topics.nodes import UNSTATED
 from pipeline.topics.overcommit_terms import Overcommit
 from pipeline.topics.pods import Container
 from pipeline.topics.resource_amounts import Resources
 
 
 class ViewPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A pod of the node; of its labels and annotations those that are Koordinator's or ours. Of one
-    that is `cut` these and the containers are not said: the view would be larger than a record."""
+    """A pod of the node, with the labels and annotations of Koordinator and Springtide. A pod that
+    is `cut` has none of them and no containers, because the view would be too large for a
+    record."""
 
     uid: str
     cgroup_uid: str
@@ -39,9 +41,9 @@ class ViewPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeViewRecord(Record, frozen=True, kw_only=True):
-    """A node as its actuator sees it; `resources` are None where nothing was worked out for it.
-    `slo` is the spec of its NodeSLO and `cpu_normalization` the section of CPU ratios, both JSON
-    until somebody asks, as in `NodeRecord`."""
+    """A node as its actuator sees it. `resources` are None if the node has no overcommit policy.
+    `slo` is the spec of its NodeSLO, `cpu_normalization` its CPU ratios; both stay encoded JSON, as
+    in `NodeRecord`."""
 
     node: str
     generation: int
@@ -52,15 +54,15 @@ class NodeViewRecord(Record, frozen=True, kw_only=True):
     overcommit: Overcommit | None = None
     colocation: dict[str, Any] | None = None
     springtide: dict[str, Any] | None = None
-    slo: msgspec.Raw = NOT_SAID
-    cpu_normalization: msgspec.Raw = NOT_SAID
+    slo: msgspec.Raw = UNSTATED
+    cpu_normalization: msgspec.Raw = UNSTATED
     host_apps: dict[str, str] = msgspec.field(default_factory=dict)
     resources: NodeResourcesRecord | None = None
     pods: tuple[ViewPod, ...] = ()
 
 
 class ViewHead(Record, frozen=True, kw_only=True):
-    """What whoever passes views on reads of a `NodeViewRecord`."""
+    """The fields of a `NodeViewRecord` that a server of views reads."""
 
     node: str
     generation: int

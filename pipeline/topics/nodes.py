@@ -1,7 +1,8 @@
-"""`springtide.nodes`: what a node is, keyed by its name; a tombstone when it is deleted.
+"""`springtide.nodes`: Kubernetes Nodes and the policy of each, keyed by name; a tombstone when
+deleted.
 
-Written by the cluster watcher or by the file source, read by the join (which puts allocatable and
-strategy beside each sample) and by the state table.
+The cluster watcher or the file source writes it. The join reads it, to add allocatable and strategy
+to each sample; so do the state table, actuators, providers and exporters.
 """
 
 import re
@@ -19,7 +20,7 @@ from pipeline.topics.resource_amounts import Resources, Scalars
 _NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
-# The ranges are those of the settings of the same names: a record is not believed more than these.
+# The ranges are those of the settings of the same names: a value out of range is a bad record.
 Percent = Annotated[float, Meta(ge=0, le=1000)]
 Seconds = Annotated[float, Meta(ge=0, le=31_536_000)]
 Samples = Annotated[int, Meta(ge=0, le=1_000_000)]
@@ -28,13 +29,13 @@ PredictorName = Annotated[str, Meta(min_length=1, max_length=100)]
 
 
 class Strategy(msgspec.Struct, frozen=True, kw_only=True):
-    """The policy in force for one node. It takes effect with the window that carries it.
+    """The prediction policy of a node. It takes effect with the window that carries it.
 
-    A peak is raised by `safety_margin_percent`; a pod counts its request until it is older than
-    `cold_start_seconds` and has `cold_start_samples`; N-sigma adds `nsigma_multiplier` standard
-    deviations to the mean. `predictor` names the one that decides what Prod leaves unused. Peaks
-    are told when they got worse by more than `resource_diff_threshold_percent`, when they eased by
-    as much for `report_interval_seconds`, and every `force_update_seconds`.
+    Peaks are raised by `safety_margin_percent`. A pod counts its request until it is older than
+    `cold_start_seconds` and has `cold_start_samples`. N-sigma adds `nsigma_multiplier` standard
+    deviations to the mean. `predictor` names the predictor that decides what is reclaimable. The
+    worker publishes peaks when they rose by more than `resource_diff_threshold_percent`, when they
+    fell by as much for `report_interval_seconds`, and every `force_update_seconds`.
     """
 
     safety_margin_percent: Percent = 10.0
@@ -48,7 +49,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeStrategy(msgspec.Struct, frozen=True, kw_only=True):
-    """What is different for one node: the fields of `Strategy`; None is as for all nodes."""
+    """A node's overrides of `Strategy`; None keeps the value of all nodes."""
 
     safety_margin_percent: Percent | None = None
     cold_start_seconds: Seconds | None = None
@@ -60,22 +61,26 @@ class NodeStrategy(msgspec.Struct, frozen=True, kw_only=True):
     force_update_seconds: Seconds | None = None
 
     def over(self, usual: Strategy) -> Strategy:
-        """`usual` with what is said here in place of it."""
+        """`usual` with these overrides."""
         own = msgspec.structs.asdict(self)
-        said = {name: value for name, value in own.items() if value is not None}
-        return msgspec.structs.replace(usual, **said)
+        overrides = {name: value for name, value in own.items() if value is not None}
+        return msgspec.structs.replace(usual, **overrides)
 
 
-NOT_SAID: Final = msgspec.Raw(b"null")
+UNSTATED: Final = msgspec.Raw(b"null")
 
 
 class Taint(msgspec.Struct, frozen=True, kw_only=True):
+    """A taint of a Node."""
+
     key: str
     effect: str
     value: str = ""
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """A condition of a Node; times are RFC 3339, UTC."""
+
     type: str
     status: str
     reason: str = ""
@@ -83,11 +88,11 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownNode(Record, frozen=True, kw_only=True):
-    """What the join and the state table read of a `NodeRecord`: they keep one of every node.
+    """The fields of a `NodeRecord` that the join and the state table hold for every node.
 
-    `strategy` has what is different in how the node is predicted, `overcommit` how Mid and Batch
-    are worked out (None: it takes no part), `host_apps` the classes of host applications by name:
-    prod, mid, batch, free.
+    `strategy` has the node's overrides of the prediction policy, `overcommit` the policy of Mid and
+    Batch (None: neither is offered), `host_apps` the class of each host application by name: prod,
+    mid, batch or free.
     """
 
     node: str
@@ -102,14 +107,14 @@ class KnownNode(Record, frozen=True, kw_only=True):
 
 
 class NodeRecord(KnownNode, frozen=True, kw_only=True):
-    """A Kubernetes Node, trimmed to what decisions need, and the policy in force for it.
+    """A Kubernetes Node, reduced to the fields that decisions need, and the policy in force for it.
 
-    By the names that users write: `colocation` and `springtide` have what is in force of these
-    sections, `slo` the spec of the NodeSLO, `cpu_normalization` and `amplification` what follows
-    from the sections of CPU and resource ratios. The last three stay JSON until somebody asks
-    (`slo_spec`, `node_ratio` and `node_ratios` of `pipeline.processors.policy`); `NOT_SAID` while
-    nobody knows. `strategy_hash` is of all that the policy says. `scalars` is what the node has, in
-    whole units, of resources but cpu, memory, Mid and Batch.
+    `colocation` and `springtide` are these sections of the policy as users write them, `slo` is the
+    spec of the NodeSLO, `cpu_normalization` and `amplification` follow from the sections of CPU and
+    resource ratios. The last three stay encoded JSON until they are needed (`slo_spec`,
+    `node_ratio` and `node_ratios` of `pipeline.processors.policy`), and are `UNSTATED` while
+    unknown. `strategy_hash` is a hash of the whole policy. `scalars` has the node's other
+    resources, without cpu, memory, Mid and Batch, in whole units.
     """
 
     labels: dict[str, str] = msgspec.field(default_factory=dict)
@@ -119,14 +124,14 @@ class NodeRecord(KnownNode, frozen=True, kw_only=True):
     colocation: dict[str, Any] | None = None
     springtide: dict[str, Any] | None = None
     scalars: Scalars | None = None
-    slo: msgspec.Raw = NOT_SAID
-    cpu_normalization: msgspec.Raw = NOT_SAID
-    amplification: msgspec.Raw = NOT_SAID
+    slo: msgspec.Raw = UNSTATED
+    cpu_normalization: msgspec.Raw = UNSTATED
+    amplification: msgspec.Raw = UNSTATED
 
 
 def detached(record: NodeRecord) -> NodeRecord:
-    """The same record, for who keeps it: what stays JSON would hold all the bytes that were read,
-    and is one now for all records that say the same."""
+    """A copy of the record to store: encoded JSON in it neither holds the bytes of the whole record
+    nor is stored more than once."""
     return msgspec.structs.replace(
         record,
         slo=shared(bytes(record.slo)),
@@ -137,12 +142,12 @@ def detached(record: NodeRecord) -> NodeRecord:
 
 @lru_cache(maxsize=256)
 def shared(text: bytes) -> msgspec.Raw:
-    """One for all that say the same: a watcher keeps thousands of records."""
+    """The same object for equal JSON: a watcher stores thousands of records."""
     return msgspec.Raw(text)
 
 
 def check_node_name(node: str) -> None:
-    """Raise `InvalidRecordError` for what Kubernetes would not take as a node's name."""
+    """Raise `InvalidRecordError` if Kubernetes would refuse the name."""
     length = len(node.encode(errors="replace"))
     if not 0 < length <= 253:
         raise InvalidRecordError(f"node name has {length} bytes, not 1 to 253")

@@ -1,7 +1,7 @@
-"""How Mid and Batch are worked out for one node, as nodes and windows carry it.
+"""The policy of Mid and Batch for a node, as records of nodes and windows carry it.
 
-Fields have Koordinator's names and defaults (`colocation-config`), but for the last four, which are
-ours. What is not said is not written.
+Fields have the names and defaults of Koordinator's `colocation-config`, except the last four, which
+are Springtide's. Defaults are not written.
 """
 
 from typing import Annotated, Final
@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-# A percent beyond this says what this says.
+# A larger percentage has the same effect.
 _MOST_PERCENT = 1_000_000
 _YEAR_SECONDS = 31_536_000
 
@@ -19,15 +19,15 @@ MOST_LETTERS: Final = 100
 Name = Annotated[str, Meta(max_length=MOST_LETTERS)]
 
 MID_FORMULAS: Final = ("proposal", "proposal-unallocated", "v1.3", "v1.6", "source")
-"""The formulas of Mid that `mid_formula` can name."""
+"""Valid values of `mid_formula`."""
 
 
 class Overcommit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is in force for a node that takes part; None is without a limit.
+    """The overcommit policy in force for a node; a threshold of None is no limit.
 
-    `mid_formula` is how Mid is worked out, `mid_reclaim_percent` the share of Prod's requests that
-    a formula of the proposal hands on. With `promise_once` what is promised to Mid is not promised
-    to Batch, too. `buffer_percent` of what is worked out is held back.
+    `mid_formula` selects the formula of Mid, `mid_reclaim_percent` is the share of Prod's requests
+    that the formulas of the proposal may reclaim. With `promise_once` resources promised to Mid are
+    not promised to Batch again. `buffer_percent` of each result is held back.
     """
 
     cpu_reclaim_threshold_percent: Percents = 60

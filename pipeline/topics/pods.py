@@ -1,8 +1,8 @@
-"""`springtide.pods`: what a pod is, keyed `<node>/<uid>`; a tombstone when it is gone.
+"""`springtide.pods`: Kubernetes Pods, keyed `<node>/<uid>`; a tombstone when deleted.
 
-Written by the cluster watcher or by the file source. A pod without a node has the empty node.
-The join finds a pod by `cgroup_uid`, the name of its cgroup: for static pods that is the
-annotation `kubernetes.io/config.hash`, else the uid.
+The cluster watcher or the file source writes it. The node of a pending pod is the empty text. The
+join looks a pod up by `cgroup_uid`, the uid in the name of its cgroup: for static pods the
+annotation `kubernetes.io/config.hash`, else the pod's uid.
 """
 
 from typing import Any
@@ -16,11 +16,16 @@ from pipeline.topics.resource_amounts import Resources, Scalars
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """The controller of an object."""
+
     kind: str
     name: str
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A container; fields as in `PodRecord`. `restartable` marks a sidecar among init
+    containers."""
+
     name: str
     requests: Resources = Resources()
     limits: Resources = Resources()
@@ -30,13 +35,13 @@ class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PodRecord(Record, frozen=True, kw_only=True):
-    """A Kubernetes Pod, trimmed to what decisions need; times are RFC 3339, UTC.
+    """A Kubernetes Pod, reduced to the fields that decisions need; times are RFC 3339, UTC.
 
-    `pod_class` is prod, mid, batch, free or none; `requests`, `limits`, `scalars` (what is asked
-    for of other resources) and `scalar_limits` are the effective ones (init containers, restartable
-    ones, overhead and pod-level resources counted). `scalar_limits` are said where they are not
-    `scalars`, and in no record that is older than they are: there, too, `scalars` are both.
-    `scheduled_at` and `initialized_at` are when the conditions of these names became true.
+    `pod_class` is prod, mid, batch, free or none. `requests` and `limits` are cpu and memory,
+    `scalars` the requests of other resources, `scalar_limits` their limits; all are effective
+    values (with init containers, sidecars, overhead and pod-level resources). An unset
+    `scalar_limits` means that they equal `scalars`. `scheduled_at` and `initialized_at` are when
+    the conditions PodScheduled and Initialized became true.
     """
 
     node: str
@@ -70,7 +75,7 @@ class PodRecord(Record, frozen=True, kw_only=True):
 
 
 class PodFacts(Record, frozen=True, kw_only=True):
-    """What a worker reads of a `PodRecord`: a million pods must fit into it."""
+    """The fields of a `PodRecord` that a worker decodes; it holds up to a million pods."""
 
     node: str
     uid: str
@@ -93,7 +98,7 @@ class PodFacts(Record, frozen=True, kw_only=True):
 
 
 class CountedPod(Record, frozen=True, kw_only=True):
-    """What the state table reads of a `PodRecord`; it keeps the amounts alone."""
+    """The fields of a `PodRecord` that the state table decodes; it stores only the amounts."""
 
     node: str
     uid: str
@@ -122,8 +127,8 @@ _LONGEST_TEXT = 253
 
 
 def check_pod(pod: PodFacts) -> None:
-    """Raise `InvalidRecordError` for texts longer than Kubernetes allows: they go into the window
-    of the pod's node, and must not make it too large for all."""
+    """Raise `InvalidRecordError` for a text longer than Kubernetes allows: it would go into the
+    windows of the pod's node and could make them too large."""
     texts = [pod.cgroup_uid, pod.namespace, pod.name, pod.qos, pod.phase]
     texts += [pod.owner.kind, pod.owner.name] if pod.owner else []
     if (longest := max(len(text.encode()) for text in texts)) > _LONGEST_TEXT:
@@ -133,12 +138,12 @@ def check_pod(pod: PodFacts) -> None:
 
 
 def pod_key(node: str, uid: str) -> bytes:
-    """The record key of a pod; where it lies is decided by `node` alone."""
+    """The record key of a pod. `node` alone decides the partition."""
     return f"{node}/{uid}".encode()
 
 
 def split_pod_key(key: bytes) -> tuple[str, str]:
-    """Node and uid of a pod's record key; raises `InvalidRecordError` if it is none."""
+    """Node and uid of a pod's record key. Raises `InvalidRecordError` for another key."""
     try:
         node, separator, uid = key.decode().rpartition("/")
     except UnicodeDecodeError as error:

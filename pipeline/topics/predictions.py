@@ -1,8 +1,8 @@
-"""`springtide.predictions`: the peaks of a node, each predictor's, with the terms they come from.
+"""`springtide.predictions`: the peaks of a node by predictor, with their terms, keyed by node.
 
-Written by the model agent where there is something new to say, keyed by node; a tombstone when
-the node departs. Peaks contain the safety margin. None is unknown: an entity without samples has
-no peak.
+The model agent writes a record when peaks changed enough (`publish_policy`), and a tombstone when
+the node departs. Peaks include the safety margin. None is unknown: an entity without samples has no
+peak.
 """
 
 import msgspec
@@ -12,23 +12,25 @@ from pipeline.topics.result_header import Result
 
 
 class DriftTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """When usage last changed its level; None: not within the last four half-lives."""
+    """When the level of usage last changed; None if not within the last four half-lives."""
 
     cpu: str | None = None
     memory: str | None = None
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of something each resource has."""
+    """A count by resource."""
 
     cpu: int = 0
     memory: int = 0
 
 
 class ModelTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What one entity's model rests on: samples learned of each resource, when it was first and
-    last fed with a sample of either, and when usage last changed its level: since then it is no
-    longer what most of the samples say. `drifts` counts these changes since the model began."""
+    """The samples of an entity's model: their count, and the time of the first and the last one.
+
+    `drift_at` is when the level of usage last changed: most samples may be older than that.
+    `drifts` counts such changes since the model began.
+    """
 
     samples: Counts = Counts()
     first_at: str | None = None
@@ -38,8 +40,8 @@ class ModelTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntityPeaks(msgspec.Struct, frozen=True, kw_only=True):
-    """Peaks of one entity by predictor name, with the safety margin (`peaks`) and before it
-    (`raw`); what each `raw` was made of, by predictor and name; and what the model rests on."""
+    """Peaks of an entity by predictor, with the safety margin (`peaks`) and without it (`raw`); the
+    `terms` of each raw peak by predictor and name; and the samples of the model."""
 
     peaks: dict[str, Usage] = msgspec.field(default_factory=dict)
     raw: dict[str, Usage] = msgspec.field(default_factory=dict)
@@ -48,27 +50,26 @@ class EntityPeaks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """Usage of many entities, a value for each; None (NaN while in memory) is unknown."""
+    """Usage with a value per entity; None (NaN in memory) is unknown."""
 
     cpu_cores: list[float | None] = msgspec.field(default_factory=list)
     memory_bytes: list[float | None] = msgspec.field(default_factory=list)
 
 
 class CountColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of something each resource of many entities has, a number for each entity."""
+    """Counts by resource, with a number per entity."""
 
     cpu: list[int] = msgspec.field(default_factory=list)
     memory: list[int] = msgspec.field(default_factory=list)
 
 
 class PodPeaks(msgspec.Struct, frozen=True, kw_only=True):
-    """Peaks of the node's pods as columns, in order of uid: a hundred pods cost a few lists.
+    """Peaks of the node's pods as columns, in order of uid.
 
-    `raw` is each predictor's peak before the safety margin. A cold pod (younger than the cold
-    start, or with too few samples of a resource: it is then cold for both) or an unknown one counts
-    its `request`; its own peak is stated all the same. `age_seconds` is None where the pod is not
-    known; a pod that is not `active` is being deleted and counts its peak, or has `ended` and
-    counts nothing.
+    `raw` has the peaks by predictor without the safety margin. A pod that is `cold` (younger than
+    the cold start, or with too few samples of a resource) or unknown counts its `request`, although
+    its peak is listed. `age_seconds` is None if the pod is unknown. A pod that is not `active` is
+    being deleted and counts its peak; a pod that has `ended` counts nothing.
     """
 
     uid: list[str] = msgspec.field(default_factory=list)
@@ -83,7 +84,7 @@ class PodPeaks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reclaimable(msgspec.Struct, frozen=True, kw_only=True):
-    """What Prod asked for (`requests`) and will not use, and the peak of Prod, by one predictor.
+    """The part of Prod's `requests` that Prod will not use, and the peak of Prod, by a predictor.
 
     `pair`: `amount` is the smaller of `pods_amount` and `classes_amount`, `peak` the larger of
     `pods_peak` + `system` and `classes_peak`, per resource; else both are those of the classes.
@@ -110,7 +111,7 @@ class Reclaimable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PredictionRecord(Result, frozen=True, kw_only=True):
-    """All peaks of one node. `predictor` decides: its `reclaimable` is what others build on."""
+    """All peaks of a node. `reclaimable` of the deciding `predictor` is used for Mid."""
 
     safety_margin_percent: float
     cold_start_seconds: float

@@ -1,9 +1,9 @@
 """Every topic of Springtide, declared once.
 
-From this table `springtide topics apply` creates them, `springtide topics check` reports drift,
-and docs/reference/topics.md is printed. All topics share one number of partitions (fixed for the
-life of a
-generation), so that all of a node has one owner; names carry the prefix of the settings.
+From this table `springtide topics apply` creates topics, `springtide topics check` reports drift,
+and docs/reference/topics.md is printed. All topics have the same number of partitions, fixed for
+the life of the topics, so that one worker owns all records of a node. Names start with
+`kafka.topic_prefix`.
 """
 
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ from typing import Final, Literal
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
-"""What the topics that we fill take. A sample may be a quarter of it: its window, peaks and
-checkpoint are larger than itself, and a hostile one must not stop who writes them."""
+"""The largest record batch of a topic. A sample may have a quarter of it: its window, peaks and
+checkpoint are larger than the sample, and a hostile sample must not stop the worker."""
 MAX_SAMPLE_BYTES: Final = MAX_RECORD_BYTES // 4
 
 Codec = Literal["json + arrow", "json", "msgpack", "bytes"]
@@ -23,8 +23,8 @@ Cleanup = Literal["delete", "compact"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """One topic: `key` in words, `record` the module below `pipeline.topics` with its type. Of a
-    compacted one each record is there for `whole_ms`, not the newest of a key alone."""
+    """A topic. `key` describes the record key, `record` names the module of `pipeline.topics` with
+    the record type. A compacted topic keeps every record for `compaction_lag_ms`."""
 
     name: str
     key: str
@@ -34,7 +34,7 @@ class Topic:
     written_by: str
     max_bytes: int = MAX_RECORD_BYTES
     retention_ms: int | None = None
-    whole_ms: int | None = None
+    compaction_lag_ms: int | None = None
     record: str | None = None
 
     def full_name(self, prefix: str) -> str:
@@ -42,7 +42,7 @@ class Topic:
         return f"{prefix}.{self.name}"
 
     def config(self) -> Mapping[str, str]:
-        """The broker's settings of this topic that `apply` sets and `check` compares."""
+        """The topic configuration that `apply` sets and `check` compares."""
         common = {
             "message.timestamp.type": "LogAppendTime",
             "max.message.bytes": str(self.max_bytes),
@@ -57,11 +57,11 @@ class Topic:
             "min.cleanable.dirty.ratio": "0.2",
             "delete.retention.ms": str(DAY_MS),
         }
-        if self.whole_ms is not None:
-            # Shorter segments, so that a reader finds no more to read at its start for it.
+        if self.compaction_lag_ms is not None:
+            # Shorter segments, so that a new reader has no more to read than without the lag.
             compacted |= {
-                "segment.ms": str(self.whole_ms // 3),
-                "min.compaction.lag.ms": str(self.whole_ms),
+                "segment.ms": str(self.compaction_lag_ms // 3),
+                "min.compaction.lag.ms": str(self.compaction_lag_ms),
             }
         return common | compacted
 
@@ -108,7 +108,7 @@ RESOURCES: Final = Topic(
 NODE_STATE: Final = Topic(
     name="node-state", key="node", codec="json", cleanup="compact",
     value="the row of the state table: usage now and of the last half hour, peaks, ages",
-    written_by="model agent", record="node_state", whole_ms=HOUR_MS // 2,
+    written_by="model agent", record="node_state", compaction_lag_ms=HOUR_MS // 2,
 )  # fmt: skip
 NODE_VIEWS: Final = Topic(
     name="node-views", key="node", codec="json", cleanup="compact",

@@ -1,8 +1,7 @@
-"""Amounts of CPU and memory as records carry them, and Kubernetes quantities as text.
+"""Amounts of CPU and memory in records, and the parser of Kubernetes quantities.
 
-Shared by every record that speaks of usage (`Usage`, floats as measured), of requests, limits and
-allocatable (`Resources`, integers as Kubernetes wants them) or of anything else that each resource
-has (`ByResource`).
+`Usage` has measured floats, `Resources` the integers of requests, limits and allocatable,
+`ByResource` any other number by resource.
 """
 
 import re
@@ -31,23 +30,23 @@ _QUANTITY = re.compile(
 
 
 Scalars = dict[str, int]
-"""Amounts by resource, those but cpu and memory, in whole units (`kubernetes.io/batch-cpu` is in
+"""Amounts of resources other than cpu and memory, in whole units (`kubernetes.io/batch-cpu` is in
 millicores)."""
 
 
 MID: Final = ("kubernetes.io/mid-cpu", "kubernetes.io/mid-memory")
 BATCH: Final = ("kubernetes.io/batch-cpu", "kubernetes.io/batch-memory")
-"""The names under which a Node offers, and pods ask for, cpu (millicores) and memory (bytes)."""
+"""Resource names of cpu (millicores) and memory (bytes) in Nodes and pods."""
 RATES: Final = {
     "springtide.io/network-receive": "network_receive_bytes_per_second",
     "springtide.io/network-transmit": "network_transmit_bytes_per_second",
     "springtide.io/disk-read": "disk_read_bytes_per_second",
     "springtide.io/disk-write": "disk_write_bytes_per_second",
 }
-"""What else of a node is measured, in bytes a second: columns of samples by the names under which a
-Node may offer, and pods ask for, it."""
+"""Columns of samples with measured rates, in bytes per second, by their resource name in Nodes and
+pods."""
 MEASURED: Final = ("cpu", "memory", *RATES)
-"""All of which there is usage; of the rates the last window alone."""
+"""Resources with measured usage; rates have only that of the last window."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -58,15 +57,14 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ByResource(msgspec.Struct, frozen=True, kw_only=True):
-    """A number for each resource whose unit its name tells: a count, a share, hours, or usage in
-    cores and bytes; None is unknown."""
+    """A number by resource, in the unit of the field's name; None is unknown."""
 
     cpu: float | None = None
     memory: float | None = None
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Amounts that Kubernetes gives as quantities; None where the resource is not stated."""
+    """Amounts of requests, limits or allocatable; None if the resource is not stated."""
 
     cpu_millicores: int | None = None
     memory_bytes: int | None = None
@@ -78,20 +76,20 @@ def parse_quantity(text: str | int | float) -> Decimal:
     >>> parse_quantity("1.5Gi")
     Decimal('1610612736.0')
 
-    Raises `InvalidRecordError` for anything else.
+    Raises `InvalidRecordError` for another text, and above 2**62.
     """
     match = _QUANTITY.match(str(text))
     if match is None or match[2] not in _SUFFIX:
-        raise InvalidRecordError(f"{str(text)[:80]!r} is no Kubernetes quantity")
+        raise InvalidRecordError(f"{str(text)[:80]!r} is not a Kubernetes quantity")
     value = Decimal(match[1]) * _SUFFIX[match[2]]
     if abs(value) > 2**62:
         raise InvalidRecordError(f"quantity {str(text)[:80]!r} is out of range")
     return value
 
 
-@lru_cache(maxsize=4096)  # of a million pods many ask for the same
+@lru_cache(maxsize=4096)  # a million pods have few distinct quantities
 def millicores(text: str | int | float) -> int:
-    """A CPU quantity in milli-cores, rounded up as Kubernetes rounds.
+    """A CPU quantity in millicores, rounded up as Kubernetes does.
 
     >>> millicores("0.5"), millicores("1500m"), millicores(2)
     (500, 1500, 2000)

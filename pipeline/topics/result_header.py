@@ -1,7 +1,7 @@
-"""What every result record shares: which log position it speaks for and who wrote it.
+"""The fields that all results share: the position in the log, and the epoch of the writer.
 
-Readers order the results of a node by (generation, offset) and drop the older: so replays,
-duplicates and paused workers that wake up cannot turn back what is known.
+Readers order the results of a node by (generation, offset) and drop older ones: replays, duplicates
+and paused workers that wake up cannot set a node back.
 """
 
 from functools import lru_cache
@@ -11,11 +11,11 @@ from pipeline.topics.codec import Record
 
 
 class Result(Record, frozen=True, kw_only=True):
-    """A pure function of `springtide.windows` up to and including `offset`.
+    """A result: a pure function of `springtide.windows` up to and including `offset`.
 
-    `as_of` is the end of the window (RFC 3339, UTC); `generation` that of the windows topic;
-    `epoch` that of the worker that wrote it, the one field that may differ between two runs. An
-    `as_of` that is no time is a ValueError, and breaks the schema where it is read.
+    `as_of` is the end of the window (RFC 3339, UTC), `generation` that of the windows topic,
+    `epoch` that of the worker: the only field that may differ between two runs. Raises `ValueError`
+    for an `as_of` that is not a time; decoding raises `InvalidRecordError`.
     """
 
     node: str
@@ -33,9 +33,9 @@ def _check_time(text: str) -> None:
     try:
         parse_time(text)
     except ValueError as error:
-        raise ValueError(f"as_of is not readable: {error}") from error
+        raise ValueError(f"as_of is not a time: {error}") from error
 
 
 def supersedes(new: Result, old: Result | None) -> bool:
-    """Whether `new` replaces `old`: later in the log, or the same position written again."""
+    """Whether `new` replaces `old`: it is later in the log, or at the same position."""
     return old is None or (new.generation, new.offset) >= (old.generation, old.offset)

@@ -1,8 +1,8 @@
-"""`springtide.workloads`: what owns pods, and what limits their evictions.
+"""`springtide.workloads`: controllers of pods, and PodDisruptionBudgets.
 
-Keyed `<namespace>/<kind>/<name>`, a tombstone when it is deleted; written by the cluster watcher.
-Deployments, ReplicaSets, StatefulSets, DaemonSets and Jobs have replicas, PodDisruptionBudgets what
-they allow. Where a record lies is decided by its namespace.
+The cluster watcher writes it, keyed `<namespace>/<kind>/<name>`; a tombstone when deleted.
+Deployments, ReplicaSets, StatefulSets, DaemonSets and Jobs have `replicas`, PodDisruptionBudgets a
+`budget`. The namespace decides the partition.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from pipeline.topics.pods import Owner
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a PodDisruptionBudget: what it asks for, as written, and how many pods may go now."""
+    """Spec and status of a PodDisruptionBudget; `disruptions_allowed` pods may be evicted now."""
 
     min_available: str | None = None
     max_unavailable: str | None = None
@@ -25,8 +25,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkloadRecord(Record, frozen=True, kw_only=True):
-    """One object. `selector` is its LabelSelector, None where it has none; `replicas` is how many
-    pods there are to be, None where nobody says."""
+    """A controller or budget. `selector` is its LabelSelector, `replicas` the desired number of
+    pods; None if not stated."""
 
     namespace: str
     kind: str
@@ -40,5 +40,5 @@ class WorkloadRecord(Record, frozen=True, kw_only=True):
 
 
 def workload_key(namespace: str, kind: str, name: str) -> bytes:
-    """The record key of an object."""
+    """The record key of a workload."""
     return f"{namespace}/{kind}/{name}".encode()

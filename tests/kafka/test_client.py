@@ -75,10 +75,10 @@ async def test_every_kind_of_client_takes_the_options(client: type) -> None:
         (errors.RequestTimedOutError(), BrokerUnavailableError, "does not answer"),
         (TimeoutError(), BrokerUnavailableError, "does not answer .TimeoutError"),
         (ConnectionRefusedError(111, "refused"), BrokerUnavailableError, "refused"),
-        (errors.AuthenticationFailedError("no"), KafkaError, "refused who we are"),
-        (errors.SaslAuthenticationFailed("no"), KafkaError, "refused who we are"),
-        (errors.TopicAuthorizationFailedError("t"), KafkaError, "does not allow"),
-        (errors.PolicyViolationError("p"), KafkaError, "said PolicyViolationError"),
+        (errors.AuthenticationFailedError("no"), KafkaError, "refused the credentials"),
+        (errors.SaslAuthenticationFailed("no"), KafkaError, "refused the credentials"),
+        (errors.TopicAuthorizationFailedError("t"), KafkaError, "denied access"),
+        (errors.PolicyViolationError("p"), KafkaError, "returned PolicyViolationError"),
     ],
 )
 def test_errors(raised: Exception, expected: type[KafkaError], says: str) -> None:

@@ -146,7 +146,7 @@ def test_one_bad_object_costs_itself(tmp_path: Path) -> None:
     assert list(objects.entries) == [b"n1/uid-a", b"n1/uid-b"]
     (problem,) = objects.problems
     assert (problem.name, problem.identity, problem.file) == ("shop/bad", "uid-bad", path)
-    assert "'a lot' is no Kubernetes quantity" in problem.reason
+    assert "'a lot' is not a Kubernetes quantity" in problem.reason
 
 
 @pytest.mark.parametrize(

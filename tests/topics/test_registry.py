@@ -41,10 +41,10 @@ def test_settings_of_every_topic(topic: Topic) -> None:
         assert int(config["segment.ms"]) <= HOUR_MS
         assert 0.1 <= float(config["min.cleanable.dirty.ratio"]) <= 0.3
         assert int(config["delete.retention.ms"]) >= DAY_MS
-        if topic.whole_ms is not None:
-            assert config["min.compaction.lag.ms"] == str(topic.whole_ms)
+        if topic.compaction_lag_ms is not None:
+            assert config["min.compaction.lag.ms"] == str(topic.compaction_lag_ms)
             # What waits for the cleaner is no more than of the others.
-            assert int(config["segment.ms"]) + topic.whole_ms <= HOUR_MS
+            assert int(config["segment.ms"]) + topic.compaction_lag_ms <= HOUR_MS
     assert topic.full_name("tide.test") == f"tide.test.{topic.name}"
 
 

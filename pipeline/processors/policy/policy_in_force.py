@@ -52,7 +52,7 @@ from pipeline.processors.policy.normalization import (
 from pipeline.processors.policy.slo_checks import HOST_CLASSES
 from pipeline.processors.policy.springtide_config import ANNOTATION, SPRINGTIDE, Own
 from pipeline.processors.slo.nodeslo import NodeSLOSpec
-from pipeline.topics.nodes import NOT_SAID, NodeRecord, NodeStrategy, shared
+from pipeline.topics.nodes import UNSTATED, NodeRecord, NodeStrategy, shared
 from pipeline.topics.overcommit_terms import MOST_LETTERS, Overcommit
 
 _MOST_PERCENT: Final = 1_000_000
@@ -212,7 +212,7 @@ def _rules(record: NodeRecord, policy: SloPolicy, before: NodeRecord) -> _Filled
     kept = slo_spec(before) if None in policy else None
     spec, problems = node_rules(policy, record.labels, record.annotations, kept)
     return {
-        "slo": NOT_SAID if spec == NodeSLOSpec() else _raw(spec),
+        "slo": UNSTATED if spec == NodeSLOSpec() else _raw(spec),
         "host_apps": {
             one.name: HOST_CLASSES[one.priority]
             for one in spec.host_applications or ()

@@ -183,7 +183,7 @@ def test_without_the_config_map_the_defaults_are_in_force() -> None:
         (
             QOS,
             '{"clusterStrategy":{"lsClass":{"networkQOS":{"ingressLimit":"fast"}}}}',
-            "lsClass.networkQOS.ingressLimit: 'fast' is no Kubernetes quantity",
+            "lsClass.networkQOS.ingressLimit: 'fast' is not a Kubernetes quantity",
         ),
         (
             QOS,
@@ -209,7 +209,7 @@ def test_without_the_config_map_the_defaults_are_in_force() -> None:
         (
             SYSTEM,
             '{"clusterStrategy":{"totalNetworkBandwidth":"1Tb"}}',
-            "totalNetworkBandwidth: '1Tb' is no Kubernetes quantity",
+            "totalNetworkBandwidth: '1Tb' is not a Kubernetes quantity",
         ),
         (HOSTS, '{"applications":{}}', "$.applications"),
         (HOSTS, '{"applications":[{"priority":"koord-prod"}]}', "an application has no name"),

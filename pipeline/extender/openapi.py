@@ -14,6 +14,8 @@ from pipeline.extender.scheduler_messages import Pod
 from pipeline.topics.pods import PodRecord
 
 _REFERENCE: Final = "#/components/schemas/{name}"
+_MAY_LACK_FIELDS: Final = ("ErrorReply", "NodeView")
+"""An error may have no hint; views are passed on as a worker wrote them."""
 
 
 def openapi_document(routes: Sequence[Route]) -> JsonObject:
@@ -25,6 +27,7 @@ def openapi_document(routes: Sequence[Route]) -> JsonObject:
         types += [body for body in bodies if body is not None]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
     schema_of = dict(zip(map(repr, types), schemas, strict=True))
+    _require_answered_fields(routes, schema_of, components)
     paths: JsonObject = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schema_of)
@@ -39,6 +42,38 @@ def openapi_document(routes: Sequence[Route]) -> JsonObject:
         "paths": paths,
         "components": {"schemas": components},
     }
+
+
+def _require_answered_fields(
+    routes: Sequence[Route], schema_of: JsonObject, components: JsonObject
+) -> None:
+    """Mark fields of answers as required, also those with a default: they are always sent."""
+    answers = [answer.type for route in routes for answer in route.answers.values()]
+    bodies = [schema_of[repr(route.body)] for route in routes if route.body is not None]
+    optional = _referred([*bodies, *map(_reference, _MAY_LACK_FIELDS)], components)
+    for name in _referred([schema_of.get(repr(answer)) for answer in answers], components):
+        if name not in optional and "properties" in components[name]:
+            components[name]["required"] = [*components[name]["properties"]]
+
+
+def _referred(schema: Any, components: JsonObject) -> set[str]:
+    """The names of all components that a schema refers to."""
+    names: set[str] = set()
+    pending = [schema]
+    while pending:
+        part = pending.pop()
+        pending += (
+            part.values() if isinstance(part, dict) else part if isinstance(part, list) else []
+        )
+        reference = part.get("$ref") if isinstance(part, dict) else None
+        if isinstance(reference, str) and (name := reference.rpartition("/")[2]) not in names:
+            names.add(name)
+            pending.append(components[name])
+    return names
+
+
+def _reference(name: str) -> JsonObject:
+    return {"$ref": _REFERENCE.format(name=name)}
 
 
 def _operation(route: Route, schema_of: JsonObject) -> JsonObject:

@@ -1,4 +1,4 @@
-"""Eviction plans onto their topic, without letting a scheduler wait for it."""
+"""Write eviction plans to their topic in the background, so that no scheduler waits for it."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from pipeline.topics.registry import EVICTION_PLANS
 
 
 class PlanWriter:
-    """Writes plans by `producer`; one that cannot be delivered is lost, and the pod waits on."""
+    """Writes plans by `producer`. A plan that cannot be delivered is lost, and the pod waits on."""
 
     def __init__(self, producer: Producer, kafka: KafkaSettings) -> None:
         self._producer = producer
@@ -18,12 +18,12 @@ class PlanWriter:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def write(self, plan: EvictionPlanRecord) -> None:
-        """Deliver a plan soon."""
+        """Send a plan without waiting for its delivery."""
         sending = self._producer.offer(self._topic, value=encode_json(plan), key=plan.node.encode())
         task = asyncio.create_task(sending)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Return when all plans are delivered, or lost."""
+        """Return when every plan is delivered or lost."""
         await asyncio.gather(*self._tasks)

@@ -1,8 +1,8 @@
-"""The pods of all nodes as columns: what counts of them in sum per node, and which are in flight.
+"""The pods of all nodes as columns: sums of their amounts per node, and the pods in flight.
 
-Owes the rest: sums that a pod more or less changes at once, without counting the others again, and
-what of a node's pods is not in its usage yet. A pod that was placed lately and is not seen on its
-node yet is there for `TENTATIVE_SECONDS`, so that the next pod does not take its place.
+A pod that comes or leaves changes the sums of its node without a recount. A pod is in flight while
+the usage of its node does not include it. A placed pod counts for `TENTATIVE_SECONDS` before its
+record arrives, so that the next pod does not take its place.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -42,18 +42,18 @@ _MAY_LEAVE: Final = np.array([name in PUSHED_OUT for name in CLASSES])
 
 
 class PodTable:
-    """PodTable by UID, on rows of the table. `counting` says what is summed.
+    """Pods by UID, on rows of the state table. `counting` declares the amounts.
 
-    `sums` are whole amounts (rows, amounts) in the order of `counting.names`; `flight` (rows,
-    resources) is what is to be added to each node's usage, `prod_flight` what to that of its Prod,
-    by the resources of LoadAware; `unmeasured` (rows,) the millicores of TargetLoadPacking,
-    `unseen` (rows,) those of them that came after the last window began;
-    `oldest` (rows,) since when the first of those in flight is there, infinite for none.
+    `sums` are whole amounts (rows, amounts) in the order of `counting.names`. `flight` (rows,
+    resources of LoadAware) is what pods in flight add to the usage of each node, `prod_flight` what
+    they add to that of its Prod. `unmeasured` (rows,) are the millicores of TargetLoadPacking that
+    are in no average yet, `unseen` (rows,) those of pods that came after the last window began.
+    `oldest` (rows,) is when the first pod in flight came, infinite for none.
     """
 
     def __init__(self, counting: Counting) -> None:
         self.counting = counting
-        self._names = {name: at for at, name in enumerate(counting.names)}
+        self._names = {name: index for index, name in enumerate(counting.names)}
         self._resources = counting.load_aware.resources
         self._index: dict[str, int] = {}
         self._free: list[int] = []
@@ -69,7 +69,7 @@ class PodTable:
         self._flying: dict[int, set[int]] = {}
         self._changed: set[int] = set()
         self._tentative = TentativePods()
-        # Each amount of all rows lies in one piece: so it is read.
+        # Each amount of all rows is contiguous, because columns are read whole.
         self.sums = np.zeros((_SMALLEST, len(self._names)), np.int64, order="F")
         self.flight = np.zeros((_SMALLEST, len(self._resources)), np.int64, order="F")
         self.prod_flight = np.zeros_like(self.flight)
@@ -82,61 +82,61 @@ class PodTable:
 
     @property
     def in_flight(self) -> int:
-        """How many pods may not be in their node's usage yet."""
+        """How many pods are in flight."""
         return sum(map(len, self._flying.values()))
 
     @property
     def tentative(self) -> int:
-        """How many pods were placed, and are not seen on their nodes yet."""
+        """How many pods are placed and have no record yet."""
         return len(self._tentative)
 
     def named(self, name: str, rows: "npt.NDArray[np.intp] | slice") -> IntArray:
-        """One of the amounts, (rows,). KeyError for one that is not counted."""
-        found: IntArray = self.sums[rows, self._names[name]]
-        return found
+        """The sums of one amount, (rows,). Raises KeyError for an unknown amount."""
+        sums: IntArray = self.sums[rows, self._names[name]]
+        return sums
 
     def seen(self, name: str, rows: npt.NDArray[np.intp]) -> IntArray:
-        """One of the amounts, (rows,), without pods that were only placed. KeyError as above."""
-        at, found = self._names[name], self.sums[:, self._names[name]].copy()
+        """The same without placed pods."""
+        amount, sums = self._names[name], self.sums[:, self._names[name]].copy()
         for place in map(self._index.__getitem__, self._tentative):
-            found[self._node[place]] -= self._amounts[place, at]
-        return found[rows]
+            sums[self._node[place]] -= self._amounts[place, amount]
+        return sums[rows]
 
     def row_of(self, uid: str) -> int | None:
-        """On which row a pod is; None for none."""
+        """The row of a pod, or None."""
         place = self._index.get(uid)
         return None if place is None else int(self._node[place])
 
     def is_seen(self, uid: str) -> bool:
-        """Whether a pod is on a node, as the topic says."""
+        """Whether the record of a pod has arrived."""
         return uid in self._index and uid not in self._tentative
 
     def is_leaving(self, uid: str) -> bool:
-        """Whether a pod that may leave is gone, or about to go."""
+        """Whether an evictable pod is deleted, or being deleted."""
         place = self._index.get(uid)
         return place is None or int(self._priority[place]) == STAYS
 
     def class_of(self, uid: str) -> str | None:
-        """The class of a pod; None for one that is not known."""
+        """The class of a pod; None if the pod is unknown."""
         place = self._index.get(uid)
         return None if place is None else CLASSES[self._class[place]]
 
     def amounts_of(self, uids: Iterable[str], row: int) -> IntArray:
-        """What counts of these pods together, of those that are on this row, (amounts,)."""
+        """The sums of the amounts of those of these pods that are on this row, (amounts,)."""
         places = (self._index[uid] for uid in set(uids) if uid in self._index)
         here = [place for place in places if self._node[place] == row]
-        found: IntArray = self._amounts[here].sum(axis=0)
-        return found
+        sums: IntArray = self._amounts[here].sum(axis=0)
+        return sums
 
     def evictable(self, rows: npt.NDArray[np.intp], began_seconds: FloatArray) -> EvictablePods:
-        """The pods on these rows (each once) that are of lower classes than Prod, and were measured
-        in the last windows of their nodes, which began then, (rows,)."""
+        """The pods on these rows (each once) of lower classes than Prod that the last windows of
+        their nodes measured; the windows began at `began_seconds`, (rows,)."""
         count = len(self._uids)
-        at = np.full(len(self.sums), -1, np.intp)
-        at[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
-        found = _MAY_LEAVE[self._class[:count]] & ~self._is_pending[:count]
-        places = np.flatnonzero(found & (self._node[:count] >= 0))
-        node = at[self._node[places]]
+        index_of_row = np.full(len(self.sums), -1, np.intp)
+        index_of_row[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+        may_leave = _MAY_LEAVE[self._class[:count]] & ~self._is_pending[:count]
+        places = np.flatnonzero(may_leave & (self._node[:count] >= 0))
+        node = index_of_row[self._node[places]]
         places, node = places[node >= 0], node[node >= 0]
         measured = self._scheduled[places] <= began_seconds[node]
         places, node = places[measured], node[measured]
@@ -145,17 +145,16 @@ class PodTable:
         )
 
     def uid_at(self, place: int) -> str:
-        """The UID of the pod in this place."""
+        """The UID of the pod at this place."""
         return self._uids[place]
 
-    # -- pods come and go
+    # -- pods come and leave
 
     def put(
         self, row: int, pod: Pod, now: float | None = None, seconds: float = TENTATIVE_SECONDS
     ) -> int | None:
-        """A pod is on this row, as the topic says or, with the time `now`, as it is about to be
-        within so many `seconds`. Returns the row that it was on before; one that has ended is on
-        none any more."""
+        """Put a pod on a row: from its record or, with a time `now`, placed for so many `seconds`.
+        Returns its previous row. A pod that has ended is removed."""
         before = self.remove(pod.uid)
         if pod.phase in _ENDED:
             return before
@@ -179,7 +178,7 @@ class PodTable:
         return before
 
     def remove(self, uid: str) -> int | None:
-        """A pod is gone. Returns the row that it was on."""
+        """Remove a pod. Returns its row, or None."""
         self._tentative.remove(uid)
         place = self._index.pop(uid, None)
         if place is None:
@@ -195,12 +194,12 @@ class PodTable:
         return row
 
     def withdraw(self, uid: str) -> int | None:
-        """A pod that was placed is to be placed again. Returns the row that it was to be on."""
+        """Remove a pod if it is only placed. Returns its row, or None."""
         return self.remove(uid) if uid in self._tentative else None
 
     @contextmanager
     def aside(self, uid: str) -> Iterator[None]:
-        """While it lasts a pod that was placed counts nowhere; `refresh` before and after."""
+        """A context in which a placed pod counts on no node; call `refresh` before and after."""
         if uid not in self._tentative:
             yield
             return
@@ -220,16 +219,17 @@ class PodTable:
             self._changed.add(row)
 
     def expired(self, now: float) -> list[str]:
-        """Who was placed, and was not seen on the node in time: to be removed, and told once."""
+        """Placed pods whose record did not arrive in time, each returned once; the caller removes
+        them."""
         return self._tentative.expired(now)
 
     def reported(self, row: int) -> None:
-        """What is known of the usage of this row is another now."""
+        """Note that the usage of a row has changed."""
         if row in self._flying:
             self._changed.add(row)
 
     def unreported(self, row: int) -> None:
-        """Nothing is known of the usage of this row any more: none of its pods is in it."""
+        """Note that the usage of a row is unknown: all of its pods are in flight."""
         flying = self._flying.get(row, set())
         if self.sums[row, self._names["pods"]] > len(flying):
             self._flying[row] = set(np.flatnonzero(self._node == row).tolist())
@@ -237,7 +237,7 @@ class PodTable:
 
     @staticmethod
     def _since(pod: Pod) -> float:
-        """Since when a pod is on its node; of one of which nobody says, always."""
+        """When a pod was scheduled, else created, else 0."""
         scheduled = seconds_of(pod.scheduled_at)
         created = seconds_of(pod.created_at) if scheduled is None else scheduled
         return created or 0.0
@@ -253,7 +253,7 @@ class PodTable:
         return len(self._cgroup_uids) - 1
 
     def columns(self) -> PodArrays:
-        """A copy of what is known of every pod, but of those that were only placed."""
+        """A copy of every pod that has a record."""
         uids, cgroups = self._uids[:], self._cgroup_uids[:]
         count = len(uids)
         flying = np.zeros(count, np.bool_)
@@ -272,61 +272,60 @@ class PodTable:
         return PodArrays(uids, cgroups, arrays)
 
     def restore(self, columns: PodArrays, row_of: npt.NDArray[np.intp]) -> None:
-        """Take these pods, and no others; `row_of` has the new row of each of the old ones. Raises
-        ValueError and IndexError for columns that do not fit."""
+        """Replace all pods by these; `row_of` maps old rows to new ones. Raises ValueError and
+        IndexError for invalid arrays."""
         arrays = columns.arrays
-        there = arrays["node"] >= 0
-        kept = np.flatnonzero(there)
-        count = len(kept)
+        present = np.flatnonzero(arrays["node"] >= 0)
+        count = len(present)
         size = max(_SMALLEST, count)
         for name, key in (
             ("_class", "class"), ("_priority", "priority"), ("_is_pending", "is_pending"),
             ("_scheduled", "scheduled"), ("_deadline", "deadline"), ("_amounts", "amounts"),
         ):  # fmt: skip
             old = getattr(self, name)
-            grown = np.zeros((size, *old.shape[1:]), old.dtype)
-            grown[:count] = arrays[key][kept]
-            setattr(self, name, grown)
+            restored = np.zeros((size, *old.shape[1:]), old.dtype)
+            restored[:count] = arrays[key][present]
+            setattr(self, name, restored)
         self._node = np.full(size, -1, np.int64)
-        self._node[:count] = row_of[arrays["node"][kept]]
-        self._uids = [columns.uids[place] for place in kept.tolist()]
-        self._cgroup_uids = [columns.cgroup_uids[place] for place in kept.tolist()]
+        self._node[:count] = row_of[arrays["node"][present]]
+        self._uids = [columns.uids[place] for place in present.tolist()]
+        self._cgroup_uids = [columns.cgroup_uids[place] for place in present.tolist()]
         self._index = {uid: place for place, uid in enumerate(self._uids)}
         if len(self._index) != count:
-            raise ValueError("a pod is there twice")
+            raise ValueError("a pod occurs twice")
         self._free = []
         np.add.at(self.sums, self._node[:count], self._amounts[:count])
-        for place in np.flatnonzero(arrays["flying"][kept]).tolist():
+        for place in np.flatnonzero(arrays["flying"][present]).tolist():
             row = int(self._node[place])
             self._flying.setdefault(row, set()).add(place)
             self._changed.add(row)
 
     def reserve(self, rows: int) -> None:
-        """There are so many rows now."""
+        """Make room for so many rows."""
         while len(self.sums) < rows:
             for name in _OF_ROWS:
                 setattr(self, name, grown(getattr(self, name)))
             self.oldest[len(self.oldest) // 2 :] = np.inf
 
-    # -- what is in flight
+    # -- pods in flight
 
     def refresh(self, known: ReportedUsage) -> int:
-        """Bring up to date what is in flight, on the rows where anything has changed; how many."""
+        """Recompute pods in flight on the rows that have changed; returns how many."""
         if not self._changed:
             return 0
         rows = np.fromiter(self._changed, np.intp, len(self._changed))
         self._changed.clear()
         here = [self._flying.get(row, ()) for row in rows.tolist()]
         places, updated, report, pods = self._flying_on(rows, here, known)
-        node, found = pods.node, self._sums(pods, updated, report)
-        self.flight[rows], self.prod_flight[rows] = found.node_delta, found.prod_delta
+        node, added = pods.node, self._sums(pods, updated, report)
+        self.flight[rows], self.prod_flight[rows] = added.node_delta, added.prod_delta
         end = np.fmax(updated, -np.inf)[node]
         fresh = is_unmeasured(pods.scheduled_seconds, end)
         late = pods.scheduled_seconds > end - report[node]
         packed = self._amounts[places, self._names["packing"]]
-        for of_rows, which in ((self.unmeasured, fresh), (self.unseen, late)):
-            found_of = np.bincount(node[which], packed[which], minlength=len(rows))
-            of_rows[rows] = found_of.astype(np.int64)
+        for millicores, selected in ((self.unmeasured, fresh), (self.unseen, late)):
+            per_row = np.bincount(node[selected], packed[selected], minlength=len(rows))
+            millicores[rows] = per_row.astype(np.int64)
         self.oldest[rows] = np.inf
         np.minimum.at(self.oldest, rows[node], pods.scheduled_seconds)
         self._settle(places, is_flying(pods, updated, report) | fresh | late)
@@ -335,21 +334,21 @@ class PodTable:
     def flight_without(
         self, rows: npt.NDArray[np.intp], gone: Sequence[Sequence[str]], known: ReportedUsage
     ) -> tuple[IntArray, IntArray]:
-        """What would be in flight on each of these rows if its pods of these UIDs were not there:
-        as `flight` and `prod_flight` have it, (rows, resources)."""
+        """`flight` and `prod_flight` of these rows, (rows, resources), without the pods whose UIDs
+        `gone` lists per row."""
         here = [
             self._flying.get(row, set()) - {self._index.get(uid, -1) for uid in uids}
             for row, uids in zip(rows.tolist(), gone, strict=True)
         ]
         _, updated, report, pods = self._flying_on(rows, here, known)
-        found = self._sums(pods, updated, report)
-        return found.node_delta, found.prod_delta
+        added = self._sums(pods, updated, report)
+        return added.node_delta, added.prod_delta
 
     def _flying_on(
         self, rows: npt.NDArray[np.intp], here: Sequence[Collection[int]], known: ReportedUsage
     ) -> tuple[npt.NDArray[np.intp], FloatArray, FloatArray, Assigned]:
-        """The places of all that are in flight `here`, on each of the rows, when these were
-        reported and how long those reports were, and the pods."""
+        """Of the pods `here` on each of the rows: their places, the ends and lengths of the rows'
+        last windows, and the pods themselves."""
         places = np.fromiter(chain.from_iterable(here), np.intp)
         node = np.arange(len(rows)).repeat([len(pods) for pods in here])
         updated, report = known.as_of_seconds[rows], np.fmax(known.window_seconds[rows], 0.0)
@@ -367,19 +366,19 @@ class PodTable:
         updated: FloatArray,
         report: FloatArray,
     ) -> Assigned:
-        """The pods in these places. One that runs, and is not told of by itself any more, was
-        measured for long: what it uses stands for what was expected of it."""
+        """The pods at these places. Node states list the usage of young pods; for an older running
+        pod its estimate stands for its usage, so that nothing is added for it."""
         estimate = self._amounts[places, : len(self._resources)]
         scheduled = self._scheduled[places]
         began = np.fmax(updated - report, -np.inf)[node]
         is_measured = ~self._is_pending[places] & (scheduled <= began)
         usage = np.where(is_measured[:, None], estimate, 0)
-        for at, place in enumerate(places.tolist()):
+        for index, place in enumerate(places.tolist()):
             state = known.states[self._node[place]]
             young = None if state is None else state.young_pods.get(self._cgroup_uids[place])
             if young is not None:
-                usage[at] = [amount_of(young, name) for name in self._resources]
-                is_measured[at] = True
+                usage[index] = [amount_of(young, name) for name in self._resources]
+                is_measured[index] = True
         return Assigned(
             node=node,
             is_prod=self._class[places] == _PROD,
@@ -392,7 +391,7 @@ class PodTable:
         )
 
     def _settle(self, places: npt.NDArray[np.intp], stay: npt.NDArray[np.bool_]) -> None:
-        """Who is in its node's usage will stay so: it is not looked at again."""
+        """Take the other pods out of flight: once in the usage of its node, a pod stays in it."""
         for place in places[~stay].tolist():
             row = int(self._node[place])
             self._flying[row].discard(place)

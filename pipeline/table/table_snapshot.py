@@ -1,10 +1,9 @@
-"""The table on disk, so that an extender that starts again answers at once, and then catches up.
+"""Snapshots of the table on disk, from which an extender answers at once after a restart.
 
-Owes the rest: a file that is whole or not there; what it holds is at least as new as the positions
-in the logs that it names, so that reading on from there leads to the same table. What does not fit
-(another version, other things counted, damage) is no snapshot: all is read from the logs then.
-
-It is copied at one moment, of the table as of the positions, and written while that goes on.
+A snapshot has offsets of the topics, and its table is at least as new as these: reading on from
+them leads to the same table. The file is complete or absent. Snapshots of another version or of
+other amounts, and damaged ones, are ignored; everything is then read from the topics. The table is
+copied in one step, and written while it changes.
 """
 
 import os
@@ -27,13 +26,13 @@ from pipeline.topics.node_state import NodeStateRecord
 
 VERSION: Final = 3
 
-_AT_ONCE: Final = 100
-_UIDS_AT_ONCE: Final = 10_000
+_RECORDS_PER_TURN: Final = 100
+_UIDS_PER_TURN: Final = 10_000
 _TEXTS: Final = ("head", "records", "uids", "cgroups")
 _KINDS: Final[tuple[type[Any], ...]] = (NodeStateRecord, TableNode, OfferedResources)
 
-# Of an archive that says to be encrypted, or packed in a way that there is none, RuntimeError.
-_OF_DAMAGE: Final = (
+# RuntimeError: the archive claims to be encrypted, or an unknown compression.
+_DAMAGE_ERRORS: Final = (
     ValueError, KeyError, IndexError, EOFError, RuntimeError, msgspec.MsgspecError, RecordError,
 )  # fmt: skip
 
@@ -58,7 +57,7 @@ class Restored(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """The table as it was at one moment, and from where on the logs go on."""
+    """A copy of the table at one moment, and the offsets at which the topics continue."""
 
     names: Sequence[str]
     rows: Sequence[NodeRecords]
@@ -69,18 +68,18 @@ class Copied(NamedTuple):
 
 
 def copied(table: Table, positions: Sequence[Position], now: float) -> Copied:
-    """A copy to be saved: a million pods take some fifty milliseconds."""
+    """Copy the table; a million pods take about fifty milliseconds."""
     names, rows = table.rows()
     return Copied(names, rows, table.pods.columns(), table.pods.counting, tuple(positions), now)
 
 
 def save(path: Path, copy: Copied) -> int:
-    """Write a snapshot; the bytes written. May be called in another thread than that of the table.
-    Raises OSError."""
+    """Write a snapshot; returns its bytes. May run in another thread than the table's. Raises
+    OSError."""
     pods = copy.pods
     records = [*_encoded(copy.rows)]
     uids = [*_texts(pods.uids)]
-    # Of most pods the cgroup is named by the uid.
+    # The cgroup of most pods is named by their UID.
     others = {place: name for place, name in enumerate(pods.cgroup_uids) if name != uids[place]}
     head = _Head(
         version=VERSION,
@@ -89,11 +88,11 @@ def save(path: Path, copy: Copied) -> int:
         counting=_counting(copy.counting),
         positions=copy.positions,
         names=tuple(copy.names),
-        sizes=tuple(tuple(map(len, of_row)) for of_row in records),  # type: ignore[misc]
+        sizes=tuple(tuple(map(len, row)) for row in records),  # type: ignore[misc]
     )
     texts = {
         "head": msgspec.json.encode(head),
-        "records": b"".join(part for of_row in records for part in of_row),
+        "records": b"".join(part for row in records for part in row),
         "uids": "\n".join(uids).encode(),
         "cgroups": msgspec.json.encode(others),
     }
@@ -102,56 +101,55 @@ def save(path: Path, copy: Copied) -> int:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a file is a snapshot, as far as its beginning shows, which is there of a damaged one,
-    too; an empty one may become one. Raises OSError."""
+    """Whether a file starts like a snapshot, damaged or not, or is empty. Raises OSError."""
     with path.open("rb") as file:
         begin = file.read(100)
-    # A zip archive names its first member behind a header of thirty bytes.
+    # A zip archive has the name of its first member after thirty bytes.
     firsts = [f"{name}.npy".encode() for name in (*_TEXTS, *POD_ARRAYS)]
     return not begin or (begin.startswith(b"PK\x03\x04") and begin[30:].startswith(tuple(firsts)))
 
 
 def _write(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with beside.open("wb") as file:
+        with temporary.open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return path.stat().st_size
 
 
 def load(path: Path, empty: Table) -> Restored | None:
-    """The table in the snapshot, made of `empty`, which it needs for what columns and amounts there
-    are; None where there is none.
+    """Fill the table `empty`, which declares columns and amounts, from a snapshot; None if there is
+    no file.
 
-    Raises CheckpointError for one that does not fit or is damaged, OSError for a file that cannot
-    be read.
+    Raises CheckpointError for a snapshot that does not fit or is damaged, OSError if the file
+    cannot be read.
     """
     try:
-        with np.load(path, allow_pickle=False) as found:
-            head = msgspec.json.decode(found["head"].tobytes(), type=_Head)
+        with np.load(path, allow_pickle=False) as archive:
+            head = msgspec.json.decode(archive["head"].tobytes(), type=_Head)
             _must_fit(head, empty.pods.counting)
-            rows = [*_decoded(head.sizes, found["records"].tobytes())]
-            uids = found["uids"].tobytes().decode().split("\n") if len(found["uids"]) else []
-            others = msgspec.json.decode(found["cgroups"].tobytes(), type=dict[int, str])
+            rows = [*_decoded(head.sizes, archive["records"].tobytes())]
+            uids = archive["uids"].tobytes().decode().split("\n") if len(archive["uids"]) else []
+            others = msgspec.json.decode(archive["cgroups"].tobytes(), type=dict[int, str])
             cgroups = [*uids]
             for place, name in others.items():
                 cgroups[place] = name
-            arrays = {name: found[name] for name in POD_ARRAYS}
+            arrays = {name: archive[name] for name in POD_ARRAYS}
             empty.restore(head.names, rows, PodArrays(uids, cgroups, arrays))
     except FileNotFoundError:
         return None
     except CheckpointError:
         raise
-    except _OF_DAMAGE as error:
+    except _DAMAGE_ERRORS as error:
         raise _damaged(error) from error
     except Exception as error:
-        # A damaged archive has errors of its own kind, and so has the head of an array.
+        # A damaged archive, or head of an array, raises errors of these modules.
         if type(error).__module__ in ("zipfile", "zlib", "tokenize"):
             raise _damaged(error) from error
         raise
@@ -160,9 +158,9 @@ def load(path: Path, empty: Table) -> Restored | None:
 
 def _must_fit(head: _Head, counting: Counting) -> None:
     if head.version != VERSION:
-        raise CheckpointError(f"it is of version {head.version}, read is {VERSION}")
+        raise CheckpointError(f"it has version {head.version}, not {VERSION}")
     if (head.counted, head.counting) != (counting.names, _counting(counting)):
-        raise CheckpointError("the plugins or their arguments were others when it was written")
+        raise CheckpointError("it was written with other plugins or arguments")
 
 
 def _damaged(error: Exception) -> CheckpointError:
@@ -170,29 +168,29 @@ def _damaged(error: Exception) -> CheckpointError:
 
 
 def _counting(counting: Counting) -> str:
-    """What two snapshots must have alike, so that amounts mean the same."""
+    """Two snapshots with the same text have the same amounts."""
     return msgspec.json.encode([counting.load_aware, counting.packing]).decode()
 
 
 def _encoded(rows: Sequence[NodeRecords]) -> Iterator[tuple[bytes, ...]]:
-    for at, row in enumerate(rows):
-        if at % _AT_ONCE == 0:
-            time.sleep(0)  # others may have the interpreter
+    for index, row in enumerate(rows):
+        if index % _RECORDS_PER_TURN == 0:
+            time.sleep(0)  # let other threads run
         yield tuple(b"" if record is None else encode_json(record) for record in row)
 
 
 def _decoded(sizes: Sequence[tuple[int, int, int]], data: bytes) -> Iterator[NodeRecords]:
-    at = 0
-    for of_row in sizes:
+    offset = 0
+    for row_sizes in sizes:
         records: list[Any] = []
-        for kind, size in zip(_KINDS, of_row, strict=True):
-            records.append(decode_json(kind, data[at : at + size]) if size else None)
-            at += size
+        for kind, size in zip(_KINDS, row_sizes, strict=True):
+            records.append(decode_json(kind, data[offset : offset + size]) if size else None)
+            offset += size
         yield NodeRecords(*records)
 
 
 def _texts(uids: Sequence[str]) -> Iterator[str]:
-    for at, uid in enumerate(uids):
-        if at % _UIDS_AT_ONCE == 0:
+    for index, uid in enumerate(uids):
+        if index % _UIDS_PER_TURN == 0:
             time.sleep(0)
         yield uid

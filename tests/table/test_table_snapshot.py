@@ -118,7 +118,7 @@ def test_amounts_of_before_that_meant_something_else_are_no_snapshot(
     with monkeypatch.context() as before:
         before.setattr(table_snapshot, "VERSION", 2)
         save(tmp_path / "t", copied(filled(np.random.default_rng(3)), POSITIONS, NOW))
-    with pytest.raises(CheckpointError, match="it has version 2, read is 3"):
+    with pytest.raises(CheckpointError, match="it has version 2, not 3"):
         load(tmp_path / "t", Table(counting=RULES.counting))
 
 

@@ -64,7 +64,7 @@ class PodColumns(
 
     @cached_property
     def data(self) -> bytes:
-        """The columns as one line of JSON; equal columns are equal bytes."""
+        """The columns as one line of JSON, for columns that were decoded the line itself."""
         return _json.encode(self)
 
     @cached_property
@@ -116,7 +116,9 @@ def read_pod_columns(line: bytes) -> PodColumns:
 
 def _read(line: bytes) -> PodColumns:
     try:
-        return _columns.decode(line)
+        columns = _columns.decode(line)
+        vars(columns)["data"] = line
+        return columns
     except msgspec.ValidationError as error:
         raise InvalidRecordError(f"pods of the window break their schema: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""One broker for these tests alone: they stop and start it, and fill it."""
+"""A broker for these tests alone: they stop, start and fill it."""
 
 from tests.integration.conftest import broker
 

@@ -1,9 +1,9 @@
-"""Runs real workers on a real broker under load, hurts them, and gathers what lies in the topics.
+"""Run real workers on a real broker under load, disrupt them, and gather the topics' records.
 
-A `Stage` is one run's own topics and consumer group. `Feed` produces a `Load` step by step and
-notes where each sample came to lie. `Worker` is a process that is started, killed, paused and
-stopped; none outlives the tests. `gather` waits until all that was produced is in the log, applied
-and covered by a complete round of checkpoints, and gives every record of every topic.
+A `Stage` has the topics and the consumer group of one run. `Feed` produces a `Load` step by step
+and notes the position of each sample. `Worker` is a process that can be started, killed, paused and
+stopped; none outlives the tests. `gather` waits until everything that was produced is in the log,
+applied and covered by a complete round of checkpoints, and returns every record of every topic.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ TOPICS = ("windows", "predictions", "node-state", "checkpoints", "dead-letters")
 
 
 class Record(NamedTuple):
-    """One record as it lies in a partition; `at` is the broker's time in seconds."""
+    """A record of a partition; `at` is the broker's append time in seconds."""
 
     partition: int
     offset: int
@@ -65,7 +65,7 @@ class Stage:
 
     @property
     def settings(self) -> Settings:
-        """What the workers of this run are told."""
+        """The settings of the workers of this run."""
         return Settings(
             kafka=KafkaSettings(
                 bootstrap_servers=self.bootstrap,
@@ -77,7 +77,7 @@ class Stage:
                 session_timeout_seconds=SESSION_SECONDS,
                 checkpoint_interval_seconds=CHECKPOINT_SECONDS,
             ),
-            # So short that pods expire in the course of a test.
+            # Short, so that pods expire during a test.
             model=ModelSettings(expiration_seconds=60.0),
         )
 
@@ -85,8 +85,8 @@ class Stage:
         return f"{self.prefix}.{name}"
 
 
-async def make_stage(bootstrap: str, partitions: int = 4) -> Stage:
-    """A run of its own: topics of a new prefix."""
+async def create_stage(bootstrap: str, partitions: int = 4) -> Stage:
+    """Create topics with a new prefix for one run."""
     stage = Stage(bootstrap, f"system-{uuid4().hex[:8]}", partitions)
     await apply_topics(stage.settings.kafka)
     return stage
@@ -96,7 +96,7 @@ async def make_stage(bootstrap: str, partitions: int = 4) -> Stage:
 
 
 class Worker:
-    """A worker process of `stage`; it may be started again after it has ended."""
+    """A worker process of `stage`, which can be started again after it has ended."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Worker:
         self._loads = 0
 
     def start(self) -> None:
-        """Start it; its words are added to `log`."""
+        """Start the process; its output is appended to `log`."""
         self._loads = self.says("partition loaded")
         self.process = _start(self._argv, self.log)
 
@@ -138,14 +138,14 @@ class Worker:
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """kill -9; returns when it is gone."""
+        """Kill the process with SIGKILL, and wait until it has ended."""
         assert self.process is not None
         with contextlib.suppress(ProcessLookupError):
             self.signal(signal.SIGKILL)
         self.process.wait()
 
     def stop(self, seconds: float = 30) -> int:
-        """SIGTERM; the exit code. Fails if it is still there after `seconds`."""
+        """Send SIGTERM; return the exit code. Fails if the process runs longer than `seconds`."""
         assert self.process is not None
         self.signal(signal.SIGTERM)
         return self.process.wait(seconds)
@@ -154,15 +154,15 @@ class Worker:
         return self.process is not None and self.process.poll() is None
 
     def starved_seconds(self) -> float:
-        """What `starved_seconds` says of its process."""
+        """Return `starved_seconds` of the process."""
         return starved_seconds(self.pid)
 
     def says(self, text: str) -> int:
-        """How often `text` stands in its log."""
+        """Return how often `text` is in its log."""
         return self.log.read_text(errors="replace").count(text) if self.log.exists() else 0
 
     async def loaded(self, seconds: float = 40) -> None:
-        """Return when it has taken partitions since it was started last."""
+        """Wait until it has loaded partitions since its last start."""
         text = "partition loaded"
         assert await until(lambda: self.says(text) > self._loads, seconds), self.tail()
 
@@ -171,7 +171,7 @@ class Worker:
 
 
 def start_supervised(stage: Stage, directory: Path, options: Sequence[str] = ()) -> Worker:
-    """A worker under its own supervisor, by the command line of the product."""
+    """Start a worker with a supervisor, by the command line of the product."""
     worker = Worker(stage, directory, options=options)
     argv = [word for word in worker._argv if word != "--no-supervise"]
     at = argv.index("tests.system.worker_entry")
@@ -181,13 +181,13 @@ def start_supervised(stage: Stage, directory: Path, options: Sequence[str] = ())
 
 
 def starved_seconds(pid: int) -> float:
-    """How long a process has wanted to run since its start while others had the processors."""
+    """Return how long a process has waited for a processor since its start."""
     threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return max((int(thread.read_text().split()[1]) for thread in threads), default=0) / 1e9
 
 
 def children(pid: int) -> list[int]:
-    """Living children of a process."""
+    """Return the process ids of the running children of a process."""
     try:
         found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except FileNotFoundError:
@@ -209,11 +209,11 @@ def _start(argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            preexec_fn=_end_with_the_tests,
+            preexec_fn=_end_with_parent,
         )
 
 
-def _end_with_the_tests() -> None:
+def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
@@ -222,7 +222,7 @@ def _end_with_the_tests() -> None:
 
 @dataclass
 class Feed:
-    """Produces a load. `samples` are (partition, offset, node) of every good sample."""
+    """Produces a load. `samples` are (partition, offset, node) of each valid sample."""
 
     stage: Stage
     load: Load
@@ -231,7 +231,7 @@ class Feed:
     samples: list[tuple[int, int, str]] = field(default_factory=list)
 
     async def send(self, messages: Sequence[Message]) -> None:
-        """Produce in order; returns when all are delivered."""
+        """Produce in order, and wait for delivery."""
         pending = []
         for message in messages:
             at = partition(message, self.stage.partitions)
@@ -251,7 +251,7 @@ class Feed:
 
     @asynccontextmanager
     async def running(self, every_seconds: float = 0.4) -> AsyncIterator[None]:
-        """Go on producing in the background, a window of every node each `every_seconds`."""
+        """Produce a window of every node each `every_seconds` in the background."""
         stop = asyncio.Event()
 
         async def run() -> None:
@@ -270,7 +270,7 @@ class Feed:
 
 @asynccontextmanager
 async def feed(stage: Stage, load: Load) -> AsyncIterator[Feed]:
-    """A feed of `load`, its inventory already produced."""
+    """Return a feed of `load` whose nodes and pods are produced."""
     producer = AIOKafkaProducer(
         bootstrap_servers=stage.bootstrap,
         enable_idempotence=True,
@@ -281,14 +281,14 @@ async def feed(stage: Stage, load: Load) -> AsyncIterator[Feed]:
     await producer.start()
     try:
         made = Feed(stage, load, producer)
-        await made.send(list(load.inventory()))
+        await made.send(list(load.cluster_state()))
         yield made
     finally:
         await producer.stop()
 
 
 async def until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether the condition comes true within `seconds`, looked at twenty times a second."""
+    """Wait up to `seconds` for the condition; return whether it became true."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():
@@ -297,7 +297,7 @@ async def until(condition: Callable[[], bool], seconds: float) -> bool:
     return condition()
 
 
-# -- what lies in the topics
+# -- content of the topics
 
 
 async def gather(
@@ -307,12 +307,12 @@ async def gather(
     ignore: set[str] | frozenset[str] = frozenset(),
     timeout: float = 150,
 ) -> Logs:
-    """All records, once every sample (but those of nodes in `ignore`) is joined and every window
-    is covered by a complete round; or, if that does not come true, after `timeout`."""
+    """Return all records, once every sample (except of nodes in `ignore`) is joined and every
+    window is covered by a complete round, or after `timeout`."""
     last: dict[int, int] = {}
-    for at, offset, node in samples:
+    for number, offset, node in samples:
         if node not in ignore:
-            last[at] = max(offset, last.get(at, -1))
+            last[number] = max(offset, last.get(number, -1))
     logs: Logs = {topic: defaultdict(list) for topic in TOPICS}
     consumer = AIOKafkaConsumer(
         bootstrap_servers=stage.bootstrap,
@@ -375,12 +375,12 @@ def _covered(logs: Logs) -> bool:
 
 
 def _published(logs: Logs) -> bool:
-    """Whether the newest window has been reported of, or was not one to report of."""
+    """Return whether the newest window has a result, or does not need one."""
     return all(logs["node-state"].get(at) for at, records in logs["windows"].items() if records)
 
 
 def newest_marker(records: Sequence[Record]) -> RoundMarker | None:
-    """The marker of the highest epoch that has one."""
+    """Return the marker of the highest epoch."""
     markers: dict[int, RoundMarker] = {}
     for record in records:
         kind, _, epoch = parse_key(record.key)
@@ -392,8 +392,10 @@ def newest_marker(records: Sequence[Record]) -> RoundMarker | None:
 
 
 async def copy_windows(logs: Logs, stage: Stage) -> None:
-    """Make `windows` of another stage equal to the one gathered, offset by offset, and `samples`
-    as long as these windows say."""
+    """Copy the gathered windows to `windows` of another stage, offset by offset.
+
+    `samples` gets the length that these windows require.
+    """
     windows = {
         at: [(record.key, record.value or b"") for record in records]
         for at, records in logs["windows"].items()
@@ -402,9 +404,11 @@ async def copy_windows(logs: Logs, stage: Stage) -> None:
     assert ends == {at: records[-1].offset for at, records in logs["windows"].items()}
 
 
-async def spread_windows(logs: Logs, stage: Stage) -> None:
-    """Put the windows gathered into the partitions that their nodes have in `stage`, which has
-    more of them; each sample gets the place that its window then has in its partition."""
+async def repartition_windows(logs: Logs, stage: Stage) -> None:
+    """Copy the gathered windows to the partitions of their nodes in `stage`, which has more.
+
+    Each sample gets the offset that its window has in its partition.
+    """
     windows: dict[int, list[tuple[bytes, bytes]]] = defaultdict(list)
     for records in logs["windows"].values():
         for record in records:
@@ -419,7 +423,7 @@ async def spread_windows(logs: Logs, stage: Stage) -> None:
 async def _write_windows(
     windows: Mapping[int, Sequence[tuple[bytes, bytes]]], stage: Stage
 ) -> dict[int, int]:
-    """Write keys and values by partition; gives the offset of the last of each."""
+    """Write keys and values by partition; return the last offset of each partition."""
     ends: dict[int, int] = {}
     producer = AIOKafkaProducer(bootstrap_servers=stage.bootstrap, enable_idempotence=True)
     await producer.start()

@@ -1,9 +1,9 @@
-"""A seeded load: what many nodes would send, with all that goes wrong without being wrong.
+"""A seeded load: the samples, nodes and pods of a cluster with many irregularities.
 
-Windows of 5 s on the grid of event time, pods that come and go, gaps, duplicates, late windows,
-a second exporter, another machine under an old name, thin coverage, bad values; an inventory that
-knows some nodes and some pods, changes, loses nodes and gets one back. Every sample is good: none
-may end as a dead letter.
+Windows of 5 s on the grid of event time, pods that start and end, gaps, duplicates, late windows, a
+second exporter, another machine under an old name, low coverage, invalid values. Only some nodes
+and pods have records; they change, and nodes are deleted and recreated. Every sample is valid: none
+may become a dead letter.
 """
 
 import random
@@ -24,7 +24,7 @@ MAX_STEPS = 600
 
 
 class Message(NamedTuple):
-    """A record to produce; `node` lies in every topic in the same partition."""
+    """A record to produce; a node has the same partition in every topic."""
 
     topic: str
     node: str
@@ -34,7 +34,7 @@ class Message(NamedTuple):
 
 @dataclass
 class Load:
-    """The load of one run. `step(n)` are the records of the n-th window of every node."""
+    """The load of one run. `step(n)` yields the records of the n-th window of every node."""
 
     seed: int
     nodes: int = 32
@@ -46,33 +46,33 @@ class Load:
     base_seconds: int = 0
 
     def __post_init__(self) -> None:
-        # All windows lie in the past, however fast the steps follow each other.
+        # All windows are in the past, however fast steps are produced.
         now = int(time.time()) // WINDOW_SECONDS * WINDOW_SECONDS
         self.base_seconds = self.base_seconds or now - (MAX_STEPS + 1) * WINDOW_SECONDS
 
     @property
     def departing(self) -> set[str]:
-        """Nodes of which luck decides whether a sample comes before their deletion."""
+        """Nodes whose samples may be written before or after their deletion."""
         return {name(number) for number in self.departures}
 
-    def inventory(self) -> Iterator[Message]:
-        """What is known of nodes and pods before the first sample."""
+    def cluster_state(self) -> Iterator[Message]:
+        """Yield the nodes and pods that are known before the first sample."""
         for number in range(self.nodes):
             if number % 4 != 3:
                 yield self._node(number)
             yield from self._pods(number, 0)
 
     def step(self, step: int) -> Iterator[Message]:
-        """Records of one window, nodes in random order, inventory changes among them."""
-        luck = random.Random(f"{self.seed}/{step}")
+        """Yield the records of one window in random order, with changes of nodes and pods."""
+        rng = random.Random(f"{self.seed}/{step}")
         numbers = list(range(self.nodes))
-        luck.shuffle(numbers)
+        rng.shuffle(numbers)
         for number in numbers:
             yield from self._changes(number, step)
-            if self._is_gone(number, step) or luck.random() < 0.02:
+            if self._is_deleted(number, step) or rng.random() < 0.02:
                 continue
             yield self._sample(number, step)
-            chance = luck.random()
+            chance = rng.random()
             if chance < 0.03:
                 yield self._sample(number, step)
             elif chance < 0.06 and step > 3:
@@ -80,11 +80,11 @@ class Load:
             elif number == 0:
                 yield self._sample(number, step, exporter=1)
 
-    def _is_gone(self, number: int, step: int) -> bool:
+    def _is_deleted(self, number: int, step: int) -> bool:
         if number not in self.departures:
             return False
         gone, back = self.departures[number]
-        # Two windows come after the deletion, as they do in life.
+        # Two windows follow the deletion, as in production.
         return step > gone + 2 and (back is None or step < back)
 
     def _changes(self, number: int, step: int) -> Iterator[Message]:
@@ -99,13 +99,13 @@ class Load:
             yield self._node(number, step)
 
     def _node(self, number: int, step: int = 0) -> Message:
-        luck = random.Random(f"{self.seed}/node/{number}/{step}")
+        rng = random.Random(f"{self.seed}/node/{number}/{step}")
         strategy = NodeStrategy(
-            safety_margin_percent=float(luck.randrange(5, 20)),
+            safety_margin_percent=float(rng.randrange(5, 20)),
             cold_start_seconds=20.0,
             cold_start_samples=2,
         )
-        amount = Resources(cpu_millicores=luck.randrange(4000, 32000), memory_bytes=64 << 30)
+        amount = Resources(cpu_millicores=rng.randrange(4000, 32000), memory_bytes=64 << 30)
         record = NodeRecord(
             node=name(number),
             allocatable=amount,
@@ -146,7 +146,7 @@ class Load:
         )
 
     def _uids(self, number: int, step: int) -> list[str]:
-        # Each place in a node is taken by one pod after the other, for 10 to 40 windows.
+        # Each slot of a node has one pod after the other, for 10 to 40 windows each.
         return [
             f"{number}-{place}-{(step + 3 * number + place) // (10 + 5 * place)}"
             for place in range(self.pods)
@@ -154,7 +154,7 @@ class Load:
         ]
 
     def _sample(self, number: int, step: int, exporter: int = 0) -> Message:
-        luck = random.Random(f"{self.seed}/{number}/{step}/{exporter}")
+        rng = random.Random(f"{self.seed}/{number}/{step}/{exporter}")
         start_ms = (self.base_seconds + step * WINDOW_SECONDS) * 1000
         header = SampleHeader(
             node=name(number),
@@ -166,32 +166,32 @@ class Load:
             window_end_ms=start_ms + WINDOW_SECONDS * 1000,
             simulated=True,
         )
-        rows: list[Row] = [self._row(luck, "node", "", 8.0)]
-        rows += [self._row(luck, "pod", uid, 0.5) for uid in self._uids(number, step)]
-        rows.append(self._row(luck, "tier", "besteffort", 0.3))
-        rows.append(self._row(luck, "host_app", "ssh", 0.1))
+        rows: list[Row] = [self._row(rng, "node", "", 8.0)]
+        rows += [self._row(rng, "pod", uid, 0.5) for uid in self._uids(number, step)]
+        rows.append(self._row(rng, "tier", "besteffort", 0.3))
+        rows.append(self._row(rng, "host_app", "ssh", 0.1))
         value = encode_samples(SampleBatch(header, rows))
         return Message("samples", name(number), name(number).encode(), value)
 
-    def _row(self, luck: random.Random, kind: str, uid: str, cores: float) -> dict[str, Any]:
-        cpu, memory = luck.lognormvariate(-1, 0.7) * cores, luck.lognormvariate(0, 0.5) * 2**30
+    def _row(self, rng: random.Random, kind: str, uid: str, cores: float) -> dict[str, Any]:
+        cpu, memory = rng.lognormvariate(-1, 0.7) * cores, rng.lognormvariate(0, 0.5) * 2**30
         row: dict[str, Any] = {"kind": kind, "id": uid, "coverage": 1.0}
         for statistic, factor in (("avg", 1.0), ("p90", 1.2), ("max", 1.4)):
             row[f"cpu_cores_{statistic}"] = cpu * factor
             row[f"memory_bytes_{statistic}"] = memory * factor
         if kind == "node":
-            row["coverage"] = 0.3 if luck.random() < 0.03 else 1.0
+            row["coverage"] = 0.3 if rng.random() < 0.03 else 1.0
             row |= {"capacity_cpu_cores": 16.0, "capacity_memory_bytes": 64.0 * 2**30}
-        if luck.random() < 0.01:
-            row["cpu_cores_p90"] = luck.choice([float("nan"), -1.0, float("inf"), 1e300, None])
+        if rng.random() < 0.01:
+            row["cpu_cores_p90"] = rng.choice([float("nan"), -1.0, float("inf"), 1e300, None])
         return row
 
 
 def name(number: int) -> str:
-    """The name of the node with this number."""
+    """Return the name of the node `number`."""
     return f"node-{number}"
 
 
 def partition(message: Message, partitions: int) -> int:
-    """Where a message lies."""
+    """Return the partition of a message."""
     return partition_of(message.node, partitions)

@@ -1,8 +1,8 @@
-"""What an undisturbed run over the same windows log gives, and how another run differs from it.
+"""Compute what an undisturbed run over the same log gives, and compare another run with it.
 
-The log is read once, from its first record, in one process without Kafka, failures or checkpoints.
-Canonical is a result or a checkpoint without who wrote it and when: without epoch, round and the
-offset that a checkpoint covers.
+The log is read once from its first record, in one process, without Kafka, failures or checkpoints.
+A canonical result or checkpoint has no epoch, no round and no covered offset, so it does not depend
+on its writer.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ _encode = msgspec.json.Encoder(order="sorted")
 
 
 class Canonical(NamedTuple):
-    """All that is said of a node, without who said it."""
+    """The canonical records of a node."""
 
     prediction: bytes
     node_state: bytes
@@ -41,31 +41,34 @@ class Canonical(NamedTuple):
 
 @dataclass
 class Expected:
-    """An undisturbed run: nodes with models, those that have departed, and the counters. `said`
-    has what follows from each window, by kind of result, partition and offset."""
+    """The results of an undisturbed run.
 
-    said: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
+    `results` has the canonical result of each window by kind, partition and offset.
+    """
+
+    results: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
     nodes: dict[str, Canonical] = field(default_factory=dict)
     departed: set[str] = field(default_factory=set)
     counters: dict[str, Counters] = field(default_factory=dict)
 
 
 def undisturbed(windows: Mapping[int, Sequence[Record]], settings: Settings) -> Expected:
-    """One pure pass over the log."""
+    """Apply the log once."""
     expected = Expected()
     model = settings.model
     rules = ModelRules(
         prefix="none", statistic=model.training_statistic, memory_policy=model.memory_collect_policy
     )
-    for at, records in windows.items():
-        nobody: Producer = None  # type: ignore[assignment]
-        cursor = ModelCursor(Ownership(at, epoch=0), 0, Bank(model_config(settings)), nobody, rules)
-        log = [LogRecord(at, r.offset, r.key, r.value, round(r.at * 1000)) for r in records]
+    for partition, records in windows.items():
+        no_output: Producer = None  # type: ignore[assignment]
+        ownership, bank = Ownership(partition, epoch=0), Bank(model_config(settings))
+        cursor = ModelCursor(ownership, 0, bank, no_output, rules)
+        log = [LogRecord(partition, r.offset, r.key, r.value, round(r.at * 1000)) for r in records]
         for start in range(0, len(log), _AT_A_TIME):
-            placed, refused = cursor.decode(log[start : start + _AT_A_TIME])
+            decoded, refused = cursor.decode(log[start : start + _AT_A_TIME])
             assert not refused
-            for kind, offset, value in _every_result(placed):
-                expected.said[kind, at, offset] = canonical_result(value)
+            for kind, offset, value in _every_result(decoded):
+                expected.results[kind, partition, offset] = canonical_result(value)
         for node, last in cursor.reports.items():
             if last is None:
                 expected.departed.add(node)
@@ -83,21 +86,21 @@ def undisturbed(windows: Mapping[int, Sequence[Record]], settings: Settings) -> 
     return expected
 
 
-def _every_result(placed: Sequence[PartitionWindow]) -> Iterator[tuple[str, int, bytes]]:
-    """Of each window its node state, and its prediction if it is due: not only the newest."""
-    for run in segments(placed):
+def _every_result(windows: Sequence[PartitionWindow]) -> Iterator[tuple[str, int, bytes]]:
+    """Yield (kind, offset, value) of each window: its node state, and its prediction if due."""
+    for run in segments(windows):
         if run[0].window.type == "departure":
             run[0].models.forget(run[0].node)
             continue
-        told = [applied.pending() for applied in learn(run)]
-        for (of, _, _, prediction), reported in zip(told, report(told), strict=True):
-            yield "node-state", of.offset, reported.node_state
+        pending = [applied.pending() for applied in learn(run)]
+        for (source, _, _, prediction), reported in zip(pending, report(pending), strict=True):
+            yield "node-state", source.offset, reported.node_state
             if prediction is not None:
-                yield "predictions", of.offset, prediction
+                yield "predictions", source.offset, prediction
 
 
 def differences(logs: Logs, expected: Expected) -> list[str]:
-    """How what lies in the result topics and checkpoints differs from `expected`."""
+    """Describe how result topics and checkpoints differ from `expected`."""
     found: list[str] = []
     predictions, states = newest(logs["predictions"]), newest(logs["node-state"])
     checkpoints = newest_checkpoints(logs["checkpoints"])
@@ -106,7 +109,7 @@ def differences(logs: Logs, expected: Expected) -> list[str]:
     ):  # fmt: skip
         found += [f"{node}: no {kind}" for node in sorted(expected.nodes.keys() - have.keys())]
         found += [
-            f"{node}: a {kind} that nobody should have written"
+            f"{node}: a {kind} that no_output should have written"
             for node in sorted(have.keys() - expected.nodes.keys())
         ]
     for node, want in sorted(expected.nodes.items()):
@@ -116,12 +119,12 @@ def differences(logs: Logs, expected: Expected) -> list[str]:
             ("checkpoint", checkpoints, want.checkpoint),
         ):
             if node in have and have[node] != wanted:
-                found.append(f"{node}: {kind} differs{_where(have[node], wanted)}")
-    return found + never_so(logs, expected)
+                found.append(f"{node}: {kind} differs{_first_difference(have[node], wanted)}")
+    return found + impossible_results(logs, expected)
 
 
-def never_so(logs: Logs, expected: Expected) -> list[str]:
-    """Results, the overwritten ones too, that do not follow from the window that they name."""
+def impossible_results(logs: Logs, expected: Expected) -> list[str]:
+    """Describe results, also overwritten ones, that do not follow from their window."""
     found: list[str] = []
     for kind in ("predictions", "node-state"):
         for at, records in logs[kind].items():
@@ -130,16 +133,18 @@ def never_so(logs: Logs, expected: Expected) -> list[str]:
                     continue
                 have = canonical_result(record.value)
                 offset = msgspec.json.decode(have)["offset"]
-                want = expected.said.get((kind, at, offset))
+                want = expected.results.get((kind, at, offset))
                 if have != want:
-                    where = "" if want is None else _where(have, want)
+                    where = "" if want is None else _first_difference(have, want)
                     found.append(f"{record.key!r}: {kind} of offset {offset} never was so{where}")
     return found
 
 
 def newest(partitions: Mapping[int, Iterable[Record]]) -> dict[str, bytes]:
-    """Canonical newest result of each node, as a reader must find it: ordered by generation and
-    offset, the older dropped, gone with its tombstone."""
+    """Return the newest canonical result by node, as readers see it.
+
+    Results are ordered by generation and offset; a tombstone removes the result.
+    """
     found: dict[str, bytes] = {}
     position: dict[str, tuple[int, int]] = {}
     for records in partitions.values():
@@ -156,8 +161,10 @@ def newest(partitions: Mapping[int, Iterable[Record]]) -> dict[str, bytes]:
     return found
 
 
-def newest_anywhere(partitions: Mapping[int, Iterable[Record]]) -> dict[str, dict[str, Any]]:
-    """What `newest` gives, without where in the log it comes from."""
+def newest_by_node(
+    partitions: Mapping[int, Iterable[Record]],
+) -> dict[str, dict[str, Any]]:
+    """Return `newest` without offsets."""
     found = {node: msgspec.json.decode(value) for node, value in newest(partitions).items()}
     return {
         node: {name: value for name, value in result.items() if name != "offset"}
@@ -166,7 +173,7 @@ def newest_anywhere(partitions: Mapping[int, Iterable[Record]]) -> dict[str, dic
 
 
 def newest_checkpoints(partitions: Mapping[int, Iterable[Record]]) -> dict[str, bytes]:
-    """Canonical checkpoint of each node of its highest epoch."""
+    """Return the canonical checkpoint of the highest epoch by node."""
     live: dict[str, dict[int, bytes]] = {}
     for records in partitions.values():
         for record in records:
@@ -190,7 +197,7 @@ def newest_checkpoints(partitions: Mapping[int, Iterable[Record]]) -> dict[str, 
 
 
 def canonical_result(value: bytes) -> bytes:
-    """A prediction or node state without the epoch of its writer."""
+    """Return a prediction or node state without the epoch of its writer."""
     result = msgspec.json.decode(value)
     del result["epoch"]
     return _encode.encode(result)
@@ -210,7 +217,7 @@ def _canonical_state(
     )
 
 
-def _where(have: bytes, want: bytes) -> str:
+def _first_difference(have: bytes, want: bytes) -> str:
     first: dict[str, Any] = msgspec.json.decode(have)
     second: dict[str, Any] = msgspec.json.decode(want)
     fields = [name for name in second if first.get(name) != second[name]]
@@ -223,7 +230,7 @@ def _where(have: bytes, want: bytes) -> str:
 def sample_problems(
     logs: Logs, samples: Iterable[tuple[int, int, str]], ignore: set[str] | frozenset[str]
 ) -> list[str]:
-    """Samples that are missing in the log, or whose windows are not in the order of the samples."""
+    """Describe samples that are missing in the log or whose windows are out of order."""
     found: list[str] = []
     produced: dict[int, dict[int, str]] = {}
     for at, offset, node in samples:
@@ -238,7 +245,7 @@ def sample_problems(
         missing = sorted(needed.difference(seen))
         if missing:
             found.append(f"partition {at}: {len(missing)} samples missing, first {missing[:5]}")
-        # Of a node that departs, a worker that does not know it yet may join what others left out.
+        # A worker that does not know of a deletion yet may join samples that another one dropped.
         order = [offset for offset in seen if offsets.get(offset) not in ignore]
         if order != sorted(order):
             found.append(f"partition {at}: samples first appear out of order")
@@ -246,7 +253,7 @@ def sample_problems(
 
 
 def applied_twice(logs: Logs, expected: Expected) -> list[str]:
-    """Nodes whose newest state counts other windows than a naive reading of the log."""
+    """Describe nodes whose newest state counts other windows than a simple pass over the log."""
     last_end: dict[str, int] = {}
     machines: dict[str, str] = {}
     applied: Counter[str] = Counter()
@@ -259,7 +266,7 @@ def applied_twice(logs: Logs, expected: Expected) -> list[str]:
                 applied.pop(node, None)
             elif end > last_end.get(node, -1):
                 start, machine = window.header.window_start_ms, window.header.machine_id
-                # All windows are of one length: another machine waits for one without any.
+                # All windows have one length: another machine waits for one missing window.
                 silent = start - last_end[node] >= end - start if node in last_end else True
                 if machine != machines.get(node) and not silent:
                     continue
@@ -277,8 +284,10 @@ def applied_twice(logs: Logs, expected: Expected) -> list[str]:
 
 
 def fresh_after(logs: Logs, moment: float) -> float | None:
-    """Seconds from `moment` (Unix time) until every partition had a node state of a window that
-    nobody had reported of before it; None if one has none."""
+    """Return the seconds from `moment` (Unix time) until every partition had a new node state.
+
+    A node state is new if its window had no result before `moment`. None if a partition has none.
+    """
     found = []
     for records in logs["node-state"].values():
         highest = -1
@@ -297,7 +306,7 @@ def fresh_after(logs: Logs, moment: float) -> float | None:
 
 def problems(logs: Logs, samples: Sequence[tuple[int, int, str]], ignore: set[str],
              settings: Settings) -> list[str]:  # fmt: skip
-    """All that is wrong with a run; empty if it is as good as undisturbed."""
+    """Describe all differences of a run from an undisturbed one."""
     expected = undisturbed(logs["windows"], settings)
     return [
         *sample_problems(logs, samples, ignore),

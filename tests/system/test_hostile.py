@@ -1,7 +1,7 @@
-"""A thousand hostile records among good ones, through a real broker and a real worker.
+"""A thousand hostile records among valid ones, through a real broker and a real worker.
 
-Each has the outcome that is stated for it: a dead letter with its reason, or a value made null and
-counted, or a count of the node's. Every good one is applied and the stream goes on.
+Each hostile record has its expected outcome: a dead letter with its reason, a value replaced by
+null and counted, or a counter of its node. Every valid record is applied.
 """
 
 import hashlib
@@ -27,13 +27,13 @@ from pipeline.topics.sample_rows import read_samples
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 from pipeline.topics.windows import decode_window
 from tests.system import oracle
-from tests.system.harness import Logs, Stage, Worker, feed, gather, make_stage, until
+from tests.system.harness import Logs, Stage, Worker, create_stage, feed, gather, until
 from tests.system.load import WINDOW_SECONDS, Load
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 NODES = tuple(f"node-{n}" for n in range(8))
-# (cpu average, memory p90 of a pod): every kind of value that is none.
+# (cpu average, memory p90 of a pod): every kind of invalid value.
 BAD_VALUES = (float("nan"), -1.0, float("inf"), float("-inf"), 1e300)
 BAD_COLUMNS = (
     "cpu_cores_avg",
@@ -62,9 +62,8 @@ OF_EACH = 55
 OF_EACH_HUGE = 4
 
 
-class Sent(NamedTuple):
-    """A record to be produced, and what is to become of it: the reason of its dead letter, or
-    None if it is to be joined."""
+class ScriptedRecord(NamedTuple):
+    """A record to produce. `reason` is the reason of its dead letter, None if it is joined."""
 
     partition: int
     key: bytes | None
@@ -75,18 +74,18 @@ class Sent(NamedTuple):
 
 @dataclass
 class Script:
-    """Records of one run in their order, and the counters that each node must end with."""
+    """The records of one run in order, and the expected final counters of each node."""
 
     stage: Stage
-    luck: random.Random
+    rng: random.Random
     base_ms: int
-    sent: list[Sent] = field(default_factory=list)
+    sent: list[ScriptedRecord] = field(default_factory=list)
     counters: dict[str, Counters] = field(default_factory=dict)
     bad_values: Counter[tuple[str, str]] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
 
     def sample(self, node: str, step: int, epoch: int = 1, **row: Any) -> bytes:
-        """The window of `node` that ends `step` windows after the base."""
+        """Return the sample of `node` that ends `step` windows after the base."""
         end = self.base_ms + step * WINDOW_SECONDS * 1000
         header = SampleHeader(
             node=node, machine_id="m", boot_id="b", epoch=epoch, sequence=step,
@@ -102,7 +101,7 @@ class Script:
 
     def good(self, node: str, value: bytes) -> None:
         at = partition_of(node, self.stage.partitions)
-        self.sent.append(Sent(at, node.encode(), value, None, node))
+        self.sent.append(ScriptedRecord(at, node.encode(), value, None, node))
 
     def count(self, node: str, **more: int) -> None:
         old = self.counters.get(node, Counters())
@@ -110,24 +109,24 @@ class Script:
         self.counters[node] = Counters(**{f: getattr(old, f) for f in old.__struct_fields__} | new)
 
     def mark(self, node: str, **steps: int) -> None:
-        """Of these counters that are times, the ends of the windows in which it was."""
+        """Set counters that are times to the ends of windows, given as steps."""
         times = {name: self.base_ms / 1000 + step * WINDOW_SECONDS for name, step in steps.items()}
         texts = {name: format_time(seconds) for name, seconds in times.items()}
         self.counters[node] = msgspec.structs.replace(self.counters[node], **texts)
 
     def dead(self, kind: str) -> None:
-        """A record of this kind, in the place of a random node."""
-        luck, node = self.luck, self.luck.choice(NODES)
+        """Add an invalid record of this kind with the key of a random node."""
+        rng, node = self.rng, self.rng.choice(NODES)
         at, key = partition_of(node, self.stage.partitions), node.encode()
-        value: bytes | None = self.sample(node, luck.randrange(1, 50))
+        value: bytes | None = self.sample(node, rng.randrange(1, 50))
         assert value is not None
         match kind:
             case "truncated":
-                value = value[: luck.randrange(1, len(value) - 16)]
+                value = value[: rng.randrange(1, len(value) - 16)]
             case "json":
-                value = json.dumps({"node": node, "cpu_cores": luck.random()}).encode()
+                value = json.dumps({"node": node, "cpu_cores": rng.random()}).encode()
             case "text":
-                value = luck.randbytes(luck.randrange(1, 2000))
+                value = rng.randbytes(rng.randrange(1, 2000))
             case "no bytes":
                 value = b""
             case "no value":
@@ -143,7 +142,7 @@ class Script:
                 key = b"node with spaces"
                 value = self.sample(key.decode(), 1)
             case "not its key":
-                value = self.sample(luck.choice([n for n in NODES if n != node]), 1)
+                value = self.sample(rng.choice([n for n in NODES if n != node]), 1)
             case "no key":
                 key = b""
             case "other partition":
@@ -151,11 +150,11 @@ class Script:
             case "future":
                 value = self.sample(node, 100_000)
             case "huge junk":
-                value = luck.randbytes(SAMPLES.max_bytes - 500)
+                value = rng.randbytes(SAMPLES.max_bytes - 500)
             case "huge id":
                 rows = [{"kind": "node", "id": ""}, {"kind": "pod", "id": "u" * (2 << 19)}]
                 value = encode_samples(SampleBatch(self._header(node), rows))
-        self.sent.append(Sent(at, key, value, DEAD[kind]))
+        self.sent.append(ScriptedRecord(at, key, value, DEAD[kind]))
         self.kinds[kind] += 1
 
     def _header(self, node: str) -> SampleHeader:
@@ -170,20 +169,20 @@ def _version(number: int) -> bytes:
 
 
 def write(stage: Stage, seed: int) -> Script:
-    """1,000 hostile records and as many good ones, shuffled; each node's own in order."""
+    """Return 1,000 hostile and 1,000 valid records, shuffled; each node's records are in order."""
     load = Load(seed)
     script = Script(stage, random.Random(seed), load.base_seconds * 1000)
-    luck = script.luck
+    rng = script.rng
     dead = [kind for kind in DEAD for _ in range(OF_EACH_HUGE if "huge" in kind else OF_EACH)]
-    luck.shuffle(dead)
+    rng.shuffle(dead)
     counted = ["duplicate", "late", "gap", "second exporter", "bad value"]
     others = [counted[n % 5] for n in range(1000 - len(dead))]
-    luck.shuffle(others)
+    rng.shuffle(others)
     steps = dict.fromkeys(NODES, 0)
     while dead or others:
-        node = luck.choice(NODES)
+        node = rng.choice(NODES)
         steps[node] += 1
-        kind = others.pop() if others and luck.random() < 0.4 else "good"
+        kind = others.pop() if others and rng.random() < 0.4 else "good"
         if kind != "good":
             script.kinds[kind] += 1
         if kind == "gap" and steps[node] > 1:
@@ -192,8 +191,8 @@ def write(stage: Stage, seed: int) -> Script:
             script.mark(node, last_gap_at=steps[node])
         row: dict[str, Any] = {}
         if kind == "bad value":
-            column = luck.choice(BAD_COLUMNS)
-            row = {column: luck.choice(BAD_VALUES)}
+            column = rng.choice(BAD_COLUMNS)
+            row = {column: rng.choice(BAD_VALUES)}
             script.bad_values[node, column] += 1
             script.count(node, bad_values=1)
             script.mark(node, last_bad_value_at=steps[node])
@@ -208,10 +207,10 @@ def write(stage: Stage, seed: int) -> Script:
         elif kind == "late" and steps[node] > 1:
             script.good(node, script.sample(node, steps[node] - 1))
             script.count(node, late=1)
-        for _ in range(luck.randrange(3)):
+        for _ in range(rng.randrange(3)):
             if dead:
                 script.dead(dead.pop())
-    # The last of each node is a plain good one: what went before is in its node state.
+    # The last record of each node is valid, so its state has all counters.
     for node in NODES:
         script.good(node, script.sample(node, steps[node] + 1))
         script.count(node, applied=1)
@@ -219,7 +218,7 @@ def write(stage: Stage, seed: int) -> Script:
 
 
 async def produce(stage: Stage, script: Script) -> list[int]:
-    """The offsets that the records got."""
+    """Produce the script; return the offsets of its records."""
     async with feed(stage, Load(0, nodes=0)) as made:
         topic = stage.topic("samples")
         pending = [
@@ -230,7 +229,7 @@ async def produce(stage: Stage, script: Script) -> list[int]:
 
 
 def metrics(worker: Worker) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """The worker's metrics page: (name, labels in order) -> value."""
+    """Return the worker's metrics by (name, labels in order)."""
     (line,) = [li for li in worker.log.read_text().splitlines() if '"metrics page"' in li]
     page = json.loads(line)
     url = f"http://{page['host']}:{page['port']}/metrics"
@@ -242,10 +241,10 @@ def metrics(worker: Worker) -> dict[tuple[str, tuple[tuple[str, str], ...]], flo
     }
 
 
-async def test_a_thousand_hostile_records_among_good_ones(
+async def test_a_thousand_hostile_records_among_valid_ones(
     broker: LocalKafka, tmp_path: Path
 ) -> None:
-    stage = await make_stage(broker.bootstrap_servers)
+    stage = await create_stage(broker.bootstrap_servers)
     script = write(stage, seed=7)
     assert script.kinds.total() == 1000
     assert set(script.kinds) >= {*DEAD, "duplicate", "late", "gap", "second exporter", "bad value"}
@@ -271,7 +270,7 @@ async def test_a_thousand_hostile_records_among_good_ones(
     assert oracle.differences(logs, expected) == []
     assert sum(len(records) for records in logs["windows"].values()) == len(good)
 
-    # The stream goes on: the next good sample is applied within seconds.
+    # The worker continues: the next valid sample is applied within seconds.
     again = Script(stage, random.Random(1), script.base_ms)
     again.good(NODES[0], again.sample(NODES[0], 590))
     before = metrics(worker)[APPLIED]
@@ -284,7 +283,7 @@ APPLIED = ("springtide_worker_windows_total", (("status", "applied"),))
 
 
 def check_dead_letters(stage: Stage, script: Script, offsets: list[int], logs: Logs) -> None:
-    """One for each record that is to have one, with all that lets it be found and judged."""
+    """Check that each refused record has one dead letter with its position and reason."""
     letters: dict[tuple[int, int], Any] = {}
     for records in logs["dead-letters"].values():
         for record in records:
@@ -319,7 +318,7 @@ def check_node_states(script: Script, logs: Logs) -> None:
 
 
 def check_bad_values(logs: Logs) -> None:
-    """What was counted is null, and nothing else of the row is."""
+    """Check that exactly the counted values are null."""
     found = 0
     for records in logs["windows"].values():
         for record in records:

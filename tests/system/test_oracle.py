@@ -1,4 +1,4 @@
-"""The oracle tells results that follow from the log from those that do not; without a broker."""
+"""The oracle accepts results that follow from the log, and only those; without a broker."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from pipeline.settings import Settings
 from pipeline.topics.windows import encode_window
 from tests.processors.joined import GIB, NODE_ROW, header, joined, pod_row
 from tests.system.harness import Logs, Record
-from tests.system.oracle import Expected, never_so, undisturbed
+from tests.system.oracle import Expected, impossible_results, undisturbed
 
 Result = dict[str, Any]
 
@@ -21,7 +21,7 @@ def record(offset: int, value: bytes | None) -> Record:
 
 @pytest.fixture(scope="module")
 def expected() -> Expected:
-    """Of a node that was seen for five windows, its pod using more in each."""
+    """Return the results of a node with five windows in which its pod uses more and more."""
     windows = [
         joined(
             NODE_ROW,
@@ -35,10 +35,10 @@ def expected() -> Expected:
 
 
 def published(expected: Expected, kind: str) -> dict[int, Result]:
-    """What a worker of epoch 7 publishes of these windows, by their offsets."""
+    """Return the results that a worker of epoch 7 publishes, by offset."""
     return {
-        offset: msgspec.json.decode(said) | {"epoch": 7}
-        for (of, _, offset), said in expected.said.items()
+        offset: msgspec.json.decode(results) | {"epoch": 7}
+        for (of, _, offset), results in expected.results.items()
         if of == kind
     }
 
@@ -55,13 +55,13 @@ KINDS = pytest.mark.parametrize("kind", ["predictions", "node-state"])
 
 
 @KINDS
-def test_what_follows_from_its_window_is_right_however_often_it_is_said(
+def test_results_that_follow_from_their_window_are_accepted_repeatedly(
     expected: Expected, kind: str
 ) -> None:
-    said = published(expected, kind)
-    assert min(said) == 10
-    again = (said[10] | {"epoch": 9}, None)
-    assert never_so(logs(kind, *said.values(), *again), expected) == []
+    results = published(expected, kind)
+    assert min(results) == 10
+    again = (results[10] | {"epoch": 9}, None)
+    assert impossible_results(logs(kind, *results.values(), *again), expected) == []
 
 
 @KINDS
@@ -79,11 +79,11 @@ def test_what_follows_from_its_window_is_right_however_often_it_is_said(
     ],
     ids=["changed", "of another window", "of no window", "less", "more"],
 )
-def test_what_never_was_so_is_found_though_it_was_overwritten(
+def test_an_impossible_result_is_detected_even_if_overwritten(
     expected: Expected, kind: str, wrong: Callable[[Result, Result], Result], why: str
 ) -> None:
     first, *_, last = published(expected, kind).values()
     false = wrong(first, last)
-    (found,) = never_so(logs(kind, false, first, last), expected)
+    (found,) = impossible_results(logs(kind, false, first, last), expected)
     assert f"{kind} of offset {false['offset']} never was so" in found
     assert why in found

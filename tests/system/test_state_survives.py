@@ -1,6 +1,6 @@
-"""State survives: whatever is done to workers, commits and broker, results and checkpoints are
-those of an undisturbed run over the same windows log, and no sample is missing in it.
+"""Results and checkpoints survive failures of workers, commits and broker.
 
+They must equal those of an undisturbed run over the same log, and no sample may be missing in it.
 Every test runs real workers on a real broker under load. The seeded bugs at the end show that the
 comparison can fail: each is one known mistake in one function of the product.
 """
@@ -27,11 +27,11 @@ from tests.system.harness import (
     Worker,
     children,
     copy_windows,
+    create_stage,
     feed,
     gather,
-    make_stage,
     newest_marker,
-    spread_windows,
+    repartition_windows,
     start_supervised,
     starved_seconds,
     until,
@@ -48,14 +48,17 @@ TAKEOVER_SECONDS = SESSION_SECONDS + 15
 
 @dataclass
 class Run:
-    """What a scenario leaves behind. `hurt` are the moments after which results must be fresh
-    before long, unless the next came first; `starved` how long the worker then waited for a
-    processor that others had, which is not its delay."""
+    """The outcome of a scenario.
+
+    After each of the moments `disruptions` results must be fresh within a limit, unless the next
+    one comes first. `starved` is how long the worker then waited for a processor, which does not
+    count.
+    """
 
     stage: Stage
     feed: Feed
     logs: Logs = field(default_factory=dict)
-    hurt: list[float] = field(default_factory=list)
+    disruptions: list[float] = field(default_factory=list)
     starved: list[float] = field(default_factory=list)
 
     async def gather(self) -> None:
@@ -67,10 +70,10 @@ class Run:
         )
 
     def late(self, seconds: float) -> list[str]:
-        """Moments after which no fresh result came within `seconds`, though nothing else did."""
+        """Describe disruptions without a fresh result within `seconds`."""
         found = []
-        following = [*self.hurt[1:], float("inf")]
-        for moment, next_, starved in zip(self.hurt, following, self.starved, strict=True):
+        following = [*self.disruptions[1:], float("inf")]
+        for moment, next_, starved in zip(self.disruptions, following, self.starved, strict=True):
             limit = seconds + starved
             took = oracle.fresh_after(self.logs, moment)
             if next_ - moment > limit and (took is None or took > limit):
@@ -78,7 +81,7 @@ class Run:
         return found
 
 
-async def killed_again_and_again(
+async def run_with_kills(
     broker: LocalKafka,
     directory: Path,
     seed: int,
@@ -88,9 +91,9 @@ async def killed_again_and_again(
     partitions: int = 4,
     work_seconds: float = 2.5,
 ) -> Run:
-    """kill -9 at random moments: of its start, of its recovery, of its work."""
-    luck = random.Random(seed)
-    stage = await make_stage(broker.bootstrap_servers, partitions)
+    """Kill a worker at random moments of its start, its recovery and its work."""
+    rng = random.Random(seed)
+    stage = await create_stage(broker.bootstrap_servers, partitions)
     worker = Worker(stage, directory, instance="worker-0", bug=bug)
     async with feed(stage, Load(seed, nodes=16, pods=5)) as made:
         run = Run(stage, made)
@@ -99,15 +102,15 @@ async def killed_again_and_again(
             await worker.loaded()
             await asyncio.sleep(2)
             for _ in range(kills):
-                if run.hurt:
+                if run.disruptions:
                     run.starved.append(worker.starved_seconds())
                 worker.kill()
-                run.hurt.append(time.time())
+                run.disruptions.append(time.time())
                 worker.start()
-                if luck.random() < 0.6:
+                if rng.random() < 0.6:
                     await worker.loaded()
-                await asyncio.sleep(luck.uniform(0, work_seconds))
-            await asyncio.sleep(max(0.0, run.hurt[-1] + RESTART_SECONDS - time.time()))
+                await asyncio.sleep(rng.uniform(0, work_seconds))
+            await asyncio.sleep(max(0.0, run.disruptions[-1] + RESTART_SECONDS - time.time()))
         run.starved.append(worker.starved_seconds())
         await run.gather()
         worker.kill()
@@ -116,15 +119,13 @@ async def killed_again_and_again(
 
 @pytest.mark.parametrize("seed", range(KILL_SEEDS))
 async def test_ten_kills_at_random_moments(broker: LocalKafka, tmp_path: Path, seed: int) -> None:
-    run = await killed_again_and_again(broker, tmp_path, seed, kills=10, partitions=2 + seed % 3)
+    run = await run_with_kills(broker, tmp_path, seed, kills=10, partitions=2 + seed % 3)
     assert run.problems() == []
     assert run.late(RESTART_SECONDS) == []
 
 
-async def test_the_supervisor_brings_a_killed_worker_back(
-    broker: LocalKafka, tmp_path: Path
-) -> None:
-    stage = await make_stage(broker.bootstrap_servers)
+async def test_the_supervisor_restarts_a_killed_worker(broker: LocalKafka, tmp_path: Path) -> None:
+    stage = await create_stage(broker.bootstrap_servers)
     async with feed(stage, Load(100, nodes=16, pods=5)) as made:
         run = Run(stage, made)
         supervisor = start_supervised(stage, tmp_path)
@@ -132,9 +133,9 @@ async def test_the_supervisor_brings_a_killed_worker_back(
             await supervisor.loaded()
             await asyncio.sleep(3)
             (worker,) = children(supervisor.pid)
-            run.hurt.append(time.time())
+            run.disruptions.append(time.time())
             os.kill(worker, signal.SIGKILL)
-            await asyncio.sleep(max(0.0, run.hurt[-1] + RESTART_SECONDS - time.time()))
+            await asyncio.sleep(max(0.0, run.disruptions[-1] + RESTART_SECONDS - time.time()))
         (again,) = children(supervisor.pid)
         run.starved.append(starved_seconds(again))
         await run.gather()
@@ -144,12 +145,12 @@ async def test_the_supervisor_brings_a_killed_worker_back(
         assert children(supervisor.pid) == []
 
 
-async def test_a_fresh_worker_over_a_copy_of_the_log_gives_the_same(
+async def test_a_new_worker_over_a_copy_of_the_log_gives_the_same_results(
     broker: LocalKafka, tmp_path: Path
 ) -> None:
-    run = await killed_again_and_again(broker, tmp_path, seed=101, kills=3)
+    run = await run_with_kills(broker, tmp_path, seed=101, kills=3)
     assert run.problems() == []
-    other = await make_stage(broker.bootstrap_servers)
+    other = await create_stage(broker.bootstrap_servers)
     await copy_windows(run.logs, other)
     worker = Worker(other, tmp_path)
     worker.start()
@@ -165,15 +166,14 @@ async def test_a_fresh_worker_over_a_copy_of_the_log_gives_the_same(
     )
 
 
-async def test_twice_as_many_partitions_and_three_killed_workers_give_the_same(
+async def test_more_partitions_and_three_killed_workers_give_the_same_results(
     broker: LocalKafka, tmp_path: Path
 ) -> None:
-    # Six partitions for three workers: the assignor gives none more than a third, rounded up, so
-    # of four it may leave one of them without any.
-    run = await killed_again_and_again(broker, tmp_path, seed=111, kills=2, partitions=3)
+    # Six partitions for three workers: of four, the assignor may leave one worker without any.
+    run = await run_with_kills(broker, tmp_path, seed=111, kills=2, partitions=3)
     assert run.problems() == []
-    other = await make_stage(broker.bootstrap_servers, 2 * run.stage.partitions)
-    await spread_windows(run.logs, other)
+    other = await create_stage(broker.bootstrap_servers, 2 * run.stage.partitions)
+    await repartition_windows(run.logs, other)
     workers = [Worker(other, tmp_path, instance=f"worker-{n}") for n in range(3)]
     for worker in workers:
         worker.start()
@@ -184,15 +184,13 @@ async def test_twice_as_many_partitions_and_three_killed_workers_give_the_same(
     logs = await gather(other, [])
     assert [worker.stop() for worker in workers] == [0, 0, 0]
     for topic in ("predictions", "node-state"):
-        spread, before = (oracle.newest_anywhere(found[topic]) for found in (logs, run.logs))
+        spread, before = (oracle.newest_by_node(found[topic]) for found in (logs, run.logs))
         assert len(before) > 8
         assert spread == before
 
 
-async def test_a_paused_worker_wakes_up_after_another_took_over(
-    broker: LocalKafka, tmp_path: Path
-) -> None:
-    stage = await make_stage(broker.bootstrap_servers)
+async def test_a_paused_worker_resumes_after_a_takeover(broker: LocalKafka, tmp_path: Path) -> None:
+    stage = await create_stage(broker.bootstrap_servers)
     paused, other = Worker(stage, tmp_path), Worker(stage, tmp_path)
     async with feed(stage, Load(102, nodes=16, pods=5)) as made:
         run = Run(stage, made)
@@ -203,7 +201,7 @@ async def test_a_paused_worker_wakes_up_after_another_took_over(
             await other.loaded()
             await asyncio.sleep(4)
             paused.signal(signal.SIGSTOP)
-            run.hurt.append(time.time())
+            run.disruptions.append(time.time())
             await asyncio.sleep(TAKEOVER_SECONDS)
             paused.signal(signal.SIGCONT)
             await asyncio.sleep(10)
@@ -218,7 +216,7 @@ async def test_a_paused_worker_wakes_up_after_another_took_over(
 async def test_a_second_worker_joins_and_leaves_under_load(
     broker: LocalKafka, tmp_path: Path
 ) -> None:
-    stage = await make_stage(broker.bootstrap_servers)
+    stage = await create_stage(broker.bootstrap_servers)
     first, second = Worker(stage, tmp_path), Worker(stage, tmp_path)
     async with feed(stage, Load(103, nodes=16, pods=5)) as made:
         run = Run(stage, made)
@@ -237,9 +235,9 @@ async def test_a_second_worker_joins_and_leaves_under_load(
         assert first.stop() == 0
 
 
-async def commits_moved(broker: LocalKafka, directory: Path, bug: str = "none") -> Run:
-    """Faust's commits set to the end of `samples` and back to its beginning."""
-    stage = await make_stage(broker.bootstrap_servers)
+async def run_with_moved_commits(broker: LocalKafka, directory: Path, bug: str = "none") -> Run:
+    """Move Faust's commits to the end of `samples` and back to its start, under load."""
+    stage = await create_stage(broker.bootstrap_servers)
     worker = Worker(stage, directory, bug=bug)
     async with feed(stage, Load(104, nodes=16, pods=5)) as made:
         run = Run(stage, made)
@@ -249,7 +247,7 @@ async def commits_moved(broker: LocalKafka, directory: Path, bug: str = "none") 
                 await worker.loaded()
                 await asyncio.sleep(4)
                 assert worker.stop() == 0
-                # What comes now lies beyond every commit of the worker's own.
+                # These samples are beyond every commit of the worker.
                 await asyncio.sleep(1)
                 await set_commits(stage, where)
             worker.start()
@@ -261,7 +259,7 @@ async def commits_moved(broker: LocalKafka, directory: Path, bug: str = "none") 
 
 
 async def set_commits(stage: Stage, where: str) -> None:
-    """What an operator does with kafka-consumer-groups --reset-offsets."""
+    """Move commits as kafka-consumer-groups --reset-offsets does."""
     consumer = AIOKafkaConsumer(
         bootstrap_servers=stage.bootstrap, group_id=stage.prefix, enable_auto_commit=False
     )
@@ -279,7 +277,7 @@ async def set_commits(stage: Stage, where: str) -> None:
                 await consumer.commit(offsets)
                 return
             except KafkaError:
-                # The group is not empty yet.
+                # The group still has members.
                 if attempt == 29:
                     raise
                 await asyncio.sleep(0.5)
@@ -287,13 +285,15 @@ async def set_commits(stage: Stage, where: str) -> None:
         await consumer.stop()
 
 
-async def test_commits_decide_nothing(broker: LocalKafka, tmp_path: Path) -> None:
-    run = await commits_moved(broker, tmp_path)
+async def test_moved_commits_change_nothing(broker: LocalKafka, tmp_path: Path) -> None:
+    run = await run_with_moved_commits(broker, tmp_path)
     assert run.problems() == []
 
 
-async def test_the_broker_is_away_for_twenty_seconds(broker: LocalKafka, tmp_path: Path) -> None:
-    stage = await make_stage(broker.bootstrap_servers)
+async def test_a_broker_outage_of_twenty_seconds_loses_nothing(
+    broker: LocalKafka, tmp_path: Path
+) -> None:
+    stage = await create_stage(broker.bootstrap_servers)
     worker = Worker(stage, tmp_path)
     async with feed(stage, Load(105, nodes=16, pods=5)) as made:
         run = Run(stage, made)
@@ -317,11 +317,11 @@ async def test_the_broker_is_away_for_twenty_seconds(broker: LocalKafka, tmp_pat
         worker.kill()
 
 
-async def test_an_outage_longer_than_requests_wait_is_survived_under_a_supervisor(
+async def test_an_outage_longer_than_the_request_timeout_loses_nothing(
     broker: LocalKafka, tmp_path: Path
 ) -> None:
-    """Whether the worker rides it out or ends and is restarted is its own affair."""
-    stage = await make_stage(broker.bootstrap_servers)
+    """The worker may wait, or end and be restarted."""
+    stage = await create_stage(broker.bootstrap_servers)
     async with feed(stage, Load(109, nodes=16, pods=5)) as made:
         run = Run(stage, made)
         supervisor = start_supervised(
@@ -346,10 +346,10 @@ async def test_an_outage_longer_than_requests_wait_is_survived_under_a_superviso
         assert supervisor.stop() == 0
 
 
-async def test_a_failed_delivery_ends_the_worker_and_its_successor_loses_nothing(
+async def test_a_failed_delivery_stops_the_worker_and_loses_nothing(
     broker: LocalKafka, tmp_path: Path
 ) -> None:
-    stage = await make_stage(broker.bootstrap_servers)
+    stage = await create_stage(broker.bootstrap_servers)
     failing = Worker(stage, tmp_path, instance="worker-0", bug="deliveries_fail")
     sound = Worker(stage, tmp_path, instance="worker-0")
     codes = []
@@ -369,30 +369,30 @@ async def test_a_failed_delivery_ends_the_worker_and_its_successor_loses_nothing
         sound.kill()
 
 
-# -- seeded bugs: each must be found
+# -- seeded bugs: each must be detected
 
 
-async def test_a_replay_left_out_is_found(broker: LocalKafka, tmp_path: Path) -> None:
-    run = await killed_again_and_again(broker, tmp_path, seed=106, kills=3, bug="replay_left_out")
+async def test_a_missing_replay_is_detected(broker: LocalKafka, tmp_path: Path) -> None:
+    run = await run_with_kills(broker, tmp_path, seed=106, kills=3, bug="replay_left_out")
     assert any("checkpoint differs" in problem for problem in run.problems())
 
 
-async def test_a_join_that_trusts_commits_is_found(broker: LocalKafka, tmp_path: Path) -> None:
-    run = await commits_moved(broker, tmp_path, bug="join_trusts_commits")
+async def test_a_join_that_trusts_commits_is_detected(broker: LocalKafka, tmp_path: Path) -> None:
+    run = await run_with_moved_commits(broker, tmp_path, bug="join_trusts_commits")
     assert any("samples missing" in problem for problem in run.problems())
 
 
-async def test_a_marker_written_too_early_is_found(broker: LocalKafka, tmp_path: Path) -> None:
-    # One partition, so that a round is eight slices long and nearly every kill interrupts one.
-    run = await killed_again_and_again(
+async def test_an_early_marker_is_detected(broker: LocalKafka, tmp_path: Path) -> None:
+    # With one partition a round has eight slices, and nearly every kill interrupts one.
+    run = await run_with_kills(
         broker, tmp_path, seed=107, kills=5, bug="marker_too_early", partitions=1, work_seconds=6
     )
     assert any("checkpoint differs" in problem for problem in run.problems())
 
 
-async def test_every_round_is_complete_at_the_end(broker: LocalKafka, tmp_path: Path) -> None:
-    """What a marker says of its round is so, and older epochs are gone."""
-    run = await killed_again_and_again(broker, tmp_path, seed=108, kills=2)
+async def test_rounds_are_complete_at_the_end(broker: LocalKafka, tmp_path: Path) -> None:
+    """Markers agree with their rounds, and records of older epochs are deleted."""
+    run = await run_with_kills(broker, tmp_path, seed=108, kills=2)
     assert run.problems() == []
     for records in run.logs["checkpoints"].values():
         marker = newest_marker(records)

@@ -1,8 +1,8 @@
-"""The product's worker as the tests start it: `python -m tests.system.worker_entry BUG worker ...`.
+"""Run the product's worker for tests: `python -m tests.system.worker_entry BUG worker ...`.
 
-The product itself, but for two things: a round of checkpoints has slices of two nodes, so that
-the few nodes of a test make a round that can be interrupted in its middle; and BUG, unless it is
-`none`, puts one known mistake into one function, which the comparison must find.
+It differs from the product in two points. A slice of a round of checkpoints has two nodes, so the
+few nodes of a test make a round that can be interrupted. BUG, unless it is `none`, puts one known
+mistake into one function, which the comparison must detect.
 """
 
 import random
@@ -26,7 +26,7 @@ _committed: dict[tuple[str, int], int] = {}
 
 
 def replay_left_out() -> None:
-    """What was written to the log behind the checkpoints is not replayed."""
+    """Do not replay the windows after the checkpoints."""
 
     async def skip(
         self: Any, reader: Any, model: ModelCursor, start: int, end: int, covers: Any
@@ -37,7 +37,7 @@ def replay_left_out() -> None:
 
 
 def join_trusts_commits() -> None:
-    """The join goes on where Faust committed `samples`."""
+    """Resume the join at Faust's commit in `samples`."""
     _ask_for_commits()
 
     def join_start(model: ModelCursor, first: int) -> int:
@@ -47,7 +47,7 @@ def join_trusts_commits() -> None:
 
 
 def marker_too_early() -> None:
-    """The marker of a round goes out before its checkpoints do."""
+    """Write the marker of a round before its checkpoints."""
     write = checkpoint_rounds.CheckpointRounds.write
 
     async def marker_first(self: Any, pause_seconds: float = 0.0) -> None:
@@ -64,12 +64,12 @@ def marker_too_early() -> None:
 
 
 def deliveries_fail() -> None:
-    """No mistake of ours: one delivery in thirty fails, and half of those have arrived."""
-    luck = random.Random()
+    """Fail one delivery in thirty, after it has arrived in half of the cases. Not a bug."""
+    rng = random.Random()
 
     def failing(write: Any) -> Any:
         async def now_and_then(self: Any, *arguments: Any) -> Any:
-            fails, arrives = luck.random() < 1 / 30, luck.random() < 0.5
+            fails, arrives = rng.random() < 1 / 30, rng.random() < 0.5
             result = await write(self, *arguments) if arrives or not fails else None
             if fails:
                 raise KafkaTimeoutError("seeded: the broker did not answer")
@@ -97,12 +97,12 @@ def _ask_for_commits() -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=options["--bootstrap-servers"])
         await admin.start()
         try:
-            for tp, found in (await admin.list_consumer_group_offsets(options["--id"])).items():
-                _committed[tp.topic.rpartition(".")[2], tp.partition] = found.offset
+            for tp, commit in (await admin.list_consumer_group_offsets(options["--id"])).items():
+                _committed[tp.topic.rpartition(".")[2], tp.partition] = commit.offset
         finally:
             await admin.close()
-        async for found in load_all(self, partitions, kept):
-            yield found
+        async for loaded in load_all(self, partitions, kept):
+            yield loaded
 
     recovery.Recovery.load_all = ask_first  # type: ignore[method-assign]
 
@@ -112,7 +112,7 @@ def _commit(topic: str, partition: int, first: int) -> int:
 
 
 def main() -> None:
-    """Put the bug in and run the command line."""
+    """Install the bug, and run the command line."""
     from pipeline.cli.main import main as springtide
 
     bug = sys.argv.pop(1)

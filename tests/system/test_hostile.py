@@ -126,7 +126,8 @@ class Script:
             case "json":
                 value = json.dumps({"node": node, "cpu_cores": rng.random()}).encode()
             case "text":
-                value = rng.randbytes(rng.randrange(1, 2000))
+                # The first byte never begins JSON: a line of JSON before junk is "invalid".
+                value = b"\xff" + rng.randbytes(rng.randrange(1, 2000))
             case "no bytes":
                 value = b""
             case "no value":
@@ -150,7 +151,7 @@ class Script:
             case "future":
                 value = self.sample(node, 100_000)
             case "huge junk":
-                value = rng.randbytes(SAMPLES.max_bytes - 500)
+                value = b"\xff" + rng.randbytes(SAMPLES.max_bytes - 501)
             case "huge id":
                 rows = [{"kind": "node", "id": ""}, {"kind": "pod", "id": "u" * (2 << 19)}]
                 value = encode_samples(SampleBatch(self._header(node), rows))

@@ -47,8 +47,8 @@ def extender_preempt_meta(case: Case) -> object:
 def _preempted(case: Case, *, is_whole: bool) -> object:
     victims = {}
     for node, entry in case["victims"].items():
-        whole = [{"metadata": {"name": one["name"], "uid": one["uid"]}} for one in entry["pods"]]
-        pods = whole if is_whole else [{"UID": one["uid"]} for one in entry["pods"]]
+        whole = [{"metadata": {"name": pod["name"], "uid": pod["uid"]}} for pod in entry["pods"]]
+        pods = whole if is_whole else [{"UID": pod["uid"]} for pod in entry["pods"]]
         victims[node] = {"Pods": pods, "NumPDBViolations": entry["pdb"]}
     key = "NodeNameToVictims" if is_whole else "NodeNameToMetaVictims"
     question = read_preemption(msgspec.json.encode({"Pod": {"metadata": {}}, key: victims}))
@@ -67,8 +67,8 @@ def extender_filter_reply(case: Case) -> object:
 
 def extender_prioritize_total(case: Case) -> object:
     replies = [
-        (one["weight"], one.get("http_status", 200), plain(one["reply"]))
-        for one in case["extenders"]
+        (entry["weight"], entry.get("http_status", 200), plain(entry["reply"]))
+        for entry in case["extenders"]
     ]
     return {"totals": add_scores(plain(case["plugin_totals"]), replies)}
 

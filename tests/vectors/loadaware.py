@@ -134,7 +134,8 @@ def _world(case: Case, placement: Placement, now: float) -> World:
     """The node of a case with its pods and its report, as the topics have them."""
     world, metric = World(placement, now), case["metric"]
     _add_node(world, case.get("node") or {"allocatable": {}})
-    reported = {} if metric is None else {one["name"]: one for one in metric.get("pods") or ()}
+    reports = () if metric is None else metric.get("pods") or ()
+    reported = {report["name"]: report for report in reports}
     measured = {}
     prod = dict.fromkeys(("cpu", "memory"), 0)
     for assigned in case["assigned_pods"]:
@@ -161,8 +162,8 @@ def _world(case: Case, placement: Placement, now: float) -> World:
     if metric is None or (metric["updated_at_s"] is None and metric.get("node_usage") is None):
         _report_nothing(world, metric)
         return world
-    for one in reported.values():
-        plain(one)
+    for entry in reported.values():
+        plain(entry)
     updated, seconds = metric["updated_at_s"], metric["report_interval_s"]
     world.report(
         NODE,
@@ -273,18 +274,18 @@ def loadaware_score(case: Case) -> object:
 def _class_of_the_record(given: Case, expected: Case) -> Difference | None:
     """Upstream counts a pod whose report lacks its class with its whole estimate."""
     metric = given["metric"] or {}
-    assigned: Mapping[str, Case] = {one["name"]: one for one in given["assigned_pods"]}
+    assigned: Mapping[str, Case] = {entry["name"]: entry for entry in given["assigned_pods"]}
     odd = [
-        one
-        for one in metric.get("pods") or ()
-        if one["name"] in assigned
-        and assigned[one["name"]]["priority_class"] == "koord-prod"
-        and one.get("priority") != "koord-prod"
+        entry
+        for entry in metric.get("pods") or ()
+        if entry["name"] in assigned
+        and assigned[entry["name"]]["priority_class"] == "koord-prod"
+        and entry.get("priority") != "koord-prod"
     ]
     if not odd:
         return None
     delta, prod = expected["node_delta"], expected["prod_usage"]
-    used = {key: prod[key] + sum(one["usage"].get(key) or 0 for one in odd) for key in prod}
+    used = {key: prod[key] + sum(entry["usage"].get(key) or 0 for entry in odd) for key in prod}
     return Difference(
         "the worker takes a pod's class from its Pod, not from the report of its usage",
         "usage of a Prod pod counts as Prod's although the node agent reported another class",

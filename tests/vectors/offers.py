@@ -111,23 +111,23 @@ def _strategy(tree: Case) -> Overcommit:
 def _record(case: Case) -> NodeResourcesRecord:
     """What the worker publishes after a window with the usage of the case."""
     metric = case.get("node_metric") or {}
-    listed = [_pod(one) for one in case.get("pods") or ()]
+    listed = [_pod(entry) for entry in case.get("pods") or ()]
     known = {record.uid: record for record in listed}
     reported = {}
-    for one in metric.get("pods") or ():
-        name = _uid(one)
-        plain(one)
-        reported[name] = one["usage"]
-        known.setdefault(name, _reported_alone(one))
-    apps = {one["name"]: one for one in metric.get("host_apps") or ()}
-    classes = {name: one["priority_class"].removeprefix("koord-") for name, one in apps.items()}
+    for entry in metric.get("pods") or ():
+        name = _uid(entry)
+        plain(entry)
+        reported[name] = entry["usage"]
+        known.setdefault(name, _reported_alone(entry))
+    apps = {entry["name"]: entry for entry in metric.get("host_apps") or ()}
+    classes = {name: entry["priority_class"].removeprefix("koord-") for name, entry in apps.items()}
     # As in the conventions of the cases, a missing amount is 0.
     system = dict.fromkeys(_KEYS, 0) | plain(metric.get("system_usage") or {})
     rows = [
         _row("node", "", metric.get("node_usage")),
         _row("tier", SYSTEM_TIER, system),
         *(_row("pod", name, used) for name, used in reported.items()),
-        *(_row("host_app", name, one["usage"]) for name, one in apps.items()),
+        *(_row("host_app", name, entry["usage"]) for name, entry in apps.items()),
     ]
     node = _node(case["node"], _strategy(plain(case["strategy"])), classes)
     view = view_of(*known.values(), record=node)
@@ -212,8 +212,8 @@ def node_reserved(case: Case) -> object:
         return {"reserved": dict(zip(_KEYS, amounts, strict=True))}
     annotation = case["annotation"]
     node = {} if annotation is None else {"reservation": annotation}
-    kept = node_facts(_node(node, Overcommit(), {}), Strategy()).reserved
-    known = dict(zip(_KEYS, (kept.cpu_millicores, kept.memory_bytes), strict=True))
+    reserved = node_facts(_node(node, Overcommit(), {}), Strategy()).reserved
+    known = dict(zip(_KEYS, (reserved.cpu_millicores, reserved.memory_bytes), strict=True))
     return {"reserved": {key: v for key, v in known.items() if v is not None} or None}
 
 
@@ -283,8 +283,8 @@ def node_extended_resources(case: Case) -> object:
 def _taken(parties: list[Case]) -> str:
     names = dict(zip(_NAMES, WRITTEN, strict=True))
     allocations = [
-        one | {"resources": {names[name]: v for name, v in one["resources"].items()}}
-        for one in parties
+        entry | {"resources": {names[name]: v for name, v in entry["resources"].items()}}
+        for entry in parties
     ]
     return json.dumps({"allocations": allocations})
 

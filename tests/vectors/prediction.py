@@ -254,8 +254,8 @@ def _by_hand(given: Case, key: str, quantile: str) -> tuple[dict[str, int], set[
     factor = (100 + given["safety_margin_percent"]) / 100
 
     def peak_of(model: str) -> int | None:
-        found = given["predictions"].get(model)
-        return None if found is None else int(factor * found[quantile][key])
+        quantiles = given["predictions"].get(model)
+        return None if quantiles is None else int(factor * quantiles[quantile][key])
 
     sums = dict.fromkeys(("peaks", "waiting", "unused", "surplus", "requests"), 0)
     reasons: set[Reason] = set()

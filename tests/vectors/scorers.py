@@ -56,7 +56,7 @@ def first(values: Any) -> Any:
 
 def _manifest(tree: Case, name: str = "asking", **more: Any) -> Case:
     containers, init = (
-        [container(one.get("requests"), one.get("limits")) for one in tree.get(kind) or ()]
+        [container(entry.get("requests"), entry.get("limits")) for entry in tree.get(kind) or ()]
         for kind in ("containers", "init_containers")
     )
     overhead = container(tree.get("overhead"), {})["resources"]["requests"]
@@ -118,7 +118,7 @@ def _packing_args(case: Case) -> Case:
 
 
 def _packing_pod(tree: Case, name: str = "asking", **more: Any) -> Case:
-    containers = [_packing_container(one) for one in tree["containers"]]
+    containers = [_packing_container(entry) for entry in tree["containers"]]
     overhead = {"cpu": f"{tree['overhead_cpu_m']}m"}
     return pod(name, containers, overhead=overhead, **more)
 
@@ -189,11 +189,11 @@ def trimaran_recent_pod_cleanup(case: Case) -> object:
     now = float(case["now_s"])
     world = World(placement(_PACKING, {}), now)
     nodes = {}
-    for one in case["pods"]:
-        name = nodes[one["name"]] = one["name"].lower()
+    for entry in case["pods"]:
+        name = nodes[entry["name"]] = entry["name"].lower()
         world.node(name, {"cpu": 4000})
         world.report(name, Usage(cpu_cores=1.0), at=now)
-        world.runs(_with_requests({"cpu": 100}, name, node=name, scheduled_at=one["bound_at_s"]))
+        world.runs(_with_requests({"cpu": 100}, name, node=name, scheduled_at=entry["bound_at_s"]))
     added = dict(
         zip(world.candidates().names, world.candidates().unmeasured().tolist(), strict=True)
     )
@@ -289,8 +289,8 @@ _LOW_RISK = "LowRiskOverCommitment"
 
 
 def _with_pods(world: World, pods: Sequence[Case]) -> None:
-    for index, one in enumerate(pods):
-        world.runs(_manifest(one, f"pod-{index}", node=NODE, scheduled_at=NOW - 9000))
+    for index, entry in enumerate(pods):
+        world.runs(_manifest(entry, f"pod-{index}", node=NODE, scheduled_at=NOW - 9000))
 
 
 def trimaran_node_requests_limits(case: Case) -> object:
@@ -483,8 +483,10 @@ def noderesourcesfitplus_pod_request(case: Case) -> object:
 
     containers = [requesting(amount) for amount in case["containers"]]
     init = [
-        requesting(one["request"], **({"restartPolicy": "Always"} if one.get("sidecar") else {}))
-        for one in case["init_containers"]
+        requesting(
+            entry["request"], **({"restartPolicy": "Always"} if entry.get("sidecar") else {})
+        )
+        for entry in case["init_containers"]
     ]
     args = {"resources": {resource: {"type": "LeastAllocated"}}}
     world = World(placement(_FIT_PLUS, args), NOW)
@@ -496,12 +498,12 @@ def _beside_sidecars(given: Case, expected: Case) -> Difference | None:
     """An init container runs beside the sidecars that started before it."""
     default = {"cpu": 100, "memory": 200 << 20}.get(given["resource"], 0)
     sidecars = highest = 0
-    for one in given["init_containers"]:
-        request = default if one["request"] is None else one["request"]
-        if one.get("sidecar"):
+    for entry in given["init_containers"]:
+        request = default if entry["request"] is None else entry["request"]
+        if entry.get("sidecar"):
             sidecars += request
-        highest = max(highest, sidecars + (0 if one.get("sidecar") else request))
-    running = sum(default if one is None else one for one in given["containers"])
+        highest = max(highest, sidecars + (0 if entry.get("sidecar") else request))
+    running = sum(default if entry is None else entry for entry in given["containers"])
     request = max(running + sidecars, highest)
     if request == expected["request"]:
         return None
@@ -513,7 +515,10 @@ def _beside_sidecars(given: Case, expected: Case) -> Difference | None:
 
 
 def _without_sidecars(given: Case) -> Case:
-    init = [one | {"request": 0} if one.get("sidecar") else one for one in given["init_containers"]]
+    init = [
+        entry | {"request": 0} if entry.get("sidecar") else entry
+        for entry in given["init_containers"]
+    ]
     return given | {"init_containers": init}
 
 

@@ -24,6 +24,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from pipeline import __version__
 from pipeline.errors import SettingsError
+from pipeline.logs import get_logger
+
+log = get_logger(__name__)
 
 NAMESPACE = "springtide"
 REGISTRY = CollectorRegistry()
@@ -97,4 +100,6 @@ def serve_metrics(role: str, host: str, port: int | None) -> MetricsServer | Non
         server, thread = start_http_server(port, host, registry=REGISTRY)
     except (OSError, OverflowError) as error:
         raise SettingsError.listening(error, host, port, f"{role}.metrics_port") from error
-    return MetricsServer(host, server, thread)
+    page = MetricsServer(host, server, thread)
+    log.info("metrics page", host=page.host, port=page.port)
+    return page

@@ -60,7 +60,7 @@ def test_locks_contain_every_dependency_with_hashes(project: Path) -> None:
         blocks = re.split(r"^(?=[a-z0-9-]+==)", lock.read_text(), flags=re.MULTILINE)[1:]
         assert all("--hash=sha256:" in block for block in blocks)
         assert "file:" not in lock.read_text()
-        # No --find-links, no --index-url: they would be those of whoever made the lock.
+        # No --find-links, no --index-url: they would be specific to the machine that made the lock.
         assert not re.findall(r"^-.*", lock.read_text(), re.MULTILINE)
 
 

@@ -12,12 +12,9 @@ from pipeline.clock import SystemClock
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
-from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
 from pipeline.settings import Settings
 from pipeline.sources.scheduler_config import placement_of
-
-log = get_logger(__name__)
 
 LEASE = "springtide-actuator"
 
@@ -72,9 +69,7 @@ async def _run(settings: Settings) -> None:
     clock = SystemClock()
     actuator, placement = settings.actuator, placement_of(settings.extender)
     await require_topics(settings.kafka)
-    metrics = serve_metrics("actuator", actuator.metrics_host, actuator.metrics_port)
-    if metrics is not None:
-        log.info("metrics page", host=metrics.host, port=metrics.port)
+    serve_metrics("actuator", actuator.metrics_host, actuator.metrics_port)
 
     async def work(api: Api, lease: Lease) -> None:
         await Actuator(api, settings, placement, clock, lease).run()

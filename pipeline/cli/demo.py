@@ -1,6 +1,5 @@
 """`springtide demo`: run all roles on this machine, and show what they report."""
 
-import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +10,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from pipeline.cli.duration_option import Duration
 from pipeline.cli.help_sections import Command
 from pipeline.cli.node_table import node_lines, plain_text, terminal_table
 from pipeline.cli.options import global_options, remember_globals
@@ -35,19 +35,6 @@ _SCORES_SHOWN: Final = 5
 _REFUSALS_SHOWN: Final = 8
 
 
-class _Duration(click.ParamType):
-    """`90`, `90s`, `5m` or `1h`, in seconds."""
-
-    name = "duration"
-    _units: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
-        if not match or float(match[1]) == 0:
-            self.fail(f"{value!r} is not a duration such as 90s, 5m or 1h", param, ctx)
-        return float(match[1]) * self._units[match[2]]
-
-
 @click.command(
     cls=Command,
     exit_codes={
@@ -59,7 +46,7 @@ class _Duration(click.ParamType):
 @click.option(
     "--for",
     "seconds",
-    type=_Duration(),
+    type=Duration(),
     metavar="DURATION",
     help="End this long after the first answer, such as 90s or 5m.  [default: until Ctrl-C]",
 )

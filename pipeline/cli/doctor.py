@@ -155,11 +155,11 @@ def scheduler(file: Path, settings: Settings) -> Check:
 
 
 def python() -> Check:
-    found = f"springtide {__version__}, Python {platform.python_version()}, {sys.prefix}"
+    version = f"springtide {__version__}, Python {platform.python_version()}, {sys.prefix}"
     if sys.platform != "linux":
         todo = "exporter and demo need Linux; the other commands may work"
-        return Check("python", "warn", f"{found} on {sys.platform}", todo)
-    return Check("python", "ok", found)
+        return Check("python", "warn", f"{version} on {sys.platform}", todo)
+    return Check("python", "ok", version)
 
 
 def extra_installed(extra: str, distributions: tuple[str, ...]) -> Check:
@@ -168,11 +168,11 @@ def extra_installed(extra: str, distributions: tuple[str, ...]) -> Check:
     if missing:
         todo = f"if a role needs it: {install_hint(extra)}"
         return Check(extra, "warn", f"not installed: {', '.join(missing)}", todo)
-    found = ", ".join(f"{name} {version}" for name, version in versions.items())
+    installed = ", ".join(f"{name} {version}" for name, version in versions.items())
     if extra == "pipeline" and versions["faust-streaming"] != "0.15.3":
         todo = "pip install faust-streaming==0.15.3, the only tested version"
-        return Check(extra, "fail", found, todo)
-    return Check(extra, "ok", found)
+        return Check(extra, "fail", installed, todo)
+    return Check(extra, "ok", installed)
 
 
 def _version(distribution: str) -> str | None:
@@ -212,11 +212,11 @@ def cgroups(exporter: ExporterSettings) -> Check:
     except SpringtideError as error:
         return failed("cgroups", error)
     root = "as root" if os.geteuid() == 0 else "not as root: the demo runs no pods"
-    found = f"v{layout.version} at {exporter.cgroup_root}, {root}"
+    hierarchy = f"v{layout.version} at {exporter.cgroup_root}, {root}"
     if layout.pressure is None:
         todo = "pressure of pods needs cgroup v2 and a kernel with PSI; everything else works"
-        return Check("cgroups", "warn", f"{found}; no pressure files", todo)
-    return Check("cgroups", "ok", found)
+        return Check("cgroups", "warn", f"{hierarchy}; no pressure files", todo)
+    return Check("cgroups", "ok", hierarchy)
 
 
 def pods(exporter: ExporterSettings) -> Check:

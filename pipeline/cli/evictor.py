@@ -12,11 +12,8 @@ from pipeline.clock import SystemClock
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
-from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
 from pipeline.settings import Settings
-
-log = get_logger(__name__)
 
 LEASE = "springtide-evictor"
 
@@ -60,9 +57,7 @@ async def _run(settings: Settings) -> None:
     clock = SystemClock()
     evictor = settings.evictor
     await require_topics(settings.kafka)
-    metrics = serve_metrics("evictor", evictor.metrics_host, evictor.metrics_port)
-    if metrics is not None:
-        log.info("metrics page", host=metrics.host, port=metrics.port)
+    serve_metrics("evictor", evictor.metrics_host, evictor.metrics_port)
 
     async def work(api: Api, lease: Lease) -> None:
         await Evictor(api, settings, clock, lease).run()

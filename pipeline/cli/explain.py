@@ -84,7 +84,7 @@ def command(
             )
         _show_offers(settings.kafka, node, tier, resources, as_json=as_json)
         return
-    record, state, offers = asyncio.run(_read(settings.kafka, node))
+    record, state, offers = asyncio.run(read_records(settings.kafka, node))
     if predictor is not None and predictor not in predictors_of(record):
         raise UsageError(
             f"predictor {predictor!r:.100} does not run for node {node}",
@@ -107,7 +107,7 @@ def command(
 def _show_offers(
     kafka: KafkaSettings, node: str, tier: str, resources: Sequence[str], *, as_json: bool
 ) -> None:
-    record = asyncio.run(_read_offers(kafka, node))
+    record = asyncio.run(read_offers(kafka, node))
     if as_json:
         click.echo(msgspec.json.encode(record))
     else:
@@ -134,7 +134,7 @@ async def _require(kafka: KafkaSettings) -> None:
         ) from error
 
 
-async def _read(kafka: KafkaSettings, node: str) -> _NodeRecords:
+async def read_records(kafka: KafkaSettings, node: str) -> _NodeRecords:
     await _require(kafka)
     prediction, state, offers = await asyncio.gather(
         *(newest(kafka, topic, node) for topic in (PREDICTIONS, NODE_STATE, OFFERS))
@@ -148,7 +148,7 @@ async def _read(kafka: KafkaSettings, node: str) -> _NodeRecords:
     )
 
 
-async def _read_offers(kafka: KafkaSettings, node: str) -> NodeResourcesRecord:
+async def read_offers(kafka: KafkaSettings, node: str) -> NodeResourcesRecord:
     await _require(kafka)
     record = await newest(kafka, OFFERS, node)
     if record is None:

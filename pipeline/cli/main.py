@@ -141,14 +141,14 @@ def _missing(error: ModuleNotFoundError, command: str) -> SpringtideError:
         if missing == _module_of(command):
             return SpringtideError(
                 f"`springtide {command}` is not part of this build",
-                hint="install the complete distribution `springtide`",
+                hint="install springtide again from its checkout or wheel",
             )
         raise error  # a broken installation or a bug: show the traceback
     extra = COMMANDS[command].extra if command in COMMANDS else None
     if extra is None:
         return SpringtideError(
             f"`springtide {command}` needs the module {missing!r}, which is not installed",
-            hint="pip install --force-reinstall springtide",
+            hint="install springtide again from its checkout or wheel",
         )
     return MissingExtraError(f"a dependency of `springtide {command}`", extra, module=missing)
 

@@ -85,7 +85,7 @@ def command(settings: Settings, once: bool, show_queries: bool) -> None:
         for query in queries(settings.provider.queries, grid_of(settings.provider)):
             click.echo(f"{query.key}\n  {query.text.replace(chr(10), '')}")
     elif once:
-        fetched = asyncio.run(_fetch_once(settings, SystemClock()))
+        fetched = asyncio.run(fetch_once(settings, SystemClock()))
         _print(fetched)
         if not fetched.nodes and not fetched.pods:
             raise ProviderError(
@@ -152,7 +152,7 @@ async def _open(settings: Settings, clock: Clock, api: Api | None) -> AsyncItera
                 yield server
 
 
-async def _fetch_once(settings: Settings, clock: Clock) -> FetchedUsage:
+async def fetch_once(settings: Settings, clock: Clock) -> FetchedUsage:
     """Fetch the last window whose delay is over; from metrics-server, which only has its last
     reading, the window that ends now."""
     length_ms = settings.provider.window_seconds * 1000

@@ -101,7 +101,7 @@ def command(settings: Settings, owner: str | None, as_json: bool) -> None:
     selected = None if owner is None else OwnerFilter(owner)
     quiet_client(settings)
     workloads = WorkloadSums(model_config(settings))
-    failed = asyncio.run(_read(settings, workloads, selected))
+    failed = asyncio.run(read_models(settings, workloads, selected))
     # With an owner selected, the pods of all others are strangers.
     _warn(workloads.strangers if selected is None else 0, failed)
     recommendations = workloads.recommendations()
@@ -122,7 +122,7 @@ def command(settings: Settings, owner: str | None, as_json: bool) -> None:
         )
 
 
-async def _read(
+async def read_models(
     settings: Settings, workloads: WorkloadSums, selected: OwnerFilter | None
 ) -> dict[str, CheckpointError]:
     kafka = settings.kafka

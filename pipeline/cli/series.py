@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import click
 import msgspec
 
+from pipeline.cli.duration_option import Duration
 from pipeline.cli.help_sections import Command
 from pipeline.cli.node_errors import missing_record
 from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
@@ -25,7 +26,6 @@ from pipeline.processors.explain.usage_series import (
     usage_series,
     window_points,
 )
-from pipeline.processors.kubernetes.durations import seconds_of
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.tasks import cancel_tasks
 from pipeline.times import format_time, parse_time
@@ -33,6 +33,7 @@ from pipeline.topics.registry import NODE_STATE, WINDOWS
 from pipeline.topics.windows import Window, decode_window
 
 _PROGRESS_SECONDS: Final = 2.0
+_DEFAULT_SECONDS: Final = 900.0
 # A window is appended when it has ended: earlier if the node's clock is ahead, later if a worker or
 # the network was unavailable.
 _AHEAD_SECONDS: Final = 600.0
@@ -72,7 +73,10 @@ class TimeRange(NamedTuple):
 @click.option(
     "--pod-uid", metavar="UID", help="Show the pod with this UID, as its cgroup is named."
 )
-@click.option("--last", metavar="DURATION", help="Show this duration up to now.  [default: 15m]")
+@click.option(
+    "--last", type=Duration(), metavar="DURATION",
+    help="Show this duration up to now.  [default: 15m]",
+)  # fmt: skip
 @click.option(
     "--from", "since", metavar="TIME",
     help="Show windows that ended at or after this time, such as 2023-11-14T22:13:30Z.",
@@ -87,7 +91,7 @@ class TimeRange(NamedTuple):
 )  # fmt: skip
 @settings_options(*KAFKA_CLIENT, "kafka.partitions")
 def command(
-    settings: Settings, node: str, pod: str | None, pod_uid: str | None, last: str | None,
+    settings: Settings, node: str, pod: str | None, pod_uid: str | None, last: float | None,
     since: str | None, until: str | None, output: str,
 ) -> None:  # fmt: skip
     """Show the usage of NODE, or of one pod on it, window by window and summarized.
@@ -111,7 +115,7 @@ def command(
         print_lines(series_lines(series))
 
 
-def time_range(last: str | None, since: str | None, until: str | None, now: float) -> TimeRange:
+def time_range(last: float | None, since: str | None, until: str | None, now: float) -> TimeRange:
     """Parse the options of the range. Raises `UsageError` if they contradict each other."""
     if last is not None or since is None:
         if since is not None or until is not None:
@@ -119,12 +123,7 @@ def time_range(last: str | None, since: str | None, until: str | None, now: floa
                 "--last excludes --from and --to, and --to requires --from",
                 hint="give --from and --to, or --last alone",
             )
-        seconds = seconds_of(last or "15m")
-        if seconds is None:
-            raise UsageError(
-                f"--last {last!r:.80} is not a duration", hint="give one such as 90s or 2h"
-            )
-        return TimeRange(now - float(seconds), now)
+        return TimeRange(now - (last or _DEFAULT_SECONDS), now)
     try:
         requested = TimeRange(parse_time(since), now if until is None else parse_time(until))
     except ValueError as error:

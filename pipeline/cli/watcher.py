@@ -10,12 +10,9 @@ from pipeline.cli.role_runner import lead_until_stopped
 from pipeline.clock import SystemClock
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
-from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
 from pipeline.settings import Settings
 from pipeline.sources.cluster.watcher import watch_cluster
-
-log = get_logger(__name__)
 
 LEASE = "springtide-watcher"
 
@@ -53,9 +50,7 @@ def command(settings: Settings) -> None:
 async def _run(settings: Settings) -> None:
     clock = SystemClock()
     watcher = settings.watcher
-    metrics = serve_metrics("watcher", watcher.metrics_host, watcher.metrics_port)
-    if metrics is not None:
-        log.info("metrics page", host=metrics.host, port=metrics.port)
+    serve_metrics("watcher", watcher.metrics_host, watcher.metrics_port)
 
     async def work(api: Api, lease: Lease) -> None:
         await watch_cluster(api, settings, clock)

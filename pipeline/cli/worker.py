@@ -18,13 +18,10 @@ from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError
 from pipeline.kafka.topic_admin import require_topics
-from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
 from pipeline.processors.model.bank import Bank
 from pipeline.settings import Settings, state_directory
 from pipeline.sources.object_files import file_paths, read_at_start
-
-log = get_logger(__name__)
 
 
 @click.command(
@@ -68,9 +65,7 @@ def _run(settings: Settings) -> NoReturn:
     """
     asyncio.run(require_topics(settings.kafka))
     data_dir = _data_dir(settings)
-    metrics = serve_metrics("worker", settings.worker.metrics_host, settings.worker.metrics_port)
-    if metrics is not None:
-        log.info("metrics page", host=metrics.host, port=metrics.port)
+    serve_metrics("worker", settings.worker.metrics_host, settings.worker.metrics_port)
     # A worker's state is large and has no cycles. Python's default collections of it took a
     # thirtieth of the time of a worker with a backlog.
     gc.set_threshold(700, 10, 100)

@@ -83,8 +83,8 @@ async def _post(session: aiohttp.ClientSession, url: str, names: Sequence[str]) 
 
 async def newest_prediction(kafka: KafkaSettings, node: str) -> PredictionRecord | None:
     """Read the newest prediction of `node`; None if there is none yet."""
-    found = await newest(kafka, PREDICTIONS, node)
-    return None if found is None else decode_json(PredictionRecord, found.value)
+    record = await newest(kafka, PREDICTIONS, node)
+    return None if record is None else decode_json(PredictionRecord, record.value)
 
 
 async def dead_letters(kafka: KafkaSettings) -> int:

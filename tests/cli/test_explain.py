@@ -24,8 +24,8 @@ def published(monkeypatch: pytest.MonkeyPatch) -> None:
     async def offers(*_: object) -> NodeResourcesRecord:
         return NODE_RESOURCES
 
-    monkeypatch.setattr(explain, "_read", read)
-    monkeypatch.setattr(explain, "_read_offers", offers)
+    monkeypatch.setattr(explain, "read_records", read)
+    monkeypatch.setattr(explain, "read_offers", offers)
 
 
 def shown(*arguments: str) -> Any:

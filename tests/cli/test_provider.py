@@ -78,7 +78,7 @@ def test_once_without_usage_is_a_failure_with_reasons(
     async def nothing(*_: object) -> FetchedUsage:
         return fetched
 
-    monkeypatch.setattr(provider, "_fetch_once", nothing)
+    monkeypatch.setattr(provider, "fetch_once", nothing)
     ended = run("--kind", "prometheus", "--once")
     assert ended.exit_code == 1
     assert says in ended.output

@@ -38,7 +38,7 @@ def recommending(monkeypatch: pytest.MonkeyPatch, *arguments: str, failed: Any =
         workloads.add("node-a", bank.state_of("node-a"), numbers)
         return failed or {}
 
-    monkeypatch.setattr(recommend, "_read", read)
+    monkeypatch.setattr(recommend, "read_models", read)
     return CliRunner().invoke(cli, ["recommend", *arguments])
 
 

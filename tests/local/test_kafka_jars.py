@@ -276,7 +276,7 @@ def test_concurrent_processes_download_once(lock_file: Path, tmp_path: Path) -> 
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An HTTP repository on loopback that jgo is told to use in place of the public one."""
+    """An HTTP repository on loopback that jgo uses in place of the public one."""
     root = tmp_path / "repository"
     for coordinates, data in BYTES.items():
         group, artifact, version = coordinates.split(":")

@@ -1,0 +1,21 @@
+"""The type of options that take a duration."""
+
+from typing import Any
+
+import click
+
+from pipeline.processors.kubernetes.durations import seconds_of
+
+
+class Duration(click.ParamType):
+    """A duration such as `90s`, `5m` or `1h30m`, or a number of seconds; converted to seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """Return the seconds, from one to those of a year."""
+        text = str(value)
+        seconds = seconds_of(f"{text}s" if text[-1:].isdigit() else text)
+        if seconds is None:
+            self.fail(f"{value!r} is not a duration such as 90s, 5m or 1h", param, ctx)
+        return float(seconds)
